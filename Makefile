@@ -1,0 +1,41 @@
+# Each target does its own set-up: the virtual environment, the pinned torch first, then the package.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+TORCH := torch==2.13.0
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+
+.PHONY: demo test lint bench clean
+
+demo: $(VENV)/.package
+	$(BIN)/deepfish reproduce scenes --out results/demo
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/run.py
+
+$(VENV)/.torch:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "deepfishing needs Python 3.11 or newer, got $$($(PYTHON) --version); set PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@echo "installing $(TORCH) and the package into $(VENV); the first time takes a few minutes"
+	$(PIP) "$(TORCH)"
+	@touch $@
+
+$(VENV)/.package: $(VENV)/.torch pyproject.toml
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.torch pyproject.toml
+	$(PIP) --editable ".[dev]"
+	@touch $@ $(VENV)/.package
+
+clean:
+	rm -rf $(VENV) results .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

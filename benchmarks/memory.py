@@ -1,0 +1,48 @@
+"""Peak memory of extraction for few and for many images; it must not grow with their number.
+
+    python benchmarks/memory.py [--data VOCdevkit] [--images 1000,9963]
+
+Each size runs in a process of its own, all rows of the default network, into a new store.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from deepfishing.features import needed_factors, parse_features
+from deepfishing.gradients.to_store import extract_to_store, store_settings
+from deepfishing.images.scenes import load_scenes
+from deepfishing.images.voc import read_voc
+from deepfishing.networks.network import load_network
+from deepfishing.store import Store
+
+
+def extract(data: str, images: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        dataset = read_voc(data, 2007) if data else load_scenes(folder)
+        paths: list[Path] = [*dataset.train.paths, *dataset.test.paths][:images]
+        network = load_network()
+        store = Store(Path(folder) / "store", store_settings(network, 2.0, "uniform"))
+        factors = needed_factors(parse_features("all", network.layers))
+        done = extract_to_store(network, paths, store, factors).computed
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"{len(paths)} images, {done} computed, peak memory {peak:.0f} MB")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", default="")
+    parser.add_argument("--images", default="100,800")
+    sizes = [int(n) for n in parser.parse_args().images.split(",")]
+    arguments = parser.parse_args()
+    if len(sizes) == 1:
+        extract(arguments.data, sizes[0])
+    else:
+        for size in sizes:
+            command = [sys.executable, __file__, "--data", arguments.data, "--images", str(size)]
+            subprocess.run(command, check=True)

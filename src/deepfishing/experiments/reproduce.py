@@ -1,0 +1,227 @@
+"""Stage 6, experiments: the paper's Table 1 on a data set, with any network.
+
+Comes in: a data set, a network, feature names. Goes out: one measured row per feature, kept on
+disk as soon as it is there. Features stay in a store beside the results, so a second run or a
+new row only computes what is missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deepfishing import __version__
+from deepfishing.classify import train_svm
+from deepfishing.errors import DatasetError, ImageError
+from deepfishing.experiments.results import Results, Row, row_key
+from deepfishing.features import Feature, assemble, needed_factors, parse_features
+from deepfishing.gradients.objective import Label
+from deepfishing.gradients.to_store import extract_to_store, store_settings
+from deepfishing.images.dataset import Dataset, Split
+from deepfishing.images.submission import write_submission
+from deepfishing.metrics import evaluate
+from deepfishing.networks.network import Network
+from deepfishing.rank_one import Array, RankOne
+from deepfishing.store import Store
+
+Progress = Callable[[str, int, int], None]  # stage, done, total
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How rows are measured; the defaults are the paper's.
+
+    `difficult` says what difficult labels are in training, "negative" or "ignore"; in the test
+    they are always left out. `skip_broken` leaves unreadable images out instead of stopping.
+    """
+
+    tau: float = 2.0
+    label: Label = "uniform"
+    C: float = 1.0
+    difficult: str = "negative"
+    batch_size: int = 32
+    skip_broken: bool = False
+
+
+def reproduce(
+    dataset: Dataset,
+    network: Network,
+    out: str | Path,
+    features: str | Iterable[str] = "all",
+    protocol: Protocol | None = None,
+    command: str = "",
+    progress: Progress | None = None,
+) -> list[Row]:
+    """Measure one row per feature: extract, train on `dataset.train`, score `dataset.test`.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        From `read_voc`, `read_folder` or `load_scenes`.
+    network : Network
+        From `load_network`.
+    out : path
+        Folder for `results.jsonl`, `scores/` and `features/`; what is there is used again.
+    features : str or list of str
+        `all` for the rows of the paper's Table 1 that the network has.
+    protocol : Protocol
+        Temperature, label, cost and so on.
+    command : str
+        Written into the rows, so that each can be run again.
+    progress : callable
+        Called with a stage, how much of it is done and how much there is.
+
+    Returns
+    -------
+    rows : list of dict
+        With the keys of `results.jsonl`; `map` and `ap` are None for a test split without
+        labels, for which submission files are written instead.
+    """
+    protocol = protocol or Protocol()
+    tell = progress or (lambda stage, done, total: None)
+    wanted = parse_features(features, network.layers)
+    results = Results(out)
+    settings = store_settings(network, protocol.tau, protocol.label)
+    store = Store(results.folder / "features" / row_key(**settings), settings)
+    keys, dataset, broken = _features_on_disk(dataset, network, store, wanted, protocol, tell)
+    fixed = {
+        "dataset": dataset.name,
+        "splits": _fingerprint(dataset, keys),
+        **store.settings,
+        "C": protocol.C,
+        "difficult": protocol.difficult,
+        "version": __version__,
+    }
+    rows = []
+    for number, feature in enumerate(wanted):
+        tell("rows", number, len(wanted))
+        key = row_key(feature=feature.name, **fixed)
+        row = results.find(key)
+        if row is None or not results.scores_path(row).exists():
+            row, scores = _measure(dataset, store, keys, feature, protocol)
+            shared = {"network": network.name, "weights_sha256": network.weights_sha256}
+            row = {**row, **shared, "unreadable": broken, "command": command, "key": key}
+            if dataset.test.labels is None:
+                row["submission"] = _submit(results.folder, dataset, scores, feature)
+            results.add(row, scores, dataset.test)
+        rows.append(row)
+    tell("rows", len(wanted), len(wanted))
+    return rows
+
+
+@dataclass(frozen=True)
+class _Keys:
+    """Store keys of the two splits, in their order."""
+
+    train: list[str]
+    test: list[str]
+
+
+def _features_on_disk(
+    dataset: Dataset,
+    network: Network,
+    store: Store,
+    wanted: Iterable[Feature],
+    protocol: Protocol,
+    tell: Progress,
+) -> tuple[_Keys, Dataset, list[str]]:
+    """Extract what is missing; give the keys, the readable part of the data set, the rest."""
+    extraction = extract_to_store(
+        network,
+        [*dataset.train.paths, *dataset.test.paths],
+        store,
+        needed_factors(wanted),
+        protocol.tau,
+        protocol.label,
+        protocol.batch_size,
+        lambda done, total: tell("images", done, total),
+    )
+    if extraction.failures and not protocol.skip_broken:
+        first = next(iter(extraction.failures.values()))
+        raise ImageError(
+            f"{len(extraction.failures)} of {len(extraction.keys)} images cannot be used, the "
+            f"first: {first}; the features of all others are kept, so mend these or pass "
+            "--skip-broken"
+        )
+    n = len(dataset.train.ids)
+    train, train_keys = _readable(dataset.train, extraction.keys[:n])
+    test, test_keys = _readable(dataset.test, extraction.keys[n:])
+    broken = sorted(str(path) for path in extraction.failures)
+    return _Keys(train_keys, test_keys), replace(dataset, train=train, test=test), broken
+
+
+def _readable(split: Split, keys: tuple[str | None, ...]) -> tuple[Split, list[str]]:
+    good = [i for i, key in enumerate(keys) if key]
+    if not good:
+        raise DatasetError(f"split {split.name} must have a readable image, got none")
+    kept = Split(
+        split.name,
+        tuple(split.ids[i] for i in good),
+        tuple(split.paths[i] for i in good),
+        None if split.labels is None else split.labels[good],
+    )
+    return kept, [key for key in keys if key]
+
+
+def _measure(
+    dataset: Dataset, store: Store, keys: _Keys, feature: Feature, protocol: Protocol
+) -> tuple[Row, Array]:
+    start = time.perf_counter()
+    if dataset.train.labels is None:
+        raise DatasetError(
+            f"split {dataset.train.name} of {dataset.name} must have labels to train"
+        )
+    svm = train_svm(
+        _read(store, keys.train, feature), dataset.train.labels, protocol.C, protocol.difficult
+    )
+    scores = svm.decision_function(_read(store, keys.test, feature))
+    untrained = [name for name, ok in zip(dataset.classes, svm.trained, strict=True) if not ok]
+    row: Row = {
+        "dataset": dataset.name,
+        "train": dataset.train.name,
+        "test": dataset.test.name,
+        "feature": feature.name,
+        **{k: v for k, v in asdict(protocol).items() if k not in ("batch_size", "skip_broken")},
+        "official_ap": dataset.official_ap,
+        "classes": list(dataset.classes),
+        "n_train": len(keys.train),
+        "n_test": len(keys.test),
+        "map": None,
+        "ap": None,
+        "left_out": dict.fromkeys(untrained, "training needs a positive and a negative example"),
+        "version": __version__,
+    }
+    if dataset.test.labels is not None:
+        labels = dataset.test.labels.copy()
+        labels[:, ~svm.trained] = -1  # no machine, so no AP
+        evaluation = evaluate(labels, scores, dataset.classes)
+        row["map"], row["ap"] = evaluation.map, evaluation.ap
+        for name in evaluation.skipped:
+            row["left_out"].setdefault(name, "no positive test example")
+    row["seconds"] = round(time.perf_counter() - start, 3)
+    return row, scores
+
+
+def _read(store: Store, keys: list[str], feature: Feature) -> Array | RankOne:
+    return assemble(feature, {factor: store.read(keys, factor) for factor in feature.factors})
+
+
+def _submit(out: Path, dataset: Dataset, scores: Array, feature: Feature) -> str:
+    """Files for the evaluation server, since there are no labels to evaluate with."""
+    name = feature.name.replace(";", "_").replace(":", "_")
+    write_submission(out / "submission" / name, dataset, scores)
+    return f"submission/{name}"
+
+
+def _fingerprint(dataset: Dataset, keys: _Keys) -> dict[str, Any]:
+    digest = hashlib.sha256()
+    for split, split_keys in ((dataset.train, keys.train), (dataset.test, keys.test)):
+        digest.update("\n".join(split_keys).encode())
+        digest.update(b"" if split.labels is None else split.labels.astype(np.int8).tobytes())
+    return {"train": dataset.train.name, "test": dataset.test.name, "sha256": digest.hexdigest()}

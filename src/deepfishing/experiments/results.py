@@ -1,0 +1,103 @@
+"""Stage 6, experiments: measured rows on disk.
+
+`results.jsonl` holds one line per measured row with everything needed to run it again;
+`scores/` the decision scores behind it, so that curves can be drawn later. A row is known by a
+key made of all that decides its figures; measuring it again replaces it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deepfishing.errors import StoreError
+from deepfishing.files import replacing
+from deepfishing.images.dataset import Split
+from deepfishing.rank_one import Array
+
+Row = dict[str, Any]
+
+
+def row_key(**parts: Any) -> str:
+    """A short name for all that decides a row.
+
+    Examples
+    --------
+    >>> row_key(feature="dW7", tau=2.0) == row_key(tau=2.0, feature="dW7") != row_key(feature="x7")
+    True
+    """
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class Results:
+    """The rows of one output folder.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     results = Results(folder)
+    ...     results.add({"key": "k1", "feature": "x7", "map": {"area": 50.0}})
+    ...     Results(folder).find("k1")["feature"]
+    'x7'
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.file = self.folder / "results.jsonl"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lines = self.file.read_text().splitlines() if self.file.exists() else []
+        except OSError as error:
+            raise StoreError(f"output folder cannot be used: {self.folder} ({error})") from None
+        self.rows: list[Row] = []
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line)
+                row["key"]
+            except (ValueError, KeyError, TypeError):
+                raise StoreError(
+                    f"each line must be a result with a key, got {line[:60]!r} in {self.file} "
+                    f"line {number}; remove the line to measure that row again"
+                ) from None
+            self.rows.append(row)
+
+    def find(self, key: str) -> Row | None:
+        """The row measured under this key, if it was."""
+        return next((row for row in self.rows if row["key"] == key), None)
+
+    def add(self, row: Row, scores: Array | None = None, split: Split | None = None) -> None:
+        """Keep a row, and the scores of the split it was measured on."""
+        try:
+            if scores is not None and split is not None:
+                path = self.scores_path(row)
+                path.parent.mkdir(exist_ok=True)
+                labels = np.zeros(0, np.int8) if split.labels is None else split.labels
+                with replacing(path) as partial, partial.open("wb") as file:
+                    np.savez(file, scores=scores, labels=labels, ids=np.array(split.ids))
+            self.rows = [old for old in self.rows if old["key"] != row["key"]] + [row]
+            with replacing(self.file) as partial:
+                partial.write_text("".join(json.dumps(r) + "\n" for r in self.rows))
+        except OSError as error:
+            raise StoreError(f"result cannot be written: {self.folder} ({error})") from None
+
+    def scores_path(self, row: Row) -> Path:
+        """Where the scores of a row are."""
+        safe = re.sub(r"[^A-Za-z0-9.@]+", "_", row["feature"])
+        return self.folder / "scores" / f"{safe}-{row['key']}.npz"
+
+    def scores(self, row: Row) -> tuple[Array, Array, list[str]]:
+        """Scores (m, C), labels (m, C) or empty, and the image ids behind a row."""
+        path = self.scores_path(row)
+        try:
+            with np.load(path, allow_pickle=False) as data:
+                return data["scores"], data["labels"], data["ids"].tolist()
+        except (OSError, ValueError, KeyError) as error:
+            raise StoreError(
+                f"scores cannot be read: {path} ({error}); run the experiment again"
+            ) from None

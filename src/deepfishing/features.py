@@ -1,0 +1,155 @@
+"""Features: what their names mean, and how they are made of factors.
+
+Comes in: a name such as `x7`, `x6;x7`, `dW7` or `dW:classifier.4`. Goes out: a `Feature`, which
+lists the factors to compute. A factor is one array per image:
+
+`x7`      output of layer 7 after its non-linearity, which is the input of layer 8
+`y8`      output of layer 8 before the non-linearity
+`x8`      output of the last layer after the SoftMax: the probabilities
+`delta7`  dE/dy_7
+`x:PATH`, `in:PATH`, `delta:PATH`  output, input and dE/dy of the module called PATH
+
+Layers count from the top, so the classifier is always layer 8. Where a layer has several
+positions (a convolution, tokens), a factor is pooled over them: x averaged, delta summed. `@exact`
+behind a gradient's name, `dW7@exact`, keeps the positions, and the trace kernel sums over all
+pairs of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from deepfishing.errors import FeatureError, did_you_mean
+from deepfishing.rank_one import Array, RankOne, l2_normalize
+
+TOP = 8  # the classifier's number, in the paper and here
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A named representation: forward factors side by side, or the two factors of a gradient.
+
+    Examples
+    --------
+    >>> parse_feature("dW7", {7: "fc7", 8: "fc8"})
+    Feature(name='dW7', factors=('x6', 'delta7'), gradient=True)
+    """
+
+    name: str
+    factors: tuple[str, ...]
+    gradient: bool
+
+
+def table_features(layers: Mapping[int, str]) -> tuple[str, ...]:
+    """The rows of the paper's Table 1 that exist for these layers, in the paper's order.
+
+    Examples
+    --------
+    >>> table_features({7: "_conv_head", 8: "_fc"})
+    ('x6', 'x7', 'y8', 'x8', 'x6;x7', 'dW7', 'x7;y8', 'dW8')
+    """
+    below = sorted(k for k in layers if k != TOP)
+    names = [f"x{k - 1}" for k in (*below, TOP)] + [f"y{TOP}", f"x{TOP}"]
+    for k in below:
+        names += [f"x{k - 1};x{k}", f"dW{k}"]
+    return (*names, f"x{TOP - 1};y{TOP}", f"dW{TOP}")
+
+
+def parse_features(text: str | Iterable[str], layers: Mapping[int, str]) -> tuple[Feature, ...]:
+    """Read a comma-separated list of feature names; `all` stands for the paper's rows.
+
+    Examples
+    --------
+    >>> [f.name for f in parse_features("x7, dW8", {8: "fc"})]
+    ['x7', 'dW8']
+    """
+    names = text.split(",") if isinstance(text, str) else list(text)
+    names = [name.strip() for name in names if name.strip()]
+    if not names:
+        raise FeatureError("features must name at least one feature, got none; try --features all")
+    wanted: dict[str, Feature] = {}
+    for name in names:
+        for one in table_features(layers) if name == "all" else (name,):
+            feature = parse_feature(one, layers)
+            wanted[feature.name] = feature
+    return tuple(wanted.values())
+
+
+def parse_feature(name: str, layers: Mapping[int, str]) -> Feature:
+    """Read one feature name against a network's layers, k -> module path.
+
+    A module path that is one of the numbered layers is the same feature as its short name.
+
+    Examples
+    --------
+    >>> layers = {6: "classifier.1", 7: "classifier.4", 8: "classifier.6"}
+    >>> parse_feature("x5;x6", layers).factors
+    ('x5', 'x6')
+    >>> parse_feature("dW:classifier.4", layers).name
+    'dW7'
+    >>> parse_feature("dW:features.10", layers).factors
+    ('in:features.10', 'delta:features.10')
+    """
+    name = name.strip()
+    match = re.fullmatch(r"dW(?:(\d+)|:([^@]+))(@exact)?", name)
+    if match:
+        number, path, exact = match.groups()
+        k = int(number) if number else _number_of(path, layers)
+        if number and k not in layers:
+            raise _unknown(name, layers)
+        suffix = exact or ""
+        x, delta = (f"in:{path}", f"delta:{path}") if k is None else (f"x{k - 1}", f"delta{k}")
+        short = f"dW:{path}" if k is None else f"dW{k}"
+        return Feature(short + suffix, (x + suffix, delta + suffix), gradient=True)
+    parts = tuple(_forward_factor(name, part, layers) for part in name.split(";"))
+    return Feature(";".join(parts), parts, gradient=False)
+
+
+def needed_factors(features: Iterable[Feature]) -> tuple[str, ...]:
+    """The factors that these features are made of, each once."""
+    return tuple(dict.fromkeys(factor for feature in features for factor in feature.factors))
+
+
+def assemble(feature: Feature, arrays: dict[str, Array]) -> Array | RankOne:
+    """Make a normalised feature out of its factors' arrays."""
+    values = [arrays[factor] for factor in feature.factors]
+    if feature.gradient:
+        return RankOne(*values).normalize()
+    return l2_normalize(values[0]) if len(values) == 1 else concatenate(values)
+
+
+def concatenate(parts: list[Array]) -> Array:
+    """Join features side by side, each l2-normalised first, and normalise the whole.
+
+    Examples
+    --------
+    >>> concatenate([np.array([[2.0]]), np.array([[0.0, 5.0]])]).round(3)
+    array([[0.707, 0.   , 0.707]])
+    """
+    return l2_normalize(np.concatenate([l2_normalize(part) for part in parts], axis=1))
+
+
+def _forward_factor(name: str, part: str, layers: Mapping[int, str]) -> str:
+    match = re.fullmatch(r"x(\d+)|y(\d+)|x:([^@;]+)", part)
+    if match is None:
+        raise _unknown(name, layers)
+    x, y, path = match.groups()
+    if path or (x and (int(x) == TOP or int(x) + 1 in layers)) or (y and int(y) in layers):
+        return part
+    raise _unknown(name, layers)
+
+
+def _number_of(path: str, layers: Mapping[int, str]) -> int | None:
+    return next((k for k, other in layers.items() if other == path), None)
+
+
+def _unknown(name: str, layers: Mapping[int, str]) -> FeatureError:
+    known = table_features(layers)
+    return FeatureError(
+        f"feature must be one of {', '.join(known)}, or x:PATH or dW:PATH with a module's path, "
+        f"got {name!r}{did_you_mean(name, known)}"
+    )

@@ -1,0 +1,1 @@
+"""Stage 3: x, y and delta of a network's layers, from one forward and one short backward pass."""

@@ -1,0 +1,155 @@
+"""Stage 1, images: the value that every data set reader returns.
+
+Comes in: ids, image paths and labels that a reader found (`voc`, `folder`, `scenes`). Goes
+out: a `Dataset` of two `Split`s, checked once, so that later stages need not check again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deepfishing.errors import DatasetError
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether a name from an untrusted file can be a file name without leaving its folder.
+
+    Examples
+    --------
+    >>> is_plain_name("2008_000002"), is_plain_name("../../etc/passwd")
+    (True, False)
+    """
+    return name not in ("", ".", "..") and not any(c in name for c in "/\\\0")
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a folder is there to be read; also False where that cannot be found out.
+
+    Examples
+    --------
+    >>> is_folder(Path(".")), is_folder(Path("x" * 5000))
+    (True, False)
+    """
+    try:
+        return path.is_dir()
+    except OSError:  # no permission, or a name too long: for the reader that is "not there"
+        return False
+
+
+@dataclass(frozen=True, eq=False)  # eq would compare arrays, which has no single answer
+class Split:
+    """Images of one split, with or without labels.
+
+    Parameters
+    ----------
+    name : str
+        "trainval", "test" ...
+    ids : tuple of n str
+        Stable and unique: they name an image in stores, results and submissions.
+    paths : tuple of n Path
+        Where the images are, in the order of `ids`.
+    labels : int8 array of shape (n, n_classes), or None
+        1 present, -1 absent, 0 difficult; None where labels are not public.
+
+    Examples
+    --------
+    >>> labels = np.array([[1, -1], [-1, 0]], dtype=np.int8)
+    >>> split = Split("test", ("a", "b"), (Path("a.jpg"), Path("b.jpg")), labels)
+    >>> len(split)
+    2
+    """
+
+    name: str
+    ids: tuple[str, ...]
+    paths: tuple[Path, ...]
+    labels: np.ndarray[Any, np.dtype[np.int8]] | None
+
+    def __post_init__(self) -> None:
+        if not self.ids:
+            raise DatasetError(f"split {self.name} must have at least one image, got none")
+        if len(self.paths) != len(self.ids):
+            raise DatasetError(
+                f"split {self.name} must have one path per id, "
+                f"got {len(self.ids)} ids and {len(self.paths)} paths, first {self.paths[:1]}"
+            )
+        image_id, times = Counter(self.ids).most_common(1)[0]
+        if times > 1:
+            path = self.paths[self.ids.index(image_id)]
+            raise DatasetError(
+                f"ids of split {self.name} must be unique, got {image_id!r} {times} times ({path})"
+            )
+        if self.labels is None:
+            return
+        if self.labels.ndim != 2 or len(self.labels) != len(self.ids):
+            raise DatasetError(
+                f"labels of split {self.name} must have shape ({len(self.ids)}, n_classes), "
+                f"got {self.labels.shape} for {self.paths[0]} ..."
+            )
+        if self.labels.dtype != np.int8 or not np.isin(self.labels, (-1, 0, 1)).all():
+            raise DatasetError(
+                f"labels of split {self.name} must be int8 of 1, -1 and 0, got {self.labels.dtype} "
+                f"of {np.unique(self.labels)[:5].tolist()} ... for {self.paths[0]} ..."
+            )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Train and test images of one data set.
+
+    Parameters
+    ----------
+    name : str
+        "voc2007", "scenes" ...
+    classes : tuple of str
+        One per column of the labels.
+    train : Split
+        Always labelled.
+    test : Split
+        No image of it may be in `train`.
+    official_ap : "11point" or "area"
+        The definition of average precision (`deepfishing.metrics`) that is the data set's own.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    train: Split
+    test: Split
+    official_ap: str
+
+    def __post_init__(self) -> None:
+        unique = len(set(self.classes)) == len(self.classes)
+        if not self.classes or not unique or not all(map(is_plain_name, self.classes)):
+            raise DatasetError(
+                f"classes of data set {self.name} must be unique plain names, got {self.classes} "
+                f"for {self.train.paths[0]} ..."
+            )
+        if self.train.labels is None:
+            raise DatasetError(
+                f"the train split of data set {self.name} must have labels, got none "
+                f"for {self.train.paths[0]} ..."
+            )
+        for split in (self.train, self.test):
+            if split.labels is not None and split.labels.shape[1] != len(self.classes):
+                raise DatasetError(
+                    f"labels of split {split.name} must have {len(self.classes)} columns, "
+                    f"one per class, got {split.labels.shape[1]} for {split.paths[0]} ..."
+                )
+        both = set(self.train.paths).intersection(self.test.paths)
+        if both:
+            raise DatasetError(
+                f"splits {self.train.name} and {self.test.name} of data set {self.name} must not "
+                f"share images, got {len(both)} in both, first {min(both)}; choose other splits"
+            )
+        if self.official_ap not in ("11point", "area"):
+            raise DatasetError(
+                f"official_ap of data set {self.name} must be '11point' or 'area', "
+                f"got {self.official_ap!r}"
+            )

@@ -1,0 +1,153 @@
+"""Stage 1, images: read images that are sorted into one folder per class.
+
+Comes in: `root/train/<class>/*` with `root/test/<class>/*`, or `root/<class>/*`, which is then
+split here. Goes out: a `Dataset` in which every image has exactly one class.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import numpy as np
+
+from deepfishing.errors import DatasetError, OptionError
+from deepfishing.images.dataset import Dataset, Split, is_folder
+
+EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"})
+
+# Folders of these names alone are splits, not classes; only train and test are read.
+SPLITS = frozenset({"train", "val", "valid", "validation", "trainval", "test"})
+
+
+def read_folder(root: str | Path, test_fraction: float = 0.5, seed: int = 0) -> Dataset:
+    """Read a folder of class folders.
+
+    Images are found at any depth inside a class folder, by their extension; hidden files and
+    folders are skipped. An id is the path below `root`, with forward slashes.
+
+    Parameters
+    ----------
+    root : path
+        If it holds both `train` and `test`, these are the splits; otherwise its folders are
+        the classes.
+    test_fraction : float
+        Between 0 and 1: the share of each class that is tested, where the split is made here.
+        A class of two or more images is in both splits, a single image is for training.
+    seed : int
+        Another seed, another split. Only ids and seed decide it, not the order of the files.
+
+    Returns
+    -------
+    dataset : Dataset
+        Classes are sorted; the name is that of the folder.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     for name in ("cat/1.jpg", "cat/2.jpg", "dog/1.jpg", "dog/2.jpg"):
+    ...         path = Path(root, name)
+    ...         path.parent.mkdir(exist_ok=True)
+    ...         path.touch()
+    ...     data = read_folder(root)
+    >>> data.classes, len(data.train), len(data.test)
+    (('cat', 'dog'), 2, 2)
+    """
+    if not 0.0 < test_fraction < 1.0:
+        raise OptionError(f"test_fraction must be between 0 and 1, got {test_fraction}")
+    root = Path(root)
+    if is_folder(root / "train") and is_folder(root / "test"):
+        train, test = _read_classes(root, root / "train"), _read_classes(root, root / "test")
+        extra = sorted(set(test) - set(train))
+        if extra:
+            raise DatasetError(
+                f"classes in test must be in train too, got {root / 'test' / extra[0]} "
+                f"({len(extra)} in all) but no {root / 'train' / extra[0]}"
+            )
+    else:
+        train, test = {}, {}
+        for name, ids in _read_classes(root, root).items():
+            test[name], train[name] = _divide(ids, test_fraction, seed)
+        if set(train) <= SPLITS:
+            raise DatasetError(
+                f"splits must be {root / 'train'} and {root / 'test'}, got {', '.join(train)}; "
+                "rename them"
+            )
+        if not any(test.values()):
+            raise DatasetError(f"a class must have two images to be tested, got one each in {root}")
+    classes = tuple(sorted(train))
+    if len(classes) < 2:
+        raise DatasetError(
+            f"two class folders or more are needed to tell classes apart, got only {classes[0]!r} "
+            f"in {root}; expected {root / '<class>'} or {root / 'train' / '<class>'} and "
+            f"{root / 'test' / '<class>'}"
+        )
+    return Dataset(
+        name=root.resolve().name,
+        classes=classes,
+        train=_split("train", root, classes, train),
+        test=_split("test", root, classes, test),
+        official_ap="area",
+    )
+
+
+def _divide(ids: list[str], test_fraction: float, seed: int) -> tuple[list[str], list[str]]:
+    """Test and train ids of one class: the test part is the first in an order by hash."""
+    n_test = min(max(round(test_fraction * len(ids)), 1), len(ids) - 1)
+    order = sorted(ids, key=lambda i: hashlib.sha256(f"{seed}:{i}".encode()).digest())
+    return order[:n_test], order[n_test:]
+
+
+def _split(name: str, root: Path, classes: tuple[str, ...], images: dict[str, list[str]]) -> Split:
+    pairs = sorted((i, column) for column, c in enumerate(classes) for i in images.get(c, ()))
+    labels = np.full((len(pairs), len(classes)), -1, dtype=np.int8)
+    labels[np.arange(len(pairs)), [column for _, column in pairs]] = 1
+    ids = tuple(i for i, _ in pairs)
+    return Split(name, ids, tuple(root / i for i in ids), labels)
+
+
+def _read_classes(root: Path, folder: Path) -> dict[str, list[str]]:
+    """Ids of the images of each class folder in `folder`, relative to `root`."""
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        raise DatasetError(
+            f"image folder {folder} cannot be read: {error.strerror}; "
+            f"expected {root / '<class>'} with images"
+        ) from None
+    found = {
+        entry.name: _read_images(root, entry)
+        for entry in entries
+        if not entry.name.startswith(".") and is_folder(entry)
+    }
+    if not found:
+        raise DatasetError(
+            f"no class folders in {folder}; expected {folder / '<class>'} with images"
+        )
+    return found
+
+
+def _read_images(root: Path, folder: Path) -> list[str]:
+    def stop(error: OSError) -> None:
+        raise DatasetError(f"folder {error.filename} cannot be read: {error.strerror}")
+
+    ids = []
+    for where, folders, files in os.walk(folder, onerror=stop):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        parent = Path(where).relative_to(root)
+        for name in files:
+            if not name.startswith(".") and Path(name).suffix.lower() in EXTENSIONS:
+                ids.append((parent / name).as_posix())
+    if not ids:
+        raise DatasetError(
+            f"every class folder must hold an image, got none in {folder}; "
+            f"expected {', '.join(sorted(EXTENSIONS))}"
+        )
+    try:
+        "".join(ids).encode()
+    except UnicodeEncodeError as error:  # later stages write ids as UTF-8
+        near = error.object[max(error.start - 30, 0) : error.end]
+        raise DatasetError(f"file names must be UTF-8, got ...{near!r} in {folder}") from None
+    return ids

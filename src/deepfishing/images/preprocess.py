@@ -1,0 +1,173 @@
+"""Stage 1, images: from a file to the array that a network expects.
+
+Comes in: a path, a PIL image or an RGB array. Goes out: a float32 array (3, size, size).
+As in the paper: the short side is resized, then the central square is cropped, without
+augmentation. What is done with unusual images is one documented rule each (`open_image`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from deepfishing.errors import ImageError
+
+ImageLike = str | Path | Image.Image | np.ndarray[Any, Any]
+
+# Above this an image is refused instead of filling the memory: 200 megapixels, as RGB 0.6 GB.
+MAX_PIXELS = 200_000_000
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """How a network wants its pixels: out = (value * scale - mean) / std, channels in `order`.
+
+    Parameters
+    ----------
+    size : int
+        Side of the square that the network sees.
+    short_side : int
+        The short side is resized to this before the central crop; the paper takes `size`.
+    mean, std : tuple of 3 floats
+        In the order of `order`, after `scale`.
+    scale : float
+        1 keeps 0..255, 1/255 gives 0..1.
+    order : "RGB" or "BGR"
+        Caffe's networks were trained on BGR.
+    resample : "bilinear" or "bicubic"
+        Pillow's filter (antialiased).
+
+    Examples
+    --------
+    >>> grey = Image.new("RGB", (400, 300), (127, 127, 127))
+    >>> out = Preprocess(size=224, short_side=224, mean=(127.0,) * 3, std=(128.0,) * 3)(grey)
+    >>> out.shape, float(abs(out).max())
+    ((3, 224, 224), 0.0)
+    """
+
+    size: int
+    short_side: int
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    scale: float = 1.0
+    order: str = "RGB"
+    resample: str = "bilinear"
+
+    def __call__(self, image: ImageLike) -> np.ndarray[Any, Any]:
+        """Read, resize, crop and normalise one image."""
+        rgb = open_image(image, draft=2 * self.short_side)
+        square = resize_and_crop(rgb, self.short_side, self.size, self.resample)
+        pixels = np.asarray(square, dtype=np.float32)
+        if self.order == "BGR":
+            pixels = pixels[:, :, ::-1]
+        mean = np.asarray(self.mean, dtype=np.float32)
+        std = np.asarray(self.std, dtype=np.float32)
+        normalised = (pixels * np.float32(self.scale) - mean) / std
+        return np.ascontiguousarray(normalised.transpose(2, 0, 1))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything that decides the pixels, for manifests."""
+        return asdict(self)
+
+
+def resize_and_crop(image: Image.Image, short_side: int, size: int, resample: str) -> Image.Image:
+    """Short side to `short_side`, aspect kept, then the central `size` x `size` square.
+
+    Only the crop is resampled (Pillow's `box`), so a panorama costs no more than a square.
+    """
+    width, height = image.size
+    side = size * min(width, height) / short_side  # of the square, in pixels of the original
+    left, top = (width - side) / 2, (height - side) / 2
+    filters = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+    return image.resize((size, size), filters[resample], (left, top, left + side, top + side))
+
+
+def open_image(image: ImageLike, draft: int = 0) -> Image.Image:
+    """Open anything that shows a picture as 8-bit RGB.
+
+    Rules: EXIF rotation is applied; grey, palette, CMYK and others are converted by Pillow;
+    transparency is laid over white; 16-bit and float grey is scaled linearly from its full
+    range (0..65535 for integers, minimum to maximum for floats); of an animation the first
+    frame is taken. A truncated file is an error, never half a picture.
+
+    Parameters
+    ----------
+    image : path, PIL image or array
+        Arrays are (H, W), (H, W, 3) or (H, W, 4) of uint8.
+    draft : int
+        A large JPEG may be decoded at a reduced size whose short side is still at least this.
+    """
+    if isinstance(image, np.ndarray):
+        return _to_rgb(_from_array(image), "array")
+    if isinstance(image, Image.Image):
+        return _to_rgb(image, getattr(image, "filename", "") or "PIL image")
+    path = Path(image)
+    try:
+        with Image.open(path) as opened:
+            width, height = opened.size
+            if width * height > MAX_PIXELS:
+                raise ImageError(
+                    f"image must have at most {MAX_PIXELS:,} pixels, got {width}x{height} "
+                    f"in {path}; make it smaller first"
+                )
+            if draft and opened.format == "JPEG":
+                shrink = draft / min(width, height)
+                opened.draft("RGB", (int(width * shrink) + 1, int(height * shrink) + 1))
+            opened.load()
+            return _to_rgb(opened, str(path))
+    except ImageError:
+        raise
+    except FileNotFoundError:
+        raise ImageError(f"image not found: {path}") from None
+    except UnidentifiedImageError:
+        raise ImageError(f"not an image that Pillow can read: {path}") from None
+    except Image.DecompressionBombError:
+        raise ImageError(f"image has too many pixels: {path}; make it smaller first") from None
+    except (OSError, ValueError, SyntaxError, EOFError, IndexError, MemoryError) as error:
+        # Pillow's decoders raise any of these for damaged bytes
+        raise ImageError(f"image cannot be decoded: {path} ({_one_line(error)})") from None
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _from_array(array: np.ndarray[Any, Any]) -> Image.Image:
+    shape_ok = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))
+    if not shape_ok or array.dtype != np.uint8 or array.size == 0:
+        raise ImageError(
+            "an image array must be uint8 of shape (H, W), (H, W, 3) or (H, W, 4), "
+            f"got {array.dtype} of shape {array.shape}; convert it first"
+        )
+    return Image.fromarray(array)
+
+
+def _to_rgb(image: Image.Image, name: str) -> Image.Image:
+    with contextlib.suppress(OSError, ValueError, SyntaxError, KeyError, TypeError):
+        image = ImageOps.exif_transpose(image)  # unreadable EXIF says nothing about the pixels
+    if image.mode == "RGB":
+        return image.copy()
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        return _scaled_grey(image, name)
+    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+        rgba = image.convert("RGBA")
+        white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, rgba).convert("RGB")
+    return image.convert("RGB")
+
+
+def _scaled_grey(image: Image.Image, name: str) -> Image.Image:
+    values = np.asarray(image, dtype=np.float64)
+    if image.mode == "F":
+        if not np.isfinite(values).all():
+            raise ImageError(f"a float image must be finite, got NaN or infinity in {name}")
+        low, high = float(values.min()), float(values.max())
+    else:
+        low, high = 0.0, 65535.0
+    grey = (values - low) / max(high - low, 1e-12) * 255.0
+    return Image.fromarray(grey.round().clip(0, 255).astype(np.uint8)).convert("RGB")

@@ -1,0 +1,83 @@
+"""Stage 1, images: the files that the VOC evaluation server takes.
+
+Comes in: a `Dataset` whose test labels are not public, and a score per test image and class.
+Goes out: one text file per class in the folder structure that the server asks for; pack
+`results` as tar.gz and upload it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deepfishing.errors import DatasetError, FeatureError, OptionError, did_you_mean
+from deepfishing.images.dataset import Dataset
+
+COMPETITIONS = ("comp1", "comp2")
+
+
+def write_submission(
+    folder: str | Path,
+    dataset: Dataset,
+    scores: np.ndarray[Any, Any],
+    competition: str = "comp1",
+) -> tuple[Path, ...]:
+    """Write `<folder>/results/VOC2012/Main/comp1_cls_test_aeroplane.txt` and so on.
+
+    A line is an image id and its confidence, in full precision, so that the order is kept.
+
+    Parameters
+    ----------
+    folder : path
+        Made if absent; files of an earlier submission in it are replaced, each at once.
+    dataset : Dataset
+        The test split gives ids and file names, the name the middle folder.
+    scores : array of shape (n_test, n_classes)
+        Higher means that the class is more probably in the image.
+    competition : "comp1" or "comp2"
+        Classification trained on the data set's own images only (comp1), or with any other
+        data (comp2). A network that was trained on ImageNet makes it comp2.
+
+    Returns
+    -------
+    paths : tuple of Path
+        The files, in the order of the classes.
+    """
+    if competition not in COMPETITIONS:
+        raise OptionError(
+            f"competition must be one of {COMPETITIONS}, got {competition!r}"
+            + did_you_mean(competition, COMPETITIONS)
+        )
+    scores = np.asarray(scores)
+    shape = (len(dataset.test), len(dataset.classes))
+    if scores.shape != shape:
+        raise FeatureError(
+            f"scores must have shape {shape}, got {scores.shape}; no submission was written"
+        )
+    if not np.isfinite(scores).all():
+        raise FeatureError("scores must be finite, got NaN or infinity; no submission was written")
+    main = Path(folder) / "results" / dataset.name.upper() / "Main"
+    paths = []
+    try:
+        main.mkdir(parents=True, exist_ok=True)
+        for column, name in enumerate(dataset.classes):
+            path = main / f"{competition}_cls_{dataset.test.name}_{name}.txt"
+            pairs = zip(dataset.test.ids, scores[:, column].tolist(), strict=True)
+            _replace(path, "".join(f"{image_id} {score!r}\n" for image_id, score in pairs))
+            paths.append(path)
+    except OSError as error:
+        raise DatasetError(f"submission cannot be written to {main}: {error.strerror}") from None
+    return tuple(paths)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write beside, then rename: the file is the old one or the new one, never half of one."""
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        beside.write_text(text, encoding="utf-8", newline="\n")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

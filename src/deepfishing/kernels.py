@@ -1,0 +1,127 @@
+"""Stage 4, kernels: how alike two images are, as one Gram matrix.
+
+Comes in: forward features (n, d), or gradients as `RankOne`. Goes out: K (n, m) in float64.
+The trace kernel of two gradients is the product of a forward and a backward dot product
+(eq:tr), so its cost is that of two linear kernels.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from deepfishing.errors import FeatureError
+from deepfishing.rank_one import Array, RankOne
+
+# A block of the Gram matrix holds at most this many numbers per operand (float32: 128 MB).
+BLOCK_VALUES = 32_000_000
+
+
+def linear_kernel(a: Array, b: Array) -> Array:
+    """Similarity of two sets of forward features: K[i, j] = <a_i, b_j>.
+
+    Examples
+    --------
+    >>> linear_kernel(np.eye(2), np.array([[2.0, 3.0]]))
+    array([[2.],
+           [3.]])
+    """
+    return a @ b.T
+
+
+def trace_kernel(a: RankOne, b: RankOne) -> Array:
+    """Similarity of two sets of gradients (eq:tr).
+
+    Parameters
+    ----------
+    a, b : RankOne
+        n and m images; factors x (n, d) and delta (n, D), same d and D. With P positions,
+        K is the sum over pairs of positions, which is exact.
+
+    Returns
+    -------
+    K : ndarray of shape (n, m)
+        K[i, j] = <x_i, x_j> * <delta_i, delta_j>.
+
+    Examples
+    --------
+    >>> a = RankOne(x=np.eye(2), delta=np.ones((2, 3)))
+    >>> trace_kernel(a, a)
+    array([[3., 0.],
+           [0., 3.]])
+    """
+    if a.x.ndim == 2 and b.x.ndim == 2:
+        K: Array = (a.x @ b.x.T) * (a.delta @ b.delta.T)
+        return K
+    ax, ad, bx, bd = (f if f.ndim == 3 else f[:, None] for f in (a.x, a.delta, b.x, b.delta))
+    K = np.empty((len(a), len(b)), dtype=np.result_type(ax, bx))
+    flat_x = bx.reshape(-1, bx.shape[-1]).T
+    flat_delta = bd.reshape(-1, bd.shape[-1]).T
+    for i in range(len(a)):  # (P, d) @ (d, m P): one image against all, so memory is m P^2
+        pairs = (ax[i] @ flat_x) * (ad[i] @ flat_delta)
+        K[i] = pairs.sum(axis=0).reshape(len(b), -1).sum(axis=1)
+    return K
+
+
+def gram(a: Array | RankOne, b: Array | RankOne | None = None) -> Array:
+    """Gram matrix of forward features (linear kernel) or gradients (trace kernel).
+
+    Computed block by block, so that beyond the result only two blocks are in memory. Without
+    `b` the matrix is that of `a` with itself, and only half of it is computed.
+
+    Parameters
+    ----------
+    a, b : ndarray of shape (n, d), or RankOne
+        Both of one kind. Half precision is computed in single precision.
+
+    Returns
+    -------
+    K : float64 ndarray of shape (n, m)
+
+    Examples
+    --------
+    >>> gram(np.array([[1.0, 0.0], [1.0, 1.0]]))
+    array([[1., 1.],
+           [1., 2.]])
+    """
+    other = a if b is None else b
+    _check_alike(a, other)
+    K = np.empty((len(a), len(other)))
+    step = _block_length(a)
+    for top in range(0, len(a), step):
+        rows = slice(top, min(top + step, len(a)))
+        left = _single(a[rows])
+        for start in range(0 if b is not None else top, len(other), step):
+            columns = slice(start, min(start + step, len(other)))
+            right = left if b is None and start == top else _single(other[columns])
+            if isinstance(left, RankOne) and isinstance(right, RankOne):
+                K[rows, columns] = trace_kernel(left, right)
+            else:
+                K[rows, columns] = linear_kernel(left, right)  # type: ignore[arg-type]
+            if b is None and start != top:
+                K[columns, rows] = K[rows, columns].T
+    return K
+
+
+def _check_alike(a: Array | RankOne, b: Array | RankOne) -> None:
+    if isinstance(a, RankOne) != isinstance(b, RankOne) or a.shape[1:] != b.shape[1:]:
+        raise FeatureError(
+            "both sides of a kernel must be of one kind and width, got "
+            f"{type(a).__name__} of shape {a.shape} and {type(b).__name__} of shape {b.shape}"
+        )
+
+
+def _block_length(a: Array | RankOne) -> int:
+    """How many images a block holds."""
+    n = max(len(a), 1)
+    per_image = (a.x.size + a.delta.size) // n if isinstance(a, RankOne) else a.size // n
+    return max(1, min(4096, BLOCK_VALUES // max(per_image, 1)))
+
+
+def _single(a: Array | RankOne) -> Array | RankOne:
+    if isinstance(a, RankOne):
+        return RankOne(_upcast(a.x), _upcast(a.delta))
+    return _upcast(a)
+
+
+def _upcast(a: Array) -> Array:
+    return a.astype(np.float32) if a.dtype == np.float16 else a

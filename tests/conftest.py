@@ -1,0 +1,23 @@
+"""Fixtures that many tests share."""
+
+import numpy as np
+import pytest
+
+from deepfishing.rank_one import RankOne
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.fixture
+def random_rank_one(rng):
+    def make(n, d=7, D=5, P=None, dtype=np.float64):
+        middle = () if P is None else (P,)
+        return RankOne(
+            x=rng.normal(size=(n, *middle, d)).astype(dtype),
+            delta=rng.normal(size=(n, *middle, D)).astype(dtype),
+        )
+
+    return make

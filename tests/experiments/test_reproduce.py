@@ -1,0 +1,141 @@
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from sklearn.metrics import average_precision_score
+from sklearn.svm import SVC
+
+import deepfishing.experiments.reproduce as module
+from deepfishing.errors import DatasetError, FeatureError, ImageError, StoreError
+from deepfishing.experiments.reproduce import Protocol, reproduce
+from deepfishing.experiments.results import Results
+from deepfishing.gradients.extract import extract
+from deepfishing.kernels import gram
+
+
+def test_a_row_is_what_the_steps_give_one_by_one(dataset, network, tmp_path):
+    (row,) = reproduce(dataset, network, tmp_path / "out", "dW7")
+    train = extract(network, dataset.train.paths, "dW7")["dW7"]
+    test = extract(network, dataset.test.paths, "dW7")["dW7"]
+    for c, name in enumerate(dataset.classes):
+        svm = SVC(C=1, kernel="precomputed").fit(gram(train), dataset.train.labels[:, c])
+        scores = svm.decision_function(gram(test, train))
+        slow = 100 * average_precision_score(dataset.test.labels[:, c] == 1, scores)
+        assert row["ap"]["sklearn"][name] == pytest.approx(slow, abs=0.5)  # float16 on disk
+    assert row["map"]["sklearn"] == pytest.approx(np.mean(list(row["ap"]["sklearn"].values())))
+    assert row["map"]["sklearn"] > 70
+
+
+def test_rows_have_the_keys_of_the_contract_and_are_on_disk(dataset, network, tmp_path):
+    rows = reproduce(dataset, network, tmp_path, command="deepfish reproduce toy")
+    names = ["x6", "x7", "y8", "x8", "x6;x7", "dW7", "x7;y8", "dW8"]
+    assert [row["feature"] for row in rows] == names
+    on_disk = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert on_disk == rows
+    for row in rows:
+        assert row["dataset"] == "toy"
+        assert row["network"] == "tiny"
+        assert row["tau"] == 2.0
+        assert (row["n_train"], row["n_test"]) == (20, 20)
+        assert set(row["map"]) == set(row["ap"]) == {"11point", "area", "sklearn"}
+        assert set(row["ap"]["area"]) == {"red", "green"}
+        assert row["seconds"] >= 0
+        assert row["command"] == "deepfish reproduce toy"
+
+
+def test_a_second_run_measures_nothing_and_a_new_row_only_itself(
+    dataset, network, tmp_path, monkeypatch
+):
+    first = reproduce(dataset, network, tmp_path, "x7,dW7")
+    measured = []
+    original = module._measure
+
+    def counting(*arguments):
+        measured.append(arguments[3].name)
+        return original(*arguments)
+
+    monkeypatch.setattr(module, "_measure", counting)
+    assert reproduce(dataset, network, tmp_path, "x7,dW7") == first
+    reproduce(dataset, network, tmp_path, "x7,dW7,dW8")
+    assert measured == ["dW8"]
+    reproduce(dataset, network, tmp_path, "x7", Protocol(C=2.0))
+    reproduce(dataset, network, tmp_path, "x7", Protocol(tau=4.0))
+    assert measured == ["dW8", "x7", "x7"]
+    assert len(Results(tmp_path).rows) == 5
+
+
+def test_changed_labels_are_measured_again(dataset, network, tmp_path):
+    reproduce(dataset, network, tmp_path, "x7")
+    labels = -dataset.train.labels
+    changed = dataclasses.replace(dataset, train=dataclasses.replace(dataset.train, labels=labels))
+    reproduce(changed, network, tmp_path, "x7")
+    first, second = Results(tmp_path).rows
+    assert first["map"] != second["map"]
+
+
+def test_an_unreadable_image_stops_the_run_but_loses_nothing(
+    dataset, network, tmp_path, monkeypatch
+):
+    dataset.test.paths[3].write_bytes(b"\xff\xd8\xff")
+    with pytest.raises(ImageError, match=r"1 of 40 images cannot be used.*test03\.jpg.*--skip-b"):
+        reproduce(dataset, network, tmp_path / "out", "x7")
+    seen = []
+    (row,) = reproduce(
+        dataset,
+        network,
+        tmp_path / "out",
+        "x7",
+        Protocol(skip_broken=True),
+        progress=lambda *event: seen.append(event),
+    )
+    assert ("images", 0, 1) in seen  # all but the broken one were kept
+    assert (row["n_train"], row["n_test"]) == (20, 19)
+    assert row["unreadable"] == [str(dataset.test.paths[3])]
+
+
+def test_a_class_without_a_positive_example_is_left_out_and_said_so(dataset, network, tmp_path):
+    train = dataset.train.labels.copy()
+    train[:, 0] = -1
+    lacking = dataclasses.replace(dataset, train=dataclasses.replace(dataset.train, labels=train))
+    (row,) = reproduce(lacking, network, tmp_path / "a", "x7")
+    assert row["ap"]["area"]["red"] is None
+    assert row["map"]["area"] == row["ap"]["area"]["green"]
+    assert "training" in row["left_out"]["red"]
+    test = dataset.test.labels.copy()
+    test[:, 1] = -1
+    lacking = dataclasses.replace(dataset, test=dataclasses.replace(dataset.test, labels=test))
+    (row,) = reproduce(lacking, network, tmp_path / "b", "x7")
+    assert row["ap"]["area"]["green"] is None
+    assert "test" in row["left_out"]["green"]
+
+
+def test_a_test_split_without_labels_gives_submission_files(dataset, network, tmp_path):
+    hidden = dataclasses.replace(dataset, test=dataclasses.replace(dataset.test, labels=None))
+    (row,) = reproduce(hidden, network, tmp_path, "dW7")
+    assert row["map"] is None
+    scores, labels, ids = Results(tmp_path).scores(row)
+    assert labels.size == 0
+    (file,) = (tmp_path / row["submission"]).rglob("*_red.txt")
+    lines = [line.split() for line in file.read_text().splitlines()]
+    assert [line[0] for line in lines] == ids == list(dataset.test.ids)
+    np.testing.assert_allclose([float(line[1]) for line in lines], scores[:, 0])
+
+
+def test_an_unknown_feature_is_told_before_any_work(dataset, network, tmp_path):
+    with pytest.raises(FeatureError, match="did you mean dW7"):
+        reproduce(dataset, network, tmp_path / "out", "x7,dw7")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_broken_results_file_is_named_with_its_line(tmp_path):
+    (tmp_path / "results.jsonl").write_text('{"key": "a"}\n{"feat\n')
+    with pytest.raises(StoreError, match=r"results\.jsonl line 2"):
+        Results(tmp_path)
+
+
+def test_an_unreadable_split_is_refused(dataset, network, tmp_path):
+    for path in dataset.test.paths:
+        path.write_bytes(b"")
+    with pytest.raises(DatasetError, match="split test must have a readable image"):
+        reproduce(dataset, network, tmp_path, "x7", Protocol(skip_broken=True))

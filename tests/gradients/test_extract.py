@@ -1,0 +1,173 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from deepfishing.errors import FeatureError, ImageError, LayerError, NetworkError, OptionError
+from deepfishing.features import parse_features
+from deepfishing.gradients.extract import extract, extract_factors
+from deepfishing.gradients.objective import cross_entropy
+from deepfishing.images.preprocess import Preprocess
+from deepfishing.kernels import gram
+from deepfishing.networks.network import Network
+
+
+class TinyLite(torch.nn.Module):
+    """A 3x3 trunk and a head like EfficientNet-Lite's: 1x1 convolution, pooling, classifier."""
+
+    def __init__(self):
+        super().__init__()
+        self.trunk = torch.nn.Conv2d(3, 6, 3, stride=2)
+        self.head = torch.nn.Conv2d(6, 10, 1)
+        self.fc = torch.nn.Linear(10, 4)
+
+    def forward(self, x):
+        return self.fc(torch.relu(self.head(torch.relu(self.trunk(x)))).mean(dim=(2, 3)))
+
+
+@pytest.fixture
+def network():
+    torch.manual_seed(0)
+    module = TinyLite().double().eval()
+    preprocess = Preprocess(16, 16, mean=(127.0,) * 3, std=(128.0,) * 3)
+    return Network("tiny", module, {7: "head", 8: "fc"}, preprocess, "none")
+
+
+@pytest.fixture
+def images(rng):
+    return [rng.integers(0, 256, (20, 24, 3), dtype=np.uint8) for _ in range(7)]
+
+
+@pytest.fixture
+def pixels(network, images):
+    return torch.from_numpy(np.stack([network.preprocess(i) for i in images])).double()
+
+
+def unit(rows):
+    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+
+
+def test_forward_features_are_the_normalised_layers(network, images, pixels):
+    got = extract(network, images, "x6,x7,y8,x8,x7;y8,y7,x:trunk")
+    m = network.module
+    with torch.no_grad():
+        trunk = m.trunk(pixels)
+        y7 = m.head(torch.relu(trunk))
+        x7 = torch.relu(y7).mean(dim=(2, 3))
+        y8 = m.fc(x7)
+    expected = {
+        "x:trunk": trunk.mean(dim=(2, 3)),
+        "x6": torch.relu(trunk).mean(dim=(2, 3)),
+        "y7": y7.mean(dim=(2, 3)),
+        "x7": x7,
+        "y8": y8,
+        "x8": torch.softmax(y8, dim=1),
+    }
+    for name, value in expected.items():
+        np.testing.assert_allclose(got[name], unit(value.numpy()), rtol=1e-5, atol=1e-7)
+    both = np.concatenate([unit(x7.numpy()), unit(y8.numpy())], axis=1) / np.sqrt(2)
+    np.testing.assert_allclose(got["x7;y8"], both, rtol=1e-6)
+
+
+@pytest.mark.parametrize("label", ["uniform", "predicted", 1, [0.1, 0.2, 0.3, 0.4]])
+def test_gradient_kernels_are_those_of_the_per_sample_gradients(
+    network, images, pixels, per_sample_gradient, label
+):
+    got = extract(network, images, "dW8,dW7@exact,dW:trunk@exact", tau=3.0, label=label)
+    for name, path in [("dW8", "fc"), ("dW7@exact", "head"), ("dW:trunk@exact", "trunk")]:
+        objective = cross_entropy(3.0, label)
+        dense = per_sample_gradient(network.module, pixels, path, objective).flatten(1).numpy()
+        np.testing.assert_allclose(gram(got[name]), unit(dense) @ unit(dense).T, atol=1e-10)
+
+
+def test_a_pooled_gradient_is_the_pool_of_the_exact_one(network, images):
+    got = extract(network, images, "dW7,dW7@exact")
+    assert got["dW7@exact"].x.shape == (7, 49, 6)
+    pooled = got["dW7@exact"].pool().normalize()
+    np.testing.assert_allclose(gram(got["dW7"]), gram(pooled), atol=1e-10)
+    assert np.abs(gram(got["dW7"]) - gram(got["dW7@exact"])).max() > 1e-4
+
+
+def test_asking_for_gradients_does_not_change_forward_features(network, images):
+    alone = extract(network, images, "x6,x7,x8")
+    together = extract(network, images, "all")
+    assert list(together) == ["x6", "x7", "y8", "x8", "x6;x7", "dW7", "x7;y8", "dW8"]
+    for name, value in alone.items():
+        np.testing.assert_allclose(together[name], value, rtol=1e-12)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 100])
+def test_the_result_does_not_depend_on_the_batch_size(network, images, batch_size):
+    whole = extract(network, images, "x7,dW7", batch_size=7)
+    parts = extract(network, images, "x7,dW7", batch_size=batch_size)
+    np.testing.assert_allclose(parts["x7"], whole["x7"], rtol=1e-12)
+    np.testing.assert_allclose(parts["dW7"].delta, whole["dW7"].delta, rtol=1e-10)
+
+
+def test_paths_images_and_arrays_can_be_mixed(network, images, tmp_path):
+    Image.fromarray(images[0]).save(tmp_path / "a.png")
+    mixed = [tmp_path / "a.png", str(tmp_path / "a.png"), Image.fromarray(images[0]), images[0]]
+    x7 = extract(network, mixed, "x7")["x7"]
+    np.testing.assert_allclose(x7, np.repeat(x7[:1], 4, axis=0), rtol=1e-12)
+
+
+def test_a_network_that_mixes_images_is_refused(network, images):
+    class Mixing(TinyLite):
+        def forward(self, x):
+            return super().forward(x - x.mean(dim=0, keepdim=True))
+
+    mixing = dataclasses.replace(network, module=Mixing().double())
+    with pytest.raises(NetworkError, match="must treat each image on its own"):
+        extract(mixing, images, "x7")
+
+
+def test_an_unreadable_image_is_raised_by_extract_and_reported_in_batches(
+    network, images, tmp_path
+):
+    (tmp_path / "bad.jpg").write_bytes(b"\xff\xd8\xff")
+    mixed = [images[0], tmp_path / "bad.jpg", images[1]]
+    with pytest.raises(ImageError, match=r"bad\.jpg"):
+        extract(network, mixed, "x7")
+    (batch,) = extract_factors(network, mixed, ["x7"])
+    assert batch.indices == [0, 2]
+    assert list(batch.failures) == [1]
+    assert len(batch.factors["x7"]) == 2
+
+
+def test_a_stopped_extraction_does_not_decode_the_rest(network, images, monkeypatch):
+    decoded = []
+    original = Preprocess.__call__
+
+    def counting(self, image):
+        decoded.append(1)
+        return original(self, image)
+
+    monkeypatch.setattr(Preprocess, "__call__", counting)
+    batches = extract_factors(network, images * 50, ["x7"], batch_size=2)
+    next(batches)
+    batches.close()
+    assert len(decoded) < 20
+
+
+def test_wrong_options_are_refused(network, images):
+    for options, error in [
+        ({"features": "dW6"}, FeatureError),
+        ({"features": "x:nothing"}, LayerError),
+        ({"tau": 0}, OptionError),
+        ({"batch_size": 0}, OptionError),
+        ({"label": 4, "features": "dW8"}, OptionError),
+    ]:
+        with pytest.raises(error):
+            extract(network, images, **options)
+    with pytest.raises(OptionError, match="at least one image"):
+        extract(network, [])
+
+
+def test_half_precision_networks_give_single_precision_features(network, images):
+    half = dataclasses.replace(network, module=network.module.to(torch.bfloat16))
+    got = extract(half, images, "x7,dW8")
+    assert got["x7"].dtype == np.float32
+    assert parse_features("dW8", network.layers)[0].gradient
+    assert np.isfinite(gram(got["dW8"])).all()
