@@ -53,7 +53,7 @@ def closed_form(repetitions: int) -> Ratio:
 
     def recursion() -> None:
         taps = tap(head, batch, read=paths)
-        delta_recursion([taps.outputs[p] for p in paths], W)
+        delta_recursion([taps.calls[p][0].y for p in paths], W)
 
     return ratio(
         "head of AlexNet: forward pass and recursion",

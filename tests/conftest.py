@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
 
 from deepfishing.rank_one import RankOne
+
+torch.set_num_threads(1)  # small tensors: more threads only wait for each other
 
 
 @pytest.fixture

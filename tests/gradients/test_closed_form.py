@@ -17,10 +17,11 @@ def test_recursion_autograd_and_per_sample_gradients_agree(
     objective = cross_entropy(tau, label)
     taps = tap(head, batch, gradients=PATHS, objective=objective)
     W = [head[int(path)].weight.T for path in PATHS]
-    recursion = delta_recursion([taps.outputs[path] for path in PATHS], W, tau, label)
-    for path, delta in zip(PATHS, recursion, strict=True):
-        torch.testing.assert_close(delta, taps.deltas[path], rtol=0, atol=1e-10)
-        dense = torch.einsum("nd,ne->ned", taps.inputs[path], delta)  # as `weight`: (D, d)
+    calls = [taps.calls[path][0] for path in PATHS]
+    recursion = delta_recursion([call.y for call in calls], W, tau, label)
+    for path, call, delta in zip(PATHS, calls, recursion, strict=True):
+        torch.testing.assert_close(delta, call.delta, rtol=0, atol=1e-10)
+        dense = torch.einsum("nd,ne->ned", call.x, delta)  # as `weight`: (D, d)
         slow = per_sample_gradient(head, batch, path, objective)
         torch.testing.assert_close(dense, slow, rtol=0, atol=1e-10)
 
@@ -34,9 +35,9 @@ def test_the_last_delta_is_the_shifted_probability_of_the_paper(head, batch):
 
 def test_one_hot_gradients_sum_to_the_uniform_gradient(head, batch):
     # eq:fisherizing: E with label g is the sum of the classes' embeddings weighted by g
-    uniform = tap(head, batch, gradients=["3"], objective=cross_entropy()).deltas["3"]
-    per_class = [
-        tap(head, batch, gradients=["3"], objective=cross_entropy(label=j)).deltas["3"]
-        for j in range(6)
-    ]
+    def delta(label):
+        return tap(head, batch, (), ["3"], cross_entropy(label=label)).calls["3"][0].delta
+
+    uniform = delta("uniform")
+    per_class = [delta(j) for j in range(6)]
     torch.testing.assert_close(torch.stack(per_class).mean(dim=0), uniform)

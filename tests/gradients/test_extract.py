@@ -6,7 +6,6 @@ import torch
 from PIL import Image
 
 from deepfishing.errors import FeatureError, ImageError, LayerError, NetworkError, OptionError
-from deepfishing.features import parse_features
 from deepfishing.gradients.extract import extract, extract_factors
 from deepfishing.gradients.objective import cross_entropy
 from deepfishing.images.preprocess import Preprocess
@@ -166,8 +165,7 @@ def test_wrong_options_are_refused(network, images):
 
 
 def test_half_precision_networks_give_single_precision_features(network, images):
-    half = dataclasses.replace(network, module=network.module.to(torch.bfloat16))
+    half = dataclasses.replace(network, module=network.module.to(torch.float16))
     got = extract(half, images, "x7,dW8")
     assert got["x7"].dtype == np.float32
-    assert parse_features("dW8", network.layers)[0].gradient
     assert np.isfinite(gram(got["dW8"])).all()

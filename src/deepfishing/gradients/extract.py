@@ -18,10 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepfishing.errors import ImageError, NetworkError, OptionError
+from deepfishing.errors import ImageError, LayerError, NetworkError, OptionError
 from deepfishing.features import TOP, assemble, needed_factors, parse_features
+from deepfishing.gradients.factors import gradient_factors, spread_groups
 from deepfishing.gradients.objective import Label, cross_entropy
-from deepfishing.gradients.tap import Taps, find_module, positions, tap
+from deepfishing.gradients.tap import Taps, find_module, tap
 from deepfishing.images.preprocess import ImageLike
 from deepfishing.networks.network import Network
 from deepfishing.rank_one import Array, RankOne
@@ -130,8 +131,8 @@ class _Computer:
         self.network = network
         self.factors = factors
         self.objective = cross_entropy(tau, label)
-        self.gradients = [self.path(f) for f in dict.fromkeys(factors) if f.startswith("delta")]
-        self.read = [self.path(f) for f in factors if f != f"x{TOP}"]
+        self.gradients = list(dict.fromkeys(map(self.path, filter(_is_backward, factors))))
+        self.read = [self.path(factor) for factor in factors if factor != f"x{TOP}"]
         self.checked = False
 
     def __call__(self, pixels: Array) -> dict[str, Array]:
@@ -157,16 +158,24 @@ class _Computer:
 
     def factor(self, factor: str, taps: Taps) -> Tensor:
         if factor == f"x{TOP}":
-            return torch.softmax(taps.logits.float(), dim=1)
+            return torch.softmax(taps.output.float(), dim=1)
         path = self.path(factor)
-        if factor.startswith("y") or factor.startswith("x:"):
-            return _pool(taps.outputs[path])
-        if factor.startswith("x") and path not in taps.deltas:
-            return _pool(taps.inputs[path])
+        calls = taps.calls[path]
+        exact = factor.endswith(EXACT)
+        if not (exact or factor.startswith(("in:", "delta"))):
+            if len(calls) > 1:
+                raise LayerError(
+                    f"{factor} must come from a layer that runs once, but {path} runs "
+                    f"{len(calls)} times; choose another layer"
+                )
+            output = factor.startswith(("y", "x:"))
+            return _pool(calls[0].y if output else calls[0].x)
         layer = find_module(self.network.module, path)
-        x, delta = positions(layer, taps.inputs[path], taps.deltas[path])
+        x, delta = gradient_factors(layer, calls)
+        if exact and isinstance(layer, torch.nn.Conv2d) and layer.groups > 1:
+            x, delta = spread_groups(x, delta, layer.groups)
         value = delta if factor.startswith("delta") else x
-        if value.ndim == 2 or factor.endswith(EXACT):
+        if exact or value.ndim == 2:
             return value
         return value.sum(dim=1) if factor.startswith("delta") else value.mean(dim=1)
 
@@ -183,6 +192,11 @@ class _Computer:
                 )
 
 
+def _is_backward(factor: str) -> bool:
+    """Whether a factor needs the backward pass, for itself or to belong to its delta."""
+    return factor.startswith(("delta", "in:")) or factor.endswith(EXACT)
+
+
 def _pool(value: Tensor) -> Tensor:
     """(n, d) as it is; a map (n, d, H, W) or tokens (n, T, d) averaged over positions."""
     if value.ndim == 4:
@@ -192,5 +206,5 @@ def _pool(value: Tensor) -> Tensor:
 
 def _to_numpy(value: Tensor) -> Array:
     value = value if value.dtype == torch.float64 else value.float()
-    array: Array = value.cpu().numpy()
+    array: Array = value.detach().cpu().numpy()
     return array

@@ -7,16 +7,16 @@ dE/dy_k[i] is image i's own signal and one backward pass serves the whole batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from deepfishing.errors import OptionError
+from deepfishing.gradients.tap import Objective
 from deepfishing.rank_one import Array
 
 Label = str | int | Sequence[float] | Array
-Objective = Callable[[torch.Tensor], torch.Tensor]
 
 
 def cross_entropy(tau: float = 2.0, label: Label = "uniform") -> Objective:

@@ -10,24 +10,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from deepfishing.errors import LayerError, did_you_mean
-from deepfishing.gradients.objective import Objective
+
+Objective = Callable[[Any], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One run of a layer: its input x, output y and, if asked for, delta = dE/dy."""
+
+    x: Tensor
+    y: Tensor
+    delta: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Taps:
-    """What one pass read, per module path; `logits` is the module's output y_L."""
+    """What one pass read: the module's output, and the calls of each layer by its path."""
 
-    logits: Tensor
-    inputs: dict[str, Tensor] = field(default_factory=dict)
-    outputs: dict[str, Tensor] = field(default_factory=dict)
-    deltas: dict[str, Tensor] = field(default_factory=dict)
+    output: Any
+    calls: dict[str, list[Call]]
 
 
 def tap(
@@ -42,7 +50,7 @@ def tap(
     Parameters
     ----------
     module : nn.Module
-        Maps a batch to logits (n, P). It is run in eval mode.
+        Maps a batch of n inputs to anything. It is run in eval mode.
     batch : Tensor
         n inputs.
     read : paths
@@ -50,81 +58,89 @@ def tap(
     gradients : paths
         Modules whose dE/dy is wanted too.
     objective : callable
-        E(logits), summed over the batch; needed with `gradients`.
+        E of the module's output, summed over the batch; needed with `gradients`.
 
     Returns
     -------
     Taps
-        inputs and outputs as the modules saw them; deltas shaped as the outputs.
+        A layer that the network uses several times has several calls.
 
     Examples
     --------
     >>> from deepfishing.gradients.objective import cross_entropy
     >>> net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     >>> taps = tap(net, torch.ones(5, 4), gradients=["0", "2"], objective=cross_entropy())
-    >>> taps.inputs["2"].shape, taps.deltas["0"].shape
+    >>> taps.calls["2"][0].x.shape, taps.calls["0"][0].delta.shape
     (torch.Size([5, 3]), torch.Size([5, 3]))
     """
-    paths = list(dict.fromkeys([*read, *gradients]))
-    modules = {path: find_module(module, path) for path in paths}
-    inputs: dict[str, Tensor] = {}
-    outputs: dict[str, Tensor] = {}
+    calls: dict[str, list[Call]] = {path: [] for path in (*read, *gradients)}
+    modules = {path: find_module(module, path) for path in calls}
 
     def hook_for(path: str) -> Callable[..., Any]:
-        def hook(_: nn.Module, args: tuple[Tensor, ...], y: Tensor) -> Tensor | None:
-            if path in outputs:
-                raise LayerError(
-                    f"layer {path} runs more than once in one forward pass; choose a layer that "
-                    "runs once"
-                )
+        def hook(_: nn.Module, args: tuple[Any, ...], output: Any) -> Tensor | None:
+            x = _only_tensor(path, "input", args[0] if args else None)
+            y = _only_tensor(path, "output", output)
             # clones, since an in-place operation further on would overwrite what we keep
-            inputs[path] = args[0].detach().clone()
+            x = x.detach().clone()
             if path not in gradients:
-                outputs[path] = y.detach().clone()
+                calls[path].append(Call(x, y.detach().clone()))
                 return None
             torch.set_grad_enabled(True)
             if not y.requires_grad:
                 y = y.detach().requires_grad_()
-            outputs[path] = y
-            return y.clone()  # in-place non-linearities change the clone, not y
+            calls[path].append(Call(x, y))
+            return y.clone()
 
         return hook
 
     with _frozen(module), torch.set_grad_enabled(False):
         handles = [m.register_forward_hook(hook_for(path)) for path, m in modules.items()]
         try:
-            logits = module(batch)
-            _check_seen(paths, outputs)
-            deltas = _deltas(logits, outputs, gradients, objective) if gradients else {}
+            output = module(batch)
         finally:
             for handle in handles:
                 handle.remove()
-    detached = {path: y.detach() for path, y in outputs.items()}
-    return Taps(logits.detach(), inputs, detached, deltas)
+        for path, found in calls.items():
+            if not found:
+                raise LayerError(f"layer {path} did not run in the forward pass")
+        if gradients:
+            calls.update(_with_deltas(output, {path: calls[path] for path in gradients}, objective))
+    return Taps(output, calls)
 
 
-def _deltas(
-    logits: Tensor,
-    outputs: dict[str, Tensor],
-    paths: Collection[str],
-    objective: Objective | None,
-) -> dict[str, Tensor]:
+def _with_deltas(
+    output: Any, calls: dict[str, list[Call]], objective: Objective | None
+) -> dict[str, list[Call]]:
     if objective is None:
         raise LayerError("gradients need an objective, got none")
-    error = objective(logits)
-    ys = [outputs[path] for path in paths]
-    found: tuple[Tensor | None, ...] = (None,) * len(ys)
+    with torch.enable_grad():
+        error = objective(output)
+    ys = [call.y for found in calls.values() for call in found]
+    deltas: Iterator[Tensor | None] = iter([None] * len(ys))
     if error.requires_grad:
-        found = torch.autograd.grad(error, ys, allow_unused=True)
-    deltas = {}
-    for path, delta in zip(paths, found, strict=True):
-        if delta is None:
+        deltas = iter(torch.autograd.grad(error, ys, allow_unused=True))
+    done: dict[str, list[Call]] = {}
+    for path, found in calls.items():
+        done[path] = [replace(call, y=call.y.detach(), delta=next(deltas)) for call in found]
+        if all(call.delta is None for call in done[path]):
             raise LayerError(
-                f"the network's output does not depend on layer {path}, or was computed without a "
+                f"the network's output does not depend on layer {path}, or is computed without a "
                 "graph (torch.no_grad inside the network); choose another layer"
             )
-        deltas[path] = delta
-    return deltas
+        # a call whose output is not used has no part in the gradient
+        done[path] = [call for call in done[path] if call.delta is not None]
+    return done
+
+
+def _only_tensor(path: str, what: str, value: Any) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise LayerError(
+            f"the {what} of layer {path} must be one tensor, got {type(value).__name__}; choose a "
+            "layer inside it"
+        )
+    if value.is_inference():
+        raise LayerError(f"layer {path} runs in torch.inference_mode, which allows no gradients")
+    return value
 
 
 def find_module(module: nn.Module, path: str) -> nn.Module:
@@ -137,42 +153,6 @@ def find_module(module: nn.Module, path: str) -> nn.Module:
             f"got {path!r}{did_you_mean(path, names)}"
         )
     return found
-
-
-def positions(layer: nn.Module, x: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
-    """Factors of a layer's gradient: (n, d) and (n, D), or (n, P, d) and (n, P, D).
-
-    The gradient with respect to `layer.weight` of image i is the sum over p of
-    delta[i, p]^T x[i, p], flattened like the weight. A fully connected layer has one position, a
-    token-wise one P tokens, a convolution one position per place of its kernel.
-
-    Examples
-    --------
-    >>> conv = nn.Conv2d(3, 5, kernel_size=1)
-    >>> x, delta = positions(conv, torch.ones(2, 3, 7, 7), torch.ones(2, 5, 7, 7))
-    >>> x.shape, delta.shape
-    (torch.Size([2, 49, 3]), torch.Size([2, 49, 5]))
-    """
-    if isinstance(layer, nn.Linear):
-        if x.ndim == 2:
-            return x, delta
-        return x.flatten(1, -2), delta.flatten(1, -2)
-    if isinstance(layer, nn.Conv2d) and layer.groups == 1 and not isinstance(layer.padding, str):
-        patches = nn.functional.unfold(
-            x, layer.kernel_size, layer.dilation, layer.padding, layer.stride
-        )
-        if patches.shape[2] == delta[0, 0].numel():
-            return patches.transpose(1, 2), delta.flatten(2).transpose(1, 2)
-    raise LayerError(
-        "a gradient layer must be Linear or a Conv2d with one group and numeric padding, "
-        f"got {layer}"
-    )
-
-
-def _check_seen(paths: list[str], outputs: dict[str, Tensor]) -> None:
-    for path in paths:
-        if path not in outputs:
-            raise LayerError(f"layer {path} did not run in the forward pass")
 
 
 @contextmanager

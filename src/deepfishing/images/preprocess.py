@@ -39,8 +39,8 @@ class Preprocess:
         1 keeps 0..255, 1/255 gives 0..1.
     order : "RGB" or "BGR"
         Caffe's networks were trained on BGR.
-    resample : "bilinear" or "bicubic"
-        Pillow's filter (antialiased).
+    resample : "bicubic" or "bilinear"
+        Pillow's filter (antialiased). One for all networks of the zoo, so that rows compare.
 
     Examples
     --------
@@ -56,7 +56,7 @@ class Preprocess:
     std: tuple[float, float, float]
     scale: float = 1.0
     order: str = "RGB"
-    resample: str = "bilinear"
+    resample: str = "bicubic"
 
     def __call__(self, image: ImageLike) -> np.ndarray[Any, Any]:
         """Read, resize, crop and normalise one image."""

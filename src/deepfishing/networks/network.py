@@ -196,7 +196,7 @@ def _device(device: str | torch.device, dtype: torch.dtype) -> torch.device:
         place = torch.device(device)
         torch.zeros(1, dtype=dtype, device=place).item()  # the only way to know that it works
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
-        reason = (str(error).splitlines() or [""])[0]
+        reason = str(error).partition("\n")[0].partition(". ")[0]  # torch explains at length
         raise OptionError(
             f"device must be cpu, or cuda or mps where there is one, got {str(device)!r} ({reason})"
         ) from None

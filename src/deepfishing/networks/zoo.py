@@ -121,7 +121,6 @@ def _efficientnet_lite(version: int, size: int, sha256: str, megabytes: int) -> 
             short_side=size,
             mean=(127.0, 127.0, 127.0),
             std=(128.0, 128.0, 128.0),
-            resample="bicubic",
         ),
         weights=WeightSource(
             file=f"models/efficientnet-lite{version}-{sha256[:8]}.pth",
