@@ -80,10 +80,7 @@ def train_svm(
     [True, True, False, False]
     """
     labels = np.asarray(labels)
-    if not C > 0 or not np.isfinite(C):
-        raise OptionError(f"C must be a positive number, got {C!r}")
-    if difficult not in DIFFICULT:
-        raise OptionError(f"difficult must be one of {DIFFICULT}, got {difficult!r}")
+    check_options(C, difficult)
     if labels.ndim != 2 or len(labels) != len(features):
         raise FeatureError(
             f"labels must be ({len(features)}, n_classes) for {len(features)} images, "
@@ -102,6 +99,14 @@ def train_svm(
         bias=np.array([bias for _, bias, _ in fits]),
         trained=np.array([trained for _, _, trained in fits]),
     )
+
+
+def check_options(C: float, difficult: str) -> None:
+    """Refuse a cost that is not positive, and an unknown treatment of difficult examples."""
+    if not C > 0 or not np.isfinite(C):
+        raise OptionError(f"C must be a positive number, got {C!r}")
+    if difficult not in DIFFICULT:
+        raise OptionError(f"difficult must be one of {', '.join(DIFFICULT)}, got {difficult!r}")
 
 
 def _train_one(K: Array, column: Array, C: float, difficult: str) -> tuple[Array, float, bool]:

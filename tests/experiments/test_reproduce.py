@@ -134,6 +134,22 @@ def test_a_broken_results_file_is_named_with_its_line(tmp_path):
         Results(tmp_path)
 
 
+def test_damaged_scores_are_named(dataset, network, tmp_path):
+    (row,) = reproduce(dataset, network, tmp_path, "x7")
+    results = Results(tmp_path)
+    path = results.scores_path(row)
+    for content in (path.read_bytes()[:200], b"", b"text"):
+        path.write_bytes(content)
+        with pytest.raises(StoreError, match="scores cannot be read"):
+            results.scores(row)
+
+
+def test_a_label_vector_is_written_into_the_row(dataset, network, tmp_path):
+    label = np.full(6, 1 / 6)
+    (row,) = reproduce(dataset, network, tmp_path, "dW8", Protocol(label=label))
+    assert row["label"] == label.tolist()
+
+
 def test_an_unreadable_split_is_refused(dataset, network, tmp_path):
     for path in dataset.test.paths:
         path.write_bytes(b"")

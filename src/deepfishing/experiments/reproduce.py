@@ -10,18 +10,19 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from deepfishing import __version__
-from deepfishing.classify import train_svm
+from deepfishing.classify import check_options, train_svm
 from deepfishing.errors import DatasetError, ImageError
 from deepfishing.experiments.results import Results, Row, row_key
 from deepfishing.features import Feature, assemble, needed_factors, parse_features
-from deepfishing.gradients.objective import Label
+from deepfishing.gradients.extract import check_batch_size
+from deepfishing.gradients.objective import Label, check_label, check_tau
 from deepfishing.gradients.to_store import extract_to_store, store_settings
 from deepfishing.images.dataset import Dataset, Split
 from deepfishing.images.submission import write_submission
@@ -47,6 +48,12 @@ class Protocol:
     difficult: str = "negative"
     batch_size: int = 32
     skip_broken: bool = False
+
+    def __post_init__(self) -> None:
+        check_tau(self.tau)
+        check_label(self.label)
+        check_options(self.C, self.difficult)
+        check_batch_size(self.batch_size)
 
 
 def reproduce(
@@ -93,7 +100,7 @@ def reproduce(
     fixed = {
         "dataset": dataset.name,
         "splits": _fingerprint(dataset, keys),
-        **store.settings,
+        **settings,
         "C": protocol.C,
         "difficult": protocol.difficult,
         "version": __version__,
@@ -105,8 +112,7 @@ def reproduce(
         row = results.find(key)
         if row is None or not results.scores_path(row).exists():
             row, scores = _measure(dataset, store, keys, feature, protocol)
-            shared = {"network": network.name, "weights_sha256": network.weights_sha256}
-            row = {**row, **shared, "unreadable": broken, "command": command, "key": key}
+            row = {**row, **settings, "unreadable": broken, "command": command, "key": key}
             if dataset.test.labels is None:
                 row["submission"] = _submit(results.folder, dataset, scores, feature)
             results.add(row, scores, dataset.test)
@@ -187,7 +193,8 @@ def _measure(
         "train": dataset.train.name,
         "test": dataset.test.name,
         "feature": feature.name,
-        **{k: v for k, v in asdict(protocol).items() if k not in ("batch_size", "skip_broken")},
+        "C": protocol.C,
+        "difficult": protocol.difficult,
         "official_ap": dataset.official_ap,
         "classes": list(dataset.classes),
         "n_train": len(keys.train),

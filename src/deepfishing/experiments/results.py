@@ -12,6 +12,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -52,11 +53,11 @@ class Results:
         self.file = self.folder / "results.jsonl"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            lines = self.file.read_text().splitlines() if self.file.exists() else []
-        except OSError as error:
+            text = self.file.read_text(encoding="utf-8") if self.file.exists() else ""
+        except (OSError, UnicodeDecodeError) as error:
             raise StoreError(f"output folder cannot be used: {self.folder} ({error})") from None
         self.rows: list[Row] = []
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(text.splitlines(), 1):
             try:
                 row = json.loads(line)
                 row["key"]
@@ -82,7 +83,9 @@ class Results:
                     np.savez(file, scores=scores, labels=labels, ids=np.array(split.ids))
             self.rows = [old for old in self.rows if old["key"] != row["key"]] + [row]
             with replacing(self.file) as partial:
-                partial.write_text("".join(json.dumps(r) + "\n" for r in self.rows))
+                partial.write_text(
+                    "".join(json.dumps(r) + "\n" for r in self.rows), encoding="utf-8"
+                )
         except OSError as error:
             raise StoreError(f"result cannot be written: {self.folder} ({error})") from None
 
@@ -95,9 +98,9 @@ class Results:
         """Scores (m, C), labels (m, C) or empty, and the image ids behind a row."""
         path = self.scores_path(row)
         try:
-            with np.load(path, allow_pickle=False) as data:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
                 return data["scores"], data["labels"], data["ids"].tolist()
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             raise StoreError(
                 f"scores cannot be read: {path} ({error}); run the experiment again"
             ) from None

@@ -90,8 +90,7 @@ def extract_factors(
     batch_size: int = 32,
 ) -> Iterator[Batch]:
     """Compute factors batch by batch; an unreadable image is reported, not raised."""
-    if batch_size < 1:
-        raise OptionError(f"batch size must be at least 1, got {batch_size}")
+    check_batch_size(batch_size)
     compute = _Computer(network, factors, tau, label)
     decoded = _decode_ahead(network, images, ahead=2 * batch_size)
     while chunk := list(islice(decoded, batch_size)):
@@ -99,6 +98,12 @@ def extract_factors(
         failures = {index: pixels for index, pixels in chunk if isinstance(pixels, str)}
         values = compute(np.stack([pixels for _, pixels in good])) if good else {}
         yield Batch([index for index, _ in good], values, failures)
+
+
+def check_batch_size(batch_size: int) -> None:
+    """Refuse a batch without images."""
+    if batch_size < 1:
+        raise OptionError(f"batch size must be at least 1, got {batch_size}")
 
 
 def _decode_ahead(

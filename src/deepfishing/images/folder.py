@@ -75,8 +75,6 @@ def read_folder(root: str | Path, test_fraction: float = 0.5, seed: int = 0) -> 
                 f"splits must be {root / 'train'} and {root / 'test'}, got {', '.join(train)}; "
                 "rename them"
             )
-        if not any(test.values()):
-            raise DatasetError(f"a class must have two images to be tested, got one each in {root}")
     classes = tuple(sorted(train))
     if len(classes) < 2:
         raise DatasetError(
@@ -84,6 +82,8 @@ def read_folder(root: str | Path, test_fraction: float = 0.5, seed: int = 0) -> 
             f"in {root}; expected {root / '<class>'} or {root / 'train' / '<class>'} and "
             f"{root / 'test' / '<class>'}"
         )
+    if not any(test.values()):
+        raise DatasetError(f"a class must have two images to be tested, got one each in {root}")
     return Dataset(
         name=root.resolve().name,
         classes=classes,

@@ -39,8 +39,8 @@ class Preprocess:
         1 keeps 0..255, 1/255 gives 0..1.
     order : "RGB" or "BGR"
         Caffe's networks were trained on BGR.
-    resample : "bicubic" or "bilinear"
-        Pillow's filter (antialiased). One for all networks of the zoo, so that rows compare.
+    resample : "bilinear" or "bicubic"
+        Pillow's filter (antialiased).
 
     Examples
     --------
@@ -56,7 +56,7 @@ class Preprocess:
     std: tuple[float, float, float]
     scale: float = 1.0
     order: str = "RGB"
-    resample: str = "bicubic"
+    resample: str = "bilinear"
 
     def __call__(self, image: ImageLike) -> np.ndarray[Any, Any]:
         """Read, resize, crop and normalise one image."""
@@ -78,13 +78,17 @@ class Preprocess:
 def resize_and_crop(image: Image.Image, short_side: int, size: int, resample: str) -> Image.Image:
     """Short side to `short_side`, aspect kept, then the central `size` x `size` square.
 
-    Only the crop is resampled (Pillow's `box`), so a panorama costs no more than a square.
+    Only what the crop shows is resampled (Pillow's `box`), so a panorama costs no more than a
+    square; the pixels are those of resizing first and cropping at whole pixels then.
     """
     width, height = image.size
-    side = size * min(width, height) / short_side  # of the square, in pixels of the original
-    left, top = (width - side) / 2, (height - side) / 2
+    scale = short_side / min(width, height)
+    wide, high = max(size, round(width * scale)), max(size, round(height * scale))
+    left, top = (wide - size) // 2, (high - size) // 2
+    x, y = width / wide, height / high
+    box = (left * x, top * y, (left + size) * x, (top + size) * y)
     filters = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
-    return image.resize((size, size), filters[resample], (left, top, left + side, top + side))
+    return image.resize((size, size), filters[resample], box)
 
 
 def open_image(image: ImageLike, draft: int = 0) -> Image.Image:

@@ -206,7 +206,7 @@ def _split(
         raise DatasetError(
             f"every id of split {name} must have an image, got {len(missing)} of {len(ids)} "
             f"without, first {folder / 'JPEGImages' / (missing[0] + '.jpg')}; "
-            "unpack the data set again"
+            "the data set is not complete, get it again"
         )
     paths = tuple(folder / "JPEGImages" / f"{image_id}.jpg" for image_id in ids)
     return Split(name, ids, paths, labels)

@@ -1,0 +1,64 @@
+"""The command line's edge: commands are gathered here, and errors become one line.
+
+A `DeepFishingError` is one line on stderr and exit code 1; Ctrl-C is one line and 130. Everything
+else is a bug and shows its traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Annotated
+
+import typer
+
+from deepfishing import __version__
+from deepfishing.cli.models import models
+from deepfishing.cli.report import report
+from deepfishing.cli.reproduce import reproduce
+from deepfishing.errors import DeepFishingError
+
+INTERRUPTED = 130  # typer's exit code after Ctrl-C
+
+app = typer.Typer(
+    name="deepfish",
+    help="Gradient features from frozen deep networks.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(reproduce)
+app.command()(models)
+app.command()(report)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"deepfish {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Gradient features from frozen deep networks.
+
+    Start with: deepfish reproduce scenes
+    """
+
+
+def main() -> None:
+    """Run the command line."""
+    warnings.filterwarnings("ignore", module="PIL")  # odd EXIF and the like; pixels are checked
+    try:
+        app()
+    except DeepFishingError as error:
+        print(f"deepfish: {error}", file=sys.stderr)
+        sys.exit(1)
+    except SystemExit as stop:
+        if stop.code == INTERRUPTED:
+            print("deepfish: interrupted; finished work is kept, run it again", file=sys.stderr)
+        raise

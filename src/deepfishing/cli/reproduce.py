@@ -1,0 +1,91 @@
+"""`deepfish reproduce`: the paper's table on a data set, with any network."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from deepfishing.cli.datasets import DATASETS, check_dataset, load_dataset
+from deepfishing.features import parse_features
+from deepfishing.networks.zoo import record
+
+
+def reproduce(
+    dataset: Annotated[str, typer.Argument(help=f"One of: {', '.join(DATASETS)}.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the data set, such as VOCdevkit; scenes makes its own."),
+    ] = None,
+    network: Annotated[str, typer.Option(help="See `deepfish models`.")] = "efficientnet-lite0",
+    weights: Annotated[Path | None, typer.Option(help="Weight file, .pth or .safetensors.")] = None,
+    features: Annotated[
+        str, typer.Option(help="Comma-separated names, or `all` rows of the paper's Table 1.")
+    ] = "all",
+    tau: Annotated[float, typer.Option(help="Temperature of the SoftMax.")] = 2.0,
+    label: Annotated[
+        str, typer.Option(help="Label of the error: uniform, predicted or a class number.")
+    ] = "uniform",
+    difficult: Annotated[
+        str, typer.Option(help="Difficult examples in training: negative or ignore.")
+    ] = "negative",
+    train: Annotated[str | None, typer.Option(help="Split to train on.")] = None,
+    test: Annotated[str | None, typer.Option(help="Split to test on.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for results; results/DATASET-NETWORK by default.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Images per forward pass.")] = 32,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps.")] = "cpu",
+    dtype: Annotated[
+        str, typer.Option(help="Precision of the network: float32, float64, bfloat16, float16.")
+    ] = "float32",
+    skip_broken: Annotated[
+        bool, typer.Option("--skip-broken", help="Leave unreadable images out and go on.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the rows as JSON lines, nothing else.")
+    ] = False,
+) -> None:
+    """Measure the paper's rows: forward features, concatenations and gradients.
+
+    Example: deepfish reproduce voc2007 --data VOCdevkit --features x7,dW8
+
+    Features stay on disk, so a second run or a new row only computes what is missing. Ends with
+    a table, results.jsonl and report.html in the --out folder.
+    """
+    # what can be told at once is told before torch is loaded and before any work
+    check_dataset(dataset)
+    parse_features(features, record(network).layers)
+
+    from deepfishing.cli.progress import progress_bar
+    from deepfishing.experiments.reproduce import Protocol
+    from deepfishing.experiments.reproduce import reproduce as run
+    from deepfishing.networks.network import load_network
+    from deepfishing.report.html import write_report
+    from deepfishing.report.terminal import table_1
+
+    protocol = Protocol(
+        tau=tau,
+        label=int(label) if label.isdigit() else label,
+        difficult=difficult,
+        batch_size=batch_size,
+        skip_broken=skip_broken,
+    )
+    net = load_network(network, weights, device, dtype)
+    out = out or Path("results") / f"{dataset}-{network}"
+    source = load_dataset(dataset, data, train, test, out)
+    command = shlex.join(["deepfish", *sys.argv[1:]])
+    with progress_bar() as progress:
+        rows = run(source, net, out, features, protocol, command, progress)
+    page = write_report(out)
+    if as_json:
+        for row in rows:
+            typer.echo(json.dumps(row))
+        return
+    Console().print(table_1(rows))
+    typer.echo(f"results  {out / 'results.jsonl'}\nreport   {page}")

@@ -1,0 +1,190 @@
+"""Stage 7, report: one self-contained HTML page for a folder of results.
+
+Comes in: `results.jsonl` and `scores/` of a folder. Goes out: `report.html` beside them, with
+tables, plots and how they were measured. The page needs no network and no script, and the same
+results give the same page, byte for byte.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from deepfishing import __version__
+from deepfishing.errors import DeepFishingError, StoreError
+from deepfishing.experiments.results import Results, Row
+from deepfishing.files import replacing
+from deepfishing.report.curves import Curve, row_curves
+from deepfishing.report.rows import group_rows, open_results
+from deepfishing.report.tables import (
+    METHOD_LABELS,
+    Line,
+    finding,
+    label_text,
+    left_out,
+    one_decimal,
+    per_class,
+    table_1,
+)
+
+ALWAYS_SHOWN = ("x7", "dW7")  # the two that the paper's per-class tables have
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """An axis of mAP. It need not start at 0: it is for dots, whose place counts, not for bars."""
+
+    ticks: tuple[int, ...]
+
+    def place(self, value: float) -> float:
+        """Where a value lies, in percent of the axis."""
+        return round(100 * (value - self.ticks[0]) / (self.ticks[-1] - self.ticks[0]), 2)
+
+
+def write_report(folder: str | Path) -> Path:
+    """Write `report.html` into a folder of results.
+
+    Parameters
+    ----------
+    folder : path
+        Where `deepfish reproduce` left `results.jsonl` and `scores/`. Rows of several data
+        sets, networks or settings each get their own part of the page.
+
+    Returns
+    -------
+    page : Path
+        `<folder>/report.html`. Where scores are missing, the plots say so.
+
+    Raises
+    ------
+    StoreError
+        If the folder or its results are missing, empty or malformed.
+    """
+    folder = Path(folder)
+    results = open_results(folder)
+    groups = [_group(rows, results) for rows in group_rows(results.rows)]
+    page = folder / "report.html"
+    html = _environment().get_template("report.html.j2").render(groups=groups, version=__version__)
+    try:
+        with replacing(page) as partial:
+            partial.write_text(html, encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"report cannot be written: {page} ({error})") from None
+    return page
+
+
+def feature_label(name: str) -> Markup:
+    """A feature's name in the paper's letters, as HTML.
+
+    Examples
+    --------
+    >>> print(feature_label("x6;x7"), feature_label("dW7"))
+    x<sub>6</sub>;&thinsp;x<sub>7</sub> ∂E/∂W<sub>7</sub>
+    >>> print(feature_label("dW:head.<b>@exact"))
+    ∂E/∂W<sub>head.&lt;b&gt;</sub> exact
+    """
+    return Markup(";&thinsp;").join(_part_label(part) for part in name.split(";"))
+
+
+def _part_label(part: str) -> Markup:
+    match = re.fullmatch(r"(x|y|dW):?(.+?)(@exact)?", part)
+    if match is None:
+        return escape(part)
+    letter, layer, exact = match.groups()
+    label = Markup("{}<sub>{}</sub>").format({"dW": "∂E/∂W"}.get(letter, letter), layer)
+    return label + " exact" if exact else label
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["label"] = feature_label
+    environment.filters["figure"] = _figure
+    environment.filters["points"] = _points
+    environment.globals["method_labels"] = METHOD_LABELS
+    return environment
+
+
+def _group(rows: list[Row], results: Results) -> dict[str, Any]:
+    """All that the template shows of the rows of one setting."""
+    lines = table_1(rows)
+    found = finding(lines)
+    compared = [line for line in (found.forward, found.gradient) if line]
+    detailed = [
+        line
+        for line in lines
+        if line.official is not None and (line in compared or line.feature in ALWAYS_SHOWN)
+    ]
+    classes = per_class(rows, [line.feature for line in detailed])
+    curves, problems = _curves(rows, compared, results)
+    return {
+        "row": rows[0],
+        "rows": rows,
+        "lines": lines,
+        "printed": any(line.printed is not None for line in lines),
+        "finding": found,
+        "compared": compared,
+        "columns": [
+            (line, any(cells[i].printed is not None for cells in classes.values()))
+            for i, line in enumerate(detailed)
+        ],
+        "classes": classes,
+        "ap": {row["feature"]: row["ap"][row["official_ap"]] for row in rows if row["ap"]},
+        "curves": curves,
+        "problems": problems,
+        "axis": _axis(lines),
+        "label": label_text(rows[0]),
+        "left_out": left_out(rows),
+        "unreadable": sorted({path for row in rows for path in row["unreadable"]}),
+        "commands": list(dict.fromkeys(row["command"] for row in rows if row["command"])),
+    }
+
+
+def _curves(
+    rows: Sequence[Row], lines: Sequence[Line], results: Results
+) -> tuple[dict[str, dict[str, Curve]], list[tuple[Line, str]]]:
+    """Curves of these lines by class and feature, and why some are not there."""
+    row_of = {row["feature"]: row for row in rows}
+    curves: dict[str, dict[str, Curve]] = {}
+    problems = []
+    for line in lines:
+        try:
+            for name, points in row_curves(results, row_of[line.feature]).items():
+                curves.setdefault(name, {})[line.feature] = points
+        except DeepFishingError as error:
+            problems.append((line, str(error)))
+    return curves, problems
+
+
+def _axis(lines: Sequence[Line]) -> _Axis | None:
+    """An axis around all values in round steps; None where nothing was measured."""
+    if all(line.official is None for line in lines):
+        return None
+    known = [v for line in lines for v in (line.official, line.printed) if v is not None]
+    values = [round(value, 6) for value in known]  # a mean may be a hair above 100
+    spread = max(values) - min(values)
+    step = next(step for step in (1, 2, 5, 10, 20) if spread <= 5 * step)
+    low = math.floor(min(values) / step) * step
+    high = max(math.ceil(max(values) / step) * step, low + step)
+    return _Axis(tuple(range(low, high + 1, step)))
+
+
+def _figure(value: float | None, sign: bool = False) -> str:
+    return one_decimal(value, sign).replace("-", "−")  # a real minus sign
+
+
+def _points(points: Curve) -> str:
+    """A curve as SVG coordinates on a square of 100 units, precision upwards."""
+    return " ".join(f"{100 * recall:.4g},{100 - 100 * p:.4g}" for recall, p in points)

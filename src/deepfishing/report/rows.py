@@ -1,0 +1,162 @@
+"""Stage 7, report: the rows of a results folder, checked, and grouped by what may be compared.
+
+Comes in: a folder with `results.jsonl`. Goes out: rows that the tables can rely on, in groups of
+one setting each and in the order of the paper's Table 1.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from deepfishing.errors import StoreError
+from deepfishing.experiments.results import Results, Row
+from deepfishing.metrics import METHODS
+
+# Rows that agree in all of these may stand in one table.
+_SETTING: dict[str, type | tuple[type, ...]] = {
+    "dataset": str,
+    "train": str,
+    "test": str,
+    "network": str,
+    "weights_sha256": str,
+    "tau": (int, float),
+    "label": (str, int, list),
+    "C": (int, float),
+    "difficult": str,
+    "official_ap": str,
+    "classes": list,
+    "n_train": int,
+    "n_test": int,
+}
+_EACH: dict[str, type | tuple[type, ...]] = {
+    "feature": str,
+    "left_out": dict,
+    "unreadable": list,
+    "seconds": (int, float),
+    "command": str,
+    "version": str,
+}
+
+OTHER = 99  # the block of rows that the paper's Table 1 does not have
+
+
+def open_results(folder: Path) -> Results:
+    """The results of a folder, at least one row, each of them whole.
+
+    Raises
+    ------
+    StoreError
+        If the folder or its results are missing, empty or malformed.
+    """
+    if not folder.is_dir():
+        raise StoreError(
+            f"results must be a folder, got {folder}, which is none; run `deepfish reproduce` first"
+        )
+    if not (folder / "results.jsonl").is_file():
+        raise StoreError(
+            f"a folder of results must hold results.jsonl, got {folder} without it; "
+            f"run `deepfish reproduce` with --out {folder} first"
+        )
+    results = Results(folder)
+    if not results.rows:
+        raise StoreError(
+            f"results must have at least one row, got none in {results.file}; "
+            "run `deepfish reproduce` again"
+        )
+    for number, row in enumerate(results.rows, 1):
+        wrong = _wrong(row)
+        if wrong:
+            raise StoreError(
+                f"a result must have a usable {wrong!r}, got {str(row.get(wrong))[:60]!r} in "
+                f"{results.file} line {number}; remove the line and measure that row again"
+            )
+    return results
+
+
+def group_rows(rows: Iterable[Row]) -> list[list[Row]]:
+    """Rows that may be compared, together and in the paper's order; groups as they first came.
+
+    Where a feature was measured more than once under the same setting, by two versions of the
+    package say, the last one counts.
+
+    Examples
+    --------
+    >>> setting = dict.fromkeys(_SETTING, "")
+    >>> rows = [{**setting, "feature": f} for f in ("dW7", "x8", "x6;x7", "y8")]
+    >>> rows += [{**setting, "feature": "x7", "tau": 4}]
+    >>> [[row["feature"] for row in group] for group in group_rows(rows)]
+    [['y8', 'x8', 'x6;x7', 'dW7'], ['x7']]
+    """
+    groups: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        setting = json.dumps([row[name] for name in _SETTING])
+        groups.setdefault(setting, {})[row["feature"]] = row
+    return [sorted(group.values(), key=paper_order) for group in groups.values()]
+
+
+def is_gradient(feature: str) -> bool:
+    """Whether a feature is the gradient of a layer's weights.
+
+    Examples
+    --------
+    >>> is_gradient("dW7@exact"), is_gradient("x6;x7")
+    (True, False)
+    """
+    return feature.startswith("dW")
+
+
+def block(feature: str) -> int:
+    """The part of Table 1 that a feature stands in.
+
+    0 is for a single layer's output, k for the concatenation around layer k and its gradient.
+
+    Examples
+    --------
+    >>> [block(f) for f in ("x7", "x6;x7", "dW7", "x7;y8", "x:features.3")]
+    [0, 7, 7, 8, 99]
+    """
+    gradient = re.fullmatch(r"dW(\d+)(@exact)?", feature)
+    if gradient:
+        return int(gradient[1])
+    both = re.fullmatch(r"x(\d+);[xy](\d+)", feature)
+    if both and int(both[1]) + 1 == int(both[2]):
+        return int(both[2])
+    return 0 if re.fullmatch(r"[xy]\d+", feature) else OTHER
+
+
+def paper_order(row: Row) -> tuple[int, bool, int, bool]:
+    """Single layers from below (y8 before x8), then layer by layer, the gradient last."""
+    feature = row["feature"]
+    single = re.fullmatch(r"([xy])(\d+)", feature)
+    layer, is_x = (int(single[2]), single[1] == "x") if single else (0, False)
+    return block(feature), is_gradient(feature), layer, is_x
+
+
+def _wrong(row: Row) -> str | None:
+    """The first key of a row that is missing or not of its type."""
+    for name, kind in {**_SETTING, **_EACH}.items():
+        if not isinstance(row.get(name), kind):
+            return name
+    for name in ("classes", "unreadable"):
+        if not all(isinstance(item, str) for item in row[name]):
+            return name
+    if row["official_ap"] not in METHODS:
+        return "official_ap"
+    mean, ap = row.get("map"), row.get("ap")
+    if (mean is None) != (ap is None) or (mean is not None and not _figures(mean)):
+        return "map"
+    if ap is not None and not (isinstance(ap, dict) and all(_figures(ap.get(m)) for m in METHODS)):
+        return "ap"
+    return None
+
+
+def _figures(values: Any) -> bool:
+    """Whether all are percentages, up to rounding, or None; NaN is not."""
+    return isinstance(values, dict) and all(
+        value is None or (isinstance(value, int | float) and -1e-6 <= value <= 100 + 1e-6)
+        for value in values.values()
+    )

@@ -1,0 +1,76 @@
+"""Stage 7, report: Table 1 in the terminal.
+
+Comes in: the rows of one experiment. Goes out: a table that fits 80 columns, blocks as in the
+paper: single layers first, then layer by layer the concatenation and the gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from deepfishing.experiments.results import Row
+from deepfishing.report.rows import paper_order
+from deepfishing.report.tables import (
+    METHOD_LABELS,
+    Line,
+    finding,
+    label_text,
+    left_out,
+    one_decimal,
+)
+from deepfishing.report.tables import table_1 as table_1_lines
+
+GRADIENT_STYLE = "cyan"
+
+
+def table_1(rows: Sequence[Row]) -> Table:
+    """Table 1 for rows of one setting: mAP in percent, measured beside printed.
+
+    The columns of the paper are left out where it has no figure for any of the rows.
+    """
+    lines = table_1_lines(sorted(rows, key=paper_order))
+    best = finding(lines).best
+    printed = any(line.printed is not None for line in lines)
+    table = Table(
+        title=Text(f"mAP in percent on {rows[0]['dataset']} {rows[0]['test']}"),
+        caption=_caption(rows, lines),
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+        min_width=60,
+    )
+    table.add_column("feature", overflow="fold")
+    for number, method in enumerate(lines[0].map):
+        table.add_column(METHOD_LABELS[method] + ("*" if number == 0 else ""), justify="right")
+    if printed:
+        table.add_column("paper", justify="right")
+        table.add_column("difference", justify="right")
+    for line, following in zip(lines, (*lines[1:], None), strict=True):
+        cells = [Text(line.feature)]
+        cells += [Text(one_decimal(value)) for value in line.map.values()]
+        if line == best:
+            cells[1].stylize("bold")
+        if printed:
+            cells += [Text(one_decimal(line.printed)), Text(one_decimal(line.difference, True))]
+        table.add_row(
+            *cells,
+            style=GRADIENT_STYLE if line.gradient else None,
+            end_section=following is not None and following.block != line.block,
+        )
+    return table
+
+
+def _caption(rows: Sequence[Row], lines: Sequence[Line]) -> Text:
+    row = rows[0]
+    official = METHOD_LABELS[row["official_ap"]]
+    parts = [
+        f"{row['network']}, {row['train']} ({row['n_train']:,} images) to {row['test']} "
+        f"({row['n_test']:,}), tau {row['tau']:g}, {label_text(row)}. * official AP: {official}."
+    ]
+    parts += [f"Left out of the mean: {name} ({why})." for name, why in left_out(rows).items()]
+    parts += [f"{line.feature}: {line.note}." for line in lines if line.official is None]
+    return Text("\n".join(parts))

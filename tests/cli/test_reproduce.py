@@ -1,0 +1,126 @@
+import json
+
+import pytest
+
+
+def one_line(ran):
+    assert ran.code == 1, ran
+    assert ran.err.startswith("deepfish: ")
+    assert ran.err.count("\n") == 1, ran.err
+    assert "Traceback" not in ran.err
+    return ran.err
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_folder_of_classes_gives_a_table_results_and_a_report(deepfish, shapes, tmp_path):
+    ran = deepfish("reproduce", "folder", "--data", shapes, "--features", "x7,dW8", "--out", "o")
+    assert ran.code == 0, ran.err
+    assert "dW8" in ran.out
+    assert max(map(len, ran.out.splitlines())) <= 80
+    rows = [json.loads(line) for line in (tmp_path / "o/results.jsonl").read_text().splitlines()]
+    assert [row["feature"] for row in rows] == ["x7", "dW8"]
+    assert rows[0]["command"].startswith("deepfish reproduce folder --data")
+    assert "<html" in (tmp_path / "o/report.html").read_text()
+    again = deepfish(
+        "reproduce", "folder", "--data", shapes, "--features", "x7,dW8", "--out", "o", "--json"
+    )
+    assert [json.loads(line) for line in again.out.splitlines()] == rows
+    report = deepfish("report", "o")
+    assert report.out.strip() == "o/report.html"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["voc2070"], "did you mean voc2007"),
+        (["voc2007", "--data", "nowhere"], "nowhere"),
+        (["voc2012"], "--data"),
+        (["folder", "--data", "nowhere"], "nowhere"),
+        (["scenes", "--network", "efficientnet-lite9"], "did you mean efficientnet-lite"),
+        (["scenes", "--features", "dw8"], "did you mean dW8"),
+        (["scenes", "--features", "x5"], "feature must be one of x6"),
+        (["scenes", "--features", ","], "at least one feature"),
+        (["scenes", "--tau", "0"], "tau must be a positive number"),
+        (["scenes", "--tau", "nan"], "tau must be a positive number"),
+        (["scenes", "--label", "unifrom"], "label must be"),
+        (["scenes", "--difficult", "maybe"], "difficult must be"),
+        (["scenes", "--batch-size", "0"], "batch size"),
+        (["scenes", "--device", "gpu"], "device must be"),
+        (["scenes", "--dtype", "float8"], "dtype must be"),
+        (["scenes", "--weights", "none.pth"], "none.pth"),
+        (["scenes", "--network", "vgg16"], "weights"),
+        (["scenes", "--train", "val"], "scenes is trained on trainval"),
+    ],
+)
+def test_bad_input_is_one_line_and_says_what_to_do(deepfish, arguments, words):
+    assert words in one_line(deepfish("reproduce", *arguments))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--features", "dW:_fcc"], "did you mean _fc"),
+        (["--features", "dW8", "--label", "1000"], "class from 0 to 999"),
+        (["--features", "dW:_bn1"], "must be Linear or Conv2d"),
+    ],
+)
+def test_what_only_the_network_can_tell_is_one_line_too(deepfish, shapes, arguments, words):
+    assert words in one_line(deepfish("reproduce", "folder", "--data", shapes, *arguments))
+
+
+def test_a_broken_class_list_is_named_with_its_line(deepfish, voc, tmp_path):
+    path = voc / "ImageSets/Main/cat_test.txt"
+    path.write_text("b1 1\nb2 maybe\n")
+    error = one_line(deepfish("reproduce", "voc2007", "--data", tmp_path))
+    assert "cat_test.txt, line 2" in error
+
+
+@pytest.fixture
+def voc(tmp_path):
+    from deepfishing.images.voc import CLASSES
+
+    root = tmp_path / "VOCdevkit/VOC2007"
+    (root / "ImageSets/Main").mkdir(parents=True)
+    (root / "JPEGImages").mkdir()
+    for split, ids in (("trainval", ["a1", "a2"]), ("test", ["b1", "b2"])):
+        (root / f"ImageSets/Main/{split}.txt").write_text("\n".join(ids))
+        for image_id in ids:
+            (root / f"JPEGImages/{image_id}.jpg").write_bytes(b"")
+        for name in CLASSES:
+            (root / f"ImageSets/Main/{name}_{split}.txt").write_text(
+                "".join(f"{i} {1 if n else -1}\n" for n, i in enumerate(ids))
+            )
+    return root
+
+
+def test_a_data_set_without_its_lists_says_what_was_looked_for(deepfish, voc, tmp_path):
+    (voc / "ImageSets/Main/trainval.txt").unlink()
+    error = one_line(deepfish("reproduce", "voc2007", "--data", tmp_path / "VOCdevkit"))
+    assert "trainval" in error
+
+
+def test_a_truncated_image_stops_the_run_and_the_rest_is_kept(deepfish, shapes, tmp_path):
+    broken = shapes / "test/dark/0.jpg"
+    broken.write_bytes(broken.read_bytes()[:300])
+    arguments = ("reproduce", "folder", "--data", shapes, "--features", "x7", "--out", "o")
+    assert "--skip-broken" in one_line(deepfish(*arguments))
+    ran = deepfish(*arguments, "--skip-broken", "--json")
+    (row,) = map(json.loads, ran.out.splitlines())
+    assert row["n_test"] == 11
+    assert len(list((tmp_path / "o/features").rglob("shard-*.parquet"))) == 1
+
+
+def test_help_has_an_example_for_every_command(deepfish):
+    for command in ("reproduce", "models", "report"):
+        assert "Example: deepfish" in deepfish(command, "--help").out
+    assert "deepfish 0." in deepfish("--version").out
+
+
+def test_an_interrupt_is_one_line(deepfish, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("deepfishing.cli.reproduce.load_dataset", interrupt)
+    ran = deepfish("reproduce", "scenes")
+    assert ran.code == 130
+    assert "finished work is kept" in ran.err

@@ -1,0 +1,81 @@
+"""Synthetic results: random labels, scores that know them more or less, rows as measured."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deepfishing.experiments.results import Results, row_key
+from deepfishing.images.dataset import Split
+from deepfishing.images.voc import CLASSES
+from deepfishing.metrics import evaluate
+
+STRENGTH = {
+    **{"x5": 1.3, "x6": 1.6, "x7": 1.7, "y8": 1.65, "x8": 1.5, "x5;x6": 1.6, "dW6": 1.8},
+    **{"x6;x7": 1.7, "dW7": 1.9, "x7;y8": 1.75, "dW8": 1.72},
+}
+DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+
+
+@pytest.fixture
+def add_rows(rng):
+    """Measure synthetic rows and keep them in a folder."""
+
+    def add(folder, features=tuple(STRENGTH), n=60, labelled=True, strength=None, **changes):
+        row = {
+            "dataset": "voc2007",
+            "train": "trainval",
+            "test": "test",
+            "network": "alexnet-torchvision",
+            "weights_sha256": "ab" * 32,
+            "tau": 2.0,
+            "label": "uniform",
+            "C": 1.0,
+            "difficult": "negative",
+            "official_ap": "11point",
+            "classes": list(CLASSES),
+            "n_train": n + 1,
+            "n_test": n,
+            "left_out": {},
+            "unreadable": [],
+            "command": "deepfish reproduce voc2007 --data VOCdevkit --network alexnet-torchvision",
+            "version": "0.1.0",
+            **changes,
+        }
+        labels = rng.choice([-1, 0, 1], p=[0.75, 0.05, 0.2], size=(n, len(row["classes"])))
+        labels = labels.astype(np.int8)
+        labels[0] = 1  # every class has a positive example
+        ids = tuple(f"{i:06d}" for i in range(n))
+        split = Split("test", ids, tuple(map(Path, ids)), labels if labelled else None)
+        noise = rng.normal(size=labels.shape)
+        results = Results(folder)
+        for feature in features:
+            scores = labels * (strength or STRENGTH)[feature] / 2 + 0.8 * noise
+            scores += 0.6 * rng.normal(size=labels.shape)
+            measured = evaluate(labels, scores, row["classes"])
+            new = {
+                **row,
+                "feature": feature,
+                "map": measured.map if labelled else None,
+                "ap": measured.ap if labelled else None,
+                "seconds": 1.25,
+            }
+            if not labelled:
+                new["submission"] = f"submission/{feature.replace(';', '_')}"
+            new["key"] = row_key(**{k: v for k, v in new.items() if k not in ("map", "ap")})
+            results.add(new, scores, split)
+        return results
+
+    return add
+
+
+@pytest.fixture
+def scenes():
+    """What differs in rows on the embedded data set: a network that the paper does not have."""
+    return {
+        "dataset": "scenes",
+        "network": "efficientnet-lite0",
+        "official_ap": "area",
+        "classes": list(DIGITS),
+        "command": "deepfish reproduce scenes",
+    }
