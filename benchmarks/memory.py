@@ -18,7 +18,7 @@ from deepfishing.features import needed_factors, parse_features
 from deepfishing.gradients.to_store import extract_to_store, store_settings
 from deepfishing.images.scenes import load_scenes
 from deepfishing.images.voc import read_voc
-from deepfishing.networks.network import load_network
+from deepfishing.networks.load import load_network
 from deepfishing.store import Store
 
 

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from deepfishing.images.voc import read_voc
     from deepfishing.kernels import gram, linear_kernel, trace_kernel
     from deepfishing.metrics import average_precision, evaluate
-    from deepfishing.networks.network import Network, load_network
+    from deepfishing.networks.load import load_network
+    from deepfishing.networks.network import Network
+    from deepfishing.networks.wrap import wrap
     from deepfishing.rank_one import RankOne
     from deepfishing.report.html import write_report
 
@@ -41,13 +43,14 @@ _HOME = {
     "extract": "gradients.extract",
     "gram": "kernels",
     "linear_kernel": "kernels",
-    "load_network": "networks.network",
+    "load_network": "networks.load",
     "load_scenes": "images.scenes",
     "read_folder": "images.folder",
     "read_voc": "images.voc",
     "reproduce": "experiments.reproduce",
     "trace_kernel": "kernels",
     "train_svm": "classify",
+    "wrap": "networks.wrap",
     "write_report": "report.html",
 }
 
@@ -69,6 +72,7 @@ __all__ = [
     "reproduce",
     "trace_kernel",
     "train_svm",
+    "wrap",
     "write_report",
 ]
 

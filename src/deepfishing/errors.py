@@ -46,6 +46,10 @@ class StoreError(DeepFishingError, ValueError):
     """A feature store that is damaged or was made with other settings."""
 
 
+class FetchError(DeepFishingError, OSError):
+    """A file that cannot be had, or that is not the published one."""
+
+
 class MissingDependencyError(DeepFishingError, ImportError):
     """An optional package that is not installed; the message has the pip command."""
 
@@ -55,7 +59,7 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
 
     Examples
     --------
-    >>> did_you_mean("vgg61", ["vgg16", "vgg19"])
+    >>> did_you_mean("vgg-16", ["vgg16", "vgg19"])
     '; did you mean vgg16?'
     >>> did_you_mean("zebra", ["vgg16"])
     ''

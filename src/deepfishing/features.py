@@ -12,7 +12,8 @@ lists the factors to compute. A factor is one array per image:
 Layers count from the top, so the classifier is always layer 8. Where a layer has several
 positions (a convolution, tokens), a factor is pooled over them: x averaged, delta summed. `@exact`
 behind a gradient's name, `dW7@exact`, keeps the positions, and the trace kernel sums over all
-pairs of them.
+pairs of them. `dW7@64x32` projects the whole gradient from both sides to a 64 x 32 matrix, a vector
+whose dot product approximates the trace kernel: small to store, whatever the number of positions.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from deepfishing.errors import FeatureError, did_you_mean
 from deepfishing.rank_one import Array, RankOne, l2_normalize
 
 TOP = 8  # the classifier's number, in the paper and here
+EXACT = "@exact"
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ def table_features(layers: Mapping[int, str]) -> tuple[str, ...]:
     >>> table_features({7: "_conv_head", 8: "_fc"})
     ('x6', 'x7', 'y8', 'x8', 'x6;x7', 'dW7', 'x7;y8', 'dW8')
     """
+    if TOP not in layers:
+        return ()  # an embedding without a classifier has no rows in the table
     below = sorted(k for k in layers if k != TOP)
     names = [f"x{k - 1}" for k in (*below, TOP)] + [f"y{TOP}", f"x{TOP}"]
     for k in below:
@@ -73,6 +77,11 @@ def parse_features(text: str | Iterable[str], layers: Mapping[int, str]) -> tupl
         raise FeatureError("features must name at least one feature, got none; try --features all")
     wanted: dict[str, Feature] = {}
     for name in names:
+        if name == "all" and not table_features(layers):
+            raise FeatureError(
+                "`all` needs a network with a classifier, got one without; name the features, "
+                "x:PATH or dW:PATH with a module's path"
+            )
         for one in table_features(layers) if name == "all" else (name,):
             feature = parse_feature(one, layers)
             wanted[feature.name] = feature
@@ -95,15 +104,16 @@ def parse_feature(name: str, layers: Mapping[int, str]) -> Feature:
     ('in:features.10', 'delta:features.10')
     """
     name = name.strip()
-    match = re.fullmatch(r"dW(?:(\d+)|:([^@]+))(@exact)?", name)
+    match = re.fullmatch(r"dW(?:(\d+)|:([^@]+))(@exact|@[1-9]\d*x[1-9]\d*)?", name)
     if match:
-        number, path, exact = match.groups()
+        number, path, suffix = match.groups(default="")
         k = int(number) if number else _number_of(path, layers)
         if number and k not in layers:
             raise _unknown(name, layers)
-        suffix = exact or ""
-        x, delta = (f"in:{path}", f"delta:{path}") if k is None else (f"x{k - 1}", f"delta{k}")
         short = f"dW:{path}" if k is None else f"dW{k}"
+        if suffix and suffix != EXACT:
+            return Feature(short + suffix, (short + suffix,), gradient=False)
+        x, delta = (f"in:{path}", f"delta:{path}") if k is None else (f"x{k - 1}", f"delta{k}")
         return Feature(short + suffix, (x + suffix, delta + suffix), gradient=True)
     parts = tuple(_forward_factor(name, part, layers) for part in name.split(";"))
     return Feature(";".join(parts), parts, gradient=False)
@@ -149,7 +159,8 @@ def _number_of(path: str, layers: Mapping[int, str]) -> int | None:
 
 def _unknown(name: str, layers: Mapping[int, str]) -> FeatureError:
     known = table_features(layers)
+    some = f"one of {', '.join(known)}, or " if known else ""
     return FeatureError(
-        f"feature must be one of {', '.join(known)}, or x:PATH or dW:PATH with a module's path, "
+        f"feature must be {some}x:PATH or dW:PATH with a module's path, "
         f"got {name!r}{did_you_mean(name, known)}"
     )

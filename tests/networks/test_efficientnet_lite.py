@@ -6,9 +6,9 @@ import skimage
 import torch
 
 from deepfishing.networks.efficientnet_lite import SameConv2d
-from deepfishing.networks.network import load_network
-from deepfishing.networks.weights import find_weights, read_weights
-from deepfishing.networks.zoo import record
+from deepfishing.networks.load import load_network
+from deepfishing.networks.weights import read_weights
+from deepfishing.networks.zoo import find_weights, record
 
 
 @pytest.mark.parametrize("name", [f"efficientnet-lite{version}" for version in (0, 1, 2)])

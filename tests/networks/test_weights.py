@@ -12,15 +12,8 @@ import torch
 from torch import nn
 
 from deepfishing.errors import MissingDependencyError, WeightsError
-from deepfishing.networks.weights import (
-    find_weights,
-    home,
-    load_into,
-    read_weights,
-    sha256_of,
-    width,
-)
-from deepfishing.networks.zoo import WeightSource, record
+from deepfishing.networks.weights import load_into, read_weights, sha256_of, width
+from deepfishing.networks.zoo import WeightSource, find_weights, home, record
 
 TENSORS = {"a.weight": torch.arange(12.0).reshape(3, 4), "a.bias": torch.ones(3)}
 
@@ -270,7 +263,7 @@ def test_the_home_folder_is_in_the_users_cache_unless_told_otherwise(tmp_path, m
     assert home() == tmp_path / ".cache" / "deepfishing"
 
 
-def test_caffes_own_file_is_said_to_need_conversion(tmp_path, monkeypatch):
+def test_missing_weights_say_how_to_fetch_them_and_where_to_put_them(tmp_path, monkeypatch):
     monkeypatch.setenv("DEEPFISHING_HOME", str(tmp_path))
-    with pytest.raises(WeightsError, match=r"convert it from Caffe.*conv1\.weight"):
+    with pytest.raises(WeightsError, match=r"deepfish fetch alexnet-caffe.*weights.bvlc_alexnet"):
         find_weights(record("alexnet-caffe"))

@@ -15,9 +15,17 @@ def test_listing_the_networks_does_not_import_torch():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_all_nine_networks_and_the_default_are_listed_under_their_own_name():
+def test_all_ten_networks_and_the_default_are_listed_under_their_own_name():
     assert list(RECORDS) == [
-        *("alexnet-caffe", "alexnet-torchvision", "vgg11", "vgg13", "vgg16", "vgg19"),
+        *(
+            "alexnet-caffe",
+            "vgg16-caffe",
+            "alexnet-torchvision",
+            "vgg11",
+            "vgg13",
+            "vgg16",
+            "vgg19",
+        ),
         *("efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2"),
     ]
     assert all(entry.name == name for name, entry in RECORDS.items())
@@ -43,7 +51,7 @@ def test_images_are_resized_as_in_the_paper_and_come_out_at_the_published_size(n
     preprocess = record(name).preprocess
     sizes = {"alexnet-caffe": 227, "efficientnet-lite1": 240, "efficientnet-lite2": 260}
     assert preprocess.size == preprocess.short_side == sizes.get(name, 224)
-    assert preprocess.order == ("BGR" if name == "alexnet-caffe" else "RGB")
+    assert preprocess.order == ("BGR" if name.endswith("-caffe") else "RGB")
 
 
 @pytest.mark.parametrize("name", RECORDS)
@@ -52,7 +60,9 @@ def test_weights_come_from_a_package_or_from_an_address(name):
     assert bool(source.package) != bool(source.url)
     assert source.megabytes > 0
     assert source.licence
-    if name != "alexnet-caffe":  # whose file the user converts
+    if name.endswith("-caffe"):
+        assert len(source.sha1) == 40
+    else:
         assert f"-{source.sha256[:8]}.pth" in source.file
 
 

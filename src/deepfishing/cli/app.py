@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from deepfishing import __version__
+from deepfishing.cli.fetch import fetch
 from deepfishing.cli.models import models
 from deepfishing.cli.report import report
 from deepfishing.cli.reproduce import reproduce
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 app.command()(reproduce)
 app.command()(models)
+app.command()(fetch)
 app.command()(report)
 
 

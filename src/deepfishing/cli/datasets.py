@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from deepfishing.errors import DatasetError, did_you_mean
+from deepfishing.fetch.place import fetched_data
 from deepfishing.images.dataset import Dataset
 from deepfishing.images.folder import read_folder
 from deepfishing.images.scenes import load_scenes
@@ -41,8 +42,10 @@ def load_dataset(
         )
     if name == "scenes":
         return load_scenes(data or out / "data")
+    data = data or fetched_data(name)
     if data is None:
-        raise DatasetError(f"{name} needs its folder, got none; pass --data FOLDER")
+        fetch = "" if name == "folder" else f", or run `deepfish fetch {name}`"
+        raise DatasetError(f"{name} needs its folder, got none; pass --data FOLDER{fetch}")
     if name == "folder":
         return read_folder(data)
     return read_voc(data, int(name.removeprefix("voc")), train, test)

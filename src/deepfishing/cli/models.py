@@ -11,7 +11,7 @@ from rich.table import Table
 
 from deepfishing.errors import DeepFishingError
 from deepfishing.features import table_features
-from deepfishing.networks.zoo import RECORDS, Record, record
+from deepfishing.networks.zoo import RECORDS, Record, find_weights, record
 
 
 def models(
@@ -45,8 +45,6 @@ def models(
 
 
 def _facts(entry: Record) -> dict[str, Any]:
-    from deepfishing.networks.weights import find_weights
-
     try:
         weights, missing = str(find_weights(entry)), ""
     except DeepFishingError as error:

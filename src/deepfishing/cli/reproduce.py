@@ -65,7 +65,7 @@ def reproduce(
     from deepfishing.cli.progress import progress_bar
     from deepfishing.experiments.reproduce import Protocol
     from deepfishing.experiments.reproduce import reproduce as run
-    from deepfishing.networks.network import load_network
+    from deepfishing.networks.load import load_network
     from deepfishing.report.html import write_report
     from deepfishing.report.terminal import table_1
 

@@ -122,6 +122,7 @@ def printed_network(network: str) -> str | None:
     return {
         "alexnet-caffe": "alexnet",
         "alexnet-torchvision": "alexnet",
+        "vgg16-caffe": "vgg16",
         "vgg16": "vgg16",
     }.get(network)
 

@@ -13,21 +13,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from deepfishing.errors import ImageError, LayerError, NetworkError, OptionError
-from deepfishing.features import TOP, assemble, needed_factors, parse_features
+from deepfishing.features import EXACT, TOP, assemble, needed_factors, parse_features
 from deepfishing.gradients.factors import gradient_factors, spread_groups
-from deepfishing.gradients.objective import Label, cross_entropy
-from deepfishing.gradients.tap import Taps, find_module, tap
+from deepfishing.gradients.objective import Label, cross_entropy, sigmoid_cross_entropy
+from deepfishing.gradients.tap import Objective, Taps, find_module, tap
 from deepfishing.images.preprocess import ImageLike
 from deepfishing.networks.network import Network
+from deepfishing.projections import two_sided
 from deepfishing.rank_one import Array, RankOne
-
-EXACT = "@exact"
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +135,7 @@ class _Computer:
     def __init__(self, network: Network, factors: Sequence[str], tau: float, label: Label):
         self.network = network
         self.factors = factors
-        self.objective = cross_entropy(tau, label)
+        self.objective = _objective(network, tau, label)
         self.gradients = list(dict.fromkeys(map(self.path, filter(_is_backward, factors))))
         self.read = [self.path(factor) for factor in factors if factor != f"x{TOP}"]
         self.checked = False
@@ -150,39 +150,42 @@ class _Computer:
 
     def compute(self, batch: Tensor) -> dict[str, Array]:
         taps = tap(self.network.module, batch, self.read, self.gradients, self.objective)
-        return {factor: _to_numpy(self.factor(factor, taps)) for factor in self.factors}
+        return {factor: self.factor(factor, taps) for factor in self.factors}
 
     def path(self, factor: str) -> str:
         """The module that a factor is read from."""
-        factor = factor.removesuffix(EXACT)
+        factor = factor.partition("@")[0]
         if ":" in factor:
             return factor.split(":", 1)[1]
         if factor.startswith("x"):
             return self.network.layers[int(factor[1:]) + 1]
-        return self.network.layers[int(factor.lstrip("ydelta"))]
+        return self.network.layers[int(factor.lstrip("ydeltaW"))]
 
-    def factor(self, factor: str, taps: Taps) -> Tensor:
+    def factor(self, factor: str, taps: Taps) -> Array:
         if factor == f"x{TOP}":
-            return torch.softmax(taps.output.float(), dim=1)
+            y = _scores(self.network, taps.output).float()
+            return _to_numpy(y.sigmoid() if self.network.head == "sigmoid" else y.softmax(dim=1))
         path = self.path(factor)
         calls = taps.calls[path]
-        exact = factor.endswith(EXACT)
-        if not (exact or factor.startswith(("in:", "delta"))):
+        if not _is_backward(factor):
             if len(calls) > 1:
                 raise LayerError(
                     f"{factor} must come from a layer that runs once, but {path} runs "
                     f"{len(calls)} times; choose another layer"
                 )
-            output = factor.startswith(("y", "x:"))
-            return _pool(calls[0].y if output else calls[0].x)
+            of_output = factor.startswith(("y", "x:"))
+            return _to_numpy(_pool(calls[0].y if of_output else calls[0].x))
         layer = find_module(self.network.module, path)
         x, delta = gradient_factors(layer, calls)
-        if exact and isinstance(layer, torch.nn.Conv2d) and layer.groups > 1:
+        if "@" in factor and isinstance(layer, torch.nn.Conv2d) and layer.groups > 1:
             x, delta = spread_groups(x, delta, layer.groups)
+        if factor.startswith("dW"):
+            m1, m2 = map(int, factor.rpartition("@")[2].split("x"))
+            return two_sided(RankOne(_to_numpy(x), _to_numpy(delta)), m1, m2)
         value = delta if factor.startswith("delta") else x
-        if exact or value.ndim == 2:
-            return value
-        return value.sum(dim=1) if factor.startswith("delta") else value.mean(dim=1)
+        if factor.endswith(EXACT) or value.ndim == 2:
+            return _to_numpy(value)
+        return _to_numpy(value.sum(dim=1) if factor.startswith("delta") else value.mean(dim=1))
 
     def check_alone(self, first: Tensor, values: dict[str, Array]) -> None:
         """One image alone must give what it gave among others."""
@@ -197,9 +200,23 @@ class _Computer:
                 )
 
 
+def _objective(network: Network, tau: float, label: Label) -> Objective:
+    """E as a function of the module's output."""
+    if callable(network.head):
+        return network.head
+    make = sigmoid_cross_entropy if network.head == "sigmoid" else cross_entropy
+    error = make(tau, label)
+    return lambda output: error(_scores(network, output))
+
+
+def _scores(network: Network, output: Any) -> Tensor:
+    scores: Tensor = output if network.pick is None else network.pick(output)
+    return scores
+
+
 def _is_backward(factor: str) -> bool:
     """Whether a factor needs the backward pass, for itself or to belong to its delta."""
-    return factor.startswith(("delta", "in:")) or factor.endswith(EXACT)
+    return factor.startswith(("delta", "in:", "dW")) or factor.endswith(EXACT)
 
 
 def _pool(value: Tensor) -> Tensor:

@@ -48,6 +48,36 @@ def cross_entropy(tau: float = 2.0, label: Label = "uniform") -> Objective:
     return objective
 
 
+def sigmoid_cross_entropy(tau: float = 2.0, label: Label = "uniform") -> Objective:
+    """E for scores of independent classes: the sum over classes of binary cross-entropies.
+
+    The uniform label is 1/2 for every class: as likely there as not. `predicted` rounds the
+    probabilities; a class number or a vector is taken as it is.
+
+    Examples
+    --------
+    >>> y = torch.tensor([[0.0, 2.0]], requires_grad=True)
+    >>> (delta,) = torch.autograd.grad(sigmoid_cross_entropy(tau=1.0)(y), y)
+    >>> [round(v, 3) for v in delta[0].tolist()]  # sigmoid - 1/2
+    [0.0, 0.381]
+    """
+    check_tau(tau)
+    check_label(label)
+
+    def objective(y: torch.Tensor) -> torch.Tensor:
+        y = y if y.dtype == torch.float64 else y.float()
+        if isinstance(label, str) and label == "uniform":
+            g = torch.full_like(y, 0.5)
+        elif isinstance(label, str):
+            g = (y.detach() > 0).to(y)
+        else:
+            g = label_vector(label, y).expand_as(y)
+        bce = torch.nn.functional.binary_cross_entropy_with_logits
+        return bce(y / tau, g, reduction="sum")
+
+    return objective
+
+
 def label_vector(label: Label, y: torch.Tensor) -> torch.Tensor:
     """The label vector g_bar for the outputs y (n, P): (P,), or (n, P) for `predicted`."""
     classes = y.shape[1]

@@ -1,24 +1,24 @@
 """Stage 2, networks: a frozen network, ready to be asked for x_k and delta_k.
 
-Comes in: a name of the zoo, and optionally a weight file, a device and a precision. Goes out: a
-`Network`: the module in eval mode, the paper's numbers for its layers, its preprocessing and
-the hash of its weights, which together decide every feature.
+A `Network` is a module in eval mode, the paper's numbers for its layers, its preprocessing and the
+hash of its weights, which together decide every feature. `load` makes them from names and files,
+`wrap` from a module of your own.
 """
 
 from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from deepfishing.errors import LayerError, OptionError, WeightsError, did_you_mean
+from deepfishing.errors import LayerError, OptionError, did_you_mean
 from deepfishing.images.preprocess import Preprocess
-from deepfishing.networks.weights import find_weights, load_into, read_weights, sha256_of
+from deepfishing.networks.weights import load_into
 from deepfishing.networks.zoo import DEFAULT, Record, record
 
 DTYPES: Mapping[str, torch.dtype] = {
@@ -45,6 +45,11 @@ class Network:
         How it wants its pixels.
     weights_sha256 : str
         Which weights these are.
+    head : "softmax", "sigmoid" or callable
+        What the scores mean, which decides the error E: one class per image, any number of
+        classes per image, or E itself as a function of the module's output.
+    pick : callable, optional
+        Takes the scores out of the module's output where that is not a tensor.
 
     Examples
     --------
@@ -64,6 +69,8 @@ class Network:
     layers: Mapping[int, str]
     preprocess: Preprocess
     weights_sha256: str
+    head: str | Callable[[Any], Tensor] = "softmax"
+    pick: Callable[[Any], Tensor] | None = None
 
     @property
     def device(self) -> torch.device:
@@ -87,47 +94,6 @@ class Network:
             f"layer must be one of {', '.join(map(str, self.layers))} or the path of a module for "
             f"{self.name}, got {k_or_path!r}{hint or f'; run `deepfish models {self.name}`'}"
         )
-
-
-def load_network(
-    name: str = DEFAULT,
-    weights: str | Path | None = None,
-    device: str | torch.device = "cpu",
-    dtype: str = "float32",
-) -> Network:
-    """Build a network of the zoo and load its weights.
-
-    Parameters
-    ----------
-    name : str
-        One of `zoo.RECORDS`.
-    weights : path, optional
-        A `.pth` or `.safetensors` file; widths and class count are read off it. Without it the
-        published weights, whose hash is checked.
-    device : str or torch.device
-        "cpu", "cuda", "cuda:1", "mps".
-    dtype : str
-        "float32", "float64", "float16" or "bfloat16".
-
-    Returns
-    -------
-    network : Network
-    """
-    entry = record(name)
-    precision = _dtype(dtype)
-    place = _device(device, precision)
-    path = find_weights(entry, weights)
-    tensors = read_weights(path)
-    sha256 = sha256_of(path)
-    if weights is None and not sha256.startswith(entry.weights.sha256):
-        raise WeightsError(
-            f"{path} must have the sha256 {entry.weights.sha256}.., got {sha256}; "
-            "remove the file and get it again"
-        )
-    module = _build(entry, {tensor_name: tuple(t.shape) for tensor_name, t in tensors.items()})
-    # cast before the check, so that a weight too large for float16 is found too
-    load_into(module, _cast(tensors, precision), f"{path} for {name}")
-    return Network(name, _frozen(module, place), entry.layers, entry.preprocess, sha256)
 
 
 def random_network(
@@ -154,15 +120,16 @@ def random_network(
     if not set(widths or ()) <= set(entry.layers):
         raise LayerError(f"widths must be of layers {list(entry.layers)}, got {widths}")
     shapes = {f"{entry.layers[k]}.weight": (n, 1) for k, n in (widths or {}).items()}
-    module = _build(entry, shapes)
+    module = build_module(entry, shapes)
     random = torch.Generator().manual_seed(seed)
     tensors = {n: _random_like(n, t, random) for n, t in module.state_dict().items()}
-    load_into(module, _cast(tensors, _dtype(dtype)), f"random-{seed}")
+    load_into(module, cast(tensors, torch_dtype(dtype)), f"random-{seed}")
     place = torch.device("cpu")
-    return Network(name, _frozen(module, place), entry.layers, entry.preprocess, f"random-{seed}")
+    return Network(name, frozen(module, place), entry.layers, entry.preprocess, f"random-{seed}")
 
 
-def _build(entry: Record, shapes: Mapping[str, tuple[int, ...]]) -> nn.Module:
+def build_module(entry: Record, shapes: Mapping[str, tuple[int, ...]]) -> nn.Module:
+    """The module of a record, with widths read off the weights' shapes and without memory."""
     file, _, function = entry.build.partition(":")
     builder = getattr(importlib.import_module(f"deepfishing.networks.{file}"), function)
     with torch.device("meta"):  # no memory and no random numbers for what is replaced anyway
@@ -170,13 +137,15 @@ def _build(entry: Record, shapes: Mapping[str, tuple[int, ...]]) -> nn.Module:
     return module
 
 
-def _frozen(module: nn.Module, device: torch.device) -> nn.Module:
+def frozen(module: nn.Module, device: torch.device) -> nn.Module:
+    """The module on a device, in eval mode, its parameters without gradients."""
     # pixel by pixel in memory: a fifth to a third faster on a CPU, the same outputs
     module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return module.eval().requires_grad_(False).to(device)
 
 
-def _cast(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+def cast(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    """Floating-point tensors in another precision, the others as they are."""
     return {n: t.to(dtype) if t.is_floating_point() else t for n, t in tensors.items()}
 
 
@@ -191,7 +160,8 @@ def _random_like(name: str, tensor: Tensor, random: torch.Generator) -> Tensor:
     return centre + 0.2 * torch.rand(tensor.shape, generator=random) - 0.1
 
 
-def _device(device: str | torch.device, dtype: torch.dtype) -> torch.device:
+def torch_device(device: str | torch.device, dtype: torch.dtype) -> torch.device:
+    """A device that is there and can hold numbers of this precision."""
     try:
         place = torch.device(device)
         torch.zeros(1, dtype=dtype, device=place).item()  # the only way to know that it works
@@ -203,7 +173,8 @@ def _device(device: str | torch.device, dtype: torch.dtype) -> torch.device:
     return place
 
 
-def _dtype(dtype: str) -> torch.dtype:
+def torch_dtype(dtype: str) -> torch.dtype:
+    """A precision by its name."""
     if dtype not in DTYPES:
         raise OptionError(
             f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}{did_you_mean(dtype, DTYPES)}"

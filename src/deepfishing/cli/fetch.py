@@ -1,0 +1,86 @@
+"""`deepfish fetch`: weights and data sets by name, resumable and verified."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.progress import Progress as Bar
+
+from deepfishing.errors import DeepFishingError
+from deepfishing.fetch.catalogue import CATALOGUE, find_item
+from deepfishing.fetch.download import Patience, Progress
+from deepfishing.fetch.place import fetch as fetch_one
+
+
+def fetch(
+    names: Annotated[list[str], typer.Argument(help=f"Some of: {', '.join(CATALOGUE)}.")],
+    timeout: Annotated[
+        float, typer.Option(help="Seconds after which a silent server is asked again.")
+    ] = 30.0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per name, nothing else.")
+    ] = False,
+) -> None:
+    """Download weights and data sets, checked against their published checksums.
+
+    Example: deepfish fetch alexnet-caffe voc2007
+
+    A broken download goes on where it stopped, and what is there is only checked. Everything
+    goes to ~/.cache/deepfishing, or to $DEEPFISHING_HOME.
+    """
+    for name in names:
+        find_item(name)  # a mistyped name is told before the first download
+    failed = False
+    for name in names:
+        try:
+            with _bar() as progress:
+                done = fetch_one(name, progress, Patience(timeout=timeout))
+        except DeepFishingError as error:
+            failed = True
+            if as_json:
+                typer.echo(json.dumps({"name": name, "status": "failed", "error": str(error)}))
+            else:
+                typer.echo(f"deepfish: {name}: {error}", err=True)
+            continue
+        paths = [str(path) for path in done.paths]
+        if as_json:
+            facts = {"name": name, "status": done.status, "paths": paths}
+            typer.echo(json.dumps({**facts, "licence": done.licence}))
+        else:
+            typer.echo(f"{name} {done.status}: {', '.join(paths)} (licence: {done.licence})")
+    if failed:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _bar() -> Iterator[Progress]:
+    """A bar on stderr per file; silent where stderr is not a terminal."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description:>28}"),
+        BarColumn(bar_width=24),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(compact=True),
+    )
+    with Bar(*columns, console=console, disable=not console.is_terminal) as bar:
+        tasks = {}
+
+        def report(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total or None)
+            bar.update(tasks[what], completed=done)
+
+        yield report

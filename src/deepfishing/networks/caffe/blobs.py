@@ -1,0 +1,76 @@
+"""Stage 2, networks: the numbers of a Caffe blob as an array.
+
+Comes in: a `BlobProto` message. Goes out: a read-only array that still lies in the mapped file,
+with the shape that the file declares; a shape is believed only if exactly that many numbers are
+there. Also reads a mean image, of which the mean pixel is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deepfishing.errors import WeightsError
+from deepfishing.networks.caffe.schema import Message
+from deepfishing.networks.caffe.wire import read_binary
+
+Array = np.ndarray[Any, Any]
+
+
+def blob_array(blob: Message) -> Array:
+    """View a blob as an array of float32, or of float64 where the file has that.
+
+    Examples
+    --------
+    >>> numbers = np.arange(6, dtype="<f4").tobytes()
+    >>> shape = Message("BlobShape", "a.caffemodel, byte 0", {"dim": [2, 3]})
+    >>> blob = Message("BlobProto", "a.caffemodel, byte 0", {"data": [numbers], "shape": [shape]})
+    >>> blob_array(blob)
+    array([[0., 1., 2.],
+           [3., 4., 5.]], dtype=float32)
+    """
+    name, dtype = ("double_data", "<f8") if blob.has("double_data") else ("data", "<f4")
+    chunks = blob.many(name)
+    # one chunk is what Caffe writes; unpacked numbers come one a chunk
+    values = np.frombuffer(chunks[0] if len(chunks) == 1 else b"".join(chunks), dtype)
+    shape = _shape(blob, values.size)
+    if any(size < 0 for size in shape) or math.prod(shape) != values.size:
+        raise WeightsError(
+            f"{blob.where}: a blob of shape {shape} must hold {math.prod(shape):,} numbers, "
+            f"got {values.size:,}; get the file again"
+        )
+    return values.reshape(shape)
+
+
+def _shape(blob: Message, count: int) -> tuple[int, ...]:
+    if blob.has("shape"):
+        shape = tuple(blob.child("shape").many("dim"))
+        if len(shape) > 32:  # Caffe's limit
+            raise WeightsError(f"{blob.where}: a blob must have at most 32 axes, got {len(shape)}")
+        return shape
+    old = ("num", "channels", "height", "width")  # the first generation's four axes
+    if any(blob.has(name) for name in old):
+        return tuple(blob.one(name, 0) for name in old)
+    return (count,)
+
+
+def mean_pixel(path: Path) -> tuple[float, float, float]:
+    """Read a mean image (`.binaryproto`) and average it over its pixels: blue, green, red.
+
+    Caffe's own tools subtract the image; the pixel is what its users subtract when the crop is
+    not the training one, and differs by a few grey levels at the borders.
+    """
+    mean = blob_array(read_binary(path, "BlobProto"))
+    image = mean[0] if mean.ndim == 4 and len(mean) == 1 else mean
+    if image.ndim not in (1, 3) or len(image) != 3 or image.size == 0:
+        raise WeightsError(
+            f"{path} must hold a mean image of 3 channels, got a blob of shape {mean.shape}"
+        )
+    with np.errstate(all="ignore"):
+        blue, green, red = image.reshape(3, -1).mean(axis=1, dtype=np.float64).tolist()
+    if not all(map(math.isfinite, (blue, green, red))):
+        raise WeightsError(f"{path} must hold finite numbers, got NaN or infinity")
+    return blue, green, red

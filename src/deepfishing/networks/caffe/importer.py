@@ -1,0 +1,219 @@
+"""Stage 2, networks: a classifier in Caffe's files -> `Network`.
+
+Comes in: a `.caffemodel` of either generation, and optionally the `.prototxt` that describes the
+network and a `.binaryproto` with its mean image. Goes out: the same `Network` as `load_network`
+makes, its modules named as Caffe's layers (`conv1`, `pool5`, `fc7`, `inception_3a/1x1`). The files
+are read by our own readers, nothing in them is executed, see `wire`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from deepfishing.errors import WeightsError
+from deepfishing.images.preprocess import Preprocess
+from deepfishing.networks.caffe.blobs import Array, blob_array, mean_pixel
+from deepfishing.networks.caffe.graph import (
+    SOURCES,
+    Graph,
+    Layer,
+    in_test_phase,
+    numbered_layers,
+    read_layers,
+    trace,
+)
+from deepfishing.networks.caffe.layers import MAX_VALUES, build
+from deepfishing.networks.caffe.modules import CaffeNet
+from deepfishing.networks.caffe.prototxt import read_prototxt
+from deepfishing.networks.caffe.wire import read_binary
+from deepfishing.networks.network import Network, cast, frozen, torch_device, torch_dtype
+from deepfishing.networks.weights import load_into, sha256_of
+
+# Mean pixel of ILSVRC12, blue, green, red: what Caffe's published networks were trained with.
+IMAGENET_MEAN = (104.00698793, 116.66876762, 122.67891434)
+# Where a data layer says how pixels become numbers: the first place, and those of old files.
+_DATA_FIELDS = ("transform_param", "data_param", "image_data_param", "window_data_param")
+
+
+def load_caffe(
+    caffemodel: str | Path,
+    prototxt: str | Path | None = None,
+    mean: str | Path | None = None,
+    device: str | torch.device = "cpu",
+    dtype: str = "float32",
+    preprocess: Preprocess | None = None,
+) -> Network:
+    """Load a feed-forward classifier from Caffe's files.
+
+    Parameters
+    ----------
+    caffemodel : path
+        The trained weights.
+    prototxt : path, optional
+        The network, best the deploy version; of a training version the layers for the phase TEST
+        are taken. Without it the definition inside the caffemodel is used.
+    mean : path, optional
+        A mean image, `.binaryproto`; its mean pixel is subtracted. Without it the `mean_value` of
+        the prototxt's or else the caffemodel's data layer, or else the mean pixel of ImageNet;
+        a `mean_file` that they name is not looked for.
+    device, dtype
+        As for `load_network`.
+    preprocess : Preprocess, optional
+        Where it is known beforehand, instead of what the files say.
+
+    Returns
+    -------
+    network : Network
+        Named as the caffemodel's file. A layer's name is its module's path; a dot, comma,
+        semicolon, @ or blank in it becomes `_`, and a name that torch needs for itself gets `_`
+        behind it. `layers` numbers the fully connected layers from the top: 8 makes the scores,
+        7 and 6 are below it. The module returns the scores before the Softmax.
+
+    Examples
+    --------
+    >>> load_caffe("bvlc_alexnet.caffemodel", "deploy.prototxt")
+    Traceback (most recent call last):
+    deepfishing.errors.WeightsError: file not found: bvlc_alexnet.caffemodel; check the path
+    """
+    precision = torch_dtype(dtype)
+    place = torch_device(device, precision)
+    path = Path(caffemodel)
+    trained = read_binary(path, "NetParameter")
+    trained_layers = read_layers(trained)
+    if prototxt is None:
+        # its rules were applied when the training net was made; they say nothing of testing
+        layers = trained_layers
+    else:
+        net = read_prototxt(Path(prototxt))
+        layers = in_test_phase(net, read_layers(net))
+    graph = trace(layers)
+    preprocess = preprocess or _preprocess(graph.source, trained_layers, mean)
+    names = _module_names(graph)
+    module, arrays = _assemble(graph, names, preprocess.size, _blobs(trained_layers, path), path)
+    tensors = {name: _tensor(array, precision) for name, array in arrays.items()}
+    load_into(module, cast(tensors, precision), str(path))
+    return Network(
+        name=path.stem,
+        module=frozen(module, place),
+        layers={k: names[i] for k, i in numbered_layers(graph).items()},
+        preprocess=preprocess,
+        weights_sha256=_hash(path, prototxt),
+    )
+
+
+def _module_names(graph: Graph) -> list[str]:
+    reserved = CaffeNet({}, ())
+    names: dict[str, Layer] = {}
+    for layer in graph.layers:
+        name = "".join(c if c.isprintable() and c not in " .,;@" else "_" for c in layer.name)
+        name += "_" if hasattr(reserved, name) else ""
+        if not name:
+            raise layer.error("must have a name")
+        if name in names:
+            raise layer.error(
+                f"must have a name of its own, got that of {names[name].message.where}"
+            )
+        names[name] = layer
+    return list(names)
+
+
+def _assemble(
+    graph: Graph, names: Sequence[str], size: int, blobs: dict[str, list[Array]], path: Path
+) -> tuple[nn.Module, dict[str, Array]]:
+    """The module without memory for its weights, and the weights where they are in the file."""
+    shapes: list[tuple[int, ...]] = [(3, size, size)]
+    modules: dict[str, nn.Module] = {}
+    arrays: dict[str, Array] = {}
+    for name, layer, inputs in zip(names, graph.layers, graph.inputs, strict=True):
+        taken = [shapes[i] for i in inputs]
+        built = build(layer, taken, blobs.get(layer.name, []), str(path))
+        shapes.append(built.shape)
+        modules[name] = built.module
+        arrays |= {f"{name}.{tensor}": array for tensor, array in built.tensors.items()}
+    if math.prod(shapes[-1][1:]) != 1:
+        raise graph.layers[-1].error(
+            f"must make one score a class, got a map of {'x'.join(map(str, shapes[-1]))}"
+        )
+    return CaffeNet(modules, graph.inputs), arrays
+
+
+def _blobs(layers: Sequence[Layer], path: Path) -> dict[str, list[Array]]:
+    found: dict[str, list[Array]] = {}
+    for layer in layers:
+        blobs = layer.message.many("blobs")
+        if blobs and layer.name in found:
+            raise WeightsError(f"{path} must hold the weights of {layer.name!r} once, got two")
+        if blobs:
+            found[layer.name] = [blob_array(blob) for blob in blobs]
+    return found
+
+
+def _tensor(array: Array, precision: torch.dtype) -> Tensor:
+    # the only copy of a weight: from the mapped file to the tensor
+    wide = np.float64 if precision == torch.float64 else np.float32
+    with np.errstate(over="ignore"):  # what is not finite afterwards is refused by `load_into`
+        return torch.from_numpy(np.array(array, dtype=wide, order="C"))
+
+
+def _preprocess(source: Layer, trained: Sequence[Layer], mean: str | Path | None) -> Preprocess:
+    size = _input_size(source)
+    data = [layer.message for layer in (source, *trained) if layer.type in SOURCES]
+    values = [m.child("transform_param").many("mean_value") for m in data]
+    scales = [m.child(name) for m in data for name in _DATA_FIELDS]
+    pixel = list(IMAGENET_MEAN)
+    if mean is not None:
+        pixel = list(mean_pixel(Path(mean)))
+    elif any(values):
+        pixel = next(filter(None, values))
+        pixel = pixel * 3 if len(pixel) == 1 else pixel
+    if len(pixel) != 3 or not all(map(math.isfinite, pixel)):
+        raise source.error(f"must have 1 or 3 finite values of mean_value, got {pixel[:4]}")
+    scale = next((given.one("scale", 1.0) for given in scales if given.has("scale")), 1.0)
+    if not 1e-6 < abs(scale) < 1e6:
+        raise source.error(f"must have a scale between 1e-6 and 1e6, got {scale}")
+    blue, green, red = pixel
+    # Caffe multiplies after it has subtracted the mean
+    return Preprocess(
+        size=size,
+        short_side=size,
+        mean=(blue, green, red),
+        std=(1 / scale, 1 / scale, 1 / scale),
+        order="BGR",
+    )
+
+
+def _input_size(source: Layer) -> int:
+    message = source.message
+    shape: list[int] = []
+    if source.type == "Input" and message.child("input_param").has("shape"):
+        shape = message.child("input_param").many("shape")[0].many("dim")[1:]
+    elif source.type == "MemoryData":
+        memory = message.child("memory_data_param")
+        shape = [memory.one(name, 0) for name in ("channels", "height", "width")]
+    else:
+        crops = [message.child(name).one("crop_size", 0) for name in _DATA_FIELDS]
+        shape = [3, max(crops), max(crops)] if any(crops) else []
+    if not shape:
+        raise source.error("does not say how large the images are; give the deploy prototxt")
+    if len(shape) != 3 or shape[0] != 3 or shape[1] != shape[2] or shape[1] < 1:
+        raise source.error(
+            f"must take square images of 3 channels, got {'x'.join(map(str, shape[:5]))}"
+        )
+    if math.prod(shape) > MAX_VALUES:
+        raise source.error(f"must take images of at most {MAX_VALUES:,} values, got {shape}")
+    return shape[1]
+
+
+def _hash(path: Path, prototxt: str | Path | None) -> str:
+    """Which network this is: the weights, and the prototxt if it came apart from them."""
+    if prototxt is None:
+        return sha256_of(path)
+    both = sha256_of(path) + sha256_of(prototxt)
+    return hashlib.sha256(both.encode()).hexdigest()

@@ -1,0 +1,237 @@
+"""Stage 2, networks: Caffe's layers that torch lacks, and the network that runs them.
+
+Comes in: maps (N, C, H, W) or vectors (N, d). Goes out: the same kind. Formulas are Caffe's own;
+where torch has the same layer, `layers` uses torch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+Pair = tuple[int, int]
+
+
+class CaffeNet(nn.Module):
+    """A network whose sub-modules bear the names of Caffe's layers.
+
+    Parameters
+    ----------
+    layers : mapping from str to Module
+        By name, in the order in which they run; the last one makes the class scores.
+    inputs : sequence of tuples of int
+        Per layer the values it takes: 0 is the image, i the output of the i-th layer.
+
+    Examples
+    --------
+    >>> layers = {"pool1": nn.AdaptiveAvgPool2d(1), "fc/8": nn.Linear(3, 5)}
+    >>> net = CaffeNet(layers, [(0,), (1,)])
+    >>> net(torch.zeros(2, 3, 8, 8)).shape
+    torch.Size([2, 5])
+    >>> net.get_submodule("fc/8")
+    Linear(in_features=3, out_features=5, bias=True)
+    """
+
+    def __init__(self, layers: Mapping[str, nn.Module], inputs: Sequence[tuple[int, ...]]) -> None:
+        super().__init__()
+        for name, module in layers.items():
+            self.add_module(name, module)
+        last_use = {value: step for step, taken in enumerate(inputs) for value in taken}
+        self._inputs = tuple(inputs)
+        # what nobody takes later is forgotten at once, as a plain chain of modules does it
+        self._forget = tuple(
+            tuple(v for v in set(taken) if last_use[v] == step) for step, taken in enumerate(inputs)
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images (N, 3, size, size) to class scores (N, classes)."""
+        values = {0: images}
+        for step, module in enumerate(self.children()):
+            taken = [values[v] for v in self._inputs[step]]
+            for v in self._forget[step]:
+                del values[v]
+            if isinstance(module, nn.Linear):  # Caffe's inner product takes maps as they are
+                taken = [taken[0].flatten(1)]
+            values[step + 1] = module(*taken)
+        return values[len(self._inputs)].flatten(1)
+
+
+class Pool(nn.Module):
+    """Caffe's pooling, whose windows may hang over the border.
+
+    A maximum is over the pixels of the window that exist. An average divides by the size of the
+    window cut off at the padded border, so that padding counts and what lies beyond does not.
+
+    Parameters
+    ----------
+    average : bool
+        Mean instead of maximum.
+    kernel, stride, pad : pairs of int
+        Height and width.
+    ceil : bool
+        Caffe's rule, a last window for what is left over; False drops that (round_mode FLOOR).
+
+    Examples
+    --------
+    >>> pool = Pool(True, kernel=(2, 2), stride=(2, 2), pad=(0, 0))
+    >>> pool(torch.ones(1, 1, 3, 3)).flatten()
+    tensor([1., 1., 1., 1.])
+    """
+
+    def __init__(
+        self, average: bool, kernel: Pair, stride: Pair, pad: Pair, ceil: bool = True
+    ) -> None:
+        super().__init__()
+        self.average, self.ceil = average, ceil
+        self.kernel, self.stride, self.pad = kernel, stride, pad
+
+    def output_size(self, size: Pair) -> Pair:
+        """Height and width of the output for an input of this size."""
+        found = []
+        for length, kernel, stride, pad in zip(
+            size, self.kernel, self.stride, self.pad, strict=True
+        ):
+            room = length + 2 * pad - kernel
+            count = (-(-room // stride) if self.ceil else room // stride) + 1
+            # with padding, the last window must begin inside the image
+            if any(self.pad) and (count - 1) * stride >= length + pad:
+                count -= 1
+            found.append(count)
+        return found[0], found[1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (N, C, H, W) to (N, C, *output_size((H, W)))."""
+        size = (x.shape[2], x.shape[3])
+        out = self.output_size(size)
+        # pixels that the last windows need beyond the image, as far as padding goes and further
+        beyond = [
+            max((out[i] - 1) * self.stride[i] + self.kernel[i] - size[i] - self.pad[i], 0)
+            for i in (0, 1)
+        ]
+        around = (self.pad[1], beyond[1], self.pad[0], beyond[0])
+        if any(around):
+            x = functional.pad(x, around, value=0.0 if self.average else float("-inf"))
+        if not self.average:
+            return functional.max_pool2d(x, self.kernel, self.stride)
+        means = functional.avg_pool2d(x, self.kernel, self.stride)
+        if not any(beyond):
+            return means
+        cut = [self._cut(i, size[i], out[i]).to(x) for i in (0, 1)]
+        return means * cut[0][:, None] * cut[1]
+
+    def _cut(self, axis: int, length: int, count: int) -> Tensor:
+        # kernel / (what of the window lies before the padded border)
+        start = torch.arange(count) * self.stride[axis] - self.pad[axis]
+        end = (start + self.kernel[axis]).clamp(max=length + self.pad[axis])
+        return self.kernel[axis] / (end - start)
+
+    def extra_repr(self) -> str:
+        """Show the numbers when printed."""
+        method = "average" if self.average else "max"
+        return f"{method}, kernel={self.kernel}, stride={self.stride}, pad={self.pad}"
+
+
+class LocalResponseNorm(nn.Module):
+    """Caffe's LRN: a / (k + alpha/m * sum of a^2 over the neighbours)^beta.
+
+    Parameters
+    ----------
+    size : int
+        Odd; across channels the neighbours are m = `size` channels, within a channel the
+        m = `size` x `size` pixels around.
+    alpha, beta, k : float
+        Caffe takes k = 1 within a channel, whatever the file says.
+    within : bool
+        Within a channel instead of across channels.
+    """
+
+    def __init__(self, size: int, alpha: float, beta: float, k: float, within: bool) -> None:
+        super().__init__()
+        self.size, self.alpha, self.beta, self.within = size, alpha, beta, within
+        self.k = 1.0 if within else k
+
+    def forward(self, a: Tensor) -> Tensor:
+        """Normalise a (N, C, H, W)."""
+        # squares of activations overflow float16 long before the activations do
+        wide = a.float() if a.dtype in (torch.float16, torch.bfloat16) else a
+        square = wide * wide
+        if self.within:
+            mean = functional.avg_pool2d(square, self.size, stride=1, padding=self.size // 2)
+        else:  # a band of ones as 1x1 convolution is several times faster than nn.LocalResponseNorm
+            channel = torch.arange(a.shape[1], device=a.device)
+            near = (channel[:, None] - channel).abs() <= self.size // 2
+            mean = functional.conv2d(square, (near.to(wide.dtype) / self.size)[:, :, None, None])
+        return (wide * (self.k + self.alpha * mean) ** -self.beta).to(a.dtype)
+
+    def extra_repr(self) -> str:
+        """Show the numbers when printed."""
+        region = "within a channel" if self.within else "across channels"
+        return f"{self.size} {region}, alpha={self.alpha}, beta={self.beta}, k={self.k}"
+
+
+class Scale(nn.Module):
+    """One factor and optionally one summand a channel."""
+
+    def __init__(self, channels: int, bias: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale x (N, C, ...)."""
+        per_channel = (-1,) + (1,) * (x.ndim - 2)
+        scaled = x * self.weight.view(per_channel)
+        return scaled if self.bias is None else scaled + self.bias.view(per_channel)
+
+
+class Eltwise(nn.Module):
+    """Join maps of the same shape: weighted sum, product or maximum.
+
+    Examples
+    --------
+    >>> Eltwise("SUM", (1.0, -1.0))(torch.tensor([3.0]), torch.tensor([2.0]))
+    tensor([1.])
+    """
+
+    def __init__(self, operation: str, coefficients: tuple[float, ...] = ()) -> None:
+        super().__init__()
+        self.operation, self.coefficients = operation, coefficients
+
+    def forward(self, *maps: Tensor) -> Tensor:
+        """Join them element by element."""
+        if self.operation == "SUM" and self.coefficients:
+            maps = tuple(c * m for c, m in zip(self.coefficients, maps, strict=True))
+        joined = maps[0]
+        for other in maps[1:]:
+            if self.operation == "SUM":
+                joined = joined + other
+            else:
+                joined = joined * other if self.operation == "PROD" else joined.maximum(other)
+        return joined
+
+
+class Concat(nn.Module):
+    """Join maps along an axis; 1 are the channels."""
+
+    def __init__(self, axis: int) -> None:
+        super().__init__()
+        self.axis = axis
+
+    def forward(self, *maps: Tensor) -> Tensor:
+        """Put them side by side."""
+        return torch.cat(maps, dim=self.axis)
+
+
+class Reshape(nn.Module):
+    """Another shape for each image's values."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Keep the images, arrange the rest."""
+        return x.reshape(len(x), *self.shape)

@@ -1,0 +1,99 @@
+"""Stage 2, networks: from a name or a file to a `Network`.
+
+Comes in: a name of the zoo, a Caffe model file, or `timm:NAME` and `torchvision:NAME`; optionally
+a weight file, a device and a precision. Goes out: a `Network`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from deepfishing.errors import OptionError, WeightsError
+from deepfishing.networks.caffe.importer import load_caffe
+from deepfishing.networks.hub import HUBS, load_hub
+from deepfishing.networks.network import (
+    Network,
+    build_module,
+    cast,
+    frozen,
+    random_network,
+    torch_device,
+    torch_dtype,
+)
+from deepfishing.networks.weights import load_into, read_weights, sha256_of
+from deepfishing.networks.zoo import DEFAULT, Record, find_weights, record
+
+RANDOM = "random"  # in place of a weight file
+
+
+def load_network(
+    name: str = DEFAULT,
+    weights: str | Path | None = None,
+    device: str | torch.device = "cpu",
+    dtype: str = "float32",
+    prototxt: str | Path | None = None,
+    mean: str | Path | None = None,
+) -> Network:
+    """Build a network and load its weights.
+
+    Parameters
+    ----------
+    name : str
+        A name of the zoo (`deepfish models`), a `.caffemodel` file, `timm:NAME` or
+        `torchvision:NAME`.
+    weights : path or "random", optional
+        A `.pth`, `.safetensors` or, for Caffe's networks, `.caffemodel` file; widths and class
+        count are read off it. Without it the published weights, whose hash is checked. "random"
+        gives seeded random weights, for tests and timing.
+    device : str or torch.device
+        "cpu", "cuda", "cuda:1", "mps".
+    dtype : str
+        "float32", "float64", "float16" or "bfloat16".
+    prototxt, mean : path, optional
+        For a `.caffemodel` file: its description and its mean image, see `load_caffe`.
+
+    Returns
+    -------
+    network : Network
+    """
+    hub, _, model = name.partition(":")
+    is_caffe = name.endswith(".caffemodel")
+    if (prototxt or mean) and not is_caffe:
+        raise OptionError(f"prototxt and mean go with a .caffemodel file, got {name!r}")
+    if is_caffe:
+        if weights is not None:
+            raise OptionError(f"{name} brings its own weights, got weights {str(weights)!r} too")
+        return load_caffe(name, prototxt, mean, device, dtype)
+    if model and hub in HUBS:
+        return load_hub(hub, model, weights, device, dtype)
+    entry = record(name)
+    if weights == RANDOM:
+        network = random_network(name, dtype=dtype)
+        network.module.to(torch_device(device, torch_dtype(dtype)))
+        return network
+    path = find_weights(entry, weights)
+    if path.suffix == ".caffemodel":
+        network = load_caffe(path, None, None, device, dtype, entry.preprocess)
+        return replace(network, name=name)
+    return _load(entry, path, published=weights is None, device=device, dtype=dtype)
+
+
+def _load(
+    entry: Record, path: Path, published: bool, device: str | torch.device, dtype: str
+) -> Network:
+    precision = torch_dtype(dtype)
+    place = torch_device(device, precision)
+    tensors = read_weights(path)
+    sha256 = sha256_of(path)
+    if published and not sha256.startswith(entry.weights.sha256):
+        raise WeightsError(
+            f"{path} must have the sha256 {entry.weights.sha256}.., got {sha256}; "
+            "remove the file and get it again"
+        )
+    module = build_module(entry, {name: tuple(t.shape) for name, t in tensors.items()})
+    # cast before the check, so that a weight too large for float16 is found too
+    load_into(module, cast(tensors, precision), f"{path} for {entry.name}")
+    return Network(entry.name, frozen(module, place), entry.layers, entry.preprocess, sha256)

@@ -1,0 +1,206 @@
+"""Stage 2, networks: a module of your own becomes a `Network`.
+
+Comes in: any torch module that maps a batch of images to scores or embeddings. Goes out: a
+`Network` whose features can be extracted, with its classifier found and its weights hashed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from deepfishing.errors import LayerError, OptionError
+from deepfishing.images.preprocess import Preprocess
+from deepfishing.networks.network import Network
+
+IMAGENET = Preprocess(
+    size=224,
+    short_side=224,
+    mean=(0.485, 0.456, 0.406),
+    std=(0.229, 0.224, 0.225),
+    scale=1 / 255,
+)
+TOP = 8  # the classifier's number
+
+Head = str | Callable[[Any], Tensor]
+
+
+def wrap(
+    module: nn.Module,
+    layers: Mapping[int, str] | None = None,
+    preprocess: Preprocess = IMAGENET,
+    name: str = "",
+    head: Head = "softmax",
+    logits: str | int | Callable[[Any], Tensor] | None = None,
+    seed: int = 0,
+) -> Network:
+    """Make a `Network` of any torch module.
+
+    Every Linear and Conv2d of it is then a gradient layer, `dW:PATH` with its dotted path;
+    `layers` gives some of them the short names.
+
+    Parameters
+    ----------
+    module : nn.Module
+        It is not changed, and its mode and `requires_grad` are restored after each use.
+    layers : mapping from int to str, optional
+        k -> path of the module that holds W_k, 8 being the classifier: fully connected layers or
+        1x1 convolutions. Without it the classifier and the fully connected layers right below it
+        are found by running the module on a blank image.
+    preprocess : Preprocess
+        How it wants its pixels; ImageNet's mean and deviation at 224 px by default.
+    name : str
+        The module's class by default.
+    head : "softmax", "sigmoid", "random" or callable
+        What the output means: scores of one class per image; of any number of classes per image;
+        an embedding without a classifier, which gets a fixed random linear head of 1,000 classes;
+        or the error E(output) itself, summed over the batch.
+    logits : str, int or callable, optional
+        Where the scores are in an output that is a dict, a tuple or an object.
+    seed : int
+        Of the random head.
+
+    Returns
+    -------
+    network : Network
+
+    Examples
+    --------
+    >>> net = wrap(nn.Sequential(nn.Flatten(), nn.Linear(3 * 224 * 224, 5), nn.ReLU(),
+    ...                          nn.Linear(5, 4)))
+    >>> net.layers
+    {7: '1', 8: '3'}
+    """
+    if not isinstance(module, nn.Module):
+        raise OptionError(f"module must be a torch module, got {type(module).__name__}")
+    if isinstance(head, str) and head not in ("softmax", "sigmoid", "random"):
+        raise OptionError(f"head must be softmax, sigmoid, random or a function, got {head!r}")
+    pick = _picker(logits)
+    if layers is None:
+        has_classifier = head in ("softmax", "sigmoid")
+        layers = _discover(module, preprocess, pick) if has_classifier else {}
+    else:
+        _check_layers(module, layers)
+    return Network(
+        name=name or type(module).__name__,
+        module=module,
+        layers=dict(sorted(layers.items())),
+        preprocess=preprocess,
+        weights_sha256=_hash(module, seed if head == "random" else None),
+        head="softmax" if head == "random" else head,
+        pick=_RandomHead(pick, seed) if head == "random" else pick,
+    )
+
+
+class _RandomHead:
+    """Scores of an embedding: its product with a fixed random matrix, made when first used."""
+
+    def __init__(self, pick: Callable[[Any], Tensor], seed: int, classes: int = 1000) -> None:
+        self.pick, self.seed, self.classes = pick, seed, classes
+        self.matrix: Tensor | None = None
+
+    def __call__(self, output: Any) -> Tensor:
+        embedding = self.pick(output)
+        if self.matrix is None:
+            random = torch.Generator().manual_seed(self.seed)
+            width = embedding.shape[1]
+            self.matrix = torch.randn(width, self.classes, generator=random) / width**0.5
+        return embedding @ self.matrix.to(embedding)
+
+
+def _picker(logits: str | int | Callable[[Any], Tensor] | None) -> Callable[[Any], Tensor]:
+    def pick(output: Any) -> Tensor:
+        if callable(logits):
+            output = logits(output)
+        elif logits is not None:
+            try:
+                output = output[logits]
+            except (KeyError, IndexError, TypeError):
+                output = getattr(output, str(logits), None)
+        if isinstance(output, Tensor) and output.ndim == 2:
+            return output
+        got = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else _kind(output)
+        raise LayerError(
+            f"the network's output must be scores of shape (n, classes), got {got}; say which part "
+            "of it with wrap(..., logits=NAME or INDEX or FUNCTION)"
+        )
+
+    return pick
+
+
+def _kind(output: Any) -> str:
+    names = list(output) if isinstance(output, dict) else []
+    return f"a {type(output).__name__}" + (f" with {names}" if names else "")
+
+
+def _discover(
+    module: nn.Module, preprocess: Preprocess, pick: Callable[[Any], Tensor]
+) -> dict[int, str]:
+    """The classifier, and the fully connected layers that run right before it."""
+    ran: list[tuple[str, nn.Module, Tensor]] = []
+    handles = [
+        layer.register_forward_hook(lambda m, _, y, path=path: ran.append((path, m, y)))
+        for path, layer in module.named_modules()
+        if isinstance(layer, nn.Linear | nn.Conv2d)
+    ]
+    modes = {m: m.training for m in module.modules()}
+    try:
+        like = next(module.parameters(), torch.zeros(0))
+        blank = torch.zeros(1, 3, preprocess.size, preprocess.size).to(like)
+        with torch.no_grad():
+            scores = pick(module.eval()(blank))
+    except (RuntimeError, TypeError, ValueError) as error:
+        if isinstance(error, LayerError):
+            raise
+        reason = str(error).partition("\n")[0][:200]
+        raise LayerError(
+            f"the module must take images of shape (n, 3, {preprocess.size}, {preprocess.size}), "
+            f"but a blank one fails ({reason}); give preprocess, or layers"
+        ) from None
+    finally:
+        for handle in handles:
+            handle.remove()
+        for m, training in modes.items():
+            m.training = training
+    layers: dict[int, str] = {}
+    for path, layer, y in reversed(ran):
+        if not layers:
+            if y.numel() != scores.numel() or not torch.equal(y.flatten(), scores.flatten()):
+                raise LayerError(
+                    "the classifier must be a Linear or Conv2d whose output are the scores, but "
+                    f"the last layer that runs is {path}; give layers={{8: PATH}}"
+                )
+        elif not isinstance(layer, nn.Linear) or y.ndim != 2 or path in layers.values():
+            break
+        layers[TOP - len(layers)] = path
+        if TOP - len(layers) < 1:
+            break
+    if not layers:
+        raise LayerError("the module must have a Linear or Conv2d layer, got none that runs")
+    return layers
+
+
+def _check_layers(module: nn.Module, layers: Mapping[int, str]) -> None:
+    known = dict(module.named_modules())
+    for k, path in layers.items():
+        layer = known.get(path)
+        pointwise = isinstance(layer, nn.Conv2d) and set(layer.kernel_size) == {1}
+        if not isinstance(k, int) or not 1 <= k <= TOP:
+            raise LayerError(f"layers are numbered 1 to {TOP}, {TOP} the classifier, got {k!r}")
+        if layer is None or not (isinstance(layer, nn.Linear) or pointwise):
+            raise LayerError(
+                f"a numbered layer must be the path of a Linear or a 1x1 Conv2d, got {path!r} for "
+                f"{k}; others need no number, ask for dW:PATH"
+            )
+
+
+def _hash(module: nn.Module, seed: int | None) -> str:
+    digest = hashlib.sha256(b"" if seed is None else f"random head {seed}".encode())
+    for name, tensor in module.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
