@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from deepfishing import __version__
+from deepfishing.cli.extract import extract
 from deepfishing.cli.fetch import fetch
 from deepfishing.cli.models import models
 from deepfishing.cli.report import report
@@ -29,6 +30,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(reproduce)
+app.command()(extract)
 app.command()(models)
 app.command()(fetch)
 app.command()(report)

@@ -12,8 +12,18 @@ import typer
 from rich.console import Console
 
 from deepfishing.cli.datasets import DATASETS, check_dataset, load_dataset
-from deepfishing.features import parse_features
-from deepfishing.networks.zoo import record
+from deepfishing.cli.network import (
+    Device,
+    Dtype,
+    Label,
+    Mean,
+    NetworkName,
+    Prototxt,
+    Tau,
+    Weights,
+    check_names,
+    parse_label,
+)
 
 
 def reproduce(
@@ -22,15 +32,15 @@ def reproduce(
         Path | None,
         typer.Option(help="Folder of the data set, such as VOCdevkit; scenes makes its own."),
     ] = None,
-    network: Annotated[str, typer.Option(help="See `deepfish models`.")] = "efficientnet-lite0",
-    weights: Annotated[Path | None, typer.Option(help="Weight file, .pth or .safetensors.")] = None,
+    network: NetworkName = "efficientnet-lite0",
+    weights: Weights = None,
+    prototxt: Prototxt = None,
+    mean: Mean = None,
     features: Annotated[
         str, typer.Option(help="Comma-separated names, or `all` rows of the paper's Table 1.")
     ] = "all",
-    tau: Annotated[float, typer.Option(help="Temperature of the SoftMax.")] = 2.0,
-    label: Annotated[
-        str, typer.Option(help="Label of the error: uniform, predicted or a class number.")
-    ] = "uniform",
+    tau: Tau = 2.0,
+    label: Label = "uniform",
     difficult: Annotated[
         str, typer.Option(help="Difficult examples in training: negative or ignore.")
     ] = "negative",
@@ -40,10 +50,8 @@ def reproduce(
         Path | None, typer.Option(help="Folder for results; results/DATASET-NETWORK by default.")
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Images per forward pass.")] = 32,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps.")] = "cpu",
-    dtype: Annotated[
-        str, typer.Option(help="Precision of the network: float32, float64, bfloat16, float16.")
-    ] = "float32",
+    device: Device = "cpu",
+    dtype: Dtype = "float32",
     skip_broken: Annotated[
         bool, typer.Option("--skip-broken", help="Leave unreadable images out and go on.")
     ] = False,
@@ -60,7 +68,7 @@ def reproduce(
     """
     # what can be told at once is told before torch is loaded and before any work
     check_dataset(dataset)
-    parse_features(features, record(network).layers)
+    check_names(network, features)
 
     from deepfishing.cli.progress import progress_bar
     from deepfishing.experiments.reproduce import Protocol
@@ -71,13 +79,13 @@ def reproduce(
 
     protocol = Protocol(
         tau=tau,
-        label=int(label) if label.isdigit() else label,
+        label=parse_label(label),
         difficult=difficult,
         batch_size=batch_size,
         skip_broken=skip_broken,
     )
-    net = load_network(network, weights, device, dtype)
-    out = out or Path("results") / f"{dataset}-{network}"
+    net = load_network(network, weights, device, dtype, prototxt, mean)
+    out = out or Path("results") / f"{dataset}-{net.name.replace(':', '-')}"
     source = load_dataset(dataset, data, train, test, out)
     command = shlex.join(["deepfish", *sys.argv[1:]])
     with progress_bar() as progress:

@@ -118,7 +118,7 @@ def _read_classes(root: Path, folder: Path) -> dict[str, list[str]]:
             f"expected {root / '<class>'} with images"
         ) from None
     found = {
-        entry.name: _read_images(root, entry)
+        entry.name: image_ids(root, entry)
         for entry in entries
         if not entry.name.startswith(".") and is_folder(entry)
     }
@@ -129,7 +129,9 @@ def _read_classes(root: Path, folder: Path) -> dict[str, list[str]]:
     return found
 
 
-def _read_images(root: Path, folder: Path) -> list[str]:
+def image_ids(root: Path, folder: Path) -> list[str]:
+    """Paths, relative to `root`, of all images in `folder` and below; hidden ones are left out."""
+
     def stop(error: OSError) -> None:
         raise DatasetError(f"folder {error.filename} cannot be read: {error.strerror}")
 
@@ -142,7 +144,7 @@ def _read_images(root: Path, folder: Path) -> list[str]:
                 ids.append((parent / name).as_posix())
     if not ids:
         raise DatasetError(
-            f"every class folder must hold an image, got none in {folder}; "
+            f"a folder of images must hold one, got none in {folder}; "
             f"expected {', '.join(sorted(EXTENSIONS))}"
         )
     try:
@@ -150,4 +152,4 @@ def _read_images(root: Path, folder: Path) -> list[str]:
     except UnicodeEncodeError as error:  # later stages write ids as UTF-8
         near = error.object[max(error.start - 30, 0) : error.end]
         raise DatasetError(f"file names must be UTF-8, got ...{near!r} in {folder}") from None
-    return ids
+    return sorted(ids)

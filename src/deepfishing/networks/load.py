@@ -60,6 +60,8 @@ def load_network(
     network : Network
     """
     hub, _, model = name.partition(":")
+    if str(weights) == RANDOM:
+        weights = RANDOM
     is_caffe = name.endswith(".caffemodel")
     if (prototxt or mean) and not is_caffe:
         raise OptionError(f"prototxt and mean go with a .caffemodel file, got {name!r}")

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from deepfishing.errors import StoreError
+from deepfishing.errors import OptionError, StoreError
 from deepfishing.files import replacing
 from deepfishing.rank_one import Array, l2_norm
 
@@ -52,6 +52,8 @@ class Store:
     def __init__(
         self, folder: str | Path, settings: Mapping[str, Any], dtype: str = "float16"
     ) -> None:
+        if dtype not in ("float16", "float32"):
+            raise OptionError(f"precision of a store must be float16 or float32, got {dtype!r}")
         self.folder = Path(folder)
         self.settings = {**settings, "dtype": dtype}
         self.dtype = np.dtype(dtype)

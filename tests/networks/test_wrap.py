@@ -1,0 +1,229 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from deepfishing.errors import FeatureError, LayerError, OptionError
+from deepfishing.gradients.extract import extract
+from deepfishing.images.preprocess import Preprocess
+from deepfishing.kernels import gram
+from deepfishing.networks.wrap import wrap
+
+SMALL = Preprocess(8, 8, mean=(127.0,) * 3, std=(128.0,) * 3)
+
+
+def mlp(*widths):
+    layers = [nn.Flatten()]
+    for i in range(len(widths) - 1):
+        layers += [nn.Linear(widths[i], widths[i + 1]), nn.ReLU(inplace=True)]
+    return nn.Sequential(*layers[:-1]).double()
+
+
+class ViT(nn.Module):
+    """Two transformer blocks on 2x2 patches, a class token, a linear head."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches = nn.Conv2d(3, 12, 4, stride=4)
+        self.token = nn.Parameter(torch.randn(1, 1, 12))
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(12, 2, 24, batch_first=True) for _ in range(2)
+        )
+        self.fc = nn.Linear(12, 5)
+
+    def forward(self, x):
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], dim=1)
+        for block in self.blocks:
+            x = block(x)
+        return self.fc(x[:, 0])
+
+
+class Returns(nn.Module):
+    """A network that returns its scores inside something else."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.fc = nn.Linear(192, 4)
+        self.shape = shape
+
+    def forward(self, x):
+        return self.shape(self.fc(x.flatten(1)))
+
+
+@pytest.fixture
+def images(rng):
+    return [rng.integers(0, 256, (9, 12, 3), dtype=np.uint8) for _ in range(5)]
+
+
+@pytest.fixture
+def pixels(images):
+    return torch.from_numpy(np.stack([SMALL(image) for image in images])).double()
+
+
+def cosine(module, pixels, path, error):
+    """Trace kernel of the normalised gradients, one image at a time."""
+    weight = module.get_submodule(path).weight
+    rows = []
+    for image in pixels:
+        (g,) = torch.autograd.grad(error(module.eval()(image[None])), weight)
+        rows.append(g.flatten() / g.norm())
+    return (torch.stack(rows) @ torch.stack(rows).T).numpy()
+
+
+def softmax_error(y, tau=2.0):
+    return -torch.log_softmax(y / tau, dim=1).mean(dim=1).sum()
+
+
+def test_the_classifier_and_the_layers_below_it_are_found():
+    assert wrap(mlp(192, 9, 7, 4), preprocess=SMALL).layers == {6: "1", 7: "3", 8: "5"}
+    assert wrap(ViT(), preprocess=SMALL).layers == {8: "fc"}
+    assert wrap(mlp(192, *[6] * 11), preprocess=SMALL).layers[1] == "7"
+
+
+@pytest.mark.parametrize("path", ["fc", "patches", "blocks.1.linear2", "blocks.0.linear1"])
+def test_gradients_of_a_transformer_are_those_of_each_image(images, pixels, path):
+    torch.manual_seed(0)
+    module = ViT().double()
+    network = wrap(module, preprocess=SMALL)
+    found = extract(network, images, f"dW:{path}@exact")
+    (kernel,) = map(gram, found.values())
+    np.testing.assert_allclose(kernel, cosine(module, pixels, path, softmax_error), atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("shape", "logits"),
+    [
+        (lambda y: {"out": y, "aux": 2 * y}, "out"),
+        (lambda y: (y[:, :1], y), 1),
+        (lambda y: [y.sum(), {"deep": y}], lambda output: output[1]["deep"]),
+    ],
+    ids=["dict", "tuple", "function"],
+)
+def test_scores_are_picked_out_of_dicts_tuples_and_anything(images, pixels, shape, logits):
+    torch.manual_seed(0)
+    module = Returns(shape).double()
+    network = wrap(module, preprocess=SMALL, logits=logits)
+    plain = wrap(Returns(lambda y: y).double(), preprocess=SMALL)
+    plain.module.load_state_dict(module.state_dict())
+    for name in ("x8", "y8", "x7"):
+        np.testing.assert_allclose(
+            extract(network, images, name)[name], extract(plain, images, name)[name], rtol=1e-12
+        )
+    np.testing.assert_allclose(
+        gram(extract(network, images, "dW8")["dW8"]), gram(extract(plain, images, "dW8")["dW8"])
+    )
+    with pytest.raises(LayerError, match="say which part of it with wrap"):
+        wrap(module, preprocess=SMALL)
+
+
+def test_an_output_object_is_picked_by_attribute(images):
+    @dataclasses.dataclass
+    class Output:
+        logits: torch.Tensor
+
+    network = wrap(Returns(Output).double(), preprocess=SMALL, logits="logits")
+    assert network.layers == {8: "fc"}
+
+
+@pytest.mark.parametrize("label", ["uniform", "predicted", 2, [0.1, 0.9, 0.5, 0.0]])
+def test_a_sigmoid_head_has_binary_cross_entropies(images, pixels, label):
+    torch.manual_seed(0)
+    module = mlp(192, 9, 4)
+    network = wrap(module, preprocess=SMALL, head="sigmoid")
+
+    def error(y):
+        s = torch.sigmoid(y / 3)
+        g = {"uniform": torch.full_like(y, 0.5), "predicted": (y > 0).double()}.get(str(label))
+        if g is None:
+            g = torch.tensor(label).double() if isinstance(label, list) else torch.eye(4)[2]
+        return -(g * torch.log(s) + (1 - g) * torch.log(1 - s)).sum()
+
+    found = extract(network, images, "dW7,x8", tau=3.0, label=label)
+    np.testing.assert_allclose(gram(found["dW7"]), cosine(module, pixels, "1", error), atol=1e-10)
+    expected = torch.sigmoid(module(pixels)).detach().numpy()
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(found["x8"], expected, rtol=1e-5)
+
+
+def test_an_embedding_takes_the_users_own_error(images, pixels):
+    torch.manual_seed(0)
+    module = mlp(192, 9, 4)
+
+    def error(embedding):
+        return (embedding**2).sum()
+
+    network = wrap(module, preprocess=SMALL, head=error)
+    assert network.layers == {}
+    kernel = gram(extract(network, images, "dW:1")["dW:1"])
+    np.testing.assert_allclose(kernel, cosine(module, pixels, "1", error), atol=1e-10)
+    with pytest.raises(FeatureError, match="`all` needs a network with a classifier"):
+        extract(network, images)
+
+
+def test_an_embedding_gets_a_fixed_random_head(images, pixels):
+    torch.manual_seed(0)
+    module = mlp(192, 9, 4)
+
+    def kernel(seed):
+        network = wrap(module, preprocess=SMALL, head="random", seed=seed)
+        return gram(extract(network, images, "dW:1")["dW:1"]), network.weights_sha256
+
+    first, again, other = kernel(0), kernel(0), kernel(1)
+    np.testing.assert_array_equal(first[0], again[0])
+    assert np.abs(first[0] - other[0]).max() > 1e-6
+    assert first[1] == again[1] != other[1]
+    R = torch.randn(4, 1000, generator=torch.Generator().manual_seed(0)).double() / 2
+    expected = cosine(module, pixels, "1", lambda e: softmax_error(e @ R))
+    np.testing.assert_allclose(first[0], expected, atol=1e-8)
+
+
+def test_the_module_is_left_as_it_was(images):
+    module = mlp(192, 9, 4).train()
+    network = wrap(module, preprocess=SMALL)
+    extract(network, images, "dW7")
+    assert all(m.training for m in module.modules())
+    assert all(p.requires_grad and p.grad is None for p in module.parameters())
+    assert not any(m._forward_hooks for m in module.modules())
+
+
+def test_other_weights_have_another_hash():
+    module = mlp(192, 9, 4)
+    before = wrap(module, preprocess=SMALL).weights_sha256
+    with torch.no_grad():
+        module[1].weight[0, 0] += 1e-6
+    assert wrap(module, preprocess=SMALL).weights_sha256 != before
+
+
+def test_what_cannot_be_wrapped_is_said_in_one_line():
+    class Rescaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(192, 4)
+
+        def forward(self, x):
+            return 3 * self.fc(x.flatten(1))
+
+    for module, options, error, words in [
+        (lambda x: x, {}, OptionError, "must be a torch module"),
+        (mlp(192, 4), {"head": "sofmax"}, OptionError, "head must be softmax"),
+        (mlp(100, 4), {}, LayerError, "a blank one fails"),
+        (Rescaled(), {}, LayerError, "give layers={8: PATH}"),
+        (nn.Flatten(), {}, LayerError, "must have a Linear or Conv2d"),
+        (nn.Conv2d(3, 4, 3), {}, LayerError, "got shape"),
+        (mlp(192, 4), {"layers": {8: "2"}}, LayerError, "got '2' for 8"),
+        (mlp(192, 4), {"layers": {9: "1"}}, LayerError, "numbered 1 to 8"),
+        (ViT(), {"layers": {7: "patches"}}, LayerError, "ask for dW:PATH"),
+    ]:
+        with pytest.raises(error, match=words.replace("(", r"\(")):
+            wrap(module, preprocess=SMALL, **options)
+
+
+def test_given_layers_have_the_short_names(images):
+    module = mlp(192, 9, 7, 4)
+    network = wrap(module, layers={8: "5", 7: "3"}, preprocess=SMALL)
+    assert list(extract(network, images)) == [
+        *("x6", "x7", "y8", "x8", "x6;x7", "dW7", "x7;y8", "dW8"),
+    ]
