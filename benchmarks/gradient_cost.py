@@ -1,8 +1,10 @@
-"""What gradient rows cost on top of forward rows: decoding and both passes, end to end."""
+"""What gradients cost on top of forward features: decoding and both passes, end to end."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 from timing import Ratio, ratio
@@ -13,30 +15,47 @@ from deepfishing.gradients.extract import extract_factors
 from deepfishing.gradients.objective import cross_entropy
 from deepfishing.gradients.tap import tap
 from deepfishing.images.scenes import load_scenes
-from deepfishing.networks.network import random_network
+from deepfishing.networks.load import load_network
+from deepfishing.networks.network import Network
+
+ZOO = ("efficientnet-lite0", "alexnet-torchvision", "alexnet-caffe", "vgg16")
+LAYERS = {
+    "timm:resnet18": "layer4.1.conv2",
+    "timm:vit_tiny_patch16_224": "blocks.11.mlp.fc2",
+    "timm:mobilenetv3_small_100": "conv_head",
+    "timm:vgg11": "pre_logits.fc2",
+}
 
 
 def run(quick: bool = False) -> list[Ratio]:
-    images = 32 if quick else 96
+    repetitions = 3 if quick else 9
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        paths = load_scenes(folder).train.paths[:images]
-        for name in ("efficientnet-lite0", "alexnet-torchvision", "alexnet-caffe", "vgg16"):
-            network = random_network(name)
-            some = paths if name != "vgg16" else paths[: images // 4]
-
-            def passes(names, network=network, some=some):
-                factors = needed_factors(parse_features(names, network.layers))
-                return lambda: [len(b.indices) for b in extract_factors(network, some, factors)]
-
+        paths = load_scenes(folder).train.paths[: 32 if quick else 96]
+        for name in ZOO:
+            network = load_network(name, "random")
+            some = paths if name != "vgg16" else paths[:24]
             table = table_features(network.layers)
-            forward = passes([n for n in table if not n.startswith("dW")])
+            forward = _passes(network, some, [n for n in table if not n.startswith("dW")])
+            everything = _passes(network, some, table)
             rows.append(
-                ratio(f"{name}: all rows", passes(table), "forward rows only", forward,
-                      repetitions=3 if quick else 7)
-            )  # fmt: skip
+                ratio(f"{name}: all rows", everything, "forward rows only", forward, repetitions)
+            )
+        for name, layer in LAYERS.items():
+            network = load_network(name, "random")
+            some = paths if name != "timm:vgg11" else paths[:24]
+            forward = _passes(network, some, [f"x:{layer}"])
+            for feature in (f"dW:{layer}", f"dW:{layer}@64x64"):
+                both = _passes(network, some, [f"x:{layer}", feature])
+                title = f"{name}: x:{layer} and {feature}"
+                rows.append(ratio(title, both, "x only", forward, repetitions))
     rows.append(closed_form(repetitions=5 if quick else 15))
     return rows
+
+
+def _passes(network: Network, paths: Sequence[Path], names: Sequence[str]) -> Callable[[], object]:
+    factors = needed_factors(parse_features(names, network.layers))
+    return lambda: [len(batch.indices) for batch in extract_factors(network, paths, factors)]
 
 
 def closed_form(repetitions: int) -> Ratio:
