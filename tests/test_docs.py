@@ -1,46 +1,59 @@
-"""The Python blocks of the docs and the README run as printed."""
+"""The docs run as printed: their Python, and the commands of blocks marked `<!-- run -->`."""
 
 import re
+import shlex
+import shutil
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
+
+from deepfishing.cli.app import app
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCKS = [
-    pytest.param(code, id=f"{page.name}-{number}")
-    for page in PAGES
-    for number, code in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.S), 1)
+PAGES = {
+    page.name: page.read_text()
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+}
+PYTHON = [
+    pytest.param(code, id=f"{name}-{number}")
+    for name, text in PAGES.items()
+    for number, code in enumerate(re.findall(r"```python\n(.*?)```", text, re.S), 1)
 ]
-COMMANDS = sorted(
-    {c for page in PAGES for c in re.findall(r"^deepfish .*", page.read_text(), re.M)}
-)
+RUN = [
+    command
+    for text in PAGES.values()
+    for block in re.findall(r"<!-- run -->\n```\n(.*?)```", text, re.S)
+    for command in block.splitlines()
+]
+COMMANDS = sorted({c for text in PAGES.values() for c in re.findall(r"^deepfish .*", text, re.M)})
 
 
-@pytest.mark.parametrize("code", BLOCKS)
+@pytest.mark.parametrize("code", PYTHON)
 def test_python_in_the_docs_runs_as_printed(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "docs", "exec"), {})
 
 
+@pytest.mark.parametrize("command", RUN)
+def test_commands_that_need_no_download_run_as_printed(command, deepfish, shapes, tmp_path):
+    shutil.copytree(shapes / "test", tmp_path / "photos")
+    ran = deepfish(*shlex.split(command)[1:])
+    assert ran.code == 0, ran.err
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_in_the_docs_have_only_options_that_exist(command):
-    import shlex
-
-    from typer.main import get_command
-
-    from deepfishing.cli.app import app
-
     name, *rest = shlex.split(command)[1:]
-    known = {opt for p in get_command(app).commands[name].params for opt in p.opts}
+    found = get_command(app).commands[name]
+    found = getattr(found, "commands", {}).get(rest[0] if rest else "", found)
+    known = {option for parameter in found.params for option in parameter.opts}
     assert {word for word in rest if word.startswith("--")} <= known
 
 
-def test_every_command_is_in_the_docs():
-    from typer.main import get_command
-
-    from deepfishing.cli.app import app
-
-    text = "\n".join(page.read_text() for page in PAGES)
-    for name in get_command(app).commands:
+def test_every_command_is_in_the_docs_and_has_an_example(deepfish):
+    text = "\n".join(PAGES.values())
+    for name, command in get_command(app).commands.items():
         assert f"deepfish {name}" in text
+        for one in getattr(command, "commands", {name: command}).values():
+            assert "Example: deepfish" in (one.help or "")

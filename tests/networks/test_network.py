@@ -1,10 +1,12 @@
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
 
 from deepfishing.errors import LayerError, OptionError, WeightsError
+from deepfishing.gradients.extract import extract
 from deepfishing.networks.load import load_network
-from deepfishing.networks.network import random_network
+from deepfishing.networks.network import _check_bfloat16, random_network
 from deepfishing.networks.weights import sha256_of
 from deepfishing.networks.zoo import RECORDS
 
@@ -132,3 +134,20 @@ def test_weights_of_another_network_are_one_error_that_names_the_file(tmp_path, 
     assert "features.2.bias" not in str(error.value).split("missing")[0]
     assert str(tmp_path / "alexnet.pth") in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_processor_on_which_bfloat16_ends_the_process_is_told(monkeypatch):
+    class Died:
+        returncode = -4
+
+    _check_bfloat16.cache_clear()
+    monkeypatch.setattr("subprocess.run", lambda *arguments, **options: Died)
+    with pytest.raises(OptionError, match="use float32, or set ONEDNN_MAX_CPU_ISA"):
+        load_network(weights="random", dtype="bfloat16")
+    _check_bfloat16.cache_clear()
+
+
+def test_bfloat16_features_are_near_those_of_float32(rng):
+    images = [rng.integers(0, 256, (60, 80, 3), dtype=np.uint8) for _ in range(2)]
+    exact, coarse = (extract(load_network(dtype=d), images, "x7") for d in ("float32", "bfloat16"))
+    assert (exact["x7"] * coarse["x7"]).sum(axis=1).min() > 0.98

@@ -81,6 +81,16 @@ def test_the_classifier_and_the_layers_below_it_are_found():
     assert wrap(mlp(192, 9, 7, 4), preprocess=SMALL).layers == {6: "1", 7: "3", 8: "5"}
     assert wrap(ViT(), preprocess=SMALL).layers == {8: "fc"}
     assert wrap(mlp(192, *[6] * 11), preprocess=SMALL).layers[1] == "7"
+    assert wrap(Returns(lambda y: 3 * y), preprocess=SMALL).layers == {8: "fc"}
+    pooled = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    assert wrap(pooled, preprocess=SMALL).layers == {8: "0"}
+
+
+def test_without_a_layer_that_makes_the_scores_there_are_no_short_names(images):
+    assert wrap(nn.Flatten(), preprocess=SMALL).layers == {}
+    network = wrap(Returns(lambda y: y[:, :2]).double(), preprocess=SMALL)
+    assert network.layers == {}
+    assert extract(network, images, "dW:fc")["dW:fc"].shape == (5, 192, 4)
 
 
 @pytest.mark.parametrize("path", ["fc", "patches", "blocks.1.linear2", "blocks.0.linear1"])
@@ -198,20 +208,10 @@ def test_other_weights_have_another_hash():
 
 
 def test_what_cannot_be_wrapped_is_said_in_one_line():
-    class Rescaled(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.fc = nn.Linear(192, 4)
-
-        def forward(self, x):
-            return 3 * self.fc(x.flatten(1))
-
     for module, options, error, words in [
         (lambda x: x, {}, OptionError, "must be a torch module"),
         (mlp(192, 4), {"head": "sofmax"}, OptionError, "head must be softmax"),
         (mlp(100, 4), {}, LayerError, "a blank one fails"),
-        (Rescaled(), {}, LayerError, "give layers={8: PATH}"),
-        (nn.Flatten(), {}, LayerError, "must have a Linear or Conv2d"),
         (nn.Conv2d(3, 4, 3), {}, LayerError, "got shape"),
         (mlp(192, 4), {"layers": {8: "2"}}, LayerError, "got '2' for 8"),
         (mlp(192, 4), {"layers": {9: "1"}}, LayerError, "numbered 1 to 8"),

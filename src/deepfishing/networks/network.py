@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import importlib
 import math
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -170,7 +173,25 @@ def torch_device(device: str | torch.device, dtype: torch.dtype) -> torch.device
         raise OptionError(
             f"device must be cpu, or cuda or mps where there is one, got {str(device)!r} ({reason})"
         ) from None
+    if dtype == torch.bfloat16 and place.type == "cpu":
+        _check_bfloat16()
     return place
+
+
+@cache
+def _check_bfloat16() -> None:
+    """Refuse bfloat16 where it would end the process.
+
+    Some virtual machines announce AMX instructions but do not let programs use them; torch then
+    dies of an illegal instruction, so only another process can find out.
+    """
+    code = "import torch; torch.nn.Linear(64, 64).bfloat16()(torch.ones(8, 64).bfloat16())"
+    tried = subprocess.run([sys.executable, "-c", code], capture_output=True)  # noqa: S603
+    if tried.returncode:
+        raise OptionError(
+            "bfloat16 must work on this processor, but it ends the process; use float32, or set "
+            "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 and try again"
+        )
 
 
 def torch_dtype(dtype: str) -> torch.dtype:

@@ -50,7 +50,8 @@ def wrap(
     layers : mapping from int to str, optional
         k -> path of the module that holds W_k, 8 being the classifier: fully connected layers or
         1x1 convolutions. Without it the classifier and the fully connected layers right below it
-        are found by running the module on a blank image.
+        are found by running the module on a blank image; where the last layer that runs does not
+        make the scores, no layer has a short name.
     preprocess : Preprocess
         How it wants its pixels; ImageNet's mean and deviation at 224 px by default.
     name : str
@@ -168,19 +169,16 @@ def _discover(
             m.training = training
     layers: dict[int, str] = {}
     for path, layer, y in reversed(ran):
-        if not layers:
-            if y.numel() != scores.numel() or not torch.equal(y.flatten(), scores.flatten()):
-                raise LayerError(
-                    "the classifier must be a Linear or Conv2d whose output are the scores, but "
-                    f"the last layer that runs is {path}; give layers={{8: PATH}}"
-                )
-        elif not isinstance(layer, nn.Linear) or y.ndim != 2 or path in layers.values():
+        connected = isinstance(layer, nn.Linear) and y.ndim == 2
+        if not layers:  # the last to run makes the scores, perhaps pooled or scaled afterwards
+            pointwise = isinstance(layer, nn.Conv2d) and set(layer.kernel_size) == {1}
+            if not (connected or pointwise) or y.shape[1] != scores.shape[1]:
+                break
+        elif not connected or path in layers.values():
             break
         layers[TOP - len(layers)] = path
-        if TOP - len(layers) < 1:
+        if len(layers) == TOP:
             break
-    if not layers:
-        raise LayerError("the module must have a Linear or Conv2d layer, got none that runs")
     return layers
 
 

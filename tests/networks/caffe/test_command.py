@@ -1,0 +1,52 @@
+"""Caffe's files on the command line."""
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from deepfishing.gradients.extract import extract
+from deepfishing.networks.caffe.importer import load_caffe
+
+
+def small_net(caffe, w):
+    """conv1, pool5, fc7, fc8 on images of 32 pixels."""
+    return [
+        caffe.L(
+            "conv1",
+            "Convolution",
+            ["data"],
+            blobs=[w(4, 3, 3, 3), w(4)],
+            params={"num_output": 4, "kernel_size": 3, "stride": 2},
+        ),
+        caffe.L("pool5", "Pooling", ["conv1"], params={"kernel_size": 3, "stride": 3}),
+        caffe.L(
+            "fc7", "InnerProduct", ["pool5"], blobs=[w(6, 100), w(6)], params={"num_output": 6}
+        ),
+        caffe.L("relu7", "ReLU", ["fc7"], ["fc7"]),
+        caffe.L("fc8", "InnerProduct", ["fc7"], blobs=[w(5, 6), w(5)], params={"num_output": 5}),
+        caffe.L("prob", "Softmax", ["fc8"]),
+    ]
+
+
+def test_features_of_a_caffemodel_are_extracted_by_its_layers_names(
+    caffe, w, write, deepfish, shapes, tmp_path
+):
+    prototxt, caffemodel = write(small_net(caffe, w), 32)
+    ran = deepfish(
+        *("extract", shapes, "store", "--network", caffemodel, "--prototxt", prototxt),
+        *("--features", "x:pool5,dW7,dW:fc8", "--precision", "float32", "--json"),
+    )
+    assert ran.code == 0, ran.err
+    table = pq.read_table(sorted((tmp_path / "store").rglob("*.parquet"))).to_pydict()
+    network = load_caffe(caffemodel, prototxt)
+    expected = extract(network, table["path"], "x:pool5,dW7")
+    np.testing.assert_allclose(table["x:pool5"], expected["x:pool5"], atol=1e-5)
+    np.testing.assert_allclose(table["delta7"], expected["dW7"].delta, atol=1e-5)
+
+
+def test_a_truncated_caffemodel_is_one_line(caffe, w, write, deepfish, shapes):
+    _, caffemodel = write(small_net(caffe, w), 32)
+    caffemodel.write_bytes(caffemodel.read_bytes()[:200])
+    ran = deepfish("extract", shapes, "store", "--network", caffemodel)
+    assert ran.code == 1
+    assert ran.err.count("\n") == 1
+    assert caffemodel.name in ran.err
