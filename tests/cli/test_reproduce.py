@@ -1,6 +1,10 @@
 import json
+import math
+import shutil
 
 import pytest
+
+from deepfishing.images.voc import CLASSES
 
 
 def one_line(ran):
@@ -77,20 +81,42 @@ def test_a_broken_class_list_is_named_with_its_line(deepfish, voc, tmp_path):
 
 @pytest.fixture
 def voc(tmp_path):
-    from deepfishing.images.voc import CLASSES
+    """The lists of VOC 2007 with four empty images."""
+    return write_voc(tmp_path, 2007, {"trainval": ["a1", "a2"], "test": ["b1", "b2"]}, labelled=2)
 
-    root = tmp_path / "VOCdevkit/VOC2007"
+
+def write_voc(tmp_path, year, splits, labelled):
+    """The first `labelled` splits have class lists, in which every other image is positive."""
+    root = tmp_path / f"VOCdevkit/VOC{year}"
     (root / "ImageSets/Main").mkdir(parents=True)
     (root / "JPEGImages").mkdir()
-    for split, ids in (("trainval", ["a1", "a2"]), ("test", ["b1", "b2"])):
+    for number, (split, ids) in enumerate(splits.items()):
         (root / f"ImageSets/Main/{split}.txt").write_text("\n".join(ids))
         for image_id in ids:
             (root / f"JPEGImages/{image_id}.jpg").write_bytes(b"")
-        for name in CLASSES:
-            (root / f"ImageSets/Main/{name}_{split}.txt").write_text(
-                "".join(f"{i} {1 if n else -1}\n" for n, i in enumerate(ids))
-            )
+        for name in CLASSES if number < labelled else ():
+            lines = [f"{image_id} {1 if n % 2 else -1}\n" for n, image_id in enumerate(ids)]
+            (root / f"ImageSets/Main/{name}_{split}.txt").write_text("".join(lines))
     return root
+
+
+def test_the_unlabelled_test_split_of_voc2012_becomes_a_submission(deepfish, shapes, tmp_path):
+    photos = sorted(shapes.rglob("*.jpg"))[:10]
+    ids = [f"2008_{n:06d}" for n in range(10)]
+    root = write_voc(tmp_path, 2012, {"trainval": ids[:6], "test": ids[6:]}, labelled=1)
+    for image_id, photo in zip(ids, photos, strict=True):
+        shutil.copy(photo, root / f"JPEGImages/{image_id}.jpg")
+    ran = deepfish(
+        *("reproduce", "voc2012", "--data", tmp_path, "--train", "trainval", "--test", "test"),
+        *("--features", "dW8", "--out", "o"),
+    )
+    assert ran.code == 0, ran.err
+    main = tmp_path / "o/submission/dW8/results/VOC2012/Main"
+    assert len(list(main.iterdir())) == 20
+    lines = (main / "comp1_cls_test_aeroplane.txt").read_text().splitlines()
+    assert [line.split()[0] for line in lines] == ids[6:]
+    assert all(math.isfinite(float(line.split()[1])) for line in lines)
+    assert "submission" in ran.out
 
 
 def test_a_data_set_without_its_lists_says_what_was_looked_for(deepfish, voc, tmp_path):

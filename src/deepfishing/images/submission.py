@@ -7,13 +7,13 @@ Goes out: one text file per class in the folder structure that the server asks f
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from deepfishing.errors import DatasetError, FeatureError, OptionError, did_you_mean
+from deepfishing.files import replacing
 from deepfishing.images.dataset import Dataset
 
 COMPETITIONS = ("comp1", "comp2")
@@ -66,18 +66,10 @@ def write_submission(
         for column, name in enumerate(dataset.classes):
             path = main / f"{competition}_cls_{dataset.test.name}_{name}.txt"
             pairs = zip(dataset.test.ids, scores[:, column].tolist(), strict=True)
-            _replace(path, "".join(f"{image_id} {score!r}\n" for image_id, score in pairs))
+            lines = "".join(f"{image_id} {score!r}\n" for image_id, score in pairs)
+            with replacing(path) as partial:
+                partial.write_text(lines, encoding="utf-8", newline="\n")
             paths.append(path)
     except OSError as error:
         raise DatasetError(f"submission cannot be written to {main}: {error.strerror}") from None
     return tuple(paths)
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write beside, then rename: the file is the old one or the new one, never half of one."""
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        beside.write_text(text, encoding="utf-8", newline="\n")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)

@@ -14,17 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from deepfishing.errors import LayerError, OptionError
+from deepfishing.features import TOP
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.network import Network
-
-IMAGENET = Preprocess(
-    size=224,
-    short_side=224,
-    mean=(0.485, 0.456, 0.406),
-    std=(0.229, 0.224, 0.225),
-    scale=1 / 255,
-)
-TOP = 8  # the classifier's number
+from deepfishing.networks.zoo import IMAGENET
 
 Head = str | Callable[[Any], Tensor]
 

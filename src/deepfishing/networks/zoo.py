@@ -90,7 +90,8 @@ _CAFFE = Preprocess(
     std=(1.0, 1.0, 1.0),
     order="BGR",
 )
-_TORCHVISION = Preprocess(
+# What most networks trained on ImageNet take: torchvision's mean and deviation of its pixels.
+IMAGENET = Preprocess(
     size=224,
     short_side=224,
     mean=(0.485, 0.456, 0.406),
@@ -118,7 +119,7 @@ def _vgg(depth: int, sha256: str, size: int = 0, megabytes: int = 0) -> Record:
         summary=f"VGG with {depth} layers as in torchvision, any fully connected widths",
         build=f"vgg:vgg{depth}",
         layers={6: "classifier.0", 7: "classifier.3", 8: "classifier.6"},
-        preprocess=_TORCHVISION,
+        preprocess=IMAGENET,
         weights=_torchvision_file(f"vgg{depth}", sha256, size, megabytes),
     )
 
@@ -179,7 +180,7 @@ _ALEXNET_TORCHVISION = Record(
     summary="AlexNet as in torchvision: one tower, no LRN, any fully connected widths",
     build="alexnet:alexnet_torchvision",
     layers={6: "classifier.1", 7: "classifier.4", 8: "classifier.6"},
-    preprocess=_TORCHVISION,
+    preprocess=IMAGENET,
     weights=_torchvision_file(
         "alexnet-owt",
         "7be5be791159472b1fbf3c69796f7cb30dca7ad8466c2df70058c37116cdee02",
