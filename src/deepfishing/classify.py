@@ -14,8 +14,8 @@ from joblib import Parallel, delayed
 from sklearn.svm import SVC
 
 from deepfishing.errors import FeatureError, OptionError
-from deepfishing.kernels import gram
-from deepfishing.rank_one import Array, RankOne
+from deepfishing.kernels import Comparable, gram
+from deepfishing.rank_one import Array
 
 DIFFICULT = ("negative", "ignore")
 
@@ -31,12 +31,12 @@ class KernelSVM:
     (n, C) is zero.
     """
 
-    features: Array | RankOne
+    features: Comparable
     dual: Array
     bias: Array
     trained: Array
 
-    def decision_function(self, features: Array | RankOne) -> Array:
+    def decision_function(self, features: Comparable) -> Array:
         """Scores (m, C); a class without a machine scores 0 for every image."""
         scores = np.empty((len(features), self.dual.shape[1]))
         for start in range(0, len(features), SCORE_BLOCK):
@@ -46,7 +46,7 @@ class KernelSVM:
 
 
 def train_svm(
-    features: Array | RankOne,
+    features: Comparable,
     labels: Array,
     C: float = 1.0,
     difficult: str = "negative",
@@ -56,8 +56,8 @@ def train_svm(
 
     Parameters
     ----------
-    features : ndarray (n, d) or RankOne
-        Forward features (linear kernel) or gradients (trace kernel), already normalised.
+    features : ndarray (n, d), RankOne, KernelSum or KernelProduct
+        Forward features (linear kernel), gradients (trace kernel) or several, normalised.
     labels : ndarray of shape (n, n_classes)
         1 present, -1 absent, 0 difficult.
     C : float

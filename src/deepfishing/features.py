@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -71,21 +72,31 @@ def parse_features(text: str | Iterable[str], layers: Mapping[int, str]) -> tupl
     >>> [f.name for f in parse_features("x7, dW8", {8: "fc"})]
     ['x7', 'dW8']
     """
-    names = text.split(",") if isinstance(text, str) else list(text)
-    names = [name.strip() for name in names if name.strip()]
-    if not names:
-        raise FeatureError("features must name at least one feature, got none; try --features all")
-    wanted: dict[str, Feature] = {}
-    for name in names:
-        if name == "all" and not table_features(layers):
+    features = [parse_feature(name, layers) for name in expand_names(text, layers)]
+    return tuple({feature.name: feature for feature in features}.values())
+
+
+def expand_names(text: str | Iterable[str], layers: Mapping[int, str]) -> list[str]:
+    """Cut a list at the commas outside parentheses, and put the paper's rows in place of `all`.
+
+    Examples
+    --------
+    >>> expand_names("x7, pow(dW8,0.5)", {8: "fc"})
+    ['x7', 'pow(dW8,0.5)']
+    """
+    listed = re.split(r",(?![^(]*\))", text) if isinstance(text, str) else list(text)
+    names: list[str] = []
+    for name in filter(None, map(str.strip, listed)):
+        rows = table_features(layers) if name == "all" else (name,)
+        if not rows:
             raise FeatureError(
                 "`all` needs a network with a classifier, got one without; name the features, "
                 "x:PATH or dW:PATH with a module's path"
             )
-        for one in table_features(layers) if name == "all" else (name,):
-            feature = parse_feature(one, layers)
-            wanted[feature.name] = feature
-    return tuple(wanted.values())
+        names += rows
+    if not names:
+        raise FeatureError("features must name at least one feature, got none; try --features all")
+    return names
 
 
 def parse_feature(name: str, layers: Mapping[int, str]) -> Feature:
@@ -119,12 +130,20 @@ def parse_feature(name: str, layers: Mapping[int, str]) -> Feature:
     return Feature(";".join(parts), parts, gradient=False)
 
 
-def needed_factors(features: Iterable[Feature]) -> tuple[str, ...]:
+class MadeOfFactors(Protocol):
+    """A feature, or a recipe of several."""
+
+    @property
+    def factors(self) -> tuple[str, ...]:
+        """The factors it needs."""
+
+
+def needed_factors(features: Iterable[MadeOfFactors]) -> tuple[str, ...]:
     """The factors that these features are made of, each once."""
     return tuple(dict.fromkeys(factor for feature in features for factor in feature.factors))
 
 
-def assemble(feature: Feature, arrays: dict[str, Array]) -> Array | RankOne:
+def assemble(feature: Feature, arrays: Mapping[str, Array]) -> Array | RankOne:
     """Make a normalised feature out of its factors' arrays."""
     values = [arrays[factor] for factor in feature.factors]
     if feature.gradient:

@@ -7,10 +7,59 @@ The trace kernel of two gradients is the product of a forward and a backward dot
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
 import numpy as np
 
 from deepfishing.errors import FeatureError
 from deepfishing.rank_one import Array, RankOne
+
+
+@dataclass(frozen=True, eq=False)
+class _Combination:
+    """Several features of the same images, each with its own kernel."""
+
+    parts: tuple[Comparable, ...]
+
+    def __len__(self) -> int:
+        return len(self.parts[0])
+
+    def __getitem__(self, index: Any) -> Self:
+        return type(self)(tuple(part[index] for part in self.parts))
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The number of images, then the shapes of the parts without it."""
+        return len(self), *(part.shape[1:] for part in self.parts)
+
+
+class KernelSum(_Combination):
+    """Compared with the mean of the kernels of its parts.
+
+    Examples
+    --------
+    >>> both = KernelSum((np.eye(2), np.ones((2, 1))))
+    >>> gram(both)
+    array([[1. , 0.5],
+           [0.5, 1. ]])
+    """
+
+
+class KernelProduct(_Combination):
+    """Compared with the product of the kernels of its parts.
+
+    Examples
+    --------
+    >>> both = KernelProduct((np.eye(2), 2 * np.eye(2)))
+    >>> gram(both)
+    array([[4., 0.],
+           [0., 4.]])
+    """
+
+
+Comparable = Array | RankOne | KernelSum | KernelProduct
 
 # A block of the Gram matrix holds at most this many numbers per operand (float32: 128 MB).
 BLOCK_VALUES = 32_000_000
@@ -62,15 +111,15 @@ def trace_kernel(a: RankOne, b: RankOne) -> Array:
     return K
 
 
-def gram(a: Array | RankOne, b: Array | RankOne | None = None) -> Array:
-    """Gram matrix of forward features (linear kernel) or gradients (trace kernel).
+def gram(a: Comparable, b: Comparable | None = None) -> Array:
+    """Gram matrix of forward features (linear kernel), gradients (trace kernel), or several.
 
     Computed block by block, so that beyond the result only two blocks are in memory. Without
     `b` the matrix is that of `a` with itself, and only half of it is computed.
 
     Parameters
     ----------
-    a, b : ndarray of shape (n, d), or RankOne
+    a, b : ndarray of shape (n, d), RankOne, KernelSum or KernelProduct
         Both of one kind. Half precision is computed in single precision.
 
     Returns
@@ -85,6 +134,10 @@ def gram(a: Array | RankOne, b: Array | RankOne | None = None) -> Array:
     """
     other = a if b is None else b
     _check_alike(a, other)
+    if isinstance(a, KernelSum | KernelProduct) and isinstance(other, KernelSum | KernelProduct):
+        return _combined(a, other if b is not None else None)
+    if isinstance(a, _Combination) or isinstance(other, _Combination):
+        raise FeatureError("a combination of kernels compares with its own kind only")
     K = np.empty((len(a), len(other)))
     step = _block_length(a)
     for top in range(0, len(a), step):
@@ -102,8 +155,21 @@ def gram(a: Array | RankOne, b: Array | RankOne | None = None) -> Array:
     return K
 
 
-def _check_alike(a: Array | RankOne, b: Array | RankOne) -> None:
-    if isinstance(a, RankOne) != isinstance(b, RankOne) or a.shape[1:] != b.shape[1:]:
+def _combined(a: KernelSum | KernelProduct, b: KernelSum | KernelProduct | None) -> Array:
+    """Mean or product of the parts' matrices, at most two of them in memory."""
+    others: Sequence[Comparable | None] = [None] * len(a.parts) if b is None else b.parts
+    K = gram(a.parts[0], others[0])
+    for part, other in zip(a.parts[1:], others[1:], strict=True):
+        if isinstance(a, KernelSum):
+            K += gram(part, other)
+        else:
+            K *= gram(part, other)
+    return K / len(a.parts) if isinstance(a, KernelSum) else K
+
+
+def _check_alike(a: Comparable, b: Comparable) -> None:
+    kinds = {type(side) if isinstance(side, RankOne | _Combination) else Array for side in (a, b)}
+    if len(kinds) > 1 or a.shape[1:] != b.shape[1:]:
         raise FeatureError(
             "both sides of a kernel must be of one kind and width, got "
             f"{type(a).__name__} of shape {a.shape} and {type(b).__name__} of shape {b.shape}"

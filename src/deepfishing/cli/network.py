@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from deepfishing.features import parse_features
 from deepfishing.networks.zoo import record
+from deepfishing.recipes import parse_recipes
 
 NetworkName = Annotated[
     str,
@@ -41,7 +41,7 @@ def check_names(network: str, features: str) -> None:
     """Tell a mistyped network or feature before torch is loaded and before any work."""
     if network.endswith(".caffemodel") or ":" in network:
         return  # only the network itself knows its layers
-    parse_features(features, record(network).layers)
+    parse_recipes(features, record(network).layers)
 
 
 def parse_label(label: str) -> str | int:

@@ -19,8 +19,8 @@ import numpy as np
 from deepfishing import __version__
 from deepfishing.classify import check_options, train_svm
 from deepfishing.errors import DatasetError, ImageError
-from deepfishing.experiments.results import Results, Row, row_key
-from deepfishing.features import Feature, assemble, needed_factors, parse_features
+from deepfishing.experiments.results import Results, Row, row_key, safe_name
+from deepfishing.features import needed_factors
 from deepfishing.gradients.extract import check_batch_size
 from deepfishing.gradients.objective import Label, check_label, check_tau
 from deepfishing.gradients.to_store import extract_to_store, store_settings
@@ -28,7 +28,8 @@ from deepfishing.images.dataset import Dataset, Split
 from deepfishing.images.submission import write_submission
 from deepfishing.metrics import evaluate
 from deepfishing.networks.network import Network
-from deepfishing.rank_one import Array, RankOne
+from deepfishing.rank_one import Array
+from deepfishing.recipes import Recipe, parse_recipes
 from deepfishing.store import Store
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
@@ -76,7 +77,7 @@ def reproduce(
     out : path
         Folder for `results.jsonl`, `scores/` and `features/`; what is there is used again.
     features : str or list of str
-        `all` for the rows of the paper's Table 1 that the network has.
+        Recipes (docs/recipes.md); `all` for the rows of the paper's Table 1 that the network has.
     protocol : Protocol
         Temperature, label, cost and so on.
     command : str
@@ -92,7 +93,7 @@ def reproduce(
     """
     protocol = protocol or Protocol()
     tell = progress or (lambda stage, done, total: None)
-    wanted = parse_features(features, network.layers)
+    wanted = parse_recipes(features, network.layers)
     results = Results(out)
     settings = store_settings(network, protocol.tau, protocol.label)
     store = Store(results.folder / "features" / row_key(**settings), settings)
@@ -133,7 +134,7 @@ def _features_on_disk(
     dataset: Dataset,
     network: Network,
     store: Store,
-    wanted: Iterable[Feature],
+    wanted: Iterable[Recipe],
     protocol: Protocol,
     tell: Progress,
 ) -> tuple[_Keys, Dataset, list[str]]:
@@ -176,17 +177,17 @@ def _readable(split: Split, keys: tuple[str | None, ...]) -> tuple[Split, list[s
 
 
 def _measure(
-    dataset: Dataset, store: Store, keys: _Keys, feature: Feature, protocol: Protocol
+    dataset: Dataset, store: Store, keys: _Keys, feature: Recipe, protocol: Protocol
 ) -> tuple[Row, Array]:
     start = time.perf_counter()
     if dataset.train.labels is None:
         raise DatasetError(
             f"split {dataset.train.name} of {dataset.name} must have labels to train"
         )
-    svm = train_svm(
-        _read(store, keys.train, feature), dataset.train.labels, protocol.C, protocol.difficult
-    )
-    scores = svm.decision_function(_read(store, keys.test, feature))
+    train = _read(store, keys.train, feature)
+    prepare = feature.fit(train)
+    svm = train_svm(prepare(train), dataset.train.labels, protocol.C, protocol.difficult)
+    scores = svm.decision_function(prepare(_read(store, keys.test, feature)))
     untrained = [name for name, ok in zip(dataset.classes, svm.trained, strict=True) if not ok]
     row: Row = {
         "dataset": dataset.name,
@@ -215,13 +216,13 @@ def _measure(
     return row, scores
 
 
-def _read(store: Store, keys: list[str], feature: Feature) -> Array | RankOne:
-    return assemble(feature, {factor: store.read(keys, factor) for factor in feature.factors})
+def _read(store: Store, keys: list[str], feature: Recipe) -> dict[str, Array]:
+    return {factor: store.read(keys, factor) for factor in feature.factors}
 
 
-def _submit(out: Path, dataset: Dataset, scores: Array, feature: Feature) -> str:
+def _submit(out: Path, dataset: Dataset, scores: Array, feature: Recipe) -> str:
     """Files for the evaluation server, since there are no labels to evaluate with."""
-    name = feature.name.replace(";", "_").replace(":", "_")
+    name = safe_name(feature.name)
     write_submission(out / "submission" / name, dataset, scores)
     return f"submission/{name}"
 

@@ -35,6 +35,17 @@ def row_key(**parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def safe_name(feature: str) -> str:
+    """A feature's name as part of a file name.
+
+    Examples
+    --------
+    >>> safe_name("pow(dW7,0.5)+x7;y8")
+    'pow_dW7_0.5_x7_y8'
+    """
+    return re.sub(r"[^A-Za-z0-9.@]+", "_", feature)[:80]
+
+
 class Results:
     """The rows of one output folder.
 
@@ -91,8 +102,7 @@ class Results:
 
     def scores_path(self, row: Row) -> Path:
         """Where the scores of a row are."""
-        safe = re.sub(r"[^A-Za-z0-9.@]+", "_", row["feature"])
-        return self.folder / "scores" / f"{safe}-{row['key']}.npz"
+        return self.folder / "scores" / f"{safe_name(row['feature'])}-{row['key']}.npz"
 
     def scores(self, row: Row) -> tuple[Array, Array, list[str]]:
         """Scores (m, C), labels (m, C) or empty, and the image ids behind a row."""

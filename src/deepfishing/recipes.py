@@ -1,0 +1,231 @@
+"""Recipes: features, and kernels made of them, in one small language.
+
+Comes in: text such as `dW7`, `pow(dW7,0.5)+pow(x7,0.5)` or `whiten(dW7,0.1)*x7`. Goes out: a
+`Recipe`, which is fitted on the training images and then turns factors into something that `gram`
+compares.
+
+    recipe  = term { "+" term }       the mean of kernels
+    term    = part { "*" part }       the product of kernels
+    part    = feature | "pow(" part "," exponent ")" | "whiten(" part ["," shrinkage] ")"
+            | "(" recipe ")"
+
+`pow` raises both factors of a gradient to a signed power, sign(v) |v|^p, and normalises again.
+`whiten` divides both factors by the Cholesky root of their second moments on the training images:
+the Fisher kernel with the information matrix factored as A (x) G, docs/recipes.md. The shrinkage is
+Ledoit and Wolf's unless one is given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from deepfishing.errors import FeatureError
+from deepfishing.features import Feature, assemble, expand_names, needed_factors, parse_feature
+from deepfishing.kernels import Comparable, KernelProduct, KernelSum
+from deepfishing.rank_one import Array, RankOne, l2_normalize
+from deepfishing.whitening import Whitening
+
+Arrays = Mapping[str, Array]
+Fitted = Callable[[Arrays], Comparable]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A parsed recipe: its name in one spelling, the factors it needs, and how to fit it.
+
+    Examples
+    --------
+    >>> recipe = parse_recipe("pow( dW7 , .5 ) + x7", {7: "fc7", 8: "fc8"})
+    >>> recipe.name, recipe.factors
+    ('pow(dW7,0.5)+x7', ('x6', 'delta7', 'x7'))
+    """
+
+    name: str
+    factors: tuple[str, ...]
+    fit: Callable[[Arrays], Fitted]
+    is_plain: bool = False  # one feature or a transform of it, not a combination of kernels
+
+
+def parse_recipes(text: str | Iterable[str], layers: Mapping[int, str]) -> tuple[Recipe, ...]:
+    """Read a comma-separated list of recipes; `all` stands for the rows of the paper's Table 1.
+
+    Examples
+    --------
+    >>> [r.name for r in parse_recipes("x7, pow(dW8,0.5)", {8: "fc"})]
+    ['x7', 'pow(dW8,0.5)']
+    """
+    recipes = [parse_recipe(name, layers) for name in expand_names(text, layers)]
+    return tuple({recipe.name: recipe for recipe in recipes}.values())
+
+
+def parse_recipe(text: str, layers: Mapping[int, str]) -> Recipe:
+    """Read one recipe against a network's layers, k -> module path.
+
+    Examples
+    --------
+    >>> parse_recipe("pow(dW8", {8: "fc"})
+    Traceback (most recent call last):
+    deepfishing.errors.FeatureError: recipe 'pow(dW8' must have ',' at character 8, got its end
+    """
+    parser = _Parser(text, layers)
+    recipe = parser.sum()
+    parser.expect("")
+    return recipe
+
+
+class _Parser:
+    """Recursive descent over the tokens of one recipe."""
+
+    def __init__(self, text: str, layers: Mapping[int, str]) -> None:
+        self.text, self.layers = text, layers
+        self.tokens = [
+            (match.group(), match.start()) for match in re.finditer(r"[+*(),]|[^+*(),\s]+", text)
+        ] + [("", len(text))]
+        self.at = 0
+        self.depth = 0
+
+    def peek(self) -> str:
+        return self.tokens[self.at][0]
+
+    def take(self) -> str:
+        token = self.peek()
+        self.at += 1
+        return token
+
+    def expect(self, token: str) -> None:
+        if self.peek() != token:
+            raise self.error(f"{token!r}" if token else "its end")
+        self.at += 1
+
+    def error(self, expected: str) -> FeatureError:
+        token, start = self.tokens[self.at]
+        got = repr(token) if token else "its end"
+        return FeatureError(
+            f"recipe {self.text!r} must have {expected} at character {start + 1}, got {got}"
+        )
+
+    def sum(self) -> Recipe:
+        self.depth += 1
+        if self.depth > 20:
+            raise FeatureError(f"recipe {self.text[:40]!r} must not nest deeper than 20")
+        parts = [self.product()]
+        while self.peek() == "+":
+            self.take()
+            parts.append(self.product())
+        self.depth -= 1
+        return _combine(parts, "+", KernelSum)
+
+    def product(self) -> Recipe:
+        parts = [self.part()]
+        while self.peek() == "*":
+            self.take()
+            parts.append(self.part())
+        return _combine(parts, "*", KernelProduct)
+
+    def part(self) -> Recipe:
+        word = self.peek()
+        if word == "(":
+            self.take()
+            inner = self.sum()
+            self.expect(")")
+            if inner.is_plain:
+                return inner
+            return Recipe(f"({inner.name})", inner.factors, inner.fit)
+        if word in ("", "+", "*", ")", ","):
+            raise self.error("a feature, pow(...), whiten(...) or a parenthesis")
+        self.take()
+        if word in ("pow", "whiten") and self.peek() == "(":
+            return self.function(word)
+        return _leaf(parse_feature(word, self.layers))
+
+    def function(self, name: str) -> Recipe:
+        self.expect("(")
+        inner = self.sum()
+        if not inner.is_plain:
+            raise FeatureError(
+                f"{name} must take one feature, got {inner.name!r}; transform its parts instead"
+            )
+        number = None
+        if name == "pow":
+            self.expect(",")
+            number = self.number("an exponent above 0 and up to 4", 0.0, 4.0)
+        elif self.peek() == ",":
+            self.take()
+            number = self.number("a shrinkage above 0 and up to 1", 0.0, 1.0)
+        self.expect(")")
+        return _power(inner, number) if name == "pow" and number else _whiten(inner, number)
+
+    def number(self, what: str, low: float, high: float) -> float:
+        try:
+            value = float(self.peek())
+        except ValueError:
+            raise self.error(what) from None
+        if not low < value <= high:
+            raise self.error(what)
+        self.take()
+        return value
+
+
+def _leaf(feature: Feature) -> Recipe:
+    return Recipe(
+        feature.name,
+        feature.factors,
+        lambda train: lambda arrays: assemble(feature, arrays),
+        is_plain=True,
+    )
+
+
+def _power(inner: Recipe, exponent: float) -> Recipe:
+    def raised(values: Array) -> Array:
+        out: Array = np.sign(values) * np.abs(values) ** exponent
+        return out
+
+    def fit(train: Arrays) -> Fitted:
+        fitted = inner.fit(train)
+        return lambda arrays: _each_factor(raised, fitted(arrays))
+
+    return Recipe(f"pow({inner.name},{exponent:g})", inner.factors, fit, is_plain=True)
+
+
+def _whiten(inner: Recipe, shrinkage: float | None) -> Recipe:
+    def fit(train: Arrays) -> Fitted:
+        fitted = inner.fit(train)
+        seen = fitted(train)
+        factors = [seen.x, seen.delta] if isinstance(seen, RankOne) else [seen]
+        roots = [Whitening.fit(values, shrinkage) for values in factors]  # type: ignore[arg-type]
+
+        def transform(arrays: Arrays) -> Comparable:
+            value = fitted(arrays)
+            if isinstance(value, RankOne):
+                return RankOne(roots[0](value.x), roots[1](value.delta)).normalize()
+            return l2_normalize(roots[0](value))  # type: ignore[arg-type]
+
+        return transform
+
+    number = "" if shrinkage is None else f",{shrinkage:g}"
+    return Recipe(f"whiten({inner.name}{number})", inner.factors, fit, is_plain=True)
+
+
+def _each_factor(change: Callable[[Array], Array], value: Comparable) -> Comparable:
+    if isinstance(value, RankOne):
+        return RankOne(change(value.x), change(value.delta)).normalize()
+    return l2_normalize(change(value))  # type: ignore[arg-type]
+
+
+def _combine(
+    parts: list[Recipe],
+    sign: str,
+    make: type[KernelSum] | type[KernelProduct],
+) -> Recipe:
+    if len(parts) == 1:
+        return parts[0]
+
+    def fit(train: Arrays) -> Fitted:
+        fitted = [part.fit(train) for part in parts]
+        return lambda arrays: make(tuple(f(arrays) for f in fitted))
+
+    return Recipe(sign.join(part.name for part in parts), needed_factors(parts), fit)

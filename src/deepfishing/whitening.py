@@ -1,0 +1,56 @@
+"""Whitening: features measured in units of their own spread on the training images.
+
+Comes in: rows v (n, d) of training images. Goes out: a linear map v -> L^-1 v with
+L L^T = (1 - s) A + s tr(A)/d I, where A is the second moment of the rows and s the shrinkage.
+For both factors of a gradient this gives K = (x^T A^-1 x')(delta^T G^-1 delta'), the Fisher kernel
+(eqn:fk) with its information matrix approximated by a Kronecker product, and it stays rank-1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import cholesky, solve_triangular
+from sklearn.covariance import ledoit_wolf_shrinkage
+
+from deepfishing.errors import OptionError
+from deepfishing.rank_one import Array
+
+
+@dataclass(frozen=True, eq=False)
+class Whitening:
+    """The map v -> L^-1 v.
+
+    Examples
+    --------
+    >>> rows = np.random.default_rng(0).normal(size=(5000, 2)) * [10.0, 0.1]
+    >>> white = Whitening.fit(rows, shrinkage=1e-9)(rows)
+    >>> np.cov(white.T).round(1) + 0.0
+    array([[1., 0.],
+           [0., 1.]])
+    """
+
+    root: Array  # L, lower triangular (d, d)
+    shrinkage: float
+
+    @classmethod
+    def fit(cls, rows: Array, shrinkage: float | None = None) -> Whitening:
+        """Second moments of rows (n, d) or (n, P, d), shrunk by a given value or Ledoit-Wolf's."""
+        flat = np.asarray(rows, dtype=np.float64).reshape(-1, rows.shape[-1])
+        if shrinkage is None:
+            shrinkage = float(ledoit_wolf_shrinkage(flat, assume_centered=True))
+        if not 0 <= shrinkage <= 1:
+            raise OptionError(f"shrinkage must be between 0 and 1, got {shrinkage!r}")
+        A = flat.T @ flat / len(flat)
+        level = np.trace(A) / len(A)
+        A *= 1 - shrinkage
+        # a floor for directions without any spread, far below what counts
+        A[np.diag_indices_from(A)] += max(shrinkage, 1e-10) * level + 1e-30
+        return cls(cholesky(A, lower=True, overwrite_a=True).astype(rows.dtype), shrinkage)
+
+    def __call__(self, rows: Array) -> Array:
+        """Whiten rows (n, d) or (n, P, d)."""
+        flat = rows.reshape(-1, rows.shape[-1])
+        white: Array = solve_triangular(self.root, flat.T, lower=True, check_finite=False).T
+        return np.ascontiguousarray(white).reshape(rows.shape)

@@ -1,0 +1,145 @@
+import numpy as np
+import pytest
+
+from deepfishing.errors import FeatureError
+from deepfishing.kernels import gram
+from deepfishing.rank_one import RankOne
+from deepfishing.recipes import parse_recipe, parse_recipes
+from deepfishing.whitening import Whitening
+
+LAYERS = {6: "fc6", 7: "fc7", 8: "fc8"}
+
+
+@pytest.fixture
+def arrays(rng):
+    widths = {"x5": 9, "x6": 8, "x7": 7, "delta6": 8, "delta7": 7}
+    return {name: rng.normal(size=(12, d)) * 3 for name, d in widths.items()}
+
+
+def kernel(text, arrays):
+    return gram(parse_recipe(text, LAYERS).fit(arrays)(arrays))
+
+
+def unit(rows):
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def dots(rows):
+    return unit(rows) @ unit(rows).T
+
+
+def root(rows):
+    return np.sign(rows) * np.sqrt(np.abs(rows))
+
+
+def test_a_feature_alone_is_itself(arrays):
+    np.testing.assert_allclose(kernel("x7", arrays), dots(arrays["x7"]))
+    expected = dots(arrays["x6"]) * dots(arrays["delta7"])
+    np.testing.assert_allclose(kernel("dW7", arrays), expected)
+
+
+def test_pow_is_the_signed_power_of_both_factors(arrays):
+    expected = dots(root(arrays["x6"])) * dots(root(arrays["delta7"]))
+    np.testing.assert_allclose(kernel("pow(dW7,0.5)", arrays), expected, rtol=1e-10)
+    np.testing.assert_allclose(kernel("pow(x5,0.5)", arrays), dots(root(arrays["x5"])))
+    np.testing.assert_allclose(kernel("pow(x5;x6,1)", arrays), kernel("x5;x6", arrays))
+
+
+def test_sums_are_means_of_kernels_and_products_are_products(arrays):
+    a, b, c = kernel("dW7", arrays), kernel("x7", arrays), kernel("x5", arrays)
+    np.testing.assert_allclose(kernel("dW7+x7+x5", arrays), (a + b + c) / 3)
+    np.testing.assert_allclose(kernel("dW7*x7+x5", arrays), (a * b + c) / 2)
+    np.testing.assert_allclose(kernel("dW7*(x7+x5)", arrays), a * (b + c) / 2)
+    np.testing.assert_allclose(kernel("x6;x7", arrays), kernel("x6+x7", arrays))
+
+
+@pytest.mark.parametrize("shrinkage", [0.3, None])
+def test_whiten_is_the_kronecker_factored_fisher_kernel(arrays, shrinkage):
+    text = "whiten(dW7)" if shrinkage is None else f"whiten(dW7,{shrinkage})"
+    x, delta = unit(arrays["x6"]), unit(arrays["delta7"])
+    K = 1.0
+    for rows in (x, delta):
+        s = Whitening.fit(rows).shrinkage if shrinkage is None else shrinkage
+        A = rows.T @ rows / len(rows)
+        A = (1 - s) * A + s * np.trace(A) / len(A) * np.eye(len(A))
+        K = K * (rows @ np.linalg.inv(A) @ rows.T)
+    expected = K / np.sqrt(np.outer(np.diag(K), np.diag(K)))
+    np.testing.assert_allclose(kernel(text, arrays), expected, rtol=1e-8)
+
+
+def test_the_whitened_gradient_is_the_fisher_kernel_of_the_dense_one(arrays):
+    # vec(g)^T (A (x) G)^-1 vec(g') with the full d D x d D information matrix
+    g = RankOne(unit(arrays["x6"]), unit(arrays["delta7"]))
+
+    def moment(rows):
+        A = rows.T @ rows / len(rows)
+        return 0.5 * A + 0.5 * np.trace(A) / len(A) * np.eye(len(A))
+
+    F = np.kron(moment(g.x), moment(g.delta))
+    vec = g.dense().reshape(12, -1)
+    K = vec @ np.linalg.solve(F, vec.T)
+    expected = K / np.sqrt(np.outer(np.diag(K), np.diag(K)))
+    np.testing.assert_allclose(kernel("whiten(dW7,0.5)", arrays), expected, rtol=1e-8)
+
+
+def test_statistics_come_from_the_training_images_only(arrays, rng):
+    fitted = parse_recipe("whiten(x7,0.1)", LAYERS).fit(arrays)
+    other = {name: rng.normal(size=(5, v.shape[1])) for name, v in arrays.items()}
+    alone = np.concatenate([fitted({n: v[i : i + 1] for n, v in other.items()}) for i in range(5)])
+    np.testing.assert_allclose(fitted(other), alone)
+
+
+def test_a_combination_can_be_sliced_and_compared_with_others(arrays, rng):
+    fitted = parse_recipe("dW7*x7+pow(x5,0.5)", LAYERS).fit(arrays)
+    whole = fitted(arrays)
+    np.testing.assert_allclose(gram(whole[3:7], whole), gram(whole)[3:7])
+    with pytest.raises(FeatureError, match="one kind and width"):
+        gram(whole, arrays["x5"])
+
+
+def test_names_have_one_spelling():
+    for text, name in [
+        (" pow( dW7 , .50 )+x7 ", "pow(dW7,0.5)+x7"),
+        ("((x7))", "x7"),
+        ("dW7*(x7 + x5)", "dW7*(x7+x5)"),
+        ("whiten(pow(dW:fc7,0.5),0.10)", "whiten(pow(dW7,0.5),0.1)"),
+    ]:
+        recipe = parse_recipe(text, LAYERS)
+        assert recipe.name == name
+        assert parse_recipe(name, LAYERS).name == name
+
+
+def test_lists_are_cut_outside_parentheses_and_all_is_expanded():
+    names = [r.name for r in parse_recipes("pow(dW7,0.5)+x7, whiten(x7), all", LAYERS)]
+    assert names[:2] == ["pow(dW7,0.5)+x7", "whiten(x7)"]
+    assert len(names) == 13
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("pow(dW7)", "must have ',' at character 8, got ')'"),
+        ("pow(dW7,x7)", "an exponent"),
+        ("pow(dW7,0)", "an exponent above 0"),
+        ("pow(dW7,9)", "up to 4"),
+        ("pow(dW7,nan)", "an exponent"),
+        ("whiten(dW7,2)", "a shrinkage"),
+        ("dW7+", "a feature, pow(...), whiten(...) or a parenthesis at character 5, got its end"),
+        ("dW7 x7", "must have its end at character 5, got 'x7'"),
+        ("(dW7", "must have ')'"),
+        ("pow(dW7+x7,0.5)", "pow must take one feature, got 'dW7+x7'"),
+        ("power(dW7,0.5)", "feature must be one of"),
+        ("dw7+x7", "did you mean dW7"),
+        ("(" * 50 + "x7" + ")" * 50, "nest deeper"),
+    ],
+)
+def test_what_cannot_be_read_is_told_in_one_line(text, words):
+    with pytest.raises(FeatureError) as error:
+        parse_recipe(text, LAYERS)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_whitening_without_spread_stays_finite():
+    rows = np.zeros((4, 3))
+    assert np.isfinite(Whitening.fit(rows, 0.1)(rows)).all()
