@@ -143,3 +143,9 @@ def test_what_cannot_be_read_is_told_in_one_line(text, words):
 def test_whitening_without_spread_stays_finite():
     rows = np.zeros((4, 3))
     assert np.isfinite(Whitening.fit(rows, 0.1)(rows)).all()
+
+
+def test_whitening_of_the_same_row_again_and_again_stays_finite():
+    for seed in range(30):
+        rows = np.repeat(np.random.default_rng(seed).normal(size=(1, 4)), 5, axis=0)
+        assert np.isfinite(Whitening.fit(rows)(rows)).all()

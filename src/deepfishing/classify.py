@@ -1,20 +1,28 @@
 """Stage 5, classification: one-vs-rest support vector machines on one shared Gram matrix.
 
 Comes in: features of the training images and their labels (1, -1, 0 = difficult).
-Goes out: a decision score per image and class. As in the paper: scikit-learn, C = 1.
+Goes out: a decision score per image and class, and on request a probability. As in the paper:
+scikit-learn, C = 1. The cost may be chosen by cross-validation instead; the Gram matrix is computed
+once for all classes, costs and folds, and the machines are trained on all cores.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from joblib import Parallel, delayed
+from scipy.optimize import minimize
+from scipy.special import expit
+from sklearn import config_context
+from sklearn.model_selection import StratifiedKFold
 from sklearn.svm import SVC
 
-from deepfishing.errors import FeatureError, OptionError
+from deepfishing.errors import FeatureError, OptionError, did_you_mean
 from deepfishing.kernels import Comparable, gram
+from deepfishing.metrics import average_precision
 from deepfishing.rank_one import Array
 
 DIFFICULT = ("negative", "ignore")
@@ -22,19 +30,54 @@ DIFFICULT = ("negative", "ignore")
 # Test images are scored this many at a time, so that their Gram matrix is never whole.
 SCORE_BLOCK = 1024
 
+# The cost of a class that has too few examples to be cross-validated: the paper's. Every search
+# has it among its costs.
+DEFAULT_COST = 1.0
+
+
+@dataclass(frozen=True)
+class CostSearch:
+    """Costs to try, in so many folds; the one with the best mean AP is taken.
+
+    `shared` takes one cost for all classes instead of one each; `positive_weight` multiplies the
+    cost of positive examples unless a class weight is asked for.
+    """
+
+    costs: tuple[float, ...]
+    folds: int = 3
+    shared: bool = False
+    positive_weight: float | None = None
+
+
+_COSTS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+
+# `vissl` has the costs, the folds, the AP (scikit-learn's) and the weight of the benchmark for
+# VOC 2007 of the library VISSL; the loss is libsvm's hinge, there it is LIBLINEAR's squared hinge.
+SEARCHES = {
+    "cv": CostSearch(_COSTS),
+    "cv-shared": CostSearch(_COSTS, shared=True),
+    "vissl": CostSearch((0.01, 0.1, 1, 2, 5, 10, 15, 20, 50, 100, 1000), positive_weight=2.0),
+}
+
 
 @dataclass(frozen=True, eq=False)
 class KernelSVM:
     """One-vs-rest machines: f(image) = sum_i dual[i, class] K(image, i) + bias[class].
 
     `trained` (C,) is false for a class whose labels allowed no machine; its column of `dual`
-    (n, C) is zero.
+    (n, C) is zero. `cost` (C,) is the cost of each machine, `ap` (C,) its mean AP over the folds
+    (scikit-learn's, in percent): NaN without cross-validation, and for a class with too few
+    examples. `calibration` (2, C) holds slope and offset of the probability,
+    sigma(slope f + offset); None if it was not asked for.
     """
 
     features: Comparable
     dual: Array
     bias: Array
     trained: Array
+    cost: Array
+    ap: Array
+    calibration: Array | None = None
 
     def decision_function(self, features: Comparable) -> Array:
         """Scores (m, C); a class without a machine scores 0 for every image."""
@@ -44,13 +87,31 @@ class KernelSVM:
             scores[rows] = gram(features[rows], self.features) @ self.dual + self.bias
         return scores
 
+    def probabilities(self, features: Comparable) -> Array:
+        """Probabilities (m, C) that a class is present, each class on its own."""
+        return self.calibrate(self.decision_function(features))
+
+    def calibrate(self, scores: Array) -> Array:
+        """Probabilities of scores (m, C); monotone in each class."""
+        if self.calibration is None:
+            raise OptionError(
+                "probabilities must be asked for in training, got machines without; "
+                "call train_svm(..., calibrated=True)"
+            )
+        slope, offset = self.calibration
+        probabilities: Array = expit(slope * scores + offset)
+        return probabilities
+
 
 def train_svm(
     features: Comparable,
     labels: Array,
-    C: float = 1.0,
+    C: float | str = 1.0,
     difficult: str = "negative",
     jobs: int | None = None,
+    class_weight: str | float | None = None,
+    calibrated: bool = False,
+    seed: int = 0,
 ) -> KernelSVM:
     """Train one machine per class on one Gram matrix, the classes in parallel.
 
@@ -60,12 +121,19 @@ def train_svm(
         Forward features (linear kernel), gradients (trace kernel) or several, normalised.
     labels : ndarray of shape (n, n_classes)
         1 present, -1 absent, 0 difficult.
-    C : float
-        Cost of the machines; the paper's is 1.
+    C : float, "cv", "cv-shared" or "vissl"
+        Cost of the machines; the paper's is 1. The words choose it by cross-validation, see
+        `SEARCHES`: per class, one for all, or as in VISSL's benchmark.
     difficult : "negative" or "ignore"
         Difficult examples are negatives, as in the devkit's example, or left out.
     jobs : int, optional
         Threads; all cores by default.
+    class_weight : None, "balanced" or float
+        Factor on the cost of positives; balanced gives both sides the same total.
+    calibrated : bool
+        Also fit probabilities: Platt's sigmoid on cross-validated scores.
+    seed : int
+        Of the folds, which are stratified per class.
 
     Returns
     -------
@@ -75,12 +143,14 @@ def train_svm(
     Examples
     --------
     >>> x = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
-    >>> svm = train_svm(x, np.array([[1], [1], [-1], [-1]]))
+    >>> svm = train_svm(x, np.array([[1], [1], [-1], [-1]]), calibrated=True)
     >>> (svm.decision_function(x) > 0).ravel().tolist()
+    [True, True, False, False]
+    >>> (svm.probabilities(x) > 0.5).ravel().tolist()
     [True, True, False, False]
     """
     labels = np.asarray(labels)
-    check_options(C, difficult)
+    check_options(C, difficult, class_weight)
     if labels.ndim != 2 or len(labels) != len(features):
         raise FeatureError(
             f"labels must be ({len(features)}, n_classes) for {len(features)} images, "
@@ -89,34 +159,217 @@ def train_svm(
     K = gram(features)
     if not np.isfinite(K).all():
         raise FeatureError("features must be finite, got NaN or infinity in the Gram matrix")
+    search = SEARCHES[C] if isinstance(C, str) else CostSearch((float(C),))
+    weight = search.positive_weight if class_weight is None else class_weight
+    tasks = [_Task.of(column, difficult, search.folds) for column in labels.T]
     # libsvm releases the interpreter lock, so threads share the one matrix without a copy
-    fits = Parallel(n_jobs=jobs or os.cpu_count() or 1, backend="threading")(
-        delayed(_train_one)(K, column, C, difficult) for column in labels.T
+    pool = Parallel(n_jobs=jobs or os.cpu_count() or 1, backend="threading")
+    folds: list[list[_Fold]] = [[] for _ in tasks]
+    if len(search.costs) > 1 or calibrated:
+        folds = _cross_validate(pool, K, tasks, search.costs, weight, seed)
+    ap = _validated_ap(tasks, folds, search.costs)
+    chosen = _choose(ap, search)
+    fits = pool(
+        delayed(_train_one)(K, task, search.costs[best], weight)
+        for task, best in zip(tasks, chosen, strict=True)
     )
-    return KernelSVM(
+    svm = KernelSVM(
         features=features,
-        dual=np.stack([dual for dual, _, _ in fits], axis=1),
-        bias=np.array([bias for _, bias, _ in fits]),
-        trained=np.array([trained for _, _, trained in fits]),
+        dual=np.stack([dual for dual, _ in fits], axis=1),
+        bias=np.array([bias for _, bias in fits]),
+        trained=np.array([task.fewest > 0 for task in tasks]),
+        cost=np.array(search.costs)[chosen],
+        ap=ap[np.arange(len(tasks)), chosen],
     )
+    if not calibrated:
+        return svm
+    scores = K @ svm.dual + svm.bias
+    columns = [
+        _calibration(task, fold, best, own[task.kept])
+        for task, fold, best, own in zip(tasks, folds, chosen, scores.T, strict=True)
+    ]
+    return replace(svm, calibration=np.array(columns).T)
 
 
-def check_options(C: float, difficult: str) -> None:
-    """Refuse a cost that is not positive, and an unknown treatment of difficult examples."""
-    if not C > 0 or not np.isfinite(C):
+def check_options(C: float | str, difficult: str, class_weight: str | float | None = None) -> None:
+    """Refuse a cost or a weight that is not positive, and unknown words."""
+    if isinstance(C, str) and C not in SEARCHES:
+        raise OptionError(
+            f"C must be a positive number or one of {', '.join(SEARCHES)}, got {C!r}"
+            f"{did_you_mean(C, SEARCHES)}"
+        )
+    if not isinstance(C, str) and not 0 < C < np.inf:
         raise OptionError(f"C must be a positive number, got {C!r}")
     if difficult not in DIFFICULT:
         raise OptionError(f"difficult must be one of {', '.join(DIFFICULT)}, got {difficult!r}")
+    if class_weight not in (None, "balanced") and (
+        isinstance(class_weight, str) or not 0 < class_weight < np.inf
+    ):
+        raise OptionError(
+            f"class_weight must be None, 'balanced' or a positive number, got {class_weight!r}"
+        )
 
 
-def _train_one(K: Array, column: Array, C: float, difficult: str) -> tuple[Array, float, bool]:
-    """Dual coefficients over all n images, the bias, and whether there was a machine to train."""
-    kept = np.flatnonzero(column != 0) if difficult == "ignore" else np.arange(len(column))
-    target = np.where(column[kept] == 1, 1, -1)
-    dual = np.zeros(len(column))
-    if len(np.unique(target)) < 2:
-        return dual, 0.0, False
-    matrix = K if len(kept) == len(K) else K[np.ix_(kept, kept)]
-    svm = SVC(C=C, kernel="precomputed", cache_size=500).fit(matrix, target)
-    dual[kept[svm.support_]] = svm.dual_coef_[0]
-    return dual, float(svm.intercept_[0]), True
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """One class: the images that count for it, their targets (1, -1) and in how many folds."""
+
+    kept: Array
+    target: Array
+    fewest: int  # examples on the smaller side
+    folds: int
+
+    @classmethod
+    def of(cls, column: Array, difficult: str, folds: int) -> _Task:
+        kept = np.flatnonzero(column != 0) if difficult == "ignore" else np.arange(len(column))
+        target = np.where(column[kept] == 1, 1, -1)
+        positives = int(np.count_nonzero(target == 1))
+        fewest = min(positives, len(target) - positives)
+        return cls(kept, target, fewest, min(folds, fewest))
+
+
+@dataclass(frozen=True, eq=False)
+class _Fold:
+    """Positions in a task's `kept` that were held out, and their scores at every cost."""
+
+    held: Array
+    scores: Array  # (n_costs, n_held)
+
+
+def _cross_validate(
+    pool: Parallel,
+    K: Array,
+    tasks: Sequence[_Task],
+    costs: Sequence[float],
+    weight: str | float | None,
+    seed: int,
+) -> list[list[_Fold]]:
+    """The folds of every class, all of them in parallel; none where a side has one example."""
+    parts = [
+        (number, train, held)
+        for number, task in enumerate(tasks)
+        if task.folds > 1
+        for train, held in StratifiedKFold(task.folds, shuffle=True, random_state=seed).split(
+            task.target, task.target
+        )
+    ]
+    done = pool(delayed(_fold)(K, tasks[n], train, held, costs, weight) for n, train, held in parts)
+    folds: list[list[_Fold]] = [[] for _ in tasks]
+    for (number, _, _), fold in zip(parts, done, strict=True):
+        folds[number].append(fold)
+    return folds
+
+
+def _fold(
+    K: Array,
+    task: _Task,
+    train: Array,
+    held: Array,
+    costs: Sequence[float],
+    weight: str | float | None,
+) -> _Fold:
+    inside = K[np.ix_(task.kept[train], task.kept[train])]
+    fits = [_fit(inside, task.target[train], cost, weight) for cost in costs]
+    across = K[np.ix_(task.kept[held], task.kept[train])]
+    return _Fold(held, np.array([across @ dual + bias for dual, bias in fits]))
+
+
+def _validated_ap(
+    tasks: Sequence[_Task], folds: Sequence[Sequence[_Fold]], costs: Sequence[float]
+) -> Array:
+    """Mean AP over the folds (C, n_costs); NaN for a class that has none."""
+    ap = np.full((len(tasks), len(costs)), np.nan)
+    for row, task, own in zip(ap, tasks, folds, strict=True):
+        if own:
+            row[:] = np.mean(
+                [
+                    [average_precision(task.target[f.held], s, "sklearn") for s in f.scores]
+                    for f in own
+                ],
+                axis=0,
+            )
+    return ap
+
+
+def _choose(ap: Array, search: CostSearch) -> Array:
+    """Which cost each class gets: the one with the best AP, the lowest of equals."""
+    known = ~np.isnan(ap[:, 0])
+    if len(search.costs) == 1:
+        return np.zeros(len(ap), dtype=int)
+    chosen = np.full(len(ap), search.costs.index(DEFAULT_COST))
+    if search.shared and known.any():
+        chosen[:] = ap[known].mean(axis=0).argmax()
+    else:
+        chosen[known] = ap[known].argmax(axis=1)
+    return chosen
+
+
+def _train_one(
+    K: Array, task: _Task, cost: float, weight: str | float | None
+) -> tuple[Array, float]:
+    """Dual coefficients over all n images and the bias; zero where there is no machine."""
+    dual = np.zeros(len(K))
+    if not task.fewest:
+        return dual, 0.0
+    whole = len(task.kept) == len(K)
+    matrix = K if whole else K[np.ix_(task.kept, task.kept)]
+    dual[task.kept], bias = _fit(matrix, task.target, cost, weight)
+    return dual, bias
+
+
+def _fit(K: Array, target: Array, cost: float, weight: str | float | None) -> tuple[Array, float]:
+    classes = {1: weight, -1: 1.0} if isinstance(weight, float | int) else weight
+    # K was looked at once; scikit-learn would look at all of it again for every machine
+    with config_context(assume_finite=True):
+        svm = SVC(C=cost, kernel="precomputed", cache_size=500, class_weight=classes)
+        svm.fit(K, target)
+    dual = np.zeros(len(K))
+    dual[svm.support_] = svm.dual_coef_[0]
+    return dual, float(svm.intercept_[0])
+
+
+def _calibration(task: _Task, folds: Sequence[_Fold], best: int, own: Array) -> tuple[float, float]:
+    """Slope and offset of one class, from scores that its machines gave to images held out.
+
+    A class without folds has only the scores of its own training images; without a machine, only
+    its frequency.
+    """
+    positives = np.count_nonzero(task.target == 1)
+    if not task.fewest:
+        return 0.0, float(np.log((positives + 1) / (len(task.target) - positives + 1)))
+    scores = own.copy()
+    for fold in folds:
+        scores[fold.held] = fold.scores[best]
+    return platt(scores, task.target)
+
+
+def platt(scores: Array, target: Array) -> tuple[float, float]:
+    """Slope and offset of the sigmoid that turns scores (n,) into probabilities of target 1.
+
+    Maximum likelihood with Platt's smoothed targets, (p + 1) / (p + 2) for p positives and
+    1 / (q + 2) for q negatives; the slope is never negative, so the order of the scores stays.
+
+    Examples
+    --------
+    >>> slope, offset = platt(np.array([-2.0, -1.0, 1.0, 2.0]), np.array([-1, -1, 1, 1]))
+    >>> slope > 0, abs(offset) < 1e-6
+    (True, True)
+    """
+    positive = target == 1
+    p, q = np.count_nonzero(positive), np.count_nonzero(~positive)
+    wanted = np.where(positive, (p + 1) / (p + 2), 1 / (q + 2))
+    centre, spread = scores.mean(), scores.std() or 1.0
+    f = (scores - centre) / spread  # of unit size, so that one tolerance suits all
+
+    def loss(parameters: Array) -> tuple[float, Array]:
+        z = parameters[0] * f + parameters[1]
+        error = expit(z) - wanted
+        value = (np.logaddexp(0, z) - wanted * z).mean()
+        return float(value), np.array([(error * f).mean(), error.mean()])
+
+    start = np.array([0.0, np.log((p + 1) / (q + 1))])
+    bounds = [(0.0, None), (None, None)]
+    options = {"ftol": 1e-14, "gtol": 1e-9, "maxiter": 1000}
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    slope = found.x[0] / spread
+    return float(slope), float(found.x[1] - slope * centre)

@@ -1,15 +1,308 @@
 """Stage 4, projections: gradients as plain vectors.
 
-Comes in: factors x (d) and delta (D), over any number of positions. Goes out: vectors whose dot
-product approximates the trace kernel. The two-sided projection of a gradient G is R G S^T with
-random R (m1, d) and S (m2, D). It never builds G: R G S^T = sum_p (R x_p)(S delta_p)^T.
+Comes in: factors x (d) and delta (D), over any number of positions. Goes out: vectors of m numbers
+whose dot product approximates the trace kernel (eq:tr), for linear machines and vector indexes.
+
+- `TwoSided`: R G S^T = sum_p (R x_p)(S delta_p)^T with R (m1, d) and S (m2, D);
+- `Product`: sum_p (R x_p) o (S delta_p) with R (m, d) and S (m, D), entry by entry;
+- `TensorSketch`: the circular convolution of count sketches of x and delta, through the FFT;
+- `Principal`: the m largest entries of G in the principal axes of x and of delta;
+- `Nystroem`: the exact kernel to m landmark images, times K_mm^(-1/2).
+
+None builds the gradient G. A projection is a value made of arrays: `project.state()` is what to
+save, and `restore(state)` makes the same projection of it, whatever the version of the generator
+that drew it. docs/projections.md says which one to take.
 """
 
 from __future__ import annotations
 
-import numpy as np
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
+import numpy as np
+from scipy import fft
+
+from deepfishing.errors import FeatureError, OptionError, did_you_mean
+from deepfishing.kernels import gram
 from deepfishing.rank_one import Array, RankOne
+
+# Images are projected so many at a time that no temporary has more numbers (float32: 32 MB).
+BLOCK_VALUES = 8_000_000
+
+# `Principal.fit` looks at this many images and, in each factor, directions.
+FIT_IMAGES = 4096
+MAX_AXES = 512
+
+
+@dataclass(frozen=True, eq=False)
+class Projection(ABC):
+    """A map from gradients (d, D) to vectors of m numbers; its fields are arrays."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int, int]:
+        """(m, d, D)."""
+
+    @abstractmethod
+    def _project(self, x: Array, delta: Array) -> Array:
+        """Vectors (n, m) of factors (n, P, d) and (n, P, D) in single precision."""
+
+    def __call__(self, gradients: RankOne, half: bool = False) -> Array:
+        """Vectors (n, m) in single or half precision, computed block by block."""
+        m, d, D = self.shape
+        if gradients.shape[1:] != (d, D):
+            raise FeatureError(
+                f"this projection takes factors of widths {d} and {D}, got "
+                f"{gradients.shape[1]} and {gradients.shape[2]}; make one for this layer"
+            )
+        vectors: Array = np.empty((len(gradients), m), dtype=np.float16 if half else np.float32)
+        positions = gradients.x.shape[1] if gradients.x.ndim == 3 else 1
+        step = max(1, BLOCK_VALUES // max(positions * (d + D + 2 * m), 1))
+        for start in range(0, len(gradients), step):
+            rows = slice(start, start + step)
+            vectors[rows] = self._project(*_factors(gradients[rows]))
+        return vectors
+
+    def state(self) -> dict[str, Array]:
+        """The arrays that make this projection; their names tell its kind."""
+        kind = type(self).__name__
+        return {f"{kind}.{field.name}": getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True, eq=False)
+class TwoSided(Projection):
+    """R G S^T, flattened: m1 * m2 numbers."""
+
+    R: Array
+    S: Array
+
+    @classmethod
+    def draw(
+        cls, d: int, D: int, m1: int, m2: int, seed: int = 0, orthogonal: bool = False
+    ) -> Self:
+        """Normal entries, or rows that are orthogonal: less error, no bias either."""
+        _check_size(min(m1, m2))
+        make = _orthogonal_matrix if orthogonal else projection_matrix
+        return cls(_single(make(m1, d, seed)), _single(make(m2, D, seed + 1)))
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(m1 * m2, d, D)."""
+        return len(self.R) * len(self.S), self.R.shape[1], self.S.shape[1]
+
+    def _project(self, x: Array, delta: Array) -> Array:
+        return _two_sided(x, delta, self.R, self.S)
+
+
+@dataclass(frozen=True, eq=False)
+class Product(Projection):
+    """(R x) o (S delta), entry by entry: m numbers, each a random feature of the product kernel."""
+
+    R: Array
+    S: Array
+
+    @classmethod
+    def draw(cls, d: int, D: int, m: int, seed: int = 0) -> Self:
+        """Random signs: they have less error than normal entries."""
+        _check_size(m)
+        random = np.random.default_rng([seed, m, d, D])
+        R, S = (_signs(random, (m, width)) for width in (d, D))
+        return cls(R / np.float32(math.sqrt(m)), S)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(m, d, D)."""
+        return len(self.R), self.R.shape[1], self.S.shape[1]
+
+    def _project(self, x: Array, delta: Array) -> Array:
+        vectors: Array = np.multiply(_times(x, self.R), _times(delta, self.S)).sum(axis=1)
+        return vectors
+
+
+@dataclass(frozen=True, eq=False)
+class TensorSketch(Projection):
+    """Count sketch of the gradient: entry (i, j) goes to bucket hx[i] + hd[j] mod m, with a sign.
+
+    That is the circular convolution of the count sketches of x and delta, so the cost is
+    d + D + m log m instead of m (d + D).
+    """
+
+    m: Array  # one integer, as an array because arrays are what is saved
+    bucket_x: Array
+    sign_x: Array
+    bucket_delta: Array
+    sign_delta: Array
+
+    @classmethod
+    def draw(cls, d: int, D: int, m: int, seed: int = 0) -> Self:
+        """A bucket below m and a sign for every entry of x and delta."""
+        _check_size(m)
+        random = np.random.default_rng([seed, m, d, D])
+        arrays: list[Array] = []
+        for width in (d, D):
+            arrays += [random.integers(m, size=width, dtype=np.int32), _signs(random, (width,))]
+        return cls(np.array([m], dtype=np.int32), *arrays)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(m, d, D)."""
+        return int(self.m[0]), len(self.bucket_x), len(self.bucket_delta)
+
+    def _project(self, x: Array, delta: Array) -> Array:
+        m = int(self.m[0])
+        spectrum = fft.rfft(_count_sketch(x, self.bucket_x, self.sign_x, m))
+        spectrum *= fft.rfft(_count_sketch(delta, self.bucket_delta, self.sign_delta, m))
+        vectors: Array = fft.irfft(spectrum.sum(axis=1), n=m)
+        return vectors
+
+
+@dataclass(frozen=True, eq=False)
+class Principal(Projection):
+    """The m entries of the gradient that are largest on the training images, in principal axes.
+
+    In the axes R of x and S of delta the gradient is (R x)(S delta)^T, as exact as before; of its
+    entries (i, j), the m with the largest mean square are kept. Without a random error, but what
+    is left out is lost: the norm shrinks, so normalise the vectors before training on them.
+
+    Examples
+    --------
+    >>> g = RankOne(x=np.eye(3), delta=np.ones((3, 2)))
+    >>> v = Principal.fit(g, m=3)(g)
+    >>> (v @ v.T).round(3) + 0.0
+    array([[2., 0., 0.],
+           [0., 2., 0.],
+           [0., 0., 2.]], dtype=float32)
+    """
+
+    R: Array
+    S: Array
+    i: Array
+    j: Array
+
+    @classmethod
+    def fit(cls, gradients: RankOne, m: int, seed: int = 0) -> Self:
+        """Principal axes, and the entries to keep, of at most `FIT_IMAGES` of these images."""
+        _check_size(m)
+        random = np.random.default_rng(seed)
+        sample = gradients[np.sort(random.permutation(len(gradients))[:FIT_IMAGES])]
+        x, delta = _factors(sample)
+        R, S = (_principal_axes(f.reshape(-1, f.shape[-1]), m, seed) for f in (x, delta))
+        # The mean square of sum_p (R x_p)_i (S delta_p)_j; exact for one position, and for several
+        # as if they were independent, which is enough to order the entries.
+        squares = [
+            np.square(_times(f, axes)).reshape(-1, len(axes)) for f, axes in ((x, R), (delta, S))
+        ]
+        energy = squares[0].T @ squares[1]
+        largest = np.sort(np.argsort(energy, axis=None)[::-1][:m])
+        i, j = np.unravel_index(largest, energy.shape)
+        used_i, i = np.unique(i, return_inverse=True)
+        used_j, j = np.unique(j, return_inverse=True)
+        return cls(R[used_i], S[used_j], i.astype(np.int32), j.astype(np.int32))
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(m, d, D)."""
+        return len(self.i), self.R.shape[1], self.S.shape[1]
+
+    def _project(self, x: Array, delta: Array) -> Array:
+        vectors: Array = _times(x, self.R)[..., self.i]
+        vectors *= _times(delta, self.S)[..., self.j]
+        total: Array = vectors.sum(axis=1)
+        return total
+
+
+@dataclass(frozen=True, eq=False)
+class Nystroem(Projection):
+    """k(image, landmarks) K_mm^(-1/2): exact between landmarks, onto their span elsewhere."""
+
+    x: Array
+    delta: Array
+    root: Array  # (landmarks, m), columns of K_mm^(-1/2) in its own axes
+
+    @classmethod
+    def fit(cls, gradients: RankOne, m: int, seed: int = 0) -> Self:
+        """Take m of these images as landmarks; landmarks that are alike give fewer numbers."""
+        _check_size(m)
+        random = np.random.default_rng(seed)
+        chosen = np.sort(random.permutation(len(gradients))[:m])
+        landmarks = RankOne(_single(gradients.x[chosen]), _single(gradients.delta[chosen]))
+        values, axes = np.linalg.eigh(gram(landmarks))
+        # what is below the rounding of single precision is noise that 1/sqrt would blow up
+        kept = values > values.max(initial=0.0) * 10 * np.finfo(np.float32).eps
+        root = axes[:, kept] / np.sqrt(values[kept])
+        return cls(landmarks.x, landmarks.delta, _single(root))
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(m, d, D)."""
+        return self.root.shape[1], self.x.shape[-1], self.delta.shape[-1]
+
+    def _project(self, x: Array, delta: Array) -> Array:
+        if self.x.ndim == 2 and x.shape[1] == 1:
+            x, delta = x[:, 0], delta[:, 0]
+        K = gram(RankOne(x, delta), RankOne(self.x, self.delta))
+        vectors: Array = K.astype(np.float32) @ self.root
+        return vectors
+
+
+KINDS = ("two-sided", "orthogonal", "product", "tensor-sketch", "principal", "nystroem")
+_CLASSES = {kind.__name__: kind for kind in (TwoSided, Product, TensorSketch, Principal, Nystroem)}
+
+
+def fit_projection(kind: str, gradients: RankOne, m: int, seed: int = 0) -> Projection:
+    """Make a projection of these gradients to at most m numbers, by name.
+
+    "principal" and "nystroem" look at the gradients, so give the training images only; the others
+    look at their widths. A two-sided one has about sqrt(m) rows on each side.
+
+    Examples
+    --------
+    >>> g = RankOne(x=np.ones((4, 100)), delta=np.ones((4, 50)))
+    >>> fit_projection("tensor-sketch", g, 64).shape
+    (64, 100, 50)
+    >>> fit_projection("two-sided", g, 64).shape
+    (64, 100, 50)
+    """
+    _check_size(m)
+    _, d, D = gradients.shape
+    if kind == "product":
+        return Product.draw(d, D, m, seed)
+    if kind == "tensor-sketch":
+        return TensorSketch.draw(d, D, m, seed)
+    if kind == "principal":
+        return Principal.fit(gradients, m, seed)
+    if kind == "nystroem":
+        return Nystroem.fit(gradients, m, seed)
+    m1 = min(d, max(math.isqrt(m), m // D))
+    m2 = min(D, m // m1)
+    if kind in KINDS:
+        return TwoSided.draw(d, D, m1, m2, seed, orthogonal=kind == "orthogonal")
+    raise OptionError(
+        f"projection must be one of {', '.join(KINDS)}, got {kind!r}{did_you_mean(kind, KINDS)}"
+    )
+
+
+def restore(state: dict[str, Array]) -> Projection:
+    """The projection whose `state()` this is.
+
+    Examples
+    --------
+    >>> g = RankOne(x=np.ones((4, 100)), delta=np.ones((4, 50)))
+    >>> project = Product.draw(100, 50, m=32)
+    >>> np.array_equal(restore(project.state())(g), project(g))
+    True
+    """
+    kinds = {name.partition(".")[0] for name in state}
+    kind = _CLASSES.get(kinds.pop()) if len(kinds) == 1 else None
+    values = {name.partition(".")[2]: np.asarray(value) for name, value in state.items()}
+    if kind is None or set(values) != {field.name for field in fields(kind)}:
+        raise FeatureError(
+            f"a projection's arrays must be those of one of {', '.join(_CLASSES)}, "
+            f"got {sorted(state)}; save it again"
+        )
+    return kind(**values)
 
 
 def projection_matrix(m: int, d: int, seed: int = 0) -> Array:
@@ -28,10 +321,7 @@ def projection_matrix(m: int, d: int, seed: int = 0) -> Array:
 
 
 def two_sided(gradients: RankOne, m1: int, m2: int, seed: int = 0) -> Array:
-    """Project gradients to vectors of m1 * m2 numbers (n, m1 * m2).
-
-    The dot product of two such vectors is the trace kernel on average over seeds; its relative
-    error falls as 1/sqrt(m1) + 1/sqrt(m2).
+    """Project one batch to vectors of m1 * m2 numbers, in its own precision: `TwoSided.draw`'s.
 
     Examples
     --------
@@ -39,10 +329,67 @@ def two_sided(gradients: RankOne, m1: int, m2: int, seed: int = 0) -> Array:
     >>> two_sided(g, 8, 4).shape
     (4, 32)
     """
-    x, delta = gradients.x, gradients.delta
-    if x.ndim == 2:
-        x, delta = x[:, None], delta[:, None]
+    x, delta = _factors(gradients, gradients.x.dtype)
     R = projection_matrix(m1, x.shape[-1], seed).astype(x.dtype)
     S = projection_matrix(m2, delta.shape[-1], seed + 1).astype(delta.dtype)
-    projected: Array = np.einsum("npa,npb->nab", x @ R.T, delta @ S.T, optimize=True)
+    return _two_sided(x, delta, R, S)
+
+
+def _two_sided(x: Array, delta: Array, R: Array, S: Array) -> Array:
+    projected: Array = _times(x, R).swapaxes(1, 2) @ _times(delta, S)
     return projected.reshape(len(x), -1)
+
+
+def _times(values: Array, R: Array) -> Array:
+    """R times every row, (n, P, d) -> (n, P, m), as one matrix product instead of n small ones."""
+    flat: Array = values.reshape(-1, values.shape[-1]) @ R.T
+    return flat.reshape(*values.shape[:-1], len(R))
+
+
+def _factors(gradients: RankOne, dtype: Any = np.float32) -> tuple[Array, Array]:
+    """x (n, P, d) and delta (n, P, D), with P = 1 where there is no position."""
+    x, delta = (f.astype(dtype, copy=False) for f in (gradients.x, gradients.delta))
+    return (x[:, None], delta[:, None]) if x.ndim == 2 else (x, delta)
+
+
+def _orthogonal_matrix(m: int, d: int, seed: int) -> Array:
+    """As `projection_matrix`, the rows orthogonal in groups of d: directions are never repeated."""
+    groups = []
+    random = np.random.default_rng([seed, m, d])
+    for start in range(0, m, d):
+        Q, upper = np.linalg.qr(random.normal(size=(d, min(d, m - start))))
+        groups.append((Q * np.sign(np.diag(upper))).T)  # the signs make it uniform
+    R: Array = np.concatenate(groups) * np.sqrt(d / m)
+    return R
+
+
+def _principal_axes(rows: Array, m: int, seed: int) -> Array:
+    """At most m leading directions of rows (n, d), without centring: orthonormal rows (r, d)."""
+    # here, because extraction imports this module and needs no scikit-learn
+    from sklearn.utils.extmath import randomized_svd
+
+    r = min(*rows.shape, m, MAX_AXES)
+    return _single(randomized_svd(rows, r, n_iter=2, random_state=seed)[2])
+
+
+def _count_sketch(values: Array, bucket: Array, sign: Array, m: int) -> Array:
+    """Add up the signed entries of each bucket, (n, P, d) -> (n, P, m)."""
+    signed = (values * sign).reshape(-1, values.shape[-1])
+    sketch: Array = np.empty((len(signed), m), dtype=np.float32)
+    for row, weights in zip(sketch, signed, strict=True):  # faster than a sparse product
+        row[:] = np.bincount(bucket, weights=weights, minlength=m)
+    return sketch.reshape(*values.shape[:-1], m)
+
+
+def _signs(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    signs: Array = random.integers(2, size=shape, dtype=np.int8) * np.float32(2) - np.float32(1)
+    return signs
+
+
+def _single(values: Array) -> Array:
+    return np.ascontiguousarray(values, dtype=np.float32)
+
+
+def _check_size(m: int) -> None:
+    if m < 1:
+        raise OptionError(f"a projection must have at least 1 number, got {m!r}")

@@ -30,7 +30,25 @@ from deepfishing.rank_one import Array, RankOne, l2_normalize
 from deepfishing.whitening import Whitening
 
 Arrays = Mapping[str, Array]
-Fitted = Callable[[Arrays], Comparable]
+Transform = Callable[[Arrays], Comparable]
+
+# what `whiten` needs to know: its own name, the feature it takes and the shrinkage asked for
+Whitenings = Callable[[str, Transform, float | None], list[Whitening]]
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A recipe that has seen the training images: makes of factors what `gram` compares.
+
+    `state` is all that it learnt, the roots of its whitenings, for `Recipe.load`.
+    """
+
+    transform: Transform
+    state: dict[str, Array]
+
+    def __call__(self, arrays: Arrays) -> Comparable:
+        """Turn the factors of some images into the feature, or the features, of this recipe."""
+        return self.transform(arrays)
 
 
 @dataclass(frozen=True)
@@ -46,8 +64,32 @@ class Recipe:
 
     name: str
     factors: tuple[str, ...]
-    fit: Callable[[Arrays], Fitted]
+    build: Callable[[Whitenings], Transform]
     is_plain: bool = False  # one feature or a transform of it, not a combination of kernels
+
+    def fit(self, train: Arrays) -> Fitted:
+        """Learn what there is to learn from the training images' factors."""
+        state: dict[str, Array] = {}
+
+        def learn(name: str, inner: Transform, shrinkage: float | None) -> list[Whitening]:
+            seen = inner(train)
+            factors = [seen.x, seen.delta] if isinstance(seen, RankOne) else [seen]
+            learnt = [Whitening.fit(f, shrinkage) for f in factors]  # type: ignore[arg-type]
+            state.update({f"{name}/{n}": white.root for n, white in enumerate(learnt)})
+            return learnt
+
+        return Fitted(self.build(learn), state)
+
+    def load(self, state: Arrays) -> Fitted:
+        """The fitted recipe again, from the `state` that an earlier fit left."""
+
+        def recall(name: str, inner: Transform, shrinkage: float | None) -> list[Whitening]:
+            roots = [state[key] for n in range(2) if (key := f"{name}/{n}") in state]
+            if not roots:
+                raise FeatureError(f"state of recipe {self.name} must hold {name}, got none")
+            return [Whitening(root, shrinkage or 0.0) for root in roots]
+
+        return Fitted(self.build(recall), dict(state))
 
 
 def parse_recipes(text: str | Iterable[str], layers: Mapping[int, str]) -> tuple[Recipe, ...]:
@@ -134,7 +176,7 @@ class _Parser:
             self.expect(")")
             if inner.is_plain:
                 return inner
-            return Recipe(f"({inner.name})", inner.factors, inner.fit)
+            return Recipe(f"({inner.name})", inner.factors, inner.build)
         if word in ("", "+", "*", ")", ","):
             raise self.error("a feature, pow(...), whiten(...) or a parenthesis")
         self.take()
@@ -174,7 +216,7 @@ def _leaf(feature: Feature) -> Recipe:
     return Recipe(
         feature.name,
         feature.factors,
-        lambda train: lambda arrays: assemble(feature, arrays),
+        lambda whitenings: lambda arrays: assemble(feature, arrays),
         is_plain=True,
     )
 
@@ -184,30 +226,36 @@ def _power(inner: Recipe, exponent: float) -> Recipe:
         out: Array = np.sign(values) * np.abs(values) ** exponent
         return out
 
-    def fit(train: Arrays) -> Fitted:
-        fitted = inner.fit(train)
-        return lambda arrays: _each_factor(raised, fitted(arrays))
+    def build(whitenings: Whitenings) -> Transform:
+        transform = inner.build(whitenings)
+        return lambda arrays: _each_factor(raised, transform(arrays))
 
-    return Recipe(f"pow({inner.name},{exponent:g})", inner.factors, fit, is_plain=True)
+    return Recipe(f"pow({inner.name},{_spell(exponent)})", inner.factors, build, is_plain=True)
 
 
 def _whiten(inner: Recipe, shrinkage: float | None) -> Recipe:
-    def fit(train: Arrays) -> Fitted:
-        fitted = inner.fit(train)
-        seen = fitted(train)
-        factors = [seen.x, seen.delta] if isinstance(seen, RankOne) else [seen]
-        roots = [Whitening.fit(values, shrinkage) for values in factors]  # type: ignore[arg-type]
+    number = "" if shrinkage is None else f",{_spell(shrinkage)}"
+    name = f"whiten({inner.name}{number})"
+
+    def build(whitenings: Whitenings) -> Transform:
+        before = inner.build(whitenings)
+        learnt = whitenings(name, before, shrinkage)
 
         def transform(arrays: Arrays) -> Comparable:
-            value = fitted(arrays)
+            value = before(arrays)
             if isinstance(value, RankOne):
-                return RankOne(roots[0](value.x), roots[1](value.delta)).normalize()
-            return l2_normalize(roots[0](value))  # type: ignore[arg-type]
+                return RankOne(learnt[0](value.x), learnt[1](value.delta)).normalize()
+            return l2_normalize(learnt[0](value))  # type: ignore[arg-type]
 
         return transform
 
-    number = "" if shrinkage is None else f",{shrinkage:g}"
-    return Recipe(f"whiten({inner.name}{number})", inner.factors, fit, is_plain=True)
+    return Recipe(name, inner.factors, build, is_plain=True)
+
+
+def _spell(number: float) -> str:
+    """Short where that is the same number: a name must be read back as the recipe it names."""
+    short = f"{number:g}"
+    return short if float(short) == number else repr(number)
 
 
 def _each_factor(change: Callable[[Array], Array], value: Comparable) -> Comparable:
@@ -224,8 +272,8 @@ def _combine(
     if len(parts) == 1:
         return parts[0]
 
-    def fit(train: Arrays) -> Fitted:
-        fitted = [part.fit(train) for part in parts]
-        return lambda arrays: make(tuple(f(arrays) for f in fitted))
+    def build(whitenings: Whitenings) -> Transform:
+        transforms = [part.build(whitenings) for part in parts]
+        return lambda arrays: make(tuple(transform(arrays) for transform in transforms))
 
-    return Recipe(sign.join(part.name for part in parts), needed_factors(parts), fit)
+    return Recipe(sign.join(part.name for part in parts), needed_factors(parts), build)

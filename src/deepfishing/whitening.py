@@ -39,7 +39,8 @@ class Whitening:
         """Second moments of rows (n, d) or (n, P, d), shrunk by a given value or Ledoit-Wolf's."""
         flat = np.asarray(rows, dtype=np.float64).reshape(-1, rows.shape[-1])
         if shrinkage is None:
-            shrinkage = float(ledoit_wolf_shrinkage(flat, assume_centered=True))
+            # rounding can bring it below 0 where all rows are the same
+            shrinkage = max(0.0, float(ledoit_wolf_shrinkage(flat, assume_centered=True)))
         if not 0 <= shrinkage <= 1:
             raise OptionError(f"shrinkage must be between 0 and 1, got {shrinkage!r}")
         A = flat.T @ flat / len(flat)

@@ -1,18 +1,33 @@
+import io
 import json
+import subprocess
+import sys
+import tarfile
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from deepfishing.gradients.extract import extract
+from deepfishing.gradients.to_store import store_settings
 from deepfishing.kernels import gram
 from deepfishing.networks.load import load_network
+from deepfishing.store import Store
 
 
-def rows(store):
-    table = pq.read_table(store / "shard-000000.parquet").to_pydict()
-    order = np.argsort(table["path"])
-    return {name: np.array(values)[order] for name, values in table.items()}
+def rows(folder):
+    """Paths in order, and per factor the unit vectors that are on disk."""
+    store = Store.open(folder)
+    images = sorted(store.rows().values(), key=lambda row: row.path)
+    keys = [row.sha256 for row in images]
+    table = {name: store.read(keys, name) for name in store.factors()}
+    flat = {name: unit(values.reshape(len(keys), -1)) for name, values in table.items()}
+    return {"path": [row.path for row in images], **flat}
+
+
+def events_of(ran):
+    """The JSON events, without those of progress, which depend on the clock."""
+    events = map(json.loads, ran.out.splitlines())
+    return [event for event in events if event["event"] != "progress"]
 
 
 def unit(values):
@@ -23,20 +38,119 @@ def test_a_folder_of_images_becomes_a_store(deepfish, shapes, tmp_path):
     ran = deepfish("extract", shapes, "s", "--features", "x7,dW8")
     assert ran.code == 0, ran.err
     assert "24 images, 24 computed now" in ran.out
-    again = json.loads(deepfish("extract", shapes, "s", "--features", "x7,dW8", "--json").out)
-    assert again["computed"] == 0
-    assert again["factors"] == ["x7", "delta8"]
+    again = deepfish("extract", shapes, "s", "--features", "x7,dW8", "--json")
+    start, end = events_of(again)
+    assert start == {"event": "start", "images": 24, "to_compute": 0}
+    assert (end["event"], end["computed"]) == ("end", 0)
+    assert end["factors"] == ["x7", "delta8"]
     paths = sorted(shapes.rglob("*.jpg"))
     expected = extract(load_network(), paths, "x7")["x7"]
     np.testing.assert_allclose(rows(tmp_path / "s")["x7"], expected, atol=1e-3)
 
 
-def test_unreadable_images_are_listed_and_left_out(deepfish, shapes):
-    (shapes / "broken.jpg").write_bytes(b"\xff\xd8\xff")
-    ran = deepfish("extract", shapes, "s", "--features", "x7")
+def test_unreadable_images_are_listed_and_left_out_and_strict_says_so(deepfish, shapes):
+    few = shapes / "train/dark"
+    (few / "broken.jpg").write_bytes(b"\xff\xd8\xff")
+    ran = deepfish("extract", few, "s", "--features", "x7")
     assert ran.code == 0
-    assert "25 images, 24 computed now, 1 left out" in ran.out
+    assert "7 images, 6 computed now, 1 left out" in ran.out
     assert "broken.jpg" in ran.err
+    strict = deepfish("extract", few, "s", "--features", "x7", "--strict")
+    assert strict.code == 1
+    assert "7 images, 0 computed now, 1 left out" in strict.out
+    assert "1 images cannot be used" in strict.err
+    events = deepfish("extract", few, "s", "--features", "x7", "--retry", "--json")
+    start, failure, end = events_of(events)
+    assert start["to_compute"] == 1
+    assert (failure["event"], failure["id"]) == ("failure", "broken.jpg")
+    assert list(end["failures"]) == ["broken.jpg"]
+
+
+def test_removed_images_are_reported_and_dropped_on_demand(deepfish, shapes, tmp_path):
+    few = shapes / "train/dark"
+    deepfish("extract", few, "s", "--features", "x7")
+    (few / "3.jpg").unlink()
+    ran = deepfish("extract", few, "s", "--features", "x7")
+    assert "1 in the store, but not among the images (--prune drops them): 3.jpg" in ran.out
+    assert len(Store.open(tmp_path / "s").rows()) == 6
+    assert "1 dropped: 3.jpg" in deepfish("extract", few, "s", "--features", "x7", "--prune").out
+    assert len(Store.open(tmp_path / "s").rows()) == 5
+
+
+def test_a_tar_gives_the_features_of_its_images(deepfish, shapes, tmp_path):
+    folder = shapes / "train/dark"
+    with tarfile.open(tmp_path / "p.tar", "w") as tar:
+        for path in sorted(folder.iterdir()):
+            tar.add(path, path.name)
+            info = tarfile.TarInfo(f"{path.stem}.cls")
+            info.size = 4
+            tar.addfile(info, io.BytesIO(b"dark"))
+    for source, store in (("p.tar", "t"), (folder, "f")):
+        ran = deepfish("extract", source, store, "--features", "x7,dW8")
+        assert ran.code == 0, ran.err
+    tarred, plain = rows(tmp_path / "t"), rows(tmp_path / "f")
+    np.testing.assert_array_equal(tarred["x7"], plain["x7"])
+    stored = Store.open(tmp_path / "t").rows()
+    assert {row.labels for row in stored.values()} == {("dark",)}
+    assert next(iter(stored)) == "p.tar/0.jpg"
+
+
+def test_the_settings_of_a_network_are_known_without_loading_it():
+    from deepfishing.cli.extract import _known_settings
+
+    known = _known_settings("efficientnet-lite0", None, "float64", 2, "uniform")
+    assert known == store_settings(load_network(dtype="float64"), 2.0, "uniform")
+
+
+def test_a_complete_store_is_found_complete_without_torch(deepfish, shapes, tmp_path):
+    few = shapes / "train/dark"
+    arguments = ["extract", str(few), "s", "--features", "x7"]
+    assert deepfish(*arguments).code == 0
+    code = (
+        "import sys; from deepfishing.cli.app import app; "
+        f"app({arguments!r}, standalone_mode=False); print('torch' in sys.modules)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert "6 images, 0 computed now" in ran.stdout
+    assert ran.stdout.splitlines()[-1] == "False"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere", "s"], "nowhere, which does not exist"),
+        (["shapes", "s", "--tau", "0"], "tau must be"),
+        (["shapes", "s", "--batch-size", "0"], "batch size"),
+        (["shapes", "s", "--precision", "float8"], "float16 or float32"),
+        (["shapes", "s", "--dtype", "float8"], "dtype must be"),
+        (["shapes", "s", "--weights", "none.pth"], "none.pth"),
+        (["shapes", "file/s"], "store cannot be made: file/s"),
+        (["shapes", "s", "--network", "timm:resnet81"], "did you mean resnet"),
+        (["shapes", "s", "--network", "torchvision:alexnett"], "did you mean alexnet"),
+        (["shapes", "s", "--network", "none.caffemodel"], "none.caffemodel"),
+        (["shapes", "s", "--network", "vgg16", "--prototxt", "a"], "prototxt and mean go with"),
+        (["shapes", "s", "--features", "dW7@0x8"], "feature must be"),
+    ],
+)
+def test_bad_input_is_one_line_and_makes_no_store(deepfish, shapes, tmp_path, arguments, words):
+    (tmp_path / "file").write_text("")
+    ran = deepfish("extract", *arguments)
+    assert ran.code == 1
+    assert words in ran.err
+    assert ran.err.count("\n") == 1
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_second_process_on_a_store_is_told_in_one_line(deepfish, shapes, tmp_path):
+    few = shapes / "train/dark"
+    deepfish("extract", few, "s", "--features", "x7")
+    with Store.open(tmp_path / "s").writing():
+        ran = deepfish("extract", few, "s", "--features", "x7")
+    assert ran.code == 1
+    assert "another process works on s" in ran.err
+    assert ran.err.count("\n") == 1
 
 
 def test_other_settings_are_refused_and_named(deepfish, shapes):
@@ -102,21 +216,3 @@ def test_a_projected_gradient_is_one_small_column(deepfish, shapes, tmp_path):
     exact = extract(load_network(), sorted(shapes.rglob("*.jpg")), "dW7@exact")["dW7@exact"]
     approximate = stored["dW7@16x8"] @ stored["dW7@16x8"].T
     assert np.corrcoef(gram(exact).ravel(), approximate.ravel())[0, 1] > 0.8
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--network", "timm:resnet81"], "did you mean resnet"),
-        (["--network", "torchvision:alexnett"], "did you mean alexnet"),
-        (["--network", "none.caffemodel"], "none.caffemodel"),
-        (["--network", "vgg16", "--prototxt", "a.prototxt"], "prototxt and mean go with"),
-        (["--precision", "float8"], "float16 or float32"),
-        (["--features", "dW7@0x8"], "feature must be"),
-    ],
-)
-def test_bad_input_is_one_line(deepfish, shapes, arguments, words):
-    ran = deepfish("extract", shapes, "s", *arguments)
-    assert ran.code == 1
-    assert words in ran.err
-    assert ran.err.count("\n") == 1

@@ -133,7 +133,7 @@ def test_a_truncated_image_stops_the_run_and_the_rest_is_kept(deepfish, shapes, 
     ran = deepfish(*arguments, "--skip-broken", "--json")
     (row,) = map(json.loads, ran.out.splitlines())
     assert row["n_test"] == 11
-    assert len(list((tmp_path / "o/features").rglob("shard-*.parquet"))) == 1
+    assert len(list((tmp_path / "o/features").rglob("x7/shard-*.parquet"))) == 1
 
 
 def test_the_version_is_told(deepfish):

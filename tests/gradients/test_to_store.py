@@ -1,13 +1,21 @@
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 import deepfishing.gradients.to_store as to_store
+from deepfishing.errors import StoreError
 from deepfishing.gradients.to_store import extract_to_store, store_settings
+from deepfishing.images.item import Item
 from deepfishing.images.preprocess import Preprocess
+from deepfishing.images.sources import find_images
 from deepfishing.networks.network import Network
 from deepfishing.store import Store
+from deepfishing.store.check import verify
 
 FACTORS = ("x7", "delta8")
 
@@ -21,12 +29,18 @@ def network():
 
 
 @pytest.fixture
-def paths(rng, tmp_path):
-    made = []
-    for i in range(10):
-        made.append(tmp_path / f"{i}.png")
-        Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(made[-1])
-    return made
+def draw(rng):
+    def save(path):
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(path)
+        return path
+
+    return save
+
+
+@pytest.fixture
+def paths(draw, tmp_path):
+    return [draw(tmp_path / "pictures" / f"{i}.png") for i in range(10)]
 
 
 @pytest.fixture
@@ -34,59 +48,190 @@ def open_store(network, tmp_path):
     return lambda name="s": Store(tmp_path / name, store_settings(network, 2.0, "uniform"))
 
 
-def test_a_second_run_computes_nothing(network, paths, open_store):
-    first = extract_to_store(network, paths, open_store(), FACTORS)
-    second = extract_to_store(network, paths, open_store(), FACTORS)
+@pytest.fixture
+def run(network, open_store):
+    def extract(images, factors=FACTORS, **more):
+        return extract_to_store(network, images, open_store(), factors, engine="torch", **more)
+
+    return extract
+
+
+def test_a_second_run_computes_nothing_and_does_not_load_the_network(run, paths, open_store):
+    first = run(paths)
+
+    def load():
+        raise AssertionError
+
+    index = open_store().folder / "index.parquet"
+    written = index.stat().st_mtime_ns
+    second = extract_to_store(load, paths, open_store(), FACTORS)
     assert (first.computed, second.computed) == (10, 0)
     assert first.keys == second.keys
+    assert index.stat().st_mtime_ns == written
 
 
-def test_new_images_and_new_factors_are_all_that_is_computed(network, paths, open_store):
-    extract_to_store(network, paths[:6], open_store(), ("x7",))
-    assert extract_to_store(network, paths, open_store(), ("x7",)).computed == 4
-    assert extract_to_store(network, paths, open_store(), FACTORS).computed == 10
+def test_new_images_and_new_factors_are_all_that_is_computed(run, paths, open_store):
+    run(paths[:6], ("x7",))
+    assert run(paths, ("x7",)).computed == 4
+    assert run(paths).computed == 10
+    assert {row.factors for row in open_store().rows().values()} == {("delta8", "x7")}
+
+
+def test_files_that_did_not_change_are_not_hashed_again(run, paths, monkeypatch):
+    run(paths)
+    hashed = []
+    original = Item.sha256
+    monkeypatch.setattr(Item, "sha256", lambda item: hashed.append(item.path) or original(item))
+    run(paths)
+    assert hashed == []
+    os.utime(paths[3], ns=(1, 1))
+    assert run(paths).computed == 0  # touched, the same content
+    assert hashed == [paths[3]]
+
+
+def test_changed_images_replace_the_old_and_removed_ones_are_reported_or_dropped(
+    run, paths, draw, open_store, tmp_path
+):
+    source = tmp_path / "pictures"
+    first = run(find_images(source))
+    draw(paths[4])
+    paths[7].unlink()
+    draw(source / "new.png")
+    second = run(find_images(source))
+    assert (second.computed, second.removed) == (2, ("7.png",))
+    rows = open_store().rows()
+    assert len(rows) == 11
+    assert rows["4.png"].sha256 != first.keys[4]
+    assert run(find_images(source)).removed == ("7.png",)  # until it is dropped
+    assert first.keys[4] not in open_store().shards("x7")  # superseded
+    assert first.keys[7] in open_store().shards("x7")
+    assert run(find_images(source), prune=True).removed == ("7.png",)
+    store = open_store()
+    assert sorted(store.rows()) == sorted([f"{i}.png" for i in range(10) if i != 7] + ["new.png"])
+    needed = {row.sha256 for row in store.rows().values()}
+    assert set(store.shards("x7").keys()) == set(store.shards("delta8").keys()) == needed
+    assert verify(store) == []
 
 
 def test_an_interrupted_run_resumes_to_the_same_features(network, paths, open_store, monkeypatch):
     whole = open_store("whole")
-    keys = extract_to_store(network, paths, whole, FACTORS).keys
-    monkeypatch.setattr(to_store, "SHARD_IMAGES", 2)
+    options = {"batch_size": 2, "engine": "torch"}
+    keys = extract_to_store(network, paths, whole, FACTORS, **options).keys
+    monkeypatch.setattr(to_store, "SHARD_IMAGES", 4)
 
-    def interrupt(done, total):
+    def interrupt(stage, done, total):
         if done >= 6:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        extract_to_store(network, paths, open_store(), FACTORS, batch_size=2, progress=interrupt)
-    resumed = extract_to_store(network, paths, open_store(), FACTORS, batch_size=3)
+        extract_to_store(network, paths, open_store(), FACTORS, progress=interrupt, **options)
+    status = [row.status for row in open_store().rows().values()]
+    assert (status.count("ok"), status.count("pending")) == (6, 4)
+    assert verify(open_store()) == []
+    resumed = extract_to_store(network, paths, open_store(), FACTORS, **options)
     assert resumed.computed == 4
     for factor in FACTORS:
-        np.testing.assert_allclose(
-            open_store().read(keys, factor), whole.read(keys, factor), rtol=1e-3, atol=1e-6
+        np.testing.assert_array_equal(
+            open_store().read(keys, factor), whole.read(keys, factor), strict=True
         )
 
 
-def test_the_same_content_under_two_names_is_computed_once(network, paths, open_store, tmp_path):
+def test_the_same_content_under_two_names_is_computed_once(run, paths, open_store, tmp_path):
     twin = tmp_path / "twin.png"
     twin.write_bytes(paths[0].read_bytes())
-    extraction = extract_to_store(network, [*paths, twin], open_store(), FACTORS)
+    extraction = run([*paths, twin])
     assert extraction.computed == 10
     assert extraction.keys[0] == extraction.keys[-1]
+    rows = open_store().rows()
+    assert rows[str(twin)].sha256 == rows[str(paths[0])].sha256
+    assert rows[str(twin)].path == str(twin)
 
 
-def test_unreadable_files_are_reported_and_the_rest_is_kept(network, paths, open_store, tmp_path):
-    (tmp_path / "bad.jpg").write_bytes(b"\xff\xd8\xff")
-    every = [tmp_path / "absent.jpg", *paths, tmp_path / "bad.jpg"]
-    extraction = extract_to_store(network, every, open_store(), FACTORS)
+def test_unreadable_files_are_recorded_and_wait_for_another_content(
+    run, paths, draw, open_store, tmp_path
+):
+    bad = tmp_path / "bad.png"
+    bad.write_bytes(b"\xff\xd8\xff")
+    every = [tmp_path / "absent.jpg", *paths, bad]
+    seen, told = [], []
+    extraction = run(
+        every, progress=lambda *e: seen.append(e), on_failure=lambda *f: told.append(f)
+    )
     assert extraction.computed == 10
     assert extraction.keys[0] is extraction.keys[-1] is None
-    assert {path.name for path in extraction.failures} == {"absent.jpg", "bad.jpg"}
+    assert list(extraction.failures) == [str(every[0]), str(bad)]
+    assert [id_ for id_, _ in told] == [str(bad)]
     assert open_store().read(extraction.keys[1:-1], "x7").shape == (10, 192)
+    assert open_store().rows()[str(bad)].status == "error"
+
+    def todo(**more):
+        events = []
+        failures = run(every, progress=lambda *e: events.append(e), **more).failures
+        return events[0][2], failures[str(bad)]
+
+    assert todo() == (0, extraction.failures[str(bad)])
+    assert todo(retry=True)[0] == 1
+    assert todo()[0] == 0
+    draw(bad)
+    again = run(every)
+    assert again.computed == 1
+    assert list(again.failures) == [str(every[0])]
+    assert verify(open_store()) == []
 
 
-def test_progress_counts_every_image_to_do(network, paths, open_store):
+def test_features_that_are_not_finite_are_a_failure_of_that_image(
+    network, paths, open_store, monkeypatch
+):
+    original = Preprocess.__call__
+
+    def spoil(self, image):
+        pixels = original(self, image)
+        return pixels * np.nan if str(image).endswith("3.png") else pixels
+
+    monkeypatch.setattr(Preprocess, "__call__", spoil)
+    done = extract_to_store(network, paths, open_store(), FACTORS, engine="torch")
+    assert done.computed == 9
+    assert list(done.failures) == [str(paths[3])]
+    assert "not finite" in done.failures[str(paths[3])]
+
+
+def test_labels_are_kept_and_updated_without_computing(run, paths, open_store):
+    items = [Item(path.name, path, ("cat",)) for path in paths]
+    run(items)
+    items[0] = Item(items[0].id, items[0].path, ("dog", "cat"))
+    assert run(items).computed == 0
+    rows = open_store().rows()
+    assert rows["0.png"].labels == ("dog", "cat")
+    assert rows["1.png"].labels == ("cat",)
+
+
+def test_progress_counts_every_image_to_do(run, paths):
     seen = []
-    extract_to_store(
-        network, paths, open_store(), FACTORS, batch_size=4, progress=lambda *a: seen.append(a)
-    )
-    assert seen == [(0, 10), (4, 10), (8, 10), (10, 10)]
+    run(paths, batch_size=4, progress=lambda *event: seen.append(event))
+    assert seen[0] == ("hashing", 0, 10)
+    assert seen[1:] == [("images", done, 10) for done in (0, 4, 8, 10)]
+
+
+def test_a_full_disk_is_one_error_and_the_work_before_it_stays(run, paths, open_store, monkeypatch):
+    monkeypatch.setattr(to_store, "SHARD_IMAGES", 4)
+    written = []
+    append = Store.append
+
+    def full(self, keys, *rest):
+        written.append(len(keys))
+        if len(written) == 2:
+            raise StoreError("store cannot be written: s (No space left on device)")
+        return append(self, keys, *rest)
+
+    monkeypatch.setattr(Store, "append", full)
+    with pytest.raises(StoreError, match="No space left"):
+        run(paths, batch_size=2)
+    monkeypatch.undo()
+    assert verify(open_store()) == []
+    assert run(paths, batch_size=2).computed == 6
+
+
+def test_looking_for_work_does_not_load_torch():
+    code = "import sys, deepfishing.gradients.to_store; print('torch' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "False"

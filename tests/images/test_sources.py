@@ -1,23 +1,87 @@
+import io
+import sys
+
 import pytest
 
 from deepfishing.errors import DatasetError
 from deepfishing.images.sources import find_images
 
 
-def test_a_folder_gives_all_images_below_it_in_order(tmp_path):
-    for name in ("b.jpg", "a/z.PNG", "a/.hidden.jpg", ".git/x.jpg", "notes.txt", "a/deep/c.webp"):
-        path = tmp_path / name
+def make(root, *names):
+    for name in names:
+        path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"")
-    found = [path.relative_to(tmp_path).as_posix() for path in find_images(tmp_path)]
-    assert found == ["a/deep/c.webp", "a/z.PNG", "b.jpg"]
+        path.write_bytes(name.encode())
+
+
+def ids(source):
+    items = find_images(source)
+    for item in items:  # every item opens what it stands for
+        with item.open() as file:
+            assert file.read() == item.path.read_bytes()
+    return [item.id for item in items]
+
+
+def test_a_folder_gives_all_images_below_it_in_order(tmp_path):
+    make(tmp_path, "b.jpg", "a/z.PNG", "a/.h.jpg", ".git/x.jpg", "notes.txt", "a/deep/c.webp")
+    assert ids(tmp_path) == ["a/deep/c.webp", "a/z.PNG", "b.jpg"]
+
+
+def test_a_pattern_gives_the_ids_of_its_folder(tmp_path):
+    make(tmp_path, "p/b.jpg", "p/a/c.jpg", "p/a/d.png", "p/.h/e.jpg")
+    assert ids(tmp_path / "p/**/*.jpg") == ["a/c.jpg", "b.jpg"]
+    assert ids(f"{tmp_path}/p/*/d.*") == ["a/d.png"]
+    assert set(ids(tmp_path / "p/**/*.jpg")) < set(ids(tmp_path / "p"))
+    make(tmp_path, "odd/x[1].jpg")
+    assert ids(tmp_path / "odd/x[1].jpg") == ["x[1].jpg"]  # a file's own name goes first
 
 
 def test_one_image_and_a_list_of_images_are_taken(tmp_path):
-    (tmp_path / "one.jpg").write_bytes(b"")
-    assert find_images(tmp_path / "one.jpg") == [tmp_path / "one.jpg"]
-    (tmp_path / "list.txt").write_text("sub/a.jpg\n\n b.jpg \n")
-    assert find_images(tmp_path / "list.txt") == [tmp_path / "sub/a.jpg", tmp_path / "b.jpg"]
+    make(tmp_path, "one.jpg", "sub/a.jpg", "b.jpg")
+    assert ids(tmp_path / "one.jpg") == ["one.jpg"]
+    (tmp_path / "list.txt").write_text("sub/a.jpg\n\n b.jpg \nsub/a.jpg\n")
+    assert ids(tmp_path / "list.txt") == ["sub/a.jpg", "b.jpg"]
+
+
+def test_standard_input_is_a_list_relative_to_the_current_folder(tmp_path, monkeypatch):
+    make(tmp_path, "a.jpg")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a.jpg\r\n")))
+    assert ids("-") == ["a.jpg"]
+
+
+@pytest.fixture
+def voc(tmp_path):
+    root = tmp_path / "devkit/VOC2007"
+    make(root, "JPEGImages/1.jpg", "JPEGImages/2.jpg", "JPEGImages/3.jpg", "JPEGImages/4.jpg")
+    make(root, "SegmentationClass/1.png")
+    lists = {"trainval": "1\n2\n", "train": "1\n", "test": "3\n"}
+    lists |= {"cat_trainval": "1 1\n2 0\n", "dog_trainval": "1 1\n2 -1\n"}
+    for name, text in lists.items():
+        path = root / f"ImageSets/Main/{name}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def test_a_voc_tree_gives_its_ids_and_labels(voc):
+    found = {item.id: item.labels for item in find_images(voc.parent)}
+    # 2 is a difficult cat, 3 is of a split without labels, 4 of none
+    assert found == {"1": ("cat", "dog"), "2": (), "3": None, "4": None}
+    assert ids(voc) == ["1", "2", "3", "4"]
+
+
+def test_several_voc_trees_are_an_error_that_lists_them(voc):
+    other = voc.parent / "VOC2012"
+    make(other, "JPEGImages/1.jpg", "ImageSets/Main/trainval.txt")
+    with pytest.raises(DatasetError, match=r"one data set, got 2 .*VOC2007, .*VOC2012"):
+        find_images(voc.parent)
+
+
+def test_two_images_of_one_id_are_an_error(tmp_path):
+    (tmp_path / "t.csv").write_text("id,path\n1,a.jpg\n1,b.jpg\n")
+    with pytest.raises(DatasetError, match=r"unique, got '1' for .*a\.jpg and .*b\.jpg"):
+        find_images(tmp_path / "t.csv")
 
 
 def test_what_holds_no_image_is_named(tmp_path):
@@ -29,5 +93,9 @@ def test_what_holds_no_image_is_named(tmp_path):
     (tmp_path / "list.txt").write_bytes(b"\xff\xfe")
     with pytest.raises(DatasetError, match=r"cannot be read: .*list\.txt"):
         find_images(tmp_path / "list.txt")
-    with pytest.raises(DatasetError, match="does not exist"):
-        find_images(tmp_path / "nowhere")
+    for nowhere in ("nowhere", "no\0where", "x" * 5000):
+        with pytest.raises(DatasetError, match="does not exist"):
+            find_images(tmp_path / nowhere)
+    for pattern in ("*.jpg", "a**b/*.jpg"):
+        with pytest.raises(DatasetError, match="pattern"):
+            find_images(tmp_path / pattern)

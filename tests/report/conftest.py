@@ -9,6 +9,7 @@ from deepfishing.experiments.results import Results, row_key
 from deepfishing.images.dataset import Split
 from deepfishing.images.voc import CLASSES
 from deepfishing.metrics import evaluate
+from deepfishing.statistics import bootstrap
 
 STRENGTH = {
     **{"x5": 1.3, "x6": 1.6, "x7": 1.7, "y8": 1.65, "x8": 1.5, "x5;x6": 1.6, "dW6": 1.8},
@@ -21,7 +22,15 @@ DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight"
 def add_rows(rng):
     """Measure synthetic rows and keep them in a folder."""
 
-    def add(folder, features=tuple(STRENGTH), n=60, labelled=True, strength=None, **changes):
+    def add(
+        folder,
+        features=tuple(STRENGTH),
+        n=60,
+        labelled=True,
+        strength=None,
+        intervals=False,
+        **changes,
+    ):
         row = {
             "dataset": "voc2007",
             "train": "trainval",
@@ -60,6 +69,8 @@ def add_rows(rng):
                 "ap": measured.ap if labelled else None,
                 "seconds": 1.25,
             }
+            if intervals:
+                new |= bootstrap(labels, scores, row["classes"], resamples=50).as_row()
             if not labelled:
                 new["submission"] = f"submission/{feature.replace(';', '_')}"
             new["key"] = row_key(**{k: v for k, v in new.items() if k not in ("map", "ap")})

@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 
 from deepfishing.errors import StoreError
+from deepfishing.report.gains import gains
 from deepfishing.report.html import write_report
 from deepfishing.report.tables import one_decimal
 
@@ -69,6 +70,10 @@ def letters(feature):
     return ";\u2009".join(parts)
 
 
+def official(row):
+    return row["map"][row["official_ap"]]
+
+
 def minus(text):
     return text.replace("-", "−")
 
@@ -78,12 +83,17 @@ def test_table_1_has_each_feature_once_with_its_figures(tmp_path, add_rows):
     page = page_of(tmp_path)
     [table] = page.find("table", class_="table-1")
     head, *body = page.cells(table)
-    assert head == ["feature", "11-pointofficial", "area", "sklearn", "paper", "difference"]
+    best = max((row for row in rows if "W" not in row["feature"]), key=official)
+    gain = f"gainon {letters(best['feature'])}"
+    assert head == ["feature", "11-pointofficial", gain, "area", "sklearn", "paper", "difference"]
     assert len(body) == len(rows)
     by_name = {cells[0]: cells[1:] for cells in body}
     assert len(by_name) == len(rows)
     for row in rows:
-        *measured, paper, difference = by_name[letters(row["feature"])]
+        first, gain, *others, paper, difference = by_name[letters(row["feature"])]
+        measured = [first, *others]
+        points = official(row) - official(best)
+        assert gain.rstrip("!") == (minus(one_decimal(points, True)) if row is not best else "")
         assert measured == [f"{row['map'][m]:.1f}" for m in ("11point", "area", "sklearn")]
         assert difference == minus(f"{row['map']['11point'] - float(paper):+.1f}")
 
@@ -168,6 +178,48 @@ def test_the_headline_says_which_is_better(tmp_path, add_rows, strength, word):
     assert "In the paper the same two rows differ by +1.5." in headline["text"]
 
 
+@pytest.mark.parametrize(("strength", "said"), [(4.0, "holds at 95 %"), (1.5, "could be chance")])
+def test_the_headline_says_whether_the_difference_holds(tmp_path, add_rows, strength, said):
+    results = add_rows(tmp_path, features=("x7", "dW7"), strength={"x7": 1.5, "dW7": strength})
+    known = gains(results, results.rows)["dW7"]
+    page = page_of(tmp_path)
+    [headline] = page.find("div", class_="headline")
+    text = re.sub(r"\s+", " ", headline["text"])
+    between = f"{one_decimal(known.low, True)} to {one_decimal(known.high, True)}"
+    assert f"The difference {said}: its interval is {minus(between)}." in text
+    [table] = page.find("table", class_="table-1")
+    assert ("!" in page.cells(table)[2][2]) == (said == "holds at 95 %")
+
+
+def test_intervals_stand_beside_their_figures(tmp_path, add_rows):
+    rows = add_rows(tmp_path, features=("x7", "dW7"), intervals=True).rows
+    page = page_of(tmp_path)
+    [table] = page.find("table", class_="table-1")
+    head, *body = page.cells(table)
+    assert head[2] == "interval95 %"
+    for row, cells in zip(rows, body, strict=True):
+        assert cells[2] == "–".join(f"{v:.1f}" for v in row["map_interval"]["11point"])
+    [classes] = page.find("table", class_="classes")
+    cow = next(cells for cells in page.cells(classes) if cells[0] == "cow")
+    low, high = rows[0]["ap_interval"]["11point"]["cow"]
+    assert cow[1] == f"{rows[0]['ap']['11point']['cow']:.1f} {low:.1f}–{high:.1f}"
+    [dots] = page.find("div", class_="dots")
+    drawn = page.find("line", within=dots, class_="interval")
+    ends = [float(line["attrs"][x].rstrip("%")) for line in drawn for x in ("x1", "x2")]
+    assert len(drawn) == 2
+    assert all(0 <= end <= 100 for end in ends)
+
+
+def test_rows_with_and_without_intervals_stand_in_one_table(tmp_path, add_rows):
+    add_rows(tmp_path, features=("x7",))
+    add_rows(tmp_path, features=("dW7",), intervals=True)
+    page = page_of(tmp_path)
+    [table] = page.find("table", class_="table-1")
+    _, old, new = page.cells(table)
+    assert old[2] == ""
+    assert "–" in new[2]
+
+
 def test_the_headline_admits_that_there_is_nothing_to_compare(tmp_path, add_rows):
     add_rows(tmp_path, features=("x7",))
     [headline] = page_of(tmp_path).find("div", class_="headline")
@@ -188,7 +240,8 @@ def test_settings_get_a_part_each_and_no_paper_column_where_there_is_none(
     assert len(links) == 2
     assert {link.removeprefix("#") for link in links} <= ids
     _, second = page.find("table", class_="table-1")
-    assert page.cells(second)[0] == ["feature", "areaofficial", "11-point", "sklearn"]
+    head = page.cells(second)[0]
+    assert head == ["feature", "areaofficial", "gainon x7", "11-point", "sklearn"]
 
 
 def test_a_split_without_labels_points_to_its_submission_files(tmp_path, add_rows):

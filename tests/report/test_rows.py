@@ -84,6 +84,12 @@ def test_empty_results_are_refused(tmp_path):
         ("official_ap", "mean"),
         ("seconds", "soon"),
         ("unreadable", [None]),
+        ("map_interval", {"area": [1.0]}),
+        ("map_interval", {"area": [2.0, 1.0]}),
+        ("map_interval", {"area": [1.0, None]}),
+        ("map_interval", None),
+        ("ap_interval", {"area": [1.0, 2.0]}),
+        ("ap_interval", {"area": {"cow": [1.0, float("nan")]}}),
     ],
 )
 def test_a_malformed_row_is_one_line_with_file_and_number(tmp_path, add_rows, name, value):

@@ -3,12 +3,17 @@ import re
 
 from rich.console import Console
 
+from deepfishing.report.gains import gains
+from deepfishing.report.tables import one_decimal
 from deepfishing.report.terminal import table_1
 
+STRENGTH = dict.fromkeys(("x5", "x6", "x7", "y8", "x8", "x5;x6", "dW6", "x6;x7"), 1.6)
+STRENGTH |= dict.fromkeys(("dW7", "x7;y8", "dW8"), 1.7)
 
-def printed(rows, **options):
+
+def printed(rows, known_gains=None, **options):
     out = io.StringIO()
-    Console(file=out, width=80, **options).print(table_1(rows))
+    Console(file=out, width=80, **options).print(table_1(rows, known_gains))
     return out.getvalue()
 
 
@@ -50,6 +55,42 @@ def test_columns_of_the_paper_are_left_out_where_it_has_no_figures(tmp_path, add
     ]
 
 
+def test_intervals_and_gains_fit_80_columns_and_only_what_holds_is_marked(tmp_path, add_rows):
+    results = add_rows(tmp_path, intervals=True, strength={**STRENGTH, "dW7": 4.0})
+    rows, known = results.rows, gains(results, results.rows)
+    text = printed(rows, known)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    marked = set()
+    for row in rows:
+        name = row["feature"]
+        [line] = [line for line in text.splitlines() if line.split()[:1] == [name]]
+        figure, interval = line.split()[1:3]
+        assert figure == f"{row['map']['11point']:.1f}"
+        assert interval == "-".join(f"{v:.1f}" for v in row["map_interval"]["11point"])
+        if name in known:
+            assert line.split()[3] == one_decimal(known[name].mean, sign=True)
+        if "!" in line:
+            marked.add(name)
+    assert marked == {name for name, gain in known.items() if gain.holds}
+    assert "dW7" in marked
+    [best] = {row["feature"] for row in rows} - set(known)
+    assert f"gain: over {best}, the best forward feature" in text
+
+
+def test_long_recipes_fold_and_their_figures_do_not(tmp_path, add_rows):
+    name = "whiten(pow(dW7,0.5),0.1)+whiten(pow(x7,0.5),0.1)"
+    strength = {"x7": 1.0, "dW7": 1.0, name: 1.2}
+    results = add_rows(tmp_path, tuple(strength), strength=strength, intervals=True)
+    text = printed(results.rows, gains(results, results.rows))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    value = next(r["map"]["11point"] for r in results.rows if r["feature"] == name)
+    assert f"{value:.1f}" in text
+    joined = "".join(line.split()[0] for line in text.splitlines() if line.split())
+    assert name in joined
+
+
 def test_missing_figures_are_explained_below(tmp_path, add_rows):
     rows = add_rows(tmp_path, features=("dW7",), labelled=False, dataset="voc2012").rows
     assert "dW7: no labels; submission files in submission/dW7." in printed(rows)
@@ -67,4 +108,6 @@ def test_markup_in_names_is_printed_as_it_is(tmp_path, add_rows):
 
 def test_the_table_needs_no_more_than_ascii_from_its_figures(tmp_path, add_rows):
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    Console(file=out, width=80).print(table_1(add_rows(tmp_path).rows))
+    results = add_rows(tmp_path, intervals=True)
+    known = gains(results, results.rows)
+    Console(file=out, width=80).print(table_1(results.rows, known))

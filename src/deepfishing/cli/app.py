@@ -16,8 +16,11 @@ from deepfishing import __version__
 from deepfishing.cli.extract import extract
 from deepfishing.cli.fetch import fetch
 from deepfishing.cli.models import models
+from deepfishing.cli.predict import predict
 from deepfishing.cli.report import report
 from deepfishing.cli.reproduce import reproduce
+from deepfishing.cli.store import store_app
+from deepfishing.cli.train import train
 from deepfishing.errors import DeepFishingError
 
 INTERRUPTED = 130  # typer's exit code after Ctrl-C
@@ -31,9 +34,12 @@ app = typer.Typer(
 )
 app.command()(reproduce)
 app.command()(extract)
+app.command()(train)
+app.command()(predict)
 app.command()(models)
 app.command()(fetch)
 app.command()(report)
+app.add_typer(store_app, name="store")
 
 
 def _version(value: bool) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from deepfishing.cli.network import (
     Device,
     Dtype,
+    Engine,
     Label,
     Mean,
     NetworkName,
@@ -21,10 +23,23 @@ from deepfishing.cli.network import (
     parse_label,
 )
 from deepfishing.images.sources import find_images
+from deepfishing.networks.zoo import RECORDS, find_weights
+
+if TYPE_CHECKING:
+    from deepfishing.gradients.to_store import Extraction
+    from deepfishing.networks.network import Network
+
+SHOWN = 20  # failures and removed images that are named one by one
 
 
 def extract(
-    images: Annotated[Path, typer.Argument(help="A folder, an image, or a .txt list of images.")],
+    images: Annotated[
+        str,
+        typer.Argument(
+            help="A folder, a VOC tree, an image, a quoted pattern, a .txt list, a .csv, .tsv or "
+            ".parquet table, a .tar, or - for a list on standard input."
+        ),
+    ],
     store: Annotated[Path, typer.Argument(help="Folder for the features; made if absent.")],
     network: NetworkName = "efficientnet-lite0",
     weights: Weights = None,
@@ -41,45 +56,128 @@ def extract(
     ] = "float16",
     device: Device = "cpu",
     dtype: Dtype = "float32",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    engine: Engine = "auto",
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 1 if an image cannot be used.")
+    ] = False,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Try images again that could not be used before.")
+    ] = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Drop images that are in the store and not in IMAGES.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON event per line, nothing else.")
+    ] = False,
 ) -> None:
     """Extract features of images into a folder of Parquet files.
 
     Example: deepfish extract photos store --features x7,dW8
 
-    What is in the store is not computed again. Unreadable images are listed and left out.
+    What is in the store is not computed again, so an interrupted run goes on where it stopped
+    and new or changed images are all that is computed. Unusable images are listed and left out.
     """
     check_names(network, features)
-    paths = find_images(images)
-
-    from deepfishing.cli.progress import progress_bar
-    from deepfishing.features import needed_factors, parse_features
-    from deepfishing.gradients.to_store import extract_to_store, store_settings
-    from deepfishing.networks.load import load_network
-    from deepfishing.store import Store
-
-    net = load_network(network, weights, device, dtype, prototxt, mean)
-    factors = needed_factors(parse_features(features, net.layers))
+    items = find_images(images)
     target = parse_label(label)
-    opened = Store(store, store_settings(net, tau, target), precision)
-    with progress_bar() as progress:
+
+    # torch takes seconds to load, and a store that is complete does not need it
+    from deepfishing.cli.progress import JsonEvents, progress_bar
+    from deepfishing.features import needed_factors, parse_features
+    from deepfishing.gradients.to_store import extract_to_store
+    from deepfishing.store.store import MANIFEST, Store
+
+    def load() -> Network:
+        from deepfishing.networks.load import load_network
+
+        return load_network(network, weights, device, dtype, prototxt, mean)
+
+    loaded: Network | None = None
+    settings = None
+    if (store / MANIFEST).exists() and not prototxt and not mean:
+        settings = _known_settings(network, weights, dtype, tau, target)
+    if settings is None:
+        from deepfishing.gradients.extract import check_batch_size
+        from deepfishing.gradients.objective import check_label, check_tau
+        from deepfishing.gradients.to_store import store_settings
+
+        # before a store is made for nothing
+        check_tau(tau)
+        check_label(target)
+        check_batch_size(batch_size)
+        loaded = load()
+        settings = store_settings(loaded, tau, target)
+    layers = {int(k): path for k, path in settings["layers"].items()}
+    factors = needed_factors(parse_features(features, layers))
+    opened = Store(store, settings, precision)
+    start = time.monotonic()
+    events = JsonEvents(len(items)) if as_json else None
+    with progress_bar(quiet=as_json) as bar:
+        watch = events or bar
         done = extract_to_store(
-            net,
-            paths,
+            loaded or load,
+            items,
             opened,
             factors,
             tau,
             target,
             batch_size,
-            lambda count, total: progress("images", count, total),
+            watch,
+            watch.failure,
+            retry,
+            prune,
+            engine,
         )
-    if as_json:
-        failures = {str(path): reason for path, reason in done.failures.items()}
-        summary = {"store": str(store), "images": len(paths), "computed": done.computed}
-        typer.echo(json.dumps({**summary, "factors": list(factors), "failures": failures}))
-        return
-    for reason in done.failures.values():
+    if events:
+        events.emit(
+            "end",
+            store=str(store),
+            images=len(items),
+            computed=done.computed,
+            factors=list(factors),
+            failures=done.failures,
+            removed=list(done.removed),
+            pruned=prune,
+            seconds=round(time.monotonic() - start, 3),
+        )
+    else:
+        _summary(store, len(items), done, factors, prune)
+    if strict and done.failures:
+        if not events:
+            typer.echo(f"deepfish: {len(done.failures)} images cannot be used", err=True)
+        raise typer.Exit(1)
+
+
+def _summary(
+    store: Path, images: int, done: Extraction, factors: tuple[str, ...], prune: bool
+) -> None:
+    for number, reason in enumerate(done.failures.values()):
+        if number == SHOWN:
+            more = f"{len(done.failures) - SHOWN} more, see `deepfish store info {store}`"
+            typer.echo(f"left out: {more}", err=True)
+            break
         typer.echo(f"left out: {reason}", err=True)
     left_out = f", {len(done.failures)} left out" if done.failures else ""
-    typer.echo(f"{store}: {len(paths)} images, {done.computed} computed now{left_out}")
+    typer.echo(f"{store}: {images} images, {done.computed} computed now{left_out}")
+    if done.removed:
+        some = ", ".join(done.removed[:SHOWN]) + (" ..." if len(done.removed) > SHOWN else "")
+        what = "dropped" if prune else "in the store, but not among the images (--prune drops them)"
+        typer.echo(f"{len(done.removed)} {what}: {some}")
     typer.echo(f"factors: {', '.join(factors)}")
+
+
+def _known_settings(
+    network: str, weights: Path | None, dtype: str, tau: float, label: str | int
+) -> dict[str, Any] | None:
+    """The settings of a network of the zoo without loading it, or None if only it can tell."""
+    from deepfishing.gradients.to_store import settings_of
+
+    entry = RECORDS.get(network)
+    if entry is None or str(weights) == "random":
+        return None
+    path = find_weights(entry, weights)
+    if path.suffix == ".caffemodel" or not path.is_file():
+        return None
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    return settings_of(entry.name, sha256, entry.layers, entry.preprocess, dtype, tau, label)

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from deepfishing.networks.zoo import record
-from deepfishing.recipes import parse_recipes
 
 NetworkName = Annotated[
     str,
@@ -36,11 +35,19 @@ Dtype = Annotated[
     str, typer.Option(help="Precision of the network: float32, float64, bfloat16, float16.")
 ]
 
+Engine = Annotated[
+    str, typer.Option(help="What runs the trunk: auto, torch, onnxruntime or openvino.")
+]
+
 
 def check_names(network: str, features: str) -> None:
     """Tell a mistyped network or feature before torch is loaded and before any work."""
     if network.endswith(".caffemodel") or ":" in network:
         return  # only the network itself knows its layers
+
+    # scikit-learn, which recipes bring in, takes a second to load
+    from deepfishing.recipes import parse_recipes
+
     parse_recipes(features, record(network).layers)
 
 

@@ -1,10 +1,14 @@
-"""A progress bar on stderr with rate and time left; silent where stderr is not a terminal."""
+"""What a long command shows while it works: a bar for people, JSON lines for programs."""
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -12,13 +16,12 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     Task,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.text import Text
-
-from deepfishing.experiments.reproduce import Progress as Report
 
 
 class _Rate(ProgressColumn):
@@ -26,12 +29,32 @@ class _Rate(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
-        return Text(f"{speed:.1f}/s" if speed and task.description == "images" else "")
+        return Text(f"{speed:.1f}/s" if speed and task.description != "rows" else "")
+
+
+class Bar:
+    """Called with a stage, how much of it is done and how much there is."""
+
+    def __init__(self, shown: Progress) -> None:
+        self._shown = shown
+        self._tasks: dict[str, TaskID] = {}
+        self._skipped = 0
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        """Show how far a stage is."""
+        if stage not in self._tasks:
+            self._tasks[stage] = self._shown.add_task(stage, total=total, skipped="")
+        skipped = f"{self._skipped} skipped" if self._skipped and stage == "images" else ""
+        self._shown.update(self._tasks[stage], completed=done, total=total, skipped=skipped)
+
+    def failure(self, id_: str, reason: str) -> None:
+        """Count an image that cannot be used; the summary names it."""
+        self._skipped += 1
 
 
 @contextmanager
-def progress_bar() -> Iterator[Report]:
-    """Give a function that takes a stage, how much is done and how much there is."""
+def progress_bar(quiet: bool = False) -> Iterator[Bar]:
+    """A bar on stderr with rate and time left; silent where stderr is not a terminal."""
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description:>8}"),
@@ -41,13 +64,55 @@ def progress_bar() -> Iterator[Report]:
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(compact=True),
+        TextColumn("{task.fields[skipped]}"),
     )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        tasks = {}
+    silent = quiet or not console.is_terminal
+    with Progress(*columns, console=console, disable=silent) as shown:
+        yield Bar(shown)
 
-        def report(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(stage, total=total)
-            bar.update(tasks[stage], completed=done, total=total)
 
-        yield report
+class JsonEvents:
+    """The same as one JSON object per line: start, failure, progress once a second, end.
+
+    Examples
+    --------
+    >>> events = JsonEvents(images=3)
+    >>> events("images", 0, 2)
+    {"event": "start", "images": 3, "to_compute": 2}
+    >>> events.failure("a.jpg", "image not found: a.jpg")
+    {"event": "failure", "id": "a.jpg", "error": "image not found: a.jpg"}
+    """
+
+    def __init__(self, images: int, every: float = 1.0) -> None:
+        self._images, self._every = images, every
+        self._start = self._last = time.monotonic()
+        self._skipped = 0
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        """Tell how far a stage is, if it is time."""
+        now = time.monotonic()
+        if stage == "images" and done == 0:
+            self._start = self._last = now
+            self.emit("start", images=self._images, to_compute=total)
+        elif now - self._last >= self._every:
+            self._last = now
+            rate = done / (now - self._start) if stage == "images" else 0.0
+            left = round((total - done) / rate, 1) if rate else None
+            self.emit(
+                "progress",
+                stage=stage,
+                done=done,
+                total=total,
+                images_per_second=round(rate, 1),
+                seconds_left=left,
+                skipped=self._skipped,
+            )
+
+    def failure(self, id_: str, reason: str) -> None:
+        """An image that cannot be used."""
+        self._skipped += 1
+        self.emit("failure", id=id_, error=reason)
+
+    def emit(self, event: str, **facts: Any) -> None:
+        """Print one event."""
+        typer.echo(json.dumps({"event": event, **facts}))

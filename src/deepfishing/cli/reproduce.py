@@ -15,6 +15,7 @@ from deepfishing.cli.datasets import DATASETS, check_dataset, load_dataset
 from deepfishing.cli.network import (
     Device,
     Dtype,
+    Engine,
     Label,
     Mean,
     NetworkName,
@@ -52,6 +53,7 @@ def reproduce(
     batch_size: Annotated[int, typer.Option(help="Images per forward pass.")] = 32,
     device: Device = "cpu",
     dtype: Dtype = "float32",
+    engine: Engine = "auto",
     skip_broken: Annotated[
         bool, typer.Option("--skip-broken", help="Leave unreadable images out and go on.")
     ] = False,
@@ -73,7 +75,9 @@ def reproduce(
     from deepfishing.cli.progress import progress_bar
     from deepfishing.experiments.reproduce import Protocol
     from deepfishing.experiments.reproduce import reproduce as run
+    from deepfishing.experiments.results import Results
     from deepfishing.networks.load import load_network
+    from deepfishing.report.gains import gains
     from deepfishing.report.html import write_report
     from deepfishing.report.terminal import table_1
 
@@ -83,6 +87,7 @@ def reproduce(
         difficult=difficult,
         batch_size=batch_size,
         skip_broken=skip_broken,
+        engine=engine,
     )
     net = load_network(network, weights, device, dtype, prototxt, mean)
     out = out or Path("results") / f"{dataset}-{net.name.replace(':', '-')}"
@@ -95,5 +100,5 @@ def reproduce(
         for row in rows:
             typer.echo(json.dumps(row))
         return
-    Console().print(table_1(rows))
+    Console().print(table_1(rows, gains(Results(out), rows)))
     typer.echo(f"results  {out / 'results.jsonl'}\nreport   {page}")

@@ -21,6 +21,7 @@ from deepfishing.classify import check_options, train_svm
 from deepfishing.errors import DatasetError, ImageError
 from deepfishing.experiments.results import Results, Row, row_key, safe_name
 from deepfishing.features import needed_factors
+from deepfishing.gradients.engine import choose_engines
 from deepfishing.gradients.extract import check_batch_size
 from deepfishing.gradients.objective import Label, check_label, check_tau
 from deepfishing.gradients.to_store import extract_to_store, store_settings
@@ -30,6 +31,7 @@ from deepfishing.metrics import evaluate
 from deepfishing.networks.network import Network
 from deepfishing.rank_one import Array
 from deepfishing.recipes import Recipe, parse_recipes
+from deepfishing.statistics import bootstrap
 from deepfishing.store import Store
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
@@ -41,6 +43,7 @@ class Protocol:
 
     `difficult` says what difficult labels are in training, "negative" or "ignore"; in the test
     they are always left out. `skip_broken` leaves unreadable images out instead of stopping.
+    `engine` runs the network's trunk, docs/speed.md.
     """
 
     tau: float = 2.0
@@ -49,12 +52,14 @@ class Protocol:
     difficult: str = "negative"
     batch_size: int = 32
     skip_broken: bool = False
+    engine: str = "auto"
 
     def __post_init__(self) -> None:
         check_tau(self.tau)
         check_label(self.label)
         check_options(self.C, self.difficult)
         check_batch_size(self.batch_size)
+        choose_engines(self.engine)
 
 
 def reproduce(
@@ -147,7 +152,9 @@ def _features_on_disk(
         protocol.tau,
         protocol.label,
         protocol.batch_size,
-        lambda done, total: tell("images", done, total),
+        tell,
+        engine=protocol.engine,
+        retry=True,  # a mended or newly supported file is worth another look
     )
     if extraction.failures and not protocol.skip_broken:
         first = next(iter(extraction.failures.values()))
@@ -159,7 +166,7 @@ def _features_on_disk(
     n = len(dataset.train.ids)
     train, train_keys = _readable(dataset.train, extraction.keys[:n])
     test, test_keys = _readable(dataset.test, extraction.keys[n:])
-    broken = sorted(str(path) for path in extraction.failures)
+    broken = sorted(extraction.failures)
     return _Keys(train_keys, test_keys), replace(dataset, train=train, test=test), broken
 
 
@@ -213,6 +220,8 @@ def _measure(
         for name in evaluation.skipped:
             row["left_out"].setdefault(name, "no positive test example")
     row["seconds"] = round(time.perf_counter() - start, 3)
+    if dataset.test.labels is not None:
+        row |= bootstrap(labels, scores, dataset.classes).as_row()
     return row, scores
 
 

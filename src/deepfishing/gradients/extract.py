@@ -7,27 +7,29 @@ memory in use does not depend on how many images there are.
 
 from __future__ import annotations
 
-import os
-from collections import deque
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from deepfishing.errors import ImageError, LayerError, NetworkError, OptionError
 from deepfishing.features import EXACT, TOP, assemble, needed_factors, parse_features
+from deepfishing.gradients.cut import Cut, cut
+from deepfishing.gradients.engine import Run, choose_engines, start_engine
 from deepfishing.gradients.factors import gradient_factors, spread_groups
 from deepfishing.gradients.objective import Label, cross_entropy, sigmoid_cross_entropy
+from deepfishing.gradients.pipeline import prepare
 from deepfishing.gradients.tap import Objective, Taps, find_module, tap
 from deepfishing.images.preprocess import ImageLike
 from deepfishing.networks.network import Network
 from deepfishing.projections import two_sided
 from deepfishing.rank_one import Array, RankOne
+
+TOLERANCE = 1e-3  # of a factor's largest value; in float32 engines differ by about 1e-5
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +48,7 @@ def extract(
     tau: float = 2.0,
     label: Label = "uniform",
     batch_size: int = 32,
+    engine: str = "auto",
 ) -> dict[str, Array | RankOne]:
     """Features of images, all from one forward and one short backward pass per batch.
 
@@ -61,6 +64,8 @@ def extract(
         Temperature and label vector of the error, see `cross_entropy`.
     batch_size : int
         Images per pass; the result does not depend on it.
+    engine : "auto", "torch", "onnxruntime" or "openvino"
+        What runs the network below the lowest layer asked for; `auto` is the fastest installed.
 
     Returns
     -------
@@ -70,7 +75,7 @@ def extract(
     wanted = parse_features(features, network.layers)
     factors = needed_factors(wanted)
     parts: dict[str, list[Array]] = {name: [] for name in factors}
-    for batch in extract_factors(network, images, factors, tau, label, batch_size):
+    for batch in extract_factors(network, images, factors, tau, label, batch_size, engine):
         if batch.failures:
             raise ImageError(next(iter(batch.failures.values())))
         for name, values in batch.factors.items():
@@ -88,16 +93,22 @@ def extract_factors(
     tau: float = 2.0,
     label: Label = "uniform",
     batch_size: int = 32,
+    engine: str = "auto",
 ) -> Iterator[Batch]:
     """Compute factors batch by batch; an unreadable image is reported, not raised."""
     check_batch_size(batch_size)
-    compute = _Computer(network, factors, tau, label)
-    decoded = _decode_ahead(network, images, ahead=2 * batch_size)
-    while chunk := list(islice(decoded, batch_size)):
-        good = [(index, pixels) for index, pixels in chunk if not isinstance(pixels, str)]
-        failures = {index: pixels for index, pixels in chunk if isinstance(pixels, str)}
-        values = compute(np.stack([pixels for _, pixels in good])) if good else {}
-        yield Batch([index for index, _ in good], values, failures)
+    cores = torch.get_num_threads()
+    compute = _Computer(network, factors, tau, label, engine)
+    todo = prepare(images, network.preprocess, compute.run, batch_size, workers=cores)
+    try:
+        for batch in todo:
+            # beside a trunk on every core the head needs few threads, and more would wait
+            torch.set_num_threads(max(1, cores // 4) if compute.cut else cores)
+            values = {} if batch.values is None else compute(batch.values)
+            yield Batch(batch.indices, values, batch.failures)
+    finally:
+        todo.close()
+        torch.set_num_threads(cores)
 
 
 def check_batch_size(batch_size: int) -> None:
@@ -106,51 +117,78 @@ def check_batch_size(batch_size: int) -> None:
         raise OptionError(f"batch size must be at least 1, got {batch_size}")
 
 
-def _decode_ahead(
-    network: Network, images: Sequence[ImageLike], ahead: int
-) -> Iterator[tuple[int, Array | str]]:
-    """Decode in threads, at most `ahead` images early; a failure comes as its message."""
-    waiting: deque[tuple[int, Future[Array]]] = deque()
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        todo = iter(enumerate(images))
-        try:
-            while True:
-                for index, image in islice(todo, ahead - len(waiting)):
-                    waiting.append((index, pool.submit(network.preprocess, image)))
-                if not waiting:
-                    return
-                index, future = waiting.popleft()
-                try:
-                    yield index, future.result()
-                except ImageError as error:
-                    yield index, str(error)
-        finally:
-            for _, future in waiting:
-                future.cancel()
-
-
 class _Computer:
-    """A batch of pixels in, a dict of factors out."""
+    """The two parts of the work: `run` from pixels to the cut, and from there to the factors."""
 
-    def __init__(self, network: Network, factors: Sequence[str], tau: float, label: Label):
+    def __init__(
+        self, network: Network, factors: Sequence[str], tau: float, label: Label, engine: str
+    ):
         self.network = network
         self.factors = factors
         self.objective = _objective(network, tau, label)
         self.gradients = list(dict.fromkeys(map(self.path, filter(_is_backward, factors))))
         self.read = [self.path(factor) for factor in factors if factor != f"x{TOP}"]
         self.checked = False
+        # until an engine is found: nothing is cut off, all of the network is head
+        self.module = network.module
+        self.run: Run = torch.from_numpy
+        self.cut = self.start(engine)
 
-    def __call__(self, pixels: Array) -> dict[str, Array]:
-        batch = torch.from_numpy(pixels).to(self.network.device, self.network.dtype)
-        values = self.compute(batch)
+    def __call__(self, batch: Tensor) -> dict[str, Array]:
+        values = self.compute(self.module, batch)
         if not self.checked and len(batch) > 1:
-            self.check_alone(batch[:1], values)
+            alone = self.compute(self.module, batch[:1])
+            if difference := self.difference({f: v[:1] for f, v in values.items()}, alone):
+                raise NetworkError(
+                    f"{self.network.name} must treat each image on its own, but {difference} "
+                    "with the rest of its batch; use --batch-size 1"
+                )
             self.checked = True
         return values
 
-    def compute(self, batch: Tensor) -> dict[str, Array]:
-        taps = tap(self.network.module, batch, self.read, self.gradients, self.objective)
+    def compute(self, module: nn.Module, batch: Tensor) -> dict[str, Array]:
+        batch = batch.to(self.network.device, self.network.dtype)
+        taps = tap(module, batch, self.read, self.gradients, self.objective)
         return {factor: self.factor(factor, taps) for factor in self.factors}
+
+    def start(self, engine: str) -> bool:
+        """Cut the network and start the first engine that gives what torch gives."""
+        names = choose_engines(engine)
+        parts = self.parts()
+        if parts is None:
+            if engine not in ("auto", "torch"):
+                raise NetworkError(
+                    f"engine {engine} runs the part below the lowest layer asked for, in float32 "
+                    f"on a CPU, and {self.network.name} cannot be cut there; take --engine torch"
+                )
+            return False
+        size = self.network.preprocess.size
+        noise = np.random.default_rng(0).integers(0, 256, (2, size, size, 3), dtype=np.uint8)
+        pixels = np.stack([self.network.preprocess(image) for image in noise])
+        alone = [self.compute(self.network.module, torch.from_numpy(p[None])) for p in pixels]
+        expected = {f: np.concatenate([values[f] for values in alone]) for f in self.factors}
+        for name in names:
+            try:
+                run = start_engine(name, parts.trunk, size, torch.get_num_threads())
+                got = self.compute(parts.head, run(pixels).clone())
+                problem = self.difference(got, expected)
+            except NetworkError as error:
+                problem = str(error)
+            if not problem:
+                self.module, self.run, self.checked = parts.head, run, True
+                return True
+            if name != "torch":  # which then runs the network as it is
+                message = f"{self.network.name} does not run in {name} as in torch: {problem}"
+                if engine != "auto":
+                    raise NetworkError(f"{message}; take --engine torch")
+                warnings.warn(f"{message}; not used", stacklevel=2)
+        return False
+
+    def parts(self) -> Cut | None:
+        """The network cut below the lowest layer that is read, if that helps."""
+        if self.network.device.type != "cpu" or self.network.dtype != torch.float32:
+            return None
+        return cut(self.network.module, self.read or [self.network.layers[TOP]])
 
     def path(self, factor: str) -> str:
         """The module that a factor is read from."""
@@ -187,17 +225,14 @@ class _Computer:
             return _to_numpy(value)
         return _to_numpy(value.sum(dim=1) if factor.startswith("delta") else value.mean(dim=1))
 
-    def check_alone(self, first: Tensor, values: dict[str, Array]) -> None:
-        """One image alone must give what it gave among others."""
-        alone = self.compute(first)
+    def difference(self, got: dict[str, Array], expected: dict[str, Array]) -> str:
+        """Which factor differs by more than a thousandth of its largest value, and how much."""
         coarse = self.network.dtype in (torch.float16, torch.bfloat16)
-        for factor, value in alone.items():
-            error = np.abs(value[0] - values[factor][0]).max()
-            if error > (5e-2 if coarse else 1e-3) * np.abs(value).max() + 1e-12:
-                raise NetworkError(
-                    f"{self.network.name} must treat each image on its own, but {factor} of an "
-                    f"image changes by {error:.2g} with the rest of its batch; use --batch-size 1"
-                )
+        for factor, value in expected.items():
+            error = np.abs(got[factor] - value).max()
+            if not error <= (5e-2 if coarse else TOLERANCE) * np.abs(value).max() + 1e-12:
+                return f"{factor} of an image changes by {error:.2g}"
+        return ""
 
 
 def _objective(network: Network, tau: float, label: Label) -> Objective:

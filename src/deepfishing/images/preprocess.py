@@ -10,14 +10,22 @@ from __future__ import annotations
 import contextlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Protocol
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from deepfishing.errors import ImageError
 
-ImageLike = str | Path | Image.Image | np.ndarray[Any, Any]
+
+class Openable(Protocol):
+    """An image file that is not a path, such as a member of a tar; `str` names it in errors."""
+
+    def open(self, mode: str) -> IO[bytes]:
+        """Its bytes; called as `open("rb")` when the image is decoded."""
+
+
+ImageLike = str | Path | Image.Image | np.ndarray[Any, Any] | Openable
 
 # Above this an image is refused instead of filling the memory: 200 megapixels, as RGB 0.6 GB.
 MAX_PIXELS = 200_000_000
@@ -101,7 +109,7 @@ def open_image(image: ImageLike, draft: int = 0) -> Image.Image:
 
     Parameters
     ----------
-    image : path, PIL image or array
+    image : path, anything with `open("rb")`, PIL image or array
         Arrays are (H, W), (H, W, 3) or (H, W, 4) of uint8.
     draft : int
         A large JPEG may be decoded at a reduced size whose short side is still at least this.
@@ -110,9 +118,9 @@ def open_image(image: ImageLike, draft: int = 0) -> Image.Image:
         return _to_rgb(_from_array(image), "array")
     if isinstance(image, Image.Image):
         return _to_rgb(image, getattr(image, "filename", "") or "PIL image")
-    path = Path(image)
+    path = Path(image) if isinstance(image, str) else image
     try:
-        with Image.open(path) as opened:
+        with path.open("rb") as file, Image.open(file) as opened:
             width, height = opened.size
             if width * height > MAX_PIXELS:
                 raise ImageError(

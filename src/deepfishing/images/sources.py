@@ -1,47 +1,185 @@
-"""Stage 1, images: from what a user points at to a list of image files.
+"""Stage 1, images: from what a user points at to a list of images with stable ids.
 
-Comes in: a folder, an image file, or a text file that lists images. Goes out: paths, in an order
-that does not depend on the machine.
+Comes in: a folder, a data set in VOC layout, an image, a pattern, a list, a table, a tar, or `-`
+for a list on standard input. Goes out: items, in an order that does not depend on the machine.
 """
 
 from __future__ import annotations
 
+import glob
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from deepfishing.errors import DatasetError
+from deepfishing.images import voc
+from deepfishing.images.dataset import is_folder
 from deepfishing.images.folder import image_ids
+from deepfishing.images.item import Item
+from deepfishing.images.tables import TABLES, read_table
+from deepfishing.images.tar import is_tar, read_tar
+
+STDIN = "-"
 
 
-def find_images(source: str | Path) -> list[Path]:
-    """The image files that `source` stands for.
+def find_images(source: str | Path) -> list[Item]:
+    """The images that `source` stands for, each id once.
 
     Parameters
     ----------
-    source : path
-        A folder, searched with all its sub-folders for files with an image's extension, hidden
-        ones left out; an image file; or a `.txt` file with one path a line, relative to the file.
+    source : path, pattern or "-"
+        What it is decides what an id is:
+
+        a folder : searched with all its sub-folders for files with an image's extension, hidden
+        ones left out; the id is the path below the folder.
+        a folder in VOC layout, or a VOCdevkit with one year : the ids of the data set, with their
+        labels (classes that are present and not difficult).
+        a pattern such as `photos/**/*.jpg` : the path below the folder before the first wildcard;
+        tars that match give their images.
+        a `.txt` list, one path a line : the line; paths are relative to the list's folder.
+        `-` : the same from standard input, relative to the current folder.
+        `.csv`, `.tsv`, `.parquet` : see `tables`.
+        `.tar` : see `tar`.
+        any other file : one image; its name.
 
     Examples
     --------
     >>> find_images("no/such/folder")
     Traceback (most recent call last):
-    deepfishing.errors.DatasetError: images must be a folder, an image or a .txt list, got
-        no/such/folder, which does not exist
+    deepfishing.errors.DatasetError: images must be a folder, an image, a pattern, a .txt list, a
+        .csv, .tsv or .parquet table, a .tar or -, got no/such/folder, which does not exist
     """
-    path = Path(source)
-    if path.is_dir():
-        return [path / name for name in image_ids(path, path)]
-    if not path.is_file():
-        raise DatasetError(
-            f"images must be a folder, an image or a .txt list, got {path}, which does not exist"
-        )
-    if path.suffix.lower() != ".txt":
-        return [path]
+    items = _find(str(source))
+    by_id: dict[str, Item] = {}
+    for item in items:
+        known = by_id.setdefault(item.id, item)
+        if known is not item and known != item:
+            raise DatasetError(
+                f"ids of images must be unique, got {item.id!r} for {known} and {item} in {source}"
+            )
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DatasetError(f"list of images cannot be read: {path} ({error})") from None
-    found = [path.parent / line.strip() for line in lines if line.strip()]
-    if not found:
-        raise DatasetError(f"a list must name at least one image, got none in {path}")
+        "\n".join(by_id).encode()
+    except UnicodeEncodeError as error:  # ids and paths are written as UTF-8
+        near = error.object[max(error.start - 30, 0) : error.end]
+        raise DatasetError(f"file names must be UTF-8, got ...{near!r} in {source}") from None
+    if not by_id:
+        raise DatasetError(f"a list must name at least one image, got none in {source}")
+    return list(by_id.values())
+
+
+def _find(source: str) -> list[Item]:
+    path = Path(source)
+    if source == STDIN:
+        return _listed(sys.stdin.buffer.read(), Path(), "standard input")
+    if is_folder(path):
+        layout = voc_layout(path)
+        if layout is not None:
+            return _voc_items(layout)
+        return [Item(name, path / name) for name in image_ids(path, path)]
+    if not _is_file(path):
+        if glob.has_magic(source):
+            return _matching(source)
+        raise DatasetError(
+            "images must be a folder, an image, a pattern, a .txt list, a .csv, .tsv or .parquet "
+            f"table, a .tar or -, got {path}, which does not exist"
+        )
+    return _in_file(path, path.name)
+
+
+def _in_file(path: Path, id_: str) -> list[Item]:
+    if is_tar(path):
+        return read_tar(path)
+    if path.suffix.lower() in TABLES:
+        return read_table(path)
+    if path.suffix.lower() != ".txt":
+        return [Item(id_, path)]
+    try:
+        return _listed(path.read_bytes(), path.parent, str(path))
+    except OSError as error:
+        raise DatasetError(f"list of images cannot be read: {path} ({error.strerror})") from None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name too long, or with a zero byte
+        return False
+
+
+def _listed(content: bytes, folder: Path, source: str) -> list[Item]:
+    try:
+        lines = content.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise DatasetError(f"list of images cannot be read: {source} ({error})") from None
+    return [Item(name, folder / name) for name in map(str.strip, lines) if name]
+
+
+def _matching(pattern: str) -> list[Item]:
+    parts = Path(pattern).parts
+    fixed = next(n for n, part in enumerate(parts) if glob.has_magic(part))
+    folder = Path(*parts[:fixed])
+    try:
+        found = sorted(folder.glob("/".join(parts[fixed:])))
+    except (ValueError, OSError) as error:
+        raise DatasetError(f"pattern cannot be used: {pattern} ({error})") from None
+    files = [path for path in found if _is_file(path) and not _is_hidden(path, folder)]
+    if not files:
+        raise DatasetError(f"a pattern must match a file, got none for {pattern}")
+    items: list[Item] = []
+    for path in files:
+        name = path.relative_to(folder).as_posix()
+        items += read_tar(path) if is_tar(path) else [Item(name, path)]
+    return items
+
+
+def _is_hidden(path: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)
+
+
+def voc_layout(folder: Path) -> Path | None:
+    """The folder in VOC layout that a folder is or holds, if any."""
+
+    def fits(place: Path) -> bool:
+        return is_folder(place / "JPEGImages") and is_folder(place / "ImageSets" / "Main")
+
+    if fits(folder):
+        return folder
+    found = sorted(p for year in ("VOC20*", "VOCdevkit/VOC20*") for p in folder.glob(year))
+    found = [place for place in found if fits(place)]
+    if len(found) > 1:
+        raise DatasetError(
+            f"images must be one data set, got {len(found)} in {folder}; give one of them: "
+            f"{', '.join(map(str, found))}"
+        )
+    return found[0] if found else None
+
+
+def _voc_items(folder: Path) -> list[Item]:
+    pictures = folder / "JPEGImages"
+    names = image_ids(pictures, pictures)
+    labels = _voc_labels(folder)
+    ids = [Path(name).with_suffix("").as_posix() for name in names]
+    return [Item(i, pictures / n, labels.get(i)) for i, n in zip(ids, names, strict=True)]
+
+
+def _voc_labels(folder: Path) -> dict[str, tuple[str, ...]]:
+    """Classes of each image that is in a labelled split; difficult ones are not counted."""
+    found: dict[str, tuple[str, ...]] = {}
+    splits = voc.split_names(folder, "")
+    for split in sorted(splits, key=lambda name: (name != "trainval", name)):
+        ids = voc.read_split(folder, split)
+        if found.keys() >= set(ids):
+            continue  # train and val, once trainval is known
+        classes = _voc_classes(folder, split, ids)
+        labels = voc.read_labels(folder, split, ids, classes) if classes else None
+        if labels is not None:
+            present = ([c for c, y in zip(classes, row, strict=True) if y == 1] for row in labels)
+            found.update(zip(ids, map(tuple, present), strict=True))
     return found
+
+
+def _voc_classes(folder: Path, split: str, ids: Iterable[str]) -> tuple[str, ...]:
+    try:
+        return voc.find_classes(folder, split, tuple(ids))
+    except DatasetError:
+        return ()  # a split without labels, such as VOC2012's test

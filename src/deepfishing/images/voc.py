@@ -86,17 +86,17 @@ def read_voc_layout(
     """
     folder = Path(folder)
     images = set(_names(folder / "JPEGImages"))
-    train_ids = _read_split(folder, train)
-    test_ids = _read_split(folder, test)
-    found = tuple(classes) if classes is not None else _find_classes(folder, train, train_ids)
-    train_labels = _read_labels(folder, train, train_ids, found)
+    train_ids = read_split(folder, train)
+    test_ids = read_split(folder, test)
+    found = tuple(classes) if classes is not None else find_classes(folder, train, train_ids)
+    train_labels = read_labels(folder, train, train_ids, found)
     if train_labels is None:
         raise DatasetError(
             f"no labels for split {train}: expected class lists such as "
             f"{_list_path(folder, f'{found[0]}_{train}')}, or {folder / 'Annotations'} with "
             "one XML file per image"
         )
-    test_labels = _read_labels(folder, test, test_ids, found)
+    test_labels = read_labels(folder, test, test_ids, found)
     return Dataset(
         name=name,
         classes=found,
@@ -142,7 +142,7 @@ def _stems(folder: Path) -> list[str]:
     return sorted(name.removesuffix(".txt") for name in names if name.endswith(".txt"))
 
 
-def _split_names(folder: Path, wanted: str) -> list[str]:
+def split_names(folder: Path, wanted: str) -> list[str]:
     """Names of the splits: lists whose name is not `<class>_<a list, or the wanted one>`.
 
     So `train.txt` is a split, and `train_train.txt` is the class `train` in it.
@@ -175,8 +175,9 @@ def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
             yield f"{text[:60]!r} in {path}, line {number}", fields
 
 
-def _read_split(folder: Path, split: str) -> tuple[str, ...]:
-    splits = _split_names(folder, split)
+def read_split(folder: Path, split: str) -> tuple[str, ...]:
+    """Image ids of a split, as its list names them."""
+    splits = split_names(folder, split)
     if split not in splits:
         raise DatasetError(
             f"split must be one of {splits}, got {split!r}: no {_list_path(folder, split)}"
@@ -212,7 +213,8 @@ def _split(
     return Split(name, ids, paths, labels)
 
 
-def _find_classes(folder: Path, split: str, ids: tuple[str, ...]) -> tuple[str, ...]:
+def find_classes(folder: Path, split: str, ids: tuple[str, ...]) -> tuple[str, ...]:
+    """Classes of a split's class lists, else of its annotations."""
     ending = f"_{split}"
     found = [stem.removesuffix(ending) for stem in _stems(folder) if stem.endswith(ending)]
     if not found and _has_annotations(folder, ids):
@@ -225,7 +227,7 @@ def _find_classes(folder: Path, split: str, ids: tuple[str, ...]) -> tuple[str, 
     return tuple(found)
 
 
-def _read_labels(
+def read_labels(
     folder: Path, split: str, ids: tuple[str, ...], classes: tuple[str, ...]
 ) -> Labels | None:
     """Labels (n, n_classes) from the class lists, else the annotations, else None."""

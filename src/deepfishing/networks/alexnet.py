@@ -108,8 +108,9 @@ class AcrossChannels(nn.Module):
 
     out_c = a_c / (1 + alpha/n * sum of a_j^2 over the n channels j around c)^beta
 
-    The sum is a 1x1 convolution with a band of ones: several times faster on a CPU than
-    `nn.LocalResponseNorm`, which does not know half precision there either.
+    The sum is a 1x1 convolution with a band of ones, and s^-0.75 = s^-1/2 (s^-1/2)^1/2: several
+    times faster on a CPU than `nn.LocalResponseNorm`, which does not know half precision there
+    either.
     """
 
     def forward(self, a: Tensor) -> Tensor:
@@ -119,4 +120,5 @@ class AcrossChannels(nn.Module):
         channel = torch.arange(a.shape[1], device=a.device)
         near = (channel[:, None] - channel).abs() <= 2
         band = near.to(wide.dtype)[:, :, None, None] * (1e-4 / 5)
-        return (wide * (1 + nn.functional.conv2d(wide * wide, band)) ** -0.75).to(a.dtype)
+        root = (1 + nn.functional.conv2d(wide * wide, band)).rsqrt()
+        return (wide * root * root.sqrt()).to(a.dtype)

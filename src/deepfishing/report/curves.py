@@ -45,6 +45,23 @@ def row_curves(results: Results, row: Row) -> dict[str, Curve]:
     StoreError
         If the scores are missing or do not fit the row.
     """
+    scores, labels = row_scores(results, row)
+    ap = row["ap"][row["official_ap"]]
+    return {
+        name: curve(labels[:, column], scores[:, column])
+        for column, name in enumerate(row["classes"])
+        if ap.get(name) is not None
+    }
+
+
+def row_scores(results: Results, row: Row) -> tuple[Array, Array]:
+    """Scores and labels behind a row, both (n_test, n_classes).
+
+    Raises
+    ------
+    StoreError
+        If they are missing or do not fit the row.
+    """
     scores, labels, _ = results.scores(row)
     shape = (row["n_test"], len(row["classes"]))
     if scores.shape != shape or labels.shape != shape:
@@ -52,9 +69,4 @@ def row_curves(results: Results, row: Row) -> dict[str, Curve]:
             f"scores and labels must have shape {shape}, got {scores.shape} and {labels.shape} in "
             f"{results.scores_path(row)}; run the experiment again"
         )
-    ap = row["ap"][row["official_ap"]]
-    return {
-        name: curve(labels[:, column], scores[:, column])
-        for column, name in enumerate(row["classes"])
-        if ap.get(name) is not None
-    }
+    return scores, labels

@@ -22,17 +22,20 @@ from deepfishing.errors import DeepFishingError, StoreError
 from deepfishing.experiments.results import Results, Row
 from deepfishing.files import replacing
 from deepfishing.report.curves import Curve, row_curves
+from deepfishing.report.gains import gains
 from deepfishing.report.rows import group_rows, open_results
 from deepfishing.report.tables import (
     METHOD_LABELS,
     Line,
     finding,
+    interval_text,
     label_text,
     left_out,
     one_decimal,
     per_class,
     table_1,
 )
+from deepfishing.statistics import Interval
 
 ALWAYS_SHOWN = ("x7", "dW7")  # the two that the paper's per-class tables have
 
@@ -89,8 +92,13 @@ def feature_label(name: str) -> Markup:
     x<sub>6</sub>;&thinsp;x<sub>7</sub> ∂E/∂W<sub>7</sub>
     >>> print(feature_label("dW:head.<b>@exact"))
     ∂E/∂W<sub>head.&lt;b&gt;</sub> exact
+    >>> print(feature_label("pow(dW7,0.5)+x7"))
+    pow(∂E/∂W<sub>7</sub>,0.5)+x<sub>7</sub>
     """
-    return Markup(";&thinsp;").join(_part_label(part) for part in name.split(";"))
+    parts = re.split(r"([+*(),;])", name)
+    return Markup("").join(
+        Markup(";&thinsp;") if part == ";" else _part_label(part) for part in parts
+    )
 
 
 def _part_label(part: str) -> Markup:
@@ -112,6 +120,7 @@ def _environment() -> Environment:
     )
     environment.filters["label"] = feature_label
     environment.filters["figure"] = _figure
+    environment.filters["interval"] = _interval
     environment.filters["points"] = _points
     environment.globals["method_labels"] = METHOD_LABELS
     return environment
@@ -119,7 +128,8 @@ def _environment() -> Environment:
 
 def _group(rows: list[Row], results: Results) -> dict[str, Any]:
     """All that the template shows of the rows of one setting."""
-    lines = table_1(rows)
+    known_gains = gains(results, rows)
+    lines = table_1(rows, known_gains)
     found = finding(lines)
     compared = [line for line in (found.forward, found.gradient) if line]
     detailed = [
@@ -134,6 +144,8 @@ def _group(rows: list[Row], results: Results) -> dict[str, Any]:
         "rows": rows,
         "lines": lines,
         "printed": any(line.printed is not None for line in lines),
+        "intervals": any(line.interval for line in lines),
+        "gains": bool(known_gains),
         "finding": found,
         "compared": compared,
         "columns": [
@@ -172,7 +184,8 @@ def _axis(lines: Sequence[Line]) -> _Axis | None:
     """An axis around all values in round steps; None where nothing was measured."""
     if all(line.official is None for line in lines):
         return None
-    known = [v for line in lines for v in (line.official, line.printed) if v is not None]
+    shown = [(line.official, line.printed, *(line.interval or ())) for line in lines]
+    known = [value for values in shown for value in values if value is not None]
     values = [round(value, 6) for value in known]  # a mean may be a hair above 100
     spread = max(values) - min(values)
     step = next(step for step in (1, 2, 5, 10, 20) if spread <= 5 * step)
@@ -183,6 +196,10 @@ def _axis(lines: Sequence[Line]) -> _Axis | None:
 
 def _figure(value: float | None, sign: bool = False) -> str:
     return one_decimal(value, sign).replace("-", "−")  # a real minus sign
+
+
+def _interval(interval: Interval | None) -> str:
+    return interval_text(interval, "–")
 
 
 def _points(points: Curve) -> str:

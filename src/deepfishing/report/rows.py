@@ -99,14 +99,16 @@ def group_rows(rows: Iterable[Row]) -> list[list[Row]]:
 
 
 def is_gradient(feature: str) -> bool:
-    """Whether a feature is the gradient of a layer's weights.
+    """Whether a feature is the gradient of a layer's weights, or a recipe that has one in it.
 
     Examples
     --------
     >>> is_gradient("dW7@exact"), is_gradient("x6;x7")
     (True, False)
+    >>> is_gradient("pow(x7,0.5)+whiten(dW7)"), is_gradient("whiten(x7)")
+    (True, False)
     """
-    return feature.startswith("dW")
+    return any(part.startswith("dW") for part in re.split(r"[+*(),;\s]+", feature))
 
 
 def block(feature: str) -> int:
@@ -151,6 +153,12 @@ def _wrong(row: Row) -> str | None:
         return "map"
     if ap is not None and not (isinstance(ap, dict) and all(_figures(ap.get(m)) for m in METHODS)):
         return "ap"
+    # rows that were measured before there were intervals have neither
+    if not _intervals(row.get("map_interval", {})):
+        return "map_interval"
+    each = row.get("ap_interval", {})
+    if not (isinstance(each, dict) and all(_intervals(by_class) for by_class in each.values())):
+        return "ap_interval"
     return None
 
 
@@ -159,4 +167,19 @@ def _figures(values: Any) -> bool:
     return isinstance(values, dict) and all(
         value is None or (isinstance(value, int | float) and -1e-6 <= value <= 100 + 1e-6)
         for value in values.values()
+    )
+
+
+def _intervals(values: Any) -> bool:
+    """Whether all are pairs of percentages, the lower first, or None."""
+    return isinstance(values, dict) and all(
+        pair is None
+        or (
+            isinstance(pair, list)
+            and len(pair) == 2
+            and None not in pair
+            and _figures(dict(enumerate(pair)))
+            and pair[0] <= pair[1]
+        )
+        for pair in values.values()
     )

@@ -7,13 +7,14 @@ nothing is drawn: the terminal and the HTML page show the same values, each in i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from deepfishing.experiments.paper import printed_ap, printed_map
 from deepfishing.experiments.results import Row
 from deepfishing.metrics import METHODS
 from deepfishing.report.rows import OTHER, block, is_gradient
+from deepfishing.statistics import Difference, Interval
 
 METHOD_LABELS = {"11point": "11-point", "area": "area", "sklearn": "sklearn"}
 
@@ -23,7 +24,8 @@ class Line:
     """One line of Table 1, in percent.
 
     `map` has the data set's official definition first; a value that was not measured is None,
-    and `note` says why.
+    and `note` says why. `interval` is that of the official mAP at 95 percent, `gain` its difference
+    from the best forward row; None where they are not known.
     """
 
     feature: str
@@ -32,6 +34,8 @@ class Line:
     map: dict[str, float | None]
     printed: float | None
     note: str
+    interval: Interval | None
+    gain: Difference | None
 
     @property
     def official(self) -> float | None:
@@ -51,6 +55,7 @@ class Cell:
     measured: float | None
     printed: float | None
     note: str
+    interval: Interval | None
 
 
 @dataclass(frozen=True)
@@ -90,8 +95,8 @@ class Finding:
         return sum((_minus(g.official, f.official) or 0.0) > 0 for f, g in self.layers)
 
 
-def table_1(rows: Sequence[Row]) -> tuple[Line, ...]:
-    """The lines of Table 1, one per row.
+def table_1(rows: Sequence[Row], gains: Mapping[str, Difference] | None = None) -> tuple[Line, ...]:
+    """The lines of Table 1, one per row; `gains` are those of `report.gains`, by feature.
 
     Examples
     --------
@@ -103,7 +108,8 @@ def table_1(rows: Sequence[Row]) -> tuple[Line, ...]:
     >>> line.printed, line.difference, line.block
     (90.0, 1.5, 7)
     """
-    return tuple(_line(row) for row in rows)
+    gains = gains or {}
+    return tuple(_line(row, gains.get(row["feature"])) for row in rows)
 
 
 def per_class(rows: Sequence[Row], features: Sequence[str]) -> dict[str, list[Cell]]:
@@ -144,6 +150,17 @@ def one_decimal(value: float | None, sign: bool = False) -> str:
     return "0.0" if text in ("+0.0", "-0.0") else text
 
 
+def interval_text(interval: Interval | None, dash: str = "-") -> str:
+    """An interval as it is shown.
+
+    Examples
+    --------
+    >>> interval_text((79.812, 82.04)), interval_text(None)
+    ('79.8-82.0', '')
+    """
+    return "" if interval is None else dash.join(map(one_decimal, interval))
+
+
 def label_text(row: Row) -> str:
     """The label of the error in words.
 
@@ -165,7 +182,7 @@ def left_out(rows: Iterable[Row]) -> dict[str, str]:
     return {name: why for row in rows for name, why in row["left_out"].items()}
 
 
-def _line(row: Row) -> Line:
+def _line(row: Row, gain: Difference | None) -> Line:
     first, measured, note = row["official_ap"], row["map"] or {}, ""
     if row["map"] is None:
         note = f"no labels; submission files in {row.get('submission', 'submission')}"
@@ -178,13 +195,20 @@ def _line(row: Row) -> Line:
         map={m: measured.get(m) for m in (first, *(m for m in METHODS if m != first))},
         printed=printed_map(row["dataset"], row["test"], row["network"], row["feature"]),
         note=note,
+        interval=_interval(row.get("map_interval", {}).get(first)),
+        gain=gain,
     )
 
 
 def _cell(row: Row, name: str) -> Cell:
     printed = printed_ap(row["dataset"], row["test"], row["network"], row["feature"])
     measured = (row["ap"] or {}).get(row["official_ap"], {}).get(name)
-    return Cell(measured, printed.get(name), row["left_out"].get(name, ""))
+    interval = row.get("ap_interval", {}).get(row["official_ap"], {}).get(name)
+    return Cell(measured, printed.get(name), row["left_out"].get(name, ""), _interval(interval))
+
+
+def _interval(pair: list[float] | None) -> Interval | None:
+    return None if pair is None else (pair[0], pair[1])
 
 
 def _minus(a: float | None, b: float | None) -> float | None:

@@ -6,7 +6,7 @@ paper: single layers first, then layer by layer the concatenation and the gradie
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich import box
 from rich.table import Table
@@ -18,42 +18,56 @@ from deepfishing.report.tables import (
     METHOD_LABELS,
     Line,
     finding,
+    interval_text,
     label_text,
     left_out,
     one_decimal,
 )
 from deepfishing.report.tables import table_1 as table_1_lines
+from deepfishing.statistics import Difference
 
 GRADIENT_STYLE = "cyan"
 
 
-def table_1(rows: Sequence[Row]) -> Table:
+def table_1(rows: Sequence[Row], gains: Mapping[str, Difference] | None = None) -> Table:
     """Table 1 for rows of one setting: mAP in percent, measured beside printed.
 
-    The columns of the paper are left out where it has no figure for any of the rows.
+    `gains` are those of `report.gains`. Columns without a figure are left out.
     """
-    lines = table_1_lines(sorted(rows, key=paper_order))
-    best = finding(lines).best
+    lines = table_1_lines(sorted(rows, key=paper_order), gains)
+    found = finding(lines)
     printed = any(line.printed is not None for line in lines)
+    intervals = any(line.interval for line in lines)
     table = Table(
         title=Text(f"mAP in percent on {rows[0]['dataset']} {rows[0]['test']}"),
-        caption=_caption(rows, lines),
+        caption=_caption(rows, lines, found.forward if gains else None, intervals),
         box=box.SIMPLE_HEAD,
         title_justify="left",
         caption_justify="left",
+        collapse_padding=True,
+        pad_edge=False,
         min_width=60,
     )
     table.add_column("feature", overflow="fold")
     for number, method in enumerate(lines[0].map):
         table.add_column(METHOD_LABELS[method] + ("*" if number == 0 else ""), justify="right")
+        if number == 0 and intervals:
+            table.add_column("interval", justify="right")
+        if number == 0 and gains:
+            table.add_column(" gain", no_wrap=True)
     if printed:
         table.add_column("paper", justify="right")
         table.add_column("difference", justify="right")
     for line, following in zip(lines, (*lines[1:], None), strict=True):
-        cells = [Text(line.feature)]
-        cells += [Text(one_decimal(value)) for value in line.map.values()]
-        if line == best:
-            cells[1].stylize("bold")
+        official, *others = (Text(one_decimal(value)) for value in line.map.values())
+        if line == found.best:
+            official.stylize("bold")
+        cells = [Text(line.feature), official]
+        if intervals:
+            cells.append(Text(interval_text(line.interval)))
+        if gains:
+            cells.append(Text(_gain(line.gain)))
+        cells += others
         if printed:
             cells += [Text(one_decimal(line.printed)), Text(one_decimal(line.difference, True))]
         table.add_row(
@@ -64,13 +78,28 @@ def table_1(rows: Sequence[Row]) -> Table:
     return table
 
 
-def _caption(rows: Sequence[Row], lines: Sequence[Line]) -> Text:
+def _gain(gain: Difference | None) -> str:
+    """The gain and whether it holds, padded so that figures stay below each other."""
+    mark = " !" if gain and gain.holds else ""
+    return "" if gain is None else f"{one_decimal(gain.mean, True):>5}{mark}"
+
+
+def _caption(
+    rows: Sequence[Row], lines: Sequence[Line], reference: Line | None, intervals: bool
+) -> Text:
     row = rows[0]
     official = METHOD_LABELS[row["official_ap"]]
     parts = [
         f"{row['network']}, {row['train']} ({row['n_train']:,} images) to {row['test']} "
         f"({row['n_test']:,}), tau {row['tau']:g}, {label_text(row)}. * official AP: {official}."
     ]
+    if intervals:
+        parts.append("interval: 95 %, bootstrap over test images.")
+    if reference:
+        parts.append(
+            f"gain: over {reference.feature}, the best forward feature; ! holds at 95 % "
+            "(paired bootstrap)."
+        )
     parts += [f"Left out of the mean: {name} ({why})." for name, why in left_out(rows).items()]
     parts += [f"{line.feature}: {line.note}." for line in lines if line.official is None]
     return Text("\n".join(parts))

@@ -1,29 +1,44 @@
 """Features on disk, so that no image is computed twice.
 
-A store is a folder: `store.json` says how its features were made, `shard-*.parquet` hold them.
-A row is one image: `sha256` of the file, `path` where it was first seen, and per factor a
-fixed-size list of values divided by their l2 norm, with the norm beside it (`x7`, `x7_norm`).
-A shard is written beside its place and renamed, so a crash loses at most the shard in work; a new
-factor of an old image goes into a new shard. Any Parquet reader can read a store.
+A store is a folder that any Parquet reader can read:
+
+`store.json`         how the features were made, by which version, when
+`index.parquet`      one row per image: id, path, sha256, labels, status, error...
+`x7/shard-*.parquet` one folder per factor, one row per content: sha256, x7, x7_norm
+`errors/`            contents that cannot be used, and why: sha256, error
+
+Features are keyed by content, so the same picture under two names is computed once and an
+interrupted run finds its work again even without the index. A factor that is asked for later is a
+folder more; what is there is never touched.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from deepfishing import __version__
 from deepfishing.errors import OptionError, StoreError
 from deepfishing.files import replacing
-from deepfishing.rank_one import Array, l2_norm
+from deepfishing.rank_one import Array
+from deepfishing.store.factor_columns import encode, read_values
+from deepfishing.store.index import Row, read_index, write_index
+from deepfishing.store.journal import Journal, clear_leftovers, finish
+from deepfishing.store.shards import MAX_BYTES, MAX_ROWS, Shards, read_table
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "store.json"
+ERRORS = "errors"
+LOCK = ".lock"
 
 
 class Store:
@@ -44,8 +59,8 @@ class Store:
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     store = Store(folder, {"network": "toy"}, dtype="float32")
-    ...     store.append(["k1", "k2"], ["a.jpg", "b.jpg"], {"x7": np.array([[3.0, 4.0], [0, 1]])})
-    ...     print(store.missing(["k1", "k9"], ["x7"]), store.read(["k1"], "x7"))
+    ...     store.append(["k1", "k2"], {"x7": np.array([[3.0, 4.0], [0, 1]])})
+    ...     print(store.missing(["k1", "k9"], ["x7"]), Store.open(folder).read(["k1"], "x7"))
     ['k9'] [[3. 4.]]
     """
 
@@ -57,116 +72,173 @@ class Store:
         self.folder = Path(folder)
         self.settings = {**settings, "dtype": dtype}
         self.dtype = np.dtype(dtype)
+        self._shards: dict[str, Shards] = {}  # by factor, looked at when first asked for
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._agree_on_settings()
+            if not (self.folder / MANIFEST).exists():
+                self._write_manifest()
         except OSError as error:
-            raise StoreError(f"store cannot be made: {self.folder} ({error})") from None
-        self._where: dict[str, dict[str, tuple[Path, int]]] = {}  # factor -> key -> place
-        for shard in sorted(self.folder.glob("shard-*.parquet")):
-            self._index(shard)
+            raise StoreError(
+                f"store cannot be made: {self.folder} ({error}); choose another folder"
+            ) from None
+        self._agree_on_settings()
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Store:
+        """A store that is there, with the settings that it was made with."""
+        settings = read_manifest(Path(folder))["settings"]
+        return cls(folder, settings, settings.get("dtype", "float16"))
+
+    def factors(self) -> list[str]:
+        """Names of the factors that are in the store."""
+        folders = (path.name for path in self.folder.iterdir() if path.is_dir())
+        names = (unquote(name) for name in folders if not name.startswith("."))
+        return sorted(name for name in names if name != ERRORS)
+
+    def rows(self) -> dict[str, Row]:
+        """The images by id."""
+        return read_index(self.folder)
+
+    def errors(self) -> dict[str, str]:
+        """Contents that cannot be used, and why."""
+        tables = [read_table(path) for path in self.shards(ERRORS).files]
+        columns = [(t.column("sha256").to_pylist(), t.column("error").to_pylist()) for t in tables]
+        return {k: e for keys, errors in columns for k, e in zip(keys, errors, strict=True)}
 
     def missing(self, keys: Iterable[str], factors: Iterable[str]) -> list[str]:
         """The keys, each once and in order, that lack at least one of the factors."""
-        known = [self._where.get(factor, {}) for factor in factors]
-        return [k for k in dict.fromkeys(keys) if not all(k in where for where in known)]
+        once = dict.fromkeys(keys)
+        lacking: set[str] = set()
+        for factor in factors:
+            lacking |= once.keys() - self.shards(factor).keys()
+        return [key for key in once if key in lacking]
 
     def append(
-        self, keys: Sequence[str], paths: Sequence[str], factors: Mapping[str, Array]
+        self,
+        keys: Sequence[str],
+        factors: Mapping[str, Array],
+        errors: Mapping[str, str] | None = None,
     ) -> None:
-        """Write one shard: factors (n, d) or (n, P, d) of n images."""
-        columns: dict[str, Any] = {"sha256": pa.array(keys), "path": pa.array(paths)}
-        fields = [pa.field("sha256", pa.string()), pa.field("path", pa.string())]
-        for name, values in factors.items():
-            flat = values.reshape(len(keys), -1)
-            norm = l2_norm(flat)
-            if not np.isfinite(norm).all():
-                bad = int(np.flatnonzero(~np.isfinite(norm))[0])
-                raise StoreError(f"{name} must be finite, got NaN or infinity for {paths[bad]}")
-            unit = (flat / np.where(norm > 0, norm, 1)[:, None]).astype(self.dtype)
-            columns[name] = pa.FixedSizeListArray.from_arrays(unit.ravel(), flat.shape[1])
-            columns[f"{name}_norm"] = pa.array(norm, pa.float64())
-            shape = {"shape": json.dumps(values.shape[1:])}
-            fields += [
-                pa.field(name, columns[name].type, metadata=shape),
-                pa.field(f"{name}_norm", pa.float64()),
-            ]
-        table = pa.table(list(columns.values()), schema=pa.schema(fields))
-        shard = self.folder / f"shard-{self._next_number():06d}.parquet"
-        try:
-            with replacing(shard) as partial:
-                pq.write_table(table, partial, compression="none", use_dictionary=False)
-        except OSError as error:
-            raise StoreError(
-                f"shard cannot be written: {shard} ({error}); what is in the store stays, run "
-                "the command again to go on"
-            ) from None
-        self._index(shard)
+        """Write factors (n, d) or (n, P, d) of n contents, and contents that cannot be used.
+
+        All of it is written or nothing. What is there stays as it is.
+        """
+        with self._at_once() as journal:
+            known = self.shards(ERRORS)
+            new = {key: reason for key, reason in (errors or {}).items() if key not in known}
+            if new:
+                columns = [list(new), list(new.values())]
+                known.add(pa.table(columns, schema=_ERRORS_SCHEMA), journal)
+            for name, values in factors.items():
+                shards = self.shards(name)
+                rows = [row for row, key in enumerate(keys) if key not in shards]
+                size = max(values[:1].size * self.dtype.itemsize, 1)
+                n = max(1, min(MAX_ROWS, MAX_BYTES // size))
+                for part in (rows[i : i + n] for i in range(0, len(rows), n)):
+                    some = values if len(part) == len(keys) else values[part]
+                    table = encode([keys[row] for row in part], name, some, self.dtype)
+                    shards.add(table, journal)
 
     def read(self, keys: Sequence[str], factor: str) -> Array:
         """One factor of these images as float32, in the order of the keys: (n, d) or (n, P, d)."""
-        where = self._where.get(factor, {})
-        absent = [key for key in keys if key not in where]
+        shards = self.shards(factor)
+        absent = [key for key in keys if key not in shards]
         if absent:
             raise StoreError(
                 f"{factor} of {len(absent)} images is not in {self.folder}, first {absent[0]}"
             )
-        by_shard: dict[Path, list[tuple[int, int]]] = {}
-        for position, key in enumerate(keys):
-            shard, row = where[key]
-            by_shard.setdefault(shard, []).append((position, row))
-        out: Array | None = None
-        for shard, places in by_shard.items():
-            values = self._read_column(shard, factor)
-            if out is None:
-                out = np.empty((len(keys), *values.shape[1:]), dtype=np.float32)
-            to, rows = np.array(places).T
-            out[to] = values[rows]
-        if out is None:
-            raise StoreError(f"nothing to read: no keys were given for {factor}")
-        return out
+        return read_values(shards, keys)
 
-    def _read_column(self, shard: Path, factor: str) -> Array:
-        """All rows of one factor in a shard, multiplied by their norms again."""
+    def shards(self, factor: str) -> Shards:
+        """The files of a factor, or of the errors."""
+        if factor not in self._shards:
+            self._shards[factor] = Shards(self.shards_folder(factor))
+        return self._shards[factor]
+
+    def shards_folder(self, factor: str) -> Path:
+        """Where they are; a module's path may hold anything, so the name is quoted."""
+        return self.folder / quote(factor, safe=":@+,;= ")
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Be the only process that writes; leftovers of one that was killed are cleared away."""
         try:
-            table = pq.read_table(shard, columns=[factor, f"{factor}_norm"])
-            shape = json.loads(table.schema.field(factor).metadata[b"shape"])
-            values = table.column(factor).combine_chunks().flatten().to_numpy(zero_copy_only=False)
-            norm = table.column(f"{factor}_norm").to_numpy().astype(np.float32)
-        except (OSError, pa.ArrowException) as error:
-            raise _damaged(shard, error) from None
-        rows: Array = values.reshape(len(norm), -1).astype(np.float32) * norm[:, None]
-        return rows.reshape(len(norm), *shape)
+            file = (self.folder / LOCK).open("a")
+        except OSError as error:
+            raise StoreError(
+                f"store cannot be written: {self.folder} ({error.strerror}); make it writable or "
+                "choose another folder"
+            ) from None
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise StoreError(
+                    f"store must have one writer, but another process works on {self.folder}; "
+                    "wait until it ends, or choose another folder"
+                ) from None
+            self._shards.clear()  # another process may have written since
+            with self._at_once():
+                clear_leftovers(self.folder)
+            yield
 
-    def _index(self, shard: Path) -> None:
+    def write_rows(self, rows: Iterable[Row]) -> None:
+        """Replace the index."""
+        write_index(self.folder, rows)
+
+    def forget_errors(self, keys: Collection[str]) -> None:
+        """Let contents that could not be used be tried again."""
+        shards = self.shards(ERRORS)
+        if any(key in shards for key in keys):
+            with self._at_once() as journal:
+                shards.compact(shards.keys() - keys, journal)
+            self._shards.clear()
+
+    def compact(self, keep: Collection[str]) -> None:
+        """Drop features and errors of all other contents; only shards that hold some change."""
+        wanted = set(keep)
+        stale = [
+            shards
+            for shards in map(self.shards, [*self.factors(), ERRORS])
+            if not shards.keys() <= wanted
+        ]
+        if stale:
+            with self._at_once() as journal:
+                for shards in stale:
+                    shards.compact(wanted, journal)
+            self._shards.clear()
+
+    @contextmanager
+    def _at_once(self) -> Iterator[Journal]:
+        """A journal that is committed at the end, or dropped if something goes wrong."""
+        journal = Journal(self.folder)
         try:
-            keys = pq.read_table(shard, columns=["sha256"]).column(0).to_pylist()
-            names = pq.read_schema(shard).names
-        except (OSError, pa.ArrowException) as error:
-            raise _damaged(shard, error) from None
-        for factor in names:
-            if f"{factor}_norm" in names:
-                places = self._where.setdefault(factor, {})
-                places.update((key, (shard, row)) for row, key in enumerate(keys))
+            finish(self.folder)  # of a change that was interrupted
+            yield journal
+            journal.commit()
+        except BaseException as error:
+            self._shards.clear()  # they know of rows that are not on disk
+            journal.discard()
+            if isinstance(error, OSError):
+                raise StoreError(
+                    f"store cannot be written: {self.folder} ({error}); what is in it stays, run "
+                    "the command again to go on"
+                ) from None
+            raise
 
-    def _next_number(self) -> int:
-        numbers = [int(p.stem.split("-")[1]) for p in self.folder.glob("shard-*.parquet")]
-        return max(numbers, default=-1) + 1
+    def _write_manifest(self) -> None:
+        facts = {
+            "format": FORMAT,
+            "version": __version__,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "settings": self.settings,
+        }
+        with replacing(self.folder / MANIFEST) as partial:
+            partial.write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
 
     def _agree_on_settings(self) -> None:
-        manifest = self.folder / MANIFEST
-        mine = {"format": FORMAT, "settings": self.settings}
-        if not manifest.exists():
-            with replacing(manifest) as partial:
-                partial.write_text(json.dumps(mine, indent=1, sort_keys=True) + "\n")
-            return
-        try:
-            theirs = json.loads(manifest.read_text())
-            other = {"format": theirs["format"], **theirs["settings"]}
-        except (ValueError, KeyError, TypeError):
-            raise StoreError(
-                f"store manifest cannot be read: {manifest}; choose another folder"
-            ) from None
+        theirs = read_manifest(self.folder)
+        other = {"format": theirs["format"], **theirs["settings"]}
         for name, value in {"format": FORMAT, **self.settings}.items():
             if json.loads(json.dumps(value)) != other.get(name):
                 raise StoreError(
@@ -175,6 +247,20 @@ class Store:
                 )
 
 
-def _damaged(shard: Path, error: Exception) -> StoreError:
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return StoreError(f"shard is damaged: {shard} ({reason}); delete it to compute it again")
+_ERRORS_SCHEMA = pa.schema([("sha256", pa.string()), ("error", pa.string())])
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What `store.json` says: format, version, created, settings."""
+    path = folder / MANIFEST
+    try:
+        facts = json.loads(path.read_text())
+        if not isinstance(facts["settings"], dict) or "format" not in facts:
+            raise TypeError
+    except FileNotFoundError:
+        raise StoreError(
+            f"a store must hold {MANIFEST}, got none in {folder}; make one with `deepfish extract`"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError):
+        raise StoreError(f"store manifest cannot be read: {path}; choose another folder") from None
+    return dict(facts)

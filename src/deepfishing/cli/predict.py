@@ -1,0 +1,84 @@
+"""`deepfish predict`: the classes of images, by a model of `deepfish train`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from deepfishing.cli.network import Device
+from deepfishing.errors import OptionError
+from deepfishing.images.sources import find_images
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(help="Folder that `deepfish train` wrote.")],
+    images: Annotated[
+        str,
+        typer.Argument(
+            help="A folder, an image, a quoted pattern, a .txt list, a table, a .tar, or - for a "
+            "list on standard input."
+        ),
+    ],
+    top: Annotated[int, typer.Option(help="How many classes to show per image.")] = 3,
+    weights: Annotated[
+        Path | None, typer.Option(help="The network's weight file, if it is elsewhere now.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Images per forward pass.")] = 32,
+    device: Device = "cpu",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per image, with all classes.")
+    ] = False,
+) -> None:
+    """Classify images: the most probable classes of each, with their probabilities.
+
+    Example: deepfish predict model photos --top 2
+
+    Classes are judged one by one, so the probabilities of an image need not sum to 1. Unusable
+    images are listed and left out. The network must be the one of the training; its weights are
+    checked.
+    """
+    if top < 1:
+        raise OptionError(f"--top must be at least 1, got {top}")
+
+    from deepfishing.model import Model
+
+    loaded = Model.load(model)
+    items = find_images(images)
+
+    from deepfishing.cli.progress import progress_bar
+    from deepfishing.model.predict import load_model_network
+    from deepfishing.model.predict import predict as run
+
+    network = load_model_network(loaded, weights, device)
+    width = max(len(item.id) for item in items)
+    failed = 0
+    with progress_bar(quiet=sys.stdout.isatty()) as bar:  # there, the lines themselves show it
+        for done, found in enumerate(run(loaded, network, items, batch_size), start=1):
+            item = items[found.index]
+            best = np.argsort(-found.probabilities, kind="stable")
+            names = [loaded.classes[c] for c in best]
+            if as_json:
+                facts = {"image": item.id, "path": str(item)}
+                if found.error:
+                    typer.echo(json.dumps({**facts, "error": found.error}))
+                else:
+                    chances, scores = (
+                        dict(zip(names, values[best].tolist(), strict=True))
+                        for values in (found.probabilities, found.scores)
+                    )
+                    typer.echo(json.dumps({**facts, "probabilities": chances, "scores": scores}))
+            elif found.error:
+                typer.echo(f"left out: {found.error}", err=True)
+            else:
+                shown = (f"{loaded.classes[c]} {found.probabilities[c]:.3f}" for c in best[:top])
+                typer.echo(f"{item.id:<{width}}  {'  '.join(shown)}")
+            failed += found.error is not None
+            bar("images", done, len(items))
+    if failed == len(items):
+        typer.echo(f"deepfish: none of {failed} images can be used", err=True)
+        raise typer.Exit(1)

@@ -1,0 +1,176 @@
+"""`deepfish train`: a classifier of images, in a folder that `deepfish predict` needs alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+
+from deepfishing.cli.network import (
+    Device,
+    Dtype,
+    Label,
+    Mean,
+    NetworkName,
+    Prototxt,
+    Tau,
+    Weights,
+    check_names,
+    parse_label,
+)
+from deepfishing.images.sources import find_images
+
+if TYPE_CHECKING:
+    from deepfishing.model import Model
+
+SHOWN = 20  # images left out that are named one by one
+
+
+def train(
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="A folder with one folder per class, a VOC tree, a table with a column label, "
+            "any images together with --labels, or a store of `deepfish extract`."
+        ),
+    ],
+    model: Annotated[Path, typer.Argument(help="Folder for the model; made if absent.")],
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="Labels: a .csv with the columns path and label, or a VOC tree."),
+    ] = None,
+    split: Annotated[str, typer.Option(help="Split of a VOC tree to train on.")] = "trainval",
+    features: Annotated[
+        str, typer.Option(help="One recipe, such as x7 or pow(dW7,0.5)+x7.")
+    ] = "pow(dW8,0.5)+pow(x7,0.5)",
+    cost: Annotated[
+        str, typer.Option(help="Cost of the SVMs: a number, cv, cv-shared or vissl.")
+    ] = "1",
+    class_weight: Annotated[
+        str | None, typer.Option(help="Weight of positives: balanced, or a number.")
+    ] = None,
+    difficult: Annotated[
+        str, typer.Option(help="Difficult examples of a VOC tree: negative or ignore.")
+    ] = "negative",
+    network: NetworkName = "efficientnet-lite0",
+    weights: Weights = None,
+    prototxt: Prototxt = None,
+    mean: Mean = None,
+    tau: Tau = 2.0,
+    label: Label = "uniform",
+    store: Annotated[
+        Path | None, typer.Option(help="Folder for the features; MODEL/features by default.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Images per forward pass.")] = 32,
+    device: Device = "cpu",
+    dtype: Dtype = "float32",
+    seed: Annotated[int, typer.Option(help="Of the folds of the cross-validation.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Train one support vector machine per class, with probabilities.
+
+    Example: deepfish train photos model --features "pow(dW8,0.5)+x7" --cost cv
+
+    The model is model.json and model.safetensors. Features stay on disk, so another cost or recipe
+    only computes what is missing. Unusable images are listed and left out. The network's options
+    say how features are computed; a store has them computed already.
+    """
+    from deepfishing.classify import check_options
+    from deepfishing.model.model import Source
+
+    C = _number(cost)
+    weight = None if class_weight is None else _number(class_weight)
+    check_options(C, difficult, weight)
+    options: dict[str, Any] = {"C": C, "class_weight": weight, "difficult": difficult, "seed": seed}
+    files = {
+        name: str(path) if str(path) == "random" else str(path.resolve())
+        for name, path in (("weights", weights), ("prototxt", prototxt), ("mean", mean))
+        if path is not None
+    }
+    from deepfishing.model.labelled import class_folders, is_voc, read_labels
+    from deepfishing.model.training import train_on_images, train_on_store
+    from deepfishing.store import Store
+
+    if (Path(data) / "store.json").is_file():
+        opened = Store.open(data)
+        source = Source(str(opened.settings["network"]), **files)
+        rows = list(opened.rows().values())
+        trained, left_out = train_on_store(
+            opened, rows, read_labels(rows, labels, split), features, source, **options
+        )
+    else:
+        check_names(network, features)
+        folder = Path(data)
+        if labels is None and is_voc(folder):
+            labels = folder
+        items = find_images(data if labels else class_folders(folder))
+        labelled = read_labels(items, labels, split)
+
+        from deepfishing.cli.progress import progress_bar
+        from deepfishing.networks.load import load_network
+
+        net = load_network(network, weights, device, dtype, prototxt, mean)
+        name = str(Path(network).resolve()) if network.endswith(".caffemodel") else network
+        with progress_bar(quiet=as_json) as bar:
+            trained, left_out = train_on_images(
+                net,
+                items,
+                labelled,
+                store or model / "features",
+                features,
+                Source(name, **files),
+                tau,
+                parse_label(label),
+                batch_size,
+                bar,
+                **options,
+            )
+    trained.save(model)
+    _print_summary(model, trained, left_out, as_json)
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _print_summary(folder: Path, model: Model, left_out: dict[str, str], as_json: bool) -> None:
+    svm, n = model.svm, model.training["images"]
+    ap = [None if np.isnan(value) else round(float(value), 2) for value in svm.ap]
+    known = [value for value in ap if value is not None]
+    if as_json:
+        summary = {
+            "model": str(folder),
+            "recipe": model.recipe,
+            "images": n,
+            "support": len(svm.dual),
+            "cross_validated_map": round(sum(known) / len(known), 2) if known else None,
+            "classes": {
+                name: {"trained": bool(ok), "cost": float(cost), "cross_validated_ap": value}
+                for name, ok, cost, value in zip(
+                    model.classes, svm.trained, svm.cost, ap, strict=True
+                )
+            },
+            "failures": left_out,
+        }
+        typer.echo(json.dumps(summary))
+        return
+    for number, reason in enumerate(left_out.values()):
+        if number == SHOWN:
+            typer.echo(f"left out: {len(left_out) - SHOWN} more", err=True)
+            break
+        typer.echo(f"left out: {reason}", err=True)
+    width = max(len(name) for name in ("class", *model.classes))
+    typer.echo(f"{'class':<{width}}  cost  cross-validated AP")
+    for name, ok, cost, value in zip(model.classes, svm.trained, svm.cost, ap, strict=True):
+        if not ok:
+            typer.echo(f"{name:<{width}}  not trained: it needs images with it and without it")
+        else:
+            typer.echo(f"{name:<{width}}  {cost:<4g}  {'-' if value is None else f'{value:.1f}'}")
+    mean = f", mAP {sum(known) / len(known):.1f}" if known else ""
+    typer.echo(f"{folder}: {model.recipe}, {n} images, {len(svm.dual)} support vectors{mean}")

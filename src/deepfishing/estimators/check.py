@@ -1,0 +1,81 @@
+"""Stage 5, estimators: what the estimators ask of their input.
+
+Comes in: a plain array, a `RankOne` or a combination of them, as a user gave it. Goes out: the
+same, safe to compute with. Arrays are left to scikit-learn, which says in its own words what is
+wrong with them; for the others, width and kind are remembered in `fit` and compared afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import validate_data
+
+from deepfishing.errors import FeatureError
+from deepfishing.kernels import Comparable, KernelProduct, KernelSum
+from deepfishing.rank_one import RankOne
+
+FLOATS = [np.float64, np.float32]
+
+
+def check_features(estimator: Any, X: Any, reset: bool) -> Comparable:
+    """Refuse features that an estimator cannot use; in `fit` (`reset`), remember their form.
+
+    Sets `n_features_in_`, for a gradient the d * D numbers that it would have if it were built,
+    and `form_`: kind and widths.
+
+    Examples
+    --------
+    >>> class Estimator:
+    ...     pass
+    >>> estimator = Estimator()
+    >>> check_features(estimator, RankOne(np.ones((4, 2)), np.ones((4, 3))), reset=True).shape
+    (4, 2, 3)
+    >>> estimator.n_features_in_
+    6
+    >>> check_features(estimator, RankOne(np.ones((4, 2)), np.ones((4, 5))), reset=False)
+    Traceback (most recent call last):
+    deepfishing.errors.FeatureError: Estimator was fitted on RankOne (n, 2, 3), got RankOne
+        (n, 2, 5); give it the same feature
+    """
+    combined = isinstance(X, RankOne | KernelSum | KernelProduct)
+    form = _form(X) if combined else "an array"
+    if not reset and estimator.form_ != form:
+        raise FeatureError(
+            f"{type(estimator).__name__} was fitted on {estimator.form_}, got {form}; "
+            "give it the same feature"
+        )
+    if not combined:
+        X = validate_data(estimator, X, dtype=FLOATS, reset=reset)
+    elif not len(X):
+        raise FeatureError(f"{type(estimator).__name__} needs at least one image, got none")
+    elif not _is_finite(X):
+        raise FeatureError("features must be finite, got NaN or infinity")
+    if reset:
+        estimator.form_ = form
+        if combined:
+            estimator.n_features_in_ = _size(X)
+    checked: Comparable = X
+    return checked
+
+
+def _form(X: Comparable) -> str:
+    if isinstance(X, KernelSum | KernelProduct):
+        return f"{type(X).__name__} of {' and '.join(map(_form, X.parts))}"
+    kind = "RankOne" if isinstance(X, RankOne) else "array"
+    return f"{kind} (n, {', '.join(map(str, X.shape[1:]))})"
+
+
+def _is_finite(X: Comparable) -> bool:
+    if isinstance(X, KernelSum | KernelProduct):
+        return all(map(_is_finite, X.parts))
+    factors = (X.x, X.delta) if isinstance(X, RankOne) else (X,)
+    return all(bool(np.isfinite(values).all()) for values in factors)
+
+
+def _size(X: Comparable) -> int:
+    if isinstance(X, KernelSum | KernelProduct):
+        return sum(map(_size, X.parts))
+    return math.prod(X.shape[1:])

@@ -1,0 +1,165 @@
+"""Stage 5, estimators: the classifier at the end of a pipeline.
+
+Comes in: gradients as `RankOne` (trace kernel), arrays (linear kernel) or a combination of them,
+and labels in any of scikit-learn's forms. Goes out: scores and predicted labels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any, Self
+
+import numpy as np
+from joblib import effective_n_jobs
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import (
+    check_array,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+)
+
+from deepfishing.classify import train_svm
+from deepfishing.errors import FeatureError
+from deepfishing.estimators.check import check_features
+from deepfishing.kernels import Comparable
+from deepfishing.rank_one import Array
+
+
+class TraceKernelSVC(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """One-vs-rest support vector machines on the trace kernel.
+
+    Parameters
+    ----------
+    C : float, "cv", "cv-shared" or "vissl"
+        Cost of the machines; the paper's is 1. The words choose it by cross-validation on one Gram
+        matrix, which is cheaper than a grid search, see `train_svm`.
+    balanced : bool
+        Give the positives and the negatives of each machine the same total cost.
+    calibrated : bool
+        Also fit probabilities, for `predict_proba`.
+    n_jobs : int, optional
+        Threads over the classes; as everywhere in scikit-learn, one unless said otherwise, and
+        -1 for all cores.
+
+    Attributes
+    ----------
+    classes_ : ndarray
+        The labels seen in `fit`; for an indicator matrix, the numbers of its columns.
+    svm_ : KernelSVM
+        The trained machines: one for two classes, else one per class.
+
+    Examples
+    --------
+    >>> from deepfishing.rank_one import RankOne
+    >>> gradients = RankOne(x=[[1.0, 0.0], [0.0, 1.0], [0.9, 0.1]], delta=[[1.0]] * 3)
+    >>> svc = TraceKernelSVC().fit(gradients[:2], ["cat", "dog"])
+    >>> svc.predict(gradients[2:])
+    array(['cat'], dtype='<U3')
+    """
+
+    def __init__(
+        self,
+        C: float | str = 1.0,
+        balanced: bool = False,
+        calibrated: bool = False,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.C = C
+        self.balanced = balanced
+        self.calibrated = calibrated
+        self.n_jobs = n_jobs
+
+    def fit(self, X: Comparable, y: Any) -> Self:
+        """Train the machines on one Gram matrix.
+
+        Parameters
+        ----------
+        X : RankOne, ndarray of shape (n, d), KernelSum or KernelProduct
+            Normalised features of n images.
+        y : array-like of shape (n,) or (n, n_labels)
+            A class per image, or for several labels per image an indicator matrix of 0 and 1.
+        """
+        if y is None:
+            raise FeatureError(
+                "TraceKernelSVC requires y to be passed, but the target y is None; give the labels"
+            )
+        X = check_features(self, X, reset=True)
+        is_present = self._read_targets(y)
+        check_consistent_length(X, is_present)
+        labels = np.where(is_present, 1, -1).astype(np.int8)
+        svm = train_svm(
+            X,
+            labels,
+            C=self.C,
+            jobs=effective_n_jobs(self.n_jobs),
+            class_weight="balanced" if self.balanced else None,
+            calibrated=self.calibrated,
+        )
+        # a label that every image has, or none, has no machine: all that is known is its sign
+        self.svm_ = replace(svm, bias=np.where(svm.trained, svm.bias, labels[0]))
+        return self
+
+    def _read_targets(self, y: Any) -> Array:
+        """Set `classes_`, and say which image has which label: (n, 1) for two classes."""
+        is_present: Array
+        y = check_array(y, ensure_2d=False, dtype=None, input_name="y")
+        check_classification_targets(y)
+        self._multilabel = type_of_target(y) == "multilabel-indicator"
+        if self._multilabel:
+            if not np.isin(y, (0, 1)).all():
+                raise FeatureError(
+                    f"an indicator matrix must hold 0 and 1, got {np.unique(y).tolist()}; "
+                    "pass (labels > 0).astype(int)"
+                )
+            self.classes_ = np.arange(y.shape[1])
+            is_present = y == 1
+            return is_present
+        y = column_or_1d(y, warn=True)
+        self.classes_ = np.unique(y)
+        if len(self.classes_) < 2:
+            raise FeatureError(f"y must hold at least two classes, got one class: {y[0]!r}")
+        positive = self.classes_[1:] if len(self.classes_) == 2 else self.classes_
+        is_present = y[:, None] == positive
+        return is_present
+
+    def decision_function(self, X: Comparable) -> Array:
+        """Scores (n, n_classes); for two classes (n,), above 0 for `classes_[1]`."""
+        check_is_fitted(self)
+        scores = self.svm_.decision_function(check_features(self, X, reset=False))
+        return scores[:, 0] if self._is_binary() else scores
+
+    def predict(self, X: Comparable) -> Array:
+        """The class of each image (n,), or the indicator matrix (n, n_labels) of 0 and 1."""
+        scores = self.decision_function(X)
+        if self._multilabel:
+            return (scores > 0).astype(int)
+        best = (scores > 0).astype(int) if self._is_binary() else scores.argmax(axis=1)
+        predicted: Array = self.classes_[best]
+        return predicted
+
+    @available_if(attrgetter("calibrated"))  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Comparable) -> Array:
+        """Probabilities (n, n_classes), with `calibrated`.
+
+        Of the classes of an image they add up to 1; of several labels each is on its own.
+        """
+        check_is_fitted(self)
+        present = self.svm_.probabilities(check_features(self, X, reset=False))
+        if self._multilabel:
+            return present
+        if self._is_binary():
+            return np.hstack([1 - present, present])
+        shares: Array = present / present.sum(axis=1, keepdims=True)
+        return shares
+
+    def _is_binary(self) -> bool:
+        return len(self.classes_) == 2 and not self._multilabel
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags

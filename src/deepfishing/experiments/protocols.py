@@ -1,0 +1,279 @@
+"""Stage 6, experiments: two further protocols, low-shot learning and nearest neighbours.
+
+Comes in: features of train and test images, as anything that `gram` compares, and their labels
+(1 present, -1 absent, 0 difficult). Goes out: mAP against the number of positive examples, and
+mAP and accuracy of the k nearest neighbours. Neither needs torch or the images.
+
+What is drawn depends on labels and seed alone, so two features are measured on the same examples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.stats import t as student
+from sklearn.svm import SVC
+
+from deepfishing.classify import SCORE_BLOCK
+from deepfishing.errors import DatasetError, FeatureError, OptionError
+from deepfishing.kernels import Comparable, gram
+from deepfishing.metrics import METHODS, Evaluation, evaluate
+from deepfishing.rank_one import Array
+from deepfishing.statistics import LEVEL, SEED, Bootstrap, Interval, bootstrap
+
+# As many negatives per positive as a class has among 20 of one size.
+NEGATIVES = 19
+DRAWS = 5
+
+
+@dataclass(frozen=True)
+class LowShot:
+    """mAP with so many positive examples per class, in percent: one value per draw of examples."""
+
+    positives: int
+    map: dict[str, tuple[float, ...]]
+
+    def mean(self, method: str) -> float:
+        """Mean over the draws."""
+        return float(np.mean(self.map[method]))
+
+    def interval(self, method: str) -> Interval | None:
+        """Where the mean of endless draws lies at 95 percent, by Student's t; None for one draw.
+
+        Examples
+        --------
+        >>> low, high = LowShot(1, {"area": (40.0, 42.0, 44.0)}).interval("area")
+        >>> round(low, 2), round(high, 2)
+        (37.03, 46.97)
+        """
+        values = np.array(self.map[method])
+        if len(values) < 2:
+            return None
+        reach = student.ppf((1 + LEVEL) / 2, len(values) - 1) * values.std(ddof=1)
+        half = float(reach) / math.sqrt(len(values))
+        return self.mean(method) - half, self.mean(method) + half
+
+    def as_row(self) -> dict[str, Any]:
+        """Keys of a measured point, ready for JSON."""
+        intervals = {method: self.interval(method) for method in self.map}
+        return {
+            "positives": self.positives,
+            "map": {method: self.mean(method) for method in self.map},
+            "map_interval": {m: None if i is None else list(i) for m, i in intervals.items()},
+            "map_draws": {method: list(values) for method, values in self.map.items()},
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbours:
+    """How well the k nearest training images tell what a test image shows.
+
+    `accuracy`, in percent, is the share of test images that show the class with most votes; with
+    one class per image that is the usual accuracy. Images that show no class, and those for which
+    that class is difficult, are left out.
+    `scores` (m, C) are the votes, and `draws` the bootstrap of their AP.
+    """
+
+    k: int
+    accuracy: float
+    scores: Array
+    draws: Bootstrap
+
+    @property
+    def measured(self) -> Evaluation:
+        """AP per class and mAP."""
+        return self.draws.measured
+
+    def as_row(self) -> dict[str, Any]:
+        """Keys of a measured row, ready for JSON."""
+        figures = {"map": self.measured.map, "ap": self.measured.ap, **self.draws.as_row()}
+        return {"k": self.k, "accuracy": self.accuracy, **figures}
+
+
+def low_shot(
+    train: Comparable,
+    train_labels: Array,
+    test: Comparable,
+    test_labels: Array,
+    positives: Sequence[int] | None = None,
+    draws: int = DRAWS,
+    negatives: int | None = NEGATIVES,
+    C: float = 1.0,
+    seed: int = SEED,
+) -> list[LowShot]:
+    """mAP of machines that were trained on 1, 2, 4, ... positive examples per class.
+
+    Parameters
+    ----------
+    train, test : ndarray, RankOne, KernelSum or KernelProduct
+        Features of n and m images.
+    train_labels, test_labels : arrays (n, n_classes) and (m, n_classes)
+        Difficult examples are never drawn. A class without an example of both kinds in training,
+        or without a positive one in the test, is left out of the mean.
+    positives : sequence of int, optional
+        How many; by default the powers of 2 up to what the rarest class has, so that every point
+        of the curve is a mean over the same classes.
+    draws : int
+        How often examples are drawn. Within a draw, fewer examples are the first of the more.
+    negatives : int, optional
+        How many negatives are drawn per positive, or as many as there are; None takes all.
+    C, seed
+        Cost of the machines, and which draws.
+
+    Examples
+    --------
+    >>> x = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
+    >>> labels = np.array([[1], [1], [-1], [-1]])
+    >>> [(point.positives, point.mean("area")) for point in low_shot(x, labels, x, labels)]
+    [(1, 100.0), (2, 100.0)]
+    """
+    train_labels, test_labels = _checked(train, train_labels, test, test_labels)
+    if not 0 < C < math.inf:
+        raise OptionError(f"C must be a positive number, got {C!r}")
+    if draws < 1 or (negatives is not None and negatives < 1):
+        raise OptionError(f"draws and negatives must be at least 1, got {draws} and {negatives}")
+    usable = [
+        column
+        for column in range(train_labels.shape[1])
+        if {-1, 1} <= set(train_labels[:, column].tolist()) and (test_labels[:, column] == 1).any()
+    ]
+    if not usable:
+        raise DatasetError(
+            "low-shot learning needs a class with positive and negative training images and a "
+            "positive test image, got none"
+        )
+    rarest = min(int((train_labels[:, column] == 1).sum()) for column in usable)
+    shots = positives or [2**i for i in range(rarest.bit_length())]
+    if min(shots) < 1 or max(shots) > rarest:
+        raise OptionError(
+            f"positives per class must be from 1 to {rarest}, which is what the rarest class has, "
+            f"got {list(shots)}"
+        )
+    most = max(shots)
+    examples = [
+        [
+            _drawn(train_labels[:, column], most, negatives, (seed, draw, column))
+            for column in usable
+        ]
+        for draw in range(draws)
+    ]
+    # only images that some draw has are compared
+    used = np.unique(
+        np.concatenate([i for by_class in examples for pair in by_class for i in pair])
+    )
+    K, K_test = _finite(gram(train[used])), _finite(gram(test, train[used]))
+    truth, names = test_labels[:, usable], [str(column) for column in usable]
+    points = []
+    for shot in shots:
+        measured = []
+        for by_class in examples:
+            scores = np.empty(truth.shape)
+            for column, (positive, negative) in enumerate(by_class):
+                rest = negative if negatives is None else negative[: shot * negatives]
+                seen = np.searchsorted(used, np.concatenate([positive[:shot], rest]))
+                scores[:, column] = _scores(K, K_test, seen, shot, C)
+            measured.append(evaluate(truth, scores, names).map)
+        points.append(
+            LowShot(
+                shot,
+                {m: tuple(v for one in measured if (v := one[m]) is not None) for m in METHODS},
+            )
+        )
+    return points
+
+
+def nearest_neighbours(
+    train: Comparable,
+    train_labels: Array,
+    test: Comparable,
+    test_labels: Array,
+    classes: Sequence[str],
+    k: int = 10,
+) -> Neighbours:
+    """mAP and accuracy of the votes of the k training images with the largest kernel.
+
+    Parameters
+    ----------
+    train, test : ndarray, RankOne, KernelSum or KernelProduct
+        Features of n and m images, normalised: then the largest kernel is the nearest image.
+    train_labels, test_labels : arrays (n, n_classes) and (m, n_classes)
+        An image votes for the classes that it shows, not for those where it is difficult.
+    classes : sequence of n_classes names
+    k : int
+        How many vote.
+
+    Examples
+    --------
+    >>> x = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
+    >>> labels = np.array([[1, -1], [1, -1], [-1, 1]])
+    >>> found = nearest_neighbours(x, labels, x, labels, ["cat", "dog"], k=1)
+    >>> found.accuracy, found.measured.map["area"]
+    (100.0, 100.0)
+    """
+    train_labels, test_labels = _checked(train, train_labels, test, test_labels)
+    if not 1 <= k <= len(train):
+        raise OptionError(f"k must be from 1 to {len(train)}, the training images, got {k}")
+    # A vote is 1; nearer neighbours add so little that all of it together stays below 1, so it
+    # only decides between classes with equally many votes.
+    weight = 1 + np.arange(k - 1, -1, -1) / (k * k)
+    scores = np.empty((len(test), train_labels.shape[1]))
+    for start in range(0, len(test), SCORE_BLOCK):
+        rows = slice(start, start + SCORE_BLOCK)
+        K = _finite(gram(test[rows], train))
+        nearest = np.argpartition(-K, k - 1, axis=1)[:, :k]
+        order = np.argsort(-np.take_along_axis(K, nearest, axis=1), axis=1, kind="stable")
+        votes = train_labels[np.take_along_axis(nearest, order, axis=1)] == 1  # (rows, k, C)
+        scores[rows] = np.einsum("k,mkc->mc", weight, votes)
+    voted = np.take_along_axis(test_labels, scores.argmax(axis=1)[:, None], axis=1)[:, 0]
+    counted = (test_labels == 1).any(axis=1) & (voted != 0)
+    if not counted.any():
+        raise DatasetError("nearest neighbours need a test image that shows a class, got none")
+    right = (voted == 1) & (scores.max(axis=1) > 0)
+    accuracy = float(100 * right[counted].mean())
+    return Neighbours(k, accuracy, scores, bootstrap(test_labels, scores, classes))
+
+
+def _checked(
+    train: Comparable, train_labels: Array, test: Comparable, test_labels: Array
+) -> tuple[Array, Array]:
+    train_labels, test_labels = np.asarray(train_labels), np.asarray(test_labels)
+    for name, features, labels in (("train", train, train_labels), ("test", test, test_labels)):
+        if labels.ndim != 2 or len(labels) != len(features):
+            raise FeatureError(
+                f"{name} labels must have shape ({len(features)}, n_classes) for "
+                f"{len(features)} images, got {labels.shape}"
+            )
+    if train_labels.shape[1] != test_labels.shape[1]:
+        raise FeatureError(
+            "train and test labels must have the same classes, got "
+            f"{train_labels.shape[1]} and {test_labels.shape[1]} columns"
+        )
+    return train_labels, test_labels
+
+
+def _drawn(
+    column: Array, most: int, negatives: int | None, seed: tuple[int, ...]
+) -> tuple[Array, Array]:
+    """Positive and negative examples of a class in a random order, as many as are needed."""
+    rng = np.random.default_rng(seed)
+    positive = rng.permutation(np.flatnonzero(column == 1))[:most]
+    negative = rng.permutation(np.flatnonzero(column == -1))
+    return positive, negative if negatives is None else negative[: most * negatives]
+
+
+def _scores(K: Array, K_test: Array, seen: Array, shot: int, C: float) -> Array:
+    """Scores (m,) of a machine that saw these examples, of which the first `shot` are positive."""
+    target = np.repeat([1, -1], [shot, len(seen) - shot])
+    svm = SVC(C=C, kernel="precomputed").fit(K[np.ix_(seen, seen)], target)
+    scores: Array = K_test[:, seen[svm.support_]] @ svm.dual_coef_[0] + svm.intercept_[0]
+    return scores
+
+
+def _finite(K: Array) -> Array:
+    if not np.isfinite(K).all():
+        raise FeatureError("features must be finite, got NaN or infinity in the Gram matrix")
+    return K

@@ -1,0 +1,104 @@
+"""Stage 3, gradients: images to the tensors that the head needs, ahead of time, on every core.
+
+Comes in: images, a preprocessing and the trunk. Goes out, in the order of the images: batches of
+what the trunk makes of them. A worker decodes a few images and runs the trunk on them, alone on
+its core: no thread waits for another, and the few images stay in the core's cache. At most a few
+batches are in work, so the memory in use does not depend on how many images there are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepfishing.errors import ImageError
+from deepfishing.gradients.engine import Run
+from deepfishing.images.preprocess import ImageLike
+from deepfishing.rank_one import Array
+
+PIECE = 4  # images that a worker takes at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """The trunk's output for the images at `indices`, and the images that could not be read."""
+
+    indices: list[int]
+    values: Tensor | None
+    failures: dict[int, str]
+
+
+def prepare(
+    images: Iterable[ImageLike],
+    preprocess: Callable[[ImageLike], Array],
+    run: Run,
+    batch_size: int,
+    workers: int,
+) -> Generator[Prepared, None, None]:
+    """Decode images and run the trunk on them, in batches.
+
+    Parameters
+    ----------
+    images : iterable
+        Taken as far as the work in hand needs them.
+    preprocess : callable
+        One image to float32 pixels (3, S, S); raises `ImageError` for one that cannot be read.
+    run : callable
+        Pixels (n, 3, S, S) to the trunk's output, see `start_engine`.
+    batch_size, workers : int
+        Images a batch, and threads.
+
+    Examples
+    --------
+    >>> def pixels(image):
+    ...     return np.full((3, 2, 2), image, dtype=np.float32)
+    >>> batches = prepare([5, 6, 7], pixels, torch.from_numpy, batch_size=2, workers=1)
+    >>> [(batch.indices, tuple(batch.values.shape)) for batch in batches]
+    [([0, 1], (2, 3, 2, 2)), ([2], (1, 3, 2, 2))]
+    """
+    size = min(PIECE, batch_size)
+    ahead = 1 + max(1, -(-workers * size // batch_size))  # enough that no worker waits
+    numbered = iter(enumerate(images))
+    waiting: deque[list[Future[Prepared]]] = deque()
+    with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        try:
+            while True:
+                while len(waiting) < ahead and (batch := list(islice(numbered, batch_size))):
+                    parts = [batch[i : i + size] for i in range(0, len(batch), size)]
+                    waiting.append([pool.submit(_piece, p, preprocess, run) for p in parts])
+                if not waiting:
+                    return
+                yield _joined([future.result() for future in waiting.popleft()])
+        finally:
+            for future in (future for futures in waiting for future in futures):
+                future.cancel()
+
+
+def _piece(
+    images: Sequence[tuple[int, ImageLike]], preprocess: Callable[[ImageLike], Array], run: Run
+) -> Prepared:
+    indices, pixels, failures = [], [], {}
+    for index, image in images:
+        try:
+            pixels.append(preprocess(image))
+            indices.append(index)
+        except ImageError as error:
+            failures[index] = str(error)
+    return Prepared(indices, run(np.stack(pixels)) if pixels else None, failures)
+
+
+def _joined(pieces: Sequence[Prepared]) -> Prepared:
+    values = [piece.values for piece in pieces if piece.values is not None]
+    return Prepared(
+        [index for piece in pieces for index in piece.indices],
+        # also a copy: what was made in inference mode could not enter a graph
+        torch.cat(values) if values else None,
+        {i: reason for piece in pieces for i, reason in piece.failures.items()},
+    )

@@ -1,0 +1,74 @@
+"""Stage 1, images: one image of a source, before anything of it is read.
+
+Comes in: what a source says of it. Goes out: its id, its labels, and its bytes when they are
+asked for, whether it is a file or a member of a tar.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+MAX_MEMBER = 1 << 30  # a member is read whole, so a larger one is refused: no image is 1 GB
+
+
+@dataclass(frozen=True)
+class Member:
+    """Where an image lies in an uncompressed tar."""
+
+    name: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Item:
+    """An image that may be opened later, as often as needed and from any thread.
+
+    Parameters
+    ----------
+    id : str
+        Unique in its source, and the same whenever the source is read again.
+    path : Path
+        The file, or the tar that holds it.
+    labels : tuple of str, or None
+        None where the source has no labels for it.
+    member : Member, optional
+        Its place in the tar.
+
+    Examples
+    --------
+    >>> item = Item("photos.tar/a.jpg", Path("photos.tar"), member=Member("a.jpg", 512, 9))
+    >>> str(item)
+    'photos.tar/a.jpg'
+    """
+
+    id: str
+    path: Path
+    labels: tuple[str, ...] | None = None
+    member: Member | None = None
+
+    def __str__(self) -> str:
+        return f"{self.path}/{self.member.name}" if self.member else str(self.path)
+
+    def open(self, mode: str = "rb") -> io.BufferedReader | io.BytesIO:
+        """Its bytes."""
+        if self.member is None:
+            return self.path.open("rb")
+        if self.member.size > MAX_MEMBER:
+            raise OSError(f"{self.member.size:,} bytes, more than {MAX_MEMBER:,}")
+        with self.path.open("rb") as tar:
+            tar.seek(self.member.offset)
+            return io.BytesIO(tar.read(self.member.size))
+
+    def signature(self) -> tuple[int, int]:
+        """Size and time of change in nanoseconds: while they stay, so does the content."""
+        stat = self.path.stat()
+        return (self.member.size if self.member else stat.st_size), stat.st_mtime_ns
+
+    def sha256(self) -> str:
+        """Hash of its content, 64 hex digits."""
+        with self.open() as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,157 @@
+"""Stage 6, models: which training image has which class.
+
+Comes in: images (id and, where their source has them, labels), and optionally a table or a data
+set in VOC layout that has the labels. Goes out: the images that have labels, with one column of 1,
+-1 and 0 (difficult) per class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from deepfishing.errors import DatasetError
+from deepfishing.images import voc
+from deepfishing.images.dataset import is_folder
+from deepfishing.images.sources import voc_layout
+from deepfishing.images.tables import TABLES, read_table
+from deepfishing.rank_one import Array
+
+
+class Image(Protocol):
+    """An item of a source, or a row of a store."""
+
+    @property
+    def id(self) -> str:
+        """Unique; a path with forward slashes where images come from a folder."""
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """Its classes, or None where nothing is known."""
+
+
+AnImage = TypeVar("AnImage", bound=Image)
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """Classes, and the rows of `labels` by image id."""
+
+    classes: tuple[str, ...]
+    rows: Mapping[str, Array]
+
+    def of(self, images: Sequence[AnImage]) -> tuple[list[AnImage], Array]:
+        """The images that have labels, and these (n, C)."""
+        known = [image for image in images if image.id in self.rows]
+        if not known:
+            raise DatasetError(
+                f"images and labels must share ids, got none in common: images such as "
+                f"{images[0].id!r}, labels such as {next(iter(self.rows))!r}"
+            )
+        return known, np.stack([self.rows[image.id] for image in known])
+
+
+def read_labels(
+    images: Sequence[Image], source: Path | None = None, split: str = "trainval"
+) -> Labelled:
+    """Labels of images: from a source if one is given, else their own, else their folders'.
+
+    Parameters
+    ----------
+    images : sequence of Item or Row
+        From `find_images` or `Store.rows`.
+    source : path, optional
+        A .csv, .tsv or .parquet table with the columns `path` (or `id`) and `label` or `labels`,
+        whose ids are those of the images; or a folder in VOC layout.
+    split : str
+        Of the VOC layout.
+
+    Examples
+    --------
+    >>> from deepfishing.images.item import Item
+    >>> found = read_labels([Item("cat/1.jpg", Path()), Item("dog/a/2.jpg", Path())])
+    >>> found.classes, found.rows["dog/a/2.jpg"]
+    (('cat', 'dog'), array([-1,  1], dtype=int8))
+    """
+    if source is not None and is_folder(source):
+        return _voc(source, split)
+    if source is not None:
+        if source.suffix.lower() not in TABLES:
+            raise DatasetError(
+                f"labels must be a table ({', '.join(TABLES)}) or a folder in VOC layout, "
+                f"got {source}"
+            )
+        listed = read_table(source)
+        named = {item.id: item.labels for item in listed if item.labels is not None}
+        if not named:
+            raise DatasetError(
+                f"a table of labels must have a column label or labels, got none filled in {source}"
+            )
+        there = {image.id for image in images}
+        strange = [id_ for id_ in named if id_ not in there]
+        if strange:
+            raise DatasetError(
+                f"every row of {source} must name an image, got {len(strange)} that do not, first "
+                f"{strange[0]!r}; the images have ids such as {images[0].id!r}"
+            )
+        return _from_names(named, str(source))
+    named = {image.id: image.labels for image in images if image.labels is not None}
+    return _from_names(named or _folders(images), "the images")
+
+
+def is_voc(folder: Path) -> bool:
+    """Whether a folder is a data set in VOC layout, or holds one."""
+    return is_folder(folder) and voc_layout(folder) is not None
+
+
+def class_folders(root: Path) -> Path:
+    """The folder that holds the classes: `root/train` where a `test` or `val` lies beside it."""
+    held_out = any(is_folder(root / name) for name in ("test", "val", "valid", "validation"))
+    return root / "train" if held_out and is_folder(root / "train") else root
+
+
+def _folders(images: Sequence[Image]) -> dict[str, tuple[str, ...]]:
+    bare = next((image.id for image in images if "/" not in image.id), None)
+    if bare is not None:
+        raise DatasetError(
+            f"an image must lie in the folder of its class, got {bare!r} outside of any; sort them "
+            "into folders, or pass --labels with a table"
+        )
+    return {image.id: (image.id.split("/", 1)[0],) for image in images}
+
+
+def _from_names(named: Mapping[str, tuple[str, ...] | None], origin: str) -> Labelled:
+    classes = tuple(sorted({name for names in named.values() for name in names or ()}))
+    if not classes:
+        raise DatasetError(f"labels must name a class, got none in {origin}")
+    if len(classes) == 1 and all(named.values()):
+        raise DatasetError(
+            f"two classes or more are needed to tell classes apart, got only {classes[0]!r} in "
+            f"{origin}"
+        )
+    column = {name: number for number, name in enumerate(classes)}
+    rows = {}
+    for id_, names in named.items():
+        row = np.full(len(classes), -1, dtype=np.int8)
+        row[[column[name] for name in names or ()]] = 1
+        rows[id_] = row
+    return Labelled(classes, rows)
+
+
+def _voc(source: Path, split: str) -> Labelled:
+    folder = voc_layout(source)
+    if folder is None:
+        raise DatasetError(
+            f"labels must be a table or a folder in VOC layout, got {source}, which has no "
+            "JPEGImages and ImageSets/Main"
+        )
+    ids = voc.read_split(folder, split)
+    classes = voc.find_classes(folder, split, ids)
+    labels = voc.read_labels(folder, split, ids, classes)
+    if labels is None:
+        raise DatasetError(f"split {split} of {folder} must have labels, got none; take another")
+    return Labelled(classes, dict(zip(ids, labels, strict=True)))

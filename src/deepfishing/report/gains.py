@@ -1,0 +1,102 @@
+"""Stage 7, report: which rows really differ from the best forward feature.
+
+Comes in: rows of one setting and the scores that were kept beside them. Goes out: for each row its
+difference from the best forward row (concatenations and recipes of forward features included), by
+the official mAP, in the paired bootstrap.
+
+The mAP of a row on each draw of test images is kept beside its scores, so it is computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from deepfishing.errors import DeepFishingError
+from deepfishing.experiments.results import Results, Row
+from deepfishing.files import replacing
+from deepfishing.rank_one import Array
+from deepfishing.report.curves import row_scores
+from deepfishing.report.tables import finding, table_1
+from deepfishing.statistics import RESAMPLES, Difference, bootstrap, difference
+
+
+def gains(results: Results, rows: Sequence[Row]) -> dict[str, Difference]:
+    """Official mAP of each row minus that of the best forward row, by feature.
+
+    Parameters
+    ----------
+    results : Results
+        Where the rows' scores are.
+    rows : sequence of dict
+        Of one setting.
+
+    Returns
+    -------
+    gains : dict
+        Without the best forward row itself, and without rows that cannot be compared with it on
+        the same images: no labels, no scores, other images, or other classes left out.
+    """
+    best = finding(table_1(rows)).forward
+    if best is None:
+        return {}
+    reference = next(row for row in rows if row["feature"] == best.feature)
+    method = reference["official_ap"]
+    found = {}
+    for row in rows:
+        if row is reference or row["map"] is None or row["map"].get(method) is None:
+            continue
+        try:
+            if _same_test(results, row, reference):
+                draws = _map_draws(results, row) - _map_draws(results, reference)
+                measured = row["map"][method] - reference["map"][method]
+                found[row["feature"]] = difference(measured, draws)
+        except DeepFishingError:  # the page says it where it would draw these scores
+            continue
+    return found
+
+
+def _same_test(results: Results, a: Row, b: Row) -> bool:
+    """Whether two rows were measured on the same images, labels and classes."""
+    (_, labels_a, ids_a), (_, labels_b, ids_b) = results.scores(a), results.scores(b)
+    return ids_a == ids_b and np.array_equal(labels_a, labels_b) and _columns(a) == _columns(b)
+
+
+def _columns(row: Row) -> list[int]:
+    """The classes that have an AP."""
+    ap = row["ap"][row["official_ap"]]
+    return [column for column, name in enumerate(row["classes"]) if ap.get(name) is not None]
+
+
+def _map_draws(results: Results, row: Row) -> Array:
+    """Official mAP of a row on each draw, (RESAMPLES,)."""
+    source = results.scores_path(row)
+    file = source.with_suffix(".draws.npy")
+    kept = _kept(file, source)
+    if kept is not None:
+        return kept
+    scores, labels = row_scores(results, row)
+    columns, method = _columns(row), row["official_ap"]
+    names = [row["classes"][column] for column in columns]
+    draws = bootstrap(labels[:, columns], scores[:, columns], names, (method,)).map(method)
+    try:
+        with replacing(file) as partial, partial.open("wb") as out:
+            np.save(out, draws)
+    except OSError:  # a folder that is read only: computed again next time
+        pass
+    return draws
+
+
+def _kept(file: Path, source: Path) -> Array | None:
+    """Draws that were kept and are not older than the scores they were made of."""
+    try:
+        if file.stat().st_mtime_ns < source.stat().st_mtime_ns:
+            return None
+        with file.open("rb") as content:
+            draws: Array = np.lib.format.read_array(content, allow_pickle=False)
+    except (OSError, ValueError):
+        return None
+    usable = draws.shape == (RESAMPLES,) and draws.dtype == np.float64
+    return draws if usable else None

@@ -1,0 +1,288 @@
+"""Stage "evaluation": how far a figure could be off, and whether two rows really differ.
+
+Comes in: truth and scores of the test images, as in `metrics`. Goes out: bootstrap intervals of
+every AP and mAP, and the difference of two rows with its interval.
+
+The test images are drawn anew, n of n with replacement, and every AP is computed again; the
+spread over the draws is what another test set of this size would have changed. A draw says how
+often each image is in it, so each class is sorted once and a draw only changes the weights:
+AP comes from cumulative sums of weights. The draws depend on n and the seed alone, so two rows
+are compared on the same draws, and what makes an image hard for both cancels.
+
+An interval is made of the percentiles of the draws, moved so that the mean of the draws lies on
+the measured figure. Without the move it would be too high: a draw repeats images, and repeated
+positives raise AP (docs/statistics.md has the simulation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from deepfishing.errors import DatasetError, OptionError
+from deepfishing.metrics import METHODS, Array, Evaluation, evaluate
+
+RESAMPLES = 1000
+SEED = 0
+LEVEL = 0.95
+
+# A block of draws holds at most this many numbers per array (float64: 8 MB).
+BLOCK_VALUES = 1_000_000
+
+Interval = tuple[float, float]  # low, high
+
+
+@dataclass(frozen=True, eq=False)
+class Bootstrap:
+    """AP of every class on each draw of test images, in percent.
+
+    Parameters
+    ----------
+    measured : Evaluation
+        On the test images themselves.
+    ap : dict
+        {method: array (draws, C)}; NaN where a draw has no positive image of the class.
+    """
+
+    measured: Evaluation
+    ap: dict[str, Array]
+
+    def map(self, method: str) -> Array:
+        """Mean over the classes that a draw has, (draws,); NaN where it has none."""
+        known = ~np.isnan(self.ap[method])
+        total = np.where(known, self.ap[method], 0.0).sum(axis=1)
+        count = known.sum(axis=1)
+        mean: Array = np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
+        return mean
+
+    def map_interval(self, method: str) -> Interval | None:
+        """Interval of the mAP; None if no class has an AP."""
+        return _percent(self.map(method), self.measured.map[method])
+
+    def ap_interval(self, method: str) -> dict[str, Interval | None]:
+        """Interval of each class's AP; None for a class without."""
+        measured = self.measured.ap[method]
+        return {
+            name: _percent(draws, value)
+            for (name, value), draws in zip(measured.items(), self.ap[method].T, strict=True)
+        }
+
+    def as_row(self) -> dict[str, Any]:
+        """The keys `map_interval` and `ap_interval` of a measured row, ready for JSON."""
+        each = {method: self.ap_interval(method) for method in self.ap}
+        return {
+            "map_interval": {method: _listed(self.map_interval(method)) for method in self.ap},
+            "ap_interval": {
+                method: {name: _listed(interval) for name, interval in by_class.items()}
+                for method, by_class in each.items()
+            },
+        }
+
+
+@dataclass(frozen=True)
+class Difference:
+    """mAP of row a minus that of row b on the same images, in points.
+
+    `mean` is the measured difference, `low` and `high` its interval. `p` is twice the share of
+    draws on the other side of 0: small if the sign of the difference can be trusted.
+    """
+
+    mean: float
+    low: float
+    high: float
+    p: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the interval excludes 0."""
+        return self.low > 0 or self.high < 0
+
+
+def bootstrap(
+    labels: Array,
+    scores: Array,
+    classes: Sequence[str],
+    methods: Sequence[str] = METHODS,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> Bootstrap:
+    """AP of every class on `resamples` draws of the test images.
+
+    Parameters
+    ----------
+    labels, scores, classes
+        As for `metrics.evaluate`: arrays (n, C), 1 present, -1 absent, 0 difficult; C names.
+    methods : sequence of str
+        Definitions of AP, of `metrics.METHODS`.
+    resamples, seed : int
+        How many draws, and which. The same n, resamples and seed are the same draws.
+
+    Examples
+    --------
+    >>> labels = np.array([[1], [-1]] * 20)
+    >>> result = bootstrap(labels, np.arange(40.0)[:, None] % 7, ["cat"], resamples=200)
+    >>> result.ap["area"].shape, round(result.measured.map["area"], 1)
+    ((200, 1), 51.5)
+    >>> low, high = result.map_interval("area")
+    >>> round(low), round(high)
+    (37, 67)
+    """
+    if resamples < 1:
+        raise OptionError(f"resamples must be at least 1, got {resamples}")
+    unknown = [method for method in methods if method not in METHODS]
+    if unknown:
+        raise OptionError(f"methods must be of {METHODS}, got {unknown[0]!r}")
+    labels, scores = np.asarray(labels), np.asarray(scores)
+    measured = evaluate(labels, scores, classes)  # which also checks the three
+    if not len(labels):
+        raise DatasetError("a bootstrap needs at least one test image, got none")
+    ap = {method: np.full((resamples, len(classes)), np.nan) for method in methods}
+    ranked = [_Ranked.of(labels[:, c], scores[:, c]) for c in range(len(classes))]
+    done = 0
+    for counts in _draws(len(labels), resamples, seed):
+        rows = slice(done, done + counts.shape[1])
+        for column, ranking in enumerate(ranked):
+            for method, values in ranking.ap(counts, methods).items():
+                ap[method][rows, column] = values
+        done = rows.stop
+    return Bootstrap(measured, ap)
+
+
+def compare(
+    labels: Array,
+    scores_a: Array,
+    scores_b: Array,
+    method: str,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> Difference:
+    """The paired bootstrap: mAP of row a minus that of row b, on the same draws of images.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> labels = rng.choice([-1, 1], size=(300, 2))
+    >>> good, bad = labels + rng.normal(size=(2, 300, 2)) * [[[0.5]], [[2.0]]]
+    >>> compare(labels, good, bad, "area").holds
+    True
+    >>> compare(labels, good, good, "area")
+    Difference(mean=0.0, low=0.0, high=0.0, p=1.0)
+    """
+    names = [str(column) for column in range(np.shape(labels)[-1] if np.ndim(labels) else 0)]
+    a, b = (
+        bootstrap(labels, scores, names, (method,), resamples, seed)
+        for scores in (scores_a, scores_b)
+    )
+    map_a, map_b = a.measured.map[method], b.measured.map[method]
+    if map_a is None or map_b is None:
+        raise DatasetError("two rows to compare must have a class with an AP, got none")
+    return difference(map_a - map_b, a.map(method) - b.map(method))
+
+
+def difference(measured: float, draws: Array) -> Difference:
+    """A measured difference with its interval, from the same difference on each draw.
+
+    `compare` for many rows: each one's draws are computed once.
+
+    Examples
+    --------
+    >>> result = difference(2.0, np.linspace(0.0, 4.0, 1001))
+    >>> round(result.low, 3), round(result.high, 3), result.holds
+    (0.1, 3.9, True)
+    """
+    draws = _centred(draws, measured)
+    low, high = _percentiles(draws)
+    # counted with the measured difference as one more draw, so that p is never 0
+    tails = [(1 + int(side.sum())) / (1 + len(draws)) for side in (draws <= 0, draws >= 0)]
+    return Difference(measured, low, high, min(1.0, 2 * min(tails)))
+
+
+def _percent(draws: Array, measured: float | None) -> Interval | None:
+    if measured is None:
+        return None
+    low, high = _percentiles(_centred(draws, measured))
+    return max(0.0, low), min(100.0, high)
+
+
+def _centred(draws: Array, measured: float) -> Array:
+    """The draws that have a value, moved so that their mean is the measured one."""
+    known: Array = draws[~np.isnan(draws)]
+    return known + (measured - known.mean()) if len(known) else np.full(1, measured)
+
+
+def _listed(interval: Interval | None) -> list[float] | None:
+    return None if interval is None else list(interval)
+
+
+def _percentiles(draws: Array) -> Interval:
+    low, high = np.quantile(draws, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+    return float(low), float(high)
+
+
+@dataclass(frozen=True, eq=False)
+class _Ranked:
+    """The images of one class in groups from the highest score down, each group up to its score.
+
+    A group ends with the images of one score of which at least one is positive; images below the
+    last of these change no AP. `positive` and `all` are (groups, n) with a 1 where the image
+    belongs to the group.
+    """
+
+    positive: csr_array
+    all: csr_array
+
+    @classmethod
+    def of(cls, truth: Array, scores: Array) -> _Ranked:
+        # scores that have a positive, rising: image i is in the group of the first one <= its own
+        levels = np.unique(scores[truth == 1].astype(np.float64))
+        group = len(levels) - np.searchsorted(levels, scores.astype(np.float64), side="right")
+        return cls(
+            _indicator(group, truth == 1, len(levels)),
+            _indicator(group, (truth != 0) & (group < len(levels)), len(levels)),
+        )
+
+    def ap(self, counts: Array, methods: Sequence[str]) -> dict[str, Array]:
+        """AP in percent on draws, with counts (n, draws) of each image; see `metrics._ap`."""
+        if not self.positive.shape[0]:
+            return {}
+        gained = self.positive @ counts  # (groups, draws)
+        positive, ranked = np.cumsum(gained, axis=0), np.cumsum(self.all @ counts, axis=0)
+        total = positive[-1]
+        # before the first image of a draw there is no precision; 0 leaves every maximum as it is
+        precision = np.divide(positive, ranked, out=np.zeros_like(ranked), where=ranked > 0)
+        best = np.maximum.accumulate(precision[::-1], axis=0)[::-1]
+        known = np.where(total > 0, total, np.nan)
+        ap = {}
+        for method in methods:
+            if method == "11point":
+                # how many of t = 0, 0.1, ..., 1 the recall has reached: integers, so exact
+                reached = np.floor(10 * positive / known) + 1
+                share = np.diff(reached, axis=0, prepend=0) / 11
+            else:
+                share = gained / known
+            curve = precision if method == "sklearn" else best
+            ap[method] = 100.0 * np.einsum("gd,gd->d", share, curve)
+        return ap
+
+
+def _indicator(group: Array, chosen: Array, groups: int) -> csr_array:
+    """(groups, n): 1 where a chosen image belongs to a group."""
+    images = np.flatnonzero(chosen)
+    ones = np.ones(len(images))
+    return csr_array((ones, (group[images], images)), shape=(groups, len(group)))
+
+
+def _draws(n: int, resamples: int, seed: int) -> Iterator[Array]:
+    """Blocks (n, draws): how often each image is in each draw."""
+    rng = np.random.default_rng(seed)
+    block = max(1, BLOCK_VALUES // max(n, 1))
+    for start in range(0, resamples, block):
+        draws = [
+            np.bincount(rng.integers(0, n, n), minlength=n)
+            for _ in range(start, min(start + block, resamples))
+        ]
+        yield np.stack(draws, axis=1).astype(np.float64)

@@ -1,0 +1,137 @@
+"""Features on disk: what a store holds, and whether it is sound.
+
+Comes in: a store. Goes out: facts for `deepfish store info`, problems for `deepfish store verify`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from deepfishing.errors import StoreError
+from deepfishing.store.factor_columns import decoded, stored
+from deepfishing.store.index import ERROR, OK, PENDING, Row
+from deepfishing.store.journal import JOURNAL, leftovers
+from deepfishing.store.shards import PATTERN, checksum, read_table
+from deepfishing.store.store import ERRORS, Store, read_manifest
+
+
+def info(store: Store) -> dict[str, Any]:
+    """What is inside: settings, images, factors with their sizes, failures."""
+    rows = store.rows()
+    status = Counter(row.status for row in rows.values())
+    factors = {}
+    for name in store.factors():
+        shards = store.shards(name)
+        if shards.files:
+            size = sum(path.stat().st_size for path in shards.files)
+            factors[name] = {
+                "shape": list(stored(shards.files[0])[2]),
+                "contents": len(shards),
+                "bytes": size,
+                "bytes_per_image": round(size / max(len(shards), 1)),
+            }
+    total = sum(path.stat().st_size for path in store.folder.rglob("*") if path.is_file())
+    return {
+        "store": str(store.folder),
+        **read_manifest(store.folder),
+        "images": len(rows),
+        "contents": len({row.sha256 for row in rows.values() if row.sha256}),
+        **{name: status[name] for name in (OK, ERROR, PENDING)},
+        "labels": len({label for row in rows.values() for label in row.labels or ()}),
+        "factors": factors,
+        "bytes": total,
+        "bytes_per_image": round(total / max(len(rows), 1)),
+        "failures": {row.id: row.error for row in rows.values() if row.status == ERROR},
+    }
+
+
+def verify(store: Store) -> list[str]:
+    """Everything that is wrong with a store, one line each; nothing if it is sound.
+
+    Looked at: the checksum, schema and values of every shard, the index, keys that are there
+    twice, shards that no image needs, features that the index promises, leftovers of a crash.
+    """
+    problems = [
+        f"{path}: left over from a run that was killed; the next `deepfish extract` clears it up"
+        for path in [*leftovers(store.folder), *store.folder.glob(JOURNAL)]
+    ]
+    try:
+        rows = store.rows()
+    except StoreError as error:
+        return [*problems, str(error)]
+    needed = {row.sha256 for row in rows.values() if row.sha256}
+    for name in [*store.factors(), ERRORS]:
+        problems += _verify_column(store, name, needed)
+    return [*problems, *_promised(store, rows, problems)]
+
+
+def _verify_column(store: Store, name: str, needed: set[str]) -> Iterator[str]:
+    seen: dict[str, Path] = {}
+    first: tuple[pa.Schema, Path] | None = None
+    folder = store.shards_folder(name)
+    for path in sorted(folder.glob("*")):
+        if not path.match(PATTERN):
+            yield f"{path}: does not belong into a store; remove it"
+            continue
+        try:
+            table = _sound_table(store, name, path)
+        except StoreError as error:
+            yield str(error)
+            continue
+        first = first or (table.schema, path)
+        if not table.schema.equals(first[0], check_metadata=True):
+            yield f"{path}: columns must be those of {first[1].name}, got {table.schema.names}"
+        keys = table.column("sha256").to_pylist()
+        twice = [key for key, n in Counter(keys).items() if n > 1 or key in seen]
+        if twice:
+            other = seen.get(twice[0], path)
+            yield f"{path}: {len(twice)} keys are there twice, first {twice[0]}, also in {other}"
+        seen.update(dict.fromkeys(keys, path))
+        if needed.isdisjoint(keys):
+            yield f"{path}: no image of the index needs it; the next `deepfish extract` drops it"
+
+
+def _sound_table(store: Store, name: str, path: Path) -> pa.Table:
+    """A shard's rows, if its bytes, its columns and its values are as they were written."""
+    try:
+        found = checksum(path.read_bytes())
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read ({error.strerror})") from None
+    if path.stem != f"shard-{found}":
+        raise StoreError(f"{path}: damaged, its checksum is {found}; delete it and extract again")
+    table = read_table(path)
+    expected = ["sha256", "error"] if name == ERRORS else ["sha256", name, f"{name}_norm"]
+    if table.column_names != expected:
+        raise StoreError(f"{path}: columns must be {expected}, got {table.column_names}")
+    if name != ERRORS:
+        unit, norm, shape = stored(path)
+        if unit.dtype != store.dtype or unit.shape != (len(table), int(np.prod(shape))):
+            raise StoreError(
+                f"{path}: values must be {store.dtype} of shape {len(table)} x {shape}, "
+                f"got {unit.dtype} of {unit.shape}"
+            )
+        if not np.array_equal(unit, decoded(path)) or not np.isfinite(norm).all():
+            raise StoreError(f"{path}: values are not as they were written")
+    return table
+
+
+def _promised(store: Store, rows: dict[str, Row], problems: list[str]) -> Iterator[str]:
+    """Features that the index says are there and that are not."""
+    if problems:
+        return  # a damaged shard is named already; its rows would be named again
+    lacking: Counter[str] = Counter()
+    example: dict[str, str] = {}
+    for row in rows.values():
+        for name in row.factors:
+            if row.sha256 and row.sha256 not in store.shards(name):
+                lacking[name] += 1
+                example.setdefault(name, row.id)
+    for name, n in lacking.items():
+        folder = store.shards_folder(name)
+        yield f"{folder}: {name} of {n} images is not there, first {example[name]}; extract again"

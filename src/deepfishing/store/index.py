@@ -1,0 +1,121 @@
+"""Features on disk: which images there are, one row per id, in `index.parquet`.
+
+Comes in and goes out: rows. A row says where an image was seen, what its content is (the key of
+its features), its labels, and whether its features are there. Two ids may share a content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from deepfishing.errors import StoreError
+from deepfishing.files import replacing
+
+INDEX = "index.parquet"
+OK, ERROR, PENDING = "ok", "error", "pending"
+
+_STRINGS = pa.list_(pa.string())
+SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("path", pa.string()),
+        ("sha256", pa.string()),
+        ("size", pa.int64()),
+        ("mtime_ns", pa.int64()),
+        ("labels", _STRINGS),
+        ("status", pa.string()),
+        ("error", pa.string()),
+        ("factors", _STRINGS),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One image of a store.
+
+    Parameters
+    ----------
+    id : str
+        Unique in the store.
+    path : str
+        Where it was seen last.
+    sha256 : str or None
+        Of its content; None if the file could not be read at all.
+    size, mtime_ns : int
+        Of the file when it was hashed; -1 if it could not be read.
+    labels : tuple of str, or None
+        None where nothing is known, () where there are none.
+    status : "ok", "error" or "pending"
+        Pending rows are only found in a store whose extraction did not end.
+    error : str or None
+        The reason, where the status is "error".
+    factors : tuple of str
+        Those that are in the store for it.
+    """
+
+    id: str
+    path: str
+    sha256: str | None = None
+    size: int = -1
+    mtime_ns: int = -1
+    labels: tuple[str, ...] | None = None
+    status: str = PENDING
+    error: str | None = None
+    factors: tuple[str, ...] = ()
+
+
+def write_index(folder: Path, rows: Iterable[Row]) -> None:
+    """Replace the index by these rows, sorted by id."""
+    rows = sorted(rows, key=lambda row: row.id)
+    columns = [[getattr(row, name) for row in rows] for name in SCHEMA.names]
+    arrays = [pa.array(c, type=f.type) for c, f in zip(columns, SCHEMA, strict=True)]
+    path = folder / INDEX
+    try:
+        with replacing(path) as partial:
+            pq.write_table(pa.table(arrays, schema=SCHEMA), partial, write_page_checksum=True)
+    except OSError as error:
+        raise StoreError(
+            f"index cannot be written: {path} ({error}); the features that are in the store stay, "
+            "run the command again to go on"
+        ) from None
+
+
+def read_index(folder: Path) -> dict[str, Row]:
+    """All rows by id; none if there is no index yet.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_index(Path(folder), [Row("b", "b.jpg"), Row("a", "a.jpg", labels=("cat",))])
+    ...     print(list(read_index(Path(folder))), read_index(Path(folder))["a"].labels)
+    ['a', 'b'] ('cat',)
+    """
+    path = folder / INDEX
+    if not path.exists():
+        return {}
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            table = file.read()
+    except (OSError, pa.ArrowException) as error:
+        raise _damaged(path, str(error).splitlines()[0]) from None
+    if table.schema.remove_metadata() != SCHEMA:
+        raise _damaged(path, f"columns must be {SCHEMA.names}, got {table.column_names}")
+    columns = [column.to_pylist() for column in table.columns]
+    for number, field in enumerate(SCHEMA):
+        if field.type == _STRINGS:
+            columns[number] = [None if v is None else tuple(v) for v in columns[number]]
+    return {values[0]: Row(*values) for values in zip(*columns, strict=True)}
+
+
+def _damaged(path: Path, reason: str) -> StoreError:
+    return StoreError(
+        f"index is damaged: {path} ({reason}); delete it and run `deepfish extract` for the same "
+        "images again, their features are still there"
+    )

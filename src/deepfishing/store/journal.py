@@ -1,0 +1,103 @@
+"""Features on disk: several files at once, or none of them.
+
+Comes in: files to write and files to delete, anywhere below the store's folder. All new files are
+written under temporary names; then the list of what is to happen, `.journal`, is put in place, and
+only then it happens. Killed before, nothing has changed; killed after, the next writer finishes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+from deepfishing.errors import StoreError
+from deepfishing.files import replacing
+
+JOURNAL = ".journal"
+LEFTOVER = re.compile(r"\.(shard-\w+\.parquet|index\.parquet|store\.json|\.journal)\.\d+")
+
+
+class Journal:
+    """One change of a folder.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     journal = Journal(Path(folder))
+    ...     journal.write(Path(folder, "x7", "shard-0.parquet"), b"rows")
+    ...     before = Path(folder, "x7", "shard-0.parquet").exists()
+    ...     journal.commit()
+    ...     print(before, Path(folder, "x7", "shard-0.parquet").read_bytes())
+    False b'rows'
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._new: dict[str, str] = {}  # temporary name -> name, both below the folder
+        self._old: list[str] = []
+
+    def write(self, path: Path, content: bytes) -> None:
+        """Have a file written; its folder is made."""
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        self._new[self._name(partial)] = self._name(path)
+        path.parent.mkdir(exist_ok=True)
+        partial.write_bytes(content)
+
+    def remove(self, path: Path) -> None:
+        """Have a file deleted."""
+        self._old.append(self._name(path))
+
+    def commit(self) -> None:
+        """Do it all."""
+        if self._new or self._old:
+            with replacing(self.folder / JOURNAL) as partial:
+                partial.write_text(json.dumps({"rename": self._new, "remove": self._old}))
+            finish(self.folder)
+
+    def discard(self) -> None:
+        """Do nothing of it."""
+        if not (self.folder / JOURNAL).exists():
+            for name in self._new:
+                (self.folder / name).unlink(missing_ok=True)
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.folder).as_posix()
+
+
+def finish(folder: Path) -> None:
+    """Do what the journal says, if there is one; what was done of it already is no matter."""
+    journal = folder / JOURNAL
+    if not journal.exists():
+        return
+    try:
+        todo = json.loads(journal.read_text())
+        new = [(_below(folder, a), _below(folder, b)) for a, b in todo["rename"].items()]
+        old = [_below(folder, name) for name in todo["remove"]]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise StoreError(f"journal is damaged: {journal}; delete it and extract again") from None
+    for partial, path in new:
+        if partial.exists():
+            partial.replace(path)
+    for path in old:
+        path.unlink(missing_ok=True)
+    journal.unlink()
+
+
+def clear_leftovers(folder: Path) -> None:
+    """Delete what a killed writer left; only for the one writer of a folder."""
+    for path in leftovers(folder):
+        path.unlink(missing_ok=True)
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """Temporary files, of a writer at work or of one that was killed."""
+    return sorted(p for p in folder.rglob(".*") if LEFTOVER.fullmatch(p.name))
+
+
+def _below(folder: Path, name: str) -> Path:
+    if ".." in Path(name).parts or Path(name).is_absolute():
+        raise ValueError(name)  # a store may come from anywhere
+    return folder / name

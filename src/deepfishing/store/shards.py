@@ -1,0 +1,139 @@
+"""Features on disk: a folder of Parquet files whose rows are keyed by the content of an image.
+
+Comes in: tables with a `sha256` column. Goes out: files `shard-<checksum>.parquet`, and where each
+key's row is. A shard never changes, and its name carries the first digits of its own SHA-256, so
+that a damaged one can be told without a list.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, KeysView
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from deepfishing.errors import StoreError
+from deepfishing.rank_one import Array
+from deepfishing.store.journal import Journal
+
+PATTERN = "shard-*.parquet"
+DIGITS = 16  # of the checksum: 64 bits
+
+# Every column of a shard is one uncompressed page, so its values lie side by side in the file
+# and can be used where they are (`factor_columns.stored`). A page cannot hold 2 GB.
+MAX_ROWS, MAX_BYTES = 4096, 1 << 28
+ONE_PAGE = {b"pages": b"one a column"}
+
+
+class Shards:
+    """A folder of shards; absent is as good as empty.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     shards, journal = Shards(Path(folder, "errors")), Journal(Path(folder))
+    ...     shards.add(pa.table({"sha256": ["k1", "k2"], "error": ["cut", "empty"]}), journal)
+    ...     journal.commit()
+    ...     print("k2" in shards, len(Shards(Path(folder, "errors"))))
+    True 2
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files: list[Path] = []
+        self._starts: list[int] = []  # number of each file's first row
+        self._rows: dict[str, int] = {}
+        self._count = 0
+        for path in sorted(folder.glob(PATTERN)):
+            self._index(path, _keys(path))
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def keys(self) -> KeysView[str]:
+        """The keys that have a row."""
+        return self._rows.keys()
+
+    def add(self, table: pa.Table, journal: Journal) -> None:
+        """Have a table written as one shard; its keys must be new."""
+        keys = table.column("sha256").to_pylist()
+        self._index(self._write(table, journal), keys)
+
+    def places(self, keys: Iterable[str]) -> list[tuple[Path, Array, Array]]:
+        """For each shard that holds some of the keys: positions in `keys`, and their rows."""
+        rows = np.fromiter((self._rows[key] for key in keys), dtype=np.int64)
+        starts = np.array(self._starts, dtype=np.int64)
+        shard = np.searchsorted(starts, rows, side="right") - 1
+        order = np.argsort(shard, kind="stable")
+        found, first = np.unique(shard[order], return_index=True)
+        return [
+            (self.files[number], to, rows[to] - starts[number])
+            for number, to in zip(found, np.split(order, first[1:]), strict=True)
+        ]
+
+    def compact(self, keep: Collection[str], journal: Journal) -> None:
+        """Have the rows of all other keys dropped; open the folder again after that."""
+        for path in self.files:
+            keys = _keys(path)
+            rows = [row for row, key in enumerate(keys) if key in keep]
+            if len(rows) < len(keys):
+                if rows:
+                    self._write(read_table(path).take(rows), journal)
+                journal.remove(path)
+
+    def _index(self, path: Path, keys: list[str]) -> None:
+        self.files.append(path)
+        self._starts.append(self._count)
+        self._rows.update(zip(keys, range(self._count, self._count + len(keys)), strict=True))
+        self._count += len(keys)
+
+    def _write(self, table: pa.Table, journal: Journal) -> Path:
+        sink = pa.BufferOutputStream()
+        pq.write_table(
+            table.replace_schema_metadata(ONE_PAGE),
+            sink,
+            compression="none",
+            use_dictionary=False,
+            write_statistics=False,
+            data_page_size=2 * MAX_BYTES,
+        )
+        content = sink.getvalue()
+        path = self.folder / f"shard-{checksum(content)}.parquet"
+        journal.write(path, content)
+        return path
+
+
+def checksum(content: Any) -> str:
+    """The digits that a shard's name carries."""
+    return hashlib.sha256(content).hexdigest()[:DIGITS]
+
+
+def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
+    """All rows of a shard."""
+    try:
+        with pq.ParquetFile(path, memory_map=True) as file:
+            return file.read(columns=columns, use_threads=False)
+    except (OSError, pa.ArrowException) as error:
+        raise damaged(path, error) from None
+
+
+def damaged(path: Path, error: Exception) -> StoreError:
+    """The error for a shard that cannot be read."""
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return StoreError(f"shard is damaged: {path} ({reason}); delete it to compute it again")
+
+
+def _keys(path: Path) -> list[str]:
+    table = read_table(path, ["sha256"])
+    if table.column_names != ["sha256"]:
+        raise damaged(path, ValueError("no column sha256"))
+    keys: list[str] = table.column("sha256").to_pylist()
+    return keys

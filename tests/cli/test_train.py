@@ -1,0 +1,202 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from deepfishing.classify import train_svm
+from deepfishing.gradients.extract import extract_factors
+from deepfishing.images.scenes import load_scenes
+from deepfishing.model import Model
+from deepfishing.networks.load import load_network
+from deepfishing.recipes import parse_recipe
+
+SMALL = ("--features", "pow(dW8,0.5)+x7", "--weights", "random")
+
+
+def lines(ran):
+    assert ran.code == 0, ran.err
+    return [json.loads(line) for line in ran.out.splitlines()]
+
+
+def features(network, paths, recipe, fitted=None):
+    """Factors computed at once, without a store."""
+    batches = list(extract_factors(network, paths, recipe.factors))
+    return {f: np.concatenate([batch.factors[f] for batch in batches]) for f in recipe.factors}
+
+
+@pytest.fixture
+def model(deepfish, shapes):
+    """Trained on `shapes/train`, with a random network."""
+    ran = deepfish("train", shapes, "model", *SMALL)
+    assert ran.code == 0, ran.err
+    return shapes.parent / "model"
+
+
+def test_predictions_are_those_of_the_machines_computed_directly(deepfish, shapes, model):
+    found = lines(deepfish("predict", model, shapes / "test", "--json"))
+    network = load_network("efficientnet-lite0", "random")
+    recipe = parse_recipe("pow(dW8,0.5)+x7", network.layers)
+    train = sorted((shapes / "train").rglob("*.jpg"))
+    test = sorted((shapes / "test").rglob("*.jpg"))
+    is_light = np.array([path.parent.name == "light" for path in train])
+    labels = np.where(np.stack([~is_light, is_light], axis=1), 1, -1)
+    arrays = features(network, train, recipe)
+    fitted = recipe.fit(arrays)
+    svm = train_svm(fitted(arrays), labels, calibrated=True)
+    other = fitted(features(network, test, recipe))
+    assert [one["image"] for one in found] == [
+        p.relative_to(shapes / "test").as_posix() for p in test
+    ]
+    # the store holds half precision, so the last digits differ
+    for what, expected in (
+        ("scores", svm.decision_function(other)),
+        ("probabilities", svm.probabilities(other)),
+    ):
+        ours = np.array([[one[what]["dark"], one[what]["light"]] for one in found])
+        np.testing.assert_allclose(ours, expected, atol=2e-3)
+
+
+def test_light_and_dark_are_told_apart_and_the_table_has_the_best_first(deepfish, shapes, model):
+    ran = deepfish("predict", model, shapes / "test", "--top", "1")
+    assert ran.code == 0, ran.err
+    table = [line.split() for line in ran.out.splitlines()]
+    assert len(table) == 12
+    assert all(image.split("/")[0] == best for image, best, _ in table)
+    assert all(0.5 < float(chance) <= 1 for _, _, chance in table)
+    both = deepfish("predict", model, shapes / "test" / "dark" / "0.jpg").out.split()
+    assert both[0] == "0.jpg"
+    assert float(both[2]) >= float(both[4])
+
+
+def test_the_model_folder_is_all_that_predict_needs(deepfish, shapes, model, tmp_path):
+    before = lines(deepfish("predict", model, shapes / "test", "--json"))
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    for name in ("model.json", "model.safetensors"):
+        shutil.move(model / name, moved / name)
+    shutil.rmtree(model)
+    shutil.rmtree(shapes / "train")
+    assert lines(deepfish("predict", moved, shapes / "test", "--json")) == before
+
+
+def test_unreadable_images_are_listed_and_left_out(deepfish, shapes):
+    (shapes / "train" / "dark" / "bad.jpg").write_text("no image")
+    (shapes / "test" / "dark" / "bad.jpg").write_text("no image")
+    ran = deepfish("train", shapes, "model", *SMALL)
+    assert ran.code == 0, ran.err
+    assert ran.err.count("left out") == 1
+    assert "12 images" in ran.out
+    ran = deepfish("predict", "model", shapes / "test")
+    assert ran.code == 0
+    assert "bad.jpg" in ran.err
+    assert len(ran.out.splitlines()) == 12
+    found = lines(deepfish("predict", "model", shapes / "test", "--json"))
+    assert [one["image"] for one in found if "error" in one] == ["dark/bad.jpg"]
+    ran = deepfish("predict", "model", shapes / "test" / "dark" / "bad.jpg")
+    assert ran.code == 1
+
+
+def test_other_weights_are_refused_with_both_hashes(deepfish, shapes, model):
+    facts = json.loads((model / "model.json").read_text())
+    facts["source"]["weights"] = None
+    (model / "model.json").write_text(json.dumps(facts))
+    ran = deepfish("predict", model, shapes / "test")
+    assert ran.code == 1
+    assert "random-0" in ran.err
+    assert load_network().weights_sha256 in ran.err
+    assert ran.err.count("\n") == 1
+    assert deepfish("predict", model, shapes / "test", "--weights", "random").code == 0
+
+
+def test_a_store_trains_the_same_model_without_the_network(deepfish, shapes, model, tmp_path):
+    ran = deepfish("extract", shapes / "train", "s", "--weights", "random", "--features", "x7,dW8")
+    assert ran.code == 0, ran.err
+    shutil.rmtree(shapes / "train")
+    assert deepfish("train", "s", "second", *SMALL).code == 0
+    first, second = Model.load(model), Model.load(tmp_path / "second")
+    np.testing.assert_allclose(second.svm.bias, first.svm.bias, atol=1e-5)
+    np.testing.assert_allclose(second.svm.calibration, first.svm.calibration, rtol=1e-3)
+    assert len(lines(deepfish("predict", "second", shapes / "test", "--json"))) == 12
+    ran = deepfish("train", "s", "third", "--features", "dW7")
+    assert ran.code == 1
+    assert "lacks x6, delta7" in ran.err
+
+
+def test_labels_may_come_from_a_table(deepfish, shapes, tmp_path):
+    paths = sorted((shapes / "train").rglob("*.jpg"))
+    rows = [
+        f"{p.relative_to(shapes).as_posix()},{'day' if i % 2 else 'night'}"
+        for i, p in enumerate(paths)
+    ]
+    (tmp_path / "labels.csv").write_text("\n".join(["path,label", *rows]))
+    ran = deepfish("train", shapes, "model", "--labels", "labels.csv", *SMALL, "--json")
+    (summary,) = lines(ran)
+    assert summary["images"] == 12
+    assert list(summary["classes"]) == ["day", "night"]
+    # the table alone says where the images are
+    table = shapes / "labels.csv"
+    table.write_text("\n".join(["path,label", *rows]))
+    (alone,) = lines(deepfish("train", table, "other", *SMALL, "--json"))
+    assert alone["classes"] == summary["classes"]
+
+
+def test_a_voc_tree_is_trained_on_one_split(deepfish, tmp_path):
+    data = load_scenes(tmp_path, n_train=40, n_test=10)
+    arguments = ("--weights", "random", "--features", "x7", "--cost", "cv", "--json")
+    (summary,) = lines(deepfish("train", tmp_path / "scenes", "model", *arguments))
+    assert summary["images"] == 40
+    assert set(summary["classes"]) == set(data.classes)
+    ran = deepfish("train", tmp_path / "scenes", "m", *arguments, "--split", "nosuch")
+    assert ran.code == 1
+    assert "nosuch" in ran.err
+
+
+def test_the_summary_has_costs_and_cross_validated_ap(deepfish, shapes):
+    ran = deepfish(
+        "train", shapes, "model", *SMALL, "--cost", "vissl", "--class-weight", "balanced"
+    )
+    assert ran.code == 0, ran.err
+    assert "cross-validated AP" in ran.out
+    assert "mAP" in ran.out
+    facts = json.loads((shapes.parent / "model" / "model.json").read_text())
+    assert facts["training"]["C"] == "vissl"
+    assert facts["training"]["class_weight"] == "balanced"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--cost", "0"], "positive number"),
+        (["--cost", "cvv"], "did you mean cv"),
+        (["--class-weight", "equal"], "balanced"),
+        (["--features", "dw8"], "did you mean dW8"),
+        (["--features", "x7,dW8"], "must have its end"),
+        (["--labels", "none.csv"], "none.csv"),
+        (["--difficult", "maybe"], "difficult must be"),
+        (["--network", "nonet"], "nonet"),
+        (["--tau", "0"], "tau must be"),
+    ],
+)
+def test_bad_options_of_train_are_one_line(deepfish, shapes, arguments, words):
+    ran = deepfish("train", shapes, "model", "--weights", "random", *arguments)
+    assert ran.code == 1
+    assert words in ran.err
+    assert ran.err.count("\n") == 1
+    assert not (shapes.parent / "model").exists()
+
+
+def test_bad_input_of_predict_is_one_line(deepfish, shapes, model, tmp_path):
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    for arguments, words in [
+        (("nowhere", "a.png"), "nowhere"),
+        ((model, "none.png"), "none.png"),
+        ((model, "a.png", "--top", "0"), "--top"),
+        ((model, "a.png", "--batch-size", "0"), "batch size"),
+        ((shapes, "a.png"), "model.json"),
+    ]:
+        ran = deepfish("predict", *arguments)
+        assert ran.code == 1
+        assert words in ran.err
+        assert ran.err.count("\n") == 1

@@ -1,0 +1,70 @@
+import numpy as np
+import torch
+
+from deepfishing.errors import ImageError
+from deepfishing.gradients.pipeline import PIECE, prepare
+
+
+def pixels(number):
+    if number % 7 == 3:
+        raise ImageError(f"image {number} is broken")
+    return np.full((3, 2, 2), number, dtype=np.float32)
+
+
+def doubled(batch):
+    return torch.from_numpy(batch).mean(dim=(1, 2, 3)) * 2
+
+
+def test_batches_come_in_order_whatever_their_size_and_the_number_of_threads():
+    images = range(40)
+    good = [i for i in images if i % 7 != 3]
+    for batch_size in (1, PIECE - 1, PIECE + 1, 3 * PIECE, 100):
+        for workers in (1, 3):
+            batches = list(prepare(images, pixels, doubled, batch_size, workers))
+            assert len(batches) == -(-40 // batch_size)
+            assert [i for b in batches for i in b.indices] == good
+            values = torch.cat([b.values for b in batches if b.values is not None])
+            assert values.tolist() == [2.0 * i for i in good]
+            failures = {i: reason for b in batches for i, reason in b.failures.items()}
+            assert failures == {i: f"image {i} is broken" for i in images if i % 7 == 3}
+
+
+def test_a_batch_without_a_readable_image_has_no_values():
+    (batch,) = prepare([3, 10], pixels, doubled, batch_size=4, workers=1)
+    assert batch.values is None
+    assert list(batch.failures) == [0, 1]
+
+
+def test_only_a_few_batches_are_read_ahead():
+    taken = []
+
+    def images():
+        for number in range(10_000):
+            taken.append(number)
+            yield 0
+
+    batches = prepare(images(), pixels, doubled, batch_size=8, workers=2)
+    next(batches)
+    assert len(taken) <= 4 * 8
+    batches.close()
+
+
+def test_values_made_in_inference_mode_can_enter_a_graph():
+    def run(batch):
+        with torch.inference_mode():
+            return doubled(batch)
+
+    (batch,) = prepare([1], pixels, run, batch_size=1, workers=1)
+    weight = torch.ones(1, requires_grad=True)
+    (batch.values * weight).sum().backward()
+    assert weight.grad.item() == 2.0
+
+
+def test_threads_of_the_caller_are_left_alone():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert len(list(prepare(range(3), pixels, doubled, batch_size=1, workers=2))) == 3
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
