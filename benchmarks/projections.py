@@ -171,12 +171,14 @@ def synthetic(n: int = 4000, d: int = 1280, D: int = 1000, classes: int = 20) ->
     """Gradients with the structure of real ones: few strong directions, x never negative."""
     random = np.random.default_rng(0)
     labels = np.where(random.random((2 * n, classes)) < 1.5 / classes, 1, -1).astype(np.int8)
+    visible = (labels == 1) * random.exponential(1.5, size=labels.shape)  # some hardly are
     factors = []
     for width, level in ((d, 0.5), (D, 0.0)):
         directions = random.normal(size=(classes + 200, width)) / np.sqrt(width)
         strength = 1 / np.sqrt(np.arange(1, 201))
-        content = np.hstack([1.5 * (labels == 1), random.normal(size=(2 * n, 200)) * strength])
-        factors.append((content @ directions + level / np.sqrt(width)).astype(np.float32))
+        content = np.hstack([visible, random.normal(size=(2 * n, 200)) * strength])
+        noise = random.normal(loc=level, size=(2 * n, width)) / np.sqrt(width)
+        factors.append((content @ directions + noise).astype(np.float32))
     g = RankOne(np.maximum(factors[0], 0), factors[1]).normalize()
     return Data(g[:n], labels[:n], g[n:], labels[n:])
 
@@ -188,7 +190,7 @@ def real(path: Path) -> Data:
 
 
 def large(data: Data, largest: int) -> None:
-    """Seconds of projecting, training and scoring, and the peak memory so far."""
+    """Images, projection, numbers, seconds with scoring, mAP, the peak memory so far in GB."""
     for n in (1000, 2000, 4000, 8000, 16000, largest):
         g, labels = data.resample(n)
         for kind, m in (*CHOICES, ("exact kernel", 0)):

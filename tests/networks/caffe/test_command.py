@@ -1,10 +1,11 @@
 """Caffe's files on the command line."""
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from deepfishing.gradients.extract import extract
 from deepfishing.networks.caffe.importer import load_caffe
+from deepfishing.rank_one import l2_normalize
+from deepfishing.store import Store
 
 
 def small_net(caffe, w):
@@ -36,11 +37,17 @@ def test_features_of_a_caffemodel_are_extracted_by_its_layers_names(
         *("--features", "x:pool5,dW7,dW:fc8", "--precision", "float32", "--json"),
     )
     assert ran.code == 0, ran.err
-    table = pq.read_table(sorted((tmp_path / "store").rglob("*.parquet"))).to_pydict()
-    network = load_caffe(caffemodel, prototxt)
-    expected = extract(network, table["path"], "x:pool5,dW7")
-    np.testing.assert_allclose(table["x:pool5"], expected["x:pool5"], atol=1e-5)
-    np.testing.assert_allclose(table["delta7"], expected["dW7"].delta, atol=1e-5)
+    store = Store.open(tmp_path / "store")
+    rows = list(store.rows().values())
+    keys = [row.sha256 for row in rows]
+    expected = extract(
+        load_caffe(caffemodel, prototxt), sorted(shapes.rglob("*.jpg")), "x:pool5,dW7"
+    )
+    order = [sorted(shapes.rglob("*.jpg")).index(shapes / row.id) for row in rows]
+    for factor, values in (("x:pool5", expected["x:pool5"]), ("delta7", expected["dW7"].delta)):
+        found = l2_normalize(store.read(keys, factor))
+        assert np.abs(found).max() > 0
+        np.testing.assert_allclose(found, values[order], atol=1e-5)
 
 
 def test_a_truncated_caffemodel_is_one_line(caffe, w, write, deepfish, shapes):
