@@ -28,7 +28,7 @@ LAYERS = {
 
 
 def run(quick: bool = False) -> list[Ratio]:
-    repetitions = 3 if quick else 9
+    repetitions = 3 if quick else 7
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         paths = load_scenes(folder).train.paths[: 32 if quick else 96]
