@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import cholesky, solve_triangular
-from sklearn.covariance import ledoit_wolf_shrinkage
 
 from deepfishing.errors import OptionError
 from deepfishing.rank_one import Array
@@ -39,6 +38,9 @@ class Whitening:
         """Second moments of rows (n, d) or (n, P, d), shrunk by a given value or Ledoit-Wolf's."""
         flat = np.asarray(rows, dtype=np.float64).reshape(-1, rows.shape[-1])
         if shrinkage is None:
+            # a second to load, which commands that only read a recipe's name need not wait for
+            from sklearn.covariance import ledoit_wolf_shrinkage
+
             # rounding can bring it below 0 where all rows are the same
             shrinkage = max(0.0, float(ledoit_wolf_shrinkage(flat, assume_centered=True)))
         if not 0 <= shrinkage <= 1:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from deepfishing.networks.zoo import record
+from deepfishing.recipes import parse_recipes
 
 NetworkName = Annotated[
     str,
@@ -44,9 +45,6 @@ def check_names(network: str, features: str) -> None:
     """Tell a mistyped network or feature before torch is loaded and before any work."""
     if network.endswith(".caffemodel") or ":" in network:
         return  # only the network itself knows its layers
-
-    # scikit-learn, which recipes bring in, takes a second to load
-    from deepfishing.recipes import parse_recipes
 
     parse_recipes(features, record(network).layers)
 

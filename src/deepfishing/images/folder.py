@@ -139,9 +139,10 @@ def image_ids(root: Path, folder: Path) -> list[str]:
     for where, folders, files in os.walk(folder, onerror=stop):
         folders[:] = [name for name in folders if not name.startswith(".")]
         parent = Path(where).relative_to(root)
-        for name in files:
-            if not name.startswith(".") and Path(name).suffix.lower() in EXTENSIONS:
-                ids.append((parent / name).as_posix())
+        before = "" if parent == Path() else f"{parent.as_posix()}/"
+        for name in files:  # there may be millions, and a Path for each would take most of the time
+            if not name.startswith(".") and os.path.splitext(name)[1].lower() in EXTENSIONS:  # noqa: PTH122
+                ids.append(before + name)
     if not ids:
         raise DatasetError(
             f"a folder of images must hold one, got none in {folder}; "
