@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench docs clean
 
 demo: $(VENV)/.package
 	$(BIN)/deepfish reproduce scenes --out results/demo
@@ -21,6 +21,9 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/run.py
+
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 $(VENV)/.torch:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "deepfishing needs Python 3.11 or newer, got $$($(PYTHON) --version); set PYTHON=/path/to/python3.11"; exit 1; }
@@ -38,4 +41,4 @@ $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	@touch $@ $(VENV)/.package
 
 clean:
-	rm -rf $(VENV) results .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) results site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

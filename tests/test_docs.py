@@ -13,7 +13,7 @@ from deepfishing.cli.app import app
 ROOT = Path(__file__).parent.parent
 PAGES = {
     page.name: page.read_text()
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 }
 PYTHON = [
     pytest.param(code, id=f"{name}-{number}")

@@ -1,15 +1,18 @@
 """Synthetic results: random labels, scores that know them more or less, rows as measured."""
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from deepfishing.experiments.results import Results, row_key
 from deepfishing.images.dataset import Split
 from deepfishing.images.voc import CLASSES
 from deepfishing.metrics import evaluate
 from deepfishing.statistics import bootstrap
+from deepfishing.store.index import Row, write_index
 
 STRENGTH = {
     **{"x5": 1.3, "x6": 1.6, "x7": 1.7, "y8": 1.65, "x8": 1.5, "x5;x6": 1.6, "dW6": 1.8},
@@ -90,3 +93,26 @@ def scenes():
         "classes": list(DIGITS),
         "command": "deepfish reproduce scenes",
     }
+
+
+@pytest.fixture
+def add_images(rng):
+    """Write one picture per id, each of its own colour, and the index that knows them."""
+
+    def add(folder, images, ids, path_of=str, store="one"):
+        rows = []
+        images.mkdir(parents=True, exist_ok=True)
+        for image_id in ids:
+            path = images / f"{image_id}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            colour = tuple(rng.integers(256, size=3).tolist())
+            Image.new("RGB", (120, 90), colour).save(path)
+            content = path.read_bytes()
+            sha256 = hashlib.sha256(content).hexdigest()
+            rows.append(Row(path_of(path), path_of(path), sha256, len(content), status="ok"))
+        place = folder / "features" / store
+        place.mkdir(parents=True, exist_ok=True)
+        write_index(place, rows)
+        return rows
+
+    return add

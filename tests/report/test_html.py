@@ -2,6 +2,7 @@ import re
 from html.parser import HTMLParser
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from deepfishing.errors import StoreError
@@ -10,6 +11,7 @@ from deepfishing.report.html import write_report
 from deepfishing.report.tables import one_decimal
 
 VOID = {"meta", "link", "br", "img", "hr", "input", "line", "circle", "rect", "path", "polyline"}
+VOID |= {"use", "image"}
 
 
 class Page(HTMLParser):
@@ -127,7 +129,7 @@ def test_the_class_table_has_each_class_once_and_the_best_of_it_bold(tmp_path, a
     assert mean[5] == "80.9"
 
 
-def test_each_class_has_a_plot_with_both_curves(tmp_path, add_rows):
+def test_each_class_has_a_plot_with_the_curve_of_each_row(tmp_path, add_rows):
     rows = add_rows(tmp_path).rows
     page = page_of(tmp_path)
     plots = [
@@ -137,12 +139,49 @@ def test_each_class_has_a_plot_with_both_curves(tmp_path, add_rows):
     for name, svg in zip(rows[0]["classes"], plots, strict=True):
         assert f"of class {name}:" in svg["attrs"]["aria-label"]
         lines = page.find("polyline", within=svg)
-        assert [line["attrs"]["class"] for line in lines] == ["line forward", "line gradient"]
-        for line in lines:
-            points = [tuple(map(float, p.split(","))) for p in line["attrs"]["points"].split()]
-            assert points[0][0] == 0
-            assert points[-1][0] == 100
-            assert all(0 <= x <= 100 and 0 <= y <= 100 for x, y in points)
+        for i, (row, line) in enumerate(zip(rows, lines, strict=True)):
+            kind = "gradient" if "W" in row["feature"] else "forward"
+            assert line["attrs"]["class"] == f"line {kind} r{i}"
+            assert (
+                f"{row['feature']} with AP {row['ap']['11point'][name]:.1f}"
+                in (svg["attrs"]["aria-label"])
+            )
+
+
+def test_the_curves_are_those_of_the_scores(tmp_path, add_rows):
+    results = add_rows(tmp_path, features=("x7", "dW7"))
+    page = page_of(tmp_path)
+    lines = page.find("polyline")
+    assert len(lines) == 2 * len(results.rows[0]["classes"])
+    for i, line in enumerate(lines):
+        column, which = divmod(i, 2)
+        scores, labels, _ = results.scores(results.rows[which])
+        kept = labels[:, column] != 0
+        truth, score = labels[kept, column] == 1, scores[kept, column]
+        points = [tuple(map(float, p.split(","))) for p in line["attrs"]["points"].split()]
+        found = np.argsort(-score)  # one positive after the other, each a point
+        expected = [
+            (100 * k / truth.sum(), 100 - 100 * k / rank)
+            for k, rank in enumerate(1 + np.flatnonzero(truth[found]), 1)
+        ]
+        assert points[0] == (0, points[1][1])
+        np.testing.assert_allclose(points[1:], expected, rtol=1e-3)
+
+
+def test_the_best_two_rows_are_ticked_and_every_other_has_its_switch(tmp_path, add_rows):
+    rows = add_rows(tmp_path).rows
+    page = page_of(tmp_path)
+    switches = page.find("input", type="checkbox")
+    ticked = [row for row, s in zip(rows, switches, strict=True) if "checked" in s["attrs"]]
+    best = [
+        max((row for row in rows if ("W" in row["feature"]) == gradient), key=official)
+        for gradient in (False, True)
+    ]
+    assert sorted(row["feature"] for row in ticked) == sorted(row["feature"] for row in best)
+    [style] = page.find("style")
+    for i, switch in enumerate(switches):
+        assert switch["attrs"]["class"] == f"s{i}"
+        assert f":has(.s{i}:checked) .r{i} {{ display: inline; }}" in style["text"]
 
 
 def test_the_dots_stand_in_the_order_of_the_figures(tmp_path, add_rows):
@@ -272,7 +311,7 @@ def test_nothing_is_loaded_from_anywhere(tmp_path, add_rows):
     assert "url(" not in text
     assert "@import" not in text
     page = Page(text)
-    assert page.find("script") == page.find("link") == page.find("img") == []
+    assert page.find("script") == page.find("link") == page.find("img") == page.find("image") == []
     for element in page.elements:
         assert not element["attrs"].keys() & {"src", "srcset", "data"}
         assert element["attrs"].get("href", "#").startswith("#")
@@ -304,9 +343,10 @@ def test_missing_scores_are_told_in_place_of_their_curves(tmp_path, add_rows):
     lost = results.scores_path(results.rows[0])
     lost.unlink()
     page = page_of(tmp_path)
-    [problem] = page.find("p", class_="problem")
-    assert str(lost) in problem["text"]
-    assert {line["attrs"]["class"] for line in page.find("polyline")} == {"line gradient"}
+    curve, pictures = page.find("p", class_="problem")
+    assert str(lost) in curve["text"]
+    assert str(lost) in pictures["text"]
+    assert {line["attrs"]["class"] for line in page.find("polyline")} == {"line gradient r1"}
 
 
 def test_headings_go_down_one_level_at_a_time_and_tables_have_scopes(tmp_path, add_rows, scenes):

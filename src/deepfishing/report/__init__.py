@@ -1,1 +1,1 @@
-"""Stage 7: measured rows beside the paper's printed ones, in the terminal and as an HTML page."""
+"""Stage 7: measured rows beside the paper's, in the terminal, as a page, Markdown and LaTeX."""

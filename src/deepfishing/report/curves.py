@@ -12,7 +12,7 @@ from deepfishing.experiments.results import Results, Row
 from deepfishing.metrics import precision_recall
 from deepfishing.rank_one import Array
 
-MOST_POINTS = 200  # more than a small plot has pixels
+MOST_POINTS = 100  # as many as a small plot has pixels
 
 Curve = list[tuple[float, float]]  # (recall, precision), both 0..1, recall rising
 

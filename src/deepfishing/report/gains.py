@@ -49,7 +49,7 @@ def gains(results: Results, rows: Sequence[Row]) -> dict[str, Difference]:
         if row is reference or row["map"] is None or row["map"].get(method) is None:
             continue
         try:
-            if _same_test(results, row, reference):
+            if same_test(results, row, reference):
                 draws = _map_draws(results, row) - _map_draws(results, reference)
                 measured = row["map"][method] - reference["map"][method]
                 found[row["feature"]] = difference(measured, draws)
@@ -58,7 +58,7 @@ def gains(results: Results, rows: Sequence[Row]) -> dict[str, Difference]:
     return found
 
 
-def _same_test(results: Results, a: Row, b: Row) -> bool:
+def same_test(results: Results, a: Row, b: Row) -> bool:
     """Whether two rows were measured on the same images, labels and classes."""
     (_, labels_a, ids_a), (_, labels_b, ids_b) = results.scores(a), results.scores(b)
     return ids_a == ids_b and np.array_equal(labels_a, labels_b) and _columns(a) == _columns(b)

@@ -1,32 +1,34 @@
 """Stage 7, report: one self-contained HTML page for a folder of results.
 
-Comes in: `results.jsonl` and `scores/` of a folder. Goes out: `report.html` beside them, with
-tables, plots and how they were measured. The page needs no network and no script, and the same
-results give the same page, byte for byte.
+Comes in: `results.jsonl` and `scores/` of a folder, and the images where they still are. Goes out:
+`report.html` beside them, with tables, plots, pictures and how they were measured. The page needs
+no network and no script, and the same results give the same page, byte for byte.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from deepfishing import __version__
-from deepfishing.errors import DeepFishingError, StoreError
+from deepfishing.errors import DeepFishingError, ImageError, StoreError
 from deepfishing.experiments.results import Results, Row
 from deepfishing.files import replacing
+from deepfishing.images.dataset import is_folder
 from deepfishing.report.curves import Curve, row_curves
 from deepfishing.report.gains import gains
-from deepfishing.report.rows import group_rows, open_results
+from deepfishing.report.gallery import Gallery
+from deepfishing.report.rows import feature_parts, group_rows, open_results
 from deepfishing.report.tables import (
     METHOD_LABELS,
     Line,
+    class_lines,
     finding,
     interval_text,
     label_text,
@@ -36,8 +38,6 @@ from deepfishing.report.tables import (
     table_1,
 )
 from deepfishing.statistics import Interval
-
-ALWAYS_SHOWN = ("x7", "dW7")  # the two that the paper's per-class tables have
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class _Axis:
         return round(100 * (value - self.ticks[0]) / (self.ticks[-1] - self.ticks[0]), 2)
 
 
-def write_report(folder: str | Path) -> Path:
+def write_report(folder: str | Path, images: str | Path | None = None) -> Path:
     """Write `report.html` into a folder of results.
 
     Parameters
@@ -59,22 +59,30 @@ def write_report(folder: str | Path) -> Path:
     folder : path
         Where `deepfish reproduce` left `results.jsonl` and `scores/`. Rows of several data
         sets, networks or settings each get their own part of the page.
+    images : path, optional
+        Where the test images are now, if they have moved.
 
     Returns
     -------
     page : Path
-        `<folder>/report.html`. Where scores are missing, the plots say so.
+        `<folder>/report.html`. Where scores or images are missing, the page says so.
 
     Raises
     ------
     StoreError
         If the folder or its results are missing, empty or malformed.
+    ImageError
+        If `images` is given and not a folder.
     """
     folder = Path(folder)
+    if images is not None and not is_folder(Path(images)):
+        raise ImageError(f"images must be a folder, got {images}, which is none")
     results = open_results(folder)
-    groups = [_group(rows, results) for rows in group_rows(results.rows)]
+    gallery = Gallery(results, Path(images) if images else None)
+    groups = [_group(rows, results, gallery) for rows in group_rows(results.rows)]
     page = folder / "report.html"
-    html = _environment().get_template("report.html.j2").render(groups=groups, version=__version__)
+    template = _environment().get_template("report.html.j2")
+    html = template.render(groups=groups, pictures=gallery.pictures, version=__version__)
     try:
         with replacing(page) as partial:
             partial.write_text(html, encoding="utf-8")
@@ -95,17 +103,13 @@ def feature_label(name: str) -> Markup:
     >>> print(feature_label("pow(dW7,0.5)+x7"))
     pow(∂E/∂W<sub>7</sub>,0.5)+x<sub>7</sub>
     """
-    parts = re.split(r"([+*(),;])", name)
-    return Markup("").join(
-        Markup(";&thinsp;") if part == ";" else _part_label(part) for part in parts
-    )
+    return Markup("").join(map(_part_label, feature_parts(name)))
 
 
-def _part_label(part: str) -> Markup:
-    match = re.fullmatch(r"(x|y|dW):?(.+?)(@exact)?", part)
-    if match is None:
-        return escape(part)
-    letter, layer, exact = match.groups()
+def _part_label(part: tuple[str, str, bool] | str) -> Markup | str:
+    if isinstance(part, str):
+        return Markup(";&thinsp;") if part == ";" else part
+    letter, layer, exact = part
     label = Markup("{}<sub>{}</sub>").format({"dW": "∂E/∂W"}.get(letter, letter), layer)
     return label + " exact" if exact else label
 
@@ -126,19 +130,16 @@ def _environment() -> Environment:
     return environment
 
 
-def _group(rows: list[Row], results: Results) -> dict[str, Any]:
+def _group(rows: list[Row], results: Results, gallery: Gallery) -> dict[str, Any]:
     """All that the template shows of the rows of one setting."""
     known_gains = gains(results, rows)
     lines = table_1(rows, known_gains)
     found = finding(lines)
     compared = [line for line in (found.forward, found.gradient) if line]
-    detailed = [
-        line
-        for line in lines
-        if line.official is not None and (line in compared or line.feature in ALWAYS_SHOWN)
-    ]
+    detailed = class_lines(lines)
     classes = per_class(rows, [line.feature for line in detailed])
-    curves, problems = _curves(rows, compared, results)
+    measured = [line for line in lines if line.official is not None]
+    curves, problems = _curves(rows, measured, results)
     return {
         "row": rows[0],
         "rows": rows,
@@ -148,6 +149,7 @@ def _group(rows: list[Row], results: Results) -> dict[str, Any]:
         "gains": bool(known_gains),
         "finding": found,
         "compared": compared,
+        "measured": measured,
         "columns": [
             (line, any(cells[i].printed is not None for cells in classes.values()))
             for i, line in enumerate(detailed)
@@ -156,12 +158,35 @@ def _group(rows: list[Row], results: Results) -> dict[str, Any]:
         "ap": {row["feature"]: row["ap"][row["official_ap"]] for row in rows if row["ap"]},
         "curves": curves,
         "problems": problems,
+        "gallery": gallery.shown(rows, found),
+        "slowest": max(row["seconds"] for row in rows),
         "axis": _axis(lines),
         "label": label_text(rows[0]),
+        "pixels": _pixels(rows[0].get("preprocess")),
         "left_out": left_out(rows),
         "unreadable": sorted({path for row in rows for path in row["unreadable"]}),
-        "commands": list(dict.fromkeys(row["command"] for row in rows if row["command"])),
+        "commands": _features_by("command", rows),
+        "versions": _features_by("version", rows),
     }
+
+
+def _pixels(preprocess: Any) -> str:
+    """How images were made to fit the network; empty where a row does not say it."""
+    try:
+        return (
+            "short side to {short_side} pixels ({resample}), central square of {size}, {order}"
+        ).format_map(preprocess)
+    except (KeyError, TypeError):
+        return ""
+
+
+def _features_by(key: str, rows: Sequence[Row]) -> dict[str, list[str]]:
+    """The features that share a value, for each value that is not empty."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row[key]:
+            found.setdefault(row[key], []).append(row["feature"])
+    return found
 
 
 def _curves(

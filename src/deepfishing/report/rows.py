@@ -130,6 +130,24 @@ def block(feature: str) -> int:
     return 0 if re.fullmatch(r"[xy]\d+", feature) else OTHER
 
 
+def feature_parts(feature: str) -> list[tuple[str, str, bool] | str]:
+    """A feature's name as (letter, layer, exact) for each layer, and what stands between them.
+
+    Examples
+    --------
+    >>> feature_parts("x6;dW7@exact")
+    [('x', '6', False), ';', ('dW', '7', True)]
+    >>> feature_parts("pow(x:head,0.5)")
+    ['pow', '(', ('x', 'head', False), ',', '0.5', ')']
+    """
+    return [_part(part) for part in re.split(r"([+*(),;])", feature) if part]
+
+
+def _part(part: str) -> tuple[str, str, bool] | str:
+    match = re.fullmatch(r"(x|y|dW):?(.+?)(@exact)?", part)
+    return (match[1], match[2], match[3] is not None) if match else part
+
+
 def paper_order(row: Row) -> tuple[int, bool, int, bool]:
     """Single layers from below (y8 before x8), then layer by layer, the gradient last."""
     feature = row["feature"]

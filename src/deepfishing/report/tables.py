@@ -16,6 +16,7 @@ from deepfishing.metrics import METHODS
 from deepfishing.report.rows import OTHER, block, is_gradient
 from deepfishing.statistics import Difference, Interval
 
+ALWAYS_SHOWN = ("x7", "dW7")  # the two that the paper's per-class tables have
 METHOD_LABELS = {"11point": "11-point", "area": "area", "sklearn": "sklearn"}
 
 
@@ -117,6 +118,17 @@ def per_class(rows: Sequence[Row], features: Sequence[str]) -> dict[str, list[Ce
     row_of = {row["feature"]: row for row in rows}
     chosen = [row_of[feature] for feature in features]
     return {name: [_cell(row, name) for row in chosen] for name in rows[0]["classes"]}
+
+
+def class_lines(lines: Sequence[Line]) -> tuple[Line, ...]:
+    """The lines that the table of classes has: the best two, and those of the paper's tables."""
+    found = finding(lines)
+    return tuple(
+        line
+        for line in lines
+        if line.official is not None
+        and (line in (found.forward, found.gradient) or line.feature in ALWAYS_SHOWN)
+    )
 
 
 def finding(lines: Sequence[Line]) -> Finding:

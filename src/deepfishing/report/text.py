@@ -1,0 +1,273 @@
+"""Stage 7, report: the tables as Markdown and as LaTeX, to be pasted into a page or a paper.
+
+Comes in: `results.jsonl` and `scores/` of a folder. Goes out: `report.md` or `report.tex` beside
+them, with Table 1 and the table of classes of each setting: the figures of the HTML page, rounded
+alike. The LaTeX needs the package booktabs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from deepfishing.errors import StoreError
+from deepfishing.experiments.results import Results, Row
+from deepfishing.files import replacing
+from deepfishing.report.gains import gains
+from deepfishing.report.rows import feature_parts, group_rows, open_results
+from deepfishing.report.tables import (
+    METHOD_LABELS,
+    Line,
+    class_lines,
+    finding,
+    interval_text,
+    label_text,
+    left_out,
+    one_decimal,
+    per_class,
+    table_1,
+)
+
+_LATEX = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"},
+}
+
+
+@dataclass(frozen=True)
+class Text:
+    """A cell: plain text or a feature's name, which each format writes in its own way."""
+
+    text: str = ""
+    feature: bool = False
+    bold: bool = False
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table: blocks of rows of cells below a head, with a caption."""
+
+    caption: str
+    head: tuple[Text, ...]
+    blocks: tuple[tuple[tuple[Text, ...], ...], ...]
+
+
+def write_markdown(folder: str | Path) -> Path:
+    """Write the tables of a folder of results as `report.md` into it.
+
+    Raises
+    ------
+    StoreError
+        If the folder or its results are missing, empty or malformed.
+    """
+    return _write(folder, "report.md", markdown)
+
+
+def write_latex(folder: str | Path) -> Path:
+    """Write the tables of a folder of results as `report.tex`, for `\\input` into a paper.
+
+    Raises
+    ------
+    StoreError
+        If the folder or its results are missing, empty or malformed.
+    """
+    return _write(folder, "report.tex", latex, "% needs \\usepackage{booktabs}\n")
+
+
+def sheets(results: Results, rows: Sequence[Row]) -> tuple[Sheet, ...]:
+    """Table 1 and the table of classes for rows of one setting; the latter only where there is AP.
+
+    Columns without a figure are left out.
+    """
+    lines = table_1(rows, gains(results, rows))
+    first = _table_1(rows, lines)
+    return (first, _classes(rows, lines)) if class_lines(lines) else (first,)
+
+
+def markdown(sheet: Sheet) -> str:
+    """A table in GitHub's Markdown.
+
+    Examples
+    --------
+    >>> body = (((Text("x7", feature=True), Text("80.9", bold=True)),),)
+    >>> print(markdown(Sheet("mAP", (Text("feature"), Text("a|b")), body)))
+    mAP
+    <BLANKLINE>
+    | feature | a\\|b |
+    |---|---:|
+    | x7 | **80.9** |
+    <BLANKLINE>
+    """
+
+    def write(cell: Text) -> str:
+        text = _markdown_text(cell.text)
+        return f"**{text}**" if cell.bold and text else text
+
+    rows = [row for block in sheet.blocks for row in block]
+    rule = "|---|" + "---:|" * (len(sheet.head) - 1)
+    written = [f"| {' | '.join(map(write, row))} |" for row in (sheet.head, *rows)]
+    return "\n".join([_markdown_text(sheet.caption), "", written[0], rule, *written[1:], ""])
+
+
+def latex(sheet: Sheet) -> str:
+    r"""A table in LaTeX, with the rules of booktabs.
+
+    Examples
+    --------
+    >>> body = (((Text("x6;dW7", feature=True), Text("-0.4", bold=True)),),)
+    >>> print(latex(Sheet("50 %", (Text("feature"), Text("gain")), body)))
+    \begin{table}
+    \centering
+    \caption{50 \%}
+    \begin{tabular}{lr}
+    \toprule
+    feature & gain \\
+    \midrule
+    $x_{6}$; $\partial E / \partial W_{7}$ & \textbf{$-$0.4} \\
+    \bottomrule
+    \end{tabular}
+    \end{table}
+    <BLANKLINE>
+    """
+
+    def write(cell: Text) -> str:
+        text = _latex_feature(cell.text) if cell.feature else _latex_text(cell.text)
+        return rf"\textbf{{{text}}}" if cell.bold and text else text
+
+    def row(cells: Sequence[Text]) -> str:
+        return " & ".join(map(write, cells)) + r" \\"
+
+    blocks = ["\n".join(map(row, block)) for block in sheet.blocks]
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{_latex_text(sheet.caption)}}}",
+            rf"\begin{{tabular}}{{l{'r' * (len(sheet.head) - 1)}}}",
+            r"\toprule",
+            row(sheet.head),
+            r"\midrule",
+            "\n\\midrule\n".join(blocks),
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def _write(folder: str | Path, name: str, write: Callable[[Sheet], str], first: str = "") -> Path:
+    results = open_results(Path(folder))
+    groups = group_rows(results.rows)
+    text = "\n".join(write(sheet) for rows in groups for sheet in sheets(results, rows))
+    path = results.folder / name
+    try:
+        with replacing(path) as partial:
+            partial.write_text(first + text, encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"report cannot be written: {path} ({error})") from None
+    return path
+
+
+def _table_1(rows: Sequence[Row], lines: Sequence[Line]) -> Sheet:
+    found = finding(lines)
+    intervals = any(line.interval for line in lines)
+    gained = any(line.gain for line in lines)
+    printed = any(line.printed is not None for line in lines)
+    official, *others = [METHOD_LABELS[method] for method in lines[0].map]
+    head = ["feature", official] + ["interval"] * intervals + ["gain"] * gained + others
+    head += ["paper", "difference"] * printed
+
+    def row(line: Line) -> tuple[Text, ...]:
+        first, *rest = map(one_decimal, line.map.values())
+        cells = [Text(line.feature, feature=True), Text(first, bold=line == found.best)]
+        if intervals:
+            cells.append(Text(interval_text(line.interval)))
+        if gained:
+            mark = "!" if line.gain and line.gain.holds else ""
+            cells.append(Text(one_decimal(line.gain.mean, True) + mark if line.gain else ""))
+        cells += map(Text, rest)
+        if printed:
+            cells += [Text(one_decimal(line.printed)), Text(one_decimal(line.difference, True))]
+        return tuple(cells)
+
+    blocks: dict[int, list[tuple[Text, ...]]] = {}
+    for line in lines:
+        blocks.setdefault(line.block, []).append(row(line))
+    parts = [f"mAP in percent on {_setting(rows[0])}; {official} is the official definition."]
+    if gained and found.forward:
+        parts.append(
+            f"Gain: over {found.forward.feature}, the best forward feature; "
+            "! holds at 95 % in the paired bootstrap."
+        )
+    parts += [f"Left out of the mean: {name} ({why})." for name, why in left_out(rows).items()]
+    parts += [f"{line.feature}: {line.note}." for line in lines if line.official is None]
+    return Sheet(" ".join(parts), tuple(map(Text, head)), tuple(map(tuple, blocks.values())))
+
+
+def _classes(rows: Sequence[Row], lines: Sequence[Line]) -> Sheet:
+    detailed = class_lines(lines)
+    classes = per_class(rows, [line.feature for line in detailed])
+    columns = zip(*classes.values(), strict=True)
+    printed = [any(cell.printed is not None for cell in column) for column in columns]
+    head, mean = [Text("class")], [Text("mean")]
+    for line, has_printed in zip(detailed, printed, strict=True):
+        head.append(Text(line.feature, feature=True))
+        mean.append(Text(one_decimal(line.official)))
+        if has_printed:
+            head.append(Text("paper"))
+            mean.append(Text(one_decimal(line.printed)))
+    body = []
+    for name, cells in classes.items():
+        top = max((cell.measured for cell in cells if cell.measured is not None), default=None)
+        row = [Text(name)]
+        for cell, has_printed in zip(cells, printed, strict=True):
+            best = cell.measured is not None and cell.measured == top
+            row.append(Text(one_decimal(cell.measured), bold=best))
+            if has_printed:
+                row.append(Text(one_decimal(cell.printed)))
+        body.append(tuple(row))
+    official = METHOD_LABELS[rows[0]["official_ap"]]
+    caption = f"{official} AP in percent by class on {_setting(rows[0])}."
+    return Sheet(caption, tuple(head), (tuple(body), (tuple(mean),)))
+
+
+def _setting(row: Row) -> str:
+    return (
+        f"{row['dataset']} {row['test']} ({row['n_test']:,} images), trained on {row['train']} "
+        f"({row['n_train']:,}): {row['network']}, tau {row['tau']:g}, {label_text(row)}, "
+        f"C {row['C']:g}"
+    )
+
+
+def _markdown_text(text: str) -> str:
+    """Text that Markdown shows as it is, on one line; quotes and tags are only text."""
+    text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
+    return re.sub(r"([\\`*_{}\[\]|~])", r"\\\1", text)
+
+
+def _latex_text(text: str) -> str:
+    text = " ".join(text.split())
+    signed = re.fullmatch(r"-(\d.*)", text)
+    if signed:
+        return f"$-${signed[1]}"
+    escaped = "".join(_LATEX.get(character, character) for character in text)
+    return re.sub(r"(?<=\d)-(?=\d+\.)", "--", escaped)  # an interval
+
+
+def _latex_feature(name: str) -> str:
+    letters = {"dW": r"\partial E / \partial W"}
+    written = []
+    for part in feature_parts(name):
+        if isinstance(part, str):
+            written.append("; " if part == ";" else _latex_text(part))
+            continue
+        letter, layer, exact = part
+        below = layer if layer.isdigit() else rf"\textrm{{{_latex_text(layer)}}}"
+        written.append(f"${letters.get(letter, letter)}_{{{below}}}$" + " exact" * exact)
+    return "".join(written)
