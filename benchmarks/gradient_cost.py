@@ -18,7 +18,7 @@ from deepfishing.images.scenes import load_scenes
 from deepfishing.networks.load import load_network
 from deepfishing.networks.network import Network
 
-ZOO = ("efficientnet-lite0", "alexnet-torchvision", "alexnet-caffe", "vgg16")
+ZOO = ("alexnet-torchvision", "alexnet-caffe", "vgg16")  # the default one is in throughput.py
 LAYERS = {
     "timm:resnet18": "layer4.1.conv2",
     "timm:vit_tiny_patch16_224": "blocks.11.mlp.fc2",

@@ -1,42 +1,85 @@
-"""All benchmarks: `make bench`. Prints each ratio and writes RESULTS.md beside this file."""
+"""All benchmarks: `make bench`. Prints each ratio and writes RESULTS.md beside this file.
+
+    python benchmarks/run.py [--quick] [NAME ...]
+
+With names only those run, and only their sections of RESULTS.md are replaced.
+"""
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import os
 import platform
-import sys
+import re
 from pathlib import Path
 
-import gradient_cost
 import torch
+from timing import Ratio
 
+SECTIONS = {
+    "throughput": "Images per second, end to end, and trunks against matrix products",
+    "gradient_cost": "Gradients on top of forward features",
+    "store_read": "Reading a store of 10,000 images x 8,192 values, warm cache",
+    "start": "Starting on a complete store",
+    "train": "Training 20 machines",
+    "projections": "Projections of rank-1 features",
+}
 HEAD = """# Benchmarks
 
 Made by `make bench` on {machine}. Every line is a ratio of two things measured in the same run:
-the median of the repetitions, and the lowest and highest of them. Random weights; 96 pictures
-of the embedded scenes (24 for VGG), decoding included.
-
-| what | ratio to | median | lowest | highest | repetitions | seconds |
+the median of the repetitions, and the lowest and highest of them. Seconds are the median of the
+first thing. A file of the same name in this folder says what is measured.
+"""
+COLUMNS = """| what | ratio to | median | lowest | highest | repetitions | seconds |
 |---|---|---|---|---|---|---|
 """
 FOOT = """
-Peak memory does not grow with the number of images; `python benchmarks/memory.py` shows it, and
-`--data VOCdevkit --images 1000,9963` does so on PASCAL VOC 2007.
+Peak memory, which does not grow with the number of images, is measured by `benchmarks/memory.py`,
+search by `benchmarks/search.py` (SEARCH.md), few examples by `benchmarks/few_shot.py`.
 """
+RESULTS = Path(__file__).parent / "RESULTS.md"
 
 
 def main() -> None:
-    machine = f"{os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}"
-    rows = gradient_cost.run(quick="--quick" in sys.argv)
-    for row in rows:
-        print(row)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(SECTIONS))
+    parser.add_argument("--quick", action="store_true")
+    chosen = parser.parse_args()
+    if unknown := set(chosen.names) - set(SECTIONS):
+        parser.error(f"NAME must be one of {', '.join(SECTIONS)}, got {', '.join(unknown)}")
+    sections = read_sections()
+    for name in chosen.names or SECTIONS:
+        rows = importlib.import_module(name).run(quick=chosen.quick)
+        for row in rows:
+            print(row, flush=True)
+        sections[name] = section(name, rows)
+        write_sections(sections)  # what is measured stays, whatever happens to the rest
+
+
+def section(name: str, rows: list[Ratio]) -> str:
     lines = [
         f"| {r.name} | {r.baseline} | {r.median:.2f} | {r.low:.2f} | {r.high:.2f} | "
         f"{r.repetitions} | {r.seconds:.2f} |\n"
         for r in rows
     ]
-    out = Path(__file__).parent / "RESULTS.md"
-    out.write_text(HEAD.format(machine=machine) + "".join(lines) + FOOT)
+    return f"\n## {SECTIONS[name]}\n\n{COLUMNS}{''.join(lines)}"
+
+
+def read_sections() -> dict[str, str]:
+    text = RESULTS.read_text() if RESULTS.exists() else ""
+    found = {}
+    for name, title in SECTIONS.items():
+        match = re.search(rf"\n## {re.escape(title)}\n.*?(?=\n\n[^|])", text, re.S)
+        if match:
+            found[name] = match.group() + "\n"
+    return found
+
+
+def write_sections(sections: dict[str, str]) -> None:
+    machine = f"{os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}"
+    body = "".join(sections[name] for name in SECTIONS if name in sections)
+    RESULTS.write_text(HEAD.format(machine=machine) + body + FOOT)
 
 
 if __name__ == "__main__":

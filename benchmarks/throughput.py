@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
-from timing import Ratio, ratio
+from timing import Ratio, ratio, ratios
 from torch import nn
 
 from deepfishing.features import needed_factors, parse_features, table_features
@@ -31,27 +32,31 @@ SIDE = 2048  # of the matrices
 
 
 def run(quick: bool = False) -> list[Ratio]:
-    repetitions = 3 if quick else 7
+    repetitions = 3 if quick else 5
     engines = [name for name in FASTEST if not missing_packages(name)]
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         paths = jpegs(Path(folder), 200 if quick else 2000)
         network = load_network()
         table = table_features(network.layers)
+        forward = [name for name in table if not name.startswith("dW")]
+
+        def contestants(some: Sequence[Path]) -> dict[str, Callable[[], object]]:
+            return {
+                f"{network.name}: all rows with {engine}": passes(network, some, table, engine)
+                for engine in engines
+            }
+
+        for f in (plain_script(network, paths[:64]), *contestants(paths[:64]).values()):
+            f()  # exports the trunk, fills caches
+        everyone = contestants(paths)
         plain = plain_script(network, paths)
-        for engine in engines:
-            title = f"{network.name}: all rows with {engine}"
-            everything = passes(network, paths, table, engine)
-            rows.append(ratio(title, everything, "plain forward script", plain, repetitions))
-        for engine in engines:
-            forward = passes(
-                network, paths, [name for name in table if not name.startswith("dW")], engine
-            )
-            everything = passes(network, paths, table, engine)
-            title = f"{network.name}: all rows with {engine}"
-            rows.append(ratio(title, everything, "forward rows only", forward, repetitions))
+        rows += ratios(everyone, "plain forward script", plain, repetitions)
+        for engine, (title, everything) in zip(engines, everyone.items(), strict=True):
+            reference = passes(network, paths, forward, engine)
+            rows += ratios({title: everything}, "forward rows only", reference, repetitions)
     for name in TRUNKS:
-        rows += [trunk_rate(name, engine, repetitions) for engine in engines]
+        rows += [trunk_rate(name, engine, 3 if quick else 7) for engine in engines]
     return rows
 
 
@@ -106,7 +111,7 @@ def trunk_rate(name: str, engine: str, repetitions: int) -> Ratio:
     engine_run = start_engine(engine, parts.trunk, size, threads)
 
     def trunk() -> None:
-        for _ in prepare(range(images), lambda _: pixels, engine_run, PIECE, threads):
+        for _ in prepare(range(images), lambda _: pixels[None], engine_run, PIECE, threads):
             pass
 
     products = round(images * multiplications(parts.trunk, size) / SIDE**3) or 1
@@ -121,15 +126,7 @@ def trunk_rate(name: str, engine: str, repetitions: int) -> Ratio:
     )
     # the number of products is whole, the trunk's multiplications are not
     exact = images * multiplications(parts.trunk, size) / SIDE**3 / products
-    return Ratio(
-        row.name,
-        row.baseline,
-        row.median / exact,
-        row.low / exact,
-        row.high / exact,
-        row.repetitions,
-        row.seconds,
-    )
+    return replace(row, median=row.median / exact, low=row.low / exact, high=row.high / exact)
 
 
 def multiplications(trunk: nn.Module, size: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 
@@ -35,24 +35,31 @@ def ratio(
     reference: Callable[[], object],
     repetitions: int = 7,
 ) -> Ratio:
-    """Time both in turn; one warm-up of each. The order flips, so drift cancels."""
+    """Time both in turn; one warm-up of each."""
     reference(), contestant()
-    quotients, own = [], []
+    return ratios({name: contestant}, baseline, reference, repetitions)[0]
+
+
+def ratios(
+    contestants: Mapping[str, Callable[[], object]],
+    baseline: str,
+    reference: Callable[[], object],
+    repetitions: int,
+) -> list[Ratio]:
+    """Time several against one reference, all of them in turn; the order flips, so drift cancels.
+
+    Nothing is warmed up: call what needs it once before.
+    """
+    everyone = [reference, *contestants.values()]
+    seconds: dict[Callable[[], object], list[float]] = {f: [] for f in everyone}
     for repetition in range(repetitions):
-        pair = [reference, contestant]
-        times = {}
-        for f in pair if repetition % 2 == 0 else pair[::-1]:
+        for f in everyone if repetition % 2 == 0 else everyone[::-1]:
             start = time.perf_counter()
             f()
-            times[f] = time.perf_counter() - start
-        quotients.append(times[contestant] / times[reference])
-        own.append(times[contestant])
-    return Ratio(
-        name,
-        baseline,
-        statistics.median(quotients),
-        min(quotients),
-        max(quotients),
-        repetitions,
-        statistics.median(own),
-    )
+            seconds[f].append(time.perf_counter() - start)
+    rows = []
+    for name, f in contestants.items():
+        quotients = [a / b for a, b in zip(seconds[f], seconds[reference], strict=True)]
+        middle, own = statistics.median(quotients), statistics.median(seconds[f])
+        rows.append(Ratio(name, baseline, middle, min(quotients), max(quotients), repetitions, own))
+    return rows

@@ -22,6 +22,7 @@ SETTINGS = {
     "compute_dtype": "float32",
     "tau": 2.0,
     "label": "uniform",
+    "views": "centre",
 }
 RECIPES = ["x7", "dW7*x7", "whiten(dW7)+pow(whiten(x7,0.123456789),0.5)", "x7;x6", "dW8@exact"]
 

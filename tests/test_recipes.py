@@ -53,6 +53,28 @@ def test_sums_are_means_of_kernels_and_products_are_products(arrays):
     np.testing.assert_allclose(kernel("x6;x7", arrays), kernel("x6+x7", arrays))
 
 
+def test_weights_count_in_a_mean_and_a_number_alone_is_a_constant_kernel(arrays):
+    a, b = kernel("dW7", arrays), kernel("x7", arrays)
+    np.testing.assert_allclose(kernel("3*dW7+x7", arrays), (3 * a + b) / 4)
+    np.testing.assert_allclose(kernel("(2*x7+1)*dW7", arrays), (2 * b + 1) / 3 * a)
+    np.testing.assert_allclose(kernel("dW7*x7+0.5", arrays), (a * b + 0.5) / 1.5)
+    np.testing.assert_allclose(kernel("2*x7", arrays), b)
+
+
+def test_low_is_the_output_below_the_lowest_layer(arrays):
+    assert parse_recipe("low", LAYERS).name == "x5"
+    assert parse_recipe("low*dW8", {8: "fc"}).name == "x7*dW8"
+
+
+def test_best_takes_what_layers_there_are():
+    best = {k: parse_recipe("best", layers) for k, layers in ((6, LAYERS), (8, {8: "fc"}))}
+    assert best[6].name == "(2*x5+1)*(whiten(dW7,0.5)+whiten(dW8,0.5)+pow(dW8,0.5)+x7)"
+    assert best[6].factors == ("x5", "x6", "delta7", "x7", "delta8")
+    assert best[8].name == "(2*x7+1)*(whiten(dW8,0.5)+pow(dW8,0.5)+x7)"
+    with pytest.raises(FeatureError, match="classifier"):
+        parse_recipe("best", {})
+
+
 @pytest.mark.parametrize("shrinkage", [0.3, None])
 def test_whiten_is_the_kronecker_factored_fisher_kernel(arrays, shrinkage):
     text = "whiten(dW7)" if shrinkage is None else f"whiten(dW7,{shrinkage})"
@@ -101,6 +123,7 @@ def test_names_have_one_spelling():
     for text, name in [
         (" pow( dW7 , .50 )+x7 ", "pow(dW7,0.5)+x7"),
         ("((x7))", "x7"),
+        ("(2.0 * low + 1.0)*x7", "(2*x5+1)*x7"),
         ("dW7*(x7 + x5)", "dW7*(x7+x5)"),
         ("whiten(pow(dW:fc7,0.5),0.10)", "whiten(pow(dW7,0.5),0.1)"),
     ]:
@@ -124,7 +147,14 @@ def test_lists_are_cut_outside_parentheses_and_all_is_expanded():
         ("pow(dW7,9)", "up to 4"),
         ("pow(dW7,nan)", "an exponent"),
         ("whiten(dW7,2)", "a shrinkage"),
-        ("dW7+", "a feature, pow(...), whiten(...) or a parenthesis at character 5, got its end"),
+        (
+            "dW7+",
+            "a feature, a weight, pow(...), whiten(...) or a parenthesis at character 5, got its "
+            "end",
+        ),
+        ("0*x7+x6", "a weight above 0"),
+        ("2+1", "must name a feature, got only a number"),
+        ("x7*2", "feature must be"),
         ("dW7 x7", "must have its end at character 5, got 'x7'"),
         ("(dW7", "must have ')'"),
         ("pow(dW7+x7,0.5)", "pow must take one feature, got 'dW7+x7'"),

@@ -14,6 +14,9 @@ positions (a convolution, tokens), a factor is pooled over them: x averaged, del
 behind a gradient's name, `dW7@exact`, keeps the positions, and the trace kernel sums over all
 pairs of them. `dW7@64x32` projects the whole gradient from both sides to a 64 x 32 matrix, a vector
 whose dot product approximates the trace kernel: small to store, whatever the number of positions.
+
+`low` is the output below the lowest numbered layer: `x5` of AlexNet and VGG. `dlogp8` is the
+gradient of every class's log-posterior with respect to W_8, all of them side by side.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ from deepfishing.rank_one import Array, RankOne, l2_normalize
 
 TOP = 8  # the classifier's number, in the paper and here
 EXACT = "@exact"
+LOWEST = "low"
+LOG_POSTERIORS = f"dlogp{TOP}"
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,10 @@ def parse_feature(name: str, layers: Mapping[int, str]) -> Feature:
     ('in:features.10', 'delta:features.10')
     """
     name = name.strip()
+    if name == LOWEST and layers:
+        name = f"x{min(layers) - 1}"
+    if name == LOG_POSTERIORS and TOP in layers:
+        return Feature(name, (f"x{TOP - 1}", f"x{TOP}"), gradient=True)
     match = re.fullmatch(r"dW(?:(\d+)|:([^@]+))(@exact|@[1-9]\d*x[1-9]\d*)?", name)
     if match:
         number, path, suffix = match.groups(default="")
@@ -146,9 +155,31 @@ def needed_factors(features: Iterable[MadeOfFactors]) -> tuple[str, ...]:
 def assemble(feature: Feature, arrays: Mapping[str, Array]) -> Array | RankOne:
     """Make a normalised feature out of its factors' arrays."""
     values = [arrays[factor] for factor in feature.factors]
+    if feature.name == LOG_POSTERIORS:
+        return RankOne(values[0], log_posterior_deltas(values[1])).normalize()
     if feature.gradient:
         return RankOne(*values).normalize()
     return l2_normalize(values[0]) if len(values) == 1 else concatenate(values)
+
+
+def log_posterior_deltas(probabilities: Array) -> Array:
+    """The backward factor of the gradients of all P log-posteriors (eq:fisherizing), as one vector.
+
+    d log sigma(y)_j / dy = e_j - sigma. Side by side for all j they are a P x P matrix, and two of
+    them have the dot product sum_j <e_j - sigma, e_j - sigma'> = P <sigma, sigma'> + P - 2, which
+    is that of (sqrt(P) sigma, sqrt(P - 2)): P + 1 numbers instead of P^2.
+
+    Examples
+    --------
+    >>> p = np.array([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]])
+    >>> each = np.eye(3) - p[:, None, :]
+    >>> np.allclose(log_posterior_deltas(p) @ log_posterior_deltas(p).T,
+    ...             np.einsum("njk,mjk->nm", each, each))
+    True
+    """
+    n, P = probabilities.shape
+    rest = np.full((n, 1), max(P - 2, 0) ** 0.5, dtype=probabilities.dtype)
+    return np.concatenate([P**0.5 * probabilities, rest], axis=1)
 
 
 def concatenate(parts: list[Array]) -> Array:

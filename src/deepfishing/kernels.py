@@ -7,8 +7,10 @@ The trace kernel of two gradients is the product of a forward and a backward dot
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -27,7 +29,7 @@ class _Combination:
         return len(self.parts[0])
 
     def __getitem__(self, index: Any) -> Self:
-        return type(self)(tuple(part[index] for part in self.parts))
+        return replace(self, parts=tuple(part[index] for part in self.parts))
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -35,8 +37,9 @@ class _Combination:
         return len(self), *(part.shape[1:] for part in self.parts)
 
 
+@dataclass(frozen=True, eq=False)
 class KernelSum(_Combination):
-    """Compared with the mean of the kernels of its parts.
+    """Compared with the mean of the kernels of its parts, weighted if weights are given.
 
     Examples
     --------
@@ -44,9 +47,15 @@ class KernelSum(_Combination):
     >>> gram(both)
     array([[1. , 0.5],
            [0.5, 1. ]])
+    >>> gram(KernelSum(both.parts, weights=(3.0, 1.0)))
+    array([[1.  , 0.25],
+           [0.25, 1.  ]])
     """
 
+    weights: tuple[float, ...] | None = None
 
+
+@dataclass(frozen=True, eq=False)
 class KernelProduct(_Combination):
     """Compared with the product of the kernels of its parts.
 
@@ -156,15 +165,14 @@ def gram(a: Comparable, b: Comparable | None = None) -> Array:
 
 
 def _combined(a: KernelSum | KernelProduct, b: KernelSum | KernelProduct | None) -> Array:
-    """Mean or product of the parts' matrices, at most two of them in memory."""
+    """Weighted mean or product of the parts' matrices, at most two of them in memory."""
     others: Sequence[Comparable | None] = [None] * len(a.parts) if b is None else b.parts
-    K = gram(a.parts[0], others[0])
-    for part, other in zip(a.parts[1:], others[1:], strict=True):
-        if isinstance(a, KernelSum):
-            K += gram(part, other)
-        else:
-            K *= gram(part, other)
-    return K / len(a.parts) if isinstance(a, KernelSum) else K
+    grams = (gram(part, other) for part, other in zip(a.parts, others, strict=True))
+    if isinstance(a, KernelProduct):
+        return functools.reduce(operator.imul, grams)
+    weights = a.weights or (1.0,) * len(a.parts)
+    scaled = (K * (w / sum(weights)) for K, w in zip(grams, weights, strict=True))
+    return functools.reduce(operator.iadd, scaled)
 
 
 def _check_alike(a: Comparable, b: Comparable) -> None:

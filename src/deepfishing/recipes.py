@@ -5,9 +5,12 @@ Comes in: text such as `dW7`, `pow(dW7,0.5)+pow(x7,0.5)` or `whiten(dW7,0.1)*x7`
 compares.
 
     recipe  = term { "+" term }       the mean of kernels
-    term    = part { "*" part }       the product of kernels
+    term    = [weight "*"] part { "*" part }   the product of kernels, weighted in the mean
+            | weight                  the kernel that is 1 for all images
     part    = feature | "pow(" part "," exponent ")" | "whiten(" part ["," shrinkage] ")"
             | "(" recipe ")"
+
+`best` alone is the recipe that did best on validation data, docs/recipes.md.
 
 `pow` raises both factors of a gradient to a signed power, sign(v) |v|^p, and normalises again.
 `whiten` divides both factors by the Cholesky root of their second moments on the training images:
@@ -17,17 +20,48 @@ Ledoit and Wolf's unless one is given.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from deepfishing.errors import FeatureError
-from deepfishing.features import Feature, assemble, expand_names, needed_factors, parse_feature
+from deepfishing.features import (
+    LOWEST,
+    TOP,
+    Feature,
+    assemble,
+    expand_names,
+    needed_factors,
+    parse_feature,
+)
 from deepfishing.kernels import Comparable, KernelProduct, KernelSum
 from deepfishing.rank_one import Array, RankOne, l2_normalize
 from deepfishing.whitening import Whitening
+
+BEST = "best"
+
+# What was tried beyond the paper, and is measured again by `--features beyond` (docs/recipes.md).
+BEYOND = (
+    # forward features alone
+    *("pow(x7,0.5)", "whiten(x7,0.5)", "x6+x7+y8", "low+x7", "low*x7", "(2*low+1)*x7"),
+    # one gradient
+    *(
+        "dlogp8",
+        "pow(dW7,0.5)",
+        "pow(dW8,0.5)",
+        "whiten(dW7,0.5)",
+        "whiten(dW8,0.5)",
+        "whiten(dW8)",
+    ),
+    # gradients and forward features
+    *("dW7+x7", "dW8+x7", "dW6+dW7+x5", "pow(dW8,0.5)+pow(x7,0.5)", "whiten(dW8,0.5)+x7"),
+    *("whiten(dW7,0.5)+low+x7", "whiten(dW7,0.5)+whiten(dW8,0.5)+x7", "low*dW8"),
+    "low*(whiten(dW7,0.5)+whiten(dW8,0.5)+pow(dW8,0.5)+x7)",
+    BEST,
+)
 
 Arrays = Mapping[str, Array]
 Transform = Callable[[Arrays], Comparable]
@@ -66,6 +100,7 @@ class Recipe:
     factors: tuple[str, ...]
     build: Callable[[Whitenings], Transform]
     is_plain: bool = False  # one feature or a transform of it, not a combination of kernels
+    weight: float = 1.0  # in the sum that it is a term of
 
     def fit(self, train: Arrays) -> Fitted:
         """Learn what there is to learn from the training images' factors."""
@@ -93,14 +128,24 @@ class Recipe:
 
 
 def parse_recipes(text: str | Iterable[str], layers: Mapping[int, str]) -> tuple[Recipe, ...]:
-    """Read a comma-separated list of recipes; `all` stands for the rows of the paper's Table 1.
+    """Read a comma-separated list of recipes.
+
+    `all` stands for the rows of the paper's Table 1, `beyond` for those of `BEYOND` whose layers
+    there are.
 
     Examples
     --------
     >>> [r.name for r in parse_recipes("x7, pow(dW8,0.5)", {8: "fc"})]
     ['x7', 'pow(dW8,0.5)']
     """
-    recipes = [parse_recipe(name, layers) for name in expand_names(text, layers)]
+    recipes: list[Recipe] = []
+    for name in expand_names(text, layers):
+        if name != "beyond":
+            recipes.append(parse_recipe(name, layers))
+            continue
+        for row in BEYOND:
+            with contextlib.suppress(FeatureError):  # of a layer that this network does not have
+                recipes.append(parse_recipe(row, layers))
     return tuple({recipe.name: recipe for recipe in recipes}.values())
 
 
@@ -113,10 +158,27 @@ def parse_recipe(text: str, layers: Mapping[int, str]) -> Recipe:
     Traceback (most recent call last):
     deepfishing.errors.FeatureError: recipe 'pow(dW8' must have ',' at character 8, got its end
     """
-    parser = _Parser(text, layers)
+    parser = _Parser(best_recipe(layers) if text.strip() == BEST else text, layers)
     recipe = parser.sum()
     parser.expect("")
+    if not recipe.factors:
+        raise FeatureError(f"recipe {text!r} must name a feature, got only a number")
     return recipe
+
+
+def best_recipe(layers: Mapping[int, str]) -> str:
+    """What `best` stands for: "looks alike" below the layers, times "means alike" in them.
+
+    Examples
+    --------
+    >>> best_recipe({6: "fc6", 7: "fc7", 8: "fc8"})
+    '(2*x5+1)*(whiten(dW7,0.5)+whiten(dW8,0.5)+pow(dW8,0.5)+x7)'
+    """
+    if TOP not in layers:
+        raise FeatureError(f"recipe {BEST!r} needs a network with a classifier; name the features")
+    low = parse_feature(LOWEST, layers).name
+    whitened = "".join(f"whiten(dW{k},0.5)+" for k in (TOP - 1, TOP) if k in layers)
+    return f"(2*{low}+1)*({whitened}pow(dW{TOP},0.5)+x{TOP - 1})"
 
 
 class _Parser:
@@ -159,14 +221,20 @@ class _Parser:
             self.take()
             parts.append(self.product())
         self.depth -= 1
-        return _combine(parts, "+", KernelSum)
+        return _sum(parts)
 
     def product(self) -> Recipe:
-        parts = [self.part()]
+        weight, parts = 1.0, []
+        if re.match(r"[\d.]", self.peek()):
+            weight = self.number("a weight above 0 and up to 1000", 0.0, 1000.0)
+            if self.peek() != "*":
+                return replace(_ONE, weight=weight)
+            self.take()
+        parts.append(self.part())
         while self.peek() == "*":
             self.take()
             parts.append(self.part())
-        return _combine(parts, "*", KernelProduct)
+        return replace(_product(parts), weight=weight)
 
     def part(self) -> Recipe:
         word = self.peek()
@@ -178,7 +246,7 @@ class _Parser:
                 return inner
             return Recipe(f"({inner.name})", inner.factors, inner.build)
         if word in ("", "+", "*", ")", ","):
-            raise self.error("a feature, pow(...), whiten(...) or a parenthesis")
+            raise self.error("a feature, a weight, pow(...), whiten(...) or a parenthesis")
         self.take()
         if word in ("pow", "whiten") and self.peek() == "(":
             return self.function(word)
@@ -264,16 +332,39 @@ def _each_factor(change: Callable[[Array], Array], value: Comparable) -> Compara
     return l2_normalize(change(value))  # type: ignore[arg-type]
 
 
-def _combine(
-    parts: list[Recipe],
-    sign: str,
-    make: type[KernelSum] | type[KernelProduct],
-) -> Recipe:
+def _product(parts: list[Recipe]) -> Recipe:
     if len(parts) == 1:
         return parts[0]
 
     def build(whitenings: Whitenings) -> Transform:
         transforms = [part.build(whitenings) for part in parts]
-        return lambda arrays: make(tuple(transform(arrays) for transform in transforms))
+        return lambda arrays: KernelProduct(tuple(transform(arrays) for transform in transforms))
 
-    return Recipe(sign.join(part.name for part in parts), needed_factors(parts), build)
+    return Recipe("*".join(part.name for part in parts), needed_factors(parts), build)
+
+
+def _sum(parts: list[Recipe]) -> Recipe:
+    if len(parts) == 1:  # a weight says nothing without others
+        return replace(parts[0], weight=1.0)
+    weights = tuple(part.weight for part in parts)
+
+    def build(whitenings: Whitenings) -> Transform:
+        transforms = [part.build(whitenings) for part in parts]
+        return lambda arrays: KernelSum(
+            tuple(transform(arrays) for transform in transforms), weights
+        )
+
+    return Recipe("+".join(map(_term, parts)), needed_factors(parts), build)
+
+
+def _term(part: Recipe) -> str:
+    if not part.factors:
+        return _spell(part.weight)
+    return part.name if part.weight == 1 else f"{_spell(part.weight)}*{part.name}"
+
+
+def _constant(arrays: Arrays) -> Array:
+    return np.ones((len(next(iter(arrays.values()))), 1), dtype=np.float32)
+
+
+_ONE = Recipe("1", (), lambda whitenings: _constant)  # compares all images as 1

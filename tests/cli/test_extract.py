@@ -98,8 +98,8 @@ def test_a_tar_gives_the_features_of_its_images(deepfish, shapes, tmp_path):
 def test_the_settings_of_a_network_are_known_without_loading_it():
     from deepfishing.cli.extract import _known_settings
 
-    known = _known_settings("efficientnet-lite0", None, "float64", 2, "uniform")
-    assert known == store_settings(load_network(dtype="float64"), 2.0, "uniform")
+    known = _known_settings("efficientnet-lite0", None, "float64", 2, "uniform", "flip")
+    assert known == store_settings(load_network(dtype="float64"), 2.0, "uniform", "flip")
 
 
 def test_a_complete_store_is_found_complete_without_torch(deepfish, shapes, tmp_path):
@@ -216,3 +216,19 @@ def test_a_projected_gradient_is_one_small_column(deepfish, shapes, tmp_path):
     exact = extract(load_network(), sorted(shapes.rglob("*.jpg")), "dW7@exact")["dW7@exact"]
     approximate = stored["dW7@16x8"] @ stored["dW7@16x8"].T
     assert np.corrcoef(gram(exact).ravel(), approximate.ravel())[0, 1] > 0.8
+
+
+def test_views_and_recipes_decide_what_is_in_the_store(deepfish, shapes, tmp_path):
+    few = str(shapes / "train/dark")
+    recipe = "(2*low+1)*dW8"
+    done = deepfish("extract", few, "s", "--features", recipe, "--views", "flip")
+    assert done.code == 0, done.err
+    assert set(Store.open(tmp_path / "s").factors()) == {"x6", "x7", "delta8"}
+    other = deepfish("extract", few, "s", "--features", recipe)
+    assert other.code == 1
+    assert "was made with views = 'flip', now it is 'centre'" in other.err
+    for option, text in (("--views", "flop"), ("--batch-size", "many"), ("--memory", "lots")):
+        wrong = deepfish("extract", few, "t", option, text)
+        assert wrong.code == 1
+        assert text in wrong.err
+        assert not (tmp_path / "t").exists()

@@ -9,8 +9,10 @@ from deepfishing.errors import FeatureError, ImageError, LayerError, NetworkErro
 from deepfishing.gradients.extract import extract, extract_factors
 from deepfishing.gradients.objective import cross_entropy
 from deepfishing.images.preprocess import Preprocess
+from deepfishing.images.views import VIEWS
 from deepfishing.kernels import gram
 from deepfishing.networks.network import Network
+from deepfishing.rank_one import RankOne
 
 
 class TinyLite(torch.nn.Module):
@@ -137,17 +139,17 @@ def test_an_unreadable_image_is_raised_by_extract_and_reported_in_batches(
 
 def test_a_stopped_extraction_does_not_decode_the_rest(network, images, monkeypatch):
     decoded = []
-    original = Preprocess.__call__
+    original = Preprocess.see
 
-    def counting(self, image):
+    def counting(self, image, views):
         decoded.append(1)
-        return original(self, image)
+        return original(self, image, views)
 
-    monkeypatch.setattr(Preprocess, "__call__", counting)
+    monkeypatch.setattr(Preprocess, "see", counting)
     batches = extract_factors(network, images * 50, ["x7"], batch_size=2)
     next(batches)
     batches.close()
-    assert len(decoded) < 20
+    assert 2 <= len(decoded) < 20
 
 
 def test_wrong_options_are_refused(network, images):
@@ -156,6 +158,9 @@ def test_wrong_options_are_refused(network, images):
         ({"features": "x:nothing"}, LayerError),
         ({"tau": 0}, OptionError),
         ({"batch_size": 0}, OptionError),
+        ({"batch_size": "automatic"}, OptionError),
+        ({"memory": "little"}, OptionError),
+        ({"views": "flips"}, OptionError),
         ({"label": 4, "features": "dW8"}, OptionError),
     ]:
         with pytest.raises(error):
@@ -169,3 +174,127 @@ def test_half_precision_networks_give_single_precision_features(network, images)
     got = extract(half, images, "x7,dW8")
     assert got["x7"].dtype == np.float32
     assert np.isfinite(gram(got["dW8"])).all()
+
+
+MEAN = ["x6", "x7", "y8", "x8", "x:trunk", "delta7", "delta8", "dW7@3x2", "dW:trunk@4x4", "dW8@2x2"]
+EXACT = ["x6@exact", "delta7@exact", "x7@exact", "delta8@exact"]
+
+
+def factors_of(network, images, **options):
+    batches = list(extract_factors(network, images, MEAN + EXACT, tau=3.0, **options))
+    return {f: np.concatenate([batch.factors[f] for batch in batches]) for f in MEAN + EXACT}
+
+
+def squares_of(network, image, views):
+    """The views of an image as pictures of their own; TinyLite's pixels are (value - 127) / 128."""
+    pixels = network.preprocess.see(image, VIEWS[views])
+    return list((pixels.transpose(0, 2, 3, 1) * 128 + 127).round().astype(np.uint8))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("views", ["flip", "scales", "crops"])
+def test_views_give_the_mean_of_what_each_view_gives_alone(network, images, views, dtype):
+    network = dataclasses.replace(network, module=network.module.to(dtype))
+    tight = 1e-12 if dtype == torch.float64 else 1e-5
+    got = factors_of(network, images, views=views, engine="torch")
+    for number, image in enumerate(images):
+        each = factors_of(network, squares_of(network, image, views), batch_size=1, engine="torch")
+        for factor in MEAN:
+            mean = each[factor].mean(axis=0)
+            np.testing.assert_allclose(
+                got[factor][number], mean, rtol=tight, atol=tight * np.abs(mean).max()
+            )
+        for x, delta in [EXACT[:2], EXACT[2:]]:
+            dense = RankOne(got[x], got[delta])[number].dense()[0]
+            mean = RankOne(each[x], each[delta]).dense().mean(axis=0)
+            np.testing.assert_allclose(dense, mean, atol=tight * np.abs(mean).max())
+
+
+def test_flip_is_the_mean_of_a_picture_and_its_mirror_image(network, rng):
+    wide = [rng.integers(0, 256, (16, 22, 3), dtype=np.uint8) for _ in range(5)]
+    crops = [image[:, 3:19] for image in wide]
+    as_they_are = factors_of(network, crops)
+    mirrored = factors_of(network, [np.ascontiguousarray(np.fliplr(crop)) for crop in crops])
+    got = factors_of(network, wide, views="flip")
+    for factor in MEAN:
+        mean = (as_they_are[factor] + mirrored[factor]) / 2
+        np.testing.assert_allclose(got[factor], mean, rtol=1e-12, atol=1e-14)
+        assert np.abs(got[factor] - as_they_are[factor]).max() > 1e-6
+
+
+def test_the_mean_is_taken_before_the_normalisation(network, images):
+    got = extract(network, images, "x7,dW8", tau=3.0, views="flip")
+    raw = factors_of(network, images, views="flip")
+    np.testing.assert_allclose(got["x7"], unit(raw["x7"]), rtol=1e-12)
+    np.testing.assert_allclose(got["dW8"].x, unit(raw["x7"]), rtol=1e-12)
+    np.testing.assert_allclose(got["dW8"].delta, unit(raw["delta8"]), rtol=1e-12)
+    np.testing.assert_allclose(raw["x8"].sum(axis=1), 1, rtol=1e-6)
+
+
+def test_exact_gradients_keep_the_positions_of_every_view(network, images):
+    got = extract(network, images, "dW7@exact,dW8@exact", views="scales")
+    assert got["dW7@exact"].x.shape == (7, 6 * 49, 6)
+    assert got["dW8@exact"].x.shape == (7, 6, 10)
+
+
+def test_a_picture_that_is_its_own_mirror_image_is_described_by_its_centre(network, rng):
+    half = rng.integers(0, 256, (16, 10, 3), dtype=np.uint8)
+    image = np.concatenate([half, half[:, ::-1]], axis=1)
+    centre, flip = (factors_of(network, [image], views=views) for views in ("centre", "flip"))
+    for factor in MEAN:
+        np.testing.assert_allclose(flip[factor], centre[factor], rtol=1e-12, atol=1e-15)
+
+
+def test_one_view_is_the_centre_to_the_last_bit(network, images, pixels):
+    network = dataclasses.replace(network, module=network.module.float())
+    (default,) = extract_factors(network, images, MEAN + EXACT)
+    (centre,) = extract_factors(network, images, MEAN + EXACT, batch_size=32, views="centre")
+    for factor in MEAN + EXACT:
+        np.testing.assert_array_equal(default.factors[factor], centre.factors[factor])
+    assert default.factors["x6@exact"].shape == (7, 49, 6)
+    assert default.factors["x7@exact"].shape == (7, 10)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 100])
+def test_views_of_unreadable_images_are_left_out(network, images, tmp_path, batch_size):
+    (tmp_path / "bad.jpg").write_bytes(b"\xff\xd8\xff")
+    mixed = [images[0], tmp_path / "bad.jpg", *images[1:]]
+    batches = list(extract_factors(network, mixed, ["x7"], batch_size=batch_size, views="crops"))
+    assert [i for batch in batches for i in batch.indices] == [0, *range(2, 8)]
+    assert [i for batch in batches for i in batch.failures] == [1]
+    got = np.concatenate([batch.factors["x7"] for batch in batches if batch.factors])
+    np.testing.assert_allclose(got, factors_of(network, images, views="crops")["x7"], rtol=1e-12)
+
+
+def sizes(network, images, factor, **options):
+    return [len(batch.indices) for batch in extract_factors(network, images, [factor], **options)]
+
+
+def test_auto_takes_32_inputs_unless_the_budget_is_smaller(network, images):
+    many = images * 10
+    assert sizes(network, many, "x7") == [32, 32, 6]
+    assert sizes(network, many, "x7", views="flip")[:2] == [16, 16]
+    assert sizes(network, many, "x7", views="scales")[0] == 4
+    assert sizes(network, many[:3], "x7", memory=1) == [1, 1, 1]
+    assert sizes(network, many, "x7", memory="10GB") == [32, 32, 6]
+
+
+def test_a_hungry_layer_gets_smaller_batches(network, images):
+    lean, hungry = (
+        sizes(network, images * 10, factor, memory="300kB")[0] for factor in ("y8", "dW:trunk@4x4")
+    )
+    assert 1 < hungry < lean
+    assert hungry == sizes(network, images * 10, "dW:trunk@4x4", memory="300kB")[0]
+
+
+def test_dlogp8_stacks_the_gradients_of_all_log_posteriors(
+    network, images, pixels, per_sample_gradient
+):
+    stacked = []
+    for j in range(4):
+        dense = per_sample_gradient(network.module, pixels, "fc", cross_entropy(1.0, j))
+        stacked.append(dense.flatten(1).numpy())
+    rows = unit(np.concatenate(stacked, axis=1))
+    got = extract(network, images, "dlogp8")["dlogp8"]
+    assert got.shape == (7, 10, 5)
+    np.testing.assert_allclose(gram(got), rows @ rows.T, rtol=1e-5)

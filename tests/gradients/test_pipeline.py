@@ -8,7 +8,7 @@ from deepfishing.gradients.pipeline import PIECE, prepare
 def pixels(number):
     if number % 7 == 3:
         raise ImageError(f"image {number} is broken")
-    return np.full((3, 2, 2), number, dtype=np.float32)
+    return np.full((1, 3, 2, 2), number, dtype=np.float32)
 
 
 def doubled(batch):
@@ -27,6 +27,30 @@ def test_batches_come_in_order_whatever_their_size_and_the_number_of_threads():
             assert values.tolist() == [2.0 * i for i in good]
             failures = {i: reason for b in batches for i, reason in b.failures.items()}
             assert failures == {i: f"image {i} is broken" for i in images if i % 7 == 3}
+
+
+def test_views_of_an_image_follow_each_other_and_few_of_them_run_at_a_time():
+    sizes = []
+
+    def several(number):
+        return pixels(number).repeat(views, axis=0) + np.arange(views).reshape(-1, 1, 1, 1) / 100
+
+    def run(batch):
+        sizes.append(len(batch))
+        return doubled(batch)
+
+    for views in (2, 3, 6, 10):
+        for batch_size in (1, 2, 5):
+            sizes.clear()
+            batches = list(prepare(range(9), several, run, batch_size, workers=2, views=views))
+            assert [len(b.indices) + len(b.failures) for b in batches] == [
+                min(batch_size, 9 - start) for start in range(0, 9, batch_size)
+            ]
+            values = torch.cat([b.values for b in batches if b.values is not None])
+            expected = [2 * (i + v / 100) for i in range(9) if i != 3 for v in range(views)]
+            torch.testing.assert_close(values, torch.tensor(expected, dtype=values.dtype))
+            assert max(sizes) <= PIECE
+            assert sum(sizes) == 8 * views
 
 
 def test_a_batch_without_a_readable_image_has_no_values():

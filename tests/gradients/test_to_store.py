@@ -182,13 +182,13 @@ def test_unreadable_files_are_recorded_and_wait_for_another_content(
 def test_features_that_are_not_finite_are_a_failure_of_that_image(
     network, paths, open_store, monkeypatch
 ):
-    original = Preprocess.__call__
+    original = Preprocess.see
 
-    def spoil(self, image):
-        pixels = original(self, image)
+    def spoil(self, image, views):
+        pixels = original(self, image, views)
         return pixels * np.nan if str(image).endswith("3.png") else pixels
 
-    monkeypatch.setattr(Preprocess, "__call__", spoil)
+    monkeypatch.setattr(Preprocess, "see", spoil)
     done = extract_to_store(network, paths, open_store(), FACTORS, engine="torch")
     assert done.computed == 9
     assert list(done.failures) == [str(paths[3])]

@@ -1,3 +1,4 @@
+import dataclasses
 import io
 import struct
 import zlib
@@ -8,6 +9,7 @@ from PIL import Image
 
 from deepfishing.errors import ImageError
 from deepfishing.images.preprocess import Preprocess, open_image, resize_and_crop
+from deepfishing.images.views import VIEWS, View
 
 PLAIN = Preprocess(size=32, short_side=32, mean=(0, 0, 0), std=(1, 1, 1))
 
@@ -37,6 +39,66 @@ def test_the_crop_is_that_of_resizing_first_and_cropping_then(photo, shape, shor
     slow = np.asarray(resized.crop((left, top, left + 32, top + 32)), dtype=float)
     # grey levels: Pillow rounds between its two passes, and bicubic's negative lobes add to that
     assert np.abs(ours - slow).max() <= {"bilinear": 1, "bicubic": 2}[resample]
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("shape", [(95, 60), (60, 95), (33, 500), (32, 32), (20, 10)])
+def test_views_are_those_of_resizing_cropping_and_mirroring_one_after_the_other(photo, name, shape):
+    photo = photo.resize(shape)
+    bgr = dataclasses.replace(PLAIN, order="BGR", scale=0.5)
+    seen = bgr.see(photo, VIEWS[name])
+    assert seen.dtype == np.float32
+    assert seen.shape == (len(VIEWS[name]), 3, 32, 32)
+    assert seen.flags.c_contiguous
+    for view, ours in zip(VIEWS[name], seen, strict=True):
+        short = round(32 * view.scale)
+        wide, high = (round(side * short / min(shape)) for side in shape)
+        resized = np.asarray(photo.resize((wide, high), Image.Resampling.BILINEAR), dtype=float)
+        left = {0: 0, 0.5: (wide - 32) // 2, 1: wide - 32}[view.x]
+        top = {0: 0, 0.5: (high - 32) // 2, 1: high - 32}[view.y]
+        slow = resized[top : top + 32, left : left + 32]
+        if view.mirrored:
+            slow = np.fliplr(slow)
+        difference = ours - 0.5 * slow[:, :, ::-1].transpose(2, 0, 1)
+        # at most two grey levels, halved: Pillow rounds between its two passes
+        assert np.abs(difference).max() <= 1
+        assert np.abs(difference).mean() < 0.2
+
+
+def test_the_names_of_views_say_what_is_in_them():
+    assert VIEWS["centre"] == (View(1.0, 0.5, 0.5, mirrored=False),)
+    assert VIEWS["flip"][0] == VIEWS["scales"][0] == View()
+    for name in ("flip", "scales", "crops"):
+        views = VIEWS[name]
+        assert len(set(views)) == len(views)
+        assert {dataclasses.replace(v, mirrored=not v.mirrored) for v in views} == set(views)
+    assert {(v.x, v.y) for v in VIEWS["crops"]} == {(0.5, 0.5), (0, 0), (0, 1), (1, 0), (1, 1)}
+    assert all(v.scale >= 1 for views in VIEWS.values() for v in views)
+
+
+def test_a_file_is_opened_once_for_all_views(photo, tmp_path):
+    path = save(photo, tmp_path / "a.png")
+    opened = []
+
+    class Counted:
+        def open(self, mode):
+            opened.append(mode)
+            return path.open(mode)
+
+    np.testing.assert_array_equal(
+        PLAIN.see(Counted(), VIEWS["crops"]), PLAIN.see(photo, VIEWS["crops"])
+    )
+    assert opened == ["rb"]
+
+
+def test_draft_decoding_suits_the_largest_view(rng, tmp_path):
+    noise = Image.fromarray(rng.integers(0, 256, (264, 300, 3), dtype=np.uint8))
+    path = save(noise, tmp_path / "n.jpg", quality=95)
+    assert min(open_image(path, draft=64).size) == 66  # enough for the smallest view
+    for scale in (1.25, 1.5):
+        largest = Preprocess(32, round(32 * scale), PLAIN.mean, PLAIN.std)
+        both = PLAIN.see(path, [View(), View(scale)])
+        np.testing.assert_array_equal(both[1], largest(path))
 
 
 def test_values_are_scaled_shifted_and_ordered(photo):

@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from deepfishing import __version__
 from deepfishing.errors import StoreError
 from deepfishing.store import Row, Store
+from deepfishing.store.check import verify
 
 SETTINGS = {"network": "toy", "tau": 2.0, "preprocess": {"mean": [1.0, 2.0, 3.0]}}
 
@@ -135,6 +137,50 @@ def test_a_change_that_was_interrupted_half_way_is_finished_by_the_next_writer(
         store.append(["a"], {"x7": np.ones((1, 2)), "y8": np.ones((1, 2))})
     monkeypatch.undo()
     assert Store.open(tmp_path).missing(["a"], ["x7", "y8"]) == ["a"]
+    with store.writing():
+        assert store.missing(["a"], ["x7", "y8"]) == []
+    assert not list(tmp_path.rglob(".*.*")), files(tmp_path)
+
+
+def test_several_writers_at_a_time_write_what_one_would_write(tmp_path, rng):
+    x = rng.normal(size=(40, 5))
+    parts = [[f"k{i}", f"k{i + 1}"] for i in range(0, 40, 2)]
+    one, several = Store(tmp_path / "one", SETTINGS), Store(tmp_path / "several", SETTINGS)
+
+    def write(number):
+        Store.open(several.folder).append_part(*work(number), there={})
+
+    def work(number):
+        values = x[2 * number : 2 * number + 2]
+        errors = {f"e{number}": "broken"} if number % 7 == 0 else {}
+        return parts[number], {"x7": values, "y8": values}, errors
+
+    for number in range(20):
+        one.append(*work(number))
+    with several.writing(), ThreadPoolExecutor(8) as pool:
+        # every part twice, as when a writer died after its work was done
+        list(pool.map(write, [*range(20), *range(20)]))
+    names = [[name for name in files(s.folder) if "shard" in name] for s in (one, several)]
+    assert names[0] == names[1]
+    assert not any("killed" in problem for problem in verify(several))  # nothing is left over
+
+
+def test_a_part_whose_writer_died_half_way_is_finished_by_the_next_writer(tmp_path, monkeypatch):
+    store = Store(tmp_path, SETTINGS)
+    replace, done = Path.replace, []
+
+    def interrupt(path, target):
+        done.append(path)
+        if len(done) == 2:  # the journal, then
+            raise KeyboardInterrupt
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        store.append_part(["a"], {"x7": np.ones((1, 2)), "y8": np.ones((1, 2))}, {}, {})
+    monkeypatch.undo()
+    store.append_part(["b"], {"x7": np.ones((1, 2))}, {}, {})  # leaves the other one alone
+    assert Store.open(tmp_path).missing(["a", "b"], ["x7"]) == ["a"]
     with store.writing():
         assert store.missing(["a"], ["x7", "y8"]) == []
     assert not list(tmp_path.rglob(".*.*")), files(tmp_path)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from deepfishing.cli.network import (
+    BatchSize,
     Device,
     Dtype,
     Engine,
@@ -18,12 +20,18 @@ from deepfishing.cli.network import (
     NetworkName,
     Prototxt,
     Tau,
+    Views,
     Weights,
     check_names,
     parse_label,
 )
+from deepfishing.distributed import connect
+from deepfishing.distributed.cluster import check_place
+from deepfishing.gradients.batch_size import parse_batch_size, parse_memory
 from deepfishing.images.sources import find_images
+from deepfishing.images.views import find_views
 from deepfishing.networks.zoo import RECORDS, find_weights
+from deepfishing.recipes import parse_recipes
 
 if TYPE_CHECKING:
     from deepfishing.gradients.to_store import Extraction
@@ -37,7 +45,8 @@ def extract(
         str,
         typer.Argument(
             help="A folder, a VOC tree, an image, a quoted pattern, a .txt list, a .csv, .tsv or "
-            ".parquet table, a .tar, or - for a list on standard input."
+            ".parquet table, a .tar, - for a list on standard input, or a URL such as "
+            "s3://bucket/photos."
         ),
     ],
     store: Annotated[Path, typer.Argument(help="Folder for the features; made if absent.")],
@@ -46,17 +55,25 @@ def extract(
     prototxt: Prototxt = None,
     mean: Mean = None,
     features: Annotated[
-        str, typer.Option(help="Comma-separated names, such as x7,dW7 or dW:layer4.1.conv2@64x64.")
+        str,
+        typer.Option(
+            help="Comma-separated names or recipes, such as x7,dW7 or dW:layer4.1.conv2@64x64."
+        ),
     ] = "all",
     tau: Tau = 2.0,
     label: Label = "uniform",
-    batch_size: Annotated[int, typer.Option(help="Images per forward pass.")] = 32,
+    views: Views = "centre",
+    batch_size: BatchSize = "auto",
+    memory: Annotated[str | None, typer.Option(help="What a batch may need, such as 2GB.")] = None,
     precision: Annotated[
         str, typer.Option(help="Numbers on disk: float16 or float32.")
     ] = "float16",
     device: Device = "cpu",
     dtype: Dtype = "float32",
     engine: Engine = "auto",
+    on: Annotated[
+        str, typer.Option(help="Where: local, ray, or ray://HOST:PORT of a Ray cluster.")
+    ] = "local",
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with 1 if an image cannot be used.")
     ] = False,
@@ -78,55 +95,63 @@ def extract(
     and new or changed images are all that is computed. Unusable images are listed and left out.
     """
     check_names(network, features)
+    check_place(on)
+    size = parse_batch_size(batch_size)
+    find_views(views)
+    budget = parse_memory(memory)
     items = find_images(images)
     target = parse_label(label)
 
     # torch takes seconds to load, and a store that is complete does not need it
     from deepfishing.cli.progress import JsonEvents, progress_bar
-    from deepfishing.features import needed_factors, parse_features
+    from deepfishing.features import needed_factors
     from deepfishing.gradients.to_store import extract_to_store
     from deepfishing.store.store import MANIFEST, Store
 
-    def load() -> Network:
+    def load(device: str = device) -> Network:
         from deepfishing.networks.load import load_network
 
         return load_network(network, weights, device, dtype, prototxt, mean)
 
+    far = on != "local"
+    gpu = far and device.startswith("cuda")
     loaded: Network | None = None
     settings = None
     if (store / MANIFEST).exists() and not prototxt and not mean:
-        settings = _known_settings(network, weights, dtype, tau, target)
+        settings = _known_settings(network, weights, dtype, tau, target, views)
     if settings is None:
-        from deepfishing.gradients.extract import check_batch_size
         from deepfishing.gradients.objective import check_label, check_tau
         from deepfishing.gradients.to_store import store_settings
 
         # before a store is made for nothing
         check_tau(tau)
         check_label(target)
-        check_batch_size(batch_size)
-        loaded = load()
-        settings = store_settings(loaded, tau, target)
+        loaded = load("cpu" if far else device)  # this machine may have no GPU
+        settings = store_settings(loaded, tau, target, views)
     layers = {int(k): path for k, path in settings["layers"].items()}
-    factors = needed_factors(parse_features(features, layers))
+    factors = needed_factors(parse_recipes(features, layers))
     opened = Store(store, settings, precision)
     start = time.monotonic()
     events = JsonEvents(len(items)) if as_json else None
-    with progress_bar(quiet=as_json) as bar:
+    with connect(on, gpu) as place, progress_bar(quiet=as_json) as bar:
         watch = events or bar
         done = extract_to_store(
-            loaded or load,
+            # a worker sees its GPU as the only one
+            partial(load, "cuda" if gpu else device) if far else loaded or load,
             items,
             opened,
             factors,
             tau,
             target,
-            batch_size,
+            size,
             watch,
             watch.failure,
             retry,
             prune,
             engine,
+            place,
+            views,
+            budget,
         )
     if events:
         events.emit(
@@ -167,7 +192,7 @@ def _summary(
 
 
 def _known_settings(
-    network: str, weights: Path | None, dtype: str, tau: float, label: str | int
+    network: str, weights: Path | None, dtype: str, tau: float, label: str | int, views: str
 ) -> dict[str, Any] | None:
     """The settings of a network of the zoo without loading it, or None if only it can tell."""
     from deepfishing.gradients.to_store import settings_of
@@ -180,4 +205,4 @@ def _known_settings(
         return None
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    return settings_of(entry.name, sha256, entry.layers, entry.preprocess, dtype, tau, label)
+    return settings_of(entry.name, sha256, entry.layers, entry.preprocess, dtype, tau, label, views)

@@ -41,6 +41,12 @@ Engine = Annotated[
 ]
 
 
+BatchSize = Annotated[str, typer.Option(help="Images per pass; auto is what memory allows.")]
+Views = Annotated[
+    str, typer.Option(help="What is seen of an image: centre, flip, scales or crops.")
+]
+
+
 def check_names(network: str, features: str) -> None:
     """Tell a mistyped network or feature before torch is loaded and before any work."""
     if network.endswith(".caffemodel") or ":" in network:

@@ -10,8 +10,9 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from deepfishing.cli.network import Device
+from deepfishing.cli.network import BatchSize, Device
 from deepfishing.errors import OptionError
+from deepfishing.gradients.batch_size import parse_batch_size
 from deepfishing.images.sources import find_images
 
 
@@ -28,7 +29,7 @@ def predict(
     weights: Annotated[
         Path | None, typer.Option(help="The network's weight file, if it is elsewhere now.")
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Images per forward pass.")] = 32,
+    batch_size: BatchSize = "auto",
     device: Device = "cpu",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per image, with all classes.")
@@ -44,6 +45,7 @@ def predict(
     """
     if top < 1:
         raise OptionError(f"--top must be at least 1, got {top}")
+    size = parse_batch_size(batch_size)
 
     from deepfishing.model import Model
 
@@ -58,7 +60,7 @@ def predict(
     width = max(len(item.id) for item in items)
     failed = 0
     with progress_bar(quiet=sys.stdout.isatty()) as bar:  # there, the lines themselves show it
-        for done, found in enumerate(run(loaded, network, items, batch_size), start=1):
+        for done, found in enumerate(run(loaded, network, items, size), start=1):
             item = items[found.index]
             best = np.argsort(-found.probabilities, kind="stable")
             names = [loaded.classes[c] for c in best]

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from deepfishing.cli.datasets import DATASETS, check_dataset, load_dataset
 from deepfishing.cli.network import (
+    BatchSize,
     Device,
     Dtype,
     Engine,
@@ -21,10 +22,12 @@ from deepfishing.cli.network import (
     NetworkName,
     Prototxt,
     Tau,
+    Views,
     Weights,
     check_names,
     parse_label,
 )
+from deepfishing.gradients.batch_size import parse_batch_size
 
 
 def reproduce(
@@ -50,7 +53,8 @@ def reproduce(
     out: Annotated[
         Path | None, typer.Option(help="Folder for results; results/DATASET-NETWORK by default.")
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Images per forward pass.")] = 32,
+    batch_size: BatchSize = "auto",
+    views: Views = "centre",
     device: Device = "cpu",
     dtype: Dtype = "float32",
     engine: Engine = "auto",
@@ -85,9 +89,10 @@ def reproduce(
         tau=tau,
         label=parse_label(label),
         difficult=difficult,
-        batch_size=batch_size,
+        batch_size=parse_batch_size(batch_size),
         skip_broken=skip_broken,
         engine=engine,
+        views=views,
     )
     net = load_network(network, weights, device, dtype, prototxt, mean)
     out = out or Path("results") / f"{dataset}-{net.name.replace(':', '-')}"

@@ -10,6 +10,7 @@ import numpy as np
 import typer
 
 from deepfishing.cli.network import (
+    BatchSize,
     Device,
     Dtype,
     Label,
@@ -17,11 +18,14 @@ from deepfishing.cli.network import (
     NetworkName,
     Prototxt,
     Tau,
+    Views,
     Weights,
     check_names,
     parse_label,
 )
+from deepfishing.gradients.batch_size import parse_batch_size
 from deepfishing.images.sources import find_images
+from deepfishing.images.views import find_views
 
 if TYPE_CHECKING:
     from deepfishing.model import Model
@@ -44,8 +48,8 @@ def train(
     ] = None,
     split: Annotated[str, typer.Option(help="Split of a VOC tree to train on.")] = "trainval",
     features: Annotated[
-        str, typer.Option(help="One recipe, such as x7 or pow(dW7,0.5)+x7.")
-    ] = "pow(dW8,0.5)+pow(x7,0.5)",
+        str, typer.Option(help="One recipe, such as x7 or pow(dW7,0.5)+x7, or best.")
+    ] = "best",
     cost: Annotated[
         str, typer.Option(help="Cost of the SVMs: a number, cv, cv-shared or vissl.")
     ] = "1",
@@ -64,7 +68,8 @@ def train(
     store: Annotated[
         Path | None, typer.Option(help="Folder for the features; MODEL/features by default.")
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Images per forward pass.")] = 32,
+    batch_size: BatchSize = "auto",
+    views: Views = "centre",
     device: Device = "cpu",
     dtype: Dtype = "float32",
     seed: Annotated[int, typer.Option(help="Of the folds of the cross-validation.")] = 0,
@@ -81,6 +86,8 @@ def train(
     from deepfishing.classify import check_options
     from deepfishing.model.model import Source
 
+    size = parse_batch_size(batch_size)
+    find_views(views)
     C = _number(cost)
     weight = None if class_weight is None else _number(class_weight)
     check_options(C, difficult, weight)
@@ -124,8 +131,9 @@ def train(
                 Source(name, **files),
                 tau,
                 parse_label(label),
-                batch_size,
+                size,
                 bar,
+                views,
                 **options,
             )
     trained.save(model)

@@ -15,7 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from deepfishing.errors import FeatureError, ImageError
 from deepfishing.features import parse_features
+from deepfishing.gradients.batch_size import BatchSize, check_batch_size
 from deepfishing.images.preprocess import ImageLike
+from deepfishing.images.views import find_views
 from deepfishing.networks.zoo import DEFAULT
 from deepfishing.rank_one import Array, RankOne
 
@@ -38,8 +40,10 @@ class GradientFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         One feature: `dW8`, `x7`, `x6;x7`, `dW7@exact`, `dW7@64x32`, `dW:PATH`.
     tau, label
         Temperature and label vector of the error, see `cross_entropy`.
-    batch_size : int
+    batch_size : int or "auto"
         Images per pass; the result does not depend on it.
+    views : "centre", "flip", "scales" or "crops"
+        What is seen of an image, see `find_views`.
 
     Attributes
     ----------
@@ -62,23 +66,25 @@ class GradientFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         feature: str = "dW8",
         tau: float = 2.0,
         label: Label = "uniform",
-        batch_size: int = 32,
+        batch_size: BatchSize = "auto",
+        views: str = "centre",
     ) -> None:
         self.network = network
         self.feature = feature
         self.tau = tau
         self.label = label
         self.batch_size = batch_size
+        self.views = views
 
     def fit(self, images: Any, y: Any = None) -> Self:
         """Check the parameters and load the network; the images are not looked at."""
-        from deepfishing.gradients.extract import check_batch_size
         from deepfishing.gradients.objective import check_label, check_tau
         from deepfishing.networks.load import load_network
 
         check_tau(self.tau)
         check_label(self.label)
         check_batch_size(self.batch_size)
+        find_views(self.views)
         network = self.network
         self.network_ = load_network(network) if isinstance(network, str) else network
         features = parse_features(self.feature, self.network_.layers)
@@ -98,7 +104,13 @@ class GradientFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if isinstance(images, str | Path):
             raise ImageError(f"images must be a list of images, got the single path {images}")
         found = extract(
-            self.network_, list(images), self.feature_, self.tau, self.label, self.batch_size
+            self.network_,
+            list(images),
+            self.feature_,
+            self.tau,
+            self.label,
+            self.batch_size,
+            views=self.views,
         )
         return found[self.feature_]
 

@@ -21,12 +21,13 @@ from deepfishing.classify import check_options, train_svm
 from deepfishing.errors import DatasetError, ImageError
 from deepfishing.experiments.results import Results, Row, row_key, safe_name
 from deepfishing.features import needed_factors
+from deepfishing.gradients.batch_size import BatchSize, check_batch_size
 from deepfishing.gradients.engine import choose_engines
-from deepfishing.gradients.extract import check_batch_size
 from deepfishing.gradients.objective import Label, check_label, check_tau
 from deepfishing.gradients.to_store import extract_to_store, store_settings
 from deepfishing.images.dataset import Dataset, Split
 from deepfishing.images.submission import write_submission
+from deepfishing.images.views import find_views
 from deepfishing.metrics import evaluate
 from deepfishing.networks.network import Network
 from deepfishing.rank_one import Array
@@ -43,16 +44,18 @@ class Protocol:
 
     `difficult` says what difficult labels are in training, "negative" or "ignore"; in the test
     they are always left out. `skip_broken` leaves unreadable images out instead of stopping.
-    `engine` runs the network's trunk, docs/speed.md.
+    `engine` runs the network's trunk, docs/speed.md. `views` says what is seen of an image,
+    docs/recipes.md.
     """
 
     tau: float = 2.0
     label: Label = "uniform"
     C: float = 1.0
     difficult: str = "negative"
-    batch_size: int = 32
+    batch_size: BatchSize = "auto"
     skip_broken: bool = False
     engine: str = "auto"
+    views: str = "centre"
 
     def __post_init__(self) -> None:
         check_tau(self.tau)
@@ -60,6 +63,7 @@ class Protocol:
         check_options(self.C, self.difficult)
         check_batch_size(self.batch_size)
         choose_engines(self.engine)
+        find_views(self.views)
 
 
 def reproduce(
@@ -100,7 +104,7 @@ def reproduce(
     tell = progress or (lambda stage, done, total: None)
     wanted = parse_recipes(features, network.layers)
     results = Results(out)
-    settings = store_settings(network, protocol.tau, protocol.label)
+    settings = store_settings(network, protocol.tau, protocol.label, protocol.views)
     store = Store(results.folder / "features" / row_key(**settings), settings)
     keys, dataset, broken = _features_on_disk(dataset, network, store, wanted, protocol, tell)
     fixed = {
@@ -154,6 +158,7 @@ def _features_on_disk(
         protocol.batch_size,
         tell,
         engine=protocol.engine,
+        views=protocol.views,
         retry=True,  # a mended or newly supported file is worth another look
     )
     if extraction.failures and not protocol.skip_broken:

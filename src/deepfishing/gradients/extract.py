@@ -2,7 +2,8 @@
 
 Comes in: a network and images. Goes out: forward features as arrays and gradients as `RankOne`,
 l2-normalised. Images are decoded in threads while the network works, a batch at a time, so the
-memory in use does not depend on how many images there are.
+memory in use does not depend on how many images there are. An image may be described by several
+views of it, whose descriptors are averaged (`aggregate`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,17 +20,25 @@ from torch import Tensor, nn
 
 from deepfishing.errors import ImageError, LayerError, NetworkError, OptionError
 from deepfishing.features import EXACT, TOP, assemble, needed_factors, parse_features
+from deepfishing.gradients.batch_size import (
+    BatchSize,
+    check_batch_size,
+    choose_batch_size,
+)
 from deepfishing.gradients.cut import Cut, cut
 from deepfishing.gradients.engine import Run, choose_engines, start_engine
 from deepfishing.gradients.factors import gradient_factors, spread_groups
 from deepfishing.gradients.objective import Label, cross_entropy, sigmoid_cross_entropy
+from deepfishing.gradients.peak import peak_bytes
 from deepfishing.gradients.pipeline import prepare
 from deepfishing.gradients.tap import Objective, Taps, find_module, tap
 from deepfishing.images.preprocess import ImageLike
+from deepfishing.images.views import find_views
 from deepfishing.networks.network import Network
 from deepfishing.projections import two_sided
 from deepfishing.rank_one import Array, RankOne
 
+BATCHES = 3  # about as many wait between trunk and head
 TOLERANCE = 1e-3  # of a factor's largest value; in float32 engines differ by about 1e-5
 
 
@@ -47,8 +57,10 @@ def extract(
     features: str | Iterable[str] = "all",
     tau: float = 2.0,
     label: Label = "uniform",
-    batch_size: int = 32,
+    batch_size: BatchSize = "auto",
     engine: str = "auto",
+    views: str = "centre",
+    memory: int | str | None = None,
 ) -> dict[str, Array | RankOne]:
     """Features of images, all from one forward and one short backward pass per batch.
 
@@ -62,10 +74,17 @@ def extract(
         Names such as `x7`, `x6;x7`, `dW7`; `all` gives the rows of the paper's Table 1.
     tau, label
         Temperature and label vector of the error, see `cross_entropy`.
-    batch_size : int
-        Images per pass; the result does not depend on it.
+    batch_size : int or "auto"
+        Images per pass; the result does not depend on it, except for the last bits. `auto` is 32
+        divided by the number of views, as a power of two, or what `memory` allows.
     engine : "auto", "torch", "onnxruntime" or "openvino"
         What runs the network below the lowest layer asked for; `auto` is the fastest installed.
+    views : "centre", "flip", "scales" or "crops"
+        What of an image the network sees: the central square as in the paper, or several views,
+        see `find_views` and `aggregate`.
+    memory : int or str
+        What a batch may need, in bytes or as `2GB`; by default a quarter of the memory that there
+        is, at most 2 GiB. Only `batch_size="auto"` looks at it.
 
     Returns
     -------
@@ -75,7 +94,8 @@ def extract(
     wanted = parse_features(features, network.layers)
     factors = needed_factors(wanted)
     parts: dict[str, list[Array]] = {name: [] for name in factors}
-    for batch in extract_factors(network, images, factors, tau, label, batch_size, engine):
+    options = (tau, label, batch_size, engine, views, memory)
+    for batch in extract_factors(network, images, factors, *options):
         if batch.failures:
             raise ImageError(next(iter(batch.failures.values())))
         for name, values in batch.factors.items():
@@ -92,36 +112,105 @@ def extract_factors(
     factors: Sequence[str],
     tau: float = 2.0,
     label: Label = "uniform",
-    batch_size: int = 32,
+    batch_size: BatchSize = "auto",
     engine: str = "auto",
+    views: str = "centre",
+    memory: int | str | None = None,
 ) -> Iterator[Batch]:
     """Compute factors batch by batch; an unreadable image is reported, not raised."""
-    check_batch_size(batch_size)
-    cores = torch.get_num_threads()
-    compute = _Computer(network, factors, tau, label, engine)
-    todo = prepare(images, network.preprocess, compute.run, batch_size, workers=cores)
-    try:
-        for batch in todo:
-            # beside a trunk on every core the head needs few threads, and more would wait
-            torch.set_num_threads(max(1, cores // 4) if compute.cut else cores)
-            values = {} if batch.values is None else compute(batch.values)
-            yield Batch(batch.indices, values, batch.failures)
-    finally:
-        todo.close()
-        torch.set_num_threads(cores)
+    yield from Extractor(network, factors, tau, label, batch_size, engine, views, memory)(images)
 
 
-def check_batch_size(batch_size: int) -> None:
-    """Refuse a batch without images."""
-    if batch_size < 1:
-        raise OptionError(f"batch size must be at least 1, got {batch_size}")
+class Extractor:
+    """`extract_factors` for several calls: the engine is started and checked once."""
+
+    def __init__(
+        self,
+        network: Network,
+        factors: Sequence[str],
+        tau: float = 2.0,
+        label: Label = "uniform",
+        batch_size: BatchSize = "auto",
+        engine: str = "auto",
+        views: str = "centre",
+        memory: int | str | None = None,
+    ) -> None:
+        check_batch_size(batch_size)
+        self.views = find_views(views)
+        self.preprocess = partial(network.preprocess.see, views=self.views)
+        self.compute = _Computer(network, factors, tau, label, engine)
+        if batch_size == "auto":
+            size = self.compute.bytes_per_input()
+            batch_size = choose_batch_size(size, len(self.views), memory)
+        self.batch_size = batch_size
+
+    def __call__(self, images: Sequence[ImageLike]) -> Iterator[Batch]:
+        """Compute the factors of some images."""
+        compute, V = self.compute, len(self.views)
+        cores = torch.get_num_threads()
+        todo = prepare(images, self.preprocess, compute.run, self.batch_size, cores, V)
+        try:
+            for batch in todo:
+                # beside a trunk on every core the head needs few threads, and more would wait
+                torch.set_num_threads(max(1, cores // 4) if compute.cut else cores)
+                values = {} if batch.values is None else compute(batch.values)
+                means = {factor: aggregate(factor, value, V) for factor, value in values.items()}
+                yield Batch(batch.indices, means, batch.failures)
+        finally:
+            todo.close()
+            torch.set_num_threads(cores)
+
+
+def aggregate(factor: str, values: Array, V: int) -> Array:
+    """One descriptor per image of those of its V views, which follow each other.
+
+    Forward factors and the factors of a gradient are averaged. Mean x times mean delta keeps the
+    gradient rank-1; it approximates the mean of the V rank-1 gradients, which is not rank-1, and is
+    exact if x or delta is the same in all views. Projected gradients are averaged too, and there
+    the mean is exact since a projection is linear. Nor is anything lost behind `@exact`: positions
+    of different views show different places, so the views' positions are put side by side and
+    delta is divided by V, which makes the sum over all of them the mean of the V gradients.
+
+    Parameters
+    ----------
+    factor : str
+        Its name.
+    values : ndarray of shape (n * V, d) or (n * V, P, d)
+        One row per input.
+    V : int
+        Views an image.
+
+    Returns
+    -------
+    ndarray of shape (n, d), or (n, V * P, d) behind `@exact`
+
+    Examples
+    --------
+    >>> two_views = np.array([[1.0, 2.0], [3.0, 6.0]])
+    >>> aggregate("delta8", two_views, V=2)
+    array([[2., 4.]])
+    >>> aggregate("delta8@exact", two_views, V=2).tolist()
+    [[[0.5, 1.0], [1.5, 3.0]]]
+    """
+    if V == 1:
+        return values
+    if factor.endswith(EXACT):
+        positions = values.reshape(len(values) // V, -1, values.shape[-1])
+        return positions / V if factor.startswith("delta") else positions
+    means: Array = values.reshape(-1, V, *values.shape[1:]).mean(axis=1)
+    return means
 
 
 class _Computer:
     """The two parts of the work: `run` from pixels to the cut, and from there to the factors."""
 
     def __init__(
-        self, network: Network, factors: Sequence[str], tau: float, label: Label, engine: str
+        self,
+        network: Network,
+        factors: Sequence[str],
+        tau: float,
+        label: Label,
+        engine: str,
     ):
         self.network = network
         self.factors = factors
@@ -141,7 +230,7 @@ class _Computer:
             if difference := self.difference({f: v[:1] for f, v in values.items()}, alone):
                 raise NetworkError(
                     f"{self.network.name} must treat each image on its own, but {difference} "
-                    "with the rest of its batch; use --batch-size 1"
+                    "with the rest of its batch; use --batch-size 1 --views centre"
                 )
             self.checked = True
         return values
@@ -150,6 +239,13 @@ class _Computer:
         batch = batch.to(self.network.device, self.network.dtype)
         taps = tap(module, batch, self.read, self.gradients, self.objective)
         return {factor: self.factor(factor, taps) for factor in self.factors}
+
+    def bytes_per_input(self) -> int:
+        """What one more input of a batch needs, with a margin."""
+        batch = self.run(self.noise(1)).clone()
+        # twice what is counted: not seen are NumPy's copies and the kernels' own memory
+        head = 2 * peak_bytes(lambda: self.compute(self.module, batch))
+        return head + BATCHES * batch.nbytes
 
     def start(self, engine: str) -> bool:
         """Cut the network and start the first engine that gives what torch gives."""
@@ -162,14 +258,12 @@ class _Computer:
                     f"on a CPU, and {self.network.name} cannot be cut there; take --engine torch"
                 )
             return False
-        size = self.network.preprocess.size
-        noise = np.random.default_rng(0).integers(0, 256, (2, size, size, 3), dtype=np.uint8)
-        pixels = np.stack([self.network.preprocess(image) for image in noise])
+        pixels = self.noise(2)
         alone = [self.compute(self.network.module, torch.from_numpy(p[None])) for p in pixels]
         expected = {f: np.concatenate([values[f] for values in alone]) for f in self.factors}
         for name in names:
             try:
-                run = start_engine(name, parts.trunk, size, torch.get_num_threads())
+                run = start_engine(name, parts.trunk, pixels.shape[-1], torch.get_num_threads())
                 got = self.compute(parts.head, run(pixels).clone())
                 problem = self.difference(got, expected)
             except NetworkError as error:
@@ -183,6 +277,12 @@ class _Computer:
                     raise NetworkError(f"{message}; take --engine torch")
                 warnings.warn(f"{message}; not used", stacklevel=2)
         return False
+
+    def noise(self, n: int) -> Array:
+        """Inputs that show nothing, to try things out."""
+        size = self.network.preprocess.size
+        images = np.random.default_rng(0).integers(0, 256, (n, size, size, 3), dtype=np.uint8)
+        return np.stack([self.network.preprocess(image) for image in images])
 
     def parts(self) -> Cut | None:
         """The network cut below the lowest layer that is read, if that helps."""

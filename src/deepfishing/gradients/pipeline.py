@@ -1,9 +1,10 @@
 """Stage 3, gradients: images to the tensors that the head needs, ahead of time, on every core.
 
 Comes in: images, a preprocessing and the trunk. Goes out, in the order of the images: batches of
-what the trunk makes of them. A worker decodes a few images and runs the trunk on them, alone on
-its core: no thread waits for another, and the few images stay in the core's cache. At most a few
-batches are in work, so the memory in use does not depend on how many images there are.
+what the trunk makes of them, of every view of an image. A worker decodes a few images and runs the
+trunk on them, alone on its core: no thread waits for another, and the few inputs stay in the core's
+cache. At most a few batches are in work, so the memory in use does not depend on how many images
+there are.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ from deepfishing.gradients.engine import Run
 from deepfishing.images.preprocess import ImageLike
 from deepfishing.rank_one import Array
 
-PIECE = 4  # images that a worker takes at a time
+PIECE = 4  # inputs, images times views, that go through the trunk at a time
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """The trunk's output for the images at `indices`, and the images that could not be read."""
+    """The trunk's output for the images at `indices`, and the images that could not be read.
+
+    The views of an image follow each other in `values`.
+    """
 
     indices: list[int]
     values: Tensor | None
@@ -41,6 +45,7 @@ def prepare(
     run: Run,
     batch_size: int,
     workers: int,
+    views: int = 1,
 ) -> Generator[Prepared, None, None]:
     """Decode images and run the trunk on them, in batches.
 
@@ -49,21 +54,24 @@ def prepare(
     images : iterable
         Taken as far as the work in hand needs them.
     preprocess : callable
-        One image to float32 pixels (3, S, S); raises `ImageError` for one that cannot be read.
+        One image to float32 pixels (views, 3, S, S); raises `ImageError` for one that cannot be
+        read.
     run : callable
         Pixels (n, 3, S, S) to the trunk's output, see `start_engine`.
     batch_size, workers : int
         Images a batch, and threads.
+    views : int
+        Inputs of the network for each image.
 
     Examples
     --------
     >>> def pixels(image):
-    ...     return np.full((3, 2, 2), image, dtype=np.float32)
+    ...     return np.full((1, 3, 2, 2), image, dtype=np.float32)
     >>> batches = prepare([5, 6, 7], pixels, torch.from_numpy, batch_size=2, workers=1)
     >>> [(batch.indices, tuple(batch.values.shape)) for batch in batches]
     [([0, 1], (2, 3, 2, 2)), ([2], (1, 3, 2, 2))]
     """
-    size = min(PIECE, batch_size)
+    size = min(max(1, PIECE // views), batch_size)  # images that a worker takes at a time
     ahead = 1 + max(1, -(-workers * size // batch_size))  # enough that no worker waits
     numbered = iter(enumerate(images))
     waiting: deque[list[Future[Prepared]]] = deque()
@@ -91,7 +99,11 @@ def _piece(
             indices.append(index)
         except ImageError as error:
             failures[index] = str(error)
-    return Prepared(indices, run(np.stack(pixels)) if pixels else None, failures)
+    if not pixels:
+        return Prepared(indices, None, failures)
+    inputs = np.concatenate(pixels)
+    outputs = [run(part) for part in np.array_split(inputs, -(-len(inputs) // PIECE))]
+    return Prepared(indices, outputs[0] if len(outputs) == 1 else torch.cat(outputs), failures)
 
 
 def _joined(pieces: Sequence[Prepared]) -> Prepared:

@@ -2,26 +2,30 @@
 
 Comes in: a network, images, a store. Goes out: the store with all factors of all usable images,
 and a summary. Work is written every `SHARD_IMAGES` images, so a crash loses no more than that.
-Torch is only loaded when there is something to compute.
+It is done in this process, or in others (`Place`, see `deepfishing.distributed`). Torch is only
+loaded when there is something to compute.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from deepfishing.gradients.batch_size import BatchSize
 from deepfishing.images.item import Item
 from deepfishing.rank_one import Array
 from deepfishing.store import Row, Store
 from deepfishing.store.index import ERROR, OK, PENDING
 
 if TYPE_CHECKING:
+    from deepfishing.gradients.extract import Batch
     from deepfishing.gradients.objective import Label
     from deepfishing.images.preprocess import Preprocess
     from deepfishing.networks.network import Network
@@ -55,6 +59,43 @@ class Extraction:
     removed: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Job:
+    """What is to be computed: `factors` of a network into a store.
+
+    `options` are those of `extract_factors` behind the factors: tau, label, batch size, engine,
+    views, memory.
+    """
+
+    network: Network | Callable[[], Network]
+    store: Store
+    factors: tuple[str, ...]
+    options: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Done:
+    """A part of the work that is over: how many images, and which of their contents failed."""
+
+    images: int
+    errors: Mapping[str, str]
+
+
+class Place(Protocol):
+    """Where images are read and factors are computed."""
+
+    def hashes(self, items: Sequence[Item]) -> Iterator[tuple[int, list[Hashed]]]:
+        """Hashes of all items: number of the first of some neighbours, and what came of each."""
+
+    def compute(
+        self, job: Job, keys: Sequence[str], items: Sequence[Item]
+    ) -> Generator[Done, None, None]:
+        """Write the factors of these contents; when closed, what is computed is on disk."""
+
+
+Hashed = tuple[str | None, str]  # SHA-256, or None and the reason
+
+
 def extract_to_store(
     network: Network | Callable[[], Network],
     images: Sequence[Item | Path],
@@ -62,12 +103,15 @@ def extract_to_store(
     factors: Sequence[str],
     tau: float = 2.0,
     label: Label = "uniform",
-    batch_size: int = 32,
+    batch_size: BatchSize = "auto",
     progress: Progress | None = None,
     on_failure: OnFailure | None = None,
     retry: bool = False,
     prune: bool = False,
     engine: str = "auto",
+    on: Place | None = None,
+    views: str = "centre",
+    memory: int | str | None = None,
 ) -> Extraction:
     """Bring the store up to date for these images; the same content is computed once.
 
@@ -81,7 +125,7 @@ def extract_to_store(
         Made with `store_settings` of the network.
     factors : sequence of str
         From `needed_factors`.
-    tau, label, batch_size, engine
+    tau, label, batch_size, engine, views, memory
         See `extract`.
     progress : callable
         Called with a stage, how much of it is done and how much there is.
@@ -91,12 +135,16 @@ def extract_to_store(
         Try images again that could not be used before; otherwise they wait for another content.
     prune : bool
         Drop ids that are not among the images. Features that no id needs always go.
+    on : Place, optional
+        From `deepfishing.distributed.connect`; without it the work is done in this process.
     """
     items = [Item(str(image), image) if isinstance(image, Path) else image for image in images]
     tell = progress or (lambda stage, done, total: None)
+    tell_failure = on_failure or (lambda id_, reason: None)
+    place = on or Local()
     with store.writing():
         old = store.rows()
-        rows = _scan(items, old, tell)
+        rows = _scan(items, old, tell, place)
         if retry:
             store.forget_errors({row.sha256 for row in rows if row.sha256})
         useless = store.errors()
@@ -106,32 +154,40 @@ def extract_to_store(
         kept = [] if prune else [old[id_] for id_ in removed]
         rows = _judge(store, rows, factors)
         written = _update_index(store, [*kept, *rows], old)
-        work = _Work(store, factors, dict(zip(keys, items, strict=True)), on_failure)
+        item_of = dict(zip(keys, items, strict=True))
+        options = tau, label, batch_size, engine, views, memory
+        job = Job(network, store, tuple(factors), options)
+        done = failed = 0
         tell("images", 0, len(todo))
         try:
             if todo:
-                loaded = network() if callable(network) else network
-                for done in work.batches(loaded, todo, tau, label, batch_size, engine):
-                    tell("images", done, len(todo))
+                with closing(place.compute(job, todo, [item_of[key] for key in todo])) as parts:
+                    for part in parts:
+                        for key, reason in part.errors.items():
+                            tell_failure(item_of[key].id, reason)
+                        done += part.images
+                        failed += len(part.errors)
+                        tell("images", done, len(todo))
         finally:  # also when interrupted: what is computed stays
-            work.flush()
             if todo:
                 rows = _judge(store, rows, factors)
                 _update_index(store, [*kept, *rows], written)
         store.compact({row.sha256 for row in [*kept, *rows] if row.sha256})
     return Extraction(
         keys=tuple(row.sha256 if row.status == OK else None for row in rows),
-        computed=work.computed,
+        computed=done - failed,
         failures={row.id: str(row.error) for row in rows if row.status == ERROR},
         removed=removed,
     )
 
 
-def store_settings(network: Network, tau: float, label: Label) -> dict[str, Any]:
+def store_settings(
+    network: Network, tau: float, label: Label, views: str = "centre"
+) -> dict[str, Any]:
     """All that decides the value of a factor, for the store's manifest."""
     dtype = str(network.dtype).removeprefix("torch.")
     facts = network.name, network.weights_sha256, network.layers, network.preprocess, dtype
-    return settings_of(*facts, tau, label)
+    return settings_of(*facts, tau, label, views)
 
 
 def settings_of(
@@ -142,6 +198,7 @@ def settings_of(
     dtype: str,
     tau: float,
     label: Label,
+    views: str = "centre",
 ) -> dict[str, Any]:
     """The same from what is known of a network before it is loaded."""
     pixels = preprocess.as_dict().items()
@@ -153,11 +210,37 @@ def settings_of(
         "compute_dtype": dtype,
         "tau": float(tau),
         "label": label if isinstance(label, str | int) else [float(g) for g in label],
+        "views": views,
     }
 
 
-class _Work:
-    """Batches on their way to the disk.
+class Local:
+    """The work in this process, on all cores."""
+
+    def hashes(self, items: Sequence[Item]) -> Iterator[tuple[int, list[Hashed]]]:
+        """See `Place`."""
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            for start in range(0, len(items), HASH_IMAGES):
+                yield start, list(pool.map(_hashed, items[start : start + HASH_IMAGES]))
+
+    def compute(
+        self, job: Job, keys: Sequence[str], items: Sequence[Item]
+    ) -> Generator[Done, None, None]:
+        """See `Place`."""
+        from deepfishing.gradients.extract import extract_factors
+
+        network = job.network() if callable(job.network) else job.network
+        batches = extract_factors(network, items, job.factors, *job.options)
+        work = Work(job.store.append)
+        try:
+            for batch in batches:
+                yield work.add(batch, keys, items)
+        finally:
+            work.flush()
+
+
+class Work:
+    """Batches on their way to the disk, which `append` brings there.
 
     Batches depend on the order of the images alone: shards hold whole ones, and an image that
     cannot be used is on disk with its neighbours. So a run that goes on after a crash makes the
@@ -165,15 +248,9 @@ class _Work:
     """
 
     def __init__(
-        self,
-        store: Store,
-        factors: Sequence[str],
-        item_of: Mapping[str | None, Item],
-        on_failure: OnFailure | None,
+        self, append: Callable[[list[str], dict[str, Array], dict[str, str]], None]
     ) -> None:
-        self.store, self.factors, self.item_of = store, factors, item_of
-        self.on_failure = on_failure or (lambda id_, reason: None)
-        self.computed = 0
+        self.append = append
         self._empty()
 
     def _empty(self) -> None:
@@ -181,40 +258,29 @@ class _Work:
         self.values: list[dict[str, Array]] = []
         self.errors: dict[str, str] = {}
 
-    def batches(self, network: Network, todo: list[str], *options: Any) -> Iterator[int]:
-        """Compute these contents; give how many are done after each batch."""
-        from deepfishing.gradients.extract import extract_factors
-
-        images = [self.item_of[key] for key in todo]
-        done = 0
-        for batch in extract_factors(network, images, self.factors, *options):
-            failures = dict(batch.failures)
-            good = _finite(batch.factors, len(batch.indices))
-            for row, index in enumerate(batch.indices):
-                if not good[row]:
-                    failures[index] = f"features are not finite: {images[index]}"
-            if good.any():
-                self.keys += [todo[i] for i, ok in zip(batch.indices, good, strict=True) if ok]
-                all_good = good.all()
-                self.values.append(
-                    {f: v if all_good else v[good] for f, v in batch.factors.items()}
-                )
-            for index, reason in failures.items():
-                self.errors[todo[index]] = reason
-                self.on_failure(images[index].id, reason)
-            done += len(batch.indices) + len(batch.failures)
-            if len(self.keys) + len(self.errors) >= SHARD_IMAGES:
-                self.flush()
-            yield done
+    def add(self, batch: Batch, keys: Sequence[str], items: Sequence[Item]) -> Done:
+        """Take a batch of these contents; write, if there is enough for a shard."""
+        failures = dict(batch.failures)
+        good = _finite(batch.factors, len(batch.indices))
+        for row, index in enumerate(batch.indices):
+            if not good[row]:
+                failures[index] = f"features are not finite: {items[index]}"
+        if good.any():
+            self.keys += [keys[i] for i, ok in zip(batch.indices, good, strict=True) if ok]
+            all_good = good.all()
+            self.values.append({f: v if all_good else v[good] for f, v in batch.factors.items()})
+        errors = {keys[index]: reason for index, reason in failures.items()}
+        self.errors |= errors
+        if len(self.keys) + len(self.errors) >= SHARD_IMAGES:
+            self.flush()
+        return Done(len(batch.indices) + len(batch.failures), errors)
 
     def flush(self) -> None:
         """Write what is computed."""
         keys, values, errors = self.keys, self.values, self.errors
         self._empty()
-        factors = self.factors if keys else ()
-        joined = {f: np.concatenate([part[f] for part in values]) for f in factors}
-        self.store.append(keys, joined, errors)
-        self.computed += len(keys)
+        factors = values[0] if values else ()
+        self.append(keys, {f: np.concatenate([v[f] for v in values]) for f in factors}, errors)
 
 
 def _finite(factors: Mapping[str, Array], n: int) -> Array:
@@ -225,16 +291,16 @@ def _finite(factors: Mapping[str, Array], n: int) -> Array:
     return good
 
 
-def _scan(items: Sequence[Item], old: Mapping[str, Row], tell: Progress) -> list[Row]:
+def _scan(items: Sequence[Item], old: Mapping[str, Row], tell: Progress, place: Place) -> list[Row]:
     """A row per image; only files that changed since they were seen are hashed."""
     rows: list[Row] = []
-    new: list[tuple[int, Row]] = []
+    new: list[int] = []
     for number, item in enumerate(items):
         path, before = str(item), old.get(item.id)
         try:
             size, mtime_ns = item.signature()
         except (OSError, ValueError) as error:
-            rows.append(_unreadable(Row(item.id, path, labels=item.labels), error))
+            rows.append(_unreadable(Row(item.id, path, labels=item.labels), _reason(error)))
             continue
         if before and (before.path, before.size, before.mtime_ns) == (path, size, mtime_ns):
             row = before if before.labels == item.labels else replace(before, labels=item.labels)
@@ -242,26 +308,32 @@ def _scan(items: Sequence[Item], old: Mapping[str, Row], tell: Progress) -> list
             row = Row(item.id, path, None, size, mtime_ns, item.labels)
         rows.append(row)
         if row.sha256 is None:
-            new.append((number, row))
-
-    def hashed(place: tuple[int, Row]) -> Row:
-        number, row = place
-        try:
-            return replace(row, sha256=items[number].sha256())
-        except (OSError, ValueError) as error:
-            return _unreadable(row, error)
-
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        for start in range(0, len(new), HASH_IMAGES):
-            tell("hashing", start, len(new))
-            part = new[start : start + HASH_IMAGES]
-            for (number, _), row in zip(part, pool.map(hashed, part), strict=True):
-                rows[number] = row
+            new.append(number)
+    if new:
+        tell("hashing", 0, len(new))
+        done = 0
+        for start, found in place.hashes([items[number] for number in new]):
+            for number, (sha256, reason) in zip(new[start:], found, strict=False):
+                row = rows[number]
+                rows[number] = replace(row, sha256=sha256) if sha256 else _unreadable(row, reason)
+            done += len(found)
+            if done < len(new):
+                tell("hashing", done, len(new))
     return rows
 
 
-def _unreadable(row: Row, error: Exception) -> Row:
-    reason = getattr(error, "strerror", None) or error
+def _hashed(item: Item) -> Hashed:
+    try:
+        return item.sha256(), ""
+    except (OSError, ValueError) as error:
+        return None, _reason(error)
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error)
+
+
+def _unreadable(row: Row, reason: str) -> Row:
     return replace(row, status=ERROR, error=f"image cannot be read: {row.path} ({reason})")
 
 

@@ -1,7 +1,7 @@
 """Stage 1, images: one image of a source, before anything of it is read.
 
 Comes in: what a source says of it. Goes out: its id, its labels, and its bytes when they are
-asked for, whether it is a file or a member of a tar.
+asked for, whether it is a file, a member of a tar or behind a URL.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import hashlib
 import io
 from dataclasses import dataclass
 from pathlib import Path
+
+from deepfishing.images.remote import RemoteFile, is_url
 
 MAX_MEMBER = 1 << 30  # a member is read whole, so a larger one is refused: no image is 1 GB
 
@@ -31,7 +33,7 @@ class Item:
     ----------
     id : str
         Unique in its source, and the same whenever the source is read again.
-    path : Path
+    path : Path or RemoteFile
         The file, or the tar that holds it.
     labels : tuple of str, or None
         None where the source has no labels for it.
@@ -46,7 +48,7 @@ class Item:
     """
 
     id: str
-    path: Path
+    path: Path | RemoteFile
     labels: tuple[str, ...] | None = None
     member: Member | None = None
 
@@ -55,7 +57,7 @@ class Item:
 
     def open(self, mode: str = "rb") -> io.BufferedReader | io.BytesIO:
         """Its bytes."""
-        if self.member is None:
+        if self.member is None or isinstance(self.path, RemoteFile):
             return self.path.open("rb")
         if self.member.size > MAX_MEMBER:
             raise OSError(f"{self.member.size:,} bytes, more than {MAX_MEMBER:,}")
@@ -64,7 +66,9 @@ class Item:
             return io.BytesIO(tar.read(self.member.size))
 
     def signature(self) -> tuple[int, int]:
-        """Size and time of change in nanoseconds: while they stay, so does the content."""
+        """Size and time of change, or version: while they stay, so does the content."""
+        if isinstance(self.path, RemoteFile):
+            return self.path.signature()
         stat = self.path.stat()
         return (self.member.size if self.member else stat.st_size), stat.st_mtime_ns
 
@@ -72,3 +76,14 @@ class Item:
         """Hash of its content, 64 hex digits."""
         with self.open() as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def located(folder: Path, name: str) -> Path | RemoteFile:
+    """What a list in a folder means by a name: a file relative to it, or a URL.
+
+    Examples
+    --------
+    >>> str(located(Path("lists"), "a.jpg")), str(located(Path("lists"), "s3://bucket/a.jpg"))
+    ('lists/a.jpg', 's3://bucket/a.jpg')
+    """
+    return RemoteFile(name) if is_url(name) else folder / name

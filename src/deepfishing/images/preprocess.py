@@ -1,14 +1,17 @@
 """Stage 1, images: from a file to the array that a network expects.
 
-Comes in: a path, a PIL image or an RGB array. Goes out: a float32 array (3, size, size).
-As in the paper: the short side is resized, then the central square is cropped, without
-augmentation. What is done with unusual images is one documented rule each (`open_image`).
+Comes in: a path, a PIL image or an RGB array. Goes out: a float32 array (3, size, size), or one
+for each of several views. As in the paper: the short side is resized, then the central square is
+cropped; other squares are for those who ask for them (`views`). What is done with unusual images
+is one documented rule each (`open_image`).
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -16,6 +19,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from deepfishing.errors import ImageError
+from deepfishing.images.views import View
 
 
 class Openable(Protocol):
@@ -67,24 +71,58 @@ class Preprocess:
     resample: str = "bilinear"
 
     def __call__(self, image: ImageLike) -> np.ndarray[Any, Any]:
-        """Read, resize, crop and normalise one image."""
-        rgb = open_image(image, draft=2 * self.short_side)
-        square = resize_and_crop(rgb, self.short_side, self.size, self.resample)
+        """Read, resize, crop to the central square and normalise one image."""
+        centre: np.ndarray[Any, Any] = self.see(image, [View()])[0]
+        return centre
+
+    def see(self, image: ImageLike, views: Sequence[View]) -> np.ndarray[Any, Any]:
+        """Several views of one image (V, 3, size, size); it is decoded once.
+
+        Examples
+        --------
+        >>> half_white = np.uint8([[[0] * 3, [255] * 3]])
+        >>> plain = Preprocess(size=1, short_side=1, mean=(0.0,) * 3, std=(1.0,) * 3)
+        >>> plain.see(half_white, [View(x=0), View(x=1)])[:, 0].ravel()
+        array([  0., 255.], dtype=float32)
+        """
+        short_side = {view: round(view.scale * self.short_side) for view in views}
+        rgb = open_image(image, draft=2 * max(short_side.values()))
+
+        @cache  # a view and its mirror image are one square
+        def square(side: int, x: float, y: float) -> np.ndarray[Any, Any]:
+            return self._normalise(resize_and_crop(rgb, side, self.size, self.resample, x, y))
+
+        seen: np.ndarray[Any, Any] = np.empty((len(views), 3, self.size, self.size), np.float32)
+        for out, view in zip(seen, views, strict=True):
+            pixels = square(short_side[view], view.x, view.y)
+            out[:] = pixels[:, :, ::-1] if view.mirrored else pixels
+        return seen
+
+    def _normalise(self, square: Image.Image) -> np.ndarray[Any, Any]:
         pixels = np.asarray(square, dtype=np.float32)
         if self.order == "BGR":
             pixels = pixels[:, :, ::-1]
         mean = np.asarray(self.mean, dtype=np.float32)
         std = np.asarray(self.std, dtype=np.float32)
-        normalised = (pixels * np.float32(self.scale) - mean) / std
-        return np.ascontiguousarray(normalised.transpose(2, 0, 1))
+        normalised: np.ndarray[Any, Any] = (pixels * np.float32(self.scale) - mean) / std
+        return normalised.transpose(2, 0, 1)
 
     def as_dict(self) -> dict[str, Any]:
         """Everything that decides the pixels, for manifests."""
         return asdict(self)
 
 
-def resize_and_crop(image: Image.Image, short_side: int, size: int, resample: str) -> Image.Image:
-    """Short side to `short_side`, aspect kept, then the central `size` x `size` square.
+def resize_and_crop(
+    image: Image.Image,
+    short_side: int,
+    size: int,
+    resample: str,
+    x: float = 0.5,
+    y: float = 0.5,
+) -> Image.Image:
+    """Short side to `short_side`, aspect kept, then a `size` x `size` square, the central one.
+
+    Other squares lie at x and y between 0, the left and upper edge, and 1, the right and lower.
 
     Only what the crop shows is resampled (Pillow's `box`), so a panorama costs no more than a
     square; the pixels are those of resizing first and cropping at whole pixels then.
@@ -92,9 +130,9 @@ def resize_and_crop(image: Image.Image, short_side: int, size: int, resample: st
     width, height = image.size
     scale = short_side / min(width, height)
     wide, high = max(size, round(width * scale)), max(size, round(height * scale))
-    left, top = (wide - size) // 2, (high - size) // 2
-    x, y = width / wide, height / high
-    box = (left * x, top * y, (left + size) * x, (top + size) * y)
+    left, top = int((wide - size) * x), int((high - size) * y)
+    step_x, step_y = width / wide, height / high
+    box = (left * step_x, top * step_y, (left + size) * step_x, (top + size) * step_y)
     filters = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
     return image.resize((size, size), filters[resample], box)
 

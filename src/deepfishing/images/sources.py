@@ -1,7 +1,8 @@
 """Stage 1, images: from what a user points at to a list of images with stable ids.
 
-Comes in: a folder, a data set in VOC layout, an image, a pattern, a list, a table, a tar, or `-`
-for a list on standard input. Goes out: items, in an order that does not depend on the machine.
+Comes in: a folder, a data set in VOC layout, an image, a pattern, a list, a table, a tar, `-` for a
+list on standard input, or the URL of a folder, a pattern, a list or an image. Goes out: items, in
+an order that does not depend on the machine.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import glob
 import sys
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from deepfishing.errors import DatasetError
 from deepfishing.images import voc
 from deepfishing.images.dataset import is_folder
-from deepfishing.images.folder import image_ids
-from deepfishing.images.item import Item
+from deepfishing.images.folder import EXTENSIONS, image_ids
+from deepfishing.images.item import Item, located
+from deepfishing.images.remote import RemoteFile, is_url, list_files
 from deepfishing.images.tables import TABLES, read_table
 from deepfishing.images.tar import is_tar, read_tar
 
@@ -41,6 +43,8 @@ def find_images(source: str | Path) -> list[Item]:
         `.csv`, `.tsv`, `.parquet` : see `tables`.
         `.tar` : see `tar`.
         any other file : one image; its name.
+        a URL such as `s3://bucket/photos` : as the folder, pattern, list or image that it names,
+        read through fsspec. Lists may have URLs, too.
 
     Examples
     --------
@@ -68,9 +72,11 @@ def find_images(source: str | Path) -> list[Item]:
 
 
 def _find(source: str) -> list[Item]:
-    path = Path(source)
     if source == STDIN:
         return _listed(sys.stdin.buffer.read(), Path(), "standard input")
+    if is_url(source):
+        return _behind(source)
+    path = Path(source)
     if is_folder(path):
         layout = voc_layout(path)
         if layout is not None:
@@ -111,7 +117,38 @@ def _listed(content: bytes, folder: Path, source: str) -> list[Item]:
         lines = content.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise DatasetError(f"list of images cannot be read: {source} ({error})") from None
-    return [Item(name, folder / name) for name in map(str.strip, lines) if name]
+    return [Item(name, located(folder, name)) for name in map(str.strip, lines) if name]
+
+
+def _behind(url: str) -> list[Item]:
+    files = list_files(url)
+    if files is None:
+        return _in_remote_file(RemoteFile(url), PurePosixPath(url))
+    if not glob.has_magic(url):
+        files = {n: file for n, file in files.items() if _suffix(n) in EXTENSIONS}
+    if not files:
+        raise DatasetError(f"a folder or pattern must hold an image, got none in {url}")
+    return [Item(name, file) for name, file in files.items()]
+
+
+def _in_remote_file(file: RemoteFile, path: PurePosixPath) -> list[Item]:
+    if path.suffix.lower() in (*TABLES, ".tar"):
+        raise DatasetError(f"a table or tar must be a local file, got {file}; download it first")
+    if path.suffix.lower() != ".txt":
+        return [Item(path.name, file)]
+    try:
+        items = _listed(file.open().read(), Path(), str(file))
+    except OSError as error:
+        raise DatasetError(f"list of images cannot be read: {file} ({error})") from None
+    near = str(file).removesuffix(path.name)  # names are relative to the list's folder
+    return [
+        item if isinstance(item.path, RemoteFile) else Item(item.id, RemoteFile(near + item.id))
+        for item in items
+    ]
+
+
+def _suffix(name: str) -> str:
+    return PurePosixPath(name).suffix.lower()
 
 
 def _matching(pattern: str) -> list[Item]:

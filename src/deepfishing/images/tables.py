@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from deepfishing.errors import DatasetError
-from deepfishing.images.item import Item
+from deepfishing.images.item import Item, located
 
 TABLES = (".csv", ".tsv", ".parquet")
 SEPARATOR = ";"
@@ -50,7 +50,9 @@ def read_table(path: Path) -> list[Item]:
                 f"each row of a table must have a path and an id, got {name!r} and {id_!r} in "
                 f"row {row} of {path}"
             )
-        items.append(Item(str(id_), path.parent / name, _labels(label, "labels" in columns)))
+        items.append(
+            Item(str(id_), located(path.parent, name), _labels(label, "labels" in columns))
+        )
     return items
 
 

@@ -33,7 +33,10 @@ from deepfishing.recipes import parse_recipe
 FORMAT = "deepfishing-model-1"
 FACTS = "model.json"
 TENSORS = "model.safetensors"
-SETTINGS = ("network", "weights_sha256", "layers", "preprocess", "compute_dtype", "tau", "label")
+SETTINGS = (
+    *("network", "weights_sha256", "layers", "preprocess", "compute_dtype"),
+    *("tau", "label", "views"),
+)
 
 
 def save(model: Model, folder: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from deepfishing.errors import WeightsError
+from deepfishing.gradients.batch_size import BatchSize
 from deepfishing.gradients.extract import extract_factors
 from deepfishing.gradients.to_store import store_settings
 from deepfishing.images.preprocess import ImageLike
@@ -73,7 +74,7 @@ def predict(
     model: Model,
     network: Network,
     images: Sequence[ImageLike],
-    batch_size: int = 32,
+    batch_size: BatchSize = "auto",
 ) -> Iterator[Prediction]:
     """Classify images; an unreadable one is reported in its place, not raised.
 
@@ -84,7 +85,7 @@ def predict(
     network : Network
         From `load_model_network`.
     images : sequence of paths, items, PIL images or uint8 arrays
-    batch_size : int
+    batch_size : int or "auto"
         Images per pass; the result does not depend on it.
 
     Yields
@@ -93,9 +94,11 @@ def predict(
         In the order of the images.
     """
     check_network(model, network)
-    tau, label = model.settings["tau"], model.settings["label"]
+    tau, label, views = (model.settings[name] for name in ("tau", "label", "views"))
     none = np.empty(0)
-    for batch in extract_factors(network, images, model.factors, tau, label, batch_size):
+    for batch in extract_factors(
+        network, images, model.factors, tau, label, batch_size, views=views
+    ):
         found = [Prediction(i, none, none, reason) for i, reason in batch.failures.items()]
         if batch.indices:
             scores = model.scores(batch.factors)

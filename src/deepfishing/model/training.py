@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deepfishing.errors import DatasetError, StoreError
+from deepfishing.gradients.batch_size import BatchSize, check_batch_size
 from deepfishing.gradients.to_store import Progress, extract_to_store, store_settings
 from deepfishing.images.item import Item
 from deepfishing.model.labelled import Labelled
@@ -66,8 +67,9 @@ def train_on_images(
     source: Source,
     tau: float = 2.0,
     label: Label = "uniform",
-    batch_size: int = 32,
+    batch_size: BatchSize = "auto",
     progress: Progress | None = None,
+    views: str = "centre",
     **options: Any,
 ) -> tuple[Model, dict[str, str]]:
     """Extract what a store lacks and train on it.
@@ -86,12 +88,11 @@ def train_on_images(
         One recipe.
     source : Source
         The arguments that the network was loaded with.
-    tau, label, batch_size, progress
+    tau, label, batch_size, progress, views
         See `extract_to_store`.
     options
         C, class_weight, difficult, seed: see `train_svm`.
     """
-    from deepfishing.gradients.extract import check_batch_size
     from deepfishing.gradients.objective import check_label, check_tau
 
     # before a store is made for nothing
@@ -100,9 +101,9 @@ def train_on_images(
     check_batch_size(batch_size)
     known, labels = labelled.of(images)
     factors = parse_recipe(recipe, network.layers).factors
-    store = Store(folder, store_settings(network, tau, label))
+    store = Store(folder, store_settings(network, tau, label, views))
     done = extract_to_store(
-        network, known, store, factors, tau, label, batch_size, progress, retry=True
+        network, known, store, factors, tau, label, batch_size, progress, retry=True, views=views
     )
     model = _train(store, done.keys, labels, labelled, recipe, source, options)
     return model, done.failures

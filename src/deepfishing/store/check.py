@@ -16,7 +16,7 @@ import pyarrow as pa
 from deepfishing.errors import StoreError
 from deepfishing.store.factor_columns import decoded, stored
 from deepfishing.store.index import ERROR, OK, PENDING, Row
-from deepfishing.store.journal import JOURNAL, leftovers
+from deepfishing.store.journal import JOURNALS, leftovers
 from deepfishing.store.shards import PATTERN, checksum, read_table
 from deepfishing.store.store import ERRORS, Store, read_manifest
 
@@ -59,7 +59,7 @@ def verify(store: Store) -> list[str]:
     """
     problems = [
         f"{path}: left over from a run that was killed; the next `deepfish extract` clears it up"
-        for path in [*leftovers(store.folder), *store.folder.glob(JOURNAL)]
+        for path in [*leftovers(store.folder), *store.folder.glob(JOURNALS)]
     ]
     try:
         rows = store.rows()

@@ -1,22 +1,25 @@
 """Features on disk: several files at once, or none of them.
 
 Comes in: files to write and files to delete, anywhere below the store's folder. All new files are
-written under temporary names; then the list of what is to happen, `.journal`, is put in place, and
-only then it happens. Killed before, nothing has changed; killed after, the next writer finishes.
+written under temporary names; then the list of what is to happen, `.journal-*`, is put in place,
+and only then it happens. Killed before, nothing has changed; killed after, the next writer
+finishes. Every change has a journal and temporary names of its own, so several processes, also of
+several machines, may add files at the same time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import re
+import secrets
 from pathlib import Path
 
 from deepfishing.errors import StoreError
 from deepfishing.files import replacing
 
-JOURNAL = ".journal"
-LEFTOVER = re.compile(r"\.(shard-\w+\.parquet|index\.parquet|store\.json|\.journal)\.\d+")
+JOURNALS = ".journal*"
+LEFTOVER = re.compile(r"\.(shard-\w+\.parquet|index\.parquet|store\.json|\.journal-\d+)\.\d+")
 
 
 class Journal:
@@ -36,12 +39,13 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._number = secrets.randbits(63)  # process ids repeat on other machines
         self._new: dict[str, str] = {}  # temporary name -> name, both below the folder
         self._old: list[str] = []
 
     def write(self, path: Path, content: bytes) -> None:
         """Have a file written; its folder is made."""
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        partial = path.with_name(f".{path.name}.{self._number}")
         self._new[self._name(partial)] = self._name(path)
         path.parent.mkdir(exist_ok=True)
         partial.write_bytes(content)
@@ -53,25 +57,32 @@ class Journal:
     def commit(self) -> None:
         """Do it all."""
         if self._new or self._old:
-            with replacing(self.folder / JOURNAL) as partial:
+            with replacing(self._place) as partial:
                 partial.write_text(json.dumps({"rename": self._new, "remove": self._old}))
-            finish(self.folder)
+            _finish(self._place)
 
     def discard(self) -> None:
         """Do nothing of it."""
-        if not (self.folder / JOURNAL).exists():
+        if not self._place.exists():
             for name in self._new:
                 (self.folder / name).unlink(missing_ok=True)
+
+    @property
+    def _place(self) -> Path:
+        return self.folder / f".journal-{self._number}"
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.folder).as_posix()
 
 
 def finish(folder: Path) -> None:
-    """Do what the journal says, if there is one; what was done of it already is no matter."""
-    journal = folder / JOURNAL
-    if not journal.exists():
-        return
+    """Do what journals of killed writers say; what was done of it already is no matter."""
+    for journal in sorted(folder.glob(JOURNALS)):
+        _finish(journal)
+
+
+def _finish(journal: Path) -> None:
+    folder = journal.parent
     try:
         todo = json.loads(journal.read_text())
         new = [(_below(folder, a), _below(folder, b)) for a, b in todo["rename"].items()]
@@ -79,11 +90,11 @@ def finish(folder: Path) -> None:
     except (ValueError, KeyError, TypeError, AttributeError):
         raise StoreError(f"journal is damaged: {journal}; delete it and extract again") from None
     for partial, path in new:
-        if partial.exists():
+        with contextlib.suppress(FileNotFoundError):  # done already
             partial.replace(path)
     for path in old:
         path.unlink(missing_ok=True)
-    journal.unlink()
+    journal.unlink(missing_ok=True)
 
 
 def clear_leftovers(folder: Path) -> None:

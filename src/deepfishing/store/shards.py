@@ -65,7 +65,7 @@ class Shards:
     def add(self, table: pa.Table, journal: Journal) -> None:
         """Have a table written as one shard; its keys must be new."""
         keys = table.column("sha256").to_pylist()
-        self._index(self._write(table, journal), keys)
+        self._index(write_shard(self.folder, table, journal), keys)
 
     def places(self, keys: Iterable[str]) -> list[tuple[Path, Array, Array]]:
         """For each shard that holds some of the keys: positions in `keys`, and their rows."""
@@ -86,7 +86,7 @@ class Shards:
             rows = [row for row, key in enumerate(keys) if key in keep]
             if len(rows) < len(keys):
                 if rows:
-                    self._write(read_table(path).take(rows), journal)
+                    write_shard(self.folder, read_table(path).take(rows), journal)
                 journal.remove(path)
 
     def _index(self, path: Path, keys: list[str]) -> None:
@@ -95,20 +95,22 @@ class Shards:
         self._rows.update(zip(keys, range(self._count, self._count + len(keys)), strict=True))
         self._count += len(keys)
 
-    def _write(self, table: pa.Table, journal: Journal) -> Path:
-        sink = pa.BufferOutputStream()
-        pq.write_table(
-            table.replace_schema_metadata(ONE_PAGE),
-            sink,
-            compression="none",
-            use_dictionary=False,
-            write_statistics=False,
-            data_page_size=2 * MAX_BYTES,
-        )
-        content = sink.getvalue()
-        path = self.folder / f"shard-{checksum(content)}.parquet"
-        journal.write(path, content)
-        return path
+
+def write_shard(folder: Path, table: pa.Table, journal: Journal) -> Path:
+    """Have a table written as one file, whatever else is in the folder."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        table.replace_schema_metadata(ONE_PAGE),
+        sink,
+        compression="none",
+        use_dictionary=False,
+        write_statistics=False,
+        data_page_size=2 * MAX_BYTES,
+    )
+    content = sink.getvalue()
+    path = folder / f"shard-{checksum(content)}.parquet"
+    journal.write(path, content)
+    return path
 
 
 def checksum(content: Any) -> str:

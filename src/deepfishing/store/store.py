@@ -33,7 +33,7 @@ from deepfishing.rank_one import Array
 from deepfishing.store.factor_columns import encode, read_values
 from deepfishing.store.index import Row, read_index, write_index
 from deepfishing.store.journal import Journal, clear_leftovers, finish
-from deepfishing.store.shards import MAX_BYTES, MAX_ROWS, Shards, read_table
+from deepfishing.store.shards import MAX_BYTES, MAX_ROWS, Shards, read_table, write_shard
 
 FORMAT = 2
 MANIFEST = "store.json"
@@ -123,21 +123,46 @@ class Store:
 
         All of it is written or nothing. What is there stays as it is.
         """
+        there = {name: self.shards(name).keys() for name in (*factors, ERRORS)}
         with self._at_once() as journal:
-            known = self.shards(ERRORS)
-            new = {key: reason for key, reason in (errors or {}).items() if key not in known}
-            if new:
-                columns = [list(new), list(new.values())]
-                known.add(pa.table(columns, schema=_ERRORS_SCHEMA), journal)
-            for name, values in factors.items():
-                shards = self.shards(name)
-                rows = [row for row, key in enumerate(keys) if key not in shards]
-                size = max(values[:1].size * self.dtype.itemsize, 1)
-                n = max(1, min(MAX_ROWS, MAX_BYTES // size))
-                for part in (rows[i : i + n] for i in range(0, len(rows), n)):
-                    some = values if len(part) == len(keys) else values[part]
-                    table = encode([keys[row] for row in part], name, some, self.dtype)
-                    shards.add(table, journal)
+            for name, table in self._tables(keys, factors, errors or {}, there):
+                self.shards(name).add(table, journal)
+
+    def append_part(
+        self,
+        keys: Sequence[str],
+        factors: Mapping[str, Array],
+        errors: Mapping[str, str],
+        there: Mapping[str, Collection[str]],
+    ) -> None:
+        """The same for one of several processes that write for the one that is `writing`.
+
+        `there` says which of the keys have a factor already, so that nobody else has to look. What
+        is written twice, since a process died, is the same file under the same name.
+        """
+        with self._at_once(alone=False) as journal:
+            for name, table in self._tables(keys, factors, errors, there):
+                write_shard(self.shards_folder(name), table, journal)
+
+    def _tables(
+        self,
+        keys: Sequence[str],
+        factors: Mapping[str, Array],
+        errors: Mapping[str, str],
+        there: Mapping[str, Collection[str]],
+    ) -> Iterator[tuple[str, pa.Table]]:
+        """The shards to write: the rows that are not there."""
+        new = {key: why for key, why in errors.items() if key not in there.get(ERRORS, ())}
+        if new:
+            yield ERRORS, pa.table([list(new), list(new.values())], schema=_ERRORS_SCHEMA)
+        for name, values in factors.items():
+            known = there.get(name, ())
+            rows = [row for row, key in enumerate(keys) if key not in known]
+            size = max(values[:1].size * self.dtype.itemsize, 1)
+            n = max(1, min(MAX_ROWS, MAX_BYTES // size))
+            for part in (rows[i : i + n] for i in range(0, len(rows), n)):
+                some = values if len(part) == len(keys) else values[part]
+                yield name, encode([keys[row] for row in part], name, some, self.dtype)
 
     def read(self, keys: Sequence[str], factor: str) -> Array:
         """One factor of these images as float32, in the order of the keys: (n, d) or (n, P, d)."""
@@ -177,10 +202,14 @@ class Store:
                     f"store must have one writer, but another process works on {self.folder}; "
                     "wait until it ends, or choose another folder"
                 ) from None
-            self._shards.clear()  # another process may have written since
+            self.look_again()
             with self._at_once():
                 clear_leftovers(self.folder)
             yield
+
+    def look_again(self) -> None:
+        """Forget which features are there: another process may have written since."""
+        self._shards.clear()
 
     def write_rows(self, rows: Iterable[Row]) -> None:
         """Replace the index."""
@@ -192,7 +221,7 @@ class Store:
         if any(key in shards for key in keys):
             with self._at_once() as journal:
                 shards.compact(shards.keys() - keys, journal)
-            self._shards.clear()
+            self.look_again()
 
     def compact(self, keep: Collection[str]) -> None:
         """Drop features and errors of all other contents; only shards that hold some change."""
@@ -206,18 +235,19 @@ class Store:
             with self._at_once() as journal:
                 for shards in stale:
                     shards.compact(wanted, journal)
-            self._shards.clear()
+            self.look_again()
 
     @contextmanager
-    def _at_once(self) -> Iterator[Journal]:
+    def _at_once(self, alone: bool = True) -> Iterator[Journal]:
         """A journal that is committed at the end, or dropped if something goes wrong."""
         journal = Journal(self.folder)
         try:
-            finish(self.folder)  # of a change that was interrupted
+            if alone:
+                finish(self.folder)  # of a change that was interrupted
             yield journal
             journal.commit()
         except BaseException as error:
-            self._shards.clear()  # they know of rows that are not on disk
+            self.look_again()  # the shards know of rows that are not on disk
             journal.discard()
             if isinstance(error, OSError):
                 raise StoreError(

@@ -1,0 +1,141 @@
+"""Past one machine: where the work is done, by name.
+
+Comes in: `local`, `ray` or the address of a cluster. Goes out: a place for `extract_to_store`. What
+Ray prints, serves or reports by itself is switched off; what it schedules and retries is not.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from deepfishing.errors import MissingDependencyError, OptionError
+from deepfishing.gradients.to_store import Local
+
+if TYPE_CHECKING:
+    from deepfishing.gradients.to_store import Place
+
+LOCAL, RAY = "local", "ray"
+WAIT = 10.0  # seconds for an address to answer
+QUIET = {  # read when Ray is imported or started
+    "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent anywhere
+    "RAY_BACKEND_LOG_LEVEL": "fatal",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # what was retried would stand between our JSON lines
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else it prints a tip
+}
+_ADDRESS = re.compile(r"(ray://)?(?P<host>[^/:]+|\[[^/\]]+\]):(?P<port>\d{1,5})")
+
+
+def check_place(on: str) -> None:
+    """Refuse what is no place, what needs a package that is not there, or where nobody answers.
+
+    Examples
+    --------
+    >>> check_place("local")
+    >>> check_place("spark")
+    Traceback (most recent call last):
+    deepfishing.errors.OptionError: on must be local, ray or ray://HOST:PORT, got 'spark'
+    """
+    client = on.startswith("ray://")
+    if on not in (LOCAL, RAY) and not (client and _ADDRESS.fullmatch(on)):
+        raise OptionError(f"on must be local, ray or ray://HOST:PORT, got {on!r}")
+    needed = [] if on == LOCAL else ["ray", *(["grpc"] if client else [])]
+    if absent := [name for name in needed if importlib.util.find_spec(name) is None]:
+        raise MissingDependencyError(
+            f"--on {on} needs the package {' and '.join(absent)}; run "
+            "`pip install deepfishing[ray]`, or take --on local"
+        )
+    _check_answers(_address(on))
+
+
+@contextmanager
+def connect(on: str, gpu: bool = False) -> Iterator[Place]:
+    """A place to work, as long as the block lasts.
+
+    Parameters
+    ----------
+    on : str
+        `local` is this process. `ray` is the Ray that this process has, else the cluster that
+        RAY_ADDRESS names, else one that is started on this machine and ends with the block.
+        `ray://HOST:PORT` is a cluster reached by Ray's client.
+    gpu : bool
+        Whether a worker on Ray needs a GPU; if so, load the network on the device `cuda`.
+
+    Examples
+    --------
+    >>> with connect("local") as place:
+    ...     print(type(place).__name__)
+    Local
+    """
+    check_place(on)
+    if on == LOCAL:
+        yield Local()
+        return
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    from deepfishing.distributed.on_ray import OnRay
+
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    if on == RAY and ray.is_initialized():
+        yield OnRay(gpu)
+        return
+    address = _address(on)
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if not address or address == LOCAL:
+        quiet["include_dashboard"] = False
+    try:
+        with _without_stderr():  # Ray's own side tells there that it will be quiet
+            ray.init(address or LOCAL, **quiet)
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise OptionError(
+            f"Ray must answer at {address or LOCAL}, got {reason}; if the cluster asks for a "
+            "token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
+        ) from None
+    try:
+        yield OnRay(gpu, client=on != RAY)
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Let nothing out on the process's standard error, whoever writes there."""
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(nowhere)
+        os.close(kept)
+
+
+def _address(on: str) -> str:
+    """Where a cluster is, or nothing."""
+    return os.environ.get("RAY_ADDRESS", "") if on == RAY else on
+
+
+def _check_answers(address: str) -> None:
+    """Tell at once that nothing is there, where Ray would try for minutes."""
+    found = _ADDRESS.fullmatch(address)
+    if found is None:
+        return
+    place = found["host"].strip("[]"), int(found["port"])
+    try:
+        socket.create_connection(place, timeout=WAIT).close()
+    except (OSError, OverflowError) as error:
+        raise OptionError(
+            f"Ray must answer at {address}, got no connection ({error}); start it with "
+            "`ray start --head`, or correct the address"
+        ) from None

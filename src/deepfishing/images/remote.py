@@ -1,0 +1,173 @@
+"""Stage 1, images: files behind a URL, read through fsspec (`s3://`, `gs://`, `http://`, `file://`).
+
+Comes in: a URL of a folder, a pattern or a file. Goes out: files that can be opened from any thread
+and sent to another process. Their listing brings size and version along, so that no file has to be
+asked again whether it has changed.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import importlib.util
+import io
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from deepfishing.errors import DatasetError, MissingDependencyError
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+
+# what tells two contents of a file apart, best first; every implementation has its own words
+_VERSION = ("ETag", "etag", "md5Hash", "checksum", "generation")
+_TIME = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
+
+# what client libraries raise beside OSError
+_CLIENT_ERRORS = {
+    "aiohttp": ("ClientError",),
+    "botocore.exceptions": ("BotoCoreError", "ClientError"),
+    "gcsfs.retry": ("HttpError",),
+    "google.auth.exceptions": ("GoogleAuthError",),
+}
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file behind a URL, with what stands in for the path of a local one.
+
+    Parameters
+    ----------
+    url : str
+        With its protocol.
+    size, version : int, optional
+        As the listing had them, see `signature`; -1 if nobody has asked yet.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = PurePosixPath(folder, "a.jpg")
+    ...     with open(path, "wb") as file:
+    ...         _ = file.write(b"pixels")
+    ...     remote = RemoteFile(f"file://{path}")
+    ...     print(remote.open().read(), remote.signature()[0])
+    b'pixels' 6
+    """
+
+    url: str
+    size: int = -1
+    version: int = -1
+
+    def __str__(self) -> str:
+        return self.url
+
+    def open(self, mode: str = "rb") -> io.BytesIO:
+        """Its bytes: an image is wanted whole, so one request brings it."""
+        system, path = _file_system(self.url)
+        with _os_errors():
+            return io.BytesIO(system.cat_file(path))
+
+    def signature(self) -> tuple[int, int]:
+        """Size, and a number made of the entity tag, the checksum or the time of change."""
+        if self.size >= 0:
+            return self.size, self.version
+        system, path = _file_system(self.url)
+        with _os_errors():
+            return _signature(system.info(path))
+
+
+def is_url(name: str) -> bool:
+    """Whether a name has a protocol.
+
+    Examples
+    --------
+    >>> is_url("s3://bucket/photos"), is_url("photos/a.jpg")
+    (True, False)
+    """
+    return bool(_URL.match(name))
+
+
+def list_files(url: str) -> dict[str, RemoteFile] | None:
+    """The files that a folder or a pattern stands for, by their path below it; None for a file.
+
+    Hidden files are left out. The order is that of the paths.
+    """
+    system, path = _file_system(url)
+    try:
+        with _os_errors():
+            if glob.has_magic(url):
+                parts = path.split("/")
+                fixed = next(n for n, part in enumerate(parts) if glob.has_magic(part))
+                folder = "/".join(parts[:fixed])
+                found = system.glob(path, detail=True)
+            elif system.isdir(path):
+                folder = path
+                found = system.find(path, detail=True)
+            elif system.exists(path):
+                return None
+            else:
+                raise DatasetError(f"images must be there, got {url}, which does not exist")
+    except OSError as error:
+        raise DatasetError(f"images cannot be listed: {url} ({_one_line(error)})") from None
+    files = {}
+    for name, info in found.items():
+        below = name.removeprefix(folder).lstrip("/")
+        hidden = any(part.startswith(".") for part in PurePosixPath(below).parts)
+        if info.get("type") != "directory" and not hidden:
+            files[below] = RemoteFile(system.unstrip_protocol(name), *_signature(info))
+    return dict(sorted(files.items()))
+
+
+def _file_system(url: str) -> tuple[Any, str]:
+    """What reads a URL, and the path that it knows; fsspec makes each one once."""
+    if importlib.util.find_spec("fsspec") is None:
+        raise MissingDependencyError(
+            f"{url} needs the package fsspec; run `pip install deepfishing[remote]`"
+        )
+    from fsspec.core import url_to_fs
+
+    if "::" in url:
+        raise DatasetError(f"a URL must have one protocol, got {url}; unpack the archive first")
+    try:
+        system, path = url_to_fs(url)
+    except ImportError as error:
+        needed = _one_line(error)
+        raise MissingDependencyError(
+            f"{url} needs another package ({needed}); install it"
+        ) from None
+    except (ValueError, TypeError, OSError) as error:  # unknown, or it lacks settings
+        raise DatasetError(f"URL cannot be used: {url} ({_one_line(error)})") from None
+    return system, str(path)
+
+
+@contextmanager
+def _os_errors() -> Iterator[None]:
+    """Errors of client libraries as OSError, which every reader of images expects."""
+    known = [
+        getattr(sys.modules[module], name, OSError)
+        for module, names in _CLIENT_ERRORS.items()
+        for name in names
+        if module in sys.modules
+    ]
+    try:
+        yield
+    except tuple(known) as error:
+        if isinstance(error, OSError):
+            raise
+        raise OSError(_one_line(error)) from None
+
+
+def _signature(info: Mapping[str, Any]) -> tuple[int, int]:
+    """Size and version; a file that tells neither is taken not to change."""
+    told = next((str(info[key]) for key in (*_VERSION, *_TIME) if info.get(key) is not None), "")
+    version = int(hashlib.sha256(told.encode()).hexdigest()[:15], 16)  # fits into 63 bits
+    return int(info.get("size") or 0), version
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
