@@ -68,7 +68,7 @@ def test_low_is_the_output_below_the_lowest_layer(arrays):
 
 def test_best_takes_what_layers_there_are():
     best = {k: parse_recipe("best", layers) for k, layers in ((6, LAYERS), (8, {8: "fc"}))}
-    assert best[6].name == "(2*x5+1)*(whiten(dW7,0.5)+whiten(dW8,0.5)+pow(dW8,0.5)+x7)"
+    assert best[6].name == "x5*(whiten(dW7,0.5)+whiten(dW8,0.5)+pow(dW8,0.5)+x6+x7)"
     assert best[6].factors == ("x5", "x6", "delta7", "x7", "delta8")
     assert best[8].name == "(2*x7+1)*(whiten(dW8,0.5)+pow(dW8,0.5)+x7)"
     with pytest.raises(FeatureError, match="classifier"):

@@ -29,7 +29,6 @@ import numpy as np
 
 from deepfishing.errors import FeatureError
 from deepfishing.features import (
-    LOWEST,
     TOP,
     Feature,
     assemble,
@@ -60,6 +59,7 @@ BEYOND = (
     *("dW7+x7", "dW8+x7", "dW6+dW7+x5", "pow(dW8,0.5)+pow(x7,0.5)", "whiten(dW8,0.5)+x7"),
     *("whiten(dW7,0.5)+low+x7", "whiten(dW7,0.5)+whiten(dW8,0.5)+x7", "low*dW8"),
     "low*(whiten(dW7,0.5)+whiten(dW8,0.5)+pow(dW8,0.5)+x7)",
+    "(2*low+1)*(whiten(dW7,0.5)+whiten(dW8,0.5)+pow(dW8,0.5)+x7)",
     BEST,
 )
 
@@ -169,16 +169,23 @@ def parse_recipe(text: str, layers: Mapping[int, str]) -> Recipe:
 def best_recipe(layers: Mapping[int, str]) -> str:
     """What `best` stands for: "looks alike" below the layers, times "means alike" in them.
 
+    What is below fully connected layers is a map, which says where things are. Below other
+    layers it is averaged over positions, and then it counts for two thirds.
+
     Examples
     --------
     >>> best_recipe({6: "fc6", 7: "fc7", 8: "fc8"})
-    '(2*x5+1)*(whiten(dW7,0.5)+whiten(dW8,0.5)+pow(dW8,0.5)+x7)'
+    'x5*(whiten(dW7,0.5)+whiten(dW8,0.5)+pow(dW8,0.5)+x6+x7)'
+    >>> best_recipe({7: "_conv_head", 8: "_fc"})
+    '(2*x6+1)*(whiten(dW7,0.5)+whiten(dW8,0.5)+pow(dW8,0.5)+x7)'
     """
     if TOP not in layers:
         raise FeatureError(f"recipe {BEST!r} needs a network with a classifier; name the features")
-    low = parse_feature(LOWEST, layers).name
-    whitened = "".join(f"whiten(dW{k},0.5)+" for k in (TOP - 1, TOP) if k in layers)
-    return f"(2*{low}+1)*({whitened}pow(dW{TOP},0.5)+x{TOP - 1})"
+    lowest = min(layers)
+    low = f"x{lowest - 1}" if lowest <= TOP - 2 else f"(2*x{lowest - 1}+1)"
+    whitened = [f"whiten(dW{k},0.5)" for k in (TOP - 1, TOP) if k in layers]
+    forward = [f"x{k}" for k in range(min(lowest, TOP - 1), TOP)]
+    return f"{low}*({'+'.join([*whitened, f'pow(dW{TOP},0.5)', *forward])})"
 
 
 class _Parser:
