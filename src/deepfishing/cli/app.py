@@ -19,6 +19,8 @@ from deepfishing.cli.models import models
 from deepfishing.cli.predict import predict
 from deepfishing.cli.report import report
 from deepfishing.cli.reproduce import reproduce
+from deepfishing.cli.search import search
+from deepfishing.cli.serve import serve
 from deepfishing.cli.store import store_app
 from deepfishing.cli.train import train
 from deepfishing.errors import DeepFishingError
@@ -36,6 +38,8 @@ app.command()(reproduce)
 app.command()(extract)
 app.command()(train)
 app.command()(predict)
+app.command()(search)
+app.command()(serve)
 app.command()(models)
 app.command()(fetch)
 app.command()(report)

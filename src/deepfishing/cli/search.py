@@ -1,0 +1,172 @@
+"""`deepfish search`: the images of a store that are like others, and why."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from deepfishing.cli.network import Device
+from deepfishing.errors import OptionError
+
+if TYPE_CHECKING:
+    from deepfishing.images.preprocess import ImageLike
+    from deepfishing.search import Hit, Searcher
+    from deepfishing.search.searcher import Example
+
+
+def search(
+    store: Annotated[Path, typer.Argument(help="Folder that `deepfish extract` made.")],
+    query: Annotated[
+        str | None,
+        typer.Argument(
+            help="An id of the store, an image file, or - for the bytes of one on standard input."
+        ),
+    ] = None,
+    k: Annotated[int, typer.Option("-k", help="How many images to find.")] = 10,
+    by: Annotated[
+        str | None,
+        typer.Option(help="A recipe, such as x7, dW8 or pow(dW8,0.5)+x7. [default: by the store]"),
+    ] = None,
+    like: Annotated[
+        list[str] | None, typer.Option(help="One more example, an id or a file; may be repeated.")
+    ] = None,
+    unlike: Annotated[list[str] | None, typer.Option(help="A negative example, likewise.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(help="Only images with this label; may be repeated.")
+    ] = None,
+    path: Annotated[
+        str | None, typer.Option(help="Only images whose path or id is like '*/dogs/*'.")
+    ] = None,
+    exact: Annotated[
+        bool | None,
+        typer.Option(
+            "--exact/--index",
+            help="Compare all images, or the candidates of an index kept beside the store. "
+            "[default: exact up to 100,000 images]",
+            show_default=False,
+        ),
+    ] = None,
+    sheet: Annotated[
+        Path | None, typer.Option(help="Also draw query and hits into this picture, .png or .jpg.")
+    ] = None,
+    class_names: Annotated[
+        Path | None, typer.Option(help="Names of the network's classes, one a line.")
+    ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="The network's weight file, if it is elsewhere now.")
+    ] = None,
+    device: Device = "cpu",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document, nothing else.")
+    ] = False,
+) -> None:
+    """Find the images of a store that are like others, and say why.
+
+    Example: deepfish search store holiday.jpg -k 5 --by dW8
+
+    The score is the similarity by the recipe; forward is how much two images look alike, backward
+    how much they mean alike: the score of a gradient is their product. Classes are those that most
+    of the backward similarity comes from. With --unlike, a machine is trained on the examples.
+    """
+    named = [*([query] if query is not None else []), *(like or [])]
+    if not named:
+        raise OptionError("a search needs a QUERY or --like, got neither; name an id or a file")
+
+    from deepfishing.cli.progress import progress_bar
+    from deepfishing.search import Searcher
+
+    method = {None: "auto", True: "exact", False: "index"}[exact]
+    examples: list[Example] = [_standard_input() if name == "-" else name for name in named]
+    negative = list(unlike or [])
+    with progress_bar(quiet=as_json) as bar:
+        searcher = Searcher(
+            store,
+            by,
+            method,
+            weights,
+            device,
+            class_names,
+            bar,
+            lambda line: typer.echo(line, err=True),
+        )
+    hits = searcher.search(examples, k, negative, label or (), path)
+    if sheet is not None:
+        from deepfishing.search.sheet import save_sheet
+
+        save_sheet(sheet, [_picture(searcher, example) for example in examples], hits)
+    if as_json:
+        typer.echo(json.dumps(_document(searcher, named, negative, hits), indent=1))
+    else:
+        _show(searcher, hits)
+
+
+def _standard_input() -> bytes:
+    content = sys.stdin.buffer.read()
+    if not content:
+        raise OptionError("- must have the bytes of an image on standard input, got none")
+    return content
+
+
+def _picture(searcher: Searcher, example: Example) -> ImageLike:
+    """What to draw for an example."""
+    from deepfishing.search.encoder import Upload
+
+    if isinstance(example, bytes):
+        return Upload("standard input", example)
+    row = searcher.collection.row_of(str(example))
+    return Path(str(example)) if row is None else Path(searcher.collection[row].path)
+
+
+def _document(
+    searcher: Searcher, like: list[str], unlike: list[str], hits: list[Hit]
+) -> dict[str, Any]:
+    return {
+        "store": str(searcher.store.folder),
+        "by": searcher.recipe.name,
+        "method": "exact" if searcher.index is None else "index",
+        "images": len(searcher.collection),
+        "like": like,
+        "unlike": unlike,
+        "hits": [asdict(hit) for hit in hits],
+    }
+
+
+def _show(searcher: Searcher, hits: list[Hit]) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 80)
+    how = "exactly" if searcher.index is None else "by index"
+    typer.echo(f"{len(hits)} of {len(searcher.collection)} images by {searcher.recipe.name}, {how}")
+    labelled = any(hit.labels for hit in hits)
+    table = Table(box=None, pad_edge=False)
+    widths = {"score": 5, "forward": 7, "backward": 8, "image": 22, "labels": 12}
+    widths = {name: width for name, width in widths.items() if name != "labels" or labelled}
+    rest = console.width - sum(widths.values()) - 2 * len(widths)  # two blanks between columns
+    for name, width in {**widths, "classes": max(rest, 12)}.items():
+        right = name in ("score", "forward", "backward")
+        table.add_column(
+            name,
+            justify="right" if right else "left",
+            width=width,
+            no_wrap=True,
+            overflow="ellipsis",
+        )
+    for hit in hits:
+        numbers = (hit.score, hit.forward, hit.backward)
+        cells = ["" if number is None else f"{number:.3f}" for number in numbers]
+        cells.append(escape(_end(hit.id)))
+        cells += [escape(", ".join(hit.labels or ()))] * labelled
+        classes = ", ".join(f"{one.name} {one.term:.2f}" for one in hit.classes[:2])
+        table.add_row(*cells, escape(classes))
+    console.print(table, highlight=False)
+
+
+def _end(text: str, width: int = 22) -> str:
+    """The end of an id, which tells more than its beginning."""
+    return text if len(text) <= width else f"…{text[1 - width :]}"

@@ -1,0 +1,62 @@
+"""`deepfish serve`: a store as a page in the browser."""
+
+from __future__ import annotations
+
+import importlib.util
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deepfishing.errors import MissingDependencyError
+
+
+def serve(
+    store: Annotated[Path, typer.Argument(help="Folder that `deepfish extract` made.")],
+    port: Annotated[
+        int | None, typer.Option(help="Port. [default: 8765, or a free one]", show_default=False)
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address; others than this machine's own need the printed token.")
+    ] = "127.0.0.1",
+    model: Annotated[
+        Path | None, typer.Option(help="Folder that `deepfish train` made; shows its predictions.")
+    ] = None,
+    forward: Annotated[
+        str | None, typer.Option(help="Forward recipe to start with. [default: x7]")
+    ] = None,
+    gradient: Annotated[
+        str | None, typer.Option(help="Gradient recipe to start with. [default: dW8]")
+    ] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+) -> None:
+    """Look at a store in the browser: search it by a click or by a photo, and see why.
+
+    Example: deepfish serve store --open
+
+    The page compares a forward and a gradient kernel side by side. It needs no network, and only
+    this machine can open it. Ctrl-C ends it.
+    """
+    absent = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
+    if absent:
+        raise MissingDependencyError(
+            f"the page needs {' and '.join(absent)}; pip install deepfishing[web]"
+        )
+
+    from deepfishing.cli.progress import progress_bar
+    from deepfishing.web.gallery import Gallery
+    from deepfishing.web.server import bind
+    from deepfishing.web.server import serve as run
+
+    with progress_bar() as bar:
+        gallery = Gallery(store, forward, gradient, model, bar)
+    address = bind(host, port)
+
+    def ready() -> None:
+        typer.echo(f"{len(gallery.collection)} images of {store}; Ctrl-C ends")
+        typer.echo(address.url)
+        if open_:
+            webbrowser.open(address.url)
+
+    run(gallery, address, ready)

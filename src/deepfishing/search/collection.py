@@ -1,0 +1,152 @@
+"""Stage 7, search: the images of a store as columns, so that a million of them stay small.
+
+Comes in: a store and its contents. Goes out: ids, paths and labels by the number of a row, the rows
+of a content, and which rows pass a filter. Two rows may have one content.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from deepfishing.errors import OptionError, StoreError, did_you_mean
+from deepfishing.rank_one import Array
+from deepfishing.search.contents import Contents
+from deepfishing.store import Store
+from deepfishing.store.index import INDEX
+
+COLUMNS = ["id", "path", "sha256", "labels"]
+SUGGEST = 20_000  # ids beyond which a mistyped one is not looked for
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One image of a collection: id, path where it was seen last, labels (None: not known)."""
+
+    id: str
+    path: str
+    labels: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Collection:
+    """The images that can be searched.
+
+    Parameters
+    ----------
+    folder : str
+        Of the store, for messages.
+    table : pyarrow table
+        Columns id, path, labels.
+    content : int32 array
+        The number of each row's content.
+    order, starts : int32 arrays
+        The rows sorted by content, and where those of each content start.
+    is_whole : bool
+        Whether every content has a row.
+    """
+
+    folder: str
+    table: pa.Table
+    content: Array
+    order: Array
+    starts: Array
+    is_whole: bool
+
+    @classmethod
+    def of(cls, store: Store, contents: Contents) -> Collection:
+        """The rows of the store's index whose content is there."""
+        path = store.folder / INDEX
+        try:
+            with pq.ParquetFile(path, page_checksum_verification=True) as file:
+                table = file.read(columns=COLUMNS)
+        except (OSError, pa.ArrowException):
+            store.rows()  # which says what is wrong and what to do
+            table = pa.table({name: pa.array([], pa.string()) for name in COLUMNS})
+        table = table.combine_chunks()
+        sha256 = table.column("sha256").combine_chunks()
+        place = pc.index_in(sha256, value_set=contents.keys)
+        # index_in finds null in a set without null nowhere, so rows without content drop out here
+        table = table.drop_columns(["sha256"]).filter(place.is_valid()).combine_chunks()
+        numbers = place.drop_null().to_numpy(zero_copy_only=False).astype(np.int32)
+        if not len(table):
+            raise StoreError(
+                f"a store must have images to search in, got none with these features in "
+                f"{store.folder}; add some with `deepfish extract`"
+            )
+        order = np.argsort(numbers, kind="stable").astype(np.int32)
+        counts = np.bincount(numbers, minlength=len(contents))
+        starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        return cls(str(store.folder), table, numbers, order, starts, bool(counts.all()))
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, row: int) -> Picture:
+        id_, path, labels = (self.table.column(n)[row].as_py() for n in ("id", "path", "labels"))
+        return Picture(id_, path, None if labels is None else tuple(labels))
+
+    def rows_of(self, content: int) -> Array:
+        """The rows that have a content."""
+        rows: Array = self.order[self.starts[content] : self.starts[content + 1]]
+        return rows
+
+    def contents_of(self, passed: Array | None) -> Array | None:
+        """Which contents have a row that passed a filter; None if all have."""
+        if passed is None and self.is_whole:
+            return None
+        allowed = np.zeros(len(self.starts) - 1, dtype=bool)
+        allowed[self.content if passed is None else self.content[passed]] = True
+        return allowed
+
+    def row_of(self, id_: str) -> int | None:
+        """The row of an id, or None."""
+        row = pc.index(self.table.column("id"), id_).as_py()
+        return None if row < 0 else int(row)
+
+    def suggestion(self, id_: str) -> str:
+        """`; did you mean ...?` for an id that is not there, or nothing."""
+        few = len(self) <= SUGGEST
+        return did_you_mean(id_, self.table.column("id").to_pylist()) if few else ""
+
+    def labels(self) -> list[str]:
+        """All labels that occur, sorted."""
+        flat = pc.list_flatten(self.table.column("labels").combine_chunks())
+        return sorted(label for label in flat.unique().to_pylist() if label is not None)
+
+    def passing(self, labels: Sequence[str] = (), path: str | None = None) -> Array | None:
+        """Which rows have all of the labels and a path or id like the pattern; None if all do."""
+        if not labels and path is None:
+            return None
+        passed = np.ones(len(self), dtype=bool)
+        column = self.table.column("labels").combine_chunks()
+        flat, parents = pc.list_flatten(column), pc.list_parent_indices(column).to_numpy()
+        for label in labels:
+            has = parents[pc.equal(flat, label).to_numpy(zero_copy_only=False).astype(bool)]
+            if not len(has):
+                known = self.labels()
+                some = ", ".join(known[:20]) + (" ..." if len(known) > 20 else "")
+                raise OptionError(
+                    f"label must be one that {self.folder} has ({some or 'it has none'}), "
+                    f"got {label!r}{did_you_mean(label, known)}"
+                )
+            passed &= np.bincount(has, minlength=len(self)).astype(bool)
+        if path is not None:
+            like = re.compile(fnmatch.translate(path)).match
+            for number in np.flatnonzero(passed):
+                texts = (self.table.column(name)[number].as_py() for name in ("path", "id"))
+                passed[number] = any(like(text) for text in texts)
+        if not passed.any():
+            asked = [f"label {label}" for label in labels] + ([f"path {path}"] if path else [])
+            raise OptionError(
+                f"a filter must leave images to search in, got none of {len(self)} in "
+                f"{self.folder} for {' and '.join(asked)}; widen it"
+            )
+        return passed

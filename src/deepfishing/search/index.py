@@ -1,0 +1,121 @@
+"""Stage 7, search: an index over many images, for candidates that are then compared exactly.
+
+Comes in: features of all images of a store. Goes out: for a query, the numbers of the images that
+may be nearest. Images are vectors of `embedding`, in one byte a number, in lists around centres
+(FAISS, IVF with a scalar quantiser); a query looks into the lists next to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from deepfishing.errors import MissingDependencyError
+from deepfishing.kernels import Comparable
+from deepfishing.rank_one import Array
+from deepfishing.search.embedding import Embedding
+from deepfishing.search.features import SEED, Features, sample
+from deepfishing.search.query import Query
+
+LANDMARKS, DIMENSIONS = 2048, 768  # of the embedding
+LIST_IMAGES = 512  # on average
+MAX_LISTS = 2048
+TRAIN_PER_LIST = 40  # fewer, and FAISS complains
+ROUNDS = 8  # of k-means
+BLOCK_IMAGES = 4096
+PROBES = 32  # lists that a query looks into
+CANDIDATES = 750  # compared exactly
+GROWTH = 4  # times what it was made for, and an index is made again
+
+Progress = Callable[[str, int, int], None]  # stage, done, to do
+
+
+def load_faiss() -> Any:
+    """FAISS, or the error that says how to get it."""
+    try:
+        import faiss
+    except ImportError:
+        raise MissingDependencyError(
+            "an index needs FAISS, which is not installed; run `pip install deepfishing[search]`, "
+            "or search without an index with --exact"
+        ) from None
+    return faiss
+
+
+@dataclass(frozen=True, eq=False)
+class Index:
+    """Vectors of the first n contents, and the map that made them.
+
+    Parameters
+    ----------
+    embedding : Embedding
+    vectors : faiss.IndexIVF
+        Its ids are the contents' numbers.
+    made_for : int
+        How many contents there were when centres and landmarks were chosen.
+    """
+
+    embedding: Embedding
+    vectors: Any
+    made_for: int
+
+    def __len__(self) -> int:
+        return int(self.vectors.ntotal)
+
+    @classmethod
+    def build(cls, features: Features, progress: Progress) -> Index:
+        """Choose landmarks and centres among all contents, and add all of them."""
+        faiss = load_faiss()
+        n = len(features)
+        embedding = Embedding.fit(features.of(sample(n, LANDMARKS)), DIMENSIONS)
+        m = embedding.root.shape[1]
+        lists = max(1, min(MAX_LISTS, n // LIST_IMAGES))
+        vectors = faiss.index_factory(m, f"IVF{lists},SQ8", faiss.METRIC_INNER_PRODUCT)
+        vectors.cp.niter, vectors.cp.seed = ROUNDS, SEED + 1
+        chosen = sample(n, max(TRAIN_PER_LIST * lists, LANDMARKS))
+        blocks = np.array_split(chosen, max(1, len(chosen) // BLOCK_IMAGES))
+        progress("training", 0, 1)
+        vectors.train(np.concatenate([embedding(features.of(block)) for block in blocks]))
+        progress("training", 1, 1)
+        index = cls(embedding, vectors, n)
+        index.extend(features, progress)
+        return index
+
+    def extend(self, features: Features, progress: Progress) -> None:
+        """Add the contents that are not in it yet: those with the highest numbers."""
+        begin, n = len(self), len(features)
+        for start in range(begin, n, BLOCK_IMAGES):
+            numbers = np.arange(start, min(start + BLOCK_IMAGES, n))
+            self.vectors.add(self.embedding(features.of(numbers)))
+            progress("indexing", int(numbers[-1]) + 1 - begin, n - begin)
+
+    def candidates(
+        self,
+        query: Query,
+        n: int = CANDIDATES,
+        allowed: Array | None = None,
+        probes: int = PROBES,
+    ) -> Array:
+        """At most n numbers of contents that may be nearest, among the allowed ones (a mask)."""
+        faiss = load_faiss()
+        options: dict[str, Any] = {"nprobe": min(probes, self.vectors.nlist)}
+        if allowed is not None:
+            # the rarer they are, the more lists it takes to find enough of them
+            wider = probes * len(allowed) // max(int(allowed.sum()), 1)
+            bits = np.packbits(allowed, bitorder="little")
+            options = {
+                "nprobe": min(wider, self.vectors.nlist),
+                "sel": faiss.IDSelectorBitmap(bits),
+            }
+        vector = self.vector(query.examples, query.weights)
+        _, found = self.vectors.search(vector, n, params=faiss.SearchParametersIVF(**options))
+        numbers: Array = found[0]
+        return np.sort(numbers[numbers >= 0])
+
+    def vector(self, examples: Comparable, weights: Array) -> Array:
+        """What the vectors are compared with, (1, m): a sum of examples is linear too."""
+        total: Array = weights.astype(np.float32)[None] @ self.embedding.linear(examples)
+        return total

@@ -1,0 +1,203 @@
+"""Stage 7, search: an index on disk, beside the store that it is of.
+
+`.index/<recipe>/index.json`          what it is of: recipe, settings, shards; hashes of the others
+`.index/<recipe>/vectors-*.faiss`     the vectors
+`.index/<recipe>/arrays-*.safetensors` keys and places of the contents, landmarks, whitening
+
+Comes in: a store and a recipe. Goes out: `Opened`, an index that covers the store as it is now:
+read if it is there, extended if the store has grown, made if there is none or it does not fit. A
+name carries a hash of the file, and `index.json` is replaced last, so that a reader never sees half
+of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as read_tensors
+from safetensors.numpy import save as tensor_bytes
+
+from deepfishing import __version__
+from deepfishing.files import replacing
+from deepfishing.rank_one import Array
+from deepfishing.recipes import Recipe
+from deepfishing.search.contents import Contents, shard_files
+from deepfishing.search.embedding import Embedding
+from deepfishing.search.features import Features, fit, sample
+from deepfishing.search.index import GROWTH, Index, Progress, load_faiss
+from deepfishing.store import Store
+
+FORMAT = "deepfishing-index-1"
+FOLDER = ".index"  # hidden, so that the store does not take it for a factor
+FACTS = "index.json"
+DIGITS = 16
+
+Notice = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """An index, and the features that it covers."""
+
+    index: Index
+    features: Features
+
+
+class _Unfit(Exception):  # noqa: N818 - never leaves this file
+    """Why what is on disk cannot be used."""
+
+
+def index_folder(store: Store, recipe: Recipe) -> Path:
+    """Where the index of a recipe is; a recipe may hold anything, so its hash is the name."""
+    return store.folder / FOLDER / hashlib.sha256(recipe.name.encode()).hexdigest()[:DIGITS]
+
+
+def open_index(
+    store: Store,
+    recipe: Recipe,
+    optional: Sequence[str],
+    progress: Progress,
+    notice: Notice,
+) -> Opened:
+    """An index that covers all of the store, and is on disk if the store can be written.
+
+    Parameters
+    ----------
+    store : Store
+    recipe : Recipe
+    optional : sequence of str
+        Factors whose places are kept too, where there are any.
+    progress : callable
+        Called with a stage, how much of it is done and how much there is.
+    notice : callable
+        Called with a line that says why an index is made again.
+    """
+    load_faiss()
+    folder = index_folder(store, recipe)
+    facts = _wanted(store, recipe, optional)
+    try:
+        loaded = _load(folder, store, recipe, optional, facts)
+        opened = loaded.opened
+        if not loaded.stale:
+            return opened
+        opened.index.extend(opened.features, progress)
+    except _Unfit as reason:
+        if (folder / FACTS).exists():
+            notice(f"index is made again: {folder} ({reason})")
+        contents = Contents.of(store, recipe.factors, optional)
+        features = Features(contents, recipe.factors, fit(recipe, contents))
+        opened = Opened(Index.build(features, progress), features)
+    try:
+        _save(folder, opened, facts)
+    except OSError as error:
+        notice(f"index cannot be kept: {folder} ({error.strerror}); it is made anew next time")
+    return opened
+
+
+@dataclass(frozen=True, eq=False)
+class _Loaded:
+    opened: Opened
+    stale: bool  # the store has more, or the same in other files
+
+
+def _wanted(store: Store, recipe: Recipe, optional: Sequence[str]) -> dict[str, Any]:
+    factors = (*recipe.factors, *optional)
+    return {
+        "format": FORMAT,
+        "recipe": recipe.name,
+        "settings": json.loads(json.dumps(store.settings)),
+        "shards": {name: [p.name for p in shard_files(store, name)] for name in factors},
+    }
+
+
+def _load(
+    folder: Path, store: Store, recipe: Recipe, optional: Sequence[str], wanted: dict[str, Any]
+) -> _Loaded:
+    try:
+        facts = json.loads((folder / FACTS).read_bytes())
+        for name in ("format", "recipe", "settings"):
+            if facts[name] != wanted[name]:
+                raise _Unfit(f"its {name} is another one")
+        vectors = _checked(folder, facts["files"]["vectors"])
+        arrays = dict(read_tensors(_checked(folder, facts["files"]["arrays"]).read_bytes()))
+        made_for = int(facts["made_for"])
+    except FileNotFoundError as error:
+        raise _Unfit(f"{Path(error.filename).name} is not there") from None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, SafetensorError) as error:
+        raise _Unfit(f"{FACTS} is damaged: {error}") from None
+    factors = (*recipe.factors, *optional)
+    stale = facts["shards"] != wanted["shards"]
+    if stale:
+        keys = Contents.keys_of(arrays)
+        contents = Contents.of(store, recipe.factors, optional, first=keys)
+        if not contents.keys[: len(keys)].equals(keys):
+            raise _Unfit("images of it are no longer in the store")
+        if len(contents) > GROWTH * made_for:
+            raise _Unfit(f"the store has grown from {made_for} to {len(contents)} images")
+    else:
+        contents = Contents.restored(store, factors, arrays)
+    fitted = recipe.load(_part("state/", arrays))
+    landmarks = {n: v.astype(np.float32) for n, v in _part("landmark/", arrays).items()}
+    embedding = Embedding(fitted(landmarks), arrays["root"])
+    index = Index(embedding, load_faiss().read_index(str(vectors)), made_for)
+    return _Loaded(Opened(index, Features(contents, recipe.factors, fitted)), stale)
+
+
+def _save(folder: Path, opened: Opened, facts: dict[str, Any]) -> None:
+    index, features = opened.index, opened.features
+    contents, fitted = features.contents, features.fitted
+    chosen = sample(index.made_for, len(index.embedding.landmarks))
+    landmarks = contents.read(chosen, features.factors)
+    half = {name: values.astype(contents.columns[name].dtype) for name, values in landmarks.items()}
+    arrays = contents.state()
+    arrays |= {f"landmark/{name}": values for name, values in half.items()}
+    arrays |= {f"state/{name}": values for name, values in fitted.state.items()}
+    arrays["root"] = index.embedding.root
+    folder.mkdir(parents=True, exist_ok=True)
+    before = set(folder.glob("*-*.*"))
+    partial = folder / f".vectors.{os.getpid()}"  # the name comes from the content
+    load_faiss().write_index(index.vectors, str(partial))
+    vectors = folder / f"vectors-{_hash(partial)[:DIGITS]}.faiss"
+    partial.replace(vectors)
+    # safetensors writes the bytes as they lie in memory
+    content = tensor_bytes({name: np.ascontiguousarray(a) for name, a in arrays.items()})
+    places = folder / f"arrays-{hashlib.sha256(content).hexdigest()[:DIGITS]}.safetensors"
+    with replacing(places) as partial:
+        partial.write_bytes(content)
+    facts = {
+        **facts,
+        "version": __version__,
+        "images": len(index),
+        "made_for": index.made_for,
+        "files": {"vectors": vectors.name, "arrays": places.name},
+    }
+    with replacing(folder / FACTS) as partial:
+        partial.write_text(json.dumps(facts, indent=1) + "\n")
+    for old in before - {vectors, places}:
+        old.unlink(missing_ok=True)
+
+
+def _checked(folder: Path, name: str) -> Path:
+    """A file whose content is the one that its name says."""
+    path = folder / Path(name).name
+    if path.stem.rpartition("-")[2] != _hash(path)[:DIGITS]:
+        raise _Unfit(f"{path.name} is damaged")
+    return path
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _part(prefix: str, arrays: dict[str, Array]) -> dict[str, Array]:
+    found = ((name, values) for name, values in arrays.items() if name.startswith(prefix))
+    return {name.removeprefix(prefix): values for name, values in found}

@@ -1,0 +1,348 @@
+"""Stage 7, search: the images of a store that are nearest to some others, and why.
+
+Comes in: a store, a recipe, and examples: ids of the store, files, or bytes. Goes out: hits with
+their score, its forward and backward half, and the classes behind it. Up to `EXACT_IMAGES` all
+images are compared; beyond that an index proposes candidates, which are compared exactly.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from deepfishing.errors import ImageError, OptionError
+from deepfishing.rank_one import Array
+from deepfishing.search.choice import choose_recipe
+from deepfishing.search.collection import Collection
+from deepfishing.search.contents import Contents
+from deepfishing.search.encoder import Encoder, Upload
+from deepfishing.search.features import Features, fit
+from deepfishing.search.index import CANDIDATES, PROBES, Index, Progress
+from deepfishing.search.index_files import Notice, open_index
+from deepfishing.search.query import Query
+from deepfishing.search.why import (
+    IMAGENET_CLASSES,
+    ClassTerm,
+    class_terms,
+    imagenet_names,
+    read_class_names,
+)
+from deepfishing.store import Store
+from deepfishing.store.index import INDEX
+
+EXACT_IMAGES = 100_000
+EXACT_FILTERED = 20_000  # that a filter leaves: then comparing all of them is quick and sure
+METHODS = ("auto", "exact", "index")
+BACKWARD = "delta8"  # what the classes are told by
+
+Example = str | Path | bytes
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One image that was found.
+
+    Parameters
+    ----------
+    id, path : str
+        As in the store.
+    labels : tuple of str, or None
+        None where nothing is known.
+    score : float
+        The recipe's kernel, 1 for the same content; for several examples see `Query`.
+    forward, backward : float
+        <x, x'> and <delta, delta'> of the recipe's first gradient; backward is None without one.
+    classes : tuple of ClassTerm
+        Those with the largest part in <delta_8, delta_8'>; empty if the store has no delta8.
+    """
+
+    id: str
+    path: str
+    labels: tuple[str, ...] | None
+    score: float
+    forward: float
+    backward: float | None
+    classes: tuple[ClassTerm, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Given:
+    """Examples as the search needs them."""
+
+    query: Query
+    rows: tuple[int, ...]  # those that were given by id, which are not to be found again
+    delta: Array | None  # delta_8 of the positive ones
+
+
+class Searcher:
+    """Searches one store by one recipe; may be used from several threads.
+
+    Parameters
+    ----------
+    store : Store or path
+    by : str, optional
+        A recipe, such as `x7`, `dW8` or `pow(dW8,0.5)+x7`; by default the first of
+        `choice.DEFAULTS` that the store has. Whitening is fitted on the store's own images.
+    method : "auto", "exact" or "index"
+        Compare all images, or only candidates of an index; auto is exact up to `EXACT_IMAGES`.
+    weights, device
+        Of the network, which is only loaded for an image that is not in the store: see `Encoder`.
+    class_names : path, optional
+        Names of the classes, one a line; by default ImageNet's where they are at hand.
+    progress : callable, optional
+        Called with a stage, how much of it is done and how much there is, while an index is made.
+    notice : callable, optional
+        Called with a line when an index is made again; by default a warning.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from deepfishing.store import Row
+    >>> keys = [f"{n:064x}" for n in range(3)]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     store = Store(folder, {"network": "toy", "layers": {"8": "fc"}})
+    ...     store.append(keys, {"x7": np.array([[1.0, 0], [0.8, 0.6], [0, 1]])})
+    ...     store.write_rows(Row(n, f"{n}.jpg", k) for n, k in zip("abc", keys, strict=True))
+    ...     [(hit.id, round(hit.score, 2)) for hit in Searcher(store, by="x7").search("a", k=2)]
+    [('b', 0.8), ('c', 0.0)]
+    """
+
+    def __init__(
+        self,
+        store: Store | str | Path,
+        by: str | None = None,
+        method: str = "auto",
+        weights: str | Path | None = None,
+        device: str = "cpu",
+        class_names: Path | None = None,
+        progress: Progress | None = None,
+        notice: Notice | None = None,
+    ) -> None:
+        if method not in METHODS:
+            raise OptionError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+        self.store = store if isinstance(store, Store) else Store.open(store)
+        self.recipe = choose_recipe(self.store, by)
+        self._names = None if class_names is None else read_class_names(class_names)
+        there = set(self.store.factors())
+        optional = tuple({BACKWARD} & there - set(self.recipe.factors))
+        self.index: Index | None = None
+        if method == "index" or (method == "auto" and _size(self.store) > EXACT_IMAGES):
+            opened = open_index(
+                self.store, self.recipe, optional, progress or _silent, notice or _warn
+            )
+            self.index, self.features = opened.index, opened.features
+        else:
+            contents = Contents.of(self.store, self.recipe.factors, optional)
+            fitted = fit(self.recipe, contents)
+            self.features = Features(contents, self.recipe.factors, fitted)
+        self.contents = self.features.contents
+        self.collection = Collection.of(self.store, self.contents)
+        self.encoder = Encoder(self.store.settings, weights, device)
+
+    def search(
+        self,
+        like: Example | Sequence[Example],
+        k: int = 10,
+        unlike: Sequence[Example] = (),
+        labels: Sequence[str] = (),
+        path: str | None = None,
+        candidates: int = CANDIDATES,
+        probes: int = PROBES,
+    ) -> list[Hit]:
+        """The k nearest images, the nearest first.
+
+        Parameters
+        ----------
+        like : example, or several
+            A str is an id of the store, or else the path of a file; a Path is a file; bytes are
+            the content of one. An image given by id is not found again; a file whose content is in
+            the store is, with score 1.
+        k : int
+            How many.
+        unlike : sequence of examples
+            Negative ones: then a support vector machine is trained on all of them.
+        labels : sequence of str
+            Only images that have all of them.
+        path : str
+            Only images whose path or id is like this pattern, `*/dogs/*`.
+        candidates, probes : int
+            How many images an index proposes, and how many of its lists it looks into.
+        """
+        if k < 1:
+            raise OptionError(f"k must be at least 1, got {k}")
+        passed = self.collection.passing(labels, path)
+        given = self._given(like, unlike)
+        rows, scores = self._nearest(given, k, passed, max(candidates, 4 * k), probes)
+        return self._hits(given, rows, scores)
+
+    def similarities(
+        self, like: Example | Sequence[Example], unlike: Sequence[Example] = ()
+    ) -> tuple[Array, Array | None, Array]:
+        """Forward, backward and score of every image of the collection, in its order.
+
+        `self.collection[i]` is the image of entry i. Backward is None for a recipe without a
+        gradient. All images are read, index or not.
+        """
+        query = self._given(like, unlike).query
+        forward, backward, score = [], [], []
+        for block in self.features.blocks():
+            ahead, back = query.similarities(block)
+            forward.append(ahead)
+            score.append(query.scores(block))
+            if back is not None:
+                backward.append(back)
+        content = self.collection.content
+        return (
+            np.concatenate(forward)[content],
+            np.concatenate(backward)[content] if backward else None,
+            np.concatenate(score)[content],
+        )
+
+    def _nearest(
+        self, given: _Given, k: int, passed: Array | None, candidates: int, probes: int
+    ) -> tuple[Array, Array]:
+        """Rows and scores of the k nearest images that passed a filter."""
+        n, allowed = len(self.contents), self.collection.contents_of(passed)
+        left = n if allowed is None else int(allowed.sum())
+        few = passed is not None and left <= EXACT_FILTERED
+        if self.index is not None and not few:
+            numbers = self.index.candidates(given.query, candidates, allowed, probes)
+            scores = given.query.scores(self.features.of(numbers)) if len(numbers) else np.empty(0)
+        else:
+            numbers = np.arange(n) if allowed is None else np.flatnonzero(allowed)
+            everything = left > n // 2  # then reading the rest too is quicker than choosing
+            blocks = self.features.blocks(None if everything else numbers)
+            scores = np.concatenate([given.query.scores(block) for block in blocks])
+            scores = scores[numbers] if left < n and everything else scores
+        rows: list[int] = []
+        row_scores: list[float] = []
+        # one more for each example, whose row is not to be found again
+        for best in _largest(scores, k + len(given.rows)):
+            for row in self.collection.rows_of(int(numbers[best])):
+                if row not in given.rows and (passed is None or passed[row]):
+                    rows.append(int(row))
+                    row_scores.append(float(scores[best]))
+        return np.array(rows[:k], dtype=np.int64), np.array(row_scores[:k])
+
+    def _hits(self, given: _Given, rows: Array, scores: Array) -> list[Hit]:
+        if not len(rows):
+            return []
+        numbers = self.collection.content[rows]
+        forward, backward = given.query.similarities(self.features.of(numbers))
+        classes: list[tuple[ClassTerm, ...]] = [()] * len(rows)
+        if given.delta is not None and self.contents.has(numbers, BACKWARD):
+            delta = self.contents.read(numbers, [BACKWARD])[BACKWARD]
+            if delta.ndim == 2:
+                classes = class_terms(given.delta, delta, self._class_names(delta.shape[1]))
+        hits = []
+        for at, row in enumerate(rows):
+            picture = self.collection[int(row)]
+            hits.append(
+                Hit(
+                    picture.id,
+                    picture.path,
+                    picture.labels,
+                    float(scores[at]),
+                    float(forward[at]),
+                    None if backward is None else float(backward[at]),
+                    classes[at],
+                )
+            )
+        return hits
+
+    def _class_names(self, n: int) -> list[str]:
+        if self._names is None:
+            self._names = imagenet_names() if n == IMAGENET_CLASSES else []
+        elif self._names and len(self._names) != n:
+            raise OptionError(f"class names must be {n}, one a line, got {len(self._names)}")
+        return self._names
+
+    def _given(self, like: Example | Sequence[Example], unlike: Sequence[Example]) -> _Given:
+        likes = [like] if isinstance(like, str | Path | bytes) else list(like)
+        if not likes:
+            raise OptionError("a search needs at least one example to be like, got none")
+        named = [
+            self.collection.row_of(one) if isinstance(one, str) else None
+            for one in (*likes, *unlike)
+        ]
+        found = [
+            self._find(one) if row is None else int(self.collection.content[row])
+            for one, row in zip((*likes, *unlike), named, strict=True)
+        ]
+        new = [one for one in found if isinstance(one, Upload)]
+        numbers = np.array([one for one in found if not isinstance(one, Upload)], dtype=np.int64)
+        explained = BACKWARD in self.contents.columns and self.contents.has(numbers, BACKWARD)
+        factors = tuple(dict.fromkeys((*self.recipe.factors, *((BACKWARD,) * explained))))
+        stored = self.contents.read(numbers, factors) if len(numbers) else {}
+        computed = self.encoder.factors(new, factors) if new else {}
+        # back into the order that they were given in
+        is_new = np.array([isinstance(one, Upload) for one in found])
+        order = np.argsort(np.argsort(is_new, kind="stable"), kind="stable")
+        arrays = {
+            name: np.concatenate([side[name] for side in (stored, computed) if side])[order]
+            for name in factors
+        }
+        examples = self.features.fitted({name: arrays[name] for name in self.recipe.factors})
+        query = Query.of(examples, len(likes))
+        delta = arrays[BACKWARD][: len(likes)] if explained else None
+        if delta is not None and delta.ndim != 2:
+            delta = None
+        return _Given(query, tuple(row for row in named if row is not None), delta)
+
+    def _find(self, example: Example) -> int | Upload:
+        """The number of a file's content, or the image if it is not in the store."""
+        upload = example if isinstance(example, bytes) else None
+        name = "the bytes given" if upload is not None else str(example)
+        if upload is None:
+            try:
+                upload = Path(str(example)).read_bytes()
+            except (OSError, ValueError) as error:
+                reason = getattr(error, "strerror", None) or error
+                raise ImageError(
+                    f"a query must be an id of {self.store.folder} or an image file, got "
+                    f"{name!r} ({reason}){self.collection.suggestion(name)}"
+                ) from None
+        key = hashlib.sha256(upload).hexdigest()
+        number = pc.index(self.contents.keys, key).as_py()
+        return int(number) if number >= 0 else Upload(name, upload)
+
+
+def _largest(scores: Array, k: int) -> Array:
+    """Where the k largest scores are, the largest first, and the first of two that are the same.
+
+    Examples
+    --------
+    >>> _largest(np.array([1.0, 3.0, 2.0, 3.0]), 3)
+    array([1, 3, 2])
+    """
+    if k >= len(scores):
+        chosen: Array = np.argsort(-scores, kind="stable")
+        return chosen
+    # with all that are as large as the last one, so that the first of them can be told
+    least = np.partition(scores, len(scores) - k)[len(scores) - k]
+    chosen = np.flatnonzero(scores >= least)
+    return chosen[np.argsort(-scores[chosen], kind="stable")][:k]
+
+
+def _size(store: Store) -> int:
+    """How many images the index names, without reading them."""
+    try:
+        return int(pq.read_metadata(store.folder / INDEX).num_rows)
+    except (OSError, pa.ArrowException):
+        return 0  # whoever reads it says what is wrong
+
+
+def _silent(stage: str, done: int, total: int) -> None:
+    """Tell nothing."""
+
+
+def _warn(line: str) -> None:
+    warnings.warn(line, stacklevel=3)

@@ -1,0 +1,77 @@
+"""Stage 7, search: hits as one picture, the query first.
+
+Comes in: hits and the query's image. Goes out: a contact sheet. Pillow alone draws it; an image
+that is not there or cannot be read is a grey tile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from PIL import Image, ImageDraw, ImageFont
+
+from deepfishing.errors import ImageError, OptionError
+from deepfishing.images.preprocess import ImageLike, open_image
+from deepfishing.search.searcher import Hit
+
+TILE, GAP, TEXT = 200, 8, 18  # pixels: a picture, between them, a line of a caption
+COLUMNS = 5
+PAPER, INK, GREY = (255, 255, 255), (30, 30, 30), (200, 200, 200)
+
+
+def contact_sheet(queries: Sequence[ImageLike], hits: Sequence[Hit]) -> Image.Image:
+    """The query's images and then the hits, each with its score and its labels or its name.
+
+    Examples
+    --------
+    >>> hit = Hit("a", "gone.jpg", ("dog",), 0.5, 0.7, 0.7, ())
+    >>> contact_sheet([Image.new("RGB", (9, 9))], [hit]).size
+    (424, 260)
+    """
+    tiles: list[tuple[ImageLike, str, str]] = [(image, "query", "") for image in queries]
+    for hit in hits:
+        names = ", ".join(hit.labels) if hit.labels else Path(hit.id).name
+        tiles.append((Path(hit.path), f"{hit.score:.3f}", names))
+    columns = min(COLUMNS, len(tiles))
+    rows = math.ceil(len(tiles) / max(columns, 1))
+    wide, high = TILE + GAP, TILE + 2 * TEXT + 2 * GAP
+    sheet = Image.new("RGB", (columns * wide + GAP, rows * high + GAP), PAPER)
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(13)
+    for number, (image, *lines) in enumerate(tiles):
+        left, top = number % columns * wide + GAP, number // columns * high + GAP
+        tile = _tile(image)
+        at = left + (TILE - tile.width) // 2, top + (TILE - tile.height) // 2
+        sheet.paste(tile, at)
+        for line, text in enumerate(lines):
+            at = left, top + TILE + line * TEXT + 2
+            draw.text(at, _fitting(text, font), INK, font)
+    return sheet
+
+
+def save_sheet(path: Path, queries: Sequence[ImageLike], hits: Sequence[Hit]) -> None:
+    """Write a contact sheet; the name's ending says which kind of file."""
+    try:
+        contact_sheet(queries, hits).save(path)
+    except (OSError, ValueError) as error:
+        raise OptionError(
+            f"a contact sheet must be a file that can be written, such as hits.png, got {path} "
+            f"({error})"
+        ) from None
+
+
+def _tile(image: ImageLike) -> Image.Image:
+    try:
+        picture = open_image(image, draft=TILE)
+    except ImageError:
+        return Image.new("RGB", (TILE, TILE), GREY)
+    picture.thumbnail((TILE, TILE))
+    return picture
+
+
+def _fitting(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
+    """As much of a line as a tile is wide."""
+    while text and font.getlength(text) > TILE:
+        text = text[:-2].rstrip("…") + "…" if len(text) > 2 else ""
+    return text

@@ -1,0 +1,148 @@
+"""Stage 8, the page: the questions that a browser can ask, as addresses.
+
+Comes in: HTTP requests that the guard has let through. Goes out: JSON and JPEG. Every answer that
+is not one is `{"error": "one line"}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Literal, TypeVar
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from deepfishing.web.gallery import Example, Filter, Gallery
+from deepfishing.web.gate import Gate, RefusedError, read_body
+from deepfishing.web.uploads import MAX_BYTES
+
+MAX_JSON = 1 << 18
+MAX_PAGE = 500
+MAX_HITS = 200
+MAX_EXAMPLES = 50
+MAX_TEXT = 4096  # of an id, a label, a text
+
+Text = Annotated[str, Field(max_length=MAX_TEXT)]
+Labels = Annotated[list[Annotated[str, Query(max_length=MAX_TEXT)]], Query(max_length=20)]
+
+
+class One(BaseModel):
+    """An example: an id, or the key of an upload."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    id: Text = ""
+    upload: Text = ""
+
+    def example(self) -> Example:
+        """The same for the gallery."""
+        if bool(self.id) is bool(self.upload):
+            raise RefusedError(400, "an example must have an id or an upload, and not both")
+        return Example(self.id, self.upload)
+
+
+class Asked(BaseModel):
+    """A search."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    by: Text
+    like: Annotated[list[One], Field(min_length=1, max_length=MAX_EXAMPLES)]
+    unlike: Annotated[list[One], Field(max_length=MAX_EXAMPLES)] = []
+    k: Annotated[int, Field(ge=1, le=MAX_HITS)] = 12
+    labels: Annotated[list[Text], Field(max_length=20)] = []
+    text: Text = ""
+
+    def filter(self) -> Filter:
+        """Its filter."""
+        return Filter(tuple(self.labels), self.text)
+
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+async def read_json(request: Request, model: type[Body]) -> Body:
+    """The body as JSON of this shape."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise RefusedError(415, "Content-Type must be application/json")
+    try:
+        return model.model_validate_json(await read_body(request, MAX_JSON))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the body"
+        raise RefusedError(400, f"{where}: {first['msg']}") from None
+
+
+def make_routes(gallery: Gallery) -> APIRouter:
+    """All addresses below /api."""
+    routes = APIRouter(prefix="/api")
+    computing = Gate(running=2, waiting=64)  # searches: numpy has the cores to itself
+    decoding = Gate(running=2, waiting=256)  # thumbnails
+    receiving = Gate(running=2, waiting=6)  # photos, which are in memory meanwhile
+
+    @routes.get("/store")
+    async def store() -> JSONResponse:
+        return JSONResponse(gallery.summary())
+
+    @routes.get("/images")
+    async def images(
+        label: Labels = [],  # noqa: B006
+        text: Annotated[str, Query(max_length=MAX_TEXT)] = "",
+        offset: Annotated[int, Query(ge=0, le=2**40)] = 0,
+        limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
+    ) -> JSONResponse:
+        wanted = Filter(tuple(label), text)
+        return await _json(computing, partial(gallery.images, wanted, offset, limit))
+
+    @routes.get("/image")
+    async def image(id: Annotated[str, Query(max_length=MAX_TEXT)]) -> JSONResponse:
+        return await _json(computing, partial(gallery.image, id))
+
+    @routes.get("/thumbnail")
+    async def thumbnail(
+        request: Request,
+        id: Annotated[str, Query(max_length=MAX_TEXT)],
+        size: Literal["small", "large"] = "small",
+    ) -> Response:
+        path, sha256 = gallery.content(id)
+        headers = {"ETag": f'"{sha256[:32]}-{size}"', "Cache-Control": "private, max-age=3600"}
+        if request.headers.get("if-none-match") == headers["ETag"]:
+            return Response(status_code=304, headers=headers)
+        jpeg = await decoding.run(partial(gallery.thumbnails.jpeg, path, sha256, size))
+        return Response(jpeg, media_type="image/jpeg", headers=headers)
+
+    @routes.post("/uploads")
+    async def upload(request: Request) -> JSONResponse:
+        async with receiving.place():
+            content = await read_body(request, MAX_BYTES)
+            return await _json(computing, lambda: {"upload": gallery.uploads.add(content)})
+
+    @routes.post("/search")
+    async def search(request: Request) -> JSONResponse:
+        asked = await read_json(request, Asked)
+        like, unlike = _examples(asked)
+        find = partial(gallery.search, asked.by, like, unlike, asked.k, asked.filter())
+        return await _json(computing, lambda: {"by": asked.by, "hits": find()})
+
+    @routes.post("/scatter")
+    async def scatter(request: Request) -> JSONResponse:
+        asked = await read_json(request, Asked)
+        like, unlike = _examples(asked)
+        work = partial(gallery.scatter, asked.by, like, unlike, asked.filter())
+        return await _json(computing, work)
+
+    @routes.post("/predict")
+    async def predict(request: Request) -> JSONResponse:
+        example = (await read_json(request, One)).example()
+        return await _json(computing, lambda: {"classes": gallery.predict(example)})
+
+    return routes
+
+
+async def _json(gate: Gate, work: Callable[[], object]) -> JSONResponse:
+    return JSONResponse(await gate.run(work), headers={"Cache-Control": "no-store"})
+
+
+def _examples(asked: Asked) -> tuple[list[Example], list[Example]]:
+    return [one.example() for one in asked.like], [one.example() for one in asked.unlike]

@@ -1,0 +1,114 @@
+"""Stage 8, the page: the application as a whole.
+
+Comes in: a gallery and the address that is bound. Goes out: an ASGI application: the page's own
+files, which are read once and sent by name, the API below /api, and one line for everything that
+goes wrong. What a line must not tell, since it has a path in it, is said in the terminal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import mimetypes
+from pathlib import Path
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
+
+from deepfishing.errors import DeepFishingError, ImageError
+from deepfishing.web.api import make_routes
+from deepfishing.web.gallery import Gallery, UnknownError
+from deepfishing.web.gate import RefusedError
+from deepfishing.web.guard import Guard
+from deepfishing.web.uploads import ForgottenError
+
+STATIC = Path(__file__).parent / "static"
+INDEX = "index.html"
+
+_log = logging.getLogger("deepfishing.web")
+
+
+def make_app(
+    gallery: Gallery, host: str = "127.0.0.1", port: int = 0, token: str | None = None
+) -> ASGIApp:
+    """The application, behind its guard.
+
+    Parameters
+    ----------
+    gallery : Gallery
+    host, port
+        That the server is bound to.
+    token : str, optional
+        See `Guard`.
+    """
+    # no pages of FastAPI's own, which load scripts from elsewhere
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.include_router(make_routes(gallery))
+    files = {path.name: path.read_bytes() for path in STATIC.iterdir() if path.is_file()}
+
+    @app.get("/")
+    async def index(request: Request) -> Response:
+        return _file(request, INDEX, files[INDEX])
+
+    @app.get("/static/{name}")
+    async def static(request: Request, name: str) -> Response:
+        if name not in files:
+            raise HTTPException(404)
+        return _file(request, name, files[name])
+
+    _answer_errors(app)
+    return Guard(app, host, port, token)
+
+
+def _file(request: Request, name: str, content: bytes) -> Response:
+    etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    headers = {"ETag": etag, "Cache-Control": "no-cache"}
+    if request.headers.get("if-none-match") == etag:
+        return Response(status_code=304, headers=headers)
+    kind = "text/javascript" if name.endswith(".js") else mimetypes.guess_type(name)[0]
+    return Response(content, media_type=kind, headers=headers)
+
+
+def _answer_errors(app: FastAPI) -> None:
+    """One line of JSON for each kind of error."""
+
+    @app.exception_handler(RefusedError)
+    async def refused(request: Request, error: RefusedError) -> JSONResponse:
+        return _error(error.status, error.line, error.headers)
+
+    @app.exception_handler(UnknownError)
+    @app.exception_handler(ForgottenError)
+    async def unknown(request: Request, error: DeepFishingError) -> JSONResponse:
+        return _error(404, str(error))
+
+    @app.exception_handler(ImageError)
+    async def image(request: Request, error: ImageError) -> JSONResponse:
+        # a thumbnail is asked for by GET; its image is gone. What is posted is a bad photo.
+        return _error(404 if request.method == "GET" else 400, str(error))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        return _error(400, f"{first['loc'][-1]}: {first['msg']}")
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> JSONResponse:
+        lines = {404: "there is nothing here", 405: "this address takes another method"}
+        line = lines.get(error.status_code, str(error.detail))
+        return _error(error.status_code, line, dict(error.headers or {}))
+
+    @app.exception_handler(DeepFishingError)
+    async def expected(request: Request, error: DeepFishingError) -> JSONResponse:
+        _log.warning("deepfish: %s", error)
+        return _error(503, "the server cannot do this now; its terminal says why")
+
+    @app.exception_handler(Exception)
+    async def unexpected(request: Request, error: Exception) -> JSONResponse:
+        return _error(500, "the server made a mistake; its terminal says more")
+
+
+def _error(status: int, line: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    return JSONResponse({"error": line}, status, headers)

@@ -1,0 +1,288 @@
+"""Stage 8, the page: all that it can ask a store for.
+
+Comes in: questions as plain values: an id, labels, a text, examples. Goes out: answers as plain
+values for JSON. Whatever comes in is looked up among the images of the store; nothing of it is
+ever taken for the name of a file.
+"""
+
+from __future__ import annotations
+
+import glob
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from deepfishing.errors import OptionError, did_you_mean
+from deepfishing.rank_one import Array
+from deepfishing.search import Hit, Searcher
+from deepfishing.search.index import Progress
+from deepfishing.search.searcher import BACKWARD
+from deepfishing.store import Store
+from deepfishing.web.judge import Judge
+from deepfishing.web.offer import make_offer
+from deepfishing.web.thumbnails import Thumbnails
+from deepfishing.web.uploads import Uploads
+
+OPEN = 6  # recipes whose features are kept at a time
+POINTS = 20_000  # that a plot shows at most
+NEAREST = 2_000  # that it shows of a store too large to look at all
+
+
+class UnknownError(OptionError):
+    """An image, a label or a recipe that the store does not have."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """An image of the store, by its id, or an uploaded photo, by its key."""
+
+    id: str = ""
+    upload: str = ""
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Only images with all of the labels whose path or id contains the text."""
+
+    labels: tuple[str, ...] = ()
+    text: str = ""
+
+
+class Gallery:
+    """A store, open for the page; may be used from several threads.
+
+    Parameters
+    ----------
+    folder : path
+        Of the store.
+    forward, gradient : str, optional
+        The recipes to start with.
+    model : path, optional
+        Of a model that `deepfish train` made with the same network.
+    progress : callable, optional
+        As for `Searcher`, while an index of a large store is made.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        forward: str | None = None,
+        gradient: str | None = None,
+        model: str | Path | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.store = Store.open(folder)
+        self.offer = make_offer(self.store, forward, gradient)
+        self.judge = None if model is None else Judge(model, self.store)
+        needed = (*self.offer.factors, *(self.judge.model.factors if self.judge else ()))
+        also = (BACKWARD,) if BACKWARD in self.store.factors() else ()
+        self.uploads = Uploads(self.store.settings, tuple(dict.fromkeys((*needed, *also))))
+        self.thumbnails = Thumbnails(self.store.folder)
+        self._open: OrderedDict[str, Searcher] = OrderedDict()
+        self._lock = threading.Lock()
+        # what the page starts with is opened now, where its progress can be seen
+        starts = (*self.offer.gradient[:1], *self.offer.forward[:1])
+        first, *_ = [self.searcher(by, progress) for by in starts]
+        self.collection, self._keys = first.collection, first.contents.keys
+        self.labels = self._count_labels()
+        self._rows = lru_cache(maxsize=32)(self._find_rows)
+
+    def searcher(self, by: str, progress: Progress | None = None) -> Searcher:
+        """The searcher of a recipe, opened when it is first asked for."""
+        if by not in self.offer:
+            raise UnknownError("by must be one of the recipes that /api/store lists")
+        with self._lock:
+            if by not in self._open:
+                self._open[by] = Searcher(self.store, by, progress=progress)
+                self._open[by].encoder = self.uploads
+            self._open.move_to_end(by)
+            while len(self._open) > OPEN:
+                self._open.popitem(last=False)
+            return self._open[by]
+
+    def summary(self) -> dict[str, Any]:
+        """What the page shows before anything is asked."""
+        return {
+            "name": self.store.folder.absolute().name,
+            "network": self.store.settings["network"],
+            "images": len(self.collection),
+            "forward": self.offer.forward,
+            "gradient": self.offer.gradient,
+            "labels": [{"name": name, "images": n} for name, n in self.labels.items()],
+            "model": None if self.judge is None else self.judge.model.recipe,
+        }
+
+    def images(self, wanted: Filter, offset: int, limit: int) -> dict[str, Any]:
+        """Some of the images that pass a filter, and how many do."""
+        rows = self._rows(wanted)
+        total = len(self.collection) if rows is None else len(rows)
+        some = range(offset, min(offset + limit, total))
+        found = [self.collection[i if rows is None else int(rows[i])] for i in some]
+        return {
+            "total": total,
+            "images": [{"id": one.id, "labels": one.labels or ()} for one in found],
+        }
+
+    def image(self, id_: str) -> dict[str, Any]:
+        """One image."""
+        picture = self.collection[self._row(id_)]
+        return {"id": picture.id, "labels": picture.labels or ()}
+
+    def content(self, id_: str) -> tuple[str, str]:
+        """Path and hash of an image."""
+        row = self._row(id_)
+        return self.collection[row].path, self._keys[int(self.collection.content[row])].as_py()
+
+    def search(
+        self,
+        by: str,
+        like: Sequence[Example],
+        unlike: Sequence[Example],
+        k: int,
+        wanted: Filter,
+    ) -> list[dict[str, Any]]:
+        """The nearest images and why, the nearest first."""
+        if self._is_empty(wanted):
+            return []
+        searcher = self.searcher(by)
+        likes, unlikes = self._examples(searcher, like), self._examples(searcher, unlike)
+        hits = searcher.search(likes, k, unlikes, wanted.labels, _pattern(wanted.text))
+        return [_hit(hit) for hit in hits]
+
+    def scatter(
+        self, by: str, like: Sequence[Example], unlike: Sequence[Example], wanted: Filter
+    ) -> dict[str, Any]:
+        """Forward and backward similarity of the images that pass a filter.
+
+        If there are more than `POINTS`, those with the highest scores and an even sample of the
+        others. Where an index is needed, to look at all would take too long: the nearest `NEAREST`.
+        """
+        none: dict[str, Any] = {"total": 0, "ids": [], "forward": [], "backward": []}
+        if self._is_empty(wanted):
+            return none
+        searcher = self.searcher(by)
+        likes, unlikes = self._examples(searcher, like), self._examples(searcher, unlike)
+        if searcher.index is not None:
+            near = searcher.search(likes, NEAREST, unlikes, wanted.labels, _pattern(wanted.text))
+            rows = self._rows(wanted)
+            return {
+                "total": len(self.collection) if rows is None else len(rows),
+                "ids": [hit.id for hit in near],
+                "forward": [_number(hit.forward) for hit in near],
+                "backward": [_number(hit.backward or 0) for hit in near],
+            }
+        forward, backward, score = searcher.similarities(likes, unlikes)
+        if backward is None:
+            return none
+        mask = searcher.collection.passing(wanted.labels, _pattern(wanted.text))
+        rows = np.arange(len(score)) if mask is None else np.flatnonzero(mask)
+        shown = thin_out(rows, score, POINTS)
+        return {
+            "total": len(rows),
+            "ids": searcher.collection.table.column("id").take(shown).to_pylist(),
+            "forward": _numbers(forward[shown]),
+            "backward": _numbers(backward[shown]),
+        }
+
+    def predict(self, example: Example) -> list[dict[str, Any]]:
+        """The most probable classes of an image, by the trained model."""
+        if self.judge is None:
+            raise UnknownError("predictions need `deepfish serve --model`, got none")
+        if example.upload:
+            return self.judge.of_factors(self.uploads.recall(example.upload))
+        return self.judge.of_content(self.content(example.id)[1])
+
+    def _examples(self, searcher: Searcher, given: Sequence[Example]) -> list[str | bytes]:
+        """What a searcher takes; it would take an unknown id for a path, so none gets there."""
+        found: list[str | bytes] = []
+        for example in given:
+            if example.upload:
+                self.uploads.recall(example.upload)
+                found.append(example.upload.encode())
+            else:
+                self._row(example.id)
+                if searcher.collection.row_of(example.id) is None:
+                    raise UnknownError(f"the image has no features for {searcher.recipe.name}")
+                found.append(example.id)
+        return found
+
+    def _row(self, id_: str) -> int:
+        row = self.collection.row_of(id_)
+        if row is None:
+            raise UnknownError("the store has no image with this id")
+        return row
+
+    def _is_empty(self, wanted: Filter) -> bool:
+        rows = self._rows(wanted)
+        return rows is not None and not len(rows)
+
+    def _find_rows(self, wanted: Filter) -> Array | None:
+        """Rows that pass a filter; None if all do."""
+        for label in wanted.labels:
+            if label not in self.labels:
+                raise UnknownError(
+                    f"label must be one that the store has, got {label!r}"
+                    f"{did_you_mean(label, self.labels)}"
+                )
+        try:
+            passed = self.collection.passing(wanted.labels, _pattern(wanted.text))
+        except OptionError:  # the labels are known, so nothing is left
+            return np.empty(0, dtype=np.int64)
+        return None if passed is None else np.flatnonzero(passed)
+
+    def _count_labels(self) -> dict[str, int]:
+        flat = pc.list_flatten(self.collection.table.column("labels").combine_chunks())
+        counts = {one["values"]: one["counts"] for one in pc.value_counts(flat).to_pylist()}
+        return {label: counts[label] for label in self.collection.labels()}
+
+
+def thin_out(rows: Array, score: Array, most: int) -> Array:
+    """At most so many of the rows: half of them the best, the rest evenly spread, all rising.
+
+    Examples
+    --------
+    >>> thin_out(np.arange(6), np.array([0, 9, 1, 2, 8, 3]), most=4).tolist()
+    [0, 1, 4, 5]
+    """
+    if len(rows) <= most:
+        return rows
+    order = rows[np.argsort(-score[rows], kind="stable")]
+    best, rest = order[: most // 2], np.sort(order[most // 2 :])
+    spread = np.linspace(0, len(rest) - 1, most - len(best)).round().astype(np.int64)
+    return np.sort(np.concatenate([best, rest[spread]]))
+
+
+def _pattern(text: str) -> str | None:
+    """What `Collection.passing` takes for: contains this text, in small or capital letters."""
+    if not text:
+        return None
+    letters = (f"[{c.lower()}{c.upper()}]" if c.isalpha() else glob.escape(c) for c in text)
+    return f"*{''.join(letters)}*"
+
+
+def _hit(hit: Hit) -> dict[str, Any]:
+    return {
+        "id": hit.id,
+        "labels": hit.labels or (),
+        "score": _number(hit.score),
+        "forward": _number(hit.forward),
+        "backward": None if hit.backward is None else _number(hit.backward),
+        "classes": [{"name": one.name, "term": _number(one.term)} for one in hit.classes],
+    }
+
+
+def _number(value: float) -> float | None:
+    """JSON has no word for what is not finite."""
+    return round(float(value), 4) if math.isfinite(value) else None
+
+
+def _numbers(values: Array) -> list[float | None]:
+    return [_number(value) for value in values.tolist()]

@@ -1,0 +1,150 @@
+"""Stage 8, the page: who may ask.
+
+Comes in: every request, before anything else looks at it. Goes out: those that name this server
+(a page elsewhere could point its own name here: DNS rebinding), that come from the page itself and
+not from another site, and, beyond this machine, that know the token. Every answer gets the headers
+that keep a browser from loading anything from elsewhere.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+import socket
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qs, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' blob:; object-src 'none'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+
+
+class Guard:
+    """Stands before an application.
+
+    Parameters
+    ----------
+    app : ASGI application
+    host : str
+        The address that is bound.
+    port : int
+        Part of the cookie's name, for cookies do not know ports.
+    token : str, optional
+        What a visitor must bring, in the address once and as a cookie then.
+    """
+
+    def __init__(self, app: ASGIApp, host: str, port: int, token: str | None = None) -> None:
+        self.app = app
+        self.host = host
+        self.cookie = f"deepfish_{port}"
+        self.token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or let the application do it."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # a WebSocket, which the page does not use
+            await send({"type": "websocket.close", "code": 1008})
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        answer = self.check(scope)
+        await (answer or self.app)(scope, receive, send_with_headers)
+
+    def check(self, scope: Scope) -> Response | None:
+        """An answer in place of the application's, or None."""
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        if not is_ours(host, self.host):
+            return _refuse(403, "this server does not answer under the name in Host")
+        origin = headers.get("origin")
+        if origin is not None and urlsplit_or_none(origin) != host.lower():
+            return _refuse(403, "requests of other sites are refused")
+        visit = scope["path"] == "/" and headers.get("sec-fetch-mode") == "navigate"
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not visit:
+            return _refuse(403, "requests of other sites are refused")
+        return self.check_token(scope, headers) if self.token is not None else None
+
+    def check_token(self, scope: Scope, headers: Headers) -> Response | None:
+        """Let in who has the cookie; give it to who has the token in the address."""
+        try:
+            cookies = SimpleCookie(headers.get("cookie", ""))
+            brought = cookies[self.cookie].value if self.cookie in cookies else ""
+        except CookieError:
+            brought = ""
+        if self.is_token(brought):
+            return None
+        asked = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        if scope["path"] == "/" and self.is_token(asked):
+            answer = RedirectResponse("/", status_code=303)  # out of the address, and the history
+            answer.set_cookie(self.cookie, asked, httponly=True, samesite="lax")
+            return answer
+        return _refuse(401, "open the address with ?token= that `deepfish serve` printed")
+
+    def is_token(self, text: str) -> bool:
+        """Whether it is the token, in a time that tells nothing."""
+        return secrets.compare_digest(text.encode(), (self.token or "").encode())
+
+
+def is_ours(host: str, bound: str) -> bool:
+    """Whether a Host header names this server, bound to an address.
+
+    Bound to this machine alone, only its own names. Else any number, since nobody can make a number
+    point elsewhere, and the name of the machine.
+
+    Examples
+    --------
+    >>> is_ours("localhost:8765", "127.0.0.1"), is_ours("evil.example", "127.0.0.1")
+    (True, False)
+    >>> is_ours("192.168.1.2:80", "127.0.0.1"), is_ours("192.168.1.2:80", "0.0.0.0")
+    (False, True)
+    """
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    if name == "localhost" or is_loopback(name):
+        return True
+    if is_loopback(bound):
+        return False
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name in (bound.lower(), socket.gethostname().lower())
+    return True
+
+
+def is_loopback(name: str) -> bool:
+    """Whether an address can be reached from this machine only."""
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost"
+
+
+def urlsplit_or_none(origin: str) -> str | None:
+    """Host and port of an origin."""
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return None
+    return parts.netloc.lower() if parts.scheme in ("http", "https") else None
+
+
+def _refuse(status: int, line: str) -> JSONResponse:
+    return JSONResponse({"error": line}, status)

@@ -1,0 +1,63 @@
+"""Stage 8, the page: what a trained model says of an image.
+
+Comes in: a model folder, and factors of an image, from the store or of a photo. Goes out: its most
+probable classes. The model must have been trained with the network and the settings of the store;
+then nothing has to be computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from deepfishing.errors import StoreError, WeightsError
+from deepfishing.model import Model
+from deepfishing.rank_one import Array
+from deepfishing.search.contents import Contents
+from deepfishing.search.encoder import CHECKED
+from deepfishing.store import Store
+
+TOP = 3
+
+
+class Judge:
+    """A model and the store that it judges images of."""
+
+    def __init__(self, folder: str | Path, store: Store) -> None:
+        self.model = Model.load(folder)
+        for key in (*CHECKED, "tau", "label", "views"):
+            mine, theirs = self.model.settings.get(key), store.settings.get(key)
+            if mine != theirs:
+                raise WeightsError(
+                    f"model {folder} must have been trained with the {key} of {store.folder}, "
+                    f"{theirs}, got {mine}; train one on this store with `deepfish train`"
+                )
+        absent = [factor for factor in self.model.factors if factor not in store.factors()]
+        if absent:
+            raise StoreError(
+                f"model {folder} needs {', '.join(absent)}, which {store.folder} lacks; add "
+                f"{self.model.recipe} with `deepfish extract`"
+            )
+        self.contents = Contents.of(store, self.model.factors)
+
+    def of_content(self, sha256: str) -> list[dict[str, Any]]:
+        """The classes of an image of the store; none if it lacks the factors."""
+        number = pc.index(self.contents.keys, sha256).as_py()
+        if number < 0:
+            return []
+        return self.of_factors(self.contents.read(np.array([number]), self.model.factors))
+
+    def of_factors(self, arrays: Mapping[str, Array]) -> list[dict[str, Any]]:
+        """The most probable classes of one image, by its factors."""
+        mine = {factor: arrays[factor] for factor in self.model.factors}
+        chances = self.model.probabilities(mine)[0]
+        best = np.argsort(-chances, kind="stable")[:TOP]
+        return [
+            {"name": self.model.classes[c], "probability": round(float(chances[c]), 4)}
+            for c in best
+            if np.isfinite(chances[c])
+        ]

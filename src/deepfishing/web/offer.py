@@ -1,0 +1,86 @@
+"""Stage 8, the page: the kernels that can be chosen.
+
+Comes in: a store and the recipes that the user named. Goes out: recipes of forward features and of
+gradients whose factors the store has, the preselected one first. The page can ask for these and no
+others, so that a visitor cannot make the server fit whatever recipe there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from deepfishing.errors import FeatureError, OptionError
+from deepfishing.features import table_features
+from deepfishing.model.model import layers_of
+from deepfishing.recipes import Recipe, parse_recipe
+from deepfishing.search.choice import DEFAULTS, choose_recipe
+from deepfishing.store import Store
+
+# before all others if the store has them
+FORWARD = ("x7", "pow(x7,0.5)")
+GRADIENT = ("dW8", "dW7", "pow(dW8,0.5)", DEFAULTS[0])
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Names of recipes, the preselected one first; one side may be empty."""
+
+    forward: tuple[str, ...]
+    gradient: tuple[str, ...]
+    factors: tuple[str, ...]  # that all of them need together
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.forward or name in self.gradient
+
+
+def make_offer(store: Store, forward: str | None = None, gradient: str | None = None) -> Offer:
+    """What a store can be searched by.
+
+    Parameters
+    ----------
+    store : Store
+    forward, gradient : str, optional
+        The recipes to start with, whatever they are.
+    """
+    there = set(store.factors())
+    layers = layers_of(store.settings)
+    paths = [name for name in sorted(there) if name.startswith("x:")]
+    paths += [f"dW:{name[6:]}" for name in sorted(there) if name.startswith("delta:")]
+    paths += [name for name in sorted(there) if name.startswith("dW")]
+    sides: dict[bool, dict[str, Recipe]] = {True: {}, False: {}}
+    for asked, side in ((forward, False), (gradient, True)):
+        if asked is not None:
+            recipe = choose_recipe(store, asked)  # says what is wrong and what to do
+            if has_gradient(recipe) is not side:
+                raise OptionError(
+                    f"--{'gradient' if side else 'forward'} must be a recipe "
+                    f"{'with' if side else 'without'} a gradient, got {recipe.name}; "
+                    f"try {'dW8' if side else 'x7'}"
+                )
+            sides[side][recipe.name] = recipe
+    for name in (*FORWARD, *GRADIENT, *table_features(layers), *paths):
+        try:
+            recipe = parse_recipe(name, layers)
+        except FeatureError:
+            continue  # of a layer that the network does not have
+        if there.issuperset(recipe.factors):
+            sides[has_gradient(recipe)].setdefault(recipe.name, recipe)
+    if not sides[False] and not sides[True]:
+        choose_recipe(store)  # an empty store, or one with nothing known in it: says so
+        raise OptionError(f"{store.folder} has no factors that the page knows; pass --forward")
+    recipes: Iterable[Recipe] = (*sides[False].values(), *sides[True].values())
+    factors = dict.fromkeys(factor for recipe in recipes for factor in recipe.factors)
+    return Offer(tuple(sides[False]), tuple(sides[True]), tuple(factors))
+
+
+def has_gradient(recipe: Recipe) -> bool:
+    """Whether a part of a recipe is a gradient in two factors.
+
+    Examples
+    --------
+    >>> layers = {7: "fc7", 8: "fc8"}
+    >>> has_gradient(parse_recipe("dW8+x7", layers)), has_gradient(parse_recipe("x6;x7", layers))
+    (True, False)
+    """
+    return any(factor.startswith("delta") for factor in recipe.factors)

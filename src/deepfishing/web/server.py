@@ -1,0 +1,96 @@
+"""Stage 8, the page: the process that answers.
+
+Comes in: a gallery, an address and a port. Goes out: a server that runs until it is told to end.
+The port is taken before anything is printed, so the address is right and a port in use is one line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import uvicorn
+
+from deepfishing.errors import OptionError
+from deepfishing.web.app import make_app
+from deepfishing.web.gallery import Gallery
+from deepfishing.web.guard import is_loopback
+
+PORT = 8765
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server listens, and the token that it asks for beyond this machine."""
+
+    listening: socket.socket
+    host: str
+    port: int
+    token: str | None = field(repr=False)
+
+    @property
+    def url(self) -> str:
+        """What to open in a browser."""
+        everywhere = self.host in ("0.0.0.0", "::")  # noqa: S104 - asked for, not bound
+        host = socket.gethostname() if everywhere else self.host
+        name = f"[{host}]" if ":" in host else host
+        return f"http://{name}:{self.port}/" + (f"?token={self.token}" if self.token else "")
+
+
+def bind(host: str, port: int | None = None) -> Address:
+    """Listen; without a port on `PORT`, or a free one if that is in use.
+
+    Examples
+    --------
+    >>> address = bind("127.0.0.1", 0)
+    >>> address.token is None, address.url.startswith("http://127.0.0.1:")
+    (True, True)
+    >>> address.listening.close()
+    """
+    if port is None:
+        with contextlib.suppress(OptionError):
+            return bind(host, PORT)
+        return bind(host, 0)
+    try:
+        if not 0 <= port < 1 << 16:
+            raise OSError("a port is a number up to 65535")
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        listening = socket.create_server(found[0][4][:2], family=found[0][0], backlog=512)
+    except OSError as error:
+        # Python adds the address to the system's words; those of unknown hosts have no number
+        number = error.errno or 0
+        reason = os.strerror(number) if number > 0 else error.strerror or error
+        raise OptionError(
+            f"--host and --port must be an address of this machine and a free port, got {host} and "
+            f"{port} ({reason}); leave --port out to take a free one"
+        ) from None
+    token = None if is_loopback(host) else secrets.token_urlsafe(24)
+    return Address(listening, host, int(listening.getsockname()[1]), token)
+
+
+def make_server(gallery: Gallery, address: Address) -> uvicorn.Server:
+    """A server that has not started."""
+    config = uvicorn.Config(
+        make_app(gallery, address.host, address.port, address.token),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # nobody stands before it, so nobody can say who asks
+        ws="none",
+        lifespan="off",
+        limit_concurrency=600,
+        timeout_graceful_shutdown=2,
+    )
+    return uvicorn.Server(config)
+
+
+def serve(gallery: Gallery, address: Address, ready: Callable[[], None]) -> None:
+    """Answer until Ctrl-C, which is the way to end it and no error."""
+    server = make_server(gallery, address)
+    ready()
+    with contextlib.suppress(KeyboardInterrupt), address.listening:
+        server.run(sockets=[address.listening])

@@ -1,0 +1,50 @@
+// What the page asks the server. Every failure is an Error whose message can be shown.
+
+const TRIES = 5;
+
+const wait = (seconds) => new Promise((done) => setTimeout(done, seconds * 1000));
+
+async function ask(path, options = {}) {
+  for (let attempt = 1; ; attempt += 1) {
+    let response;
+    try {
+      response = await fetch(path, options);
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      throw new Error("The server does not answer. Is deepfish serve still running?");
+    }
+    if (response.ok) return response.json();
+    if (response.status === 503 && response.headers.has("Retry-After") && attempt < TRIES) {
+      await wait(Number(response.headers.get("Retry-After")) * attempt * (0.5 + Math.random()));
+      continue;
+    }
+    const answer = await response.json().catch(() => ({}));
+    throw new Error(sentence(answer.error || `The server answered ${response.status}`));
+  }
+}
+
+function sentence(line) {
+  const text = line.charAt(0).toUpperCase() + line.slice(1);
+  return /[.?!]$/.test(text) ? text : `${text}.`;
+}
+
+const post = (path, body, signal) =>
+  ask(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal });
+
+export const store = () => ask("/api/store");
+export const image = (id) => ask(`/api/image?id=${encodeURIComponent(id)}`);
+export const search = (asked, signal) => post("/api/search", asked, signal);
+export const scatter = (asked, signal) => post("/api/scatter", asked, signal);
+export const predict = (example, signal) => post("/api/predict", example, signal);
+export const upload = (file) =>
+  ask("/api/uploads", { method: "POST", headers: { "Content-Type": file.type || "application/octet-stream" }, body: file });
+
+export function images(filter, offset, limit) {
+  const query = new URLSearchParams({ offset, limit });
+  if (filter.text) query.set("text", filter.text);
+  for (const label of filter.labels) query.append("label", label);
+  return ask(`/api/images?${query}`);
+}
+
+export const thumbnail = (id, size = "small") =>
+  `/api/thumbnail?id=${encodeURIComponent(id)}${size === "small" ? "" : `&size=${size}`}`;

@@ -1,0 +1,99 @@
+"""Stage 8, the page: photos that are not in the store.
+
+Comes in: the bytes of a photo. Goes out: a key, under which the photo's factors are remembered for
+a while, in memory and without the photo. A `Searcher` takes the key as an example, for `Uploads` is
+its encoder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from deepfishing.errors import ImageError
+from deepfishing.rank_one import Array
+from deepfishing.search.encoder import Encoder, Upload
+
+MAX_BYTES = 20 * 2**20
+MAX_PIXELS = 50_000_000
+REMEMBERED = 64
+# Pillow knows many more, some of which start other programs
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+
+
+class ForgottenError(ImageError):
+    """A photo that was uploaded too long ago, or never."""
+
+
+class Uploads(Encoder):
+    """The network of a store, and what it said of the last photos.
+
+    Parameters
+    ----------
+    settings : mapping
+        Of the store.
+    names : sequence of str
+        The factors to remember.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], names: Sequence[str]) -> None:
+        super().__init__(settings)
+        self.names = tuple(names)
+        self._remembered: OrderedDict[str, dict[str, Array]] = OrderedDict()
+        self._order = threading.Lock()
+
+    def add(self, content: bytes) -> str:
+        """Compute the factors of a photo; an `ImageError` if it is none, or too large."""
+        check_photo(content)
+        key = hashlib.sha256(content).hexdigest()
+        if key not in self._remembered:
+            values = super().factors([Upload("the photo", content)], self.names)
+            with self._order:
+                self._remembered[key] = values
+                while len(self._remembered) > REMEMBERED:
+                    self._remembered.popitem(last=False)
+        return key
+
+    def recall(self, key: str) -> dict[str, Array]:
+        """The factors of a photo, each (1, d) or (1, P, d)."""
+        with self._order:
+            if key not in self._remembered:
+                raise ForgottenError("the photo is not in memory any more; upload it again")
+            self._remembered.move_to_end(key)
+            return self._remembered[key]
+
+    def factors(self, images: Sequence[Upload], names: Sequence[str]) -> dict[str, Array]:
+        """What a searcher asks for: factors of photos whose content is their key."""
+        found = [self.recall(image.content.decode()) for image in images]
+        return {name: np.concatenate([values[name] for values in found]) for name in names}
+
+
+def check_photo(content: bytes) -> None:
+    """Refuse what is no picture or has too many pixels, before anything is decoded.
+
+    Examples
+    --------
+    >>> check_photo(b"%PDF-1.4")
+    Traceback (most recent call last):
+    deepfishing.errors.ImageError: a photo must be a JPEG, PNG, WEBP, GIF, BMP or TIFF file, got
+        none of them
+    """
+    too_large = f"a photo must have at most {MAX_PIXELS:,} pixels, got "
+    try:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as photo:
+            width, height = photo.size
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise ImageError(f"{too_large}far more; make it smaller first") from None
+    except (OSError, ValueError, SyntaxError, EOFError, IndexError, MemoryError):
+        # Pillow's readers raise any of these for damaged headers
+        kinds = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        raise ImageError(f"a photo must be a {kinds} file, got none of them") from None
+    if width * height > MAX_PIXELS:
+        raise ImageError(f"{too_large}{width}x{height}; make it smaller first")

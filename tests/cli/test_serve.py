@@ -1,0 +1,115 @@
+import importlib.util
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+
+import httpx
+import pytest
+
+from deepfishing.store import Row, Store
+from deepfishing.web import server
+
+SETTINGS = {"network": "toy", "layers": {"7": "fc7", "8": "fc8"}, "tau": 2.0}
+
+
+@pytest.fixture
+def store(tmp_path, rng):
+    """Made-up features of four images that are nowhere."""
+    store = Store(tmp_path / "store", SETTINGS)
+    keys = [f"{n:064x}" for n in range(4)]
+    store.append(keys, {name: rng.normal(size=(4, 5)) for name in ("x7", "delta8")})
+    store.write_rows(Row(f"{n}.jpg", f"{n}.jpg", k) for n, k in enumerate(keys))
+    return store.folder
+
+
+def test_it_answers_at_the_printed_address_until_ctrl_c(store):
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "from deepfishing.cli import main; main()",
+            "serve",
+            store,
+            "--port=0",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        first, url = process.stdout.readline(), process.stdout.readline().strip()
+        assert first == f"4 images of {store}; Ctrl-C ends\n"
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", url)
+        assert httpx.get(f"{url}api/store").json()["images"] == 4
+        assert httpx.get(f"{url}api/thumbnail?id=0.jpg").status_code == 404
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, out, err) == (0, "", "")
+
+
+@pytest.fixture
+def no_server(monkeypatch):
+    """Everything but the server itself, which would not end."""
+    ran = []
+    monkeypatch.setattr(server.uvicorn.Server, "run", lambda self, sockets: ran.append(sockets))
+    return ran
+
+
+def test_open_opens_the_printed_address(deepfish, store, no_server, monkeypatch):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    assert deepfish("serve", store, "--port", "0").code == 0
+    assert opened == []
+    ran = deepfish("serve", store, "--port", "0", "--open", "--host", "0.0.0.0")
+    assert ran.code == 0, ran.err
+    assert opened == [ran.out.splitlines()[1]]
+    assert "/?token=" in opened[0]
+    assert len(no_server) == 2
+
+
+def test_the_recipes_to_start_with_may_be_any(deepfish, store, no_server):
+    options = ("--forward", "pow(x7,0.3)", "--gradient", "dW8*x7", "--port", "0")
+    assert deepfish("serve", store, *options).code == 0
+    ran = deepfish("serve", store, "--forward", "dW8")
+    assert ran.code == 1
+    assert "--forward must be a recipe without a gradient, got dW8; try x7" in ran.err
+    ran = deepfish("serve", store, "--gradient", "dW7")
+    assert ran.code == 1
+    assert "lacks x6, delta7" in ran.err
+
+
+def test_what_cannot_be_served_is_one_line(deepfish, store, tmp_path):
+    ran = deepfish("serve", tmp_path / "nowhere")
+    assert (ran.code, ran.out) == (1, "")
+    assert "must hold store.json, got none in" in ran.err
+    empty = Store(tmp_path / "empty", SETTINGS).folder
+    ran = deepfish("serve", empty)
+    assert ran.code == 1
+    assert "must have images to search in, got none" in ran.err
+    assert str(empty) in ran.err
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ran = deepfish("serve", store, "--port", port)
+    assert ran.code == 1
+    assert f"127.0.0.1 and {port} (Address already in use); leave --port out" in ran.err
+    ran = deepfish("serve", store, "--model", tmp_path / "no-model")
+    assert ran.code == 1
+    assert "no-model" in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_without_the_extra_the_pip_command_is_named(deepfish, store, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "uvicorn" else find(name)
+    )
+    ran = deepfish("serve", store)
+    assert ran.code == 1
+    assert ran.err == "deepfish: the page needs uvicorn; pip install deepfishing[web]\n"

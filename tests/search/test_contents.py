@@ -1,0 +1,71 @@
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from deepfishing.errors import StoreError
+from deepfishing.search.contents import Contents
+
+FACTORS = ("x7", "delta8")
+
+
+def test_rows_read_in_any_order_are_those_of_the_store(make_store, rng):
+    store = make_store(1000, "float16")
+    contents = Contents.of(store, FACTORS)
+    for numbers in (
+        np.arange(1000),
+        rng.permutation(1000),
+        rng.integers(1000, size=300),  # some of them twice
+        np.array([999]),
+    ):
+        keys = [contents.keys[int(n)].as_py() for n in numbers]
+        found = contents.read(numbers, FACTORS)
+        for factor in FACTORS:
+            values = store.read(keys, factor)
+            unit = values / np.linalg.norm(values, axis=1, keepdims=True)
+            np.testing.assert_allclose(found[factor], unit, atol=1e-3)
+
+
+def test_contents_come_back_from_their_arrays(make_store):
+    store = make_store(700)
+    contents = Contents.of(store, FACTORS)
+    again = Contents.restored(store, FACTORS, contents.state())
+    assert again.keys.equals(contents.keys)
+    numbers = np.array([5, 699, 300])
+    for factor in FACTORS:
+        np.testing.assert_array_equal(
+            again.read(numbers, FACTORS)[factor], contents.read(numbers, FACTORS)[factor]
+        )
+
+
+def test_keys_come_back_however_many_they_are():
+    n = 300_000  # more than one chunk of pyarrow's
+    digits = np.array([f"{number:064x}" for number in range(n)], dtype="S64")
+    keys = Contents.keys_of({"keys": digits.view(np.uint8).reshape(n, 64)})
+    assert isinstance(keys, pa.StringArray)
+    assert len(keys) == n
+    assert keys[n - 1].as_py() == f"{n - 1:064x}"
+
+
+def test_known_keys_keep_their_numbers_when_others_come(make_store, grow):
+    store = make_store(400)
+    before = Contents.of(store, FACTORS)
+    grow(store, 100, begin=400)
+    after = Contents.of(store, FACTORS, first=before.keys)
+    assert len(after) == 500
+    assert after.keys[:400].equals(before.keys)
+
+
+def test_an_optional_factor_may_be_lacking(make_store):
+    store = make_store(10)
+    store.append(["f" * 64], {"x7": np.ones((1, 9), dtype="f4")})
+    contents = Contents.of(store, ["x7"], ["delta8"])
+    assert len(contents) == 11
+    (new,) = np.flatnonzero([key == "f" * 64 for key in contents.keys.to_pylist()])
+    assert not contents.has(np.array([new]), "delta8")
+    assert contents.has(np.delete(np.arange(11), new), "delta8")
+    assert not contents.has(np.arange(2), "y8")
+
+
+def test_a_factor_without_shards_is_told(make_store):
+    with pytest.raises(StoreError, match=r"y8 must be in .*, got no shard"):
+        Contents.of(make_store(10), ["y8"])

@@ -1,0 +1,134 @@
+"""A small store of the embedded scenes by the embedded network, a model, a server, a browser."""
+
+import os
+import shutil
+import socket
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from deepfishing.features import needed_factors, parse_features
+from deepfishing.gradients.to_store import extract_to_store, store_settings
+from deepfishing.images.scenes import make_scenes
+from deepfishing.images.sources import find_images
+from deepfishing.model import train_model
+from deepfishing.model.model import Source
+from deepfishing.networks.load import load_network
+from deepfishing.search import Searcher
+from deepfishing.store import Store
+from deepfishing.web.app import make_app
+from deepfishing.web.gallery import Gallery
+from deepfishing.web.server import bind, make_server
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "browser: needs Chromium and Playwright")
+
+
+@pytest.fixture(scope="session")
+def store_folder(tmp_path_factory):
+    """32 scenes with their labels, all features."""
+    folder = tmp_path_factory.mktemp("web")
+    scenes = make_scenes(folder, n_train=16, n_test=16)
+    network = load_network()
+    store = Store(folder / "store", store_settings(network, 2.0, "uniform"))
+    factors = needed_factors(parse_features("all", network.layers))
+    extract_to_store(network, find_images(str(scenes)), store, factors)
+    return store.folder
+
+
+@pytest.fixture(scope="session")
+def model_folder(store_folder):
+    """Machines for the labels of the scenes."""
+    searcher = Searcher(store_folder, "dW8")
+    collection = searcher.collection
+    classes = collection.labels()
+    rows = [collection[i].labels for i in range(len(collection))]
+    labels = np.array([[1 if name in row else -1 for name in classes] for row in rows], np.int8)
+    arrays = searcher.contents.read(collection.content, searcher.recipe.factors)
+    settings = searcher.store.settings
+    source = Source(settings["network"])
+    train_model("dW8", arrays, labels, classes, settings, source).save(
+        store_folder.parent / "model"
+    )
+    return store_folder.parent / "model"
+
+
+@pytest.fixture(scope="session")
+def gallery(store_folder, model_folder):
+    return Gallery(store_folder, model=model_folder)
+
+
+@pytest.fixture(scope="session")
+def ids(gallery):
+    return gallery.collection.table.column("id").to_pylist()
+
+
+@pytest.fixture
+def client(gallery):
+    return TestClient(make_app(gallery), base_url="http://127.0.0.1:8765")
+
+
+@pytest.fixture
+def copied(store_folder, tmp_path):
+    """A store whose images may be changed: the store and the folder of its images."""
+    shutil.copytree(store_folder, tmp_path / "copy")
+    store = Store.open(tmp_path / "copy")
+    (tmp_path / "images").mkdir()
+    rows = []
+    for row in store.rows().values():
+        place = tmp_path / "images" / Path(row.path).name
+        shutil.copy(row.path, place)
+        rows.append(replace(row, path=str(place)))
+    store.write_rows(rows)
+    return store
+
+
+@contextmanager
+def running(gallery, host="127.0.0.1"):
+    """A real server on a free port; its address."""
+    address = bind(host, 0)
+    server = make_server(gallery, address)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [address.listening]})
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        yield address
+    finally:
+        server.should_exit = True
+        thread.join(timeout=20)
+        with socket.socket() as probe:  # it is gone
+            assert probe.connect_ex(("127.0.0.1", address.port)) != 0
+
+
+@pytest.fixture(scope="module")
+def live(gallery):
+    with running(gallery) as address:
+        yield address
+
+
+@pytest.fixture
+def serve():
+    return running
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="no Playwright: pip install deepfishing[dev]"
+    )
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        pytest.skip("no Chromium: install the package chromium, or set CHROMIUM to its path")
+    with playwright.sync_playwright() as play:
+        opened = play.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield opened
+        opened.close()
