@@ -1,8 +1,10 @@
 """Peak memory of extraction for few and for many images; it must not grow with their number.
 
-    python benchmarks/memory.py [--data VOCdevkit] [--images 1000,9963]
+    python benchmarks/memory.py [--data VOCdevkit] [--images 1000,20000]
 
-Each size runs in a process of its own, all rows of the default network, into a new store.
+Each size runs in a process of its own, all rows of the default network, into a new store. Where a
+data set has too few images they are used again, each with some bytes behind its end: another
+content for the store, the same picture.
 """
 
 from __future__ import annotations
@@ -26,6 +28,11 @@ def extract(data: str, images: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         dataset = read_voc(data, 2007) if data else load_scenes(folder)
         paths: list[Path] = [*dataset.train.paths, *dataset.test.paths][:images]
+        for number in range(len(paths), images):
+            source = paths[number % len(dataset.train.paths)]
+            copy = Path(folder, f"{number:06}{source.suffix}")
+            copy.write_bytes(source.read_bytes() + str(number).encode())
+            paths.append(copy)
         network = load_network()
         store = Store(Path(folder) / "store", store_settings(network, 2.0, "uniform"))
         factors = needed_factors(parse_features("all", network.layers))
@@ -37,7 +44,7 @@ def extract(data: str, images: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="")
-    parser.add_argument("--images", default="100,800")
+    parser.add_argument("--images", default="1000,4000")
     sizes = [int(n) for n in parser.parse_args().images.split(",")]
     arguments = parser.parse_args()
     if len(sizes) == 1:

@@ -27,10 +27,6 @@ from deepfishing.web.gallery import Gallery
 from deepfishing.web.server import bind, make_server
 
 
-def pytest_configure(config):
-    config.addinivalue_line("markers", "browser: needs Chromium and Playwright")
-
-
 @pytest.fixture(scope="session")
 def store_folder(tmp_path_factory):
     """32 scenes with their labels, all features."""
