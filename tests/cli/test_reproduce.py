@@ -33,6 +33,25 @@ def test_a_folder_of_classes_gives_a_table_results_and_a_report(deepfish, shapes
     assert report.out.strip() == "o/report.html"
 
 
+@pytest.mark.filterwarnings("error")
+def test_curves_are_a_table_points_and_a_report_and_are_used_again(deepfish, shapes, tmp_path):
+    arguments = ["reproduce", "folder", "--data", shapes, "--out", "o", "--protocol", "low-shot"]
+    arguments += ["--features", "x7,dW8"]
+    ran = deepfish(*arguments)
+    assert ran.code == 0, ran.err
+    assert "Few examples" in ran.out
+    assert max(map(len, ran.out.splitlines())) <= 80
+    points = [json.loads(line) for line in (tmp_path / "o/curves.jsonl").read_text().splitlines()]
+    assert [(p["series"], p["x"]) for p in points] == [
+        (feature, x) for feature in ("x7", "dW8") for x in (1, 2, 4)
+    ]
+    assert points[0]["command"].startswith("deepfish reproduce folder --data")
+    assert "Few examples" in (tmp_path / "o/report.html").read_text()
+    again = deepfish(*arguments, "--json")
+    assert [json.loads(line) for line in again.out.splitlines()] == points
+    assert not (tmp_path / "o/results.jsonl").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -54,6 +73,10 @@ def test_a_folder_of_classes_gives_a_table_results_and_a_report(deepfish, shapes
         (["scenes", "--weights", "none.pth"], "none.pth"),
         (["scenes", "--network", "vgg16"], "weights"),
         (["scenes", "--train", "val"], "scenes is trained on trainval"),
+        (["scenes", "--protocol", "lowshot"], "did you mean low-shot"),
+        (["scenes", "--protocol", "knn", "--features", "dw8"], "did you mean dW8"),
+        (["scenes", "--protocol", "knn", "--largest", "9"], "--largest must be"),
+        (["scenes", "--protocol", "approximation", "--largest", "0"], "--largest must be"),
     ],
 )
 def test_bad_input_is_one_line_and_says_what_to_do(deepfish, arguments, words):

@@ -6,7 +6,12 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.svm import SVC
 
 from deepfishing.errors import DatasetError, FeatureError, OptionError
-from deepfishing.experiments.protocols import LowShot, low_shot, nearest_neighbours
+from deepfishing.experiments.protocols import (
+    LowShot,
+    low_shot,
+    nearest_neighbours,
+    neighbour_curve,
+)
 from deepfishing.experiments.reproduce import reproduce
 from deepfishing.experiments.results import Results
 from deepfishing.kernels import KernelSum
@@ -141,6 +146,28 @@ def test_blocks_of_test_images_give_the_same_votes(problem, monkeypatch):
     np.testing.assert_array_equal(nearest_neighbours(*problem, "abc", k=5).scores, whole.scores)
 
 
+def test_several_k_are_each_k_alone(problem):
+    found = neighbour_curve(*problem, "abc", (1, 4, 9))
+    for k, votes in zip((1, 4, 9), found, strict=True):
+        alone = nearest_neighbours(*problem, "abc", k=k)
+        assert (votes.k, votes.accuracy, votes.interval) == (k, alone.accuracy, alone.interval)
+        np.testing.assert_array_equal(votes.scores, alone.scores)
+
+
+def test_the_interval_of_accuracy_is_that_of_test_images_drawn_again(problem, rng):
+    train, labels, test, truth = problem
+    truth = np.where(truth == 0, -1, truth)
+    truth[:, 0] = 1  # every image counts
+    truth[:40, 0] = -1
+    truth[:40, 2] = 1
+    found = nearest_neighbours(train, labels, test, truth, "abc", k=5)
+    top = found.scores.argmax(axis=1)
+    right = truth[np.arange(80), top] == 1
+    assert found.accuracy == 100 * right.mean()
+    means = [100 * rng.choice(right, 80).mean() for _ in range(4000)]
+    np.testing.assert_allclose(found.interval, np.quantile(means, (0.025, 0.975)), atol=1.5)
+
+
 def test_both_protocols_give_plain_json(problem):
     point = low_shot(*problem, [2])[0].as_row()
     assert point["positives"] == 2
@@ -148,7 +175,10 @@ def test_both_protocols_give_plain_json(problem):
     low, high = point["map_interval"]["area"]
     assert low < point["map"]["area"] < high
     found = nearest_neighbours(*problem, "abc", k=3).as_row()
-    assert set(found) == {"k", "accuracy", "map", "ap", "map_interval", "ap_interval"}
+    assert set(found) == {
+        *("k", "accuracy", "accuracy_interval"),
+        *("map", "ap", "map_interval", "ap_interval"),
+    }
     for row in (point, found):
         assert json.loads(json.dumps(row, allow_nan=False)) == row
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from deepfishing.experiments.results import Results, row_key
+from deepfishing.experiments.results import Curves, Results, row_key
 from deepfishing.images.dataset import Split
 from deepfishing.images.voc import CLASSES
 from deepfishing.metrics import evaluate
@@ -18,6 +18,7 @@ STRENGTH = {
     **{"x5": 1.3, "x6": 1.6, "x7": 1.7, "y8": 1.65, "x8": 1.5, "x5;x6": 1.6, "dW6": 1.8},
     **{"x6;x7": 1.7, "dW7": 1.9, "x7;y8": 1.75, "dW8": 1.72},
 }
+KNN = ("neighbours k", "mAP, %")
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
@@ -114,5 +115,52 @@ def add_images(rng):
         place.mkdir(parents=True, exist_ok=True)
         write_index(place, rows)
         return rows
+
+    return add
+
+
+@pytest.fixture
+def add_points():
+    """Keep synthetic points of a protocol in a folder; each is (series, x, y, low, high)."""
+
+    def add(
+        folder, points, protocol="knn", feature=None, axes=("neighbours k", "mAP, %"), **changes
+    ):
+        lines = [
+            {
+                "protocol": protocol,
+                "feature": feature or series,
+                "series": series,
+                "dataset": "voc2007",
+                "train": "trainval",
+                "test": "test",
+                "network": "efficientnet-lite0",
+                "weights_sha256": "ab" * 32,
+                "tau": 2.0,
+                "label": "uniform",
+                "views": "centre",
+                "C": 1.0,
+                "difficult": "negative",
+                "official_ap": "11point",
+                "x_axis": axes[0],
+                "x": x,
+                "y_axis": axes[1],
+                "y": y,
+                "low": low,
+                "high": high,
+                "note": "" if y is not None else "no room",
+                "n_train": 5011,
+                "n_test": 4952,
+                "seconds": 1.5,
+                "command": f"deepfish reproduce voc2007 --protocol {protocol}",
+                "version": "0.1.0",
+                "key": row_key(protocol=protocol, series=series, x=x, axes=axes, **changes),
+                **changes,
+            }
+            for series, x, y, low, high in points
+        ]
+        curves = Curves(folder)
+        curves.add(lines)
+        return curves.rows
 
     return add

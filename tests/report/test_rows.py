@@ -26,6 +26,7 @@ def test_rows_come_in_the_order_of_table_1_however_they_were_measured(tmp_path, 
         {"C": 2.0},
         {"difficult": "ignore"},
         {"n_train": 7},
+        {"views": "flip"},
     ],
 )
 def test_rows_of_different_settings_never_share_a_table(tmp_path, add_rows, change):

@@ -27,7 +27,12 @@ from deepfishing.cli.network import (
     check_names,
     parse_label,
 )
+from deepfishing.errors import OptionError, did_you_mean
+from deepfishing.experiments.results import CURVES
 from deepfishing.gradients.batch_size import parse_batch_size
+
+TABLE = "table"
+PROTOCOLS = (TABLE, *CURVES)
 
 
 def reproduce(
@@ -41,8 +46,19 @@ def reproduce(
     prototxt: Prototxt = None,
     mean: Mean = None,
     features: Annotated[
-        str, typer.Option(help="Comma-separated names, or `all` rows of the paper's Table 1.")
-    ] = "all",
+        str | None,
+        typer.Option(
+            help="Comma-separated names; by default `all` rows of the paper's Table 1, or what "
+            "suits the protocol."
+        ),
+    ] = None,
+    protocol: Annotated[
+        str, typer.Option(help=f"What is measured, one of: {', '.join(PROTOCOLS)}.")
+    ] = TABLE,
+    largest: Annotated[
+        int | None,
+        typer.Option(help="Training images that approximation is timed on, 50,000 at most."),
+    ] = None,
     tau: Tau = 2.0,
     label: Label = "uniform",
     difficult: Annotated[
@@ -70,22 +86,26 @@ def reproduce(
     Example: deepfish reproduce voc2007 --data VOCdevkit --features x7,dW8
 
     Features stay on disk, so a second run or a new row only computes what is missing. Ends with
-    a table, results.jsonl and report.html in the --out folder.
+    a table, results.jsonl and report.html in the --out folder. Other protocols than the table give
+    curves, in curves.jsonl: few examples, nearest neighbours, projections of the kernel.
     """
     # what can be told at once is told before torch is loaded and before any work
     check_dataset(dataset)
-    check_names(network, features)
+    _check_protocol(protocol, largest)
+    if features is not None or protocol == TABLE:
+        check_names(network, features or "all")
 
     from deepfishing.cli.progress import progress_bar
+    from deepfishing.experiments.curves import measure_curves
     from deepfishing.experiments.reproduce import Protocol
     from deepfishing.experiments.reproduce import reproduce as run
     from deepfishing.experiments.results import Results
     from deepfishing.networks.load import load_network
     from deepfishing.report.gains import gains
     from deepfishing.report.html import write_report
-    from deepfishing.report.terminal import table_1
+    from deepfishing.report.terminal import chart_tables, table_1
 
-    protocol = Protocol(
+    how = Protocol(
         tau=tau,
         label=parse_label(label),
         difficult=difficult,
@@ -99,11 +119,34 @@ def reproduce(
     source = load_dataset(dataset, data, train, test, out)
     command = shlex.join(["deepfish", *sys.argv[1:]])
     with progress_bar() as progress:
-        rows = run(source, net, out, features, protocol, command, progress)
+        if protocol == TABLE:
+            rows = run(source, net, out, features or "all", how, command, progress)
+        else:
+            limit = {} if largest is None else {"largest": largest}
+            rows = measure_curves(
+                protocol, source, net, out, features, how, command, progress, **limit
+            )
     page = write_report(out)
     if as_json:
         for row in rows:
             typer.echo(json.dumps(row))
         return
-    Console().print(table_1(rows, gains(Results(out), rows)))
-    typer.echo(f"results  {out / 'results.jsonl'}\nreport   {page}")
+    if protocol == TABLE:
+        Console().print(table_1(rows, gains(Results(out), rows)))
+        typer.echo(f"results  {out / 'results.jsonl'}\nreport   {page}")
+    else:
+        Console().print(*chart_tables(rows))
+        typer.echo(f"points   {out / 'curves.jsonl'}\nreport   {page}")
+
+
+def _check_protocol(protocol: str, largest: int | None) -> None:
+    if protocol not in PROTOCOLS:
+        raise OptionError(
+            f"--protocol must be one of {', '.join(PROTOCOLS)}, got {protocol!r}"
+            f"{did_you_mean(protocol, PROTOCOLS)}"
+        )
+    if largest is not None and (protocol != "approximation" or largest < 1):
+        raise OptionError(
+            "--largest must be a number of images for --protocol approximation, "
+            f"got {largest} for {protocol}"
+        )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.stats import binom
 from scipy.stats import t as student
 from sklearn.svm import SVC
 
@@ -74,12 +75,13 @@ class Neighbours:
 
     `accuracy`, in percent, is the share of test images that show the class with most votes; with
     one class per image that is the usual accuracy. Images that show no class, and those for which
-    that class is difficult, are left out.
+    that class is difficult, are left out. `interval` is that of the accuracy at 95 percent.
     `scores` (m, C) are the votes, and `draws` the bootstrap of their AP.
     """
 
     k: int
     accuracy: float
+    interval: Interval
     scores: Array
     draws: Bootstrap
 
@@ -91,7 +93,8 @@ class Neighbours:
     def as_row(self) -> dict[str, Any]:
         """Keys of a measured row, ready for JSON."""
         figures = {"map": self.measured.map, "ap": self.measured.ap, **self.draws.as_row()}
-        return {"k": self.k, "accuracy": self.accuracy, **figures}
+        accuracy = {"accuracy": self.accuracy, "accuracy_interval": list(self.interval)}
+        return {"k": self.k, **accuracy, **figures}
 
 
 def low_shot(
@@ -214,27 +217,65 @@ def nearest_neighbours(
     >>> found.accuracy, found.measured.map["area"]
     (100.0, 100.0)
     """
+    (found,) = neighbour_curve(train, train_labels, test, test_labels, classes, (k,))
+    return found
+
+
+def neighbour_curve(
+    train: Comparable,
+    train_labels: Array,
+    test: Comparable,
+    test_labels: Array,
+    classes: Sequence[str],
+    ks: Sequence[int],
+) -> list[Neighbours]:
+    """`nearest_neighbours` for several k, with one search for the nearest images.
+
+    Examples
+    --------
+    >>> x = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
+    >>> labels = np.array([[1, -1], [1, -1], [-1, 1]])
+    >>> [round(n.accuracy) for n in neighbour_curve(x, labels, x, labels, ["cat", "dog"], (1, 3))]
+    [100, 67]
+    """
     train_labels, test_labels = _checked(train, train_labels, test, test_labels)
-    if not 1 <= k <= len(train):
-        raise OptionError(f"k must be from 1 to {len(train)}, the training images, got {k}")
-    # A vote is 1; nearer neighbours add so little that all of it together stays below 1, so it
-    # only decides between classes with equally many votes.
-    weight = 1 + np.arange(k - 1, -1, -1) / (k * k)
-    scores = np.empty((len(test), train_labels.shape[1]))
+    for k in ks:
+        if not 1 <= k <= len(train):
+            raise OptionError(f"k must be from 1 to {len(train)}, the training images, got {k}")
+    shown = train_labels[_nearest(train, test, max(ks))] == 1  # (m, max k, C)
+    return [_voted(shown[:, :k], test_labels, classes) for k in ks]
+
+
+def _nearest(train: Comparable, test: Comparable, k: int) -> Array:
+    """The k training images with the largest kernel, nearest first: indices (m, k)."""
+    found: Array = np.empty((len(test), k), dtype=np.intp)
     for start in range(0, len(test), SCORE_BLOCK):
         rows = slice(start, start + SCORE_BLOCK)
         K = _finite(gram(test[rows], train))
         nearest = np.argpartition(-K, k - 1, axis=1)[:, :k]
         order = np.argsort(-np.take_along_axis(K, nearest, axis=1), axis=1, kind="stable")
-        votes = train_labels[np.take_along_axis(nearest, order, axis=1)] == 1  # (rows, k, C)
-        scores[rows] = np.einsum("k,mkc->mc", weight, votes)
+        found[rows] = np.take_along_axis(nearest, order, axis=1)
+    return found
+
+
+def _voted(shown: Array, test_labels: Array, classes: Sequence[str]) -> Neighbours:
+    """What the votes (m, k, C) of the k nearest images come to."""
+    k = shown.shape[1]
+    # A vote is 1; nearer neighbours add so little that all of it together stays below 1, so it
+    # only decides between classes with equally many votes.
+    weight = 1 + np.arange(k - 1, -1, -1) / (k * k)
+    scores: Array = np.einsum("k,mkc->mc", weight, shown)
     voted = np.take_along_axis(test_labels, scores.argmax(axis=1)[:, None], axis=1)[:, 0]
     counted = (test_labels == 1).any(axis=1) & (voted != 0)
     if not counted.any():
         raise DatasetError("nearest neighbours need a test image that shows a class, got none")
-    right = (voted == 1) & (scores.max(axis=1) > 0)
-    accuracy = float(100 * right[counted].mean())
-    return Neighbours(k, accuracy, scores, bootstrap(test_labels, scores, classes))
+    n, right = int(counted.sum()), (voted == 1) & (scores.max(axis=1) > 0)
+    share = float(right[counted].mean())
+    # The bootstrap over test images with endlessly many draws: n images, each right with this
+    # probability.
+    low, high = binom.ppf(((1 - LEVEL) / 2, (1 + LEVEL) / 2), n, share) * 100 / n
+    draws = bootstrap(test_labels, scores, classes)
+    return Neighbours(k, 100 * share, (float(low), float(high)), scores, draws)
 
 
 def _checked(

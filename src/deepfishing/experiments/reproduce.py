@@ -104,25 +104,17 @@ def reproduce(
     tell = progress or (lambda stage, done, total: None)
     wanted = parse_recipes(features, network.layers)
     results = Results(out)
-    settings = store_settings(network, protocol.tau, protocol.label, protocol.views)
-    store = Store(results.folder / "features" / row_key(**settings), settings)
-    keys, dataset, broken = _features_on_disk(dataset, network, store, wanted, protocol, tell)
-    fixed = {
-        "dataset": dataset.name,
-        "splits": _fingerprint(dataset, keys),
-        **settings,
-        "C": protocol.C,
-        "difficult": protocol.difficult,
-        "version": __version__,
-    }
+    prepared = prepare(dataset, network, results.folder, wanted, protocol, tell)
+    dataset = prepared.dataset
     rows = []
     for number, feature in enumerate(wanted):
         tell("rows", number, len(wanted))
-        key = row_key(feature=feature.name, **fixed)
+        key = row_key(feature=feature.name, **prepared.decisive)
         row = results.find(key)
         if row is None or not results.scores_path(row).exists():
-            row, scores = _measure(dataset, store, keys, feature, protocol)
-            row = {**row, **settings, "unreadable": broken, "command": command, "key": key}
+            row, scores = _measure(prepared, feature, protocol)
+            row |= {**prepared.settings, "unreadable": prepared.broken}
+            row |= {"command": command, "key": key}
             if dataset.test.labels is None:
                 row["submission"] = _submit(results.folder, dataset, scores, feature)
             results.add(row, scores, dataset.test)
@@ -131,23 +123,72 @@ def reproduce(
     return rows
 
 
-@dataclass(frozen=True)
-class _Keys:
-    """Store keys of the two splits, in their order."""
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Features of both splits on disk, ready to be measured in one way or another.
 
-    train: list[str]
-    test: list[str]
+    `dataset` is the readable part of the data set, and the two lists have the store's keys of its
+    images, in their order; `broken` names the rest. `settings` are those of the features, and
+    `decisive` is all that decides a figure beside the feature's name.
+    """
+
+    dataset: Dataset
+    store: Store
+    train_keys: list[str]
+    test_keys: list[str]
+    broken: list[str]
+    settings: dict[str, Any]
+    decisive: dict[str, Any]
+
+    def train(self, feature: Recipe) -> dict[str, Array]:
+        """Factors of the training images."""
+        return {factor: self.store.read(self.train_keys, factor) for factor in feature.factors}
+
+    def test(self, feature: Recipe) -> dict[str, Array]:
+        """Factors of the test images."""
+        return {factor: self.store.read(self.test_keys, factor) for factor in feature.factors}
+
+    def train_labels(self) -> Array:
+        """Labels to train with.
+
+        Raises
+        ------
+        DatasetError
+            If the split has none.
+        """
+        if self.dataset.train.labels is None:
+            raise DatasetError(
+                f"split {self.dataset.train.name} of {self.dataset.name} must have labels to train"
+            )
+        return self.dataset.train.labels
+
+    def test_labels(self) -> Array:
+        """Labels to evaluate with.
+
+        Raises
+        ------
+        DatasetError
+            If the split has none.
+        """
+        if self.dataset.test.labels is None:
+            raise DatasetError(
+                f"split {self.dataset.test.name} of {self.dataset.name} must have labels for this "
+                "protocol; pass --test with a split that has them"
+            )
+        return self.dataset.test.labels
 
 
-def _features_on_disk(
+def prepare(
     dataset: Dataset,
     network: Network,
-    store: Store,
+    out: Path,
     wanted: Iterable[Recipe],
     protocol: Protocol,
     tell: Progress,
-) -> tuple[_Keys, Dataset, list[str]]:
-    """Extract what is missing; give the keys, the readable part of the data set, the rest."""
+) -> Prepared:
+    """Extract what is missing in `out`; the rest of the work needs neither images nor network."""
+    settings = store_settings(network, protocol.tau, protocol.label, protocol.views)
+    store = Store(out / "features" / row_key(**settings), settings)
     extraction = extract_to_store(
         network,
         [*dataset.train.paths, *dataset.test.paths],
@@ -172,7 +213,16 @@ def _features_on_disk(
     train, train_keys = _readable(dataset.train, extraction.keys[:n])
     test, test_keys = _readable(dataset.test, extraction.keys[n:])
     broken = sorted(extraction.failures)
-    return _Keys(train_keys, test_keys), replace(dataset, train=train, test=test), broken
+    dataset = replace(dataset, train=train, test=test)
+    decisive = {
+        "dataset": dataset.name,
+        "splits": _fingerprint(dataset, train_keys, test_keys),
+        **settings,
+        "C": protocol.C,
+        "difficult": protocol.difficult,
+        "version": __version__,
+    }
+    return Prepared(dataset, store, train_keys, test_keys, broken, settings, decisive)
 
 
 def _readable(split: Split, keys: tuple[str | None, ...]) -> tuple[Split, list[str]]:
@@ -188,18 +238,13 @@ def _readable(split: Split, keys: tuple[str | None, ...]) -> tuple[Split, list[s
     return kept, [key for key in keys if key]
 
 
-def _measure(
-    dataset: Dataset, store: Store, keys: _Keys, feature: Recipe, protocol: Protocol
-) -> tuple[Row, Array]:
+def _measure(prepared: Prepared, feature: Recipe, protocol: Protocol) -> tuple[Row, Array]:
     start = time.perf_counter()
-    if dataset.train.labels is None:
-        raise DatasetError(
-            f"split {dataset.train.name} of {dataset.name} must have labels to train"
-        )
-    train = _read(store, keys.train, feature)
-    prepare = feature.fit(train)
-    svm = train_svm(prepare(train), dataset.train.labels, protocol.C, protocol.difficult)
-    scores = svm.decision_function(prepare(_read(store, keys.test, feature)))
+    dataset, labels = prepared.dataset, prepared.train_labels()
+    train = prepared.train(feature)
+    fitted = feature.fit(train)
+    svm = train_svm(fitted(train), labels, protocol.C, protocol.difficult)
+    scores = svm.decision_function(fitted(prepared.test(feature)))
     untrained = [name for name, ok in zip(dataset.classes, svm.trained, strict=True) if not ok]
     row: Row = {
         "dataset": dataset.name,
@@ -210,8 +255,8 @@ def _measure(
         "difficult": protocol.difficult,
         "official_ap": dataset.official_ap,
         "classes": list(dataset.classes),
-        "n_train": len(keys.train),
-        "n_test": len(keys.test),
+        "n_train": len(dataset.train),
+        "n_test": len(dataset.test),
         "map": None,
         "ap": None,
         "left_out": dict.fromkeys(untrained, "training needs a positive and a negative example"),
@@ -230,10 +275,6 @@ def _measure(
     return row, scores
 
 
-def _read(store: Store, keys: list[str], feature: Recipe) -> dict[str, Array]:
-    return {factor: store.read(keys, factor) for factor in feature.factors}
-
-
 def _submit(out: Path, dataset: Dataset, scores: Array, feature: Recipe) -> str:
     """Files for the evaluation server, since there are no labels to evaluate with."""
     name = safe_name(feature.name)
@@ -241,9 +282,9 @@ def _submit(out: Path, dataset: Dataset, scores: Array, feature: Recipe) -> str:
     return f"submission/{name}"
 
 
-def _fingerprint(dataset: Dataset, keys: _Keys) -> dict[str, Any]:
+def _fingerprint(dataset: Dataset, train_keys: list[str], test_keys: list[str]) -> dict[str, Any]:
     digest = hashlib.sha256()
-    for split, split_keys in ((dataset.train, keys.train), (dataset.test, keys.test)):
+    for split, split_keys in ((dataset.train, train_keys), (dataset.test, test_keys)):
         digest.update("\n".join(split_keys).encode())
         digest.update(b"" if split.labels is None else split.labels.astype(np.int8).tobytes())
     return {"train": dataset.train.name, "test": dataset.test.name, "sha256": digest.hexdigest()}

@@ -2,7 +2,8 @@
 
 `results.jsonl` holds one line per measured row with everything needed to run it again;
 `scores/` the decision scores behind it, so that curves can be drawn later. A row is known by a
-key made of all that decides its figures; measuring it again replaces it.
+key made of all that decides its figures; measuring it again replaces it. `curves.jsonl` holds the
+points of curves likewise, one line per point; points that are measured together share their key.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from zipfile import BadZipFile
 
 import numpy as np
@@ -22,6 +24,8 @@ from deepfishing.images.dataset import Split
 from deepfishing.rank_one import Array
 
 Row = dict[str, Any]
+
+CURVES = ("low-shot", "knn", "approximation")  # the protocols that give curves
 
 
 def row_key(**parts: Any) -> str:
@@ -46,22 +50,14 @@ def safe_name(feature: str) -> str:
     return re.sub(r"[^A-Za-z0-9.@]+", "_", feature)[:80]
 
 
-class Results:
-    """The rows of one output folder.
+class _Lines:
+    """A file of JSON lines in an output folder, each with a key."""
 
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     results = Results(folder)
-    ...     results.add({"key": "k1", "feature": "x7", "map": {"area": 50.0}})
-    ...     Results(folder).find("k1")["feature"]
-    'x7'
-    """
+    name: ClassVar[str]
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self.file = self.folder / "results.jsonl"
+        self.file = self.folder / self.name
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             text = self.file.read_text(encoding="utf-8") if self.file.exists() else ""
@@ -79,6 +75,55 @@ class Results:
                 ) from None
             self.rows.append(row)
 
+    def _keep(self, rows: Sequence[Row]) -> None:
+        """Write these rows in place of those with the same keys."""
+        keys = {row["key"] for row in rows}
+        self.rows = [old for old in self.rows if old["key"] not in keys] + list(rows)
+        with replacing(self.file) as partial:
+            partial.write_text("".join(json.dumps(r) + "\n" for r in self.rows), encoding="utf-8")
+
+
+class Curves(_Lines):
+    """The points of one output folder.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     Curves(folder).add([{"key": "k1", "x": 1, "y": 40.0}, {"key": "k1", "x": 2, "y": 50.0}])
+    ...     [point["y"] for point in Curves(folder).find("k1")]
+    [40.0, 50.0]
+    """
+
+    name = "curves.jsonl"
+
+    def find(self, key: str) -> list[Row]:
+        """The points measured under this key; none if they were not."""
+        return [row for row in self.rows if row["key"] == key]
+
+    def add(self, points: Sequence[Row]) -> None:
+        """Keep points that were measured together: all of them, or none if writing fails."""
+        try:
+            self._keep(points)
+        except OSError as error:
+            raise StoreError(f"points cannot be written: {self.file} ({error})") from None
+
+
+class Results(_Lines):
+    """The rows of one output folder.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     results = Results(folder)
+    ...     results.add({"key": "k1", "feature": "x7", "map": {"area": 50.0}})
+    ...     Results(folder).find("k1")["feature"]
+    'x7'
+    """
+
+    name = "results.jsonl"
+
     def find(self, key: str) -> Row | None:
         """The row measured under this key, if it was."""
         return next((row for row in self.rows if row["key"] == key), None)
@@ -92,11 +137,7 @@ class Results:
                 labels = np.zeros(0, np.int8) if split.labels is None else split.labels
                 with replacing(path) as partial, partial.open("wb") as file:
                     np.savez(file, scores=scores, labels=labels, ids=np.array(split.ids))
-            self.rows = [old for old in self.rows if old["key"] != row["key"]] + [row]
-            with replacing(self.file) as partial:
-                partial.write_text(
-                    "".join(json.dumps(r) + "\n" for r in self.rows), encoding="utf-8"
-                )
+            self._keep([row])
         except OSError as error:
             raise StoreError(f"result cannot be written: {self.folder} ({error})") from None
 

@@ -1,8 +1,8 @@
 """Stage 7, report: one self-contained HTML page for a folder of results.
 
-Comes in: `results.jsonl` and `scores/` of a folder, and the images where they still are. Goes out:
-`report.html` beside them, with tables, plots, pictures and how they were measured. The page needs
-no network and no script, and the same results give the same page, byte for byte.
+Comes in: `results.jsonl`, `scores/` and `curves.jsonl` of a folder, and the images where they still
+are. Goes out: `report.html` beside them, with tables, plots, pictures and how they were measured.
+The page needs no network and no script, and the same results give the same page, byte for byte.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from deepfishing.errors import DeepFishingError, ImageError, StoreError
 from deepfishing.experiments.results import Results, Row
 from deepfishing.files import replacing
 from deepfishing.images.dataset import is_folder
+from deepfishing.report.charts import curve_points, mark_text, styles, tick_text, x_axis, y_axis
 from deepfishing.report.curves import Curve, row_curves
 from deepfishing.report.gains import gains
 from deepfishing.report.gallery import Gallery
+from deepfishing.report.points import group_points, open_points, panels
 from deepfishing.report.rows import feature_parts, group_rows, open_results
 from deepfishing.report.tables import (
     METHOD_LABELS,
@@ -57,8 +59,8 @@ def write_report(folder: str | Path, images: str | Path | None = None) -> Path:
     Parameters
     ----------
     folder : path
-        Where `deepfish reproduce` left `results.jsonl` and `scores/`. Rows of several data
-        sets, networks or settings each get their own part of the page.
+        Where `deepfish reproduce` left `results.jsonl` and `scores/`, or `curves.jsonl`. Rows
+        and points of several data sets, networks or settings each get their own part of the page.
     images : path, optional
         Where the test images are now, if they have moved.
 
@@ -77,12 +79,17 @@ def write_report(folder: str | Path, images: str | Path | None = None) -> Path:
     folder = Path(folder)
     if images is not None and not is_folder(Path(images)):
         raise ImageError(f"images must be a folder, got {images}, which is none")
-    results = open_results(folder)
+    results, points = open_results(folder), open_points(folder)
     gallery = Gallery(results, Path(images) if images else None)
     groups = [_group(rows, results, gallery) for rows in group_rows(results.rows)]
     page = folder / "report.html"
     template = _environment().get_template("report.html.j2")
-    html = template.render(groups=groups, pictures=gallery.pictures, version=__version__)
+    html = template.render(
+        groups=groups,
+        curve_groups=[_curve_group(group) for group in group_points(points)],
+        pictures=gallery.pictures,
+        version=__version__,
+    )
     try:
         with replacing(page) as partial:
             partial.write_text(html, encoding="utf-8")
@@ -126,6 +133,9 @@ def _environment() -> Environment:
     environment.filters["figure"] = _figure
     environment.filters["interval"] = _interval
     environment.filters["points"] = _points
+    for drawn in (x_axis, y_axis, curve_points, mark_text):
+        environment.filters[drawn.__name__] = drawn
+    environment.filters["tick"] = tick_text
     environment.globals["method_labels"] = METHOD_LABELS
     return environment
 
@@ -170,6 +180,23 @@ def _group(rows: list[Row], results: Results, gallery: Gallery) -> dict[str, Any
     }
 
 
+def _curve_group(points: list[Row]) -> dict[str, Any]:
+    """All that the template shows of the points of one setting."""
+    found = panels(points)
+    before = [None, *((panel.protocol, panel.feature) for panel in found)]
+    return {
+        "row": points[0],
+        "label": label_text(points[0]),
+        "panels": found,
+        "shown": [
+            (panel, styles(panel), (panel.protocol, panel.feature) != last)
+            for panel, last in zip(found, before, strict=False)
+        ],
+        "commands": _features_by("command", points),
+        "versions": _features_by("version", points),
+    }
+
+
 def _pixels(preprocess: Any) -> str:
     """How images were made to fit the network; empty where a row does not say it."""
     try:
@@ -182,11 +209,11 @@ def _pixels(preprocess: Any) -> str:
 
 def _features_by(key: str, rows: Sequence[Row]) -> dict[str, list[str]]:
     """The features that share a value, for each value that is not empty."""
-    found: dict[str, list[str]] = {}
+    found: dict[str, dict[str, None]] = {}
     for row in rows:
         if row[key]:
-            found.setdefault(row[key], []).append(row["feature"])
-    return found
+            found.setdefault(row[key], {})[row["feature"]] = None
+    return {value: list(features) for value, features in found.items()}
 
 
 def _curves(

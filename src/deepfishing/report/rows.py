@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from deepfishing.errors import StoreError
-from deepfishing.experiments.results import Results, Row
+from deepfishing.experiments.results import Curves, Results, Row
 from deepfishing.metrics import METHODS
 
 # Rows that agree in all of these may stand in one table.
@@ -45,7 +45,7 @@ OTHER = 99  # the block of rows that the paper's Table 1 does not have
 
 
 def open_results(folder: Path) -> Results:
-    """The results of a folder, at least one row, each of them whole.
+    """The results of a folder, each row whole; at least one, unless the folder has curves.
 
     Raises
     ------
@@ -56,13 +56,14 @@ def open_results(folder: Path) -> Results:
         raise StoreError(
             f"results must be a folder, got {folder}, which is none; run `deepfish reproduce` first"
         )
-    if not (folder / "results.jsonl").is_file():
+    curves = (folder / Curves.name).is_file()
+    if not (folder / Results.name).is_file() and not curves:
         raise StoreError(
             f"a folder of results must hold results.jsonl, got {folder} without it; "
             f"run `deepfish reproduce` with --out {folder} first"
         )
     results = Results(folder)
-    if not results.rows:
+    if not results.rows and not curves:
         raise StoreError(
             f"results must have at least one row, got none in {results.file}; "
             "run `deepfish reproduce` again"
@@ -93,7 +94,8 @@ def group_rows(rows: Iterable[Row]) -> list[list[Row]]:
     """
     groups: dict[str, dict[str, Row]] = {}
     for row in rows:
-        setting = json.dumps([row[name] for name in _SETTING])
+        views = row.get("views", "centre")  # rows of older versions saw nothing else
+        setting = json.dumps([views, *(row[name] for name in _SETTING)])
         groups.setdefault(setting, {})[row["feature"]] = row
     return [sorted(group.values(), key=paper_order) for group in groups.values()]
 

@@ -1,7 +1,7 @@
-"""Stage 7, report: Table 1 in the terminal.
+"""Stage 7, report: Table 1 in the terminal, and the tables of curves.
 
-Comes in: the rows of one experiment. Goes out: a table that fits 80 columns, blocks as in the
-paper: single layers first, then layer by layer the concatenation and the gradient.
+Comes in: the rows or points of one experiment. Goes out: tables that fit 80 columns; Table 1 has
+blocks as in the paper: single layers first, then layer by layer the concatenation and the gradient.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from deepfishing.experiments.results import Row
+from deepfishing.report.charts import mark_text
+from deepfishing.report.points import Chart, Panel, panels
 from deepfishing.report.rows import paper_order
 from deepfishing.report.tables import (
     METHOD_LABELS,
@@ -75,6 +77,43 @@ def table_1(rows: Sequence[Row], gains: Mapping[str, Difference] | None = None) 
             style=GRADIENT_STYLE if line.gradient else None,
             end_section=following is not None and following.block != line.block,
         )
+    return table
+
+
+def chart_tables(points: Sequence[Row]) -> list[Table]:
+    """A table for each chart of these points: lines down, the chart's axis across."""
+    tables = []
+    for panel in panels(points):
+        for chart in panel.charts:
+            tables.append(_chart_table(panel, chart, points[0]))
+    return tables
+
+
+def _chart_table(panel: Panel, chart: Chart, row: Row) -> Table:
+    subject = f" of {panel.feature}" if panel.feature else ""
+    table = Table(
+        title=Text(f"{panel.title}{subject}: {chart.y_axis}, on {row['dataset']} {row['test']}"),
+        caption=Text("\n".join(f"Not measured: {note}." for note in panel.notes)),
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+        collapse_padding=True,
+        pad_edge=False,
+        min_width=78,  # of the longest title
+    )
+    table.add_column(panel.x_axis, overflow="fold")
+    for x in chart.xs:
+        table.add_column(f"{x:,}", justify="right", no_wrap=True)
+    for series in chart.series:
+        cells = [Text(series.name)]
+        for x in chart.xs:
+            mark = series.at(x)
+            cell = Text(mark_text(panel, chart, mark)[0])
+            if mark and mark.interval:  # half of it: the whole one is in the report
+                low, high = mark.interval
+                cell.append(f"\n±{(high - low) / 2:.1f}", style="dim")
+            cells.append(cell)
+        table.add_row(*cells)
     return table
 
 

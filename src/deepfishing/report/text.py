@@ -1,8 +1,8 @@
 """Stage 7, report: the tables as Markdown and as LaTeX, to be pasted into a page or a paper.
 
-Comes in: `results.jsonl` and `scores/` of a folder. Goes out: `report.md` or `report.tex` beside
-them, with Table 1 and the table of classes of each setting: the figures of the HTML page, rounded
-alike. The LaTeX needs the package booktabs.
+Comes in: `results.jsonl`, `scores/` and `curves.jsonl` of a folder. Goes out: `report.md` or
+`report.tex` beside them, with Table 1, the table of classes and the tables of curves of each
+setting: the figures of the HTML page, rounded alike. The LaTeX needs the package booktabs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from pathlib import Path
 from deepfishing.errors import StoreError
 from deepfishing.experiments.results import Results, Row
 from deepfishing.files import replacing
+from deepfishing.report.charts import mark_text
 from deepfishing.report.gains import gains
+from deepfishing.report.points import group_points, open_points, panels
 from deepfishing.report.rows import feature_parts, group_rows, open_results
 from deepfishing.report.tables import (
     METHOD_LABELS,
@@ -87,6 +89,26 @@ def sheets(results: Results, rows: Sequence[Row]) -> tuple[Sheet, ...]:
     lines = table_1(rows, gains(results, rows))
     first = _table_1(rows, lines)
     return (first, _classes(rows, lines)) if class_lines(lines) else (first,)
+
+
+def curve_sheets(points: Sequence[Row]) -> list[Sheet]:
+    """A table for each chart of the points of one setting: lines down, the chart's axis across."""
+    found = []
+    for panel in panels(points):
+        for chart in panel.charts:
+            head = [panel.x_axis, *(f"{x:,}" for x in chart.xs)]
+            body = []
+            for series in chart.series:
+                cells = [Text(series.name, feature=panel.feature is None)]
+                for x in chart.xs:
+                    figure, interval = mark_text(panel, chart, series.at(x))
+                    cells.append(Text(f"{figure} ({interval})" if interval else figure))
+                body.append(tuple(cells))
+            subject = f" of {panel.feature}" if panel.feature else ""
+            caption = f"{panel.title}{subject}: {chart.y_axis}, on {_setting(points[0])}."
+            caption = " ".join([caption, *(f"Not measured: {note}." for note in panel.notes)])
+            found.append(Sheet(caption, tuple(map(Text, head)), (tuple(body),)))
+    return found
 
 
 def markdown(sheet: Sheet) -> str:
@@ -163,8 +185,10 @@ def latex(sheet: Sheet) -> str:
 
 def _write(folder: str | Path, name: str, write: Callable[[Sheet], str], first: str = "") -> Path:
     results = open_results(Path(folder))
-    groups = group_rows(results.rows)
-    text = "\n".join(write(sheet) for rows in groups for sheet in sheets(results, rows))
+    written = [sheet for rows in group_rows(results.rows) for sheet in sheets(results, rows)]
+    for points in group_points(open_points(results.folder)):
+        written += curve_sheets(points)
+    text = "\n".join(map(write, written))
     path = results.folder / name
     try:
         with replacing(path) as partial:

@@ -1,0 +1,146 @@
+"""Stage 6, experiments: what a projection of the trace kernel costs in accuracy, and saves in time.
+
+Comes in: gradients and labels of train and test images. Goes out: how far the dot products of the
+vectors are from the exact kernel, what linear machines on them reach, and how long it all takes,
+against the exact kernel and its machines.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from deepfishing.classify import train_svm
+from deepfishing.kernels import gram
+from deepfishing.linear import train_linear
+from deepfishing.projections import fit_projection
+from deepfishing.rank_one import Array, RankOne, l2_normalize
+
+# Errors of the kernel are those between all pairs of this many test images.
+PAIRED = 1000
+# A kernel matrix may take this part of the machine's memory; training needs about as much again.
+SHARE = 1 / 3
+
+# What a line and what axes are called in `curves.jsonl`.
+EXACT = "exact kernel"
+BIAS, RMS, SECONDS = "bias of the kernel", "rms error of the kernel", "seconds"
+
+
+@dataclass(frozen=True, eq=False)
+class Gradients:
+    """Normalised gradients of training and test images, and labels to train with.
+
+    `C` and `difficult` are those of the machines.
+    """
+
+    train: RankOne
+    labels: Array
+    test: RankOne
+    C: float = 1.0
+    difficult: str = "negative"
+
+    def resample(self, n: int, seed: int = 0) -> Gradients:
+        """So many training images, drawn with replacement, every number changed by about a third.
+
+        Examples
+        --------
+        >>> g = RankOne(x=np.eye(2), delta=np.ones((2, 3)))
+        >>> Gradients(g, np.array([[1], [-1]]), g).resample(5).train.shape
+        (5, 2, 3)
+        """
+        random = np.random.default_rng(seed)
+        chosen = random.integers(len(self.train), size=n)
+        factors = []
+        for f in (self.train.x, self.train.delta):
+            noise = random.standard_normal((n, *f.shape[1:]), dtype=np.float32)
+            noise *= 0.3
+            noise += 1
+            noise *= f[chosen]
+            factors.append(noise)
+        return replace(self, train=RankOne(*factors).normalize(), labels=self.labels[chosen])
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """Scores (m, C) of the test images, and the seconds it took to train and to score.
+
+    `numbers` is the length of the vectors, 0 for the exact kernel.
+    """
+
+    scores: Array
+    seconds: float
+    numbers: int = 0
+
+
+@dataclass(frozen=True)
+class KernelError:
+    """Approximate minus exact kernel, between different images: mean, and root of mean square."""
+
+    bias: float
+    rms: float
+
+
+def with_kernel(data: Gradients) -> Scored:
+    """Train machines on the exact kernel and score the test images."""
+    start = time.perf_counter()
+    svm = train_svm(data.train, data.labels, data.C, data.difficult)
+    return Scored(svm.decision_function(data.test), time.perf_counter() - start)
+
+
+def with_projection(data: Gradients, kind: str, m: int) -> Scored:
+    """Project, train linear machines on the normalised vectors, and score the test images.
+
+    Examples
+    --------
+    >>> g = RankOne(x=np.eye(2), delta=np.ones((2, 3)))
+    >>> found = with_projection(Gradients(g, np.array([[1], [-1]]), g), "principal", 2)
+    >>> found.scores[0] > found.scores[1], found.numbers
+    (array([ True]), 2)
+    """
+    start = time.perf_counter()
+    project = fit_projection(kind, data.train, m)
+    svm = train_linear(l2_normalize(project(data.train)), data.labels, data.C, data.difficult)
+    scores = svm.decision_function(l2_normalize(project(data.test)))
+    return Scored(scores, time.perf_counter() - start, project.shape[0])
+
+
+def kernel_error(data: Gradients, kind: str, m: int) -> KernelError:
+    """How far dot products of the vectors of test images, not normalised, are from the kernel.
+
+    Examples
+    --------
+    >>> g = RankOne(x=np.eye(2), delta=np.ones((2, 3)))
+    >>> error = kernel_error(Gradients(g, np.array([[1], [-1]]), g), "principal", 2)
+    >>> round(error.bias, 6), round(error.rms, 6)
+    (0.0, 0.0)
+    """
+    some = data.test[:PAIRED]
+    vectors = fit_projection(kind, data.train, m)(some)
+    pairs = np.triu_indices(len(some), 1)
+    error = (vectors @ vectors.T)[pairs] - gram(some)[pairs]
+    if not error.size:  # a single test image has no pair
+        return KernelError(0.0, 0.0)
+    return KernelError(float(error.mean()), float(np.sqrt(np.mean(error**2))))
+
+
+def too_large(n: int) -> str:
+    """Why the kernel matrix of n images is not computed; empty if it fits into memory.
+
+    Examples
+    --------
+    >>> too_large(1000)
+    ''
+    >>> too_large(10_000_000)[:64]
+    'the kernel matrix of 10,000,000 images needs 800000.0 GB, more t'
+    """
+    needed = 8 * n * n
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed <= SHARE * memory:
+        return ""
+    return (
+        f"the kernel matrix of {n:,} images needs {needed / 1e9:.1f} GB, more than a third of "
+        f"the {memory / 1e9:.1f} GB of this machine"
+    )

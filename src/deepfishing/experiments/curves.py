@@ -1,0 +1,324 @@
+"""Stage 6, experiments: curves instead of a table, by one of three further protocols.
+
+Comes in: a data set, a network, feature names, as for `reproduce`. Goes out: measured points, kept
+in `curves.jsonl` as soon as they are there and used again by the next run.
+
+`low-shot`       mAP against the number of positive examples per class
+`knn`            accuracy and mAP of the votes of the k nearest training images
+`approximation`  error, mAP and time of projected gradients against the exact kernel, by the length
+                 of the vectors and by the number of training images
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from deepfishing import __version__
+from deepfishing.errors import FeatureError, OptionError, did_you_mean
+from deepfishing.experiments.approximation import (
+    BIAS,
+    EXACT,
+    RMS,
+    SECONDS,
+    Gradients,
+    Scored,
+    kernel_error,
+    too_large,
+    with_kernel,
+    with_projection,
+)
+from deepfishing.experiments.protocols import low_shot, neighbour_curve
+from deepfishing.experiments.reproduce import Prepared, Progress, Protocol, prepare
+from deepfishing.experiments.results import CURVES, Curves, Row, row_key
+from deepfishing.images.dataset import Dataset
+from deepfishing.kernels import Comparable
+from deepfishing.metrics import evaluate
+from deepfishing.networks.network import Network
+from deepfishing.projections import KINDS
+from deepfishing.rank_one import RankOne
+from deepfishing.recipes import Recipe, parse_recipe, parse_recipes
+
+# Features that each protocol takes where none are named, as far as the network has them.
+DEFAULTS = {
+    "low-shot": ("x7", "dW7", "best"),
+    "knn": ("x7", "dW7", "best"),
+    "approximation": ("dW8",),
+}
+
+NEIGHBOURS = (1, 5, 10, 20, 50)
+SIZES = (1024, 2048, 4096, 8192)
+IMAGES = (1000, 2000, 4000, 8000, 16_000, 30_000, 50_000)
+# timed against the number of images: every kind at one size, and where speed or mAP is best
+TIMED = (
+    *((kind, 2048) for kind in KINDS),
+    ("tensor-sketch", 8192),
+    ("principal", 8192),
+    ("principal", 1024),
+)
+
+POSITIVES, K = "positive images per class", "neighbours k"
+NUMBERS, TRAINING = "numbers per vector", "training images"
+ACCURACY = "accuracy, %"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a curve; `x` is None for a level that does not depend on it.
+
+    `y` is None where it could not be measured, and `note` says why.
+    """
+
+    x_axis: str
+    x: int | None
+    y_axis: str
+    y: float | None
+    low: float | None = None
+    high: float | None = None
+    n_train: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Points that are measured together: their line's name, what decides them, how to measure."""
+
+    series: str
+    decided_by: Mapping[str, Any]
+    measure: Callable[[], list[Point]]
+
+
+def measure_curves(
+    kind: str,
+    dataset: Dataset,
+    network: Network,
+    out: str | Path,
+    features: str | Iterable[str] | None = None,
+    protocol: Protocol | None = None,
+    command: str = "",
+    progress: Progress | None = None,
+    largest: int = IMAGES[-1],
+) -> list[Row]:
+    """Measure the curves of a protocol, and keep them in `out`.
+
+    Parameters
+    ----------
+    kind : str
+        One of `CURVES`.
+    dataset, network, out, protocol, command, progress
+        As for `reproduce`.
+    features : str or list of str, optional
+        Recipes; by default those of `DEFAULTS` that the network has. `approximation` takes
+        gradients only.
+    largest : int
+        `approximation` is timed on up to this many training images.
+
+    Returns
+    -------
+    points : list of dict
+        With the keys of `curves.jsonl`, docs/statistics.md.
+    """
+    check_kind(kind)
+    if largest < 1:
+        raise OptionError(f"largest must be at least 1 image, got {largest}")
+    protocol = protocol or Protocol()
+    tell = progress or (lambda stage, done, total: None)
+    wanted = _recipes(kind, features, network.layers)
+    curves = Curves(out)
+    prepared = prepare(dataset, network, curves.folder, wanted, protocol, tell)
+    prepared.test_labels()  # told before any work, if there are none
+    points: list[Row] = []
+    for number, recipe in enumerate(wanted):
+        for done, total, run in _runs(kind, prepared, recipe, protocol, largest):
+            tell("rows", number * total + done, len(wanted) * total)
+            key = row_key(
+                protocol=kind,
+                feature=recipe.name,
+                series=run.series,
+                **run.decided_by,
+                **prepared.decisive,
+            )
+            found = curves.find(key)
+            if not found or any(point["y"] is None for point in found):
+                start = time.perf_counter()
+                new = run.measure()
+                seconds = round(time.perf_counter() - start, 3)
+                found = [
+                    {
+                        "protocol": kind,
+                        "feature": recipe.name,
+                        "series": run.series,
+                        **_line(point, prepared, protocol),
+                        "seconds": seconds,
+                        "command": command,
+                        "version": __version__,
+                        "key": key,
+                    }
+                    for point in new
+                ]
+                curves.add(found)
+            points += found
+    tell("rows", 1, 1)
+    return points
+
+
+def check_kind(kind: str) -> None:
+    """Refuse a word that is no protocol."""
+    if kind not in CURVES:
+        raise OptionError(
+            f"protocol must be one of {', '.join(CURVES)}, got {kind!r}{did_you_mean(kind, CURVES)}"
+        )
+
+
+def _recipes(
+    kind: str, features: str | Iterable[str] | None, layers: Mapping[int, str]
+) -> tuple[Recipe, ...]:
+    if features is not None:
+        return parse_recipes(features, layers)
+    recipes = {}
+    for name in DEFAULTS[kind]:
+        with contextlib.suppress(FeatureError):  # of a layer that this network does not have
+            recipe = parse_recipe(name, layers)
+            recipes[recipe.name] = recipe
+    if not recipes:
+        raise FeatureError(
+            f"this network has none of {', '.join(DEFAULTS[kind])}, which {kind} takes by default; "
+            "name the features, x:PATH or dW:PATH with a module's path"
+        )
+    return tuple(recipes.values())
+
+
+def _line(point: Point, prepared: Prepared, protocol: Protocol) -> Row:
+    dataset = prepared.dataset
+    return {
+        "dataset": dataset.name,
+        "train": dataset.train.name,
+        "test": dataset.test.name,
+        **prepared.settings,
+        "C": protocol.C,
+        "difficult": protocol.difficult,
+        "official_ap": dataset.official_ap,
+        **vars(point),
+        "n_train": point.n_train or len(dataset.train),
+        "n_test": len(dataset.test),
+    }
+
+
+def _runs(
+    kind: str, prepared: Prepared, recipe: Recipe, protocol: Protocol, largest: int
+) -> Iterator[tuple[int, int, _Run]]:
+    """What there is to measure of a feature, each with its number and how many there are."""
+    sides: list[tuple[Comparable, Comparable]] = []
+
+    def features() -> tuple[Comparable, Comparable]:
+        """Train and test, read and fitted once, and not at all if all points are there."""
+        if not sides:
+            train = prepared.train(recipe)
+            fitted = recipe.fit(train)
+            sides.append((fitted(train), fitted(prepared.test(recipe))))
+        return sides[0]
+
+    if kind == "approximation":
+        runs = _approximation(prepared, recipe, protocol, features, largest)
+    else:
+        measure = _low_shot if kind == "low-shot" else _knn
+        runs = [_Run(recipe.name, {}, lambda: measure(prepared, protocol, *features()))]
+    for number, run in enumerate(runs):
+        yield number, len(runs), run
+
+
+def _low_shot(
+    prepared: Prepared, protocol: Protocol, train: Comparable, test: Comparable
+) -> list[Point]:
+    method = prepared.dataset.official_ap
+    labels = prepared.train_labels(), prepared.test_labels()
+    found = []
+    for point in low_shot(train, labels[0], test, labels[1], C=protocol.C):
+        low, high = point.interval(method) or (None, None)
+        x = point.positives
+        found.append(Point(POSITIVES, x, map_axis(method), point.mean(method), low, high))
+    return found
+
+
+def _knn(
+    prepared: Prepared, protocol: Protocol, train: Comparable, test: Comparable
+) -> list[Point]:
+    method, classes = prepared.dataset.official_ap, prepared.dataset.classes
+    ks = [k for k in NEIGHBOURS if k <= len(train)]
+    labels = prepared.train_labels(), prepared.test_labels()
+    points = []
+    for votes in neighbour_curve(train, labels[0], test, labels[1], classes, ks):
+        points.append(Point(K, votes.k, ACCURACY, votes.accuracy, *votes.interval))
+        low, high = votes.draws.map_interval(method) or (None, None)
+        points.append(Point(K, votes.k, map_axis(method), votes.measured.map[method], low, high))
+    return points
+
+
+def _approximation(
+    prepared: Prepared,
+    recipe: Recipe,
+    protocol: Protocol,
+    features: Callable[[], tuple[Comparable, Comparable]],
+    largest: int,
+) -> list[_Run]:
+    method, classes = prepared.dataset.official_ap, prepared.dataset.classes
+    resampled: dict[int, Gradients] = {}  # the last one only: they are large
+
+    def data() -> Gradients:
+        train, test = features()
+        if not isinstance(train, RankOne) or not isinstance(test, RankOne):
+            raise FeatureError(
+                f"approximation takes gradients such as dW8 or pow(dW8,0.5), got {recipe.name}, "
+                "which has no gradient to project; pass --features dW8"
+            )
+        return Gradients(train, prepared.train_labels(), test, protocol.C, protocol.difficult)
+
+    def larger(n: int) -> Gradients:
+        if n not in resampled:
+            resampled.clear()
+            resampled[n] = data().resample(n)
+        return resampled[n]
+
+    def reached(x_axis: str, x: int | None, found: Scored) -> list[Point]:
+        mean = evaluate(prepared.test_labels(), found.scores, classes).map[method]
+        n = x if x_axis == TRAINING else None
+        return [
+            Point(x_axis, x, map_axis(method), mean, n_train=n),
+            Point(x_axis, x, SECONDS, found.seconds, n_train=n),
+        ]
+
+    def by_size(kind: str, m: int) -> list[Point]:
+        error = kernel_error(data(), kind, m)
+        return [
+            Point(NUMBERS, m, BIAS, error.bias),
+            Point(NUMBERS, m, RMS, error.rms),
+            *reached(NUMBERS, m, with_projection(data(), kind, m)),
+        ]
+
+    def by_images(n: int, kind: str, m: int) -> list[Point]:
+        return reached(TRAINING, n, with_projection(larger(n), kind, m))
+
+    def exact_by_images(n: int) -> list[Point]:
+        why = too_large(n)
+        if why:
+            return [Point(TRAINING, n, SECONDS, None, n_train=n, note=why)]
+        return reached(TRAINING, n, with_kernel(larger(n)))
+
+    runs = [_Run(EXACT, {"m": None}, lambda: reached(NUMBERS, None, with_kernel(data())))]
+    for kind in KINDS:
+        runs += [_Run(kind, {"m": m}, partial(by_size, kind, m)) for m in SIZES]
+    for n in (n for n in IMAGES if n <= largest):
+        for kind, m in TIMED:
+            runs.append(_Run(f"{kind}, {m:,}", {"images": n}, partial(by_images, n, kind, m)))
+        runs.append(_Run(EXACT, {"images": n}, partial(exact_by_images, n)))
+    return runs
+
+
+def map_axis(method: str) -> str:
+    """The name of an axis of mAP."""
+    return {"11point": "11-point mAP, %", "area": "mAP, %"}.get(method, f"{method} mAP, %")

@@ -1,0 +1,201 @@
+"""Stage 7, report: the points of a results folder, checked, and grouped into panels of charts.
+
+Comes in: a folder with `curves.jsonl`. Goes out: for each setting its panels. A panel has one axis
+to the right and the same lines in one chart per figure: accuracy and mAP against k, say.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deepfishing.errors import StoreError
+from deepfishing.experiments.results import Curves, Row
+from deepfishing.statistics import Interval
+
+# Points that agree in all of these may stand in one chart.
+_SETTING: dict[str, type | tuple[type, ...]] = {
+    "dataset": str,
+    "train": str,
+    "test": str,
+    "network": str,
+    "weights_sha256": str,
+    "tau": (int, float),
+    "label": (str, int, list),
+    "views": str,
+    "C": (int, float),
+    "difficult": str,
+    "n_test": int,
+}
+_EACH: dict[str, type | tuple[type, ...]] = {
+    "protocol": str,
+    "feature": str,
+    "series": str,
+    "x_axis": str,
+    "y_axis": str,
+    "n_train": int,
+    "seconds": (int, float),
+    "note": str,
+    "command": str,
+    "version": str,
+}
+TITLES = {
+    "low-shot": "Few examples",
+    "knn": "Nearest neighbours",
+    "approximation": "Projections against the exact kernel",
+}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A measured figure; `y` is None where it could not be measured, and `note` says why."""
+
+    y: float | None
+    interval: Interval | None
+    note: str
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line of a chart: marks by x, or one `level` for all x."""
+
+    name: str
+    marks: dict[int, Mark]
+    level: Mark | None
+
+    def at(self, x: int) -> Mark | None:
+        """The mark at x; a level is the same everywhere."""
+        return self.level or self.marks.get(x)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One figure against the panel's axis."""
+
+    y_axis: str
+    xs: tuple[int, ...]
+    series: tuple[Series, ...]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Charts with the same axis and lines.
+
+    `feature` is what was measured where the lines are not features themselves, else None.
+    """
+
+    protocol: str
+    feature: str | None
+    x_axis: str
+    charts: tuple[Chart, ...]
+
+    @property
+    def title(self) -> str:
+        """The protocol in words."""
+        return TITLES[self.protocol]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The lines of its charts, each once."""
+        return tuple(dict.fromkeys(s.name for chart in self.charts for s in chart.series))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Why points are missing."""
+        marks = [m for c in self.charts for s in c.series for m in s.marks.values()]
+        return tuple(dict.fromkeys(mark.note for mark in marks if mark.note))
+
+
+def open_points(folder: Path) -> list[Row]:
+    """The points of a folder, each of them whole; none where there is no `curves.jsonl`.
+
+    Raises
+    ------
+    StoreError
+        If a line is malformed.
+    """
+    if not (folder / Curves.name).is_file():
+        return []
+    curves = Curves(folder)
+    for number, point in enumerate(curves.rows, 1):
+        wrong = _wrong(point)
+        if wrong:
+            raise StoreError(
+                f"a point must have a usable {wrong!r}, got {str(point.get(wrong))[:60]!r} in "
+                f"{curves.file} line {number}; remove the line and measure that point again"
+            )
+    return curves.rows
+
+
+def group_points(points: Iterable[Row]) -> list[list[Row]]:
+    """Points of one setting together, in the order in which settings first came."""
+    groups: dict[str, list[Row]] = {}
+    for point in points:
+        groups.setdefault(json.dumps([point[name] for name in _SETTING]), []).append(point)
+    return list(groups.values())
+
+
+def panels(points: Sequence[Row]) -> tuple[Panel, ...]:
+    """Panels of the points of one setting, protocol by protocol.
+
+    Where a point was measured more than once, by two versions of the package say, the last counts.
+    """
+    found: dict[tuple[int, str, str], list[Row]] = {}
+    for point in points:
+        subject = "" if point["series"] == point["feature"] else point["feature"]
+        place = list(TITLES).index(point["protocol"])
+        found.setdefault((place, subject, point["x_axis"]), []).append(point)
+    return tuple(
+        Panel(list(TITLES)[place], subject or None, x_axis, _charts(rows))
+        for (place, subject, x_axis), rows in sorted(found.items(), key=lambda item: item[0][:2])
+    )
+
+
+def _charts(points: Sequence[Row]) -> tuple[Chart, ...]:
+    by_figure: dict[str, dict[str, dict[int | None, Mark]]] = {}
+    for p in points:
+        interval = None if p["low"] is None else (p["low"], p["high"])
+        lines = by_figure.setdefault(p["y_axis"], {})
+        lines.setdefault(p["series"], {})[p["x"]] = Mark(p["y"], interval, p["note"])
+    return tuple(
+        Chart(
+            y_axis,
+            tuple(sorted({x for marks in lines.values() for x in marks if x is not None})),
+            tuple(
+                Series(name, dict(_known(marks)), marks.get(None)) for name, marks in lines.items()
+            ),
+        )
+        for y_axis, lines in by_figure.items()
+    )
+
+
+def _known(marks: dict[int | None, Mark]) -> list[tuple[int, Mark]]:
+    return sorted(
+        ((x, mark) for x, mark in marks.items() if x is not None), key=lambda pair: pair[0]
+    )
+
+
+def _wrong(point: Row) -> str | None:
+    """The first key of a point that is missing or not of its type."""
+    for name, kind in {**_SETTING, **_EACH}.items():
+        if not isinstance(point.get(name), kind):
+            return name
+    if point["protocol"] not in TITLES:
+        return "protocol"
+    x = point.get("x")
+    if "x" not in point or not (x is None or (isinstance(x, int) and x > 0)):
+        return "x"
+    for name in ("y", "low", "high"):
+        if name not in point or not _figure(point[name]):
+            return name
+    if (point["low"] is None) != (point["high"] is None):
+        return "low"
+    return None
+
+
+def _figure(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and math.isfinite(value))
