@@ -36,7 +36,7 @@ COLUMNS = """| what | ratio to | median | lowest | highest | repetitions | secon
 """
 FOOT = """
 Peak memory, which does not grow with the number of images, is measured by `benchmarks/memory.py`,
-search by `benchmarks/search.py` (SEARCH.md), the loss by half precision by `benchmarks/precision.py`.
+search by `benchmarks/search.py` (SEARCH.md), half precision by `benchmarks/precision.py`.
 """
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
