@@ -16,6 +16,7 @@ def test_rows_read_in_any_order_are_those_of_the_store(make_store, rng):
         rng.permutation(1000),
         rng.integers(1000, size=300),  # some of them twice
         np.array([999]),
+        np.array([], dtype=np.int64),
     ):
         keys = [contents.keys[int(n)].as_py() for n in numbers]
         found = contents.read(numbers, FACTORS)

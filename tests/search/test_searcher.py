@@ -145,6 +145,18 @@ def test_a_filter_that_leaves_fewer_than_k_gives_fewer(make_store):
     assert len(Searcher(make_store(), "x7").search("00001.jpg", k=50, path="*/0000[246].jpg")) == 3
 
 
+def test_ids_are_found_in_whatever_order_the_index_has_them(make_store):
+    store = make_store(50)
+    path = store.folder / "index.parquet"
+    shuffled = np.random.default_rng(0).permutation(50)
+    sorted_ids = [hit.id for hit in Searcher(store, "dW8").search("00007.jpg")]
+    pq.write_table(pq.read_table(path).take(shuffled), path)
+    searcher = Searcher(store, "dW8")
+    assert [searcher.collection.row_of(f"{i:05d}.jpg") for i in shuffled] == list(range(50))
+    assert searcher.collection.row_of("zebra.jpg") is None
+    assert [hit.id for hit in searcher.search("00007.jpg")] == sorted_ids
+
+
 def test_the_same_content_under_two_names_is_two_hits(make_store):
     store = make_store(10)
     rows = store.rows()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -108,7 +109,11 @@ class Collection:
 
     def row_of(self, id_: str) -> int | None:
         """The row of an id, or None."""
-        row = pc.index(self.table.column("id"), id_).as_py()
+        ids = self.table.column("id")
+        row = bisect_left(range(len(self)), id_, key=lambda number: str(ids[number]))
+        if row < len(self) and ids[row].as_py() == id_:
+            return row
+        row = pc.index(ids, id_).as_py()  # another writer may not have sorted them
         return None if row < 0 else int(row)
 
     def suggestion(self, id_: str) -> str:

@@ -67,8 +67,9 @@ class Column:
         first = np.flatnonzero(np.concatenate([np.ones(min(len(order), 1), dtype=bool), steps]))
         runs = np.stack([order[first], row[first], np.diff(first, append=len(order))], axis=1)
         files, begin = np.unique(shard[first], return_index=True)
-        for file, part in zip(files.tolist(), np.split(runs, begin[1:]), strict=False):
-            self._fill(file, part, out)
+        ends = [*begin[1:].tolist(), len(runs)]  # one too many if nothing is asked for
+        for file, a, b in zip(files.tolist(), begin.tolist(), ends, strict=False):
+            self._fill(file, runs[a:b], out)
         if self.dtype == np.float16:
             values: Array = _SINGLE.take(out.view(np.uint16), mode="clip")
         else:
