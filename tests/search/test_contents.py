@@ -16,7 +16,6 @@ def test_rows_read_in_any_order_are_those_of_the_store(make_store, rng):
         rng.permutation(1000),
         rng.integers(1000, size=300),  # some of them twice
         np.array([999]),
-        np.array([], dtype=np.int64),
     ):
         keys = [contents.keys[int(n)].as_py() for n in numbers]
         found = contents.read(numbers, FACTORS)
@@ -24,6 +23,11 @@ def test_rows_read_in_any_order_are_those_of_the_store(make_store, rng):
             values = store.read(keys, factor)
             unit = values / np.linalg.norm(values, axis=1, keepdims=True)
             np.testing.assert_allclose(found[factor], unit, atol=1e-3)
+
+
+def test_no_numbers_give_no_rows(make_store):
+    contents = Contents.of(make_store(10), FACTORS)
+    assert contents.read(np.array([], dtype=np.int64), ["x7"])["x7"].shape == (0, 9)
 
 
 def test_contents_come_back_from_their_arrays(make_store):

@@ -290,3 +290,10 @@ def test_rows_of_the_index_come_back_as_they_were(tmp_path):
     index.write_bytes(content)
     with pytest.raises(StoreError, match=r"index is damaged: .*delete it"):
         store.rows()
+
+
+def test_reading_nothing_is_told_in_one_line(tmp_path):
+    store = Store(tmp_path / "s", {"network": "toy"})
+    store.append(["k1"], {"x7": np.ones((1, 3))})
+    with pytest.raises(StoreError, match="nothing to read: no keys were given"):
+        store.read([], "x7")

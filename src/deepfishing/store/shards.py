@@ -70,6 +70,8 @@ class Shards:
     def places(self, keys: Iterable[str]) -> list[tuple[Path, Array, Array]]:
         """For each shard that holds some of the keys: positions in `keys`, and their rows."""
         rows = np.fromiter((self._rows[key] for key in keys), dtype=np.int64)
+        if not len(rows):
+            return []
         starts = np.array(self._starts, dtype=np.int64)
         shard = np.searchsorted(starts, rows, side="right") - 1
         order = np.argsort(shard, kind="stable")
