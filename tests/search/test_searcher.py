@@ -141,6 +141,24 @@ def test_filters_leave_only_images_with_all_labels_and_a_matching_path(make_stor
     assert all(hit.labels == ("third", "fifth") for hit in hits)
 
 
+def test_a_filter_that_leaves_most_images_is_searched_right_too(make_store, arrays_of):
+    store = make_store(N)
+    K = brute_force(arrays_of(store, N), "dW8")[1]
+    hits = Searcher(store, "dW8").search("00001.jpg", k=7, path="*[2-9].jpg")
+    assert ids(hits) == names([j for j in np.argsort(-K) if j % 10 >= 2][:7])
+
+
+def test_contents_that_no_image_has_any_more_take_no_place(make_store, arrays_of):
+    store = make_store(N)
+    K = brute_force(arrays_of(store, N), "dW8")[1]
+    nearest = [j for j in np.argsort(-K) if j != 1]
+    gone = names(nearest[:5])  # their features are still there
+    store.write_rows(row for row in store.rows().values() if row.id not in gone)
+    for method in ("exact", "index"):
+        hits = Searcher(store, "dW8", method).search("00001.jpg", k=5)
+        assert ids(hits) == names(nearest[5:10])
+
+
 def test_a_filter_that_leaves_fewer_than_k_gives_fewer(make_store):
     assert len(Searcher(make_store(), "x7").search("00001.jpg", k=50, path="*/0000[246].jpg")) == 3
 

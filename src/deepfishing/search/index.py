@@ -27,7 +27,7 @@ TRAIN_PER_LIST = 40  # fewer, and FAISS complains
 ROUNDS = 8  # of k-means
 BLOCK_IMAGES = 4096
 PROBES = 32  # lists that a query looks into
-CANDIDATES = 750  # compared exactly
+CANDIDATES = 700  # compared exactly
 GROWTH = 4  # times what it was made for, and an index is made again
 
 Progress = Callable[[str, int, int], None]  # stage, done, to do

@@ -1,0 +1,234 @@
+"""Search through an index: recall against exact search, time of a query, memory, time to build.
+
+    python benchmarks/search.py --features STORE --rows 1000000 [--by dW8]
+
+Real features of a store are drawn with replacement and every number of both factors is changed by
+about 30 %. Queries are 200 of these rows, and 200 images of the store that were kept apart, added
+as they are: no row is a copy of one of those. The rows are written as a store into a temporary
+folder, which is removed. The table goes to SEARCH.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import faiss
+import numpy as np
+
+from deepfishing.kernels import gram
+from deepfishing.rank_one import Array
+from deepfishing.search import Searcher
+from deepfishing.search.choice import choose_recipe
+from deepfishing.search.contents import Contents
+from deepfishing.store import Row, Store
+
+QUERIES, BLOCK, NOISE, K = 200, 8192, 0.3, 10
+PROBES, CANDIDATES = (8, 16, 32, 64), (250, 500, 700, 1500)
+OUT = Path(__file__).parent / "SEARCH.md"
+HEAD = """# Search through an index
+
+Made by `python benchmarks/search.py --features STORE --rows {rows} --by {by}` on {machine},
+BLAS on threads: {blas}, load average {load:.1f} when the measuring began.
+
+Features of PASCAL VOC 2007 resampled with 30 % noise on every number. Queries are {queries} of
+these rows and {queries} new images, which no row is a copy of: their nearest are some of the
+hundreds of copies of a few images, whose order is noise alone. Recall is the share of the 10
+nearest images by exact search that is found. The time is that of `Searcher.search` by id, so
+extraction is not in it; processor ms is the median time of all cores together.
+
+- index built in {build:.0f} s
+- extended by {queries} images in {extended:.0f} s, opened in {opened:.1f} s
+- in memory {memory:.0f} bytes per image (growth of a new process that opens it and searches); index
+  on disk {disk:.0f} bytes per image
+- exact search, all queries at a time: {whole:.0f} ms a query
+
+| lists | candidates | recall@10, rows | recall@10, new | median ms | 95 % ms | processor ms |
+|---|---|---|---|---|---|---|
+"""
+
+
+def resampled(real: dict[str, Array], rows: int) -> Iterator[tuple[list[str], dict[str, Array]]]:
+    """Keys and factors of noisy copies, block by block."""
+    n = len(next(iter(real.values())))
+    for start in range(0, rows, BLOCK):
+        random = np.random.default_rng([0, start])
+        m = min(BLOCK, rows - start)
+        chosen = random.integers(n, size=m)
+        factors = {}
+        for name, values in real.items():
+            noise = random.standard_normal((m, values.shape[1]), dtype=np.float32)
+            noise *= NOISE
+            noise += 1
+            noise *= values[chosen]
+            factors[name] = noise
+        yield [f"{start + i:064x}" for i in range(m)], factors
+
+
+def write_store(folder: str, source: Store, real: dict[str, Array], rows: int) -> Store:
+    settings = {name: value for name, value in source.settings.items() if name != "dtype"}
+    store = Store(folder, settings)
+    for keys, factors in resampled(real, rows):
+        store.append(keys, factors)
+    _name(store, rows, tuple(real))
+    return store
+
+
+def add_queries(store: Store, held: dict[str, Array], rows: int) -> list[str]:
+    """Put the queries into the store too, so that a query by id needs no extraction; their ids."""
+    n = len(next(iter(held.values())))
+    store.append([f"{number:064x}" for number in range(rows, rows + n)], held)
+    _name(store, rows + n, tuple(held))
+    return [_id(number) for number in range(rows, rows + n)]
+
+
+def _name(store: Store, rows: int, factors: tuple[str, ...]) -> None:
+    ids = ((_id(number), f"{number:064x}") for number in range(rows))
+    store.write_rows(Row(id_, id_, key, status="ok", factors=factors) for id_, key in ids)
+
+
+def _id(number: int) -> str:
+    return f"images/{number:08d}.jpg"
+
+
+def exact(searcher: Searcher, ids: list[str]) -> list[set[str]]:
+    """Ids of the K nearest images of every query, all images compared."""
+    rows = np.array([searcher.collection.row_of(id_) for id_ in ids])
+    own = searcher.collection.content[rows]
+    examples = searcher.features.of(own)
+    best = np.full((K, len(ids)), -np.inf)
+    numbers = np.zeros((K, len(ids)), dtype=np.int64)
+    start = 0
+    for block in searcher.features.blocks():
+        scores = np.concatenate([best, gram(block, examples)])
+        known = np.broadcast_to(np.arange(start, start + len(block))[:, None], scores[K:].shape)
+        known = np.concatenate([numbers, known])
+        scores[known == own] = -np.inf
+        keep = np.argpartition(-scores, K, axis=0)[:K]
+        best = np.take_along_axis(scores, keep, axis=0)
+        numbers = np.take_along_axis(known, keep, axis=0)
+        start += len(block)
+    picture = searcher.collection
+    return [{picture[int(picture.rows_of(n)[0])].id for n in column} for column in numbers.T]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--features", type=Path, required=True, help="a store with real features")
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--by", default="dW8")
+    parser.add_argument("--out", type=Path, default=OUT)
+    given = parser.parse_args()
+    source = Store.open(given.features)
+    recipe = choose_recipe(source, given.by)
+    contents = Contents.of(source, recipe.factors)
+    order = np.random.default_rng(0).permutation(len(contents))
+    held = contents.read(np.sort(order[:QUERIES]), recipe.factors)
+    real = contents.read(np.sort(order[QUERIES:]), recipe.factors)
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        store = write_store(folder, source, real, given.rows)
+        print(f"{given.rows} rows written in {time.perf_counter() - start:.0f} s", flush=True)
+        started = time.perf_counter()
+        Searcher(store, recipe.name, "index", progress=_say())
+        build = time.perf_counter() - started
+        new = add_queries(store, held, given.rows)
+        lines = measure(store, recipe.name, new, build)
+    given.out.write_text("".join(lines))
+    print("".join(lines))
+
+
+def measure(store: Store, by: str, new: list[str], build: float) -> list[str]:
+    started = time.perf_counter()
+    Searcher(store, by, "index")
+    extended = time.perf_counter() - started
+    started = time.perf_counter()
+    searcher = Searcher(store, by, "index")
+    opened = time.perf_counter() - started
+    rows = len(searcher.collection)
+    drawn = np.random.default_rng(1).choice(rows - len(new), len(new), replace=False)
+    ids = [*map(_id, drawn), *new]
+    memory = memory_of(store, by) / rows
+    started = time.perf_counter()
+    truth = exact(searcher, ids)
+    whole = (time.perf_counter() - started) / len(ids)
+    disk = sum(path.stat().st_size for path in store.folder.glob(".index/*/*")) / rows
+    lines = [
+        HEAD.format(
+            rows=rows - len(new),
+            by=by,
+            queries=len(new),
+            machine=f"{os.cpu_count()} cores, {platform.machine()}, FAISS {faiss.__version__}",
+            blas=os.environ.get("OPENBLAS_NUM_THREADS", "all"),
+            load=os.getloadavg()[0],
+            build=build,
+            extended=extended,
+            opened=opened,
+            memory=memory,
+            disk=disk,
+            whole=1000 * whole,
+        )
+    ]
+    for probes in PROBES:
+        for candidates in CANDIDATES:
+            times, processor, recall = [], [], []
+            for id_, nearest in zip(ids, truth, strict=True):
+                started, spent = time.perf_counter(), time.process_time()
+                hits = searcher.search(id_, K, candidates=candidates, probes=probes)
+                times.append(time.perf_counter() - started)
+                processor.append(time.process_time() - spent)
+                recall.append(len(nearest.intersection(hit.id for hit in hits)) / K)
+            known, unknown = np.reshape(recall, (2, -1)).mean(axis=1)
+            middle, slow = np.quantile(times, [0.5, 0.95]) * 1000
+            line = (
+                f"| {probes} | {candidates} | {known:.3f} | {unknown:.3f} | {middle:.1f} | "
+                f"{slow:.1f} | {1000 * np.median(processor):.1f} |\n"
+            )
+            print(line, end="", flush=True)
+            lines.append(line)
+    return lines
+
+
+OPEN = """
+import re, sys
+from pathlib import Path
+from deepfishing.search import Searcher
+from deepfishing.search.index import load_faiss
+
+def own():  # bytes of this process that are its own, without files that are mapped
+    return 1024 * int(re.search(r"RssAnon:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
+
+load_faiss()
+before = own()
+searcher = Searcher(sys.argv[1], sys.argv[2], "index")
+searcher.search(searcher.collection[0].id)
+print(own() - before)
+"""
+
+
+def memory_of(store: Store, by: str) -> int:
+    """By how many bytes a fresh process grows when it opens the index and searches once."""
+    command = [sys.executable, "-c", OPEN, str(store.folder), by]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def _say():
+    last = [0.0]
+
+    def say(stage: str, done: int, total: int) -> None:
+        if time.monotonic() - last[0] > 10:
+            last[0] = time.monotonic()
+            print(f"{stage} {done}/{total}", flush=True)
+
+    return say
+
+
+if __name__ == "__main__":
+    main()
