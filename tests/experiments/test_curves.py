@@ -14,7 +14,18 @@ from deepfishing.recipes import parse_recipe
 
 KEYS = {
     *("protocol", "dataset", "network", "feature", "series", "x", "y", "low", "high"),
-    *("x_axis", "y_axis", "n_train", "n_test", "seconds", "command", "version", "key", "note"),
+    *(
+        "x_axis",
+        "y_axis",
+        "n_train",
+        "n_test",
+        "seconds",
+        "command",
+        "version",
+        "versions",
+        "key",
+        "note",
+    ),
 }
 
 

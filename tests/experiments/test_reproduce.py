@@ -42,6 +42,7 @@ def test_rows_have_the_keys_of_the_contract_and_are_on_disk(dataset, network, tm
         assert set(row["ap"]["area"]) == {"red", "green"}
         assert row["seconds"] >= 0
         assert row["command"] == "deepfish reproduce toy"
+        assert row["versions"]["torch"].startswith("2.")
 
 
 def test_a_second_run_measures_nothing_and_a_new_row_only_itself(

@@ -330,6 +330,14 @@ def test_hostile_names_are_shown_and_not_obeyed(tmp_path, add_rows, key):
     assert evil in page.elements[0]["text"]
 
 
+def test_the_page_tells_what_it_was_measured_with(tmp_path, add_rows):
+    evil = "<script>1</script>"
+    add_rows(tmp_path, features=("x7", "dW7"), versions={"Python": "3.11.0", "torch": evil})
+    page = page_of(tmp_path)
+    assert page.find("script") == []
+    assert f"Python 3.11.0, torch {evil}" in page.elements[0]["text"]
+
+
 def test_a_hostile_feature_name_is_escaped_too(tmp_path, add_rows):
     names = ("x:<b>", "dW:<b>")
     add_rows(tmp_path, features=names, strength=dict.fromkeys(names, 1.0))

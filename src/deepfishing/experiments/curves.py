@@ -35,7 +35,7 @@ from deepfishing.experiments.approximation import (
 )
 from deepfishing.experiments.protocols import low_shot, neighbour_curve
 from deepfishing.experiments.reproduce import Prepared, Progress, Protocol, prepare
-from deepfishing.experiments.results import CURVES, Curves, Row, row_key
+from deepfishing.experiments.results import CURVES, Curves, Row, row_key, versions
 from deepfishing.images.dataset import Dataset
 from deepfishing.kernels import Comparable
 from deepfishing.metrics import evaluate
@@ -157,6 +157,7 @@ def measure_curves(
                         "seconds": seconds,
                         "command": command,
                         "version": __version__,
+                        "versions": versions(),
                         "key": key,
                     }
                     for point in new

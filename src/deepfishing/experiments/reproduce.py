@@ -19,7 +19,7 @@ import numpy as np
 from deepfishing import __version__
 from deepfishing.classify import check_options, train_svm
 from deepfishing.errors import DatasetError, ImageError
-from deepfishing.experiments.results import Results, Row, row_key, safe_name
+from deepfishing.experiments.results import Results, Row, row_key, safe_name, versions
 from deepfishing.features import needed_factors
 from deepfishing.gradients.batch_size import BatchSize, check_batch_size
 from deepfishing.gradients.engine import choose_engines
@@ -261,6 +261,7 @@ def _measure(prepared: Prepared, feature: Recipe, protocol: Protocol) -> tuple[R
         "ap": None,
         "left_out": dict.fromkeys(untrained, "training needs a positive and a negative example"),
         "version": __version__,
+        "versions": versions(),
     }
     if dataset.test.labels is not None:
         labels = dataset.test.labels.copy()

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 import re
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 from zipfile import BadZipFile
@@ -26,6 +28,12 @@ from deepfishing.rank_one import Array
 Row = dict[str, Any]
 
 CURVES = ("low-shot", "knn", "approximation")  # the protocols that give curves
+
+
+def versions() -> dict[str, str]:
+    """What a row was measured with, beside this package."""
+    packages = ("torch", "scikit-learn", "numpy", "pillow")
+    return {"Python": platform.python_version()} | {name: version(name) for name in packages}
 
 
 def row_key(**parts: Any) -> str:

@@ -176,7 +176,7 @@ def _group(rows: list[Row], results: Results, gallery: Gallery) -> dict[str, Any
         "left_out": left_out(rows),
         "unreadable": sorted({path for row in rows for path in row["unreadable"]}),
         "commands": _features_by("command", rows),
-        "versions": _features_by("version", rows),
+        "versions": _features_by("version", [{**row, "version": _made_with(row)} for row in rows]),
     }
 
 
@@ -193,7 +193,7 @@ def _curve_group(points: list[Row]) -> dict[str, Any]:
             for panel, last in zip(found, before, strict=False)
         ],
         "commands": _features_by("command", points),
-        "versions": _features_by("version", points),
+        "versions": _features_by("version", [{**p, "version": _made_with(p)} for p in points]),
     }
 
 
@@ -205,6 +205,13 @@ def _pixels(preprocess: Any) -> str:
         ).format_map(preprocess)
     except (KeyError, TypeError):
         return ""
+
+
+def _made_with(row: Row) -> str:
+    """Versions of this package, of Python and of others; older rows have the first alone."""
+    others = row.get("versions")
+    others = others if isinstance(others, dict) else {}
+    return ", ".join([row["version"], *(f"{name} {number}" for name, number in others.items())])
 
 
 def _features_by(key: str, rows: Sequence[Row]) -> dict[str, list[str]]:
