@@ -7,18 +7,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from timing import Ratio, ratio
+from throughput import jpegs
+from timing import Ratio, ratio, sandwich
 
 from deepfishing.features import needed_factors, parse_features, table_features
 from deepfishing.gradients.closed_form import delta_recursion
-from deepfishing.gradients.extract import extract_factors
+from deepfishing.gradients.engine import FASTEST, missing_packages
+from deepfishing.gradients.extract import Extractor, extract_factors
 from deepfishing.gradients.objective import cross_entropy
 from deepfishing.gradients.tap import tap
 from deepfishing.images.scenes import load_scenes
 from deepfishing.networks.load import load_network
 from deepfishing.networks.network import Network
 
-ZOO = ("alexnet-torchvision", "alexnet-caffe", "vgg16")  # the default one is in throughput.py
+ZOO = ("alexnet-torchvision", "alexnet-caffe", "vgg16")
 LAYERS = {
     "timm:resnet18": "layer4.1.conv2",
     "timm:vit_tiny_patch16_224": "blocks.11.mlp.fc2",
@@ -31,6 +33,9 @@ def run(quick: bool = False) -> list[Ratio]:
     repetitions = 3 if quick else 7
     rows = []
     with tempfile.TemporaryDirectory() as folder:
+        photographs = jpegs(Path(folder, "photographs"), 200 if quick else 2000)
+        for engine in (name for name in FASTEST if not missing_packages(name)):
+            rows += on_top(load_network(), photographs, engine, 2 if quick else 5)
         paths = load_scenes(folder).train.paths[: 32 if quick else 96]
         for name in ZOO:
             network = load_network(name, "random")
@@ -51,6 +56,30 @@ def run(quick: bool = False) -> list[Ratio]:
                 rows.append(ratio(title, both, "x only", forward, repetitions))
     rows.append(closed_form(repetitions=5 if quick else 15))
     return rows
+
+
+def on_top(network: Network, paths: Sequence[Path], engine: str, repetitions: int) -> list[Ratio]:
+    """All rows over forward rows.
+
+    The quotient of two passes of 2,000 images wanders by a tenth on a shared machine even if both
+    do the same, and two sessions of one engine differ by several percent.
+    """
+
+    def started(names: Sequence[str]) -> Callable[[Sequence[Path]], object]:
+        factors = needed_factors(parse_features(names, network.layers))
+        extractor = Extractor(network, factors, engine=engine)
+        return lambda part: [len(batch.indices) for batch in extractor(part)]
+
+    table = table_features(network.layers)
+    forward = [name for name in table if not name.startswith("dW")]
+    length = -(-len(paths) // 10)
+    return sandwich(
+        f"{network.name}: all rows with {engine}",
+        "forward rows only",
+        lambda: (started(forward), started(table), started(forward)),
+        [paths[i : i + length] for i in range(0, len(paths), length)],
+        repetitions,
+    )
 
 
 def _passes(network: Network, paths: Sequence[Path], names: Sequence[str]) -> Callable[[], object]:

@@ -207,9 +207,9 @@ class Principal(Projection):
         return len(self.i), self.R.shape[1], self.S.shape[1]
 
     def _project(self, x: Array, delta: Array) -> Array:
-        vectors: Array = _times(x, self.R)[..., self.i]
-        vectors *= _times(delta, self.S)[..., self.j]
-        total: Array = vectors.sum(axis=1)
+        vectors: Array = np.take(_times(x, self.R), self.i, axis=2)
+        vectors *= np.take(_times(delta, self.S), self.j, axis=2)
+        total: Array = vectors[:, 0] if vectors.shape[1] == 1 else vectors.sum(axis=1)
         return total
 
 

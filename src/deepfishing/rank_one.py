@@ -98,8 +98,8 @@ class RankOne:
         return gradients
 
 
-def l2_normalize(rows: Array) -> Array:
-    """Divide each row by its l2 norm; a zero row stays zero.
+def l2_normalize(rows: Array, out: Array | None = None) -> Array:
+    """Divide each row by its l2 norm; a zero row stays zero. `out` may be `rows` itself.
 
     Examples
     --------
@@ -108,7 +108,9 @@ def l2_normalize(rows: Array) -> Array:
            [0. , 0. ]])
     """
     norm = l2_norm(rows)[:, None].astype(rows.dtype)
-    unit: Array = np.divide(rows, norm, out=np.zeros_like(rows), where=norm > 0)
+    unit: Array = np.divide(
+        rows, norm, out=np.zeros_like(rows) if out is None else out, where=norm > 0
+    )
     return unit
 
 

@@ -5,7 +5,13 @@ import pytest
 
 import deepfishing.experiments.curves as module
 from deepfishing.errors import DatasetError, FeatureError, OptionError, StoreError
-from deepfishing.experiments.approximation import Gradients, kernel_error, with_kernel
+from deepfishing.experiments.approximation import (
+    SECONDS,
+    WITH_PROJECTION,
+    Gradients,
+    kernel_error,
+    with_kernel,
+)
 from deepfishing.experiments.curves import measure_curves
 from deepfishing.experiments.protocols import low_shot, nearest_neighbours
 from deepfishing.experiments.reproduce import Protocol, prepare, reproduce
@@ -100,14 +106,18 @@ def test_approximation_points_are_those_of_the_functions(dataset, network, tmp_p
             assert found[kind, m, "rms error of the kernel"]["y"] == pytest.approx(
                 error.rms, abs=1e-6
             )
-            assert found[kind, m, "seconds"]["y"] > 0
+            seconds = found[kind, m, SECONDS]["y"], found[kind, m, WITH_PROJECTION]["y"]
+            assert 0 < seconds[0] < seconds[1]
     (row,) = reproduce(dataset, network, tmp_path / "table", "dW8")
     assert found["exact kernel", None, map_axis]["y"] == row["map"][dataset.official_ap]
     more = with_kernel(data.resample(25))
     mean = evaluate(dataset.test.labels, more.scores, dataset.classes).map[dataset.official_ap]
     assert found["exact kernel", 25, map_axis]["y"] == pytest.approx(mean)
-    assert found["exact kernel", 25, "seconds"]["n_train"] == 25
-    assert ("principal, 8", 25, "seconds") in found
+    assert found["exact kernel", 25, SECONDS]["n_train"] == 25
+    assert (
+        found["exact kernel", 25, SECONDS]["y"] == found["exact kernel", 25, WITH_PROJECTION]["y"]
+    )
+    assert ("principal, 8", 25, SECONDS) in found
     assert not any(p["x"] == 40 for p in points)  # above the largest
 
 
@@ -120,7 +130,7 @@ def test_a_matrix_that_does_not_fit_is_an_empty_point_that_is_tried_again(
     assert (empty["series"], empty["x"], empty["note"]) == ("exact kernel", 40, "no room")
     monkeypatch.setattr(module, "too_large", lambda n: "")
     again = measure_curves("approximation", dataset, network, tmp_path)
-    assert len(again) == len(points) + 1  # time and mAP in its place
+    assert len(again) == len(points) + 2  # two times and mAP in its place
     assert all(p["y"] is not None for p in again)
 
 

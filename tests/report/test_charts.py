@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from deepfishing.experiments.approximation import SECONDS
 from deepfishing.report.charts import (
     curve_points,
     log_ticks,
@@ -28,7 +29,7 @@ TIMES = [
     ("exact kernel", 50_000, None, None, None),
 ]
 SHOTS = ("positive images per class", "11-point mAP, %")
-IMAGES = ("training images", "seconds")
+IMAGES = ("training images", SECONDS)
 
 
 @pytest.mark.parametrize("spread", [1e-4, 0.3, 1.0, 7.0, 99.0])
@@ -113,7 +114,7 @@ def test_a_level_is_a_line_across(tmp_path, add_points):
 
 
 def test_a_chart_without_any_figure_can_be_drawn():
-    empty = Chart("seconds", (5,), (Series("a", {5: Mark(None, None, "no room")}, None),))
+    empty = Chart(SECONDS, (5,), (Series("a", {5: Mark(None, None, "no room")}, None),))
     assert curve_points(empty, empty.series[0]) == []
     assert x_axis(empty).place(5) == 50.0
     assert y_axis(empty).ticks

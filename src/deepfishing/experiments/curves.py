@@ -26,6 +26,7 @@ from deepfishing.experiments.approximation import (
     EXACT,
     RMS,
     SECONDS,
+    WITH_PROJECTION,
     Gradients,
     Scored,
     kernel_error,
@@ -291,6 +292,7 @@ def _approximation(
         return [
             Point(x_axis, x, map_axis(method), mean, n_train=n),
             Point(x_axis, x, SECONDS, found.seconds, n_train=n),
+            Point(x_axis, x, WITH_PROJECTION, found.projecting + found.seconds, n_train=n),
         ]
 
     def by_size(kind: str, m: int) -> list[Point]:

@@ -82,11 +82,15 @@ def _call_factors(layer: nn.Module, call: Call) -> tuple[Tensor, Tensor]:
 
 def _conv_factors(layer: nn.Conv2d, x: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
     """A convolution is a linear layer on patches: one for each place of the kernel."""
-    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-    padded = nn.functional.pad(x, layer._reversed_padding_repeated_twice, mode=mode)
-    patches = nn.functional.unfold(
-        padded, layer.kernel_size, dilation=layer.dilation, stride=layer.stride
-    )
+    padding = layer._reversed_padding_repeated_twice
+    if layer.kernel_size == layer.stride == (1, 1) and not any(padding):
+        patches = x.flatten(2)  # as they are
+    else:
+        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+        padded = nn.functional.pad(x, padding, mode=mode)
+        patches = nn.functional.unfold(
+            padded, layer.kernel_size, dilation=layer.dilation, stride=layer.stride
+        )
     if patches.shape[2] != delta[0, 0].numel():
         raise LayerError(
             f"a convolution must pad as nn.Conv2d does, got {type(layer).__name__} with an output "

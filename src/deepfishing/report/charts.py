@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from deepfishing.experiments.approximation import BIAS, EXACT, RMS, SECONDS
+from deepfishing.experiments.approximation import BIAS, EXACT, RMS, SECONDS, WITH_PROJECTION
 from deepfishing.report.points import Chart, Mark, Panel, Series
 
 # Ratios matter here, not differences: twice the time, half the error.
-LOGARITHMIC = (SECONDS, RMS)
+TIMES = (SECONDS, WITH_PROJECTION)
+LOGARITHMIC = (*TIMES, RMS)
 # Cool and warm in turn, so that neighbours in the list differ.
 HUES = (206, 20, 140, 285, 45, 330, 175, 95, 250)
 
@@ -118,14 +119,14 @@ def figure_text(y_axis: str, value: float | None, exact: bool = False) -> str:
     --------
     >>> figure_text("accuracy, %", 71.26), figure_text("mAP, %", 82.424, exact=True)
     ('71.3', '82.42')
-    >>> figure_text("seconds", 0.4132), figure_text("seconds", 147.2), figure_text("seconds", None)
-    ('0.41', '147', '')
+    >>> [figure_text(SECONDS, seconds) for seconds in (0.4132, 147.2, None)]
+    ['0.41', '147', '']
     >>> figure_text("bias of the kernel", -0.00041)
     '-0.0004'
     """
     if value is None:
         return ""
-    if y_axis == SECONDS:
+    if y_axis in TIMES:
         return f"{value:.2f}" if value < 1 else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
     if y_axis in (BIAS, RMS):
         return f"{value:+.4f}" if y_axis == BIAS else f"{value:.4f}"
