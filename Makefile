@@ -2,10 +2,11 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
+PEERS := .venv-peers
 TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test lint bench bench-peers fire fuzz docs clean
 
 demo: $(VENV)/.package
 	$(BIN)/deepfish reproduce scenes --out results/demo
@@ -21,6 +22,16 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/run.py
+
+bench-peers: $(PEERS)/.package
+	$(PEERS)/bin/python benchmarks/peers/install.py
+	$(PEERS)/bin/python benchmarks/peers/run.py
+
+fire: $(VENV)/.dev
+	$(BIN)/python -m fire
+
+fuzz: $(VENV)/.fuzz
+	$(BIN)/python -m fuzz
 
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -40,5 +51,15 @@ $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	$(PIP) --editable ".[dev]"
 	@touch $@ $(VENV)/.package
 
+$(VENV)/.fuzz: $(VENV)/.dev
+	$(PIP) --editable ".[dev,fuzz]"
+	@touch $@
+
+$(PEERS)/.package: pyproject.toml
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip --disable-pip-version-check install --quiet "$(TORCH)"
+	$(PEERS)/bin/python -m pip --disable-pip-version-check install --quiet --editable .
+	@touch $@
+
 clean:
-	rm -rf $(VENV) results site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(PEERS) results site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -47,7 +47,7 @@ def main() -> None:
             half.append(some, {factor: single.read(some, factor) for factor in factors})
         for store in (single, half):
             size = sum(file.stat().st_size for file in store.folder.rglob("*.parquet"))
-            print(f"{store.dtype}: {size / len(keys):.0f} bytes an image")
+            print(f"{store.precision}: {size / len(keys):.0f} bytes an image")
         print("| feature | float32 | float16 | difference |\n|---|---|---|---|")
         for recipe in recipes:
             a, b = (mean_ap(store, keys, recipe, data) for store in (single, half))

@@ -55,3 +55,10 @@ def test_a_mistyped_feature_is_guessed_and_a_missing_layer_shown():
         parse_feature("x5", LITE)
     with pytest.raises(FeatureError, match="at least one"):
         parse_features(" , ", LITE)
+
+
+@pytest.mark.parametrize("name", ["x07", "x٧", "y٨", "dW٧", "dW07", "x7;x06", "dW" + "7" * 5000])
+def test_a_number_that_is_not_written_plainly_is_no_layer(name):
+    # found by fuzzing: the factor x07 was looked for and never found, 5,000 digits were a traceback
+    with pytest.raises(FeatureError, match="feature must be one of x5, x6"):
+        parse_feature(name, ALEXNET)

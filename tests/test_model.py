@@ -127,7 +127,9 @@ def cut(saved):
 def change_facts(**changes):
     def change(saved):
         path = saved / "model.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+        facts = {**json.loads(path.read_text()), **changes}
+        facts.pop("seal", None)
+        path.write_text(json.dumps(facts))
 
     return change
 

@@ -36,6 +36,10 @@ EXACT = "@exact"
 LOWEST = "low"
 LOG_POSTERIORS = f"dlogp{TOP}"
 
+# A name is also that of a factor, so a number has one spelling: not 07, no other script's digits.
+_NUMBER = "0|[1-9][0-9]?"
+_SIZE = "@[1-9][0-9]{0,4}x[1-9][0-9]{0,4}"
+
 
 @dataclass(frozen=True)
 class Feature:
@@ -124,7 +128,7 @@ def parse_feature(name: str, layers: Mapping[int, str]) -> Feature:
         name = f"x{min(layers) - 1}"
     if name == LOG_POSTERIORS and TOP in layers:
         return Feature(name, (f"x{TOP - 1}", f"x{TOP}"), gradient=True)
-    match = re.fullmatch(r"dW(?:(\d+)|:([^@]+))(@exact|@[1-9]\d*x[1-9]\d*)?", name)
+    match = re.fullmatch(rf"dW(?:({_NUMBER})|:([^@]+))(@exact|{_SIZE})?", name)
     if match:
         number, path, suffix = match.groups(default="")
         k = int(number) if number else _number_of(path, layers)
@@ -194,7 +198,7 @@ def concatenate(parts: list[Array]) -> Array:
 
 
 def _forward_factor(name: str, part: str, layers: Mapping[int, str]) -> str:
-    match = re.fullmatch(r"x(\d+)|y(\d+)|x:([^@;]+)", part)
+    match = re.fullmatch(rf"x({_NUMBER})|y({_NUMBER})|x:([^@;]+)", part)
     if match is None:
         raise _unknown(name, layers)
     x, y, path = match.groups()

@@ -35,7 +35,7 @@ def unit(values):
 
 
 def test_a_folder_of_images_becomes_a_store(deepfish, shapes, tmp_path):
-    ran = deepfish("extract", shapes, "s", "--features", "x7,dW8")
+    ran = deepfish("extract", shapes, "s", "--features", "x7,dW8", "--precision", "float16")
     assert ran.code == 0, ran.err
     assert "24 images, 24 computed now" in ran.out
     again = deepfish("extract", shapes, "s", "--features", "x7,dW8", "--json")

@@ -29,7 +29,11 @@ from deepfishing.store import Store
 from deepfishing.store.check import verify
 
 FACTORS = ("x7", "delta8")
-to_store.SHARD_IMAGES = 4
+
+
+def small_chunks():
+    """Write every four images; not on import, since pytest imports this file too."""
+    to_store.SHARD_IMAGES = 4
 
 
 def network():
@@ -159,6 +163,7 @@ def scenario(root, pictures, base, prune, at_writes, at_times):
 
 
 def main(root):
+    small_chunks()
     random.seed(0)
     torch.set_num_threads(1)
     pictures = root / "pictures"

@@ -290,7 +290,10 @@ def test_shards_of_another_writer_are_searched_too(make_store, arrays_of):
     store = make_store(N)
     for path in store.folder.glob("*/shard-*.parquet"):
         table = pq.read_table(path)
-        pq.write_table(table.replace_schema_metadata({}), path, compression="zstd")
+        other = path.with_name(f"shard-other-{path.stem[-8:]}.parquet")
+        pq.write_table(table.replace_schema_metadata({}), other, compression="zstd")
+        path.unlink()
+    store.look_again()
     K = brute_force(arrays_of(store, N), "dW8")[1]
     hits = Searcher(store, "dW8").search("00001.jpg", k=5)
     assert ids(hits) == names([j for j in np.argsort(-K) if j != 1][:5])

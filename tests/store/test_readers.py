@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from deepfishing.store import Row, Store
+from deepfishing.store.compress import compress
 
 
 @pytest.fixture
@@ -57,3 +59,66 @@ def test_duckdb_reads_it(store):
     ids, labels, x7, norms, delta8 = zip(*rows, strict=True)
     check(store, ids, labels, x7, norms)
     assert {len(values) for values in delta8} == {3}
+
+
+@pytest.fixture
+def in_bytes(store, tmp_path):
+    """The same store in int8."""
+    return compress(store, tmp_path / "bytes", "int8")
+
+
+def of_bytes(x7, scales):
+    """What the docs say: codes are signed square roots."""
+    q = np.frombuffer(b"".join(x7), np.int8).reshape(len(scales), -1).astype(np.float32)
+    return q * abs(q), scales
+
+
+def test_pandas_reads_bytes(in_bytes):
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    table = pd.read_parquet("bytes/index.parquet").merge(pd.read_parquet("bytes/x7"), on="sha256")
+    labels = [None if value is None else list(value) for value in table.labels]
+    check(in_bytes, list(table.id), labels, *of_bytes(table.x7, table.x7_scale))
+
+
+def test_polars_reads_bytes(in_bytes):
+    pl = pytest.importorskip("polars", reason="polars is not installed")
+    x7 = pl.read_parquet("bytes/x7/*.parquet")
+    table = pl.read_parquet("bytes/index.parquet").join(x7, on="sha256")
+    values = of_bytes(table["x7"], table["x7_scale"])
+    check(in_bytes, table["id"].to_list(), table["labels"].to_list(), *values)
+
+
+def test_duckdb_reads_bytes(in_bytes):
+    duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
+    rows = duckdb.sql(
+        "SELECT id, labels, x7, x7_scale FROM 'bytes/index.parquet' "
+        "JOIN 'bytes/x7/*.parquet' USING (sha256)"
+    ).fetchall()
+    ids, labels, x7, scales = zip(*rows, strict=True)
+    check(in_bytes, ids, labels, *of_bytes(x7, scales))
+
+
+def test_pandas_and_a_codebook_read_a_compressed_store(tmp_path, rng):
+    pytest.importorskip("faiss", reason="no FAISS: pip install deepfishing[search]")
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    store = Store(tmp_path / "store", {"network": "toy"}, "float32")
+    keys = [f"{i:03d}" for i in range(300)]
+    store.append(keys, {"x7": rng.normal(size=(300, 9))})
+    compressed = compress(store, tmp_path / "small", "pq4")
+    (books,) = (tmp_path / "small").glob("codebooks-*.safetensors")
+    book = load_file(books)["x7"]  # (256, 9)
+    table = pd.read_parquet(tmp_path / "small/x7")
+    codes = np.frombuffer(b"".join(table.x7), np.uint8).reshape(len(table), -1)
+    numbers = book[np.repeat(codes, 4, axis=1)[:, :9], np.arange(9)]
+    values = numbers * table.x7_norm.to_numpy(dtype=np.float32)[:, None]
+    np.testing.assert_array_equal(values, compressed.read(list(table.sha256), "x7"))
+
+
+def test_pandas_reads_half_bytes(store, tmp_path):
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    small = compress(store, tmp_path / "half", "int4")
+    table = pd.read_parquet("half/x7")
+    b = np.frombuffer(b"".join(table.x7), np.uint8).reshape(len(table), -1)
+    q = np.stack([b % 16, b // 16], axis=2).reshape(len(b), -1)[:, :5].astype(np.float32) - 8
+    values = q * abs(q) * table.x7_scale.to_numpy(dtype=np.float32)[:, None]
+    np.testing.assert_array_equal(values, small.read(list(table.sha256), "x7"))

@@ -254,7 +254,7 @@ def test_many_large_rows_are_cut_into_shards_and_read_as_pyarrow_reads_them(
         shards = store.shards("x:features.7").files
         assert len(shards) == 3
         for path in shards:
-            unit, _, shape = stored(path)
+            unit, _, shape = stored(path, "x:features.7", store.codec)
             assert isinstance(unit.base, np.memmap) or isinstance(unit, np.memmap)
             assert (unit.dtype, shape) == (np.dtype(dtype), (33,))
             np.testing.assert_array_equal(unit, decoded(path))

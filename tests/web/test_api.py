@@ -184,7 +184,7 @@ def test_without_a_model_there_are_no_predictions(store_folder, ids):
 def test_a_model_of_another_network_or_features_is_refused(copied, model_folder):
     manifest = copied.folder / "store.json"
     text = manifest.read_text()
-    manifest.write_text(text.replace('"tau": 2.0', '"tau": 3.0'))
+    manifest.write_text(text.replace('"tau": 2.0', '"tau": 3.0').replace('"seal"', '"no seal"'))
     with pytest.raises(WeightsError, match=r"trained with the tau .* 3\.0, got 2\.0"):
         Gallery(copied.folder, model=model_folder)
     manifest.write_text(text)

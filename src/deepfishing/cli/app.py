@@ -6,6 +6,8 @@ else is a bug and shows its traceback.
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 import warnings
 from typing import Annotated
@@ -13,12 +15,15 @@ from typing import Annotated
 import typer
 
 from deepfishing import __version__
+from deepfishing.cli.doctor import doctor
 from deepfishing.cli.extract import extract
 from deepfishing.cli.fetch import fetch
 from deepfishing.cli.models import models
+from deepfishing.cli.plan import plan
 from deepfishing.cli.predict import predict
 from deepfishing.cli.report import report
 from deepfishing.cli.reproduce import reproduce
+from deepfishing.cli.say import say
 from deepfishing.cli.search import search
 from deepfishing.cli.serve import serve
 from deepfishing.cli.store import store_app
@@ -43,6 +48,8 @@ app.command()(serve)
 app.command()(models)
 app.command()(fetch)
 app.command()(report)
+app.command()(plan)
+app.command()(doctor)
 app.add_typer(store_app, name="store")
 
 
@@ -70,8 +77,13 @@ def main() -> None:
     try:
         app()
     except DeepFishingError as error:
-        print(f"deepfish: {error}", file=sys.stderr)
+        say(f"deepfish: {error}", err=True)
         sys.exit(1)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        print("deepfish: output cannot be written: no space left", file=sys.stderr)
+        os._exit(1)  # an ordinary end would try to write what is left
     except SystemExit as stop:
         if stop.code == INTERRUPTED:
             print("deepfish: interrupted; finished work is kept, run it again", file=sys.stderr)

@@ -25,6 +25,7 @@ from deepfishing.cli.network import (
     check_names,
     parse_label,
 )
+from deepfishing.cli.say import say
 from deepfishing.distributed import connect
 from deepfishing.distributed.cluster import check_place
 from deepfishing.gradients.batch_size import parse_batch_size, parse_memory
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from deepfishing.gradients.to_store import Extraction
     from deepfishing.networks.network import Network
 
+PRECISION = "int8"  # of a new store: the smallest of one pass that loses nothing, docs/store.md
 SHOWN = 20  # failures and removed images that are named one by one
 
 
@@ -66,8 +68,12 @@ def extract(
     batch_size: BatchSize = "auto",
     memory: Annotated[str | None, typer.Option(help="What a batch may need, such as 2GB.")] = None,
     precision: Annotated[
-        str, typer.Option(help="Numbers on disk: float16 or float32.")
-    ] = "float16",
+        str | None,
+        typer.Option(
+            help="Numbers on disk: int4, int8, float16 or float32; a store that is there keeps its "
+            "own, a new one has int8."
+        ),
+    ] = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
     engine: Engine = "auto",
@@ -130,6 +136,8 @@ def extract(
         settings = store_settings(loaded, tau, target, views)
     layers = {int(k): path for k, path in settings["layers"].items()}
     factors = needed_factors(parse_recipes(features, layers))
+    if precision is None and not (store / MANIFEST).exists():
+        precision = PRECISION
     opened = Store(store, settings, precision)
     start = time.monotonic()
     events = JsonEvents(len(items)) if as_json else None
@@ -169,7 +177,7 @@ def extract(
         _summary(store, len(items), done, factors, prune)
     if strict and done.failures:
         if not events:
-            typer.echo(f"deepfish: {len(done.failures)} images cannot be used", err=True)
+            say(f"deepfish: {len(done.failures)} images cannot be used", err=True)
         raise typer.Exit(1)
 
 
@@ -179,16 +187,16 @@ def _summary(
     for number, reason in enumerate(done.failures.values()):
         if number == SHOWN:
             more = f"{len(done.failures) - SHOWN} more, see `deepfish store info {store}`"
-            typer.echo(f"left out: {more}", err=True)
+            say(f"left out: {more}", err=True)
             break
-        typer.echo(f"left out: {reason}", err=True)
+        say(f"left out: {reason}", err=True)
     left_out = f", {len(done.failures)} left out" if done.failures else ""
-    typer.echo(f"{store}: {images} images, {done.computed} computed now{left_out}")
+    say(f"{store}: {images} images, {done.computed} computed now{left_out}")
     if done.removed:
         some = ", ".join(done.removed[:SHOWN]) + (" ..." if len(done.removed) > SHOWN else "")
         what = "dropped" if prune else "in the store, but not among the images (--prune drops them)"
-        typer.echo(f"{len(done.removed)} {what}: {some}")
-    typer.echo(f"factors: {', '.join(factors)}")
+        say(f"{len(done.removed)} {what}: {some}")
+    say(f"factors: {', '.join(factors)}")
 
 
 def _known_settings(

@@ -18,6 +18,7 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bar
 
+from deepfishing.cli.say import say
 from deepfishing.errors import DeepFishingError
 from deepfishing.fetch.catalogue import CATALOGUE, find_item
 from deepfishing.fetch.download import Patience, Progress
@@ -50,16 +51,16 @@ def fetch(
         except DeepFishingError as error:
             failed = True
             if as_json:
-                typer.echo(json.dumps({"name": name, "status": "failed", "error": str(error)}))
+                say(json.dumps({"name": name, "status": "failed", "error": str(error)}))
             else:
-                typer.echo(f"deepfish: {name}: {error}", err=True)
+                say(f"deepfish: {name}: {error}", err=True)
             continue
         paths = [str(path) for path in done.paths]
         if as_json:
             facts = {"name": name, "status": done.status, "paths": paths}
-            typer.echo(json.dumps({**facts, "licence": done.licence}))
+            say(json.dumps({**facts, "licence": done.licence}))
         else:
-            typer.echo(f"{name} {done.status}: {', '.join(paths)} (licence: {done.licence})")
+            say(f"{name} {done.status}: {', '.join(paths)} (licence: {done.licence})")
     if failed:
         raise typer.Exit(1)
 

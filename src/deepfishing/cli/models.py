@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from deepfishing.cli.say import say
 from deepfishing.errors import DeepFishingError
 from deepfishing.features import table_features
 from deepfishing.networks.zoo import RECORDS, Record, find_weights, record
@@ -24,13 +25,13 @@ def models(
     """
     if as_json:
         shown = [record(name)] if name else list(RECORDS.values())
-        typer.echo(json.dumps([_facts(entry) for entry in shown], indent=1))
+        say(json.dumps([_facts(entry) for entry in shown], indent=1))
     elif name:
         for key, value in _facts(record(name)).items():
             text = ", ".join(value) if isinstance(value, list) else value
             if isinstance(value, dict):
                 text = ", ".join(f"{k} = {v}" for k, v in value.items())
-            typer.echo(f"{key:<11} {text}")
+            say(f"{key:<11} {text}")
     else:
         table = Table(box=None, pad_edge=False)
         for column in ("network", "px", "gradients", "weights"):
@@ -41,7 +42,7 @@ def models(
             there = "here" if facts["weights"] else "missing"
             table.add_row(entry.name, str(entry.preprocess.size), gradients, there)
         Console().print(table)
-        typer.echo("\n`deepfish models NAME` shows one, and where its weights come from")
+        say("\n`deepfish models NAME` shows one, and where its weights come from")
 
 
 def _facts(entry: Record) -> dict[str, Any]:

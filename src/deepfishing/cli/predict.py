@@ -11,6 +11,7 @@ import numpy as np
 import typer
 
 from deepfishing.cli.network import BatchSize, Device
+from deepfishing.cli.say import say
 from deepfishing.errors import OptionError
 from deepfishing.gradients.batch_size import parse_batch_size
 from deepfishing.images.sources import find_images
@@ -67,20 +68,20 @@ def predict(
             if as_json:
                 facts = {"image": item.id, "path": str(item)}
                 if found.error:
-                    typer.echo(json.dumps({**facts, "error": found.error}))
+                    say(json.dumps({**facts, "error": found.error}))
                 else:
                     chances, scores = (
                         dict(zip(names, values[best].tolist(), strict=True))
                         for values in (found.probabilities, found.scores)
                     )
-                    typer.echo(json.dumps({**facts, "probabilities": chances, "scores": scores}))
+                    say(json.dumps({**facts, "probabilities": chances, "scores": scores}))
             elif found.error:
-                typer.echo(f"left out: {found.error}", err=True)
+                say(f"left out: {found.error}", err=True)
             else:
                 shown = (f"{loaded.classes[c]} {found.probabilities[c]:.3f}" for c in best[:top])
-                typer.echo(f"{item.id:<{width}}  {'  '.join(shown)}")
+                say(f"{item.id:<{width}}  {'  '.join(shown)}")
             failed += found.error is not None
             bar("images", done, len(items))
     if failed == len(items):
-        typer.echo(f"deepfish: none of {failed} images can be used", err=True)
+        say(f"deepfish: none of {failed} images can be used", err=True)
         raise typer.Exit(1)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from deepfishing.cli.say import say
 from deepfishing.errors import OptionError, did_you_mean
 
 FORMATS = ("html", "markdown", "latex")
@@ -43,6 +44,6 @@ def report(
             f"{did_you_mean(format_, FORMATS)}"
         )
     if format_ == "html":
-        typer.echo(write_report(folder, images))
+        say(write_report(folder, images))
     else:
-        typer.echo((write_markdown if format_ == "markdown" else write_latex)(folder))
+        say((write_markdown if format_ == "markdown" else write_latex)(folder))

@@ -27,6 +27,7 @@ from deepfishing.cli.network import (
     check_names,
     parse_label,
 )
+from deepfishing.cli.say import Spelled, say
 from deepfishing.errors import OptionError, did_you_mean
 from deepfishing.experiments.results import CURVES
 from deepfishing.gradients.batch_size import parse_batch_size
@@ -129,14 +130,14 @@ def reproduce(
     page = write_report(out)
     if as_json:
         for row in rows:
-            typer.echo(json.dumps(row))
+            say(json.dumps(row))
         return
     if protocol == TABLE:
-        Console().print(table_1(rows, gains(Results(out), rows)))
-        typer.echo(f"results  {out / 'results.jsonl'}\nreport   {page}")
+        Console().print(Spelled(table_1(rows, gains(Results(out), rows))))
+        say(f"results  {out / 'results.jsonl'}\nreport   {page}")
     else:
-        Console().print(*chart_tables(rows))
-        typer.echo(f"points   {out / 'curves.jsonl'}\nreport   {page}")
+        Console().print(*map(Spelled, chart_tables(rows)))
+        say(f"points   {out / 'curves.jsonl'}\nreport   {page}")
 
 
 def _check_protocol(protocol: str, largest: int | None) -> None:

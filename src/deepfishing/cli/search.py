@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from deepfishing.cli.network import Device
+from deepfishing.cli.say import Spelled, say
 from deepfishing.errors import OptionError
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def search(
             device,
             class_names,
             bar,
-            lambda line: typer.echo(line, err=True),
+            lambda line: say(line, err=True),
         )
     hits = searcher.search(examples, k, negative, label or (), path)
     if sheet is not None:
@@ -103,7 +104,7 @@ def search(
 
         save_sheet(sheet, [_picture(searcher, example) for example in examples], hits)
     if as_json:
-        typer.echo(json.dumps(_document(searcher, named, negative, hits), indent=1))
+        say(json.dumps(_document(searcher, named, negative, hits), indent=1))
     else:
         _show(searcher, hits)
 
@@ -142,7 +143,7 @@ def _document(
 def _show(searcher: Searcher, hits: list[Hit]) -> None:
     console = Console(width=None if sys.stdout.isatty() else 80)
     how = "exactly" if searcher.index is None else "by index"
-    typer.echo(f"{len(hits)} of {len(searcher.collection)} images by {searcher.recipe.name}, {how}")
+    say(f"{len(hits)} of {len(searcher.collection)} images by {searcher.recipe.name}, {how}")
     labelled = any(hit.labels for hit in hits)
     table = Table(box=None, pad_edge=False)
     widths = {"score": 5, "forward": 7, "backward": 8, "image": 22, "labels": 12}
@@ -164,7 +165,7 @@ def _show(searcher: Searcher, hits: list[Hit]) -> None:
         cells += [escape(", ".join(hit.labels or ()))] * labelled
         classes = ", ".join(f"{one.name} {one.term:.2f}" for one in hit.classes[:2])
         table.add_row(*cells, escape(classes))
-    console.print(table, highlight=False)
+    console.print(Spelled(table), highlight=False)
 
 
 def _end(text: str, width: int = 22) -> str:

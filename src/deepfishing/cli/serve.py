@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from deepfishing.cli.say import say
 from deepfishing.errors import MissingDependencyError
 
 
@@ -54,8 +55,8 @@ def serve(
     address = bind(host, port)
 
     def ready() -> None:
-        typer.echo(f"{len(gallery.collection)} images of {store}; Ctrl-C ends")
-        typer.echo(address.url)
+        say(f"{len(gallery.collection)} images of {store}; Ctrl-C ends")
+        say(address.url)
         if open_:
             webbrowser.open(address.url)
 

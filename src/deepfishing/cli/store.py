@@ -1,4 +1,4 @@
-"""`deepfish store`: what a store holds, and whether it is sound."""
+"""`deepfish store`: what a store holds, whether it is sound, and a smaller copy of it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
+from deepfishing.cli.say import say
+
+PRECISION = "int8"  # of a copy: the smallest that loses nothing, docs/store.md
 SHOWN = 20
 
-store_app = typer.Typer(no_args_is_help=True, help="Look into a store of features, or check it.")
+store_app = typer.Typer(
+    no_args_is_help=True, help="Look into a store of features, check it, compress it."
+)
 
 StoreFolder = Annotated[Path, typer.Argument(help="Folder that `deepfish extract` made.")]
 
@@ -29,7 +34,7 @@ def info(
 
     facts = facts_of(Store.open(store))
     if as_json:
-        typer.echo(json.dumps(facts, indent=1))
+        say(json.dumps(facts, indent=1))
         return
     settings = facts["settings"]
     made = f"{facts['created']} by deepfishing {facts['version']}"
@@ -44,17 +49,17 @@ def info(
         **{name: _short(value) for name, value in settings.items()},
     }
     for name, value in lines.items():
-        typer.echo(f"{name:<15} {value}")
-    typer.echo("\nfactor            shape  contents  per image")
+        say(f"{name:<15} {value}")
+    say("\nfactor            shape  contents  per image")
     for name, factor in facts["factors"].items():
         shape = "x".join(map(str, factor["shape"]))
         size = _size(factor["bytes_per_image"])
-        typer.echo(f"{name:<14} {shape:>8} {factor['contents']:>9} {size:>10}")
+        say(f"{name:<14} {shape:>8} {factor['contents']:>9} {size:>10}")
     for number, reason in enumerate(facts["failures"].values()):
         if number == SHOWN:
-            typer.echo(f"unusable: {len(facts['failures']) - SHOWN} more, see --json")
+            say(f"unusable: {len(facts['failures']) - SHOWN} more, see --json")
             break
-        typer.echo(f"unusable: {reason}")
+        say(f"unusable: {reason}")
 
 
 @store_app.command()
@@ -71,14 +76,50 @@ def verify(
 
     problems = problems_of(Store.open(store))
     if as_json:
-        typer.echo(json.dumps({"store": str(store), "sound": not problems, "problems": problems}))
+        say(json.dumps({"store": str(store), "sound": not problems, "problems": problems}))
     elif problems:
         for problem in problems:
-            typer.echo(f"deepfish: {problem}", err=True)
+            say(f"deepfish: {problem}", err=True)
     else:
-        typer.echo(f"{store}: sound")
+        say(f"{store}: sound")
     if problems:
         raise typer.Exit(1)
+
+
+@store_app.command()
+def compress(
+    store: StoreFolder,
+    out: Annotated[Path, typer.Argument(help="Folder for the copy; made if absent.")],
+    precision: Annotated[
+        str,
+        typer.Option(
+            help="int8, int4, float16, float32; pq2, pq4 or pq8: one byte for 2, 4 or 8 numbers."
+        ),
+    ] = PRECISION,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
+) -> None:
+    """Write a smaller copy of a store, which every command takes as it takes the store itself.
+
+    Example: deepfish store compress store small --precision pq4
+
+    Codebooks are trained on the store's own features. Run again, it takes what is new in the store.
+    """
+    from deepfishing.cli.progress import progress_bar
+    from deepfishing.store import Store
+    from deepfishing.store.check import info as facts_of
+    from deepfishing.store.compress import compress as copy_smaller
+
+    source = Store.open(store)
+    with progress_bar(quiet=as_json) as bar:
+        copy = copy_smaller(source, out, precision, bar)
+    before, after = facts_of(source), facts_of(copy)
+    sizes = [facts["bytes_per_image"] for facts in (after, before)]
+    if as_json:
+        facts = {"store": str(out), "precision": copy.precision, "images": after["images"]}
+        say(json.dumps({**facts, "bytes_per_image": sizes[0], "bytes_per_image_before": sizes[1]}))
+    else:
+        small, large = map(_size, sizes)
+        say(f"{out}: {after['images']} images, {small} per image instead of {large}")
 
 
 def _short(value: Any) -> str:

@@ -23,6 +23,7 @@ from deepfishing.cli.network import (
     check_names,
     parse_label,
 )
+from deepfishing.cli.say import say
 from deepfishing.gradients.batch_size import parse_batch_size
 from deepfishing.images.sources import find_images
 from deepfishing.images.views import find_views
@@ -166,19 +167,19 @@ def _print_summary(folder: Path, model: Model, left_out: dict[str, str], as_json
             },
             "failures": left_out,
         }
-        typer.echo(json.dumps(summary))
+        say(json.dumps(summary))
         return
     for number, reason in enumerate(left_out.values()):
         if number == SHOWN:
-            typer.echo(f"left out: {len(left_out) - SHOWN} more", err=True)
+            say(f"left out: {len(left_out) - SHOWN} more", err=True)
             break
-        typer.echo(f"left out: {reason}", err=True)
+        say(f"left out: {reason}", err=True)
     width = max(len(name) for name in ("class", *model.classes))
-    typer.echo(f"{'class':<{width}}  cost  cross-validated AP")
+    say(f"{'class':<{width}}  cost  cross-validated AP")
     for name, ok, cost, value in zip(model.classes, svm.trained, svm.cost, ap, strict=True):
         if not ok:
-            typer.echo(f"{name:<{width}}  not trained: it needs images with it and without it")
+            say(f"{name:<{width}}  not trained: it needs images with it and without it")
         else:
-            typer.echo(f"{name:<{width}}  {cost:<4g}  {'-' if value is None else f'{value:.1f}'}")
+            say(f"{name:<{width}}  {cost:<4g}  {'-' if value is None else f'{value:.1f}'}")
     mean = f", mAP {sum(known) / len(known):.1f}" if known else ""
-    typer.echo(f"{folder}: {model.recipe}, {n} images, {len(svm.dual)} support vectors{mean}")
+    say(f"{folder}: {model.recipe}, {n} images, {len(svm.dual)} support vectors{mean}")

@@ -150,5 +150,5 @@ def read_answer(row: Mapping[str, str]) -> Any:
 
 def worker_job(job: Job) -> Job:
     """The job as it is sent to workers: the store by its place, without what was read of it."""
-    store = Store(job.store.folder.resolve(), job.store.settings, job.store.dtype.name)
+    store = Store(job.store.folder.resolve(), job.store.settings, job.store.precision)
     return Job(job.network, store, job.factors, job.options)

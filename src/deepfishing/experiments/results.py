@@ -12,6 +12,8 @@ import hashlib
 import json
 import platform
 import re
+import struct
+import zlib
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +28,12 @@ from deepfishing.images.dataset import Split
 from deepfishing.rank_one import Array
 
 Row = dict[str, Any]
+
+# what numpy, and the zip that it reads, raise for damaged bytes, found by fuzzing
+_DAMAGED = (
+    *(OSError, ValueError, LookupError, EOFError, RuntimeError, MemoryError, TypeError),
+    *(ArithmeticError, SyntaxError, BadZipFile, zlib.error, struct.error),
+)
 
 CURVES = ("low-shot", "knn", "approximation")  # the protocols that give curves
 
@@ -76,7 +84,7 @@ class _Lines:
             try:
                 row = json.loads(line)
                 row["key"]
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 raise StoreError(
                     f"each line must be a result with a key, got {line[:60]!r} in {self.file} "
                     f"line {number}; remove the line to measure that row again"
@@ -159,7 +167,8 @@ class Results(_Lines):
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
                 return data["scores"], data["labels"], data["ids"].tolist()
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+        except _DAMAGED as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
             raise StoreError(
-                f"scores cannot be read: {path} ({error}); run the experiment again"
+                f"scores cannot be read: {path} ({reason}); run the experiment again"
             ) from None

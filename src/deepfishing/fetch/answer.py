@@ -152,7 +152,12 @@ def _open_once(url: str, offset: int, timeout: float) -> http.client.HTTPRespons
         raise DroppedError(_reason(reason), connected=False) from None
     except OSError as error:  # after the connection stood: silence, or a reset
         raise DroppedError(_reason(error)) from None
-    except (http.client.HTTPException, ValueError) as error:
+    except (http.client.InvalidURL, ValueError):
+        # not in the error's own words, which repeat the proxy's address with its password
+        raise UnreachableError(
+            f"{url} cannot be asked: it, or the proxy in http_proxy or https_proxy, is no address"
+        ) from None
+    except http.client.HTTPException as error:
         raise UnreachableError(f"{url} is not answered in proper HTTP ({_reason(error)})") from None
 
 

@@ -117,7 +117,7 @@ class _Part:
         """As `begin` wrote it; {} if there is none to go on from."""
         try:
             found = json.loads(self.note.read_bytes())
-        except (FileNotFoundError, ValueError):
+        except (FileNotFoundError, ValueError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}
 

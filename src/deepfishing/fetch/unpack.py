@@ -22,7 +22,7 @@ from deepfishing.fetch.download import Progress, disk_errors
 RECORD = "fetched.json"
 _MOST_MEMBERS = 100_000  # VOC2012, the largest, has 40 thousand
 # what the reader raises for damaged bytes, found by damaging archives at random places
-_DAMAGED = (tarfile.TarError, EOFError, OverflowError, RecursionError, ValueError)
+_DAMAGED = (tarfile.TarError, EOFError, OverflowError, RecursionError, ValueError, MemoryError)
 
 
 def unpack(
@@ -74,7 +74,7 @@ def difference(folder: Path, made_of: dict[str, str]) -> str:
         record: Any = json.loads((folder / RECORD).read_bytes())
     except FileNotFoundError:
         return f"was not made by `deepfish fetch`: it has no {RECORD}"
-    except ValueError:
+    except (ValueError, RecursionError):
         return f"has a damaged {RECORD}"
     if not isinstance(record, dict) or record.get("archives") != made_of:
         return "was made of other archives than the published ones"

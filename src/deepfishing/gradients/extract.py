@@ -31,6 +31,7 @@ from deepfishing.gradients.factors import gradient_factors, spread_groups
 from deepfishing.gradients.objective import Label, cross_entropy, sigmoid_cross_entropy
 from deepfishing.gradients.peak import peak_bytes
 from deepfishing.gradients.pipeline import prepare
+from deepfishing.gradients.rows import few_rows, without_zeros
 from deepfishing.gradients.tap import Objective, Taps, find_module, tap
 from deepfishing.images.preprocess import ImageLike
 from deepfishing.images.views import find_views
@@ -218,6 +219,7 @@ class _Computer:
         self.gradients = list(dict.fromkeys(map(self.path, filter(_is_backward, factors))))
         self.read = [self.path(factor) for factor in factors if factor != f"x{TOP}"]
         self.checked = False
+        self.skips: bool | None = None  # tokens without a gradient; the first pass tells
         # until an engine is found: nothing is cut off, all of the network is head
         self.module = network.module
         self.run: Run = torch.from_numpy
@@ -237,8 +239,24 @@ class _Computer:
 
     def compute(self, module: nn.Module, batch: Tensor) -> dict[str, Array]:
         batch = batch.to(self.network.device, self.network.dtype)
-        taps = tap(module, batch, self.read, self.gradients, self.objective)
-        return {factor: self.factor(factor, taps) for factor in self.factors}
+        taps = tap(module, batch, self.read, self.gradients, self.objective, bool(self.skips))
+        values = {factor: self.factor(factor, taps) for factor in self.factors}
+        if self.skips is None:
+            deltas = [call.delta for path in self.gradients for call in taps.calls[path]]
+            self.skips = bool(deltas) and few_rows(deltas)
+            return self.skipping(module, batch, values) if self.skips else values
+        return values
+
+    def skipping(
+        self, module: nn.Module, batch: Tensor, plain: dict[str, Array]
+    ) -> dict[str, Array]:
+        """Leave tokens without a gradient out from now on, if that gives the same."""
+        try:
+            values = self.compute(module, batch)
+        except RuntimeError:  # code that writes to tensors which torch alone need not keep
+            values = {}
+        self.skips = bool(values) and not self.difference(values, plain)
+        return values if self.skips else plain
 
     def bytes_per_input(self) -> int:
         """What one more input of a batch needs, with a margin."""
@@ -319,6 +337,7 @@ class _Computer:
             x, delta = spread_groups(x, delta, layer.groups)
         if factor.startswith("dW"):
             m1, m2 = map(int, factor.rpartition("@")[2].split("x"))
+            x, delta = without_zeros(x, delta) if self.skips else (x, delta)
             return two_sided(RankOne(_to_numpy(x), _to_numpy(delta)), m1, m2)
         value = delta if factor.startswith("delta") else x
         if factor.endswith(EXACT) or value.ndim == 2:

@@ -9,7 +9,7 @@ requires_grad and hooks are restored even after an error.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from deepfishing.errors import LayerError, did_you_mean
+from deepfishing.gradients.rows import skipping_rows
 
 Objective = Callable[[Any], Tensor]
 
@@ -44,6 +45,7 @@ def tap(
     read: Collection[str] = (),
     gradients: Collection[str] = (),
     objective: Objective | None = None,
+    skip_rows: bool = False,
 ) -> Taps:
     """One forward pass, and one backward pass through the head if gradients are asked for.
 
@@ -59,6 +61,8 @@ def tap(
         Modules whose dE/dy is wanted too.
     objective : callable
         E of the module's output, summed over the batch; needed with `gradients`.
+    skip_rows : bool
+        Leave tokens without a gradient out of the backward pass; worth it if `few_rows`.
 
     Returns
     -------
@@ -96,7 +100,8 @@ def tap(
     with _frozen(module), torch.set_grad_enabled(False):
         handles = [m.register_forward_hook(hook_for(path)) for path, m in modules.items()]
         try:
-            output = module(batch)
+            with skipping_rows() if skip_rows else nullcontext():
+                output = module(batch)
         finally:
             for handle in handles:
                 handle.remove()

@@ -143,6 +143,7 @@ def extract_to_store(
     tell_failure = on_failure or (lambda id_, reason: None)
     place = on or Local()
     with store.writing():
+        store.codec.check(factors)  # before anything is computed for nothing
         old = store.rows()
         rows = _scan(items, old, tell, place)
         if retry:

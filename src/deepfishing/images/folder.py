@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from deepfishing.errors import DatasetError, OptionError
-from deepfishing.images.dataset import Dataset, Split, is_folder
+from deepfishing.images.dataset import Dataset, Split, is_folder, shown
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"})
 
@@ -63,8 +63,8 @@ def read_folder(root: str | Path, test_fraction: float = 0.5, seed: int = 0) -> 
         extra = sorted(set(test) - set(train))
         if extra:
             raise DatasetError(
-                f"classes in test must be in train too, got {root / 'test' / extra[0]} "
-                f"({len(extra)} in all) but no {root / 'train' / extra[0]}"
+                f"classes in test must be in train too, got {shown(root / 'test' / extra[0])} "
+                f"({len(extra)} in all) but no {shown(root / 'train' / extra[0])}"
             )
     else:
         train, test = {}, {}
@@ -117,23 +117,32 @@ def _read_classes(root: Path, folder: Path) -> dict[str, list[str]]:
             f"image folder {folder} cannot be read: {error.strerror}; "
             f"expected {root / '<class>'} with images"
         ) from None
+    above = {folder.resolve(), *folder.resolve().parents}  # a link to one of them is a loop
     found = {
         entry.name: image_ids(root, entry)
         for entry in entries
-        if not entry.name.startswith(".") and is_folder(entry)
+        if not entry.name.startswith(".") and is_folder(entry) and entry.resolve() not in above
     }
     if not found:
         raise DatasetError(
             f"no class folders in {folder}; expected {folder / '<class>'} with images"
         )
+    try:
+        "".join(name for ids in found.values() for name in ids).encode()
+    except UnicodeEncodeError as error:  # results have ids and classes as UTF-8
+        near = error.object[max(error.start - 30, 0) : error.end]
+        raise DatasetError(f"file names must be UTF-8, got ...{near!r} in {folder}") from None
     return found
 
 
 def image_ids(root: Path, folder: Path) -> list[str]:
-    """Paths, relative to `root`, of all images in `folder` and below; hidden ones are left out."""
+    """Paths, relative to `root`, of all images in `folder` and below; hidden ones are left out.
+
+    Links to folders are not followed, so that a loop of them has an end.
+    """
 
     def stop(error: OSError) -> None:
-        raise DatasetError(f"folder {error.filename} cannot be read: {error.strerror}")
+        raise DatasetError(f"folder {shown(error.filename)} cannot be read: {error.strerror}")
 
     ids = []
     for where, folders, files in os.walk(folder, onerror=stop):
@@ -145,12 +154,7 @@ def image_ids(root: Path, folder: Path) -> list[str]:
                 ids.append(before + name)
     if not ids:
         raise DatasetError(
-            f"a folder of images must hold one, got none in {folder}; "
+            f"a folder of images must hold one, got none in {shown(folder)}; "
             f"expected {', '.join(sorted(EXTENSIONS))}"
         )
-    try:
-        "".join(ids).encode()
-    except UnicodeEncodeError as error:  # later stages write ids as UTF-8
-        near = error.object[max(error.start - 30, 0) : error.end]
-        raise DatasetError(f"file names must be UTF-8, got ...{near!r} in {folder}") from None
     return sorted(ids)

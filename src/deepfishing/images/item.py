@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,7 +54,8 @@ class Item:
     member: Member | None = None
 
     def __str__(self) -> str:
-        return f"{self.path}/{self.member.name}" if self.member else str(self.path)
+        path = as_text(str(self.path))
+        return f"{path}/{self.member.name}" if self.member else path
 
     def open(self, mode: str = "rb") -> io.BufferedReader | io.BytesIO:
         """Its bytes."""
@@ -69,8 +71,11 @@ class Item:
         """Size and time of change, or version: while they stay, so does the content."""
         if isinstance(self.path, RemoteFile):
             return self.path.signature()
-        stat = self.path.stat()
-        return (self.member.size if self.member else stat.st_size), stat.st_mtime_ns
+        found = self.path.stat()
+        if not stat.S_ISREG(found.st_mode):  # a pipe or a device may never end
+            raise OSError("not a file")
+        # ctime, not mtime: tools set that back after they have changed a file, and nobody sets this
+        return (self.member.size if self.member else found.st_size), found.st_ctime_ns
 
     def sha256(self) -> str:
         """Hash of its content, 64 hex digits."""
@@ -87,3 +92,14 @@ def located(folder: Path, name: str) -> Path | RemoteFile:
     ('lists/a.jpg', 's3://bucket/a.jpg')
     """
     return RemoteFile(name) if is_url(name) else folder / name
+
+
+def as_text(name: str) -> str:
+    r"""A file's name as UTF-8, for stores, messages and pages; bytes that are none are escaped.
+
+    Examples
+    --------
+    >>> as_text("café.jpg"), as_text("caf\udce9.jpg")
+    ('café.jpg', 'caf\\xe9.jpg')
+    """
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

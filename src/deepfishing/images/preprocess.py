@@ -19,6 +19,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from deepfishing.errors import ImageError
+from deepfishing.images.dataset import shown
 from deepfishing.images.views import View
 
 
@@ -31,8 +32,12 @@ class Openable(Protocol):
 
 ImageLike = str | Path | Image.Image | np.ndarray[Any, Any] | Openable
 
-# Above this an image is refused instead of filling the memory: 200 megapixels, as RGB 0.6 GB.
-MAX_PIXELS = 200_000_000
+# Above this an image is refused instead of filling the memory: Pillow's own limit, as RGB 0.5 GB.
+MAX_PIXELS = 178_956_970
+
+# Pillow knows many more formats. To read some, such as EPS, it starts other programs.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+FORMAT_NAMES = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
 
 
 @dataclass(frozen=True)
@@ -157,30 +162,33 @@ def open_image(image: ImageLike, draft: int = 0) -> Image.Image:
     if isinstance(image, Image.Image):
         return _to_rgb(image, getattr(image, "filename", "") or "PIL image")
     path = Path(image) if isinstance(image, str) else image
+    name = shown(path)  # of a member of a tar: anything
     try:
-        with path.open("rb") as file, Image.open(file) as opened:
+        with path.open("rb") as file, Image.open(file, formats=FORMATS) as opened:
             width, height = opened.size
             if width * height > MAX_PIXELS:
                 raise ImageError(
                     f"image must have at most {MAX_PIXELS:,} pixels, got {width}x{height} "
-                    f"in {path}; make it smaller first"
+                    f"in {name}; make it smaller first"
                 )
             if draft and opened.format == "JPEG":
                 shrink = draft / min(width, height)
                 opened.draft("RGB", (int(width * shrink) + 1, int(height * shrink) + 1))
             opened.load()
-            return _to_rgb(opened, str(path))
+            return _to_rgb(opened, name)
     except ImageError:
         raise
     except FileNotFoundError:
-        raise ImageError(f"image not found: {path}") from None
+        raise ImageError(f"image not found: {name}") from None
     except UnidentifiedImageError:
-        raise ImageError(f"not an image that Pillow can read: {path}") from None
-    except Image.DecompressionBombError:
-        raise ImageError(f"image has too many pixels: {path}; make it smaller first") from None
+        raise ImageError(
+            f"not an image that Pillow can read: {name}; it must be a {FORMAT_NAMES} file"
+        ) from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise ImageError(f"image has too many pixels: {name}; make it smaller first") from None
     except (OSError, ValueError, SyntaxError, EOFError, IndexError, MemoryError) as error:
         # Pillow's decoders raise any of these for damaged bytes
-        raise ImageError(f"image cannot be decoded: {path} ({_one_line(error)})") from None
+        raise ImageError(f"image cannot be decoded: {name} ({_one_line(error)})") from None
 
 
 def _one_line(error: BaseException) -> str:
@@ -212,12 +220,20 @@ def _to_rgb(image: Image.Image, name: str) -> Image.Image:
 
 
 def _scaled_grey(image: Image.Image, name: str) -> Image.Image:
-    values = np.asarray(image, dtype=np.float64)
+    values = np.asarray(image)
+    low, high = 0.0, 65535.0
     if image.mode == "F":
         if not np.isfinite(values).all():
             raise ImageError(f"a float image must be finite, got NaN or infinity in {name}")
         low, high = float(values.min()), float(values.max())
-    else:
-        low, high = 0.0, 65535.0
-    grey = (values - low) / max(high - low, 1e-12) * 255.0
-    return Image.fromarray(grey.round().clip(0, 255).astype(np.uint8)).convert("RGB")
+    grey = np.empty(values.shape, np.uint8)
+    # a part at a time: the whole in float64 would take 36 bytes a pixel
+    for some, out in zip(_parts(values), _parts(grey), strict=True):
+        scaled = (some.astype(np.float64) - low) / max(high - low, 1e-12) * 255.0
+        out[:] = scaled.round().clip(0, 255)
+    return Image.fromarray(grey).convert("RGB")
+
+
+def _parts(values: np.ndarray[Any, Any], size: int = 1 << 20) -> list[np.ndarray[Any, Any]]:
+    """Views of a contiguous array, of at most so many numbers each."""
+    return np.split(values.reshape(-1), range(size, values.size, size))

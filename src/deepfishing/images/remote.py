@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from deepfishing.errors import DatasetError, MissingDependencyError
+from deepfishing.errors import DatasetError, DeepFishingError, MissingDependencyError
+from deepfishing.images.dataset import shown
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
@@ -34,6 +35,8 @@ _CLIENT_ERRORS = {
     "gcsfs.retry": ("HttpError",),
     "google.auth.exceptions": ("GoogleAuthError",),
 }
+# what fsspec raises for an address that it cannot make sense of, found by fuzzing
+_STUMBLES = (ValueError, LookupError, TypeError, AttributeError, NotImplementedError)
 
 
 @dataclass(frozen=True)
@@ -111,9 +114,9 @@ def list_files(url: str) -> dict[str, RemoteFile] | None:
             elif system.exists(path):
                 return None
             else:
-                raise DatasetError(f"images must be there, got {url}, which does not exist")
+                raise DatasetError(f"images must be there, got {shown(url)}, which does not exist")
     except OSError as error:
-        raise DatasetError(f"images cannot be listed: {url} ({_one_line(error)})") from None
+        raise DatasetError(f"images cannot be listed: {shown(url)} ({_one_line(error)})") from None
     files = {}
     for name, info in found.items():
         below = name.removeprefix(folder).lstrip("/")
@@ -127,21 +130,23 @@ def _file_system(url: str) -> tuple[Any, str]:
     """What reads a URL, and the path that it knows; fsspec makes each one once."""
     if importlib.util.find_spec("fsspec") is None:
         raise MissingDependencyError(
-            f"{url} needs the package fsspec; run `pip install deepfishing[remote]`"
+            f"{shown(url)} needs the package fsspec; run `pip install deepfishing[remote]`"
         )
     from fsspec.core import url_to_fs
 
     if "::" in url:
-        raise DatasetError(f"a URL must have one protocol, got {url}; unpack the archive first")
+        raise DatasetError(
+            f"a URL must have one protocol, got {shown(url)}; unpack the archive first"
+        )
     try:
         system, path = url_to_fs(url)
     except ImportError as error:
         needed = _one_line(error)
         raise MissingDependencyError(
-            f"{url} needs another package ({needed}); install it"
+            f"{shown(url)} needs another package ({needed}); install it"
         ) from None
-    except (ValueError, TypeError, OSError) as error:  # unknown, or it lacks settings
-        raise DatasetError(f"URL cannot be used: {url} ({_one_line(error)})") from None
+    except (OSError, *_STUMBLES) as error:  # unknown, or it lacks settings
+        raise DatasetError(f"URL cannot be used: {shown(url)} ({_one_line(error)})") from None
     return system, str(path)
 
 
@@ -156,8 +161,8 @@ def _os_errors() -> Iterator[None]:
     ]
     try:
         yield
-    except tuple(known) as error:
-        if isinstance(error, OSError):
+    except (*known, *_STUMBLES) as error:
+        if isinstance(error, OSError | DeepFishingError):
             raise
         raise OSError(_one_line(error)) from None
 

@@ -14,9 +14,9 @@ from pathlib import Path, PurePosixPath
 
 from deepfishing.errors import DatasetError
 from deepfishing.images import voc
-from deepfishing.images.dataset import is_folder
+from deepfishing.images.dataset import is_folder, shown
 from deepfishing.images.folder import EXTENSIONS, image_ids
-from deepfishing.images.item import Item, located
+from deepfishing.images.item import Item, as_text, located
 from deepfishing.images.remote import RemoteFile, is_url, list_files
 from deepfishing.images.tables import TABLES, read_table
 from deepfishing.images.tar import is_tar, read_tar
@@ -33,7 +33,8 @@ def find_images(source: str | Path) -> list[Item]:
         What it is decides what an id is:
 
         a folder : searched with all its sub-folders for files with an image's extension, hidden
-        ones left out; the id is the path below the folder.
+        ones left out and links to folders not followed; the id is the path below the folder, where
+        bytes that are not UTF-8 are escaped.
         a folder in VOC layout, or a VOCdevkit with one year : the ids of the data set, with their
         labels (classes that are present and not difficult).
         a pattern such as `photos/**/*.jpg` : the path below the folder before the first wildcard;
@@ -59,15 +60,16 @@ def find_images(source: str | Path) -> list[Item]:
         known = by_id.setdefault(item.id, item)
         if known is not item and known != item:
             raise DatasetError(
-                f"ids of images must be unique, got {item.id!r} for {known} and {item} in {source}"
+                f"ids of images must be unique, got {item.id!r} for {shown(known)} and "
+                f"{shown(item)} in {shown(source)}"
             )
     try:
         "\n".join(by_id).encode()
-    except UnicodeEncodeError as error:  # ids and paths are written as UTF-8
+    except UnicodeEncodeError as error:  # stores and pages have ids as UTF-8
         near = error.object[max(error.start - 30, 0) : error.end]
         raise DatasetError(f"file names must be UTF-8, got ...{near!r} in {source}") from None
     if not by_id:
-        raise DatasetError(f"a list must name at least one image, got none in {source}")
+        raise DatasetError(f"a list must name at least one image, got none in {shown(source)}")
     return list(by_id.values())
 
 
@@ -81,7 +83,7 @@ def _find(source: str) -> list[Item]:
         layout = voc_layout(path)
         if layout is not None:
             return _voc_items(layout)
-        return [Item(name, path / name) for name in image_ids(path, path)]
+        return [Item(as_text(name), path / name) for name in image_ids(path, path)]
     if not _is_file(path):
         if glob.has_magic(source):
             return _matching(source)
@@ -98,7 +100,7 @@ def _in_file(path: Path, id_: str) -> list[Item]:
     if path.suffix.lower() in TABLES:
         return read_table(path)
     if path.suffix.lower() != ".txt":
-        return [Item(id_, path)]
+        return [Item(as_text(id_), path)]
     try:
         return _listed(path.read_bytes(), path.parent, str(path))
     except OSError as error:
@@ -127,19 +129,21 @@ def _behind(url: str) -> list[Item]:
     if not glob.has_magic(url):
         files = {n: file for n, file in files.items() if _suffix(n) in EXTENSIONS}
     if not files:
-        raise DatasetError(f"a folder or pattern must hold an image, got none in {url}")
+        raise DatasetError(f"a folder or pattern must hold an image, got none in {shown(url)}")
     return [Item(name, file) for name, file in files.items()]
 
 
 def _in_remote_file(file: RemoteFile, path: PurePosixPath) -> list[Item]:
     if path.suffix.lower() in (*TABLES, ".tar"):
-        raise DatasetError(f"a table or tar must be a local file, got {file}; download it first")
+        raise DatasetError(
+            f"a table or tar must be a local file, got {shown(file)}; download it first"
+        )
     if path.suffix.lower() != ".txt":
         return [Item(path.name, file)]
     try:
         items = _listed(file.open().read(), Path(), str(file))
     except OSError as error:
-        raise DatasetError(f"list of images cannot be read: {file} ({error})") from None
+        raise DatasetError(f"list of images cannot be read: {shown(file)} ({error})") from None
     near = str(file).removesuffix(path.name)  # names are relative to the list's folder
     return [
         item if isinstance(item.path, RemoteFile) else Item(item.id, RemoteFile(near + item.id))
@@ -165,7 +169,7 @@ def _matching(pattern: str) -> list[Item]:
     items: list[Item] = []
     for path in files:
         name = path.relative_to(folder).as_posix()
-        items += read_tar(path) if is_tar(path) else [Item(name, path)]
+        items += read_tar(path) if is_tar(path) else [Item(as_text(name), path)]
     return items
 
 
@@ -196,7 +200,7 @@ def _voc_items(folder: Path) -> list[Item]:
     names = image_ids(pictures, pictures)
     labels = _voc_labels(folder)
     ids = [Path(name).with_suffix("").as_posix() for name in names]
-    return [Item(i, pictures / n, labels.get(i)) for i, n in zip(ids, names, strict=True)]
+    return [Item(as_text(i), pictures / n, labels.get(i)) for i, n in zip(ids, names, strict=True)]
 
 
 def _voc_labels(folder: Path) -> dict[str, tuple[str, ...]]:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from deepfishing.errors import DatasetError
+from deepfishing.images.dataset import shown
 from deepfishing.images.item import Item, located
 
 TABLES = (".csv", ".tsv", ".parquet")
@@ -34,9 +35,10 @@ def read_table(path: Path) -> list[Item]:
     """
     columns = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
     if "path" not in columns:
+        names = ", ".join(map(shown, columns)) or "none"
         raise DatasetError(
-            f"a table of images must have a column path, got {', '.join(columns) or 'none'} in "
-            f"{path}; rename the one that holds the paths"
+            f"a table of images must have a column path, got {names} in {path}; "
+            "rename the one that holds the paths"
         )
     if {"label", "labels"} <= columns.keys():
         raise DatasetError(f"a table must have one column label or labels, got both in {path}")
@@ -90,5 +92,7 @@ def _parquet(path: Path) -> dict[str, list[Any]]:
                 return {name: [] for name in names}
             table = file.read(columns=known)
             return {name: table.column(name).to_pylist() for name in known}
-    except (OSError, pa.ArrowException) as error:
-        raise DatasetError(f"table cannot be read: {path} ({str(error).splitlines()[0]})") from None
+    except (OSError, pa.ArrowException, ValueError, LookupError, OverflowError) as error:
+        # beside Arrow's own: text that is not UTF-8, a column twice, a time beyond all years
+        reason = " ".join(str(error).split())[:200]
+        raise DatasetError(f"table cannot be read: {path} ({reason})") from None

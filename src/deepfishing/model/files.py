@@ -4,14 +4,23 @@
 `model.safetensors`  numbers: factors of the support vectors, dual coefficients, bias, calibration,
                      and the state of the recipe
 
-Comes in and goes out: a `Model`. `model.json` has the hash of the other file, so a file that is cut
-short, changed or of another model is found out before any of its numbers is used.
+Comes in and goes out: a `Model`. `model.json` has the hash of the other file and one of itself, so
+that a file that is cut short, changed or of another model is found out before any of its numbers is
+used. New numbers are first written beside the old ones; with `model.json` they take their place, so
+that a crash leaves the old model or the new one.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
+import math
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +34,7 @@ from safetensors.numpy import save as tensor_bytes
 from deepfishing import __version__
 from deepfishing.classify import KernelSVM
 from deepfishing.errors import DeepFishingError, OptionError, WeightsError
-from deepfishing.files import replacing
+from deepfishing.files import is_intact, replacing, sealed
 from deepfishing.model.model import Model, Source, layers_of
 from deepfishing.rank_one import Array
 from deepfishing.recipes import parse_recipe
@@ -33,14 +42,17 @@ from deepfishing.recipes import parse_recipe
 FORMAT = "deepfishing-model-1"
 FACTS = "model.json"
 TENSORS = "model.safetensors"
-SETTINGS = (
-    *("network", "weights_sha256", "layers", "preprocess", "compute_dtype"),
-    *("tau", "label", "views"),
-)
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_LEFTOVER = re.compile(rf"\.+({re.escape(TENSORS)}|{re.escape(FACTS)})")
+# what every model has, and of which kind it is; `layers_of` looks at the layers itself
+SETTINGS: dict[str, type | tuple[type, ...]] = {
+    **{"network": str, "weights_sha256": str, "layers": dict, "preprocess": dict},
+    **{"compute_dtype": str, "tau": (int, float), "label": (str, int, list), "views": str},
+}
 
 
 def save(model: Model, folder: Path) -> None:
-    """Write the two files, the numbers first."""
+    """Write the two files; a model that is there is replaced by this one, or stays as it is."""
     svm = model.svm
     if svm.calibration is None:
         raise OptionError("a model must have probabilities, got none; make it with train_model")
@@ -48,6 +60,7 @@ def save(model: Model, folder: Path) -> None:
     tensors |= {f"state/{name}": values for name, values in model.fitted.state.items()}
     tensors |= {"dual": svm.dual, "bias": svm.bias, "calibration": svm.calibration}
     content = tensor_bytes({n: np.ascontiguousarray(t) for n, t in tensors.items()})
+    sha256 = hashlib.sha256(content).hexdigest()
     facts = {
         "format": FORMAT,
         "version": __version__,
@@ -60,18 +73,54 @@ def save(model: Model, folder: Path) -> None:
         "training": dict(model.training),
         "source": asdict(model.source),
         "settings": dict(model.settings),
-        "sha256": {TENSORS: hashlib.sha256(content).hexdigest()},
+        "sha256": {TENSORS: sha256},
     }
+    text = json.dumps(sealed(facts), indent=1) + "\n"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with replacing(folder / TENSORS) as partial:
-            partial.write_bytes(content)
-        with replacing(folder / FACTS) as partial:
-            partial.write_text(json.dumps(facts, indent=1) + "\n")
+        with _alone(folder):
+            _clear_up(folder)
+            new = _waiting(folder, sha256)
+            with replacing(new) as partial:
+                partial.write_bytes(content)
+            try:
+                with replacing(folder / FACTS) as partial:
+                    partial.write_text(text)
+            except OSError:
+                new.unlink(missing_ok=True)
+                raise
+            new.replace(folder / TENSORS)
     except OSError as error:
         raise WeightsError(
             f"model cannot be written: {folder} ({error.strerror}); choose another folder"
         ) from None
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Wait until no other process writes a model here."""
+    place = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(place, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(place)
+
+
+def _waiting(folder: Path, sha256: str) -> Path:
+    """Where numbers are until the facts are in place that name them."""
+    return folder / f".{TENSORS}-{sha256[:16]}"
+
+
+def _clear_up(folder: Path) -> None:
+    """Finish what a killed writer has begun, and delete what it has left."""
+    with contextlib.suppress(WeightsError, FileNotFoundError):
+        expected = _expected(_facts(folder / FACTS))
+        if expected is not None:
+            _waiting(folder, expected).replace(folder / TENSORS)
+    for left in folder.iterdir():
+        if _LEFTOVER.match(left.name):
+            left.unlink(missing_ok=True)
 
 
 def load(folder: Path) -> Model:
@@ -80,7 +129,7 @@ def load(folder: Path) -> Model:
     tensors = _tensors(folder / TENSORS, facts)
     try:
         return _model(facts, tensors)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         reason = str(error) if isinstance(error, DeepFishingError) else repr(error)
         raise _damaged(folder / FACTS, reason) from None
 
@@ -90,6 +139,13 @@ def _model(facts: dict[str, Any], tensors: dict[str, Array]) -> Model:
     absent = [name for name in SETTINGS if name not in settings]
     if absent:
         raise ValueError(f"settings lack {', '.join(absent)}")
+    wrong = [name for name, kind in SETTINGS.items() if not isinstance(settings[name], kind)]
+    if wrong or not math.isfinite(settings["tau"]):
+        raise ValueError(f"settings must have a usable {(wrong or ['tau'])[0]}")
+    source = Source(**facts["source"])
+    for name, value in asdict(source).items():
+        if not isinstance(value, str) and (value is not None or name == "network"):
+            raise ValueError(f"source must have a usable {name}, got {str(value)[:60]!r}")
     recipe = parse_recipe(facts["recipe"], layers_of(settings))
     support, state = _part("factor/", tensors), _part("state/", tensors)
     if set(support) != set(recipe.factors):
@@ -125,7 +181,7 @@ def _model(facts: dict[str, Any], tensors: dict[str, Array]) -> Model:
     return Model(
         recipe=recipe.name,
         settings=settings,
-        source=Source(**facts["source"]),
+        source=source,
         classes=classes,
         support=support,
         fitted=fitted,
@@ -156,18 +212,28 @@ def _facts(path: Path) -> dict[str, Any]:
             f"format of a model must be {FORMAT!r}, got {found!r} in {path}; "
             "train it again with this version"
         )
+    if not is_intact(facts):
+        raise _damaged(path, "it is not as it was written")
     return facts
 
 
+def _expected(facts: dict[str, Any]) -> str | None:
+    """The hash of the numbers; part of a file's name, so nothing else is taken for one."""
+    hashes = facts.get("sha256")
+    found = hashes.get(TENSORS) if isinstance(hashes, dict) else None
+    return found if isinstance(found, str) and _SHA256.fullmatch(found) else None
+
+
 def _tensors(path: Path, facts: dict[str, Any]) -> dict[str, Array]:
+    expected = _expected(facts)
+    # a writer that was killed at its last step has left them there
+    waiting = None if expected is None else _waiting(path.parent, expected)
     try:
-        content = path.read_bytes()
+        content = (waiting if waiting and waiting.is_file() else path).read_bytes()
     except OSError as error:
         raise WeightsError(
             f"model cannot be read: {path} ({error.strerror}); copy the whole folder"
         ) from None
-    hashes = facts.get("sha256")
-    expected = hashes.get(TENSORS) if isinstance(hashes, dict) else None
     found = hashlib.sha256(content).hexdigest()
     if found != expected:
         raise _damaged(path, f"sha256 must be {expected}, got {found}")

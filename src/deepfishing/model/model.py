@@ -7,6 +7,7 @@ support vectors are kept, as factors: the fitted recipe makes features of them a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from deepfishing.classify import KernelSVM, train_svm
-from deepfishing.errors import DatasetError
+from deepfishing.errors import DatasetError, StoreError
 from deepfishing.rank_one import Array
 from deepfishing.recipes import Fitted, parse_recipe
 
@@ -92,8 +93,21 @@ class Model:
 
 
 def layers_of(settings: Mapping[str, Any]) -> dict[int, str]:
-    """A network's layers, from the settings of a store or a model."""
-    return {int(k): str(path) for k, path in settings["layers"].items()}
+    """A network's layers, from the settings of a store or a model, which may be damaged.
+
+    Examples
+    --------
+    >>> layers_of({"layers": {"8": "_fc"}})
+    {8: '_fc'}
+    """
+    layers = settings.get("layers")
+    pairs = layers.items() if isinstance(layers, dict) else [("", layers)]
+    if not all(re.fullmatch("[0-9]{1,2}", k) and isinstance(path, str) for k, path in pairs):
+        raise StoreError(
+            f"layers must be numbers with the paths of modules, got {str(layers)[:60]!r}; "
+            "make the store or the model again"
+        )
+    return {int(k): str(path) for k, path in pairs}
 
 
 def train_model(

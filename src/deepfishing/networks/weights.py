@@ -8,6 +8,7 @@ weights-only reader, which knows tensors and containers and refuses all other ob
 from __future__ import annotations
 
 import hashlib
+import math
 import pickle
 import re
 import struct
@@ -133,8 +134,9 @@ def width(shapes: Mapping[str, tuple[int, ...]], name: str, default: int) -> int
     1024
     """
     shape = shapes.get(name, ())
-    # a malformed tensor is reported by `load_into`, beside all others that do not fit
-    return shape[0] if len(shape) > 1 and shape[0] > 0 else default
+    # a malformed tensor is reported by `load_into`, beside all others that do not fit; one without
+    # numbers can claim any width in a file of a few bytes
+    return shape[0] if len(shape) > 1 and math.prod(shape) > 0 else default
 
 
 def _torch_file(path: Path) -> object:

@@ -21,9 +21,9 @@ from deepfishing.errors import OptionError, StoreError, did_you_mean
 from deepfishing.rank_one import Array
 from deepfishing.search.contents import Contents
 from deepfishing.store import Store
-from deepfishing.store.index import INDEX
+from deepfishing.store.index import INDEX, SCHEMA
 
-COLUMNS = ["id", "path", "sha256", "labels"]
+COLUMNS = ["id", "path", "sha256", "labels", "factors"]
 SUGGEST = 20_000  # ids beyond which a mistyped one is not looked for
 
 
@@ -62,20 +62,23 @@ class Collection:
     is_whole: bool
 
     @classmethod
-    def of(cls, store: Store, contents: Contents) -> Collection:
-        """The rows of the store's index whose content is there."""
+    def of(cls, store: Store, contents: Contents, factors: Sequence[str]) -> Collection:
+        """The rows of the store's index whose content is there; one with the factors must be."""
         path = store.folder / INDEX
         try:
             with pq.ParquetFile(path, page_checksum_verification=True) as file:
+                if file.schema_arrow.remove_metadata() != SCHEMA:
+                    raise pa.ArrowInvalid("other columns")
                 table = file.read(columns=COLUMNS)
-        except (OSError, pa.ArrowException):
+        except (OSError, pa.ArrowException, UnicodeDecodeError):
             store.rows()  # which says what is wrong and what to do
-            table = pa.table({name: pa.array([], pa.string()) for name in COLUMNS})
+            table = SCHEMA.empty_table().select(COLUMNS)
         table = table.combine_chunks()
         sha256 = table.column("sha256").combine_chunks()
         place = pc.index_in(sha256, value_set=contents.keys)
+        _check_promises(store, table.filter(place.is_null()), factors)
         # index_in finds null in a set without null nowhere, so rows without content drop out here
-        table = table.drop_columns(["sha256"]).filter(place.is_valid()).combine_chunks()
+        table = table.drop_columns(["sha256", "factors"]).filter(place.is_valid()).combine_chunks()
         numbers = place.drop_null().to_numpy(zero_copy_only=False).astype(np.int32)
         if not len(table):
             raise StoreError(
@@ -155,3 +158,24 @@ class Collection:
                 f"{self.folder} for {' and '.join(asked)}; widen it"
             )
         return passed
+
+
+def _check_promises(store: Store, table: pa.Table, factors: Sequence[str]) -> None:
+    """Raise if the index says that rows have the factors, for none of these was found."""
+    column = table.column("factors").combine_chunks()
+    flat, parents = pc.list_flatten(column), pc.list_parent_indices(column).to_numpy()
+    promised = np.ones(len(table), dtype=bool)
+    for factor in factors:
+        has = parents[pc.equal(flat, factor).to_numpy(zero_copy_only=False).astype(bool)]
+        promised &= np.bincount(has, minlength=len(table)).astype(bool)
+    if not promised.any():
+        return
+    ids, keys = (table.column(name).filter(promised).to_pylist() for name in ("id", "sha256"))
+    store.look_again()  # another process may have added them meanwhile
+    lost = set(store.missing(keys, factors))
+    absent = [id_ for id_, key in zip(ids, keys, strict=True) if key in lost]
+    if absent:
+        raise StoreError(
+            f"{', '.join(factors)} of {len(absent)} images must be in {store.folder}, got none, "
+            f"first {absent[0]!r}; see `deepfish store verify {store.folder}`, then extract again"
+        )

@@ -17,9 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deepfishing.errors import StoreError
-from deepfishing.rank_one import Array
+from deepfishing.rank_one import Array, l2_normalize
+from deepfishing.search.checks import row_checks
 from deepfishing.store import Store
 from deepfishing.store.factor_columns import decoded, stored
+from deepfishing.store.intact import check_shards
+from deepfishing.store.precision import Codec
 from deepfishing.store.shards import PATTERN, damaged, read_table
 
 KEY_BYTES = 64  # hex digits of a SHA-256
@@ -44,21 +47,37 @@ class Column:
         Of its first value; `ELSEWHERE` if it is not one uncompressed block.
     shard, row : int32 arrays (n,)
         For each content, the number of its file and its row there.
-    dtype, shape
-        Of one value on disk, and of one image.
+    codec, factor, shape
+        How numbers are written, whose they are, and the shape of one image.
+    checks : uint32 array (n,), optional
+        Checksums of the rows (`checks`). Without them a shard is hashed whole before it is read.
     """
 
     files: tuple[Path, ...]
     offsets: Array
     shard: Array
     row: Array
-    dtype: np.dtype[np.generic]
+    codec: Codec
+    factor: str
     shape: tuple[int, ...]
+    checks: Array | None = None
     _decoded: dict[int, Array] = field(default_factory=dict, repr=False)
 
     def read(self, numbers: Array) -> Array:
         """Values (m, d) or (m, P, d) of these contents as float32, in their order."""
-        out = np.empty((len(numbers), int(np.prod(self.shape))), self.dtype)
+        out = self.codes(numbers)
+        if out.dtype == np.float16:
+            values: Array = _SINGLE.take(out.view(np.uint16), mode="clip")
+        elif out.dtype == np.float32:
+            values = out
+        else:
+            size = int(np.prod(self.shape))
+            values = l2_normalize(self.codec.decode(self.factor, out, size).astype(np.float32))
+        return values.reshape(len(numbers), *self.shape)
+
+    def codes(self, numbers: Array) -> Array:
+        """Rows (m, width) of these contents as they lie in the shards, checked."""
+        out = np.empty((len(numbers), self.codec.width(self.factor, self.shape)), self.codec.dtype)
         shard, row = self.shard[numbers], self.row[numbers].astype(np.int64)
         order = np.lexsort((row, shard))
         shard, row = shard[order], row[order]
@@ -68,13 +87,16 @@ class Column:
         runs = np.stack([order[first], row[first], np.diff(first, append=len(order))], axis=1)
         files, begin = np.unique(shard[first], return_index=True)
         ends = [*begin[1:].tolist(), len(runs)]  # one too many if nothing is asked for
+        if self.checks is None:
+            check_shards(self.files[file] for file in files)
         for file, a, b in zip(files.tolist(), begin.tolist(), ends, strict=False):
             self._fill(file, runs[a:b], out)
-        if self.dtype == np.float16:
-            values: Array = _SINGLE.take(out.view(np.uint16), mode="clip")
-        else:
-            values = out
-        return values.reshape(len(numbers), *self.shape)
+        if self.checks is not None:
+            wrong = np.flatnonzero(row_checks(out) != self.checks[numbers])
+            if len(wrong):
+                path = self.files[int(self.shard[numbers[wrong[0]]])]
+                raise damaged(path, ValueError("a row is not as it was written"))
+        return out
 
     def _fill(self, shard: int, runs: Array, out: Array) -> None:
         """Put runs of a shard, (where in `out`, first row, rows), into their places."""
@@ -145,13 +167,19 @@ class Contents:
             new = keys.filter(pc.invert(pc.is_in(keys, value_set=first)))
             keys = pa.concat_arrays([first.filter(pc.is_in(first, value_set=keys)), new])
         columns = {}
-        for factor, (listed, files, offsets, counts, dtype, shape) in found.items():
+        for factor, (listed, files, offsets, counts, shape) in found.items():
             place = pc.fill_null(pc.index_in(keys, value_set=listed), -1).to_numpy()
             begin = np.concatenate([[0], np.cumsum(counts)])
             shard = np.searchsorted(begin, place, side="right") - 1
             row = np.where(place < 0, -1, place - begin[shard])
             columns[factor] = Column(
-                files, offsets, shard.astype(np.int32), row.astype(np.int32), dtype, shape
+                files,
+                offsets,
+                shard.astype(np.int32),
+                row.astype(np.int32),
+                store.codec,
+                factor,
+                shape,
             )
         return cls(keys, columns)
 
@@ -176,6 +204,8 @@ class Contents:
                 f"{factor}/shard": column.shard,
                 f"{factor}/row": column.row,
             }
+            if column.checks is not None:
+                arrays[f"{factor}/checks"] = column.checks
         return arrays
 
     @staticmethod
@@ -194,8 +224,15 @@ class Contents:
         for factor in factors:
             files = shard_files(store, factor)
             offsets, shard, row = (arrays[f"{factor}/{n}"] for n in ("offsets", "shard", "row"))
-            unit, _, shape = stored(files[0])
-            columns[factor] = Column(files, offsets, shard, row, unit.dtype, shape)
+            check_shards(files[:1])  # whose word is taken for the shape of all
+            shape = stored(files[0], factor, store.codec)[2]
+            checks = arrays.get(f"{factor}/checks")
+            n, whole = len(arrays["keys"]), all(a.dtype.kind == "i" for a in (offsets, shard, row))
+            if not whole or (offsets.shape, shard.shape, row.shape) != ((len(files),), (n,), (n,)):
+                raise ValueError(f"{factor} must have one place for each image")
+            if not ((shard >= -1) & (shard < len(files)) & (row >= -1)).all():
+                raise ValueError(f"{factor} lies in other places than the shards have")
+            columns[factor] = Column(files, offsets, shard, row, store.codec, factor, shape, checks)
         return cls(cls.keys_of(arrays), columns)
 
 
@@ -206,27 +243,23 @@ def shard_files(store: Store, factor: str) -> tuple[Path, ...]:
 
 def _scan(
     store: Store, factor: str
-) -> tuple[pa.Array, tuple[Path, ...], Array, list[int], np.dtype[np.generic], tuple[int, ...]]:
-    """Keys of all rows of a factor; its files, where values start, rows of each, type, shape."""
+) -> tuple[pa.Array, tuple[Path, ...], Array, list[int], tuple[int, ...]]:
+    """Keys of all rows of a factor; its files, where values start, rows of each, shape."""
     files = shard_files(store, factor)
     if not files:
         raise StoreError(f"{factor} must be in {store.folder}, got no shard; extract it first")
     keys, offsets, counts = [], [], []
-    dtype, shape = None, None
+    check_shards(files[:1])  # whose word is taken for the shape of all
+    shape = stored(files[0], factor, store.codec)[2]
     for path in files:
-        unit, _, this = stored(path)
-        if dtype is not None and (unit.dtype, this) != (dtype, shape):
-            raise damaged(path, ValueError(f"values must be {dtype} of shape {shape}"))
-        dtype, shape = unit.dtype, this
-        offsets.append(unit.offset if isinstance(unit, np.memmap) else ELSEWHERE)
-        column = read_table(path, ["sha256"]).column(0).combine_chunks()
+        codes, _, this = stored(path, factor, store.codec)
+        if this != shape:
+            raise damaged(path, ValueError(f"one image must have shape {shape}, got {this}"))
+        offsets.append(codes.offset if isinstance(codes, np.memmap) else ELSEWHERE)
+        table = read_table(path, ["sha256"])
+        if table.schema.names != ["sha256"] or table.schema.types != [pa.string()]:
+            raise damaged(path, ValueError("it must have a column sha256 of text"))
+        column = table.column(0).combine_chunks()
         keys.append(column)
         counts.append(len(column))
-    return (
-        pa.concat_arrays(keys),
-        files,
-        np.array(offsets, dtype=np.int64),
-        counts,
-        np.dtype(dtype),
-        shape or (),
-    )
+    return pa.concat_arrays(keys), files, np.array(offsets, dtype=np.int64), counts, shape

@@ -113,7 +113,8 @@ class Index:
         vector = self.vector(query.examples, query.weights)
         _, found = self.vectors.search(vector, n, params=faiss.SearchParametersIVF(**options))
         numbers: Array = found[0]
-        return np.sort(numbers[numbers >= 0])
+        # -1 where there are too few; a damaged index may name any image
+        return np.sort(numbers[(numbers >= 0) & (numbers < len(self))])
 
     def vector(self, examples: Comparable, weights: Array) -> Array:
         """What the vectors are compared with, (1, m): a sum of examples is linear too."""

@@ -7,11 +7,14 @@
 Comes in: a store and a recipe. Goes out: `Opened`, an index that covers the store as it is now:
 read if it is there, extended if the store has grown, made if there is none or it does not fit. A
 name carries a hash of the file, and `index.json` is replaced last, so that a reader never sees half
-of it.
+of it. Every file carries a hash, and so does each row of the store that is read for a candidate: a
+flipped bit makes the index again, or is an error that names the shard.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -26,21 +29,30 @@ from safetensors.numpy import load as read_tensors
 from safetensors.numpy import save as tensor_bytes
 
 from deepfishing import __version__
-from deepfishing.files import replacing
+from deepfishing.errors import DeepFishingError
+from deepfishing.files import is_intact, replacing, sealed
 from deepfishing.rank_one import Array
 from deepfishing.recipes import Recipe
+from deepfishing.search.checks import with_checks
 from deepfishing.search.contents import Contents, shard_files
 from deepfishing.search.embedding import Embedding
 from deepfishing.search.features import Features, fit, sample
 from deepfishing.search.index import GROWTH, Index, Progress, load_faiss
 from deepfishing.store import Store
 
-FORMAT = "deepfishing-index-1"
+FORMAT = "deepfishing-index-2"
 FOLDER = ".index"  # hidden, so that the store does not take it for a factor
 FACTS = "index.json"
+LOCK = ".lock"
 DIGITS = 16
 
 Notice = Callable[[str], None]
+
+# what damaged or hostile files make the readers raise
+_UNREADABLE = (
+    *(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError),
+    *(SafetensorError, ArithmeticError, MemoryError, RuntimeError),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +104,7 @@ def open_index(
     except _Unfit as reason:
         if (folder / FACTS).exists():
             notice(f"index is made again: {folder} ({reason})")
-        contents = Contents.of(store, recipe.factors, optional)
+        contents = with_checks(Contents.of(store, recipe.factors, optional))
         features = Features(contents, recipe.factors, fit(recipe, contents))
         opened = Opened(Index.build(features, progress), features)
     try:
@@ -122,51 +134,69 @@ def _load(
     folder: Path, store: Store, recipe: Recipe, optional: Sequence[str], wanted: dict[str, Any]
 ) -> _Loaded:
     try:
-        facts = json.loads((folder / FACTS).read_bytes())
-        for name in ("format", "recipe", "settings"):
-            if facts[name] != wanted[name]:
-                raise _Unfit(f"its {name} is another one")
-        vectors = _checked(folder, facts["files"]["vectors"])
-        arrays = dict(read_tensors(_checked(folder, facts["files"]["arrays"]).read_bytes()))
-        made_for = int(facts["made_for"])
+        return _read(folder, store, recipe, optional, wanted)
+    except DeepFishingError:
+        raise  # of the store itself, which a new index would meet too
     except FileNotFoundError as error:
         raise _Unfit(f"{Path(error.filename).name} is not there") from None
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, SafetensorError) as error:
-        raise _Unfit(f"{FACTS} is damaged: {error}") from None
-    factors = (*recipe.factors, *optional)
+    except _UNREADABLE as error:  # RuntimeError: FAISS's, also if a newer one was made just now
+        raise _Unfit(f"it is damaged: {' '.join(str(error).split())[:100]}") from None
+
+
+def _read(
+    folder: Path, store: Store, recipe: Recipe, optional: Sequence[str], wanted: dict[str, Any]
+) -> _Loaded:
+    facts = json.loads((folder / FACTS).read_bytes())
+    for name in ("format", "recipe", "settings"):
+        if facts[name] != wanted[name]:
+            raise _Unfit(f"its {name} is another one")
+    if not is_intact(facts):
+        raise _Unfit(f"{FACTS} is not as it was written")
+    vectors = _checked(folder, facts["files"]["vectors"])
+    arrays = dict(read_tensors(_checked(folder, facts["files"]["arrays"]).read_bytes()))
+    made_for = int(facts["made_for"])
+    keys = Contents.keys_of(arrays)
     stale = facts["shards"] != wanted["shards"]
     if stale:
-        keys = Contents.keys_of(arrays)
         contents = Contents.of(store, recipe.factors, optional, first=keys)
         if not contents.keys[: len(keys)].equals(keys):
             raise _Unfit("images of it are no longer in the store")
         if len(contents) > GROWTH * made_for:
             raise _Unfit(f"the store has grown from {made_for} to {len(contents)} images")
+        contents = with_checks(contents, arrays, facts["shards"])
     else:
-        contents = Contents.restored(store, factors, arrays)
+        contents = Contents.restored(store, (*recipe.factors, *optional), arrays)
     fitted = recipe.load(_part("state/", arrays))
     landmarks = {n: v.astype(np.float32) for n, v in _part("landmark/", arrays).items()}
     embedding = Embedding(fitted(landmarks), arrays["root"])
     index = Index(embedding, load_faiss().read_index(str(vectors)), made_for)
+    if len(index) != len(keys) or index.vectors.d != embedding.root.shape[1]:
+        raise _Unfit(f"{vectors.name} has other images than its keys")
     return _Loaded(Opened(index, Features(contents, recipe.factors, fitted)), stale)
 
 
 def _save(folder: Path, opened: Opened, facts: dict[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / LOCK).open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two processes may make one index at the same time
+        for left in folder.glob(".*.*"):  # by one that was killed
+            left.unlink(missing_ok=True)
+        _write(folder, opened, facts)
+
+
+def _write(folder: Path, opened: Opened, facts: dict[str, Any]) -> None:
     index, features = opened.index, opened.features
     contents, fitted = features.contents, features.fitted
     chosen = sample(index.made_for, len(index.embedding.landmarks))
     landmarks = contents.read(chosen, features.factors)
-    half = {name: values.astype(contents.columns[name].dtype) for name, values in landmarks.items()}
     arrays = contents.state()
-    arrays |= {f"landmark/{name}": values for name, values in half.items()}
+    for name, values in landmarks.items():
+        half = contents.columns[name].codec.dtype == np.float16
+        arrays[f"landmark/{name}"] = values.astype(np.float16) if half else values
     arrays |= {f"state/{name}": values for name, values in fitted.state.items()}
     arrays["root"] = index.embedding.root
-    folder.mkdir(parents=True, exist_ok=True)
     before = set(folder.glob("*-*.*"))
-    partial = folder / f".vectors.{os.getpid()}"  # the name comes from the content
-    load_faiss().write_index(index.vectors, str(partial))
-    vectors = folder / f"vectors-{_hash(partial)[:DIGITS]}.faiss"
-    partial.replace(vectors)
+    vectors = _write_vectors(folder, index)
     # safetensors writes the bytes as they lie in memory
     content = tensor_bytes({name: np.ascontiguousarray(a) for name, a in arrays.items()})
     places = folder / f"arrays-{hashlib.sha256(content).hexdigest()[:DIGITS]}.safetensors"
@@ -180,9 +210,21 @@ def _save(folder: Path, opened: Opened, facts: dict[str, Any]) -> None:
         "files": {"vectors": vectors.name, "arrays": places.name},
     }
     with replacing(folder / FACTS) as partial:
-        partial.write_text(json.dumps(facts, indent=1) + "\n")
+        partial.write_text(json.dumps(sealed(facts), indent=1) + "\n")
     for old in before - {vectors, places}:
         old.unlink(missing_ok=True)
+
+
+def _write_vectors(folder: Path, index: Index) -> Path:
+    """The vectors in a file whose name comes from its content."""
+    partial = folder / f".vectors.{os.getpid()}"
+    try:
+        load_faiss().write_index(index.vectors, str(partial))
+        return partial.replace(folder / f"vectors-{_hash(partial)[:DIGITS]}.faiss")
+    except RuntimeError as error:  # FAISS has no other for a full disk
+        raise OSError(errno.EIO, " ".join(str(error).split())[-100:]) from None
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _checked(folder: Path, name: str) -> Path:

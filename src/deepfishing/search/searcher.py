@@ -144,7 +144,7 @@ class Searcher:
             fitted = fit(self.recipe, contents)
             self.features = Features(contents, self.recipe.factors, fitted)
         self.contents = self.features.contents
-        self.collection = Collection.of(self.store, self.contents)
+        self.collection = Collection.of(self.store, self.contents, self.recipe.factors)
         self.encoder = Encoder(self.store.settings, weights, device)
 
     def search(
@@ -336,7 +336,7 @@ def _size(store: Store) -> int:
     """How many images the index names, without reading them."""
     try:
         return int(pq.read_metadata(store.folder / INDEX).num_rows)
-    except (OSError, pa.ArrowException):
+    except (OSError, pa.ArrowException, UnicodeDecodeError):
         return 0  # whoever reads it says what is wrong
 
 

@@ -17,7 +17,7 @@ from deepfishing.errors import StoreError
 from deepfishing.store.factor_columns import decoded, stored
 from deepfishing.store.index import ERROR, OK, PENDING, Row
 from deepfishing.store.journal import JOURNALS, leftovers
-from deepfishing.store.shards import PATTERN, checksum, read_table
+from deepfishing.store.shards import PATTERN, checksum, damaged, read_table
 from deepfishing.store.store import ERRORS, Store, read_manifest
 
 
@@ -31,7 +31,7 @@ def info(store: Store) -> dict[str, Any]:
         if shards.files:
             size = sum(path.stat().st_size for path in shards.files)
             factors[name] = {
-                "shape": list(stored(shards.files[0])[2]),
+                "shape": list(stored(shards.files[0], name, store.codec)[2]),
                 "contents": len(shards),
                 "bytes": size,
                 "bytes_per_image": round(size / max(len(shards), 1)),
@@ -62,7 +62,7 @@ def verify(store: Store) -> list[str]:
         for path in [*leftovers(store.folder), *store.folder.glob(JOURNALS)]
     ]
     try:
-        rows = store.rows()
+        rows, _ = store.rows(), store.codec
     except StoreError as error:
         return [*problems, str(error)]
     needed = {row.sha256 for row in rows.values() if row.sha256}
@@ -106,17 +106,17 @@ def _sound_table(store: Store, name: str, path: Path) -> pa.Table:
     if path.stem != f"shard-{found}":
         raise StoreError(f"{path}: damaged, its checksum is {found}; delete it and extract again")
     table = read_table(path)
-    expected = ["sha256", "error"] if name == ERRORS else ["sha256", name, f"{name}_norm"]
+    try:
+        table.validate(full=True)  # that keys are text, which Parquet only claims
+    except pa.ArrowException as error:
+        raise damaged(path, error) from None
+    codec = store.codec
+    expected = ["sha256", "error"] if name == ERRORS else ["sha256", name, f"{name}_{codec.scale}"]
     if table.column_names != expected:
         raise StoreError(f"{path}: columns must be {expected}, got {table.column_names}")
     if name != ERRORS:
-        unit, norm, shape = stored(path)
-        if unit.dtype != store.dtype or unit.shape != (len(table), int(np.prod(shape))):
-            raise StoreError(
-                f"{path}: values must be {store.dtype} of shape {len(table)} x {shape}, "
-                f"got {unit.dtype} of {unit.shape}"
-            )
-        if not np.array_equal(unit, decoded(path)) or not np.isfinite(norm).all():
+        codes, scale, _ = stored(path, name, codec)
+        if not np.array_equal(codes, decoded(path)) or not np.isfinite(scale).all():
             raise StoreError(f"{path}: values are not as they were written")
     return table
 

@@ -1,8 +1,9 @@
 """Features on disk: the arrays of one factor as a Parquet column, and back without a copy per row.
 
-Comes in: values (n, d) or (n, P, d) and their keys. Goes out: a table `sha256`, `x7`, `x7_norm`.
-`x7` is a fixed-size list divided by its l2 norm, which stands beside it: so half precision keeps
-three digits of any vector, however small (delta is about 1e-6) or large it is.
+Comes in: values (n, d) or (n, P, d) and their keys. Goes out: a table of three columns, `sha256`,
+`x7`, and `x7_norm` or `x7_scale`. What `x7` holds is up to the codec (`precision`, `codebooks`):
+floats are a fixed-size list; bytes are one block a row, for in a list Parquet
+would give each of them four bytes.
 """
 
 from __future__ import annotations
@@ -20,93 +21,135 @@ import pyarrow.parquet as pq
 
 from deepfishing.errors import StoreError
 from deepfishing.rank_one import Array, l2_norm
+from deepfishing.store.precision import Codec
 from deepfishing.store.shards import ONE_PAGE, Shards, damaged
 
+BLOCK_VALUES = 1 << 18  # decoded at a time: the numbers on their way stay in the cache
+BYTES = ("int8", "uint8")
 
-def encode(keys: Sequence[str], name: str, values: Array, dtype: np.dtype[Any]) -> pa.Table:
+
+def encode(keys: Sequence[str], name: str, values: Array, codec: Codec) -> pa.Table:
     """The table of one factor of n images.
 
     Examples
     --------
-    >>> table = encode(["k"], "x7", np.array([[3.0, 4.0]]), np.dtype("float32"))
+    >>> from deepfishing.store.precision import CODECS
+    >>> table = encode(["k"], "x7", np.array([[3.0, 4.0]]), CODECS["float32"])
     >>> table.column("x7_norm").to_pylist(), table.column("x7").to_pylist()[0][0].__round__(2)
     ([5.0], 0.6)
+    >>> table = encode(["k"], "x7", np.array([[3.0, -12.0]]), CODECS["int8"])
+    >>> np.frombuffer(table.column("x7")[0].as_py(), dtype=np.int8)
+    array([  64, -127], dtype=int8)
     """
     flat = values.reshape(len(keys), -1)
     norm = l2_norm(flat)
     if not np.isfinite(norm).all():
         bad = int(np.flatnonzero(~np.isfinite(norm))[0])
         raise StoreError(f"{name} must be finite, got NaN or infinity for {keys[bad]}")
-    unit = (flat / np.where(norm > 0, norm, 1)[:, None]).astype(dtype)
-    # nothing is null: readers then need not look for it, which is most of their time
-    item = pa.field("element", pa.from_numpy_dtype(dtype), nullable=False)
-    column = pa.FixedSizeListArray.from_arrays(
-        pa.array(unit.ravel()), type=pa.list_(item, flat.shape[1])
-    )
-    shape = {"shape": json.dumps(values.shape[1:])}
+    codes, scale = codec.encode(name, flat, norm)
+    about = {"shape": json.dumps(values.shape[1:])}
+    if codec.dtype.name in BYTES:
+        about["numbers"] = codec.dtype.name
+        block = pa.py_buffer(np.ascontiguousarray(codes))
+        column = pa.FixedSizeBinaryArray.from_buffers(
+            pa.binary(codes.shape[1]), len(keys), [None, block]
+        )
+    else:
+        # nothing is null: readers then need not look for it, which is most of their time
+        item = pa.field("element", pa.from_numpy_dtype(codec.dtype), nullable=False)
+        column = pa.FixedSizeListArray.from_arrays(
+            pa.array(codes.ravel()), type=pa.list_(item, codes.shape[1])
+        )
     fields = [
         pa.field("sha256", pa.string(), nullable=False),
-        pa.field(name, column.type, nullable=False, metadata=shape),
-        pa.field(f"{name}_norm", pa.float64(), nullable=False),
+        pa.field(name, column.type, nullable=False, metadata=about),
+        pa.field(f"{name}_{codec.scale}", pa.float64(), nullable=False),
     ]
-    return pa.table([pa.array(keys, pa.string()), column, norm], schema=pa.schema(fields))
+    return pa.table([pa.array(keys, pa.string()), column, scale], schema=pa.schema(fields))
 
 
-def read_values(shards: Shards, keys: Sequence[str]) -> Array:
+def read_values(shards: Shards, keys: Sequence[str], name: str, codec: Codec) -> Array:
     """The values of these keys as float32, in their order: (n, d) or (n, P, d)."""
     places = shards.places(keys)
     if not places:
         raise StoreError(f"nothing to read: no keys were given for {shards.folder}")
-    shape = stored(places[0][0])[2]
-    out = np.empty((len(keys), int(np.prod(shape))), dtype=np.float32)
+    shape = stored(places[0][0], name, codec)[2]
+    size = int(np.prod(shape))
+    out = np.empty((len(keys), size), dtype=np.float32)
+    step = max(1, BLOCK_VALUES // max(size, 1))
 
     def fill(place: tuple[Path, Array, Array]) -> None:
         path, to, rows = place
-        unit, norm, _ = stored(path)
-        target, source = _as_slice(to), _as_slice(rows)
-        scale = norm[source].astype(np.float32)[:, None]
-        if isinstance(target, slice):
-            np.multiply(unit[source], scale, out=out[target], dtype=np.float32)
-        else:
-            out[target] = np.multiply(unit[source], scale, dtype=np.float32)
+        codes, scale, this = stored(path, name, codec)
+        if this != shape:
+            raise damaged(path, ValueError(f"one image must have shape {shape}, got {this}"))
+        for start in range(0, len(rows), step):
+            part = slice(start, start + step)
+            target, source = _as_slice(to[part]), _as_slice(rows[part])
+            numbers = codec.decode(name, codes[source], size)
+            factor = scale[source].astype(np.float32)[:, None]
+            if isinstance(target, slice):
+                np.multiply(numbers, factor, out=out[target], dtype=np.float32)
+            else:
+                out[target] = np.multiply(numbers, factor, dtype=np.float32)
 
-    # half precision is slower to convert than to read, and numpy lets threads do it side by side
+    # decoding is slower than reading, and numpy lets threads do it side by side
     with ThreadPoolExecutor(min(len(places), os.cpu_count() or 1)) as pool:
         list(pool.map(fill, places))
     return out.reshape(len(keys), *shape)
 
 
-def stored(path: Path) -> tuple[Array, Array, tuple[int, ...]]:
-    """A shard's values (n, width) of norm 1, their norms (n,), and the shape of one image.
+def stored(path: Path, name: str, codec: Codec) -> tuple[Array, Array, tuple[int, ...]]:
+    """A shard's codes (n, width), their scales (n,), and the shape of one image.
 
-    The values are a view of the file: our shards are one uncompressed page a column, at whose
-    end all values lie one behind the other. Another writer's shard is decoded by pyarrow.
+    The codes are a view of the file: our shards are one uncompressed page a column, at whose
+    end all codes lie one behind the other. Another writer's shard is decoded by pyarrow.
     """
     try:
         with pq.ParquetFile(path, memory_map=True) as file:
             schema = file.schema_arrow
-            name = schema.names[1]
-            norm = file.read(columns=[f"{name}_norm"], use_threads=False).column(0).to_numpy()
+            beside = f"{name}_{codec.scale}"
+            scale = file.read(columns=[beside], use_threads=False).column(0).to_numpy()
             field = schema.field(name)
-            shape = tuple(json.loads(field.metadata[b"shape"]))
-            dtype = np.dtype(field.type.value_type.to_pandas_dtype())
-            size = len(norm), int(field.type.list_size)
+            shape = tuple(int(n) for n in json.loads(field.metadata[b"shape"]))
+            found = _numbers(field)
+            dtype, width = codec.dtype, codec.width(name, shape)
+            if found != (dtype, width):
+                raise ValueError(f"values must be {width} x {dtype}, got {found[1]} x {found[0]}")
             if not ONE_PAGE.items() <= (schema.metadata or {}).items():
-                return decoded(path), norm, shape
+                return decoded(path), scale, shape
             column = file.metadata.row_group(0).column(1)
-            end = column.data_page_offset + column.total_compressed_size
-        start = end - size[0] * size[1] * dtype.itemsize
-        return np.memmap(path, dtype, mode="r", offset=start, shape=size), norm, shape
+        size = len(scale), width
+        start = column.data_page_offset + column.total_compressed_size
+        start -= size[0] * size[1] * dtype.itemsize
+        if start < column.data_page_offset:
+            raise ValueError("it has fewer values than rows")
+        return np.memmap(path, dtype, mode="r", offset=start, shape=size), scale, shape
     except (OSError, pa.ArrowException, LookupError, TypeError, ValueError) as error:
         raise damaged(path, error) from None
 
 
 def decoded(path: Path) -> Array:
-    """The values of a shard as pyarrow reads them: slower, for any writer."""
+    """The codes of a shard as pyarrow reads them: slower, for any writer."""
     with pq.ParquetFile(path) as file:
+        dtype, width = _numbers(file.schema_arrow.field(1))
         column = file.read(use_threads=False).column(1).combine_chunks()
-    values: Array = column.flatten().to_numpy(zero_copy_only=False)
-    return values.reshape(len(column), -1)
+    if pa.types.is_fixed_size_binary(column.type):
+        values = np.frombuffer(b"".join(column.to_pylist()), dtype)
+    else:
+        values = column.flatten().to_numpy(zero_copy_only=False)
+    return values.reshape(len(column), width)
+
+
+def _numbers(field: pa.Field) -> tuple[np.dtype[Any], int]:
+    """Type of the codes and how many an image has; a file may come from anywhere."""
+    if pa.types.is_fixed_size_binary(field.type):
+        name = field.metadata[b"numbers"].decode()
+        if name in BYTES:
+            return np.dtype(name), int(field.type.byte_width)
+    elif pa.types.is_fixed_size_list(field.type) and pa.types.is_floating(field.type.value_type):
+        return np.dtype(field.type.value_type.to_pandas_dtype()), int(field.type.list_size)
+    raise ValueError(f"values must be lists of floats or bytes, got {field.type}")
 
 
 def _as_slice(index: Array) -> slice | Array:

@@ -103,10 +103,14 @@ def read_index(folder: Path) -> dict[str, Row]:
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             table = file.read()
-    except (OSError, pa.ArrowException) as error:
-        raise _damaged(path, str(error).splitlines()[0]) from None
+        table.validate(full=True)  # that text is UTF-8, which Parquet only claims
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        raise _damaged(path, " ".join(str(error).split())[:200]) from None
     if table.schema.remove_metadata() != SCHEMA:
         raise _damaged(path, f"columns must be {SCHEMA.names}, got {table.column_names}")
+    for name in ("id", "path", "status", "factors"):
+        if table.column(name).null_count:
+            raise _damaged(path, f"every row must have {name}, got one without")
     columns = [column.to_pylist() for column in table.columns]
     for number, field in enumerate(SCHEMA):
         if field.type == _STRINGS:

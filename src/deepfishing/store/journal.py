@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import secrets
 from pathlib import Path
@@ -19,7 +20,9 @@ from deepfishing.errors import StoreError
 from deepfishing.files import replacing
 
 JOURNALS = ".journal*"
-LEFTOVER = re.compile(r"\.(shard-\w+\.parquet|index\.parquet|store\.json|\.journal-\d+)\.\d+")
+LEFTOVER = re.compile(
+    r"\.(shard-\w+\.parquet|index\.parquet|store\.json|codebooks-\w+\.safetensors|\.journal-\d+)\.\d+"
+)
 
 
 class Journal:
@@ -87,7 +90,7 @@ def _finish(journal: Path) -> None:
         todo = json.loads(journal.read_text())
         new = [(_below(folder, a), _below(folder, b)) for a, b in todo["rename"].items()]
         old = [_below(folder, name) for name in todo["remove"]]
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise StoreError(f"journal is damaged: {journal}; delete it and extract again") from None
     for partial, path in new:
         with contextlib.suppress(FileNotFoundError):  # done already
@@ -109,6 +112,11 @@ def leftovers(folder: Path) -> list[Path]:
 
 
 def _below(folder: Path, name: str) -> Path:
-    if ".." in Path(name).parts or Path(name).is_absolute():
-        raise ValueError(name)  # a store may come from anywhere
-    return folder / name
+    """The file of a name; a store may come from anywhere, and so may its journal."""
+    path, parts = folder / name, Path(name).parts
+    too_long = any(len(part) > 255 for part in os.fsencode(name).split(b"/"))
+    if not parts or ".." in parts or Path(name).is_absolute() or "\0" in name or too_long:
+        raise ValueError(name)
+    if path.is_dir() or not path.parent.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(name)  # also through a link
+    return path

@@ -125,7 +125,7 @@ def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
     try:
         with pq.ParquetFile(path, memory_map=True) as file:
             return file.read(columns=columns, use_threads=False)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise damaged(path, error) from None
 
 

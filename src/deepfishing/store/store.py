@@ -19,21 +19,31 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-import numpy as np
 import pyarrow as pa
 
 from deepfishing import __version__
 from deepfishing.errors import OptionError, StoreError
-from deepfishing.files import replacing
+from deepfishing.files import is_intact, replacing, sealed
 from deepfishing.rank_one import Array
+from deepfishing.store.codebooks import load_codebooks
 from deepfishing.store.factor_columns import encode, read_values
 from deepfishing.store.index import Row, read_index, write_index
+from deepfishing.store.intact import check_shards
 from deepfishing.store.journal import Journal, clear_leftovers, finish
-from deepfishing.store.shards import MAX_BYTES, MAX_ROWS, Shards, read_table, write_shard
+from deepfishing.store.precision import CODECS, TRAINED, Codec, check_precision
+from deepfishing.store.shards import (
+    MAX_BYTES,
+    MAX_ROWS,
+    PATTERN,
+    Shards,
+    read_table,
+    write_shard,
+)
 
 FORMAT = 2
 MANIFEST = "store.json"
@@ -51,12 +61,14 @@ class Store:
     settings : dict
         All that decides the values: network, weights, tau... A store made with other settings is
         refused, and the error says which one differs. JSON values only.
-    dtype : "float16" or "float32"
-        Precision on disk.
+    dtype : str, optional
+        Precision on disk: int4, int8, float16 or float32; pq2, pq4 or pq8 if `compress` made it. A
+        store that is there keeps its own; a new one is in float16 if nothing is said.
 
     Examples
     --------
     >>> import tempfile
+    >>> import numpy as np
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     store = Store(folder, {"network": "toy"}, dtype="float32")
     ...     store.append(["k1", "k2"], {"x7": np.array([[3.0, 4.0], [0, 1]])})
@@ -65,17 +77,24 @@ class Store:
     """
 
     def __init__(
-        self, folder: str | Path, settings: Mapping[str, Any], dtype: str = "float16"
+        self, folder: str | Path, settings: Mapping[str, Any], dtype: str | None = None
     ) -> None:
-        if dtype not in ("float16", "float32"):
-            raise OptionError(f"precision of a store must be float16 or float32, got {dtype!r}")
         self.folder = Path(folder)
-        self.settings = {**settings, "dtype": dtype}
-        self.dtype = np.dtype(dtype)
+        is_new = not (self.folder / MANIFEST).exists()
+        theirs = {} if is_new else read_manifest(self.folder)["settings"]
+        self.precision = check_precision(dtype or theirs.get("dtype", "float16"))
+        self.settings = {**settings, "dtype": self.precision}
+        if self.precision in TRAINED:
+            self.settings.setdefault("codebooks", theirs.get("codebooks"))
+            if is_new and self.settings["codebooks"] is None:
+                raise OptionError(
+                    f"precision {self.precision} must be trained on features that are there; make "
+                    f"{self.folder} with `deepfish store compress`"
+                )
         self._shards: dict[str, Shards] = {}  # by factor, looked at when first asked for
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            if not (self.folder / MANIFEST).exists():
+            if is_new:
                 self._write_manifest()
         except OSError as error:
             raise StoreError(
@@ -87,7 +106,15 @@ class Store:
     def open(cls, folder: str | Path) -> Store:
         """A store that is there, with the settings that it was made with."""
         settings = read_manifest(Path(folder))["settings"]
-        return cls(folder, settings, settings.get("dtype", "float16"))
+        return cls(folder, settings, settings.get("dtype"))
+
+    @cached_property
+    def codec(self) -> Codec:
+        """How numbers are written."""
+        if self.precision in TRAINED:
+            name = self.settings["codebooks"]
+            return load_codebooks(self.folder, name, TRAINED[self.precision])
+        return CODECS[self.precision]
 
     def factors(self) -> list[str]:
         """Names of the factors that are in the store."""
@@ -101,6 +128,7 @@ class Store:
 
     def errors(self) -> dict[str, str]:
         """Contents that cannot be used, and why."""
+        check_shards(self.shards(ERRORS).files)
         tables = [read_table(path) for path in self.shards(ERRORS).files]
         columns = [(t.column("sha256").to_pylist(), t.column("error").to_pylist()) for t in tables]
         return {k: e for keys, errors in columns for k, e in zip(keys, errors, strict=True)}
@@ -158,11 +186,11 @@ class Store:
         for name, values in factors.items():
             known = there.get(name, ())
             rows = [row for row, key in enumerate(keys) if key not in known]
-            size = max(values[:1].size * self.dtype.itemsize, 1)
+            size = max(values[:1].size * self.codec.dtype.itemsize, 1)
             n = max(1, min(MAX_ROWS, MAX_BYTES // size))
             for part in (rows[i : i + n] for i in range(0, len(rows), n)):
                 some = values if len(part) == len(keys) else values[part]
-                yield name, encode([keys[row] for row in part], name, some, self.dtype)
+                yield name, encode([keys[row] for row in part], name, some, self.codec)
 
     def read(self, keys: Sequence[str], factor: str) -> Array:
         """One factor of these images as float32, in the order of the keys: (n, d) or (n, P, d)."""
@@ -172,12 +200,18 @@ class Store:
             raise StoreError(
                 f"{factor} of {len(absent)} images is not in {self.folder}, first {absent[0]}"
             )
-        return read_values(shards, keys)
+        check_shards(path for path, _, _ in shards.places(keys))
+        return read_values(shards, keys, factor, self.codec)
 
     def shards(self, factor: str) -> Shards:
         """The files of a factor, or of the errors."""
+        folder = self.shards_folder(factor)
         if factor not in self._shards:
-            self._shards[factor] = Shards(self.shards_folder(factor))
+            try:
+                self._shards[factor] = Shards(folder)
+            except UnicodeDecodeError as error:
+                check_shards(sorted(folder.glob(PATTERN)))  # says which one it is
+                raise StoreError(f"keys in {folder} must be text, got {error}") from None
         return self._shards[factor]
 
     def shards_folder(self, factor: str) -> Path:
@@ -186,7 +220,11 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Be the only process that writes; leftovers of one that was killed are cleared away."""
+        """Be the only process that writes, for itself or with others that write parts for it.
+
+        What killed ones left is cleared away: at the beginning, and at a good end what was left
+        meanwhile.
+        """
         try:
             file = (self.folder / LOCK).open("a")
         except OSError as error:
@@ -202,10 +240,14 @@ class Store:
                     f"store must have one writer, but another process works on {self.folder}; "
                     "wait until it ends, or choose another folder"
                 ) from None
-            self.look_again()
-            with self._at_once():
-                clear_leftovers(self.folder)
+            self._clear_up()
             yield
+            self._clear_up()
+
+    def _clear_up(self) -> None:
+        self.look_again()
+        with self._at_once():
+            clear_leftovers(self.folder)
 
     def look_again(self) -> None:
         """Forget which features are there: another process may have written since."""
@@ -220,7 +262,7 @@ class Store:
         shards = self.shards(ERRORS)
         if any(key in shards for key in keys):
             with self._at_once() as journal:
-                shards.compact(shards.keys() - keys, journal)
+                _compact(shards, shards.keys() - keys, journal)
             self.look_again()
 
     def compact(self, keep: Collection[str]) -> None:
@@ -234,7 +276,7 @@ class Store:
         if stale:
             with self._at_once() as journal:
                 for shards in stale:
-                    shards.compact(wanted, journal)
+                    _compact(shards, wanted, journal)
             self.look_again()
 
     @contextmanager
@@ -263,8 +305,13 @@ class Store:
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "settings": self.settings,
         }
-        with replacing(self.folder / MANIFEST) as partial:
-            partial.write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
+        with (self.folder / LOCK).open("a") as file:
+            fcntl.flock(
+                file, fcntl.LOCK_EX
+            )  # of two that make a store, the second takes the first's
+            if not (self.folder / MANIFEST).exists():
+                with replacing(self.folder / MANIFEST) as partial:
+                    partial.write_text(json.dumps(sealed(facts), indent=1, sort_keys=True) + "\n")
 
     def _agree_on_settings(self) -> None:
         theirs = read_manifest(self.folder)
@@ -280,6 +327,12 @@ class Store:
 _ERRORS_SCHEMA = pa.schema([("sha256", pa.string()), ("error", pa.string())])
 
 
+def _compact(shards: Shards, keep: Collection[str], journal: Journal) -> None:
+    """Drop all other rows; from sound shards only, or a damaged row would get a new checksum."""
+    check_shards(path for path, _, _ in shards.places(shards.keys() - set(keep)))
+    shards.compact(keep, journal)
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """What `store.json` says: format, version, created, settings."""
     path = folder / MANIFEST
@@ -291,6 +344,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise StoreError(
             f"a store must hold {MANIFEST}, got none in {folder}; make one with `deepfish extract`"
         ) from None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise StoreError(f"store manifest cannot be read: {path}; choose another folder") from None
+    if not is_intact(facts):
+        raise StoreError(
+            f"store manifest is damaged: {path} (it is not as it was written); put a copy of it "
+            "back, or choose another folder"
+        )
     return dict(facts)

@@ -79,7 +79,8 @@ def make_routes(gallery: Gallery) -> APIRouter:
     routes = APIRouter(prefix="/api")
     computing = Gate(running=2, waiting=64)  # searches: numpy has the cores to itself
     decoding = Gate(running=2, waiting=256)  # thumbnails
-    receiving = Gate(running=2, waiting=6)  # photos, which are in memory meanwhile
+    receiving = Gate(running=2, waiting=64)  # photos; those that wait are not in memory yet
+    encoding = Gate(running=1, waiting=1)  # one at a time, in no search's place
 
     @routes.get("/store")
     async def store() -> JSONResponse:
@@ -116,7 +117,7 @@ def make_routes(gallery: Gallery) -> APIRouter:
     async def upload(request: Request) -> JSONResponse:
         async with receiving.place():
             content = await read_body(request, MAX_BYTES)
-            return await _json(computing, lambda: {"upload": gallery.uploads.add(content)})
+            return await _json(encoding, lambda: {"upload": gallery.uploads.add(content)})
 
     @routes.post("/search")
     async def search(request: Request) -> JSONResponse:

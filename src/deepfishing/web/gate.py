@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from fastapi import Request
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 Result = TypeVar("Result")
@@ -33,6 +33,9 @@ class RefusedError(Exception):
 class Gate:
     """Lets `running` pieces of work run at a time and `waiting` more wait; others get a 503.
 
+    They run in threads of the gate's own. In threads that change, each would in time hold as much
+    memory as the largest piece of work needs.
+
     Examples
     --------
     >>> import asyncio
@@ -44,6 +47,7 @@ class Gate:
         self.most = running + waiting
         self._inside = 0
         self._places = asyncio.Semaphore(running)
+        self._threads = ThreadPoolExecutor(running)
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
@@ -62,7 +66,7 @@ class Gate:
     async def run(self, work: Callable[[], Result]) -> Result:
         """Do the work in a thread, so that the server goes on answering."""
         async with self.place():
-            return await run_in_threadpool(work)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
 
 # after a body that was not read to its end, or the server would go on reading it

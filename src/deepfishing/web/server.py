@@ -7,6 +7,7 @@ The port is taken before anything is printed, so the address is right and a port
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import socket
@@ -17,6 +18,7 @@ import uvicorn
 
 from deepfishing.errors import OptionError
 from deepfishing.web.app import make_app
+from deepfishing.web.connections import PromptProtocol
 from deepfishing.web.gallery import Gallery
 from deepfishing.web.guard import is_loopback
 
@@ -72,10 +74,25 @@ def bind(host: str, port: int | None = None) -> Address:
     return Address(listening, host, int(listening.getsockname()[1]), token)
 
 
-def make_server(gallery: Gallery, address: Address) -> uvicorn.Server:
+class Server(uvicorn.Server):
+    """A server that ends without a word: who is cut off by Ctrl-C is no news to its user."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End; what takes longer than the patience of the settings is cut off."""
+        logging.getLogger("uvicorn.error").addFilter(_nothing)  # else a traceback for each
+        await super().shutdown(sockets)
+
+
+def _nothing(_record: logging.LogRecord) -> bool:
+    return False
+
+
+def make_server(gallery: Gallery, address: Address) -> Server:
     """A server that has not started."""
+    logging.getLogger("uvicorn.error").removeFilter(_nothing)  # of another that has ended
     config = uvicorn.Config(
         make_app(gallery, address.host, address.port, address.token),
+        http=PromptProtocol,
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -85,7 +102,7 @@ def make_server(gallery: Gallery, address: Address) -> uvicorn.Server:
         limit_concurrency=600,
         timeout_graceful_shutdown=2,
     )
-    return uvicorn.Server(config)
+    return Server(config)
 
 
 def serve(gallery: Gallery, address: Address, ready: Callable[[], None]) -> None:

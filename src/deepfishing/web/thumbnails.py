@@ -92,9 +92,14 @@ class Thumbnails:
 
 
 def _read(place: Openable) -> bytes | None:
-    """The bytes of a file; never those of a pipe, which may not end, or of something huge."""
+    """The bytes of a file; never those of a pipe, which may not end, or of something huge.
+
+    A file in /proc says that it is empty and may not end either.
+    """
     try:
-        if isinstance(place, Path) and not (place.is_file() and place.stat().st_size <= MAX_FILE):
+        if isinstance(place, Path) and not (
+            place.is_file() and 0 < place.stat().st_size <= MAX_FILE
+        ):
             return None
         with place.open("rb") as file:
             return file.read(MAX_FILE)

@@ -12,20 +12,23 @@ import io
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
 from deepfishing.errors import ImageError
+from deepfishing.images.preprocess import FORMAT_NAMES, FORMATS
 from deepfishing.rank_one import Array
 from deepfishing.search.encoder import Encoder, Upload
+
+if TYPE_CHECKING:
+    from deepfishing.gradients.extract import Extractor
 
 MAX_BYTES = 20 * 2**20
 MAX_PIXELS = 50_000_000
 REMEMBERED = 64
-# Pillow knows many more, some of which start other programs
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
 
 class ForgottenError(ImageError):
@@ -54,12 +57,25 @@ class Uploads(Encoder):
         check_photo(content)
         key = hashlib.sha256(content).hexdigest()
         if key not in self._remembered:
-            values = super().factors([Upload("the photo", content)], self.names)
+            with self._lock:  # one at a time: the network has all cores already
+                (batch,) = self._extractor([Upload("the photo", content)])
+            if batch.failures:
+                raise ImageError(batch.failures[0])
+            values = dict(batch.factors)
             with self._order:
                 self._remembered[key] = values
                 while len(self._remembered) > REMEMBERED:
                     self._remembered.popitem(last=False)
         return key
+
+    @cached_property
+    def _extractor(self) -> Extractor:
+        """Made once: to cut the network takes longer than a photo, and more memory each time."""
+        from deepfishing.gradients.extract import Extractor  # torch takes seconds to load
+
+        tau, label = self.settings["tau"], self.settings["label"]
+        views = self.settings.get("views", "centre")
+        return Extractor(self._loaded(), self.names, tau, label, 1, "torch", views)
 
     def recall(self, key: str) -> dict[str, Array]:
         """The factors of a photo, each (1, d) or (1, P, d)."""
@@ -93,7 +109,6 @@ def check_photo(content: bytes) -> None:
         raise ImageError(f"{too_large}far more; make it smaller first") from None
     except (OSError, ValueError, SyntaxError, EOFError, IndexError, MemoryError):
         # Pillow's readers raise any of these for damaged headers
-        kinds = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-        raise ImageError(f"a photo must be a {kinds} file, got none of them") from None
+        raise ImageError(f"a photo must be a {FORMAT_NAMES} file, got none of them") from None
     if width * height > MAX_PIXELS:
         raise ImageError(f"{too_large}{width}x{height}; make it smaller first")

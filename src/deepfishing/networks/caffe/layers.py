@@ -182,6 +182,9 @@ def _batch_norm(part: Part) -> Built:
             "normalises by the batch, so that an image's features would depend on the others; "
             "remove `use_global_stats: false`"
         )
+    eps = part.given.one("eps", 1e-5)
+    if eps < 0:
+        raise part.layer.error(f"must have eps of at least 0, got {eps:g}")
     channels = (part.shape[0],)
     stored = part.weights(mean=channels, variance=channels, factor=(1,))
     # Caffe stores sums and by what to divide them; 0 before any training
@@ -193,7 +196,7 @@ def _batch_norm(part: Part) -> Built:
             "running_var": stored["variance"] * scale,
         }
     kind = nn.BatchNorm2d if len(part.shape) == 3 else nn.BatchNorm1d
-    module = kind(*channels, eps=part.given.one("eps", 1e-5), affine=False)
+    module = kind(*channels, eps=eps, affine=False)
     return Built(module, part.shape, tensors)
 
 

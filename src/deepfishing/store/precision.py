@@ -1,0 +1,173 @@
+"""Features on disk: how the numbers of a vector are written, from four bytes down to half of one.
+
+Comes in: the vectors of some images, as rows. Goes out: codes, one row per image, and a scale per
+image; `decode(codes)` times the scale is the vector again. `codebooks` has the precisions that must
+be trained.
+
+Most numbers of a gradient are far below its largest one, and recipes take roots of them. So
+integers hold signed square roots: a code q is sign(v) sqrt(|v| / peak) in steps of 1/127, or 1/7,
+and stands for q |q| times the scale. Bytes then keep numbers down to a 65,000th of the largest one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import numpy as np
+
+from deepfishing.errors import OptionError
+from deepfishing.rank_one import Array
+
+
+class Codec(Protocol):
+    """One way to write numbers."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the codes."""
+
+    @property
+    def scale(self) -> str:
+        """What the column of the scales is called: the factor's name, "_" and this."""
+
+    def check(self, factors: Iterable[str]) -> None:
+        """Raise the error for a factor that cannot be written."""
+
+    def width(self, factor: str, shape: tuple[int, ...]) -> int:
+        """Codes of one image."""
+
+    def encode(self, factor: str, flat: Array, norm: Array) -> tuple[Array, Array]:
+        """Codes (n, width) and scales (n,) of finite rows (n, P * d) and their l2 norms (n,)."""
+
+    def decode(self, factor: str, codes: Array, size: int) -> Array:
+        """Numbers (n, size) of any dtype, which times the scales are the rows; size is P * d."""
+
+
+class Floats:
+    """Vectors of norm 1 in half or single precision; the scale is the norm.
+
+    So half precision keeps three digits of any vector, however small (delta is about 1e-6) or
+    large it is.
+
+    Examples
+    --------
+    >>> codes, norm = Floats("float16").encode("x7", np.array([[3e-9, 4e-9]]), np.array([5e-9]))
+    >>> codes.round(2), norm
+    (array([[0.6, 0.8]], dtype=float16), array([5.e-09]))
+    """
+
+    scale = "norm"
+
+    def __init__(self, name: str) -> None:
+        self.dtype: np.dtype[Any] = np.dtype(name)
+
+    def check(self, factors: Iterable[str]) -> None:
+        """All can be written."""
+
+    def width(self, factor: str, shape: tuple[int, ...]) -> int:
+        """One code a number."""
+        return int(np.prod(shape))
+
+    def encode(self, factor: str, flat: Array, norm: Array) -> tuple[Array, Array]:
+        """See `Codec`."""
+        return unit(flat, norm).astype(self.dtype), norm
+
+    def decode(self, factor: str, codes: Array, size: int) -> Array:
+        """They are the numbers."""
+        return codes
+
+
+class Roots:
+    """Signed square roots in one byte each, or two in a byte: the first in its lower half.
+
+    Examples
+    --------
+    >>> rows, norm = np.array([[-8.0, 2.0, 0.001]]), np.array([8.2])
+    >>> codes, scale = Roots(8).encode("x7", rows, norm)
+    >>> codes
+    array([[-127,   64,    1]], dtype=int8)
+    >>> (Roots(8).decode("x7", codes, 3) * scale[:, None]).round(2)
+    array([[-8.  ,  2.03,  0.  ]])
+    >>> codes, scale = Roots(4).encode("x7", rows, norm)
+    >>> codes.tolist() == [[(-7 + 8) + 16 * (4 + 8), (0 + 8) + 16 * 8]]
+    True
+    """
+
+    scale = "scale"
+
+    def __init__(self, bits: int) -> None:
+        self.top = 2 ** (bits - 1) - 1
+        self.in_byte = 8 // bits
+        self.dtype: np.dtype[Any] = np.dtype(np.int8 if bits == 8 else np.uint8)
+
+    def check(self, factors: Iterable[str]) -> None:
+        """All can be written."""
+
+    def width(self, factor: str, shape: tuple[int, ...]) -> int:
+        """Bytes of one image."""
+        return -(-int(np.prod(shape)) // self.in_byte)
+
+    def encode(self, factor: str, flat: Array, norm: Array) -> tuple[Array, Array]:
+        """See `Codec`."""
+        peak = np.abs(flat).max(axis=1, initial=0.0).astype(np.float64)
+        codes = np.rint(self.top * signed_root(unit(flat, peak))).astype(np.int8)
+        if self.in_byte == 2:
+            even = np.zeros((len(flat), flat.shape[1] + flat.shape[1] % 2), dtype=np.int8)
+            even[:, : flat.shape[1]] = codes
+            halves = (even + 8).astype(np.uint8)
+            codes = halves[:, ::2] | halves[:, 1::2] << 4
+        return codes, peak / self.top**2
+
+    def decode(self, factor: str, codes: Array, size: int) -> Array:
+        """See `Codec`."""
+        if self.in_byte == 2:
+            pairs = _PAIRS.take(codes, axis=0, mode="clip")
+            return pairs.reshape(len(codes), -1)[:, :size]
+        wide = codes.astype(np.int16)  # 127^2 fits
+        wide *= np.abs(wide)
+        return wide
+
+
+# What the two halves of every byte stand for, (256, 2).
+_HALVES = np.stack([np.arange(256) % 16, np.arange(256) // 16], axis=1) - 8
+_PAIRS: Array = (_HALVES * np.abs(_HALVES)).astype(np.float32)
+
+
+CODECS: dict[str, Codec] = {
+    "int4": Roots(4),
+    "int8": Roots(8),
+    "float16": Floats("float16"),
+    "float32": Floats("float32"),
+}
+TRAINED = {"pq2": 2, "pq4": 4, "pq8": 8}  # numbers in a byte, see `codebooks`
+
+
+def check_precision(name: object) -> str:
+    """A precision that there is.
+
+    Examples
+    --------
+    >>> check_precision("float8")
+    Traceback (most recent call last):
+    deepfishing.errors.OptionError: precision of a store must be int4, int8, float16 or float32,
+    or pq2, pq4 or pq8 of `deepfish store compress`, got 'float8'
+    """
+    if isinstance(name, str) and (name in CODECS or name in TRAINED):
+        return name
+    raise OptionError(
+        "precision of a store must be int4, int8, float16 or float32, or pq2, pq4 or pq8 of "
+        f"`deepfish store compress`, got {name!r}"
+    )
+
+
+def unit(rows: Array, size: Array) -> Array:
+    """Rows (n, d) divided by their sizes (n,); a zero row stays zero."""
+    divided: Array = rows / np.where(size > 0, size, 1)[:, None]
+    return divided
+
+
+def signed_root(values: Array) -> Array:
+    """sign(v) sqrt(|v|), which recipes take too."""
+    root: Array = np.copysign(np.sqrt(np.abs(values)), values)
+    return root

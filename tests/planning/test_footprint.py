@@ -1,0 +1,72 @@
+import numpy as np
+import pytest
+
+from deepfishing.errors import OptionError
+from deepfishing.planning.bookkeeping import StandIn, run_stand_in, stand_in_key
+from deepfishing.planning.footprint import footprint
+from deepfishing.store import Store
+
+SHAPES = {"x6": (320,), "delta7@exact": (5, 64), "y8": (10,)}
+
+
+@pytest.fixture
+def filled(tmp_path, rng):
+    """Fill a real store as a run over so many images would."""
+
+    def fill(images, shapes, precision):
+        def values(start, stop):
+            return {n: rng.standard_normal((stop - start, *s)) for n, s in shapes.items()}
+
+        store = Store(tmp_path / "store", {}, precision)
+        run_stand_in(store, StandIn(values), images, list(shapes))
+        return store
+
+    return fill
+
+
+def size(store, factor):
+    return sum(path.stat().st_size for path in store.shards_folder(factor).iterdir())
+
+
+@pytest.mark.parametrize("precision", ["int8", "float16", "float32"])
+@pytest.mark.parametrize("images", [1, 7, 512, 1300])
+def test_bytes_and_files_are_those_of_a_real_store(filled, images, precision):
+    store = filled(images, SHAPES, precision)
+    planned = footprint(images, SHAPES, precision)
+    assert planned.shards == sum(len(store.shards(name).files) for name in SHAPES)
+    for name in SHAPES:
+        files = len(store.shards(name).files)
+        assert planned.factors[name] == pytest.approx(size(store, name), rel=0.002, abs=64 * files)
+
+
+def test_all_of_a_store_is_within_three_percent(filled):
+    store = filled(2000, SHAPES, "float16")
+    real = sum(path.stat().st_size for path in store.folder.rglob("*") if path.is_file())
+    assert footprint(2000, SHAPES).bytes == pytest.approx(real, rel=0.03)
+
+
+def test_a_row_too_large_for_one_file_is_counted_in_more_files(filled, monkeypatch):
+    limit = 100_000  # about 150 images of x6 in half precision
+    for module in ("store.store", "planning.footprint"):
+        monkeypatch.setattr(f"deepfishing.{module}.MAX_BYTES", limit)
+    store = filled(700, {"x6": (320,)}, "float16")
+    files = len(store.shards("x6").files)
+    assert files > 2
+    assert abs(footprint(700, {"x6": (320,)}).shards - files) <= 1
+
+
+def test_a_billion_images_are_counted_without_being_written():
+    planned = footprint(10**9, {"x7": (4096,)})
+    assert planned.shards == -(-(10**9) // 512)
+    assert planned.bytes / 1e9 == pytest.approx(2 * 4096, rel=0.05)
+
+
+@pytest.mark.parametrize("precision", ["float8", "pq4"])
+def test_a_precision_that_extraction_does_not_write_is_refused(precision):
+    with pytest.raises(OptionError, match=f"precision must be .*got {precision!r}"):
+        footprint(10, {"x7": (4,)}, precision)
+
+
+def test_the_files_hold_what_was_put_in(filled):
+    store = filled(5, {"x6": (3,)}, "float32")
+    assert np.isfinite(store.read([stand_in_key(n) for n in range(5)], "x6")).all()

@@ -1,0 +1,129 @@
+"""What the package's own code never does, read off its syntax, so nothing can make it do it."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import deepfishing
+
+ROOT = Path(deepfishing.__file__).parent
+TREES = {
+    path.relative_to(ROOT).as_posix(): ast.parse(path.read_bytes()) for path in ROOT.rglob("*.py")
+}
+
+
+def dotted(node):
+    """`a.b.c` of an expression, or the last names of it that are known."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def calls():
+    for file, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                yield file, dotted(node.func), node
+
+
+def imports():
+    """File, and each module that it imports, with the names taken from it."""
+    for file, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                yield from ((file, alias.name) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                yield from ((file, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def test_nothing_that_runs_code_from_data_is_called():
+    forbidden = {
+        *("eval", "exec", "compile", "__import__", "input", "breakpoint"),
+        *("os.system", "os.popen", "pickle.load", "pickle.loads", "pickle.Unpickler"),
+        *("joblib.load", "yaml.load", "yaml.unsafe_load"),
+        *("pd.read_pickle", "torch.jit.load", "torch.package", "torch.hub.load"),
+        *("tempfile.mktemp", "ssl._create_unverified_context"),
+        *("tarfile.extractall", "shutil.unpack_archive"),
+    }
+    found = [(file, name) for file, name, _ in calls() if name in forbidden]
+    assert found == []
+    last = [(f, n) for f, n, _ in calls() if n.rpartition(".")[2] in ("extractall", "mktemp")]
+    assert last == []
+
+
+def test_nothing_that_runs_code_from_data_is_imported():
+    forbidden = {
+        *("marshal", "shelve", "dill", "cloudpickle", "yaml", "code", "codeop", "runpy"),
+        *("xmlrpc", "zipimport", "imaplib", "telnetlib", "ftplib"),
+    }
+    tops = [(file, name) for file, name in imports() if name.partition(".")[0] in forbidden]
+    assert tops == []
+    # for the names of their errors alone
+    assert [f for f, name in imports() if name.startswith("pickle")] == ["networks/weights.py"]
+    assert {name for _, name in imports() if name.startswith("zipfile")} == {"zipfile.BadZipFile"}
+    joblib = {name for _, name in imports() if name.startswith("joblib")}
+    assert joblib <= {"joblib.Parallel", "joblib.delayed", "joblib.effective_n_jobs"}
+
+
+def test_torch_reads_files_with_its_weights_only_reader():
+    loads = [(file, node) for file, name, node in calls() if name == "torch.load"]
+    assert [file for file, _ in loads] == ["networks/weights.py"]
+    for _, node in loads:
+        given = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.keywords}
+        assert given["weights_only"] is True
+
+
+def test_no_array_is_read_as_python_objects():
+    for _, name, node in calls():
+        given = {keyword.arg: keyword.value for keyword in node.keywords}
+        assert "trust_remote_code" not in given
+        if name in ("np.load", "numpy.load") or "allow_pickle" in given:
+            assert ast.literal_eval(given["allow_pickle"]) is False
+
+
+def test_xml_is_read_by_the_reader_that_refuses_entities():
+    readers = {name for _, name in imports() if "xml" in name.lower()}
+    assert {name.partition(".")[0] for name in readers} == {"defusedxml"}
+
+
+def test_no_command_is_made_of_text():
+    """One program is started: this Python, with code that stands in the source."""
+    started = [(f, node) for f, name, node in calls() if name.startswith("subprocess.")]
+    assert [file for file, _ in started] == ["networks/network.py"]
+    for _, node in started:
+        assert isinstance(node.args[0], ast.List)
+        assert dotted(node.args[0].elts[0]) == "sys.executable"
+        assert "shell" not in [keyword.arg for keyword in node.keywords]
+    assert "os.exec" not in {name[:7] for _, name, _ in calls()}
+
+
+@pytest.mark.parametrize("call", ["importlib.import_module", "import_module"])
+def test_modules_are_imported_by_names_of_the_source(call):
+    """A constant, or a parameter that only gets one: the functions below."""
+    known = {"__init__.py", "networks/hub.py", "networks/network.py"}
+    for file, name, node in calls():
+        if name == call and not isinstance(node.args[0], ast.Constant):
+            assert file in known
+
+
+def test_the_environment_is_asked_for_named_variables_only():
+    """So no secret in it can get into a message, a store or a report."""
+    asked = set()
+    for file, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and dotted(node) in ("os.environ", "os.getenv"):
+                asked.add(file)
+    assert asked <= {"networks/zoo.py", "distributed/cluster.py"}
+    names = [
+        ast.literal_eval(node.args[0])
+        for _, name, node in calls()
+        if name in ("os.environ.get", "os.getenv")
+    ]
+    assert set(names) <= {"DEEPFISHING_HOME", "RAY_ADDRESS"}
+
+
+def test_no_csv_is_written():
+    """A label that begins with = would be a formula to a spreadsheet."""
+    written = [name for _, name, _ in calls() if "csv" in name.lower() and "reader" not in name]
+    assert [name for name in written if name not in ("_csv",)] == []

@@ -1,0 +1,77 @@
+"""What fuzzing found in the small files of a store; each was a traceback before."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from deepfishing.errors import StoreError
+from deepfishing.store import Row, Store
+from deepfishing.store.check import verify
+from deepfishing.store.index import INDEX, SCHEMA, read_index, write_index
+from deepfishing.store.journal import finish
+from deepfishing.store.shards import checksum
+
+NOT_UTF8 = b"\xf3\xff"
+
+
+def not_text(n=1):
+    """Strings that Parquet takes for UTF-8 and that are not."""
+    raw = pa.array([NOT_UTF8] * n, pa.binary())
+    return pa.Array.from_buffers(pa.string(), n, raw.buffers())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a\0b", "\ud800", "x7", "", ".", "x" * 300, "x7/y"],
+    ids=["zero byte", "no UTF-8", "a folder", "empty", "dot", "too long", "below a file"],
+)
+@pytest.mark.parametrize("way", ["rename from", "rename to", "remove"])
+def test_a_journal_with_a_name_that_no_shard_can_have_is_one_line(tmp_path, name, way):
+    (tmp_path / "x7").mkdir()
+    (tmp_path / "x7" / "y").mkdir()
+    (tmp_path / "there").write_text("old")
+    todo = {
+        "rename from": {"rename": {name: "new"}, "remove": []},
+        "rename to": {"rename": {"there": name}, "remove": []},
+        "remove": {"rename": {}, "remove": [name]},
+    }[way]
+    (tmp_path / ".journal-5").write_text(json.dumps(todo))
+    with pytest.raises(StoreError, match=r"journal is damaged: .*\.journal-5"):
+        finish(tmp_path)
+    assert (tmp_path / "x7").is_dir()
+
+
+def test_a_journal_nested_too_deep_is_one_line(tmp_path):
+    (tmp_path / ".journal-5").write_text("[" * 100_000)
+    with pytest.raises(StoreError, match="journal is damaged"):
+        finish(tmp_path)
+
+
+def test_an_index_whose_text_is_no_text_is_damaged(tmp_path):
+    columns = [not_text() if f.name == "path" else pa.nulls(1, f.type) for f in SCHEMA]
+    pq.write_table(pa.table(columns, schema=SCHEMA), tmp_path / INDEX)
+    with pytest.raises(StoreError, match="index is damaged"):
+        read_index(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["id", "path", "status", "factors"])
+def test_an_index_without_what_every_row_has_is_damaged(tmp_path, name):
+    write_index(tmp_path, [Row("a", "a.jpg")])
+    table = pq.read_table(tmp_path / INDEX)
+    place = table.column_names.index(name)
+    table = table.set_column(place, SCHEMA.field(name), pa.nulls(1, SCHEMA.field(name).type))
+    pq.write_table(table, tmp_path / INDEX)
+    with pytest.raises(StoreError, match=f"index is damaged.*{name}"):
+        read_index(tmp_path)
+
+
+def test_verify_names_a_shard_whose_keys_are_no_text(tmp_path):
+    store = Store(tmp_path, {"network": "toy"})
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"sha256": not_text(), "error": ["cut"]}), sink)
+    (tmp_path / "errors").mkdir()
+    name = f"shard-{checksum(sink.getvalue())}.parquet"
+    (tmp_path / "errors" / name).write_bytes(sink.getvalue())
+    assert [name in problem for problem in verify(store)] == [True]
