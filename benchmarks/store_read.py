@@ -26,7 +26,7 @@ def run(quick: bool = False) -> list[Ratio]:
     keys = [f"{i:064d}" for i in range(images)]
     shuffled = [keys[i] for i in np.random.default_rng(0).permutation(images)]
     rows = []
-    for dtype in ("float16", "float32"):
+    for dtype in ("int8", "float16", "float32"):
         with tempfile.TemporaryDirectory() as folder:
             store, array = _write(Path(folder), keys, dtype)
             ways = {
