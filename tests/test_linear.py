@@ -63,6 +63,19 @@ def test_the_intercept_is_free_where_that_of_liblinear_is_shrunk(rng, random_ran
     assert ours < objective(shrunk.coef_[0], shrunk.intercept_[0], dense, y, 1.0)
 
 
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_no_other_intercept_is_better_even_before_the_optimum(rng, random_rank_one, rounds):
+    _, dense, labels = labelled(rng, random_rank_one)
+    labels[:10] = 0
+    svm = train_linear(dense, labels, difficult="ignore", tolerance=1e-9, rounds=rounds)
+    for c, y in enumerate(labels[10:].T):
+        w = svm.w[:, c].astype(float)
+        found = objective(w, svm.bias[c], dense[10:], y, 1.0)
+        others = [objective(w, svm.bias[c] + d, dense[10:], y, 1.0) for d in np.linspace(-1, 1, 99)]
+        assert found <= min(others) + 1e-4
+        assert max(others) > found + 1  # it does depend on the intercept
+
+
 def test_the_gap_is_a_bound_of_the_distance_to_the_optimum(rng, random_rank_one):
     _, dense, labels = labelled(rng, random_rank_one)
     best = train_linear(dense, labels, tolerance=1e-5, rounds=5000)

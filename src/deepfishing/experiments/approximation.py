@@ -93,6 +93,35 @@ def with_kernel(data: Gradients) -> Scored:
     return Scored(svm.decision_function(data.test), time.perf_counter() - start)
 
 
+@dataclass(frozen=True, eq=False)
+class Projected:
+    """Gradients as normalised vectors, and the seconds it took to make them."""
+
+    train: Array
+    test: Array
+    gradients: Gradients
+    seconds: float
+
+
+def project(data: Gradients, kind: str, m: int) -> Projected:
+    """The vectors of train and test images, with what `fit_projection` takes from the former."""
+    start = time.perf_counter()
+    fitted = fit_projection(kind, data.train, m)
+    train, test = fitted(data.train), fitted(data.test)
+    for vectors in (train, test):
+        l2_normalize(vectors, out=vectors)
+    return Projected(train, test, data, time.perf_counter() - start)
+
+
+def with_vectors(data: Projected) -> Scored:
+    """Train linear machines on the vectors and score the test images."""
+    start, of = time.perf_counter(), data.gradients
+    svm = train_linear(data.train, of.labels, of.C, of.difficult)
+    scores = svm.decision_function(data.test)
+    numbers = data.train.shape[1]
+    return Scored(scores, time.perf_counter() - start, data.seconds, numbers)
+
+
 def with_projection(data: Gradients, kind: str, m: int) -> Scored:
     """Project, train linear machines on the normalised vectors, and score the test images.
 
@@ -103,16 +132,7 @@ def with_projection(data: Gradients, kind: str, m: int) -> Scored:
     >>> found.scores[0] > found.scores[1], found.numbers
     (array([ True]), 2)
     """
-    start = time.perf_counter()
-    project = fit_projection(kind, data.train, m)
-    train, test = project(data.train), project(data.test)
-    for vectors in (train, test):
-        l2_normalize(vectors, out=vectors)
-    projected = time.perf_counter()
-    svm = train_linear(train, data.labels, data.C, data.difficult)
-    scores = svm.decision_function(test)
-    done = time.perf_counter()
-    return Scored(scores, done - projected, projected - start, project.shape[0])
+    return with_vectors(project(data, kind, m))
 
 
 def kernel_error(data: Gradients, kind: str, m: int) -> KernelError:
