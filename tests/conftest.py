@@ -1,6 +1,7 @@
 """Fixtures that many tests share, and the command line as a user runs it."""
 
 import os
+import shutil
 import sys
 from dataclasses import dataclass
 
@@ -74,3 +75,19 @@ def shapes(rng, tmp_path):
                 pixels = rng.integers(low, low + 130, (60, 80, 3), dtype=np.uint8)
                 Image.fromarray(pixels).save(folder / f"{i}.jpg")
     return root
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium, without a window."""
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="no Playwright: pip install deepfishing[dev]"
+    )
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        pytest.skip("no Chromium: install the package chromium, or set CHROMIUM to its path")
+    with playwright.sync_playwright() as play:
+        opened = play.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield opened
+        opened.close()

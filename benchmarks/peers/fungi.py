@@ -158,7 +158,7 @@ def contest(name: str, layer: str, batch: int, repetitions: int) -> list[Sequenc
         [1000 * (run[who] - run["forward"]) / batch for run in beyond]
         for who in ("fungivision", "ours")
     )
-    again = measured(both, pixels, min(repetitions, 3), turns=2)
+    again = measured(both, pixels, repetitions, turns=2)
     whole = [run["fungivision"] / run["ours"] for run in again]
     base = peak(f"fungi:case:{name}:{layer}:{batch}:forward")
     memory = [

@@ -11,7 +11,20 @@ from collections.abc import Iterable
 
 
 class DeepFishingError(Exception):
-    """Base of all errors that this package raises on purpose."""
+    r"""Base of all errors that this package raises on purpose.
+
+    Its message is one line, whatever names from outside are in it.
+
+    Examples
+    --------
+    >>> str(ImageError("image cannot be read: a\nb.jpg"))
+    'image cannot be read: a\\nb.jpg'
+    """
+
+    def __str__(self) -> str:
+        return "".join(
+            c if c.isprintable() else c.encode("unicode_escape").decode() for c in super().__str__()
+        )
 
 
 class LayerError(DeepFishingError, ValueError):

@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pytest
 from sklearn.svm import SVC
@@ -10,6 +12,7 @@ from deepfishing.experiments.approximation import (
     with_kernel,
     with_projection,
 )
+from deepfishing.linear import train_linear
 from deepfishing.projections import fit_projection
 from deepfishing.rank_one import l2_normalize
 
@@ -44,7 +47,10 @@ def test_only_the_first_test_images_are_paired(data, monkeypatch):
     assert kernel_error(single, "product", 8).rms == 0.0
 
 
-def test_machines_on_the_kernel_and_on_vectors_are_those_of_scikit_learn(data):
+def test_machines_on_the_kernel_and_on_vectors_are_those_of_scikit_learn(data, monkeypatch):
+    # linear machines stop within a tenth of their optimum otherwise
+    until_the_end = partial(train_linear, tolerance=1e-4, rounds=5000)
+    monkeypatch.setattr(module, "train_linear", until_the_end)
     exact = with_kernel(data)
     projected = with_projection(data, "principal", 8)
     project = fit_projection("principal", data.train, 8)
@@ -55,8 +61,8 @@ def test_machines_on_the_kernel_and_on_vectors_are_those_of_scikit_learn(data):
             exact.scores[:, c], svm.decision_function(dense(data.test)), atol=0.01
         )
         linear = SVC(kernel="linear").fit(train, data.labels[:, c])
-        # linear machines stop within 5 % of the optimum
-        assert np.corrcoef(projected.scores[:, c], linear.decision_function(test))[0, 1] > 0.97
+        expected = linear.decision_function(test)
+        np.testing.assert_allclose(projected.scores[:, c], expected, atol=0.02)
     assert (exact.numbers, projected.numbers) == (0, 8)
     assert exact.seconds > 0
     assert projected.seconds > 0

@@ -1,8 +1,5 @@
 """A real browser on a store whose names are HTML: it shows them and does what none of them says."""
 
-import os
-import shutil
-
 import pytest
 
 pytestmark = pytest.mark.browser
@@ -15,21 +12,6 @@ EVIL = [
     "</title><script src=http://127.0.0.1:9/evil.js></script>",
     "{{window.evil=1}}${window.evil=1}",
 ]
-
-
-@pytest.fixture
-def browser():
-    playwright = pytest.importorskip(
-        "playwright.sync_api", reason="no Playwright: pip install deepfishing[dev]"
-    )
-    names = ("chromium", "chromium-browser", "google-chrome")
-    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
-    if found is None:
-        pytest.skip("no Chromium: install the package chromium, or set CHROMIUM to its path")
-    with playwright.sync_playwright() as play:
-        opened = play.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 def test_names_that_are_html_are_shown_as_text(make_store, serve, browser, place, jpeg):

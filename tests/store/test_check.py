@@ -109,3 +109,8 @@ def test_what_is_wrong_is_named(store, damage):
     problems = "\n".join(verify(Store.open(store.folder)))
     assert name in problems
     assert re.search(what, problems), problems
+
+
+def test_a_leftover_is_named_once(store):
+    name, _ = leftover(store)
+    assert sum(name in problem for problem in verify(store)) == 1

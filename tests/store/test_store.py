@@ -45,6 +45,8 @@ def test_positions_keep_their_shape_and_names_may_hold_anything(tmp_path, rng):
     name = "in:blocks.0.a/b [1]@exact"
     Store(tmp_path, SETTINGS, dtype="float32").append(["a", "b"], {name: x})
     store = Store.open(tmp_path)
+    for stranger in ("%2e%2e", "%787", ".hidden"):
+        (store.folder / stranger).mkdir()
     assert store.factors() == [name]
     np.testing.assert_allclose(store.read(["b"], name)[0], x[1], rtol=1e-6)
 

@@ -1,6 +1,5 @@
-"""A small store of the embedded scenes by the embedded network, a model, a server, a browser."""
+"""A small store of the embedded scenes by the embedded network, a model, a server."""
 
-import os
 import shutil
 import socket
 import threading
@@ -113,18 +112,3 @@ def live(gallery):
 @pytest.fixture
 def serve():
     return running
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip(
-        "playwright.sync_api", reason="no Playwright: pip install deepfishing[dev]"
-    )
-    names = ("chromium", "chromium-browser", "google-chrome")
-    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
-    if found is None:
-        pytest.skip("no Chromium: install the package chromium, or set CHROMIUM to its path")
-    with playwright.sync_playwright() as play:
-        opened = play.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield opened
-        opened.close()

@@ -27,18 +27,6 @@ def is_plain_name(name: str) -> bool:
     return name not in ("", ".", "..") and not any(c in name for c in "/\\\0")
 
 
-def shown(name: object) -> str:
-    r"""A name from outside in an error message, which must stay one line whatever the name is.
-
-    Examples
-    --------
-    >>> shown("photos/a b.jpg"), shown("a\nb.jpg")
-    ('photos/a b.jpg', "'a\\nb.jpg'")
-    """
-    text = str(name)
-    return text if text.isprintable() else repr(text)
-
-
 def is_folder(path: Path) -> bool:
     """Whether a folder is there to be read; also False where that cannot be found out.
 

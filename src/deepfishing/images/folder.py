@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from deepfishing.errors import DatasetError, OptionError
-from deepfishing.images.dataset import Dataset, Split, is_folder, shown
+from deepfishing.images.dataset import Dataset, Split, is_folder
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"})
 
@@ -63,8 +63,8 @@ def read_folder(root: str | Path, test_fraction: float = 0.5, seed: int = 0) -> 
         extra = sorted(set(test) - set(train))
         if extra:
             raise DatasetError(
-                f"classes in test must be in train too, got {shown(root / 'test' / extra[0])} "
-                f"({len(extra)} in all) but no {shown(root / 'train' / extra[0])}"
+                f"classes in test must be in train too, got {root / 'test' / extra[0]} "
+                f"({len(extra)} in all) but no {root / 'train' / extra[0]}"
             )
     else:
         train, test = {}, {}
@@ -142,7 +142,7 @@ def image_ids(root: Path, folder: Path) -> list[str]:
     """
 
     def stop(error: OSError) -> None:
-        raise DatasetError(f"folder {shown(error.filename)} cannot be read: {error.strerror}")
+        raise DatasetError(f"folder {error.filename} cannot be read: {error.strerror}")
 
     ids = []
     for where, folders, files in os.walk(folder, onerror=stop):
@@ -154,7 +154,7 @@ def image_ids(root: Path, folder: Path) -> list[str]:
                 ids.append(before + name)
     if not ids:
         raise DatasetError(
-            f"a folder of images must hold one, got none in {shown(folder)}; "
+            f"a folder of images must hold one, got none in {folder}; "
             f"expected {', '.join(sorted(EXTENSIONS))}"
         )
     return sorted(ids)

@@ -19,7 +19,6 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from deepfishing.errors import ImageError
-from deepfishing.images.dataset import shown
 from deepfishing.images.views import View
 
 
@@ -162,7 +161,7 @@ def open_image(image: ImageLike, draft: int = 0) -> Image.Image:
     if isinstance(image, Image.Image):
         return _to_rgb(image, getattr(image, "filename", "") or "PIL image")
     path = Path(image) if isinstance(image, str) else image
-    name = shown(path)  # of a member of a tar: anything
+    name = str(path)
     try:
         with path.open("rb") as file, Image.open(file, formats=FORMATS) as opened:
             width, height = opened.size

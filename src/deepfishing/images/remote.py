@@ -20,7 +20,6 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from deepfishing.errors import DatasetError, DeepFishingError, MissingDependencyError
-from deepfishing.images.dataset import shown
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
@@ -114,9 +113,9 @@ def list_files(url: str) -> dict[str, RemoteFile] | None:
             elif system.exists(path):
                 return None
             else:
-                raise DatasetError(f"images must be there, got {shown(url)}, which does not exist")
+                raise DatasetError(f"images must be there, got {url}, which does not exist")
     except OSError as error:
-        raise DatasetError(f"images cannot be listed: {shown(url)} ({_one_line(error)})") from None
+        raise DatasetError(f"images cannot be listed: {url} ({_one_line(error)})") from None
     files = {}
     for name, info in found.items():
         below = name.removeprefix(folder).lstrip("/")
@@ -130,23 +129,21 @@ def _file_system(url: str) -> tuple[Any, str]:
     """What reads a URL, and the path that it knows; fsspec makes each one once."""
     if importlib.util.find_spec("fsspec") is None:
         raise MissingDependencyError(
-            f"{shown(url)} needs the package fsspec; run `pip install deepfishing[remote]`"
+            f"{url} needs the package fsspec; run `pip install deepfishing[remote]`"
         )
     from fsspec.core import url_to_fs
 
     if "::" in url:
-        raise DatasetError(
-            f"a URL must have one protocol, got {shown(url)}; unpack the archive first"
-        )
+        raise DatasetError(f"a URL must have one protocol, got {url}; unpack the archive first")
     try:
         system, path = url_to_fs(url)
     except ImportError as error:
         needed = _one_line(error)
         raise MissingDependencyError(
-            f"{shown(url)} needs another package ({needed}); install it"
+            f"{url} needs another package ({needed}); install it"
         ) from None
     except (OSError, *_STUMBLES) as error:  # unknown, or it lacks settings
-        raise DatasetError(f"URL cannot be used: {shown(url)} ({_one_line(error)})") from None
+        raise DatasetError(f"URL cannot be used: {url} ({_one_line(error)})") from None
     return system, str(path)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from deepfishing.errors import DatasetError
 from deepfishing.images import voc
-from deepfishing.images.dataset import is_folder, shown
+from deepfishing.images.dataset import is_folder
 from deepfishing.images.folder import EXTENSIONS, image_ids
 from deepfishing.images.item import Item, as_text, located
 from deepfishing.images.remote import RemoteFile, is_url, list_files
@@ -60,8 +60,7 @@ def find_images(source: str | Path) -> list[Item]:
         known = by_id.setdefault(item.id, item)
         if known is not item and known != item:
             raise DatasetError(
-                f"ids of images must be unique, got {item.id!r} for {shown(known)} and "
-                f"{shown(item)} in {shown(source)}"
+                f"ids of images must be unique, got {item.id!r} for {known} and {item} in {source}"
             )
     try:
         "\n".join(by_id).encode()
@@ -69,7 +68,7 @@ def find_images(source: str | Path) -> list[Item]:
         near = error.object[max(error.start - 30, 0) : error.end]
         raise DatasetError(f"file names must be UTF-8, got ...{near!r} in {source}") from None
     if not by_id:
-        raise DatasetError(f"a list must name at least one image, got none in {shown(source)}")
+        raise DatasetError(f"a list must name at least one image, got none in {source}")
     return list(by_id.values())
 
 
@@ -129,21 +128,19 @@ def _behind(url: str) -> list[Item]:
     if not glob.has_magic(url):
         files = {n: file for n, file in files.items() if _suffix(n) in EXTENSIONS}
     if not files:
-        raise DatasetError(f"a folder or pattern must hold an image, got none in {shown(url)}")
+        raise DatasetError(f"a folder or pattern must hold an image, got none in {url}")
     return [Item(name, file) for name, file in files.items()]
 
 
 def _in_remote_file(file: RemoteFile, path: PurePosixPath) -> list[Item]:
     if path.suffix.lower() in (*TABLES, ".tar"):
-        raise DatasetError(
-            f"a table or tar must be a local file, got {shown(file)}; download it first"
-        )
+        raise DatasetError(f"a table or tar must be a local file, got {file}; download it first")
     if path.suffix.lower() != ".txt":
         return [Item(path.name, file)]
     try:
         items = _listed(file.open().read(), Path(), str(file))
     except OSError as error:
-        raise DatasetError(f"list of images cannot be read: {shown(file)} ({error})") from None
+        raise DatasetError(f"list of images cannot be read: {file} ({error})") from None
     near = str(file).removesuffix(path.name)  # names are relative to the list's folder
     return [
         item if isinstance(item.path, RemoteFile) else Item(item.id, RemoteFile(near + item.id))

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from deepfishing.errors import DatasetError
-from deepfishing.images.dataset import shown
 from deepfishing.images.item import Item, located
 
 TABLES = (".csv", ".tsv", ".parquet")
@@ -35,7 +34,7 @@ def read_table(path: Path) -> list[Item]:
     """
     columns = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
     if "path" not in columns:
-        names = ", ".join(map(shown, columns)) or "none"
+        names = ", ".join(map(str, columns)) or "none"
         raise DatasetError(
             f"a table of images must have a column path, got {names} in {path}; "
             "rename the one that holds the paths"

@@ -6,7 +6,7 @@ Comes in: a store. Goes out: facts for `deepfish store info`, problems for `deep
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +57,10 @@ def verify(store: Store) -> list[str]:
     Looked at: the checksum, schema and values of every shard, the index, keys that are there
     twice, shards that no image needs, features that the index promises, leftovers of a crash.
     """
+    left = [*leftovers(store.folder), *store.folder.glob(JOURNALS)]
     problems = [
         f"{path}: left over from a run that was killed; the next `deepfish extract` clears it up"
-        for path in [*leftovers(store.folder), *store.folder.glob(JOURNALS)]
+        for path in left
     ]
     try:
         rows, _ = store.rows(), store.codec
@@ -67,15 +68,17 @@ def verify(store: Store) -> list[str]:
         return [*problems, str(error)]
     needed = {row.sha256 for row in rows.values() if row.sha256}
     for name in [*store.factors(), ERRORS]:
-        problems += _verify_column(store, name, needed)
+        problems += _verify_column(store, name, needed, left)
     return [*problems, *_promised(store, rows, problems)]
 
 
-def _verify_column(store: Store, name: str, needed: set[str]) -> Iterator[str]:
+def _verify_column(
+    store: Store, name: str, needed: set[str], left: Collection[Path]
+) -> Iterator[str]:
     seen: dict[str, Path] = {}
     first: tuple[pa.Schema, Path] | None = None
     folder = store.shards_folder(name)
-    for path in sorted(folder.glob("*")):
+    for path in sorted(set(folder.glob("*")).difference(left)):
         if not path.match(PATTERN):
             yield f"{path}: does not belong into a store; remove it"
             continue

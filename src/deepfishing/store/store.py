@@ -118,9 +118,13 @@ class Store:
 
     def factors(self) -> list[str]:
         """Names of the factors that are in the store."""
-        folders = (path.name for path in self.folder.iterdir() if path.is_dir())
-        names = (unquote(name) for name in folders if not name.startswith("."))
-        return sorted(name for name in names if name != ERRORS)
+        names = {path: unquote(path.name) for path in self.folder.iterdir() if path.is_dir()}
+        return sorted(
+            name
+            for path, name in names.items()
+            # of a folder that is called as a factor's is: not ".partial", not "%2e%2e"
+            if path == self.shards_folder(name) and name != ERRORS and name[0] != "."
+        )
 
     def rows(self) -> dict[str, Row]:
         """The images by id."""
