@@ -3,7 +3,7 @@ import pyarrow as pa
 import pytest
 
 from deepfishing.errors import StoreError
-from deepfishing.search.contents import Contents
+from deepfishing.search.contents import ELSEWHERE, Contents
 
 FACTORS = ("x7", "delta8")
 
@@ -40,6 +40,21 @@ def test_contents_come_back_from_their_arrays(make_store):
         np.testing.assert_array_equal(
             again.read(numbers, FACTORS)[factor], contents.read(numbers, FACTORS)[factor]
         )
+
+
+def test_places_that_no_shard_has_are_told(make_store):
+    """Found by `make fuzz`, search-index: an error of the system, or of numpy."""
+    store = make_store(50)
+    state = Contents.of(store, FACTORS).state()
+    with pytest.raises(ValueError, match="other places"):  # and the index is made again
+        Contents.restored(store, FACTORS, {**state, "x7/offsets": state["x7/offsets"] * 0 - 5})
+    last = np.iinfo(np.int64).max
+    for offset, row in ((last, 0), (last, 1000), (ELSEWHERE, 1000)):
+        places = {"x7/offsets": offset, "x7/row": row}
+        changed = {name: np.full_like(state[name], value) for name, value in places.items()}
+        contents = Contents.restored(store, FACTORS, {**state, **changed})
+        with pytest.raises(StoreError, match=r"shard is damaged: .*shard-"):
+            contents.read(np.arange(3), ["x7"])
 
 
 def test_keys_come_back_however_many_they_are():

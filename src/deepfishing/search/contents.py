@@ -105,7 +105,10 @@ class Column:
             if shard not in self._decoded:
                 self._decoded[shard] = decoded(path)
             for to, row, n in runs.tolist():
-                out[to : to + n] = self._decoded[shard][row : row + n]
+                rows = self._decoded[shard][row : row + n]
+                if rows.shape != out[to : to + n].shape:
+                    raise damaged(path, EOFError("it ends too early"))
+                out[to : to + n] = rows
             return
         size = out.shape[1] * out.itemsize
         target = out.data.cast("B")
@@ -117,6 +120,8 @@ class Column:
             for to, begin, n in (runs * size).tolist():  # in bytes; quicker than numpy's numbers
                 if os.preadv(file, [target[to : to + n]], offset + begin) != n:
                     raise damaged(path, EOFError("it ends too early"))
+        except (OSError, OverflowError) as error:  # a disk that fails, a place that no file has
+            raise damaged(path, error) from None
         finally:
             os.close(file)
 
@@ -230,7 +235,8 @@ class Contents:
             n, whole = len(arrays["keys"]), all(a.dtype.kind == "i" for a in (offsets, shard, row))
             if not whole or (offsets.shape, shard.shape, row.shape) != ((len(files),), (n,), (n,)):
                 raise ValueError(f"{factor} must have one place for each image")
-            if not ((shard >= -1) & (shard < len(files)) & (row >= -1)).all():
+            inside = (shard >= -1) & (shard < len(files)) & (row >= -1)
+            if not inside.all() or not (offsets >= ELSEWHERE).all():
                 raise ValueError(f"{factor} lies in other places than the shards have")
             columns[factor] = Column(files, offsets, shard, row, store.codec, factor, shape, checks)
         return cls(cls.keys_of(arrays), columns)
