@@ -1,4 +1,5 @@
 import json
+import struct
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ pytest.importorskip("faiss")
 from deepfishing.search import Searcher
 from deepfishing.search import index as index_module
 from deepfishing.search import searcher as searcher_module
+from deepfishing.search.index_files import _read_vectors
 from deepfishing.store.check import verify
 
 N = 3000
@@ -179,6 +181,19 @@ def test_a_damaged_index_is_made_again_with_one_line(make_store, name, harm):
     told.clear()
     Searcher(store, "dW8", "index", notice=told.append)
     assert told == []
+
+
+def test_a_file_of_vectors_that_claims_to_be_huge_takes_no_memory(make_store):
+    """Found by `make fuzz`, search-index: 5.5 GB for a file of 3 kB."""
+    store = make_store(300)
+    index = Searcher(store, "dW8", "index")
+    (path,) = store.folder.glob(".index/*/vectors-*.faiss")
+    sound = path.read_bytes()
+    width = struct.pack("<Q", 2 * index.index.vectors.d)  # numbers of the trained quantiser
+    assert width in sound
+    path.write_bytes(sound.replace(width, struct.pack("<Q", 1 << 30)))
+    with pytest.raises(RuntimeError, match="limit"):
+        _read_vectors(path)
 
 
 def test_an_index_does_not_disturb_the_store(make_store):

@@ -169,10 +169,20 @@ def _read(
     fitted = recipe.load(_part("state/", arrays))
     landmarks = {n: v.astype(np.float32) for n, v in _part("landmark/", arrays).items()}
     embedding = Embedding(fitted(landmarks), arrays["root"])
-    index = Index(embedding, load_faiss().read_index(str(vectors)), made_for)
+    index = Index(embedding, _read_vectors(vectors), made_for)
     if len(index) != len(keys) or index.vectors.d != embedding.root.shape[1]:
         raise _Unfit(f"{vectors.name} has other images than its keys")
     return _Loaded(Opened(index, Features(contents, recipe.factors, fitted)), stale)
+
+
+def _read_vectors(path: Path) -> Any:
+    faiss, size = load_faiss(), path.stat().st_size
+    # Nothing that is in a file is larger than the file. FAISS believes what the file says, if it is
+    # not told otherwise, and takes gigabytes for it.
+    if hasattr(faiss, "set_deserialization_vector_byte_limit"):  # not in all versions
+        faiss.set_deserialization_vector_byte_limit(size)
+        faiss.set_deserialization_loop_limit(size)
+    return faiss.read_index(str(path))
 
 
 def _save(folder: Path, opened: Opened, facts: dict[str, Any]) -> None:
