@@ -126,7 +126,7 @@ def train_linear(
     # of their own took the fewest rounds on VOC 2007, of 0.03 to 3 times.
     pull = 0.1 * squares / max(len(vectors), 1) or 1.0
     blocks = [
-        _Block.of(*(a[rows] for a in (vectors, y, cost, beta, met)), K, pull)
+        _Block.of(vectors[rows], y[rows], cost[rows], beta[rows], met[rows], K, pull)
         for rows, K in zip(spread, grams, strict=True)
     ]
     w = np.zeros((vectors.shape[1], y.shape[1]), dtype=np.float32)
