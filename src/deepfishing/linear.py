@@ -69,8 +69,9 @@ def train_linear(
     Parameters
     ----------
     vectors : ndarray of shape (n, m)
-        Projected gradients or any features; beyond them, n * n_classes numbers are kept. Half
-        precision is read a block at a time; the work is in single precision.
+        Projected gradients or any features; beyond them, a few numbers per image and class and two
+        for each pair of a block are kept. Half precision is read a block at a time; the work is
+        in single precision.
     labels : ndarray of shape (n, n_classes)
         1 present, -1 absent, 0 difficult.
     C : float
