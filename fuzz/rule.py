@@ -38,10 +38,10 @@ def obey(read: Callable[[], object]) -> None:
     Examples
     --------
     >>> def read():
-    ...     raise DeepFishingError("two\\nlines")
+    ...     raise DeepFishingError("")
     >>> obey(read)
     Traceback (most recent call last):
-    fuzz.rule.BrokenRuleError: an error must be one line, got 'two\\nlines'
+    fuzz.rule.BrokenRuleError: an error must be one line, got ''
     """
     try:
         read()
