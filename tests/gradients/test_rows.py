@@ -167,7 +167,7 @@ def test_an_extractor_skips_rows_where_that_helps_and_is_the_same(read, in_place
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_a_row_of_any_value_but_zero_has_a_gradient(dtype):
     gradient = torch.zeros(1, 5, 3, dtype=dtype)
-    gradient[0, 1] = -1
+    gradient[0, 1, 0] = -1  # beside zeros
     gradient[0, 2, 1] = torch.finfo(dtype).smallest_normal
     gradient[0, 3, 2] = torch.nan
     assert rows._rows(gradient).tolist() == [[False, True, True, True, False]]
