@@ -1,8 +1,9 @@
 """All targets, or some of them: `python -m fuzz [TARGET ...] [--inputs N] [--seed N]`.
 
-Prints a table and, where all targets ran, writes RESULTS.md beside this file. Inputs that found
-something are kept in `results/fuzz/<target>/`; `--replay FILE` runs one of them again and shows
-what it does. The exit code is 1 if there was a find.
+Prints a table. What came of a target is kept in `results/fuzz/<target>/`, with the inputs that
+found something; `--replay FILE` runs one of them again and shows what it does. Once all targets
+were run with as many inputs and the same seed, RESULTS.md beside this file has their last runs: a
+target that was mended can be run again alone. The exit code is 1 if there was a find.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -31,7 +32,7 @@ SLOWEST = ("web-schema", "caffemodel", "search-index")  # begun with, so that no
 MOST_DEATHS = 20  # of a target's process, after which it is left alone
 HEAD = """# Fuzzing
 
-Made by `{command}` on {machine}.
+Made by `{command}` on {machine}; each line is the last run of its target.
 
 An input is a find if it gives anything
 but a value or a one-line error of the package: another exception, more than 5 s or 2 GB, a write
@@ -48,6 +49,7 @@ class Outcome:
     """What came of a target: inputs really run, wall-clock seconds, one line per find."""
 
     name: str
+    seed: int
     inputs: int
     seconds: float
     finds: tuple[str, ...]
@@ -71,7 +73,18 @@ def run(name: str, inputs: int, seed: int, folder: Path) -> Outcome:
     lines = (folder / "finds.jsonl").read_text() if (folder / "finds.jsonl").exists() else ""
     facts = [json.loads(line) for line in lines.splitlines()]
     finds = [f"{fact['error'][:200]} ({fact['kind']}, {fact['input']})" for fact in facts]
-    return Outcome(name, _count(folder), time.monotonic() - begin, (*finds, *deaths))
+    seconds = round(time.monotonic() - begin, 1)
+    outcome = Outcome(name, seed, _count(folder), seconds, (*finds, *deaths))
+    (folder / "outcome.json").write_text(json.dumps(asdict(outcome), indent=1) + "\n")
+    return outcome
+
+
+def last(inputs: int, seed: int, kept: Path) -> list[Outcome]:
+    """The last run of each target that had that many inputs from that seed."""
+    paths = [kept / name / "outcome.json" for name in NAMES]
+    facts = [json.loads(path.read_text()) for path in paths if path.exists()]
+    outcomes = [Outcome(**{**fact, "finds": tuple(fact["finds"])}) for fact in facts]
+    return [one for one in outcomes if (one.inputs, one.seed) == (inputs, seed)]
 
 
 def _child(name: str, inputs: int, seed: int, folder: Path) -> int:
@@ -148,11 +161,10 @@ def main() -> int:
     for outcome in outcomes.values():
         for find in outcome.finds:
             print(f"{outcome.name}: {find}")
-    if set(outcomes) == set(NAMES):
+    every = last(chosen.inputs, chosen.seed, KEPT)
+    if len(every) == len(NAMES):
         inputs = "" if chosen.inputs == 100_000 else f" --inputs {chosen.inputs}"
-        write_results(
-            [outcomes[name] for name in NAMES], f"python -m fuzz{inputs} --seed {chosen.seed}"
-        )
+        write_results(every, f"python -m fuzz{inputs} --seed {chosen.seed}")
     return int(any(outcome.finds for outcome in outcomes.values()))
 
 

@@ -51,6 +51,30 @@ def test_all_inputs_are_counted(tmp_path):
     assert (outcome.inputs, outcome.finds) == (500, ())
 
 
+@pytest.mark.usefixtures("needs_atheris")
+def test_the_page_has_the_last_run_of_each_target(tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "KEPT", tmp_path)
+    page = tmp_path / "RESULTS.md"
+    monkeypatch.setattr(runner, "RESULTS", page)
+    monkeypatch.setattr(runner, "NAMES", ("fetch-notes", "recipe"))
+
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["fuzz", *arguments])
+        return runner.main()
+
+    assert run("fetch-notes", "--inputs", "60") == 0
+    assert run("recipe", "--inputs", "50") == 0
+    assert not page.exists()  # of another number
+    kept = tmp_path / "fetch-notes" / "outcome.json"
+    kept.write_text(kept.read_text().replace("[]", '["a find"]'))
+    assert run("recipe", "--inputs", "60") == 0
+    assert "- fetch-notes: a find" in page.read_text()
+    assert run("fetch-notes", "--inputs", "60") == 0
+    text = page.read_text()
+    assert "find" not in text.partition("|---")[2]
+    assert text.count("| 60 |") == 2
+
+
 def test_a_find_can_be_run_again(tmp_path, capsys, monkeypatch):
     (tmp_path / "planted.py").write_text(PLANTED)
     (tmp_path / "find").write_bytes(b"a")
