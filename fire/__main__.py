@@ -127,6 +127,8 @@ def main() -> None:
                 said.append(line)
                 if _wrong(line):
                     print(json.dumps(line), flush=True)
+                elif sys.stderr.isatty():
+                    print(f"\r{part}: {len(said)} done", end="\r", file=sys.stderr, flush=True)
             found += sum(map(_wrong, said))
             tables[part] = table(part, said)
             print(tables[part], flush=True)

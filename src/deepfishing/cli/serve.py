@@ -47,9 +47,10 @@ def serve(
 
     from deepfishing.cli.progress import progress_bar
     from deepfishing.web.gallery import Gallery
-    from deepfishing.web.server import bind
+    from deepfishing.web.server import bind, share_heaps
     from deepfishing.web.server import serve as run
 
+    share_heaps()
     with progress_bar() as bar:
         gallery = Gallery(store, forward, gradient, model, bar)
     address = bind(host, port)
