@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
 import sys
 from pathlib import Path
 
-from deepfishing.gradients.batch_size import _cgroup_limits
-
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUPS = Path("/proc/self/cgroup")
 _CPUS = Path("/proc/cpuinfo")
 
 
@@ -25,11 +24,21 @@ def cores() -> int:
 
 def memory() -> int:
     """Bytes of memory that this process may use: the machine's, or its control group's if less."""
-    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_cgroup_limits()])
+    return min(memory_limits())
+
+
+def memory_limits() -> list[int]:
+    """What the machine has, and the limits of the control groups that this process is in."""
+    limits = _cgroup_limits()
+    if hasattr(os, "sysconf"):  # not on Windows
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return limits
 
 
 def peak_memory() -> int:
     """The most bytes of memory that this process has had at a time."""
+    import resource  # not on Windows
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak  # kilobytes elsewhere
 
@@ -50,3 +59,23 @@ def describe() -> str:
     'cores,'
     """
     return f"{cores()} cores, {processor()}, {memory() / 1e9:.0f} GB"
+
+
+def _cgroup_limits() -> list[int]:
+    """The limits of the control groups that this process is in, and of those around them."""
+    limits = []
+    lines = _OWN_CGROUPS.read_text().splitlines() if _OWN_CGROUPS.is_file() else []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":  # version 2
+            root, name = _CGROUPS, "memory.max"
+        elif controllers == "memory":
+            root, name = _CGROUPS / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        inner = root / path.lstrip("/")
+        for folder in (inner, *inner.parents):
+            file = folder / name
+            if file.is_file() and (text := file.read_text().strip()).isdecimal():  # or "max"
+                limits.append(int(text))
+    return limits

@@ -2,8 +2,8 @@ import os
 
 import pytest
 
+from deepfishing import machine
 from deepfishing.errors import OptionError
-from deepfishing.gradients import batch_size
 from deepfishing.gradients.batch_size import (
     CAP,
     MOST_INPUTS,
@@ -65,16 +65,16 @@ def cgroups(tmp_path, monkeypatch):
             file = tmp_path / "fs" / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(f"{text}\n")
-        monkeypatch.setattr(batch_size, "_OWN_CGROUPS", tmp_path / "own")
-        monkeypatch.setattr(batch_size, "_CGROUPS", tmp_path / "fs")
+        monkeypatch.setattr(machine, "_OWN_CGROUPS", tmp_path / "own")
+        monkeypatch.setattr(machine, "_CGROUPS", tmp_path / "fs")
 
     return make
 
 
 def test_without_limits_the_default_is_a_share_of_the_machine(cgroups):
     cgroups("0::/\n", {"memory.max": "max"})
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert default_memory() == parse_memory(None) == min(CAP, machine // 4)
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert default_memory() == parse_memory(None) == min(CAP, whole // 4)
 
 
 @pytest.mark.parametrize(
@@ -93,5 +93,5 @@ def test_the_limit_of_a_control_group_counts(cgroups, own, limits):
 
 
 def test_a_machine_without_control_groups_has_a_default(tmp_path, monkeypatch):
-    monkeypatch.setattr(batch_size, "_OWN_CGROUPS", tmp_path / "none")
+    monkeypatch.setattr(machine, "_OWN_CGROUPS", tmp_path / "none")
     assert 0 < default_memory() <= CAP

@@ -10,8 +10,7 @@ import typer
 
 from deepfishing.cli.extract import PRECISION
 from deepfishing.cli.network import Engine, NetworkName, Weights, check_names
-from deepfishing.cli.say import say
-from deepfishing.cli.store import _size as size_text
+from deepfishing.cli.say import say, size_text
 from deepfishing.distributed.cluster import LOCAL, RAY
 from deepfishing.errors import OptionError
 

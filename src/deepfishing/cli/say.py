@@ -46,3 +46,18 @@ class Spelled:
                 yield segment
             else:
                 yield Segment(spelled(segment.text), segment.style)
+
+
+def size_text(n: float) -> str:
+    """Bytes for people.
+
+    Examples
+    --------
+    >>> size_text(999), size_text(12_345_678)
+    ('999 B', '12.3 MB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if n < 1000:
+            return f"{n:.0f} B" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1000
+    return f"{n:.1f} TB"

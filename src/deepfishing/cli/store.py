@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from deepfishing.cli.say import say
+from deepfishing.cli.say import say, size_text
 
 PRECISION = "int8"  # of a copy: the smallest that loses nothing, docs/store.md
 SHOWN = 20
@@ -45,7 +45,7 @@ def info(
         "made": made,
         "images": f"{facts['images']} ({counts}), {facts['contents']} different",
         "labels": facts["labels"] or "none",
-        "size": f"{_size(facts['bytes'])}, {_size(facts['bytes_per_image'])} per image",
+        "size": f"{size_text(facts['bytes'])}, {size_text(facts['bytes_per_image'])} per image",
         **{name: _short(value) for name, value in settings.items()},
     }
     for name, value in lines.items():
@@ -53,7 +53,7 @@ def info(
     say("\nfactor            shape  contents  per image")
     for name, factor in facts["factors"].items():
         shape = "x".join(map(str, factor["shape"]))
-        size = _size(factor["bytes_per_image"])
+        size = size_text(factor["bytes_per_image"])
         say(f"{name:<14} {shape:>8} {factor['contents']:>9} {size:>10}")
     for number, reason in enumerate(facts["failures"].values()):
         if number == SHOWN:
@@ -118,25 +118,10 @@ def compress(
         facts = {"store": str(out), "precision": copy.precision, "images": after["images"]}
         say(json.dumps({**facts, "bytes_per_image": sizes[0], "bytes_per_image_before": sizes[1]}))
     else:
-        small, large = map(_size, sizes)
+        small, large = map(size_text, sizes)
         say(f"{out}: {after['images']} images, {small} per image instead of {large}")
 
 
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 62 else f"{text[:59]}..."
-
-
-def _size(n: float) -> str:
-    """Bytes for people.
-
-    Examples
-    --------
-    >>> _size(999), _size(12_345_678)
-    ('999 B', '12.3 MB')
-    """
-    for unit in ("B", "kB", "MB", "GB"):
-        if n < 1000:
-            return f"{n:.0f} B" if unit == "B" else f"{n:.1f} {unit}"
-        n /= 1000
-    return f"{n:.1f} TB"

@@ -12,12 +12,11 @@ Where stores of different machines must agree to the last bit, give a number ins
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
 from typing import Literal
 
 from deepfishing.errors import OptionError
+from deepfishing.machine import memory_limits
 
 BatchSize = int | Literal["auto"]
 
@@ -26,8 +25,6 @@ SHARE = 1 / 4  # of the machine's memory,
 CAP = 2 * 2**30  # and never more than this
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
-_CGROUPS = Path("/sys/fs/cgroup")
-_OWN_CGROUPS = Path("/proc/self/cgroup")
 
 
 def check_batch_size(batch_size: BatchSize) -> None:
@@ -73,30 +70,7 @@ def parse_memory(memory: int | str | None) -> int:
 
 def default_memory() -> int:
     """A quarter of the memory that this process may use at most, and never more than 2 GiB."""
-    limits = _cgroup_limits()
-    if hasattr(os, "sysconf"):  # not on Windows
-        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    return min([CAP, *(int(limit * SHARE) for limit in limits)])
-
-
-def _cgroup_limits() -> list[int]:
-    """The limits of the control groups that this process is in, and of those around them."""
-    limits = []
-    lines = _OWN_CGROUPS.read_text().splitlines() if _OWN_CGROUPS.is_file() else []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":  # version 2
-            root, name = _CGROUPS, "memory.max"
-        elif controllers == "memory":
-            root, name = _CGROUPS / "memory", "memory.limit_in_bytes"
-        else:
-            continue
-        inner = root / path.lstrip("/")
-        for folder in (inner, *inner.parents):
-            file = folder / name
-            if file.is_file() and (text := file.read_text().strip()).isdecimal():  # or "max"
-                limits.append(int(text))
-    return limits
+    return min([CAP, *(int(limit * SHARE) for limit in memory_limits())])
 
 
 def choose_batch_size(bytes_per_input: int, views: int, memory: int | str | None = None) -> int:
