@@ -1,9 +1,10 @@
-"""What fuzzing found in Caffe's layers; it was a traceback when the network ran."""
+"""What fuzzing found in Caffe's files; each was a traceback."""
 
 import numpy as np
 import pytest
 
-from deepfishing.errors import NetworkError
+from deepfishing.errors import NetworkError, WeightsError
+from deepfishing.networks.caffe.blobs import mean_pixel
 from deepfishing.networks.caffe.importer import load_caffe
 
 
@@ -16,3 +17,10 @@ def test_a_batch_norm_with_a_negative_eps_is_refused(caffe, write, w):
     prototxt, caffemodel = write(layers, size=2)
     with pytest.raises(NetworkError, match=r"layer 'bn' \(BatchNorm\) must have eps of at least 0"):
         load_caffe(caffemodel, prototxt)
+
+
+def test_an_empty_blob_with_an_endless_axis_is_refused(tmp_path):
+    channels = b"\x10" + b"\xff" * 8 + b"\x7f"  # 2^63 - 1 of them, and none of anything else
+    (tmp_path / "mean.binaryproto").write_bytes(channels)
+    with pytest.raises(WeightsError, match="at most 2,147,483,647 numbers, as in Caffe, got shape"):
+        mean_pixel(tmp_path / "mean.binaryproto")

@@ -17,6 +17,8 @@ from deepfishing.errors import WeightsError
 from deepfishing.networks.caffe.schema import Message
 from deepfishing.networks.caffe.wire import read_binary
 
+MOST_NUMBERS = 2**31 - 1
+
 Array = np.ndarray[Any, Any]
 
 
@@ -37,6 +39,11 @@ def blob_array(blob: Message) -> Array:
     # one chunk is what Caffe writes; unpacked numbers come one a chunk
     values = np.frombuffer(chunks[0] if len(chunks) == 1 else b"".join(chunks), dtype)
     shape = _shape(blob, values.size)
+    if math.prod(max(size, 1) for size in shape) > MOST_NUMBERS:  # an empty one may claim any
+        raise WeightsError(
+            f"{blob.where}: a blob must have at most {MOST_NUMBERS:,} numbers, as in Caffe, got "
+            f"shape {shape}; get the file again"
+        )
     if any(size < 0 for size in shape) or math.prod(shape) != values.size:
         raise WeightsError(
             f"{blob.where}: a blob of shape {shape} must hold {math.prod(shape):,} numbers, "
