@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 
@@ -21,6 +22,7 @@ from deepfishing.images.sources import find_images
 from deepfishing.networks.network import Network
 from deepfishing.store import Store
 from deepfishing.store.check import verify
+from deepfishing.store.compress import compress
 
 FACTORS = ("x7", "delta8")
 pytestmark = [
@@ -67,8 +69,8 @@ def flat():
 
 @pytest.fixture
 def run(tmp_path):
-    def extract(name, images, network=flat, factors=FACTORS, **more):
-        store = Store(tmp_path / name, store_settings(flat(), 2.0, "uniform"), "float32")
+    def extract(name, images, network=flat, factors=FACTORS, precision="float32", **more):
+        store = Store(tmp_path / name, store_settings(flat(), 2.0, "uniform"), precision)
         options = {"batch_size": 2, "engine": "torch"}
         return extract_to_store(network, images, store, factors, **options, **more)
 
@@ -97,6 +99,31 @@ def test_the_store_equals_that_of_a_local_run_to_the_last_bit(run, pictures, pla
     assert len(seen) == 2 + 5  # chunks
     again = run("ray", images, on=place, network=None)  # which is not needed
     assert (again.computed, again.keys) == (0, far.keys)
+
+
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_in_fewer_bits_it_equals_that_of_a_local_run_too(
+    run, pictures, place, tmp_path, precision
+):
+    images = find_images(pictures)
+    run("local", images, precision=precision)
+    run("ray", images, precision=precision, on=place)
+    assert stored(tmp_path / "ray") == stored(tmp_path / "local")
+
+
+def test_images_are_added_to_a_store_with_codebooks(run, pictures, place, tmp_path, rng):
+    pytest.importorskip("faiss", reason="no FAISS: pip install deepfishing[search]")
+    images = find_images(pictures)
+    run("whole", images[:6])
+    whole = Store.open(tmp_path / "whole")
+    random = {"x7": rng.normal(size=(300, 192)), "delta8": rng.normal(size=(300, 5))}
+    whole.append([f"{i:064x}" for i in range(300)], random)  # to train on
+    compress(whole, tmp_path / "local", "pq4")
+    shutil.copytree(tmp_path / "local", tmp_path / "ray")
+    assert run("local", images, precision="pq4").computed == 11
+    assert run("ray", images, precision="pq4", on=place).computed == 11
+    assert stored(tmp_path / "ray") == stored(tmp_path / "local")
+    assert verify(Store.open(tmp_path / "ray")) == []
 
 
 def test_only_factors_that_are_missing_are_written(run, pictures, place, tmp_path):
