@@ -102,9 +102,7 @@ def test_the_store_equals_that_of_a_local_run_to_the_last_bit(run, pictures, pla
 
 
 @pytest.mark.parametrize("precision", ["int8", "int4"])
-def test_in_fewer_bits_it_equals_that_of_a_local_run_too(
-    run, pictures, place, tmp_path, precision
-):
+def test_in_fewer_bits_it_equals_that_of_a_local_run_too(run, pictures, place, tmp_path, precision):
     images = find_images(pictures)
     run("local", images, precision=precision)
     run("ray", images, precision=precision, on=place)
