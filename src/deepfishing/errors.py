@@ -22,9 +22,12 @@ class DeepFishingError(Exception):
     """
 
     def __str__(self) -> str:
-        return "".join(
-            c if c.isprintable() else c.encode("unicode_escape").decode() for c in super().__str__()
-        )
+        return "".join(c if c.isprintable() else _escaped(c) for c in super().__str__())
+
+
+def _escaped(character: str) -> str:
+    byte = ord(character) - 0xDC00  # how Python writes a byte of a name that is not UTF-8
+    return f"\\x{byte:02x}" if 0x80 <= byte <= 0xFF else ascii(character)[1:-1]
 
 
 class LayerError(DeepFishingError, ValueError):

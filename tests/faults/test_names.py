@@ -148,3 +148,18 @@ def test_a_pipe_and_a_device_are_not_waited_for(deepfish, flat, pictures):
     failures = json.loads(ran.out.splitlines()[-1])["failures"]
     assert sorted(failures) == ["a/endless.png", "a/pipe.png"]
     assert all("not a file" in reason for reason in failures.values())
+
+
+def test_a_store_whose_own_name_is_not_utf8_is_one_line(deepfish, flat, pictures, tmp_path):
+    name = os.fsdecode(b"caf\xe9")
+    ran = deepfish("extract", pictures, name, *flat)
+    assert ran.code == 1
+    assert ran.err.startswith("deepfish: the folder of a store must have a name in UTF-8, got caf")
+    assert r"caf\xe9; " in ran.err
+    assert ran.err.count("\n") == 1
+    assert not (tmp_path / name).exists()
+    assert deepfish("extract", pictures, "s", *flat).code == 0
+    (tmp_path / "s").rename(tmp_path / name)
+    for command in (["store", "info", name], ["store", "verify", name], ["search", name, "0.png"]):
+        ran = deepfish(*command)
+        assert (ran.code, ran.err.count("\n")) == (1, 1), ran.err

@@ -80,6 +80,7 @@ class Store:
         self, folder: str | Path, settings: Mapping[str, Any], dtype: str | None = None
     ) -> None:
         self.folder = Path(folder)
+        _check_utf8(self.folder)
         is_new = not (self.folder / MANIFEST).exists()
         theirs = {} if is_new else read_manifest(self.folder)["settings"]
         self.precision = check_precision(dtype or theirs.get("dtype", "float16"))
@@ -329,6 +330,16 @@ class Store:
 
 
 _ERRORS_SCHEMA = pa.schema([("sha256", pa.string()), ("error", pa.string())])
+
+
+def _check_utf8(folder: Path) -> None:
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        raise StoreError(
+            f"the folder of a store must have a name in UTF-8, got {folder}; Parquet's files can "
+            "be in no other, choose another folder"
+        ) from None
 
 
 def _compact(shards: Shards, keep: Collection[str], journal: Journal) -> None:
