@@ -39,7 +39,7 @@ from deepfishing.images.scenes import make_scenes
 
 OUT = Path(__file__).parent / "LOAD.md"
 DEEPFISH = [sys.executable, "-c", "from deepfishing.cli import main; main()"]
-WARM_SECONDS = 2.0
+WARM_SECONDS = 60.0  # of the same load before anything counts, so that heaps have their size
 SLACK = 8  # files or threads by which pools differ between two quiet moments
 BLOCKS = 10  # of time, for the slope of the memory
 GROWTH = 0.02  # of the memory in the whole run: what is surely more than this is a leak
@@ -62,11 +62,11 @@ else, and {dropped} got none. {torn:,} more were torn off by the client on purpo
 | open files | {files_before} | {files_highest} | {files_after} |
 | threads | {threads_before} | {threads_highest} | {threads_after} |
 
-Memory is the server's resident set: at the start the mean of the {block:.0f} s after the first
-{since:.0f} s, at the end that of the last {block:.0f} s. In between it changes by {slope:+.1f} MB
-an hour, 95 % interval {slope_low:+.1f} to {slope_high:+.1f} (least squares on the means of {blocks}
-blocks of time): {verdict}. Files and threads are counted when all clients have gone, before and
-after.
+Memory is the server's resident set after {warm:.0f} s of the same load: at the start the mean of
+the {block:.0f} s after the first {since:.0f} s, at the end that of the last {block:.0f} s. In
+between it changes by {slope:+.1f} MB an hour, 95 % interval {slope_low:+.1f} to {slope_high:+.1f}
+(least squares on the means of {blocks} blocks of time): {verdict}. Files and threads are counted
+when all clients have gone, before and after.
 
 Ctrl-C while all clients went on, beside four uploads that were stuck in the middle, ended the
 server in {end_seconds:.1f} s with exit code {end_code}; it printed {end_printed}.
@@ -174,12 +174,12 @@ def interrupt(serving: Serving, clients: int) -> dict[str, Any]:
 
 def measure(seconds: float, clients: int, images: int) -> dict[str, Any]:
     """All that the page says, as plain values."""
-    load = os.getloadavg()[0]
+    load, warm = os.getloadavg()[0], min(WARM_SECONDS, seconds / 4)
     with tempfile.TemporaryDirectory() as folder, serve_scenes(Path(folder), images) as serving:
         pid, url, shown = serving.process.pid, serving.url, serving.shown
         ask_everything(url, shown)
         with visitors(url, clients, shown, seed=0):
-            time.sleep(WARM_SECONDS)
+            time.sleep(warm)
         before = settled(pid)
         samples: list[Sample] = []
         start = time.monotonic()
@@ -207,6 +207,7 @@ def measure(seconds: float, clients: int, images: int) -> dict[str, Any]:
         "dropped": dropped,
         "torn": sum(one.torn for one in made),
         "times": {kind: quantiles(times[kind]) for kind in sorted(times)},
+        "warm": warm,
         "since": since,
         "block": (seconds - since) / BLOCKS,
         "memory": memory,
