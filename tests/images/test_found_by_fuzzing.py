@@ -1,10 +1,12 @@
 """What fuzzing found in the readers of images; each was a traceback, or an error of two lines."""
 
+import struct
 import tarfile
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from deepfishing.errors import DatasetError, DeepFishingError, ImageError
 from deepfishing.images.folder import read_folder
@@ -41,6 +43,16 @@ def test_a_column_with_a_line_break_in_its_name_is_told_in_one_line(tmp_path, na
     with pytest.raises(DatasetError, match="must have a column path") as told:
         read_table(tmp_path / "t.csv")
     assert len(str(told.value).splitlines()) == 1
+
+
+def test_a_tiff_whose_pixels_begin_at_a_fraction_is_one_line(tmp_path):
+    Image.new("RGB", (12, 9)).save(tmp_path / "a.tif")
+    content = (tmp_path / "a.tif").read_bytes()
+    offsets = struct.pack("<HH", 273, 4)  # of strips, as whole numbers
+    assert content.count(offsets) == 1
+    (tmp_path / "a.tif").write_bytes(content.replace(offsets, struct.pack("<HH", 273, 5)))
+    with pytest.raises(ImageError, match=r"image cannot be decoded: .*a\.tif"):
+        open_image(tmp_path / "a.tif")
 
 
 def test_a_parquet_table_with_a_column_twice_is_one_line(tmp_path):

@@ -9,6 +9,7 @@ is one documented rule each (`open_image`).
 from __future__ import annotations
 
 import contextlib
+import struct
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -37,6 +38,12 @@ MAX_PIXELS = 178_956_970
 # Pillow knows many more formats. To read some, such as EPS, it starts other programs.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 FORMAT_NAMES = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+
+# What Pillow raises for damaged bytes: it takes a number for a count or a place without a check.
+DAMAGED = (
+    *(OSError, ValueError, SyntaxError, EOFError, LookupError, TypeError, ArithmeticError),
+    *(AttributeError, MemoryError, struct.error),
+)
 
 
 @dataclass(frozen=True)
@@ -185,8 +192,7 @@ def open_image(image: ImageLike, draft: int = 0) -> Image.Image:
         ) from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise ImageError(f"image has too many pixels: {name}; make it smaller first") from None
-    except (OSError, ValueError, SyntaxError, EOFError, IndexError, MemoryError) as error:
-        # Pillow's decoders raise any of these for damaged bytes
+    except DAMAGED as error:
         raise ImageError(f"image cannot be decoded: {name} ({_one_line(error)})") from None
 
 

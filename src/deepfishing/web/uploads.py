@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image
 
 from deepfishing.errors import ImageError
-from deepfishing.images.preprocess import FORMAT_NAMES, FORMATS
+from deepfishing.images.preprocess import DAMAGED, FORMAT_NAMES, FORMATS
 from deepfishing.rank_one import Array
 from deepfishing.search.encoder import Encoder, Upload
 
@@ -107,8 +107,7 @@ def check_photo(content: bytes) -> None:
             width, height = photo.size
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise ImageError(f"{too_large}far more; make it smaller first") from None
-    except (OSError, ValueError, SyntaxError, EOFError, IndexError, MemoryError):
-        # Pillow's readers raise any of these for damaged headers
+    except DAMAGED:
         raise ImageError(f"a photo must be a {FORMAT_NAMES} file, got none of them") from None
     if width * height > MAX_PIXELS:
         raise ImageError(f"{too_large}{width}x{height}; make it smaller first")
