@@ -70,6 +70,8 @@ class Collection:
                 if file.schema_arrow.remove_metadata() != SCHEMA:
                     raise pa.ArrowInvalid("other columns")
                 table = file.read(columns=COLUMNS)
+            if any(table.column(name).null_count for name in ("id", "path", "factors")):
+                raise pa.ArrowInvalid("rows without a name")
         except (OSError, pa.ArrowException, UnicodeDecodeError):
             store.rows()  # which says what is wrong and what to do
             table = SCHEMA.empty_table().select(COLUMNS)
