@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import zipfile
 
 import numpy as np
 import pytest
@@ -142,6 +143,26 @@ def test_damaged_scores_are_named(dataset, network, tmp_path):
     for content in (path.read_bytes()[:200], b"", b"text"):
         path.write_bytes(content)
         with pytest.raises(StoreError, match="scores cannot be read"):
+            results.scores(row)
+
+
+def test_scores_of_another_kind_are_named(dataset, network, tmp_path):
+    """Found by `make fuzz`, scores: a member that is no array is given as its bytes."""
+    (row,) = reproduce(dataset, network, tmp_path, "x7")
+    results = Results(tmp_path)
+    path = results.scores_path(row)
+    scores, labels, ids = results.scores(row)
+    whole = {"scores": scores, "labels": labels, "ids": np.array(ids)}
+    others = {"scores": scores[0], "labels": np.array("x"), "ids": np.array(ids[:-1])}
+    for name, other in others.items():
+        np.savez(path, **{**whole, name: other})
+        with pytest.raises(StoreError, match=r"scores cannot be read: .* of the same images"):
+            results.scores(row)
+    for name in whole:
+        np.savez(path, **{other: whole[other] for other in whole if other != name})
+        with zipfile.ZipFile(path, "a") as file:
+            file.writestr(name, b"no array")
+        with pytest.raises(StoreError, match=r"scores cannot be read: .* of the same images"):
             results.scores(row)
 
 

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -11,7 +12,7 @@ from deepfishing.store import Row, Store
 from deepfishing.store.check import verify
 from deepfishing.store.index import INDEX, SCHEMA, read_index, write_index
 from deepfishing.store.journal import finish
-from deepfishing.store.shards import checksum
+from deepfishing.store.shards import ONE_PAGE, checksum
 
 NOT_UTF8 = b"\xf3\xff"
 
@@ -75,3 +76,34 @@ def test_verify_names_a_shard_whose_keys_are_no_text(tmp_path):
     name = f"shard-{checksum(sink.getvalue())}.parquet"
     (tmp_path / "errors" / name).write_bytes(sink.getvalue())
     assert [name in problem for problem in verify(store)] == [True]
+
+
+def put_shard(store, values, shape):
+    """A shard of two images with the right checksum, as somebody else may write it."""
+    halves = pa.field("x7", pa.list_(pa.float16(), 2), metadata={"shape": shape})
+    fields = [pa.field("sha256", pa.string()), halves, pa.field("x7_norm", pa.float64())]
+    values = pa.array([v and np.float16(v) for v in values], halves.type)
+    schema = pa.schema(fields, metadata=ONE_PAGE)
+    table = pa.table([["a" * 64, "b" * 64], values, [2.0, 3.0]], schema=schema)
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    path = store.shards_folder("x7") / f"shard-{checksum(sink.getvalue())}.parquet"
+    path.parent.mkdir()
+    path.write_bytes(sink.getvalue())
+    return path.name
+
+
+@pytest.mark.parametrize(
+    ("values", "shape"),
+    [([[0.5, 1], None], "[2]"), ([[0.5, 1], [1, 0]], "[1e400]")],
+    ids=["an image without values", "a shape without end"],
+)
+def test_a_shard_with_values_of_no_shape_is_damaged(tmp_path, values, shape):
+    store = Store(tmp_path, {"network": "toy"}, "float16")
+    name = put_shard(store, values, shape)
+    (problem,) = verify(Store.open(tmp_path))
+    assert name in problem
+    assert "\n" not in problem
+    if "1e400" in shape:
+        with pytest.raises(StoreError, match=f"shard is damaged: .*{name}"):
+            Store.open(tmp_path).read(["a" * 64, "b" * 64], "x7")

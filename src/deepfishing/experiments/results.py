@@ -166,7 +166,11 @@ class Results(_Lines):
         path = self.scores_path(row)
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
-                return data["scores"], data["labels"], data["ids"].tolist()
+                scores, labels, ids = (data[name] for name in ("scores", "labels", "ids"))
+            kinds = [np.asarray(values).dtype.kind for values in (scores, labels, ids)]
+            if kinds != ["f", "i", "U"] or scores.ndim != 2 or ids.shape != scores.shape[:1]:
+                raise ValueError("it must hold scores, labels and ids of the same images")
+            return scores, labels, ids.tolist()
         except _DAMAGED as error:
             reason = " ".join(str(error).split()) or type(error).__name__
             raise StoreError(

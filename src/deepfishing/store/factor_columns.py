@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ def stored(path: Path, name: str, codec: Codec) -> tuple[Array, Array, tuple[int
     The codes are a view of the file: our shards are one uncompressed page a column, at whose
     end all codes lie one behind the other. Another writer's shard is decoded by pyarrow.
     """
-    try:
+    with _told(path):
         with pq.ParquetFile(path, memory_map=True) as file:
             schema = file.schema_arrow
             beside = f"{name}_{codec.scale}"
@@ -117,7 +118,7 @@ def stored(path: Path, name: str, codec: Codec) -> tuple[Array, Array, tuple[int
             if found != (dtype, width):
                 raise ValueError(f"values must be {width} x {dtype}, got {found[1]} x {found[0]}")
             if not ONE_PAGE.items() <= (schema.metadata or {}).items():
-                return decoded(path), scale, shape
+                return _decoded(path), scale, shape
             column = file.metadata.row_group(0).column(1)
         size = len(scale), width
         start = column.data_page_offset + column.total_compressed_size
@@ -125,12 +126,24 @@ def stored(path: Path, name: str, codec: Codec) -> tuple[Array, Array, tuple[int
         if start < column.data_page_offset:
             raise ValueError("it has fewer values than rows")
         return np.memmap(path, dtype, mode="r", offset=start, shape=size), scale, shape
-    except (OSError, pa.ArrowException, LookupError, TypeError, ValueError) as error:
-        raise damaged(path, error) from None
 
 
 def decoded(path: Path) -> Array:
     """The codes of a shard as pyarrow reads them: slower, for any writer."""
+    with _told(path):
+        return _decoded(path)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Whatever a shard that is not as it was written leads to is one error."""
+    try:
+        yield
+    except (OSError, pa.ArrowException, LookupError, TypeError, ValueError, OverflowError) as error:
+        raise damaged(path, error) from None
+
+
+def _decoded(path: Path) -> Array:
     with pq.ParquetFile(path) as file:
         dtype, width = _numbers(file.schema_arrow.field(1))
         column = file.read(use_threads=False).column(1).combine_chunks()
