@@ -63,6 +63,7 @@ def test_protocols_and_settings_are_kept_apart(tmp_path, add_points):
         ("x", 0),
         ("x", "1"),
         ("y", float("nan")),
+        pytest.param("y", 10**400, id="y-endless"),  # found by `make fuzz`, results
         ("low", None),
         ("tau", "2"),
         ("note", None),

@@ -104,6 +104,19 @@ def test_a_malformed_row_is_one_line_with_file_and_number(tmp_path, add_rows, na
     assert "\n" not in str(caught.value)
 
 
+def test_a_row_without_figures_or_with_half_a_character_is_refused(tmp_path, add_rows):
+    """Found by `make fuzz`, results: tracebacks in the table and in the page."""
+    add_rows(tmp_path, features=("x7",))
+    file = tmp_path / "results.jsonl"
+    row = json.loads(file.read_text())
+    file.write_text(json.dumps({k: v for k, v in row.items() if k not in ("map", "ap")}) + "\n")
+    with pytest.raises(StoreError, match="usable 'map', got 'None'"):
+        open_results(tmp_path)
+    file.write_text(json.dumps({**row, "command": "\ud800"}) + "\n")
+    with pytest.raises(StoreError, match=r"each line must be a result .* line 1"):
+        open_results(tmp_path)
+
+
 def test_a_row_without_a_key_of_its_setting_is_refused(tmp_path):
     (tmp_path / "results.jsonl").write_text('{"key": "k", "feature": "x7"}\n')
     with pytest.raises(StoreError, match="usable 'dataset', got 'None'"):

@@ -66,6 +66,11 @@ def safe_name(feature: str) -> str:
     return re.sub(r"[^A-Za-z0-9.@]+", "_", feature)[:80]
 
 
+def _number(text: str) -> int | float:
+    """A whole number of a JSON file; infinite, as JSON's others are, if it is beyond all floats."""
+    return int(text) if len(text) < 300 else float(text)
+
+
 class _Lines:
     """A file of JSON lines in an output folder, each with a key."""
 
@@ -82,8 +87,9 @@ class _Lines:
         self.rows: list[Row] = []
         for number, line in enumerate(text.splitlines(), 1):
             try:
-                row = json.loads(line)
+                row = json.loads(line, parse_int=_number)
                 row["key"]
+                json.dumps(row, ensure_ascii=False).encode()  # half a character is no text
             except (ValueError, KeyError, TypeError, RecursionError):
                 raise StoreError(
                     f"each line must be a result with a key, got {line[:60]!r} in {self.file} "

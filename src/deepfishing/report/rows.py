@@ -168,7 +168,10 @@ def _wrong(row: Row) -> str | None:
             return name
     if row["official_ap"] not in METHODS:
         return "official_ap"
-    mean, ap = row.get("map"), row.get("ap")
+    for name in ("map", "ap"):
+        if name not in row:
+            return name
+    mean, ap = row["map"], row["ap"]
     if (mean is None) != (ap is None) or (mean is not None and not _figures(mean)):
         return "map"
     if ap is not None and not (isinstance(ap, dict) and all(_figures(ap.get(m)) for m in METHODS)):
