@@ -261,7 +261,7 @@ class Report:
         alexnet = " --alexnet WEIGHTS" if self.has_alexnet else ""
         text = HEAD.format(alexnet=alexnet, machine=machine, minutes=minutes)
         for name, lost in self.worst.items():
-            text += f"| {name} | {max(lost, 0.0):.3f} | {'yes' if lost < LIMIT else 'no'} |\n"
+            text += f"| {name} | {max(lost, 0.0) + 0.0:.3f} | {'yes' if lost < LIMIT else 'no'} |\n"
         for network, table in self.lines.items():
             rows = [line for lines in table.values() for line in lines]
             text += f"\n## {network}\n\n{COLUMNS}" + "\n".join(rows) + "\n"

@@ -36,7 +36,8 @@ COLUMNS = """| what | ratio to | median | lowest | highest | repetitions | secon
 """
 FOOT = """
 Peak memory, which does not grow with the number of images, is measured by `benchmarks/memory.py`,
-search by `benchmarks/search.py` (SEARCH.md), half precision by `benchmarks/precision.py`.
+search by `benchmarks/search.py` (SEARCH.md), stores in fewer bits by `benchmarks/compression.py`
+(COMPRESSION.md).
 """
 RESULTS = Path(__file__).parent / "RESULTS.md"
 

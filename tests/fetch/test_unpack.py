@@ -160,6 +160,18 @@ def test_a_negative_size_does_not_make_the_reader_run_in_circles(into, tmp_path)
         into(path)
 
 
+def test_an_archive_cut_off_in_the_map_of_a_sparse_file_is_damaged(into, tmp_path):
+    """Found by `make fuzz`, unpack: an IndexError."""
+    sparse = member("x", type=tarfile.GNUTYPE_SPARSE)[0]
+    header = bytearray(sparse.tobuf(tarfile.GNU_FORMAT))
+    header[482] = 1  # the map goes on in the next block, and there is none
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    (tmp_path / "a.tar").write_bytes(header)
+    with pytest.raises(FetchError, match=r"a\.tar is damaged or not a tar archive"):
+        into(tmp_path / "a.tar")
+
+
 def test_a_compressed_archive_is_refused(into, tmp_path):
     path = tmp_path / "a.tar"
     with tarfile.open(path, "w:gz") as archive:

@@ -22,7 +22,10 @@ from deepfishing.fetch.download import Progress, disk_errors
 RECORD = "fetched.json"
 _MOST_MEMBERS = 100_000  # VOC2012, the largest, has 40 thousand
 # what the reader raises for damaged bytes, found by damaging archives at random places
-_DAMAGED = (tarfile.TarError, EOFError, OverflowError, RecursionError, ValueError, MemoryError)
+_DAMAGED = (
+    *(tarfile.TarError, EOFError, OverflowError, RecursionError, ValueError, LookupError),
+    MemoryError,
+)
 
 
 def unpack(
