@@ -37,6 +37,10 @@ class _Wire:
     def settimeout(self, *_: Any) -> None: ...
     def close(self) -> None: ...
 
+    def getsockopt(self, *_: Any) -> int:
+        """What TLS asks first, after a redirect to https."""
+        raise OSError("the other side has no TLS")
+
 
 def _answer(folder: Path) -> Run:
     remote = Remote("http://a.org/w.pth", "sha256:", megabytes=1)  # any digest will do
