@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import struct
 import zipfile
 
 import numpy as np
@@ -164,6 +165,17 @@ def test_scores_of_another_kind_are_named(dataset, network, tmp_path):
             file.writestr(name, b"no array")
         with pytest.raises(StoreError, match=r"scores cannot be read: .* of the same images"):
             results.scores(row)
+
+
+def test_scores_whose_header_does_not_close_are_named(dataset, network, tmp_path):
+    """Found by `make fuzz`, scores: numpy reads an old header as Python reads its own words."""
+    (row,) = reproduce(dataset, network, tmp_path, "x7")
+    results = Results(tmp_path)
+    head = b"{'descr': '<f8', 'fortran_order': False, 'shape': (2, 2".ljust(117) + b"\n"
+    with zipfile.ZipFile(results.scores_path(row), "w") as file:
+        file.writestr("scores.npy", b"\x93NUMPY\x01\0" + struct.pack("<H", len(head)) + head)
+    with pytest.raises(StoreError, match="scores cannot be read"):
+        results.scores(row)
 
 
 def test_a_label_vector_is_written_into_the_row(dataset, network, tmp_path):

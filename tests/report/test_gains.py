@@ -76,7 +76,12 @@ def test_draws_are_computed_once_and_again_for_new_scores(tmp_path, add_rows, mo
     assert len(computed) == 1
 
 
-@pytest.mark.parametrize("content", [b"", b"text", b"PK\x03\x04zip", "short", "whole numbers"])
+OPEN = b"\x93NUMPY\x01\0\x10\0" + b"{'descr': ('<f8" + b"\n"  # a header that does not close
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"text", b"PK\x03\x04zip", OPEN, "short", "whole numbers"]
+)
 def test_damaged_draws_are_made_again(tmp_path, add_rows, content):
     results = add_rows(tmp_path, features=("x7", "dW7"))
     first = gains(results, results.rows)

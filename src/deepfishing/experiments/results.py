@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, ClassVar
 from zipfile import BadZipFile
 
@@ -30,9 +31,9 @@ from deepfishing.rank_one import Array
 Row = dict[str, Any]
 
 # what numpy, and the zip that it reads, raise for damaged bytes, found by fuzzing
-_DAMAGED = (
+DAMAGED = (
     *(OSError, ValueError, LookupError, EOFError, RuntimeError, MemoryError, TypeError),
-    *(ArithmeticError, SyntaxError, BadZipFile, zlib.error, struct.error),
+    *(ArithmeticError, SyntaxError, TokenError, BadZipFile, zlib.error, struct.error),
 )
 
 CURVES = ("low-shot", "knn", "approximation")  # the protocols that give curves
@@ -177,7 +178,7 @@ class Results(_Lines):
             if kinds != ["f", "i", "U"] or scores.ndim != 2 or ids.shape != scores.shape[:1]:
                 raise ValueError("it must hold scores, labels and ids of the same images")
             return scores, labels, ids.tolist()
-        except _DAMAGED as error:
+        except DAMAGED as error:
             reason = " ".join(str(error).split()) or type(error).__name__
             raise StoreError(
                 f"scores cannot be read: {path} ({reason}); run the experiment again"

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from deepfishing.errors import DeepFishingError
-from deepfishing.experiments.results import Results, Row
+from deepfishing.experiments.results import DAMAGED, Results, Row
 from deepfishing.files import replacing
 from deepfishing.rank_one import Array
 from deepfishing.report.curves import row_scores
@@ -96,7 +96,7 @@ def _kept(file: Path, source: Path) -> Array | None:
             return None
         with file.open("rb") as content:
             draws: Array = np.lib.format.read_array(content, allow_pickle=False)
-    except (OSError, ValueError):
+    except DAMAGED:
         return None
     usable = draws.shape == (RESAMPLES,) and draws.dtype == np.float64
     return draws if usable else None
