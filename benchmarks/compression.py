@@ -43,6 +43,7 @@ FEATURES = "x7,dW7,dW8,best"
 METHODS = ("11point", "sklearn")
 QUERIES, K, SEED = 1000, 10, 0
 LIMIT = 0.1  # points of mAP that may be lost
+ALEXNET = "alexnet-torchvision"
 RESULTS = Path(__file__).parent / "COMPRESSION.md"
 
 Factors = dict[str, Array]
@@ -198,7 +199,7 @@ def main() -> None:
     data = read_voc(chosen.data, 2007)
     networks = {"efficientnet-lite0": None}
     if chosen.alexnet:
-        networks["alexnet-torchvision"] = chosen.alexnet
+        networks[ALEXNET] = chosen.alexnet
     report = Report(chosen.results, bool(chosen.alexnet), chosen.draws)
     with tempfile.TemporaryDirectory() as temporary:
         work = chosen.work or Path(temporary)
@@ -267,6 +268,8 @@ class Report:
             text += f"\n## {network}\n\n{COLUMNS}" + "\n".join(rows) + "\n"
             if network in self.disk:
                 text += f"\n{DISK}" + "\n".join(self.disk[network]) + "\n"
+        if self.has_alexnet and ALEXNET not in self.lines:
+            text += f"\n## {ALEXNET}\n\nNot measured: the run ended before it.\n"
         self.path.write_text(text)
 
 
@@ -293,7 +296,9 @@ COLUMNS = """\
 | feature | precision | bytes | 11-point | to float32 | sklearn | to float32 | recall@10 |
 |---|---|---|---|---|---|---|---|
 """
-DISK = """All factors that these features need, as a store on disk, and how quickly it is read:
+DISK = """\
+All factors that these features need, as a store on disk, and how quickly it is read (median of
+5, beside whatever else ran on the machine):
 
 | precision | bytes per image | codebooks, MB | GB/s of float32 read |
 |---|---|---|---|
