@@ -28,6 +28,12 @@ from deepfishing.store.shards import ONE_PAGE, Shards, damaged
 BLOCK_VALUES = 1 << 18  # decoded at a time: the numbers on their way stay in the cache
 BYTES = ("int8", "uint8")
 
+# what json, numpy and pyarrow raise for a file that is not as it was written
+_BROKEN = (
+    *(OSError, pa.ArrowException, LookupError, TypeError, ValueError, OverflowError),
+    RecursionError,
+)
+
 
 def encode(keys: Sequence[str], name: str, values: Array, codec: Codec) -> pa.Table:
     """The table of one factor of n images.
@@ -110,7 +116,8 @@ def stored(path: Path, name: str, codec: Codec) -> tuple[Array, Array, tuple[int
         with pq.ParquetFile(path, memory_map=True) as file:
             schema = file.schema_arrow
             beside = f"{name}_{codec.scale}"
-            scale = file.read(columns=[beside], use_threads=False).column(0).to_numpy()
+            table = file.read(columns=["sha256", beside], use_threads=False)
+            scale = table.column(beside).to_numpy()
             field = schema.field(name)
             shape = tuple(int(n) for n in json.loads(field.metadata[b"shape"]))
             found = _numbers(field)
@@ -119,11 +126,15 @@ def stored(path: Path, name: str, codec: Codec) -> tuple[Array, Array, tuple[int
                 raise ValueError(f"values must be {width} x {dtype}, got {found[1]} x {found[0]}")
             if not ONE_PAGE.items() <= (schema.metadata or {}).items():
                 return _decoded(path), scale, shape
-            column = file.metadata.row_group(0).column(1)
+            types = [pa.string(), pa.float64()]
+            if schema.names != ["sha256", name, beside] or table.schema.types != types:
+                raise ValueError(f"columns must be sha256, {name} and {beside}")
+            # between the two that were just read; to ask for a column that was not read can end
+            # the process, for pyarrow does not catch what Parquet says of facts that do not fit
+            keys, scales = (file.metadata.row_group(0).column(number) for number in (0, 2))
         size = len(scale), width
-        start = column.data_page_offset + column.total_compressed_size
-        start -= size[0] * size[1] * dtype.itemsize
-        if start < column.data_page_offset:
+        start = scales.data_page_offset - size[0] * size[1] * dtype.itemsize
+        if start < keys.data_page_offset + keys.total_compressed_size:
             raise ValueError("it has fewer values than rows")
         return np.memmap(path, dtype, mode="r", offset=start, shape=size), scale, shape
 
@@ -139,7 +150,7 @@ def _told(path: Path) -> Iterator[None]:
     """Whatever a shard that is not as it was written leads to is one error."""
     try:
         yield
-    except (OSError, pa.ArrowException, LookupError, TypeError, ValueError, OverflowError) as error:
+    except _BROKEN as error:
         raise damaged(path, error) from None
 
 
