@@ -1,10 +1,13 @@
 import importlib.util
 import os
+import platform
 import re
 import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
@@ -13,6 +16,7 @@ from deepfishing.store import Row, Store
 from deepfishing.web import server
 
 SETTINGS = {"network": "toy", "layers": {"7": "fc7", "8": "fc8"}, "tau": 2.0}
+HEAP = 64 << 20  # bytes that glibc keeps for a thread's heap, at a multiple of it
 
 
 @pytest.fixture
@@ -25,33 +29,49 @@ def store(tmp_path, rng):
     return store.folder
 
 
-def test_it_answers_at_the_printed_address_until_ctrl_c(store):
+@pytest.fixture
+def process(store):
+    """`deepfish serve` as its user runs it."""
+    start = "from deepfishing.cli import main; main()"
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "from deepfishing.cli import main; main()",
-            "serve",
-            store,
-            "--port=0",
-        ],
+        [sys.executable, "-c", start, "serve", store, "--port=0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    try:
-        first, url = process.stdout.readline(), process.stdout.readline().strip()
-        assert first == f"4 images of {store}; Ctrl-C ends\n"
-        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", url)
-        assert httpx.get(f"{url}api/store").json()["images"] == 4
-        assert httpx.get(f"{url}api/thumbnail?id=0.jpg").status_code == 404
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
-    finally:
-        process.kill()
-        process.wait()
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_it_answers_at_the_printed_address_until_ctrl_c(process, store):
+    first, url = process.stdout.readline(), process.stdout.readline().strip()
+    assert first == f"4 images of {store}; Ctrl-C ends\n"
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", url)
+    assert httpx.get(f"{url}api/store").json()["images"] == 4
+    assert httpx.get(f"{url}api/thumbnail?id=0.jpg").status_code == 404
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (0, "", "")
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="heaps of threads are glibc's")
+def test_its_threads_share_a_heap(process):
+    process.stdout.readline()
+    url = process.stdout.readline().strip()
+    with ThreadPoolExecutor(8) as clients:
+        for path in ("api/image?id=0.jpg", "api/thumbnail?id=0.jpg", "api/store") * 8:
+            clients.submit(httpx.get, url + path)
+    lines = Path(f"/proc/{process.pid}/maps").read_text().splitlines()
+    maps = [line.split()[:2] for line in lines]
+    spans = [[int(end, 16) for end in span.split("-")] for span, _ in maps]
+    heaps = [
+        begin
+        for (begin, used), (rest, end), (_, rights) in zip(spans, spans[1:], maps[1:], strict=False)
+        if used == rest and rights == "---p" and begin % HEAP == 0 and end == begin + HEAP
+    ]
+    assert len(heaps) <= 1
 
 
 @pytest.fixture
