@@ -2,7 +2,8 @@
 
     python benchmarks/load.py [--minutes 10] [--clients 8] [--images 200] [--out FILE] [--json]
 
-A store of the embedded scenes is made in a temporary folder and served by a process of its own.
+A store of the embedded scenes is made in a temporary folder and served by a process of its own,
+which tells what it has in use (`watched.py`).
 Clients (`visitors.py`) search by id and by new photos, look at thumbnails, filter by label and
 text, plot, and send requests that are broken or torn off in the middle. At the end the server gets
 Ctrl-C while they go on. The page goes to LOAD.md; the exit code is 1 if an answer was not the
@@ -38,9 +39,10 @@ from visitors import UPLOAD, Shown, ask_everything, open_socket, photos, visitor
 from deepfishing.images.scenes import make_scenes
 
 OUT = Path(__file__).parent / "LOAD.md"
+WATCHED = Path(__file__).parent / "watched.py"
 DEEPFISH = [sys.executable, "-c", "from deepfishing.cli import main; main()"]
 WARM_SECONDS = 60.0  # of the same load before anything counts, so that heaps have their size
-SLACK = 8  # files or threads by which pools differ between two quiet moments
+SLACK = {"files": 8, "threads": 8, "blocks": 3000}  # by which pools and caches may differ
 BLOCKS = 10  # of time, for the slope of the memory
 GROWTH = 0.02  # of the memory in the whole run: what is surely more than this is a leak
 MOMENTS = ("before", "after")
@@ -58,15 +60,18 @@ else, and {dropped} got none. {torn:,} more were torn off by the client on purpo
 {rows}
 | | at the start | highest | at the end |
 |---|---|---|---|
-| memory, MB | {memory_start:.0f} | {memory_highest:.0f} | {memory_end:.0f} |
+| resident memory, MB | {memory_start:.0f} | {memory_highest:.0f} | {memory_end:.0f} |
+| memory in use, MB | {in_use_before} | | {in_use_after} |
+| memory in use by Python, blocks | {blocks_before:,} | | {blocks_after:,} |
 | open files | {files_before} | {files_highest} | {files_after} |
 | threads | {threads_before} | {threads_highest} | {threads_after} |
 
-Memory is the server's resident set after {warm:.0f} s of the same load: at the start the mean of
-the {block:.0f} s after the first {since:.0f} s, at the end that of the last {block:.0f} s. In
-between it changes by {slope:+.1f} MB an hour, 95 % interval {slope_low:+.1f} to {slope_high:+.1f}
-(least squares on the means of {blocks} blocks of time): {verdict}. Files and threads are counted
-when all clients have gone, before and after.
+All of it is after {warm:.0f} s of the same load. Memory in use is what the C library and Python
+have given out and not got back; it, files and threads are counted when all clients have gone,
+before and after. Resident memory also has what was freed and is kept for later: at the start the
+mean of the {block:.0f} s after the first {since:.0f} s, at the end that of the last {block:.0f} s.
+In between it changes by {slope:+.1f} MB an hour, 95 % interval {slope_low:+.1f} to
+{slope_high:+.1f} (least squares on the means of {blocks} blocks of time): {verdict}.
 
 Ctrl-C while all clients went on, beside four uploads that were stuck in the middle, ended the
 server in {end_seconds:.1f} s with exit code {end_code}; it printed {end_printed}.
@@ -119,21 +124,32 @@ def slope(samples: Sequence[Sample], since: float) -> tuple[list[float], float, 
 
 @dataclass(frozen=True)
 class Serving:
-    """A server of scenes: its process, its address, what it prints, what can be asked of it."""
+    """A server of scenes: its process, its address, its files, what can be asked of it."""
 
     process: subprocess.Popen[str]
     url: str
     printed: Path
+    in_use: Path  # written by `watched.py`
     shown: Shown
+
+    def quiet(self) -> dict[str, Any]:
+        """The process when nothing happens, and what it has in use then."""
+        sample = settled(self.process.pid)
+        self.in_use.unlink(missing_ok=True)
+        self.process.send_signal(signal.SIGUSR1)
+        start = time.monotonic()
+        while not self.in_use.exists() and time.monotonic() - start < 20:
+            time.sleep(0.1)
+        return {**asdict(sample), **json.loads(self.in_use.read_text())}
 
 
 @contextmanager
 def serve_scenes(folder: Path, images: int) -> Iterator[Serving]:
     scenes = make_scenes(folder, n_train=images // 2, n_test=images - images // 2)
-    store, printed = folder / "store", folder / "printed"
+    store, printed, in_use = folder / "store", folder / "printed", folder / "in_use"
     extract = [*DEEPFISH, "extract", str(scenes), str(store), "--features", "x7,dW8,dW7"]
     subprocess.run(extract, check=True, capture_output=True)
-    command = [*DEEPFISH, "serve", str(store), "--port=0"]
+    command = [sys.executable, str(WATCHED), str(in_use), "serve", str(store), "--port=0"]
     with (
         printed.open("w") as errors,  # a pipe that nobody reads would be full one day
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
@@ -141,7 +157,7 @@ def serve_scenes(folder: Path, images: int) -> Iterator[Serving]:
         try:
             process.stdout.readline()
             url = process.stdout.readline().strip()
-            yield Serving(process, url, printed, what_is_shown(url))
+            yield Serving(process, url, printed, in_use, what_is_shown(url))
         finally:
             process.kill()
 
@@ -180,14 +196,14 @@ def measure(seconds: float, clients: int, images: int) -> dict[str, Any]:
         ask_everything(url, shown)
         with visitors(url, clients, shown, seed=0):
             time.sleep(warm)
-        before = settled(pid)
+        before = serving.quiet()
         samples: list[Sample] = []
         start = time.monotonic()
         with visitors(url, clients, shown, seed=1) as made:
             while time.monotonic() - start < seconds:
                 time.sleep(min(1.0, seconds / 40))
                 samples.append(look(pid, start))
-        after = settled(pid)
+        after = serving.quiet()
         ended = interrupt(serving, clients)
     since = min(60.0, seconds / 4)
     memory, rate, low, high = slope(samples, since)
@@ -216,8 +232,8 @@ def measure(seconds: float, clients: int, images: int) -> dict[str, Any]:
         "slope_low": low,
         "slope_high": high,
         "memory_grows": low * (seconds - since) > GROWTH * memory[0],
-        "before": asdict(before),
-        "after": asdict(after),
+        "before": before,
+        "after": after,
         "files_highest": max(one.files for one in samples),
         "threads_highest": max(one.threads for one in samples),
         **ended,
@@ -232,9 +248,13 @@ def quantiles(seconds: Sequence[float]) -> dict[str, float]:
 def problems(facts: dict[str, Any]) -> list[str]:
     """What must not be, one line each."""
     found = [*facts["failed"], *facts["dropped"]]
-    for what in ("files", "threads"):
-        if facts["after"][what] > facts["before"][what] + SLACK:
-            found.append(f"{what} grew: {facts['before'][what]} to {facts['after'][what]}")
+    before, after = (facts[when] for when in MOMENTS)
+    allowed = {what: before[what] + slack for what, slack in SLACK.items()}
+    if before["bytes"]:
+        allowed["bytes"] = before["bytes"] * (1 + GROWTH)
+    for what, most in allowed.items():
+        if after[what] > most:
+            found.append(f"{what} grew: {before[what]} to {after[what]}")
     if facts["memory_grows"]:
         found.append(f"memory grows by {facts['slope_low'] * 3600 / 1e6:.0f} MB an hour or more")
     if facts["end_code"] or facts["end_printed"]:
@@ -252,7 +272,8 @@ def write_page(facts: dict[str, Any]) -> str:
     more = {
         **{name: value / 1e6 for name, value in zip(names, memory, strict=True)},
         **{name: facts[name] * 3600 / 1e6 for name in ("slope", "slope_low", "slope_high")},
-        **{f"{w}_{when}": facts[when][w] for w in ("files", "threads") for when in MOMENTS},
+        **{f"{what}_{when}": facts[when][what] for what in SLACK for when in MOMENTS},
+        **{f"in_use_{when}": in_megabytes(facts[when]["bytes"]) for when in MOMENTS},
         **{name: len(facts[name]) for name in ("failed", "dropped")},
         "rows": rows,
         "blocks": BLOCKS,
@@ -260,6 +281,10 @@ def write_page(facts: dict[str, Any]) -> str:
         "end_printed": "something" if facts["end_printed"] else "nothing",
     }
     return PAGE.format_map({**facts, **more})
+
+
+def in_megabytes(n: int | None) -> str:
+    return "not told by this C library" if n is None else f"{n / 1e6:.1f}"
 
 
 def verdict(facts: dict[str, Any]) -> str:

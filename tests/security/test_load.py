@@ -48,6 +48,14 @@ def test_load_leaves_no_open_files_and_no_threads_behind(facts, what):
     assert facts["requests"] > 100
 
 
+def test_load_leaves_no_memory_in_use_behind(facts):
+    """Of Python's blocks: a request that is kept has dozens. The last 64 photos may be kept."""
+    kept = facts["after"]["blocks"] - facts["before"]["blocks"]
+    assert kept < 64 * 40 + facts["requests"] / 10
+    if facts["after"]["bytes"] is not None:
+        assert facts["after"]["bytes"] < 1.02 * facts["before"]["bytes"]
+
+
 def test_ctrl_c_under_load_ends_the_server_without_a_word(facts):
     assert (facts["end_code"], facts["end_printed"]) == (0, "")
 
