@@ -49,11 +49,11 @@ def test_load_leaves_no_open_files_and_no_threads_behind(facts, what):
 
 
 def test_load_leaves_no_memory_in_use_behind(facts):
-    """Of Python's blocks: a request that is kept has dozens. The last 64 photos may be kept."""
+    """A request that is kept has dozens of Python's blocks. The last 64 photos are kept."""
     kept = facts["after"]["blocks"] - facts["before"]["blocks"]
     assert kept < 64 * 40 + facts["requests"] / 10
     if facts["after"]["bytes"] is not None:
-        assert facts["after"]["bytes"] < 1.02 * facts["before"]["bytes"]
+        assert facts["after"]["bytes"] < 1.05 * facts["before"]["bytes"]
 
 
 def test_ctrl_c_under_load_ends_the_server_without_a_word(facts):
