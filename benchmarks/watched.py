@@ -14,19 +14,16 @@ import json
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 from deepfishing.cli import main
+
+COUNTS = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
 
 
 class Malloc(ctypes.Structure):
     """The answer of glibc's mallinfo2."""
 
-    _fields_ = (
-        *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd")),
-        *((name, ctypes.c_size_t) for name in ("usmblks", "fsmblks", "uordblks")),
-        *((name, ctypes.c_size_t) for name in ("fordblks", "keepcost")),
-    )
+    _fields_ = tuple((name, ctypes.c_size_t) for name in COUNTS.split())
 
 
 def in_use() -> dict[str, int | None]:
@@ -39,13 +36,13 @@ def in_use() -> dict[str, int | None]:
     return {"blocks": blocks, "bytes": told.uordblks + told.hblkhd}
 
 
-def tell(*_: Any) -> None:
-    whole = FILE.with_suffix(".part")
-    whole.write_text(json.dumps(in_use()))
-    whole.replace(FILE)
+def tell(file: Path) -> None:
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps(in_use()))
+    part.replace(file)
 
 
 if __name__ == "__main__":
-    FILE = Path(sys.argv.pop(1))
-    signal.signal(signal.SIGUSR1, tell)
+    given = Path(sys.argv.pop(1))
+    signal.signal(signal.SIGUSR1, lambda *_: tell(given))
     main()
