@@ -21,11 +21,10 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.svm import SVC
 
 from deepfishing.errors import FeatureError, OptionError, did_you_mean
+from deepfishing.images.dataset import DIFFICULT
 from deepfishing.kernels import Comparable, gram
 from deepfishing.metrics import average_precision
 from deepfishing.rank_one import Array
-
-DIFFICULT = ("negative", "ignore")
 
 # Test images are scored this many at a time, so that their Gram matrix is never whole.
 SCORE_BLOCK = 1024
@@ -107,7 +106,7 @@ def train_svm(
     features: Comparable,
     labels: Array,
     C: float | str = 1.0,
-    difficult: str = "negative",
+    difficult: str = DIFFICULT[0],
     jobs: int | None = None,
     class_weight: str | float | None = None,
     calibrated: bool = False,
@@ -124,8 +123,8 @@ def train_svm(
     C : float, "cv", "cv-shared" or "vissl"
         Cost of the machines; the paper's is 1. The words choose it by cross-validation, see
         `SEARCHES`: per class, one for all, or as in VISSL's benchmark.
-    difficult : "negative" or "ignore"
-        Difficult examples are negatives, as in the devkit's example, or left out.
+    difficult : "ignore" or "negative"
+        Difficult examples are left out, as in the devkit's example, or are negatives.
     jobs : int, optional
         Threads; all cores by default.
     class_weight : None, "balanced" or float

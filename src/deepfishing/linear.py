@@ -22,6 +22,7 @@ import numpy as np
 
 from deepfishing.classify import check_options
 from deepfishing.errors import FeatureError, OptionError
+from deepfishing.images.dataset import DIFFICULT
 from deepfishing.rank_one import Array
 
 # Images whose dual variables are updated between two reads of w. More of them cost more in the
@@ -59,7 +60,7 @@ def train_linear(
     vectors: Array,
     labels: Array,
     C: float = 1.0,
-    difficult: str = "negative",
+    difficult: str = DIFFICULT[0],
     tolerance: float = 0.1,
     rounds: int = 100,
     seed: int = 0,
@@ -76,7 +77,7 @@ def train_linear(
         1 present, -1 absent, 0 difficult.
     C : float
         Cost of the machines; the paper's is 1.
-    difficult : "negative" or "ignore"
+    difficult : "ignore" or "negative"
         As in `train_svm`.
     tolerance : float
         Stop when every machine is within this part of its optimal objective.

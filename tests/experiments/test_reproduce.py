@@ -29,6 +29,24 @@ def test_a_row_is_what_the_steps_give_one_by_one(dataset, network, tmp_path):
     assert row["map"]["sklearn"] > 70
 
 
+def test_difficult_examples_are_left_out_of_training_unless_asked_for(dataset, network, tmp_path):
+    labels = dataset.train.labels.copy()
+    labels[:5] = 0
+    marked = dataclasses.replace(dataset, train=dataclasses.replace(dataset.train, labels=labels))
+    (row,) = reproduce(marked, network, tmp_path, "x7")
+    (negative,) = reproduce(marked, network, tmp_path, "x7", Protocol(difficult="negative"))
+    assert [row["difficult"], negative["difficult"]] == ["ignore", "negative"]
+    x = extract(network, [*dataset.train.paths, *dataset.test.paths], "x7")["x7"]
+    results = Results(tmp_path)
+    for measured, first, targets in ((row, 5, labels), (negative, 0, np.where(labels == 1, 1, -1))):
+        scores, _, _ = results.scores(measured)
+        for c in range(2):
+            svm = SVC(C=1, kernel="linear").fit(x[first:20], targets[first:, c])
+            slow = svm.decision_function(x[20:])
+            np.testing.assert_allclose(scores[:, c], slow, atol=0.02)  # float16 on disk
+    assert np.abs(results.scores(row)[0] - results.scores(negative)[0]).max() > 0.1
+
+
 def test_rows_have_the_keys_of_the_contract_and_are_on_disk(dataset, network, tmp_path):
     rows = reproduce(dataset, network, tmp_path, command="deepfish reproduce toy")
     names = ["x6", "x7", "y8", "x8", "x6;x7", "dW7", "x7;y8", "dW8"]

@@ -31,6 +31,7 @@ from deepfishing.cli.say import Spelled, say
 from deepfishing.errors import OptionError, did_you_mean
 from deepfishing.experiments.results import CURVES
 from deepfishing.gradients.batch_size import parse_batch_size
+from deepfishing.images.dataset import DIFFICULT
 
 TABLE = "table"
 PROTOCOLS = (TABLE, *CURVES)
@@ -63,8 +64,8 @@ def reproduce(
     tau: Tau = 2.0,
     label: Label = "uniform",
     difficult: Annotated[
-        str, typer.Option(help="Difficult examples in training: negative or ignore.")
-    ] = "negative",
+        str, typer.Option(help="Difficult examples in training: ignore or negative.")
+    ] = DIFFICULT[0],
     train: Annotated[str | None, typer.Option(help="Split to train on.")] = None,
     test: Annotated[str | None, typer.Option(help="Split to test on.")] = None,
     out: Annotated[

@@ -25,6 +25,7 @@ from deepfishing.cli.network import (
 )
 from deepfishing.cli.say import say
 from deepfishing.gradients.batch_size import parse_batch_size
+from deepfishing.images.dataset import DIFFICULT
 from deepfishing.images.sources import find_images
 from deepfishing.images.views import find_views
 
@@ -58,8 +59,8 @@ def train(
         str | None, typer.Option(help="Weight of positives: balanced, or a number.")
     ] = None,
     difficult: Annotated[
-        str, typer.Option(help="Difficult examples of a VOC tree: negative or ignore.")
-    ] = "negative",
+        str, typer.Option(help="Difficult examples of a VOC tree: ignore or negative.")
+    ] = DIFFICULT[0],
     network: NetworkName = "efficientnet-lite0",
     weights: Weights = None,
     prototxt: Prototxt = None,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from deepfishing.classify import train_svm
+from deepfishing.images.dataset import DIFFICULT
 from deepfishing.kernels import gram
 from deepfishing.linear import train_linear
 from deepfishing.projections import fit_projection
@@ -41,7 +42,7 @@ class Gradients:
     labels: Array
     test: RankOne
     C: float = 1.0
-    difficult: str = "negative"
+    difficult: str = DIFFICULT[0]
 
     def resample(self, n: int, seed: int = 0) -> Gradients:
         """So many training images, drawn with replacement, every number changed by about a third.

@@ -25,7 +25,7 @@ from deepfishing.gradients.batch_size import BatchSize, check_batch_size
 from deepfishing.gradients.engine import choose_engines
 from deepfishing.gradients.objective import Label, check_label, check_tau
 from deepfishing.gradients.to_store import extract_to_store, store_settings
-from deepfishing.images.dataset import Dataset, Split
+from deepfishing.images.dataset import DIFFICULT, Dataset, Split
 from deepfishing.images.submission import write_submission
 from deepfishing.images.views import find_views
 from deepfishing.metrics import evaluate
@@ -42,16 +42,16 @@ Progress = Callable[[str, int, int], None]  # stage, done, total
 class Protocol:
     """How rows are measured; the defaults are the paper's.
 
-    `difficult` says what difficult labels are in training, "negative" or "ignore"; in the test
-    they are always left out. `skip_broken` leaves unreadable images out instead of stopping.
-    `engine` runs the network's trunk, docs/speed.md. `views` says what is seen of an image,
-    docs/recipes.md.
+    `difficult` says what difficult examples are in training: left out, "ignore", or "negative". In
+    the test they are always left out. `skip_broken` leaves unreadable images out instead of
+    stopping. `engine` runs the network's trunk, docs/speed.md. `views` says what is seen of an
+    image, docs/recipes.md.
     """
 
     tau: float = 2.0
     label: Label = "uniform"
     C: float = 1.0
-    difficult: str = "negative"
+    difficult: str = DIFFICULT[0]
     batch_size: BatchSize = "auto"
     skip_broken: bool = False
     engine: str = "auto"

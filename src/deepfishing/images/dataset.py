@@ -15,6 +15,11 @@ import numpy as np
 
 from deepfishing.errors import DatasetError
 
+# What difficult examples are in training, the default first: left out, as the devkit's
+# example_classifier.m does (it trains on gt > 0 and gt < 0, and a difficult one has gt = 0), or
+# negatives.
+DIFFICULT = ("ignore", "negative")
+
 
 def is_plain_name(name: str) -> bool:
     """Whether a name from an untrusted file can be a file name without leaving its folder.

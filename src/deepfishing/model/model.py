@@ -17,6 +17,7 @@ import numpy as np
 
 from deepfishing.classify import KernelSVM, train_svm
 from deepfishing.errors import DatasetError, StoreError
+from deepfishing.images.dataset import DIFFICULT
 from deepfishing.rank_one import Array
 from deepfishing.recipes import Fitted, parse_recipe
 
@@ -119,7 +120,7 @@ def train_model(
     source: Source,
     C: float | str = 1.0,
     class_weight: str | float | None = None,
-    difficult: str = "negative",
+    difficult: str = DIFFICULT[0],
     seed: int = 0,
 ) -> Model:
     """Fit a recipe and train its machines, with probabilities.
