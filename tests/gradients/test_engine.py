@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from deepfishing.errors import MissingDependencyError, NetworkError, OptionError
+from deepfishing.gradients import compute as computing
 from deepfishing.gradients import engine as engines
-from deepfishing.gradients import extract as extraction
 from deepfishing.gradients.engine import choose_engines, exported, start_engine
 from deepfishing.gradients.extract import extract
 from deepfishing.images.preprocess import Preprocess
@@ -47,7 +47,7 @@ def whole(monkeypatch):
 
     def compute(network, images, features="all", **options):
         with monkeypatch.context() as patch:
-            patch.setattr(extraction, "cut", lambda module, read: None)
+            patch.setattr(computing, "cut", lambda module, read: None)
             return extract(network, images, features, engine="torch", **options)
 
     return compute
@@ -128,13 +128,13 @@ def test_auto_warns_and_goes_on_with_torch_where_an_engine_differs(
     tiny, images, whole, monkeypatch
 ):
     expected = whole(tiny, images)
-    monkeypatch.setattr(extraction, "choose_engines", lambda engine: ("openvino", "torch"))
+    monkeypatch.setattr(computing, "choose_engines", lambda engine: ("openvino", "torch"))
 
     def wrong(engine, trunk, size, threads):
         run = start_engine("torch", trunk, size, threads)
         return run if engine == "torch" else lambda pixels: run(pixels) * 1.01
 
-    monkeypatch.setattr(extraction, "start_engine", wrong)
+    monkeypatch.setattr(computing, "start_engine", wrong)
     with pytest.warns(UserWarning, match="tiny does not run in openvino as in torch: x6") as told:
         got = extract(tiny, images, engine="auto")
     assert len(told) == 1
