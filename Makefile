@@ -4,15 +4,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
 TORCH := torch==2.13.0
+# two processes; a file stays in one, so that it is in order and what it prepares is prepared once
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile
 
-.PHONY: demo test lint bench bench-peers fire fuzz docs clean
+.PHONY: demo test test-slow lint bench bench-peers fire fuzz docs clean
 
 demo: $(VENV)/.package
 	$(BIN)/deepfish reproduce scenes --out results/demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest
+	$(PYTEST) -m "not slow"
+
+# kills, full disks, fuzzing, load, simulations, the docs site
+test-slow: $(VENV)/.dev
+	$(PYTEST) -m slow
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 
 # bfloat16 without AMX, which some virtual machines announce but do not allow
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+# small tensors: more threads only wait for each other; read by torch, numpy and others on import
+os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
+# nothing here imports torch, so that a file of tests without it starts at once
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
-from deepfishing.cli import main
 from deepfishing.rank_one import RankOne
-
-torch.set_num_threads(1)  # small tensors: more threads only wait for each other
 
 
 @pytest.fixture
@@ -46,6 +45,8 @@ class Ran:
 @pytest.fixture
 def deepfish(monkeypatch, capsys, tmp_path):
     """Run a command in this process: exit code, stdout, stderr."""
+
+    from deepfishing.cli import main
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["deepfish", *map(str, arguments)])

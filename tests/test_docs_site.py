@@ -91,6 +91,7 @@ def test_every_public_module_is_in_the_python_reference(docs_site):
     assert found == modules
 
 
+@pytest.mark.slow
 def test_the_site_loads_nothing_from_elsewhere(site):
     assert len(site) > 20
     for name, text in site.items():
@@ -98,6 +99,7 @@ def test_the_site_loads_nothing_from_elsewhere(site):
             assert not re.match(r"(\w+:)?//", address), f"{name} loads {address}"
 
 
+@pytest.mark.slow
 def test_formulas_are_drawn_without_a_script(site):
     page = site["tour/how_it_works.html"]
     assert page.count("<math") > 20
@@ -105,6 +107,7 @@ def test_formulas_are_drawn_without_a_script(site):
     assert "\\partial" not in page
 
 
+@pytest.mark.slow
 def test_the_python_reference_shows_signatures_and_examples(site):
     page = re.sub(r"<[^>]+>", "", site["reference/python/kernels.html"])
     assert "deepfishing.kernels" in page

@@ -110,6 +110,7 @@ def test_there_is_no_interval_without_a_positive(rng):
     assert result.as_row()["map_interval"] == dict.fromkeys(METHODS)
 
 
+@pytest.mark.slow
 def test_a_95_percent_interval_covers_in_95_percent_of_test_sets():
     """200 test sets of 5 classes; the truth is the mean figure of many such sets."""
     rng = np.random.default_rng(3)
@@ -180,6 +181,7 @@ def test_equal_rows_differ_by_nothing(rng):
     assert not same.holds
 
 
+@pytest.mark.slow
 def test_a_difference_that_is_not_there_holds_in_about_1_of_20_test_sets():
     rng = np.random.default_rng(4)
     held = 0

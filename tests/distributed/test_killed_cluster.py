@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 import deepfishing.gradients.to_store as to_store
@@ -67,6 +68,7 @@ def shards(folder):
     return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in found}
 
 
+@pytest.mark.slow
 def test_after_the_death_of_everything_only_unfinished_chunks_are_computed(
     deepfish, rng, tmp_path, monkeypatch
 ):

@@ -84,6 +84,7 @@ def everything(folder):
     return rows, {factor: array.tobytes() for factor, array in values.items()}
 
 
+@pytest.mark.slow
 def test_extract_says_one_line_at_any_write_and_goes_on(deepfish, flat, pictures, tmp_path):
     def extract(name="s"):
         return deepfish("extract", pictures, name, *flat)
@@ -103,6 +104,7 @@ def test_extract_says_one_line_at_any_write_and_goes_on(deepfish, flat, pictures
     assert failures > 10
 
 
+@pytest.mark.slow
 def test_a_search_goes_on_without_an_index_that_cannot_be_kept(deepfish, many):
     query = ("search", many.folder, "a/000.jpg", "--by", "dW8", "--index", "--json")
     hits = json.loads(deepfish(*query).out)["hits"]
@@ -121,6 +123,7 @@ def test_a_search_goes_on_without_an_index_that_cannot_be_kept(deepfish, many):
     assert notices >= 4
 
 
+@pytest.mark.slow
 def test_train_leaves_the_old_model_or_the_new_one_at_any_write(deepfish, many, tmp_path):
     def train(recipe="dW8"):
         return deepfish("train", many.folder, "model", "--features", recipe)
@@ -137,6 +140,7 @@ def test_train_leaves_the_old_model_or_the_new_one_at_any_write(deepfish, many, 
     assert failures > 8
 
 
+@pytest.mark.slow
 def test_rows_of_results_are_whole_at_any_write_of_reproduce(deepfish, flat, pictures, tmp_path):
     for split in ("train", "test"):
         shutil.copytree(pictures, tmp_path / "data" / split)

@@ -6,6 +6,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -21,6 +23,7 @@ def deaths(part, folder, *options):
     return [json.loads(line) for line in ran.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_a_command_that_is_killed_goes_on_to_what_it_would_have_left(tmp_path):
     scenes = ("retrain", "index", "reproduce")
     said = deaths("kills", tmp_path, "--kills=5", "--writes=20", *scenes)

@@ -27,6 +27,7 @@ def needs_atheris():
     pytest.importorskip("atheris", reason="pip install -e '.[fuzz]' for runs guided by coverage")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("needs_atheris")
 def test_an_exception_and_the_death_of_a_process_are_finds_and_the_run_goes_on(
     tmp_path, monkeypatch
@@ -45,12 +46,14 @@ def test_an_exception_and_the_death_of_a_process_are_finds_and_the_run_goes_on(
     assert len(str(outcome)) <= 80
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("needs_atheris")
 def test_all_inputs_are_counted(tmp_path):
     outcome = runner.run("fetch-notes", 500, 0, tmp_path / "kept")
     assert (outcome.inputs, outcome.finds) == (500, ())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("needs_atheris")
 def test_the_page_has_the_last_run_of_each_target(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "KEPT", tmp_path)

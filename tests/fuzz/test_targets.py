@@ -33,6 +33,7 @@ def target(request, tmp_path, monkeypatch):
     return found, found.prepare(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", NAMES, indirect=True)
 def test_odd_inputs_give_a_value_or_one_line(target):
     described, run = target

@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.slow
 def test_a_store_killed_at_any_moment_and_resumed_equals_one_that_was_not(tmp_path):
     script = Path(__file__).with_name("kill_points.py")
     ran = subprocess.run(

@@ -34,6 +34,7 @@ def facts(tmp_path_factory):
     return json.loads(ran.stdout) | {"page": page.read_text()}
 
 
+@pytest.mark.slow
 def test_mixed_load_gets_the_expected_answers_and_no_other(facts):
     assert facts["failed"] == []
     assert facts["dropped"] == []
@@ -42,12 +43,14 @@ def test_mixed_load_gets_the_expected_answers_and_no_other(facts):
     assert all(kind in facts["page"] for kind in facts["times"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["files", "threads"])
 def test_load_leaves_no_open_files_and_no_threads_behind(facts, what):
     assert facts["after"][what] <= facts["before"][what] + 8  # what pools may differ by
     assert facts["requests"] > 100
 
 
+@pytest.mark.slow
 def test_load_leaves_no_memory_in_use_behind(facts):
     """A request that is kept has dozens of Python's blocks. The last 64 photos are kept."""
     kept = facts["after"]["blocks"] - facts["before"]["blocks"]
@@ -56,6 +59,7 @@ def test_load_leaves_no_memory_in_use_behind(facts):
         assert facts["after"]["bytes"] < 1.05 * facts["before"]["bytes"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_under_load_ends_the_server_without_a_word(facts):
     assert (facts["end_code"], facts["end_printed"]) == (0, "")
 

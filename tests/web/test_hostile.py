@@ -241,6 +241,7 @@ def test_a_store_that_breaks_while_it_is_served_is_told_without_its_path(copied,
     assert client.get("/api/store").status_code == 200
 
 
+@pytest.mark.slow
 def test_200_requests_at_once_leave_the_server_up(live, ids, jpeg):
     url = f"http://127.0.0.1:{live.port}"
     asked = {"by": "dW8", "like": [{"id": ids[0]}], "k": 5}
