@@ -197,15 +197,13 @@ def measure(store: Store, by: str, new: list[str], build: float) -> list[str]:
 
 
 OPEN = """
-import re, sys
+import faiss, re, sys
 from pathlib import Path
 from deepfishing.search import Searcher
-from deepfishing.search.index import load_faiss
 
 def own():  # bytes of this process that are its own, without files that are mapped
     return 1024 * int(re.search(r"RssAnon:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
 
-load_faiss()
 before = own()
 searcher = Searcher(sys.argv[1], sys.argv[2], "index")
 searcher.search(searcher.collection[0].id)

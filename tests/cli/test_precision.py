@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from deepfishing.store import Store
 
 QUICK = ("--engine", "torch", "--features", "x7")
@@ -53,7 +51,6 @@ def test_every_command_works_on_a_store_in_int8(deepfish, shapes, tmp_path):
 
 
 def test_extract_adds_images_to_a_compressed_store(deepfish, shapes, tmp_path, rng):
-    pytest.importorskip("faiss", reason="no FAISS: pip install deepfishing[search]")
     assert deepfish("extract", shapes / "train/dark", "s", *QUICK).code == 0
     # enough to train on, without the time that images take
     vectors = abs(rng.normal(size=(300, 1280)))

@@ -1,4 +1,3 @@
-import importlib.util
 import os
 import platform
 import re
@@ -124,13 +123,3 @@ def test_what_cannot_be_served_is_one_line(deepfish, store, tmp_path):
     assert ran.code == 1
     assert "no-model" in ran.err
     assert len(ran.err.splitlines()) == 1
-
-
-def test_without_the_extra_the_pip_command_is_named(deepfish, store, monkeypatch):
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "uvicorn" else find(name)
-    )
-    ran = deepfish("serve", store)
-    assert ran.code == 1
-    assert ran.err == "deepfish: the page needs uvicorn; pip install deepfishing[web]\n"

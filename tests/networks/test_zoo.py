@@ -71,6 +71,19 @@ def test_an_unknown_network_lists_the_known_ones_and_the_nearest():
         record("vgg_16")
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("resnet50", "written timm:resnet50 or torchvision:resnet50"),
+        ("tim:resnet50", "'tim' is not known: write timm:resnet50 or torchvision:resnet50"),
+        ("nets/mine.safetensors", "goes with --weights"),
+    ],
+)
+def test_a_network_of_another_package_is_told_how_it_is_written(name, words):
+    with pytest.raises(NetworkError, match=words):
+        record(name)
+
+
 def test_the_addresses_and_normalisation_are_those_that_torchvision_publishes(torchvision):
     for name in ("alexnet-torchvision", "vgg11", "vgg13", "vgg16", "vgg19"):
         theirs = torchvision.models.get_model_weights(name.removesuffix("-torchvision")).DEFAULT

@@ -4,8 +4,6 @@ import struct
 import numpy as np
 import pytest
 
-pytest.importorskip("faiss")
-
 from deepfishing.search import Searcher
 from deepfishing.search import index as index_module
 from deepfishing.search import searcher as searcher_module

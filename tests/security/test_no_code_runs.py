@@ -184,7 +184,6 @@ def test_the_name_of_a_network_is_looked_up_and_never_imported(name):
 
 @pytest.mark.parametrize("file", ["vectors", "arrays"])
 def test_an_index_with_a_pickle_in_it_is_made_again(payload, store, file):
-    pytest.importorskip("faiss", reason="no FAISS: pip install deepfishing[search]")
     expected = [hit.id for hit in Searcher(store, "x7", "index").search("3.jpg", 5)]
     (facts,) = store.folder.glob(".index/*/index.json")
     (old,) = facts.parent.glob(f"{file}-*")
@@ -203,7 +202,6 @@ def test_an_index_with_a_pickle_in_it_is_made_again(payload, store, file):
 
 
 def test_an_index_does_not_lead_out_of_its_folder(store, tmp_path):
-    pytest.importorskip("faiss", reason="no FAISS: pip install deepfishing[search]")
     Searcher(store, "x7", "index")
     (facts,) = store.folder.glob(".index/*/index.json")
     (vectors,) = facts.parent.glob("vectors-*")

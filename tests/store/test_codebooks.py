@@ -1,3 +1,4 @@
+import faiss
 import numpy as np
 import pytest
 
@@ -9,8 +10,6 @@ from deepfishing.store.codebooks import (
     save_codebooks,
     train_codebook,
 )
-
-faiss = pytest.importorskip("faiss", reason="no FAISS: pip install deepfishing[search]")
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,6 @@ from deepfishing.store import Row, Store
 from deepfishing.store.check import info, verify
 from deepfishing.store.compress import compress
 
-pytest.importorskip("faiss", reason="no FAISS: pip install deepfishing[search]")
-
 SETTINGS = {"network": "toy", "layers": {"8": "fc"}, "tau": 2.0}
 ALL = ("float16", "int8", "int4", "pq2", "pq4")
 N = 400

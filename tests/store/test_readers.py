@@ -99,7 +99,6 @@ def test_duckdb_reads_bytes(in_bytes):
 
 
 def test_pandas_and_a_codebook_read_a_compressed_store(tmp_path, rng):
-    pytest.importorskip("faiss", reason="no FAISS: pip install deepfishing[search]")
     pd = pytest.importorskip("pandas", reason="pandas is not installed")
     store = Store(tmp_path / "store", {"network": "toy"}, "float32")
     keys = [f"{i:03d}" for i in range(300)]

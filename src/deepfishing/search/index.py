@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from deepfishing.errors import MissingDependencyError
 from deepfishing.kernels import Comparable
 from deepfishing.rank_one import Array
 from deepfishing.search.embedding import Embedding
@@ -31,18 +30,6 @@ CANDIDATES = 700  # compared exactly
 GROWTH = 4  # times what it was made for, and an index is made again
 
 Progress = Callable[[str, int, int], None]  # stage, done, to do
-
-
-def load_faiss() -> Any:
-    """FAISS, or the error that says how to get it."""
-    try:
-        import faiss
-    except ImportError:
-        raise MissingDependencyError(
-            "an index needs FAISS, which is not installed; run `pip install deepfishing[search]`, "
-            "or search without an index with --exact"
-        ) from None
-    return faiss
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +55,8 @@ class Index:
     @classmethod
     def build(cls, features: Features, progress: Progress) -> Index:
         """Choose landmarks and centres among all contents, and add all of them."""
-        faiss = load_faiss()
+        import faiss  # takes a while to load
+
         n = len(features)
         embedding = Embedding.fit(features.of(sample(n, LANDMARKS)), DIMENSIONS)
         m = embedding.root.shape[1]
@@ -100,7 +88,8 @@ class Index:
         probes: int = PROBES,
     ) -> Array:
         """At most n numbers of contents that may be nearest, among the allowed ones (a mask)."""
-        faiss = load_faiss()
+        import faiss  # takes a while to load
+
         options: dict[str, Any] = {"nprobe": min(probes, self.vectors.nlist)}
         if allowed is not None:
             # the rarer they are, the more lists it takes to find enough of them

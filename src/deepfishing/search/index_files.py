@@ -37,7 +37,7 @@ from deepfishing.search.checks import with_checks
 from deepfishing.search.contents import Contents, shard_files
 from deepfishing.search.embedding import Embedding
 from deepfishing.search.features import Features, fit, sample
-from deepfishing.search.index import GROWTH, Index, Progress, load_faiss
+from deepfishing.search.index import GROWTH, Index, Progress
 from deepfishing.store import Store
 
 FORMAT = "deepfishing-index-2"
@@ -92,7 +92,6 @@ def open_index(
     notice : callable
         Called with a line that says why an index is made again.
     """
-    load_faiss()
     folder = index_folder(store, recipe)
     facts = _wanted(store, recipe, optional)
     try:
@@ -176,7 +175,9 @@ def _read(
 
 
 def _read_vectors(path: Path) -> Any:
-    faiss, size = load_faiss(), path.stat().st_size
+    import faiss
+
+    size = path.stat().st_size
     # Nothing that is in a file is larger than the file. FAISS believes what the file says, if it is
     # not told otherwise, and takes gigabytes for it.
     if hasattr(faiss, "set_deserialization_vector_byte_limit"):  # not in all versions
@@ -227,9 +228,11 @@ def _write(folder: Path, opened: Opened, facts: dict[str, Any]) -> None:
 
 def _write_vectors(folder: Path, index: Index) -> Path:
     """The vectors in a file whose name comes from its content."""
+    import faiss
+
     partial = folder / f".vectors.{os.getpid()}"
     try:
-        load_faiss().write_index(index.vectors, str(partial))
+        faiss.write_index(index.vectors, str(partial))
         return partial.replace(folder / f"vectors-{_hash(partial)[:DIGITS]}.faiss")
     except RuntimeError as error:  # FAISS has no other for a full disk
         raise OSError(errno.EIO, " ".join(str(error).split())[-100:]) from None

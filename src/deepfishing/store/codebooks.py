@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as read_tensors
 from safetensors.numpy import save as tensor_bytes
 
-from deepfishing.errors import MissingDependencyError, StoreError
+from deepfishing.errors import StoreError
 from deepfishing.files import replacing
 from deepfishing.rank_one import Array
 from deepfishing.store.precision import signed_root, unit
@@ -164,7 +164,8 @@ def train_codebook(rows: Array, group: int) -> Codebook:
     group : int
         Numbers that share a byte.
     """
-    faiss = load_faiss()
+    import faiss  # takes a while to load
+
     d = rows.shape[1]
     width = -(-d // group)
     roots = np.zeros((len(rows), width * group), dtype=np.float32)
@@ -212,18 +213,6 @@ def load_codebooks(folder: Path, sha256: object, group: int) -> Quantised:
             "store, or compress the original store again"
         ) from None
     return Quantised({name: Codebook(table, group) for name, table in tables.items()}, folder)
-
-
-def load_faiss() -> Any:
-    """FAISS, or the error that says how to get it."""
-    try:
-        import faiss
-    except ImportError:
-        raise MissingDependencyError(
-            "training codebooks needs FAISS, which is not installed; run "
-            "`pip install deepfishing[search]`, or use --precision int8"
-        ) from None
-    return faiss
 
 
 def _path(folder: Path, sha256: str) -> Path:
