@@ -192,6 +192,17 @@ def test_a_damaged_or_foreign_model_is_told_in_one_line(saved, damage, words):
     assert "\n" not in message
 
 
+def test_a_model_of_features_that_an_earlier_version_projected_is_to_be_trained_again(
+    rng, labels, tmp_path
+):
+    projected = {"dW7@4x4": rng.normal(size=(60, 16)).astype(np.float32)}
+    train("dW7@4x4", projected, labels).save(tmp_path / "m")
+    assert Model.load(tmp_path / "m").factors == ("dW7@4x4",)
+    change_facts(projection=None)(tmp_path / "m")
+    with pytest.raises(WeightsError, match=r"an earlier version projected.*deepfish train"):
+        Model.load(tmp_path / "m")
+
+
 def test_a_model_cannot_be_saved_where_a_file_stands(arrays, labels, tmp_path):
     (tmp_path / "m").write_text("mine")
     with pytest.raises(WeightsError, match="cannot be written"):

@@ -13,7 +13,6 @@ from deepfishing.projections import (
     TensorSketch,
     TwoSided,
     fit_projection,
-    projection_matrix,
     restore,
     two_sided,
 )
@@ -31,11 +30,18 @@ def kernels(kind, g, m, seeds):
 @pytest.mark.parametrize("P", [None, 3])
 def test_the_projection_is_that_of_the_dense_gradient(random_rank_one, P):
     g = random_rank_one(4, d=11, D=9, P=P)
-    R, S = projection_matrix(5, 11, 7), projection_matrix(6, 9, 8)
-    dense = np.einsum("ad,nde,be->nab", R, g.dense(), S).reshape(4, -1)
-    np.testing.assert_allclose(two_sided(g, 5, 6, seed=7), dense, rtol=1e-10)
-    drawn = TwoSided.draw(11, 9, 5, 6, seed=7)(g)
-    np.testing.assert_allclose(drawn, dense, rtol=1e-5, atol=1e-5)
+    project = TwoSided.draw(11, 9, 5, 6, seed=7)
+    dense = np.einsum("ad,nde,be->nab", project.R, g.dense(), project.S).reshape(4, -1)
+    np.testing.assert_allclose(project(g), dense, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(two_sided(g, 5, 6, seed=7), dense, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("orthogonal", [False, True])
+def test_no_matrix_of_a_seed_is_that_of_another(orthogonal):
+    drawn = [TwoSided.draw(9, 9, 4, 4, seed, orthogonal) for seed in range(20)]
+    drawn += [TwoSided.draw(9, 7, 4, 4, seed, orthogonal) for seed in range(20)]
+    matrices = {matrix.tobytes() for one in drawn for matrix in (one.R, one.S)}
+    assert len(matrices) == 2 * len(drawn)
 
 
 @pytest.mark.parametrize("P", [None, 3])
@@ -71,26 +77,61 @@ def test_the_tensor_sketch_is_the_slow_circular_convolution_of_count_sketches(
 @pytest.mark.parametrize("kind", RANDOM)
 def test_dot_products_are_the_trace_kernel_on_average_over_seeds(random_rank_one, kind, P):
     g = random_rank_one(3, d=40, D=30, P=P).normalize()
-    draws = kernels(kind, g, 64, range(0, 1600, 2))
+    draws = kernels(kind, g, 64, range(800))
     error = draws.std(axis=0) / np.sqrt(len(draws))
     assert np.all(np.abs(draws.mean(axis=0) - trace_kernel(g, g)) < 4 * error)
 
 
-def test_the_variance_is_the_one_that_theory_gives(random_rank_one):
+def variances(g, m):
+    """Of each kind between all pairs, by the formulas of docs/projections.md.
+
+    c and e are the cosines of x and of delta, alpha = sum_i x_i^2 x'_i^2, and beta that of delta.
+    """
+    c, e = g.x @ g.x.T, g.delta @ g.delta.T
+    alpha, beta = ((f**2) @ (f**2).T for f in (g.x, g.delta))
+    rows = round(m**0.5)
+
+    def orthogonal(cosine, d):
+        return (d - rows) * (d + (d - 2) * cosine**2) / (rows * (d - 1) * (d + 2))
+
+    def both(of_x, of_delta):
+        return (c**2 + of_x) * (e**2 + of_delta) - (c * e) ** 2
+
+    _, d, D = g.shape
+    return {
+        "two-sided": both((1 + c**2) / rows, (1 + e**2) / rows),
+        "orthogonal": both(orthogonal(c, d), orthogonal(e, D)),
+        # signs: E (r.a)^2 (r.b)^2 = 1 + 2 c^2 - 2 alpha
+        "product": ((1 + 2 * c**2 - 2 * alpha) * (1 + 2 * e**2 - 2 * beta) - (c * e) ** 2) / m,
+        "tensor-sketch": (
+            c**2 * (1 + e**2 - 2 * beta)
+            + e**2 * (1 + c**2 - 2 * alpha)
+            + (1 - alpha) * (1 - beta)
+            + (c**2 - alpha) * (e**2 - beta)
+        )
+        / m
+        + ((1 - alpha) * (e**2 - beta) + (c**2 - alpha) * (1 - beta)) * (2 - m % 2) / m**2,
+    }
+
+
+@pytest.mark.parametrize("kind", RANDOM)
+def test_the_variance_is_the_one_that_theory_gives(random_rank_one, kind):
     g = random_rank_one(3, d=20, D=15).normalize()
     g = RankOne(g.x + 0.3, g.delta + 0.2).normalize()  # alike, as features after a ReLU are
-    c, e = g.x @ g.x.T, g.delta @ g.delta.T
-    seeds = range(0, 6000, 2)
+    measured = kernels(kind, g, 64, range(3000)).var(axis=0)
+    np.testing.assert_allclose(measured, variances(g, 64)[kind], rtol=0.25)
 
-    # normal rows: <R a, R b> has mean c and mean square c^2 + (1 + c^2) / m1
-    normal = (c**2 + (1 + c**2) / 8) * (e**2 + (1 + e**2) / 8) - (c * e) ** 2
-    measured = kernels("two-sided", g, 64, seeds).var(axis=0)
-    np.testing.assert_allclose(measured, normal, rtol=0.25)
 
-    # signs: E (r.a)^2 (r.b)^2 = 1 + 2 c^2 - 2 sum_i a_i^2 b_i^2
-    fourth = [1 + 2 * k**2 - 2 * f**2 @ (f**2).T for k, f in ((c, g.x), (e, g.delta))]
-    measured = kernels("product", g, 64, seeds).var(axis=0)
-    np.testing.assert_allclose(measured, (fourth[0] * fourth[1] - (c * e) ** 2) / 64, rtol=0.25)
+def test_the_variance_of_a_sketch_is_one_over_m_for_unlike_pairs_and_several_times_for_alike(
+    random_rank_one,
+):
+    same = random_rank_one(1, d=300, D=200).normalize()
+    x, delta = (np.concatenate([f, np.roll(f, 1)]) for f in (same.x, same.delta))
+    unlike = RankOne(x, delta)  # c and e are about 0 between the two, 1 with themselves
+    for kind, most in (("product", 8), ("tensor-sketch", 6)):
+        measured = 64 * kernels(kind, unlike, 64, range(2000)).var(axis=0)
+        assert measured[0, 1] == pytest.approx(1, rel=0.15)
+        assert measured[0, 0] == pytest.approx(most, rel=0.15)
 
 
 @pytest.mark.parametrize("kind", ["product", "tensor-sketch"])
@@ -104,7 +145,7 @@ def test_orthogonal_rows_have_less_error_than_normal_ones(random_rank_one):
     g = random_rank_one(6, d=20, D=15).normalize()
     exact = trace_kernel(g, g)
     normal, orthogonal = (
-        np.mean((kernels(kind, g, 144, range(0, 200, 2)) - exact) ** 2)
+        np.mean((kernels(kind, g, 144, range(100)) - exact) ** 2)
         for kind in ("two-sided", "orthogonal")
     )
     assert orthogonal < 0.6 * normal

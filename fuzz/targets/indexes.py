@@ -23,7 +23,6 @@ from fuzz.target import Run, Target, put
 from fuzz.targets.models import mutate_folder
 
 _RECIPE = "x7"
-_OPTIONAL = ("delta8",)
 _ENDINGS = {"arrays": "safetensors", "vectors": "faiss"}
 
 
@@ -44,9 +43,9 @@ def _search_index(folder: Path) -> Run:
         obey(_look)
 
     def _look() -> None:
-        wanted = files._wanted(store, recipe, _OPTIONAL)
+        wanted = files._wanted(store, recipe)
         try:
-            opened = files._load(place, store, recipe, _OPTIONAL, wanted).opened
+            opened = files._load(place, store, recipe, wanted).opened
         except files._Unfit:  # it would be made again, which takes long
             return
         query = Query.of(opened.features.of(np.arange(1)), 1)

@@ -156,6 +156,17 @@ def needed_factors(features: Iterable[MadeOfFactors]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(factor for feature in features for factor in feature.factors))
 
 
+def is_projected(factor: str) -> bool:
+    """Whether a factor is a whole gradient, projected from both sides.
+
+    Examples
+    --------
+    >>> is_projected("dW7@64x32"), is_projected("delta7@exact")
+    (True, False)
+    """
+    return re.search(rf"{_SIZE}$", factor) is not None
+
+
 def assemble(feature: Feature, arrays: Mapping[str, Array]) -> Array | RankOne:
     """Make a normalised feature out of its factors' arrays."""
     values = [arrays[factor] for factor in feature.factors]

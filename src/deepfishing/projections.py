@@ -22,11 +22,14 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import numpy as np
-from scipy import fft
 
 from deepfishing.errors import FeatureError, OptionError, did_you_mean
 from deepfishing.kernels import gram
 from deepfishing.rank_one import Array, RankOne
+
+# How two-sided projections are drawn. Vectors of one scheme say nothing about those of another, so
+# stores and models record it.
+SCHEME = 2
 
 # Images are projected so many at a time that no temporary has more numbers (float32: 32 MB).
 BLOCK_VALUES = 8_000_000
@@ -84,8 +87,9 @@ class TwoSided(Projection):
     ) -> Self:
         """Normal entries, or rows that are orthogonal: less error, no bias either."""
         _check_size(min(m1, m2))
-        make = _orthogonal_matrix if orthogonal else projection_matrix
-        return cls(_single(make(m1, d, seed)), _single(make(m2, D, seed + 1)))
+        make = _orthogonal_matrix if orthogonal else _normal_matrix
+        for_x, for_delta = _generators(d, D, m1, m2, seed)
+        return cls(_single(make(m1, d, for_x)), _single(make(m2, D, for_delta)))
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -151,6 +155,8 @@ class TensorSketch(Projection):
         return int(self.m[0]), len(self.bucket_x), len(self.bucket_delta)
 
     def _project(self, x: Array, delta: Array) -> Array:
+        from scipy import fft  # here, because extraction imports this module and needs no FFT
+
         m = int(self.m[0])
         spectrum = fft.rfft(_count_sketch(x, self.bucket_x, self.sign_x, m))
         spectrum *= fft.rfft(_count_sketch(delta, self.bucket_delta, self.sign_delta, m))
@@ -305,21 +311,6 @@ def restore(state: dict[str, Array]) -> Projection:
     return kind(**values)
 
 
-def projection_matrix(m: int, d: int, seed: int = 0) -> Array:
-    """A random (m, d) matrix R with E[R^T R] = I, so that <R a, R b> is <a, b> on average.
-
-    Entries are normal with variance 1/m. The same numbers come out for the same arguments.
-
-    Examples
-    --------
-    >>> projection_matrix(2, 3).shape
-    (2, 3)
-    """
-    random = np.random.default_rng([seed, m, d])
-    R: Array = random.normal(size=(m, d)) / np.sqrt(m)
-    return R
-
-
 def two_sided(gradients: RankOne, m1: int, m2: int, seed: int = 0) -> Array:
     """Project one batch to vectors of m1 * m2 numbers, in its own precision: `TwoSided.draw`'s.
 
@@ -330,8 +321,10 @@ def two_sided(gradients: RankOne, m1: int, m2: int, seed: int = 0) -> Array:
     (4, 32)
     """
     x, delta = _factors(gradients, gradients.x.dtype)
-    R = projection_matrix(m1, x.shape[-1], seed).astype(x.dtype)
-    S = projection_matrix(m2, delta.shape[-1], seed + 1).astype(delta.dtype)
+    d, D = x.shape[-1], delta.shape[-1]
+    for_x, for_delta = _generators(d, D, m1, m2, seed)
+    R = _normal_matrix(m1, d, for_x).astype(x.dtype)
+    S = _normal_matrix(m2, D, for_delta).astype(delta.dtype)
     return _two_sided(x, delta, R, S)
 
 
@@ -352,10 +345,21 @@ def _factors(gradients: RankOne, dtype: Any = np.float32) -> tuple[Array, Array]
     return (x[:, None], delta[:, None]) if x.ndim == 2 else (x, delta)
 
 
-def _orthogonal_matrix(m: int, d: int, seed: int) -> Array:
-    """As `projection_matrix`, the rows orthogonal in groups of d: directions are never repeated."""
+def _generators(d: int, D: int, m1: int, m2: int, seed: int) -> list[np.random.Generator]:
+    """Two, for R and for S, of one seed: no other seed or shape has one of them again."""
+    both = np.random.SeedSequence([seed, m1, d, m2, D]).spawn(2)
+    return [np.random.default_rng(one) for one in both]
+
+
+def _normal_matrix(m: int, d: int, random: np.random.Generator) -> Array:
+    """(m, d) normal entries of variance 1/m: E[R^T R] = I, so <R a, R b> is <a, b> on average."""
+    R: Array = random.normal(size=(m, d)) / np.sqrt(m)
+    return R
+
+
+def _orthogonal_matrix(m: int, d: int, random: np.random.Generator) -> Array:
+    """The same on average, with rows orthogonal in groups of d: no direction is repeated."""
     groups = []
-    random = np.random.default_rng([seed, m, d])
     for start in range(0, m, d):
         Q, upper = np.linalg.qr(random.normal(size=(d, min(d, m - start))))
         groups.append((Q * np.sign(np.diag(upper))).T)  # the signs make it uniform

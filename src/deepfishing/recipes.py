@@ -99,6 +99,8 @@ class Recipe:
     name: str
     factors: tuple[str, ...]
     build: Callable[[Whitenings], Transform]
+    # per gradient the factor whose columns its delta has, None where whitening has mixed them
+    gradients: tuple[str | None, ...] = ()
     is_plain: bool = False  # one feature or a transform of it, not a combination of kernels
     weight: float = 1.0  # in the sum that it is a term of
 
@@ -251,7 +253,7 @@ class _Parser:
             self.expect(")")
             if inner.is_plain:
                 return inner
-            return Recipe(f"({inner.name})", inner.factors, inner.build)
+            return replace(inner, name=f"({inner.name})")
         if word in ("", "+", "*", ")", ","):
             raise self.error("a feature, a weight, pow(...), whiten(...) or a parenthesis")
         self.take()
@@ -292,6 +294,7 @@ def _leaf(feature: Feature) -> Recipe:
         feature.name,
         feature.factors,
         lambda whitenings: lambda arrays: assemble(feature, arrays),
+        gradients=feature.factors[1:] if feature.gradient else (),
         is_plain=True,
     )
 
@@ -305,7 +308,7 @@ def _power(inner: Recipe, exponent: float) -> Recipe:
         transform = inner.build(whitenings)
         return lambda arrays: _each_factor(raised, transform(arrays))
 
-    return Recipe(f"pow({inner.name},{_spell(exponent)})", inner.factors, build, is_plain=True)
+    return replace(inner, name=f"pow({inner.name},{_spell(exponent)})", build=build)
 
 
 def _whiten(inner: Recipe, shrinkage: float | None) -> Recipe:
@@ -324,7 +327,7 @@ def _whiten(inner: Recipe, shrinkage: float | None) -> Recipe:
 
         return transform
 
-    return Recipe(name, inner.factors, build, is_plain=True)
+    return replace(inner, name=name, build=build, gradients=(None,) * len(inner.gradients))
 
 
 def _spell(number: float) -> str:
@@ -347,7 +350,8 @@ def _product(parts: list[Recipe]) -> Recipe:
         transforms = [part.build(whitenings) for part in parts]
         return lambda arrays: KernelProduct(tuple(transform(arrays) for transform in transforms))
 
-    return Recipe("*".join(part.name for part in parts), needed_factors(parts), build)
+    name = "*".join(part.name for part in parts)
+    return Recipe(name, needed_factors(parts), build, _gradients(parts))
 
 
 def _sum(parts: list[Recipe]) -> Recipe:
@@ -361,7 +365,12 @@ def _sum(parts: list[Recipe]) -> Recipe:
             tuple(transform(arrays) for transform in transforms), weights
         )
 
-    return Recipe("+".join(map(_term, parts)), needed_factors(parts), build)
+    name = "+".join(map(_term, parts))
+    return Recipe(name, needed_factors(parts), build, _gradients(parts))
+
+
+def _gradients(parts: list[Recipe]) -> tuple[str | None, ...]:
+    return tuple(gradient for part in parts for gradient in part.gradients)
 
 
 def _term(part: Recipe) -> str:

@@ -75,17 +75,6 @@ def test_known_keys_keep_their_numbers_when_others_come(make_store, grow):
     assert after.keys[:400].equals(before.keys)
 
 
-def test_an_optional_factor_may_be_lacking(make_store):
-    store = make_store(10)
-    store.append(["f" * 64], {"x7": np.ones((1, 9), dtype="f4")})
-    contents = Contents.of(store, ["x7"], ["delta8"])
-    assert len(contents) == 11
-    (new,) = np.flatnonzero([key == "f" * 64 for key in contents.keys.to_pylist()])
-    assert not contents.has(np.array([new]), "delta8")
-    assert contents.has(np.delete(np.arange(11), new), "delta8")
-    assert not contents.has(np.arange(2), "y8")
-
-
 def test_a_factor_without_shards_is_told(make_store):
     with pytest.raises(StoreError, match=r"y8 must be in .*, got no shard"):
         Contents.of(make_store(10), ["y8"])

@@ -91,15 +91,40 @@ def test_similarities_of_all_images_are_those_of_the_hits(make_store):
     assert Searcher(searcher.store, "x7").similarities("00001.jpg")[1] is None
 
 
-def test_classes_are_the_largest_terms_of_the_backward_product(make_store, arrays_of, tmp_path):
+def rooted(rows):
+    return unit(np.sign(rows) * np.sqrt(np.abs(unit(rows))))
+
+
+@pytest.mark.parametrize(
+    ("by", "transform"),
+    [
+        ("dW8", unit),
+        ("pow(dW8,0.5)", rooted),
+        ("pow(dW8,0.5)+pow(x7,0.5)", rooted),  # the default
+        ("x6*(x7+2*pow(dW8,0.5))", rooted),
+        ("dW7+dW8", unit),
+        ("whiten(dW8,0.5)+pow(dW8,0.5)", rooted),  # explained by the one that has classes
+    ],
+)
+def test_the_terms_of_all_classes_add_up_to_the_backward_half(
+    make_store, arrays_of, tmp_path, by, transform
+):
     store = make_store(N)
     (tmp_path / "names.txt").write_text("\n".join("abcdefg"))
-    delta = unit(arrays_of(store, N)["delta8"])
-    hit = Searcher(store, "x7", class_names=tmp_path / "names.txt").search("00004.jpg", k=1)[0]
-    terms = delta[4] * delta[int(hit.id[:5])]
-    best = np.argsort(-terms)[:3]
-    assert [(one.index, one.name) for one in hit.classes] == [(c, "abcdefg"[c]) for c in best]
-    np.testing.assert_allclose([one.term for one in hit.classes], terms[best], atol=1e-5)
+    delta = transform(arrays_of(store, N)["delta8"])
+    searcher = Searcher(store, by, class_names=tmp_path / "names.txt")
+    for hit in searcher.search(["00004.jpg", "00009.jpg"], k=5):
+        terms = delta[[4, 9]].mean(axis=0) * delta[int(hit.id[:5])]
+        assert terms.sum() == pytest.approx(hit.backward, abs=1e-6)
+        best = [c for c in np.argsort(-terms)[:3] if terms[c] > 0]
+        assert [(one.index, one.name) for one in hit.classes] == [(c, "abcdefg"[c]) for c in best]
+        np.testing.assert_allclose([one.term for one in hit.classes], terms[best], atol=2e-6)
+
+
+@pytest.mark.parametrize("by", ["x7", "dW7", "whiten(dW8,0.5)", "whiten(pow(dW8,0.5))*x7"])
+def test_no_classes_are_told_where_the_backward_half_is_no_sum_over_classes(make_store, by):
+    hits = Searcher(make_store(N), by).search("00004.jpg", k=5)
+    assert [hit.classes for hit in hits] == [()] * 5
 
 
 def test_class_names_must_be_as_many_as_the_classes(make_store, tmp_path):
@@ -194,7 +219,6 @@ def test_images_without_the_factors_of_the_recipe_are_not_searched(make_store):
     assert "new.jpg" not in ids(Searcher(store, "dW8").search("00001.jpg", k=99))
     hits = Searcher(store, "x7").search("00001.jpg", k=99)
     assert "new.jpg" in ids(hits)
-    assert all(hit.classes == () for hit in hits)  # delta8 is not there for all of them
 
 
 def test_half_precision_on_disk_changes_the_third_digit_at_most(make_store):

@@ -5,12 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from deepfishing import __version__
 from deepfishing.errors import StoreError
 from deepfishing.store import Row, Store
 from deepfishing.store.check import verify
+from deepfishing.store.shards import ONE_PAGE
 
 SETTINGS = {"network": "toy", "tau": 2.0, "preprocess": {"mean": [1.0, 2.0, 3.0]}}
 
@@ -264,7 +266,6 @@ def test_many_large_rows_are_cut_into_shards_and_read_as_pyarrow_reads_them(
 
 
 def test_a_shard_of_another_writer_is_read_too(tmp_path, rng):
-    import pyarrow.parquet as pq
 
     x = rng.normal(size=(4000, 30)).astype(np.float32)
     keys = [str(i) for i in range(4000)]
@@ -275,6 +276,25 @@ def test_a_shard_of_another_writer_is_read_too(tmp_path, rng):
     pq.write_table(table, shard.with_name("shard-other.parquet"), compression="zstd")
     shard.unlink()
     np.testing.assert_allclose(Store.open(tmp_path).read(keys[::-1], "x7"), x[::-1], rtol=1e-6)
+
+
+def test_factors_that_an_earlier_version_projected_are_not_mixed_with_new_ones(tmp_path, rng):
+    store = Store(tmp_path, SETTINGS, "float32")
+    store.append(["k1"], {"dW7@4x4": rng.normal(size=(1, 16)), "x7": rng.normal(size=(1, 3))})
+    assert Store.open(tmp_path).read(["k1"], "dW7@4x4").shape == (1, 16)
+    (path,) = (tmp_path / "dW7@4x4").glob("*.parquet")
+    pq.write_table(pq.read_table(path).replace_schema_metadata(ONE_PAGE), path)  # as it was
+    again = Store.open(tmp_path)
+    assert again.read(["k1"], "x7").shape == (1, 3)
+    for use in (
+        lambda: again.read(["k1"], "dW7@4x4"),
+        lambda: again.missing(["k2"], ["dW7@4x4"]),
+        lambda: again.append(["k2"], {"dW7@4x4": rng.normal(size=(1, 16))}),
+    ):
+        with pytest.raises(StoreError, match=r"dW7@4x4 was projected by an earlier .*delete"):
+            use()
+    path.unlink()
+    assert again.missing(["k1"], ["dW7@4x4"]) == ["k1"]
 
 
 def test_rows_of_the_index_come_back_as_they_were(tmp_path):

@@ -34,8 +34,10 @@ from safetensors.numpy import save as tensor_bytes
 from deepfishing import __version__
 from deepfishing.classify import KernelSVM
 from deepfishing.errors import DeepFishingError, OptionError, WeightsError
+from deepfishing.features import is_projected
 from deepfishing.files import is_intact, replacing, sealed
 from deepfishing.model.model import Model, Source, layers_of
+from deepfishing.projections import SCHEME
 from deepfishing.rank_one import Array
 from deepfishing.recipes import parse_recipe
 
@@ -73,6 +75,7 @@ def save(model: Model, folder: Path) -> None:
         "training": dict(model.training),
         "source": asdict(model.source),
         "settings": dict(model.settings),
+        "projection": SCHEME,
         "sha256": {TENSORS: sha256},
     }
     text = json.dumps(sealed(facts), indent=1) + "\n"
@@ -128,10 +131,16 @@ def load(folder: Path) -> Model:
     facts = _facts(folder / FACTS)
     tensors = _tensors(folder / TENSORS, facts)
     try:
-        return _model(facts, tensors)
+        model = _model(facts, tensors)
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         reason = str(error) if isinstance(error, DeepFishingError) else repr(error)
         raise _damaged(folder / FACTS, reason) from None
+    if facts.get("projection") != SCHEME and any(map(is_projected, model.factors)):
+        raise WeightsError(
+            f"{folder} was trained on features that an earlier version projected, with matrices "
+            "that are no longer drawn; train it again with `deepfish train`"
+        )
+    return model
 
 
 def _model(facts: dict[str, Any], tensors: dict[str, Array]) -> Model:

@@ -65,13 +65,13 @@ def _checks(
     shards: Mapping[str, Sequence[str]],
 ) -> Array:
     checks = np.zeros(len(column.row), dtype=np.uint32)
-    new = column.row >= 0
+    new = np.ones(len(column.row), dtype=bool)
     if f"{factor}/checks" in state and factor in shards:
         known, shard, row = (state[f"{factor}/{name}"] for name in ("checks", "shard", "row"))
         n = len(known)
         now = {path.name: number for number, path in enumerate(column.files)}
         moved = np.array([now.get(name, -1) for name in shards[factor]], dtype=np.int64)
-        there = (row >= 0) & (row == column.row[:n]) & (moved[shard] == column.shard[:n])
+        there = (row == column.row[:n]) & (moved[shard] == column.shard[:n])
         checks[:n][there] = known[there]
         new[:n] &= ~there
     numbers = np.flatnonzero(new)

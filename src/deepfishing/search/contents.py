@@ -23,7 +23,7 @@ from deepfishing.store import Store
 from deepfishing.store.factor_columns import decoded, stored
 from deepfishing.store.intact import check_shards
 from deepfishing.store.precision import Codec
-from deepfishing.store.shards import PATTERN, damaged, read_table
+from deepfishing.store.shards import PATTERN, damaged, read_keys
 
 KEY_BYTES = 64  # hex digits of a SHA-256
 
@@ -156,14 +156,10 @@ class Contents:
         cls,
         store: Store,
         factors: Sequence[str],
-        optional: Sequence[str] = (),
         first: pa.Array | None = None,
     ) -> Contents:
-        """All contents that have the factors; those of `first`, if given, come first.
-
-        An optional factor may be lacking: `has` says where.
-        """
-        found = {factor: _scan(store, factor) for factor in (*factors, *optional)}
+        """All contents that have the factors; those of `first`, if given, come first."""
+        found = {factor: _scan(store, factor) for factor in factors}
         keys = found[factors[0]][0]
         for factor in factors:
             keys = keys.filter(pc.is_in(keys, value_set=found[factor][0]))
@@ -173,10 +169,10 @@ class Contents:
             keys = pa.concat_arrays([first.filter(pc.is_in(first, value_set=keys)), new])
         columns = {}
         for factor, (listed, files, offsets, counts, shape) in found.items():
-            place = pc.fill_null(pc.index_in(keys, value_set=listed), -1).to_numpy()
+            place = pc.index_in(keys, value_set=listed).to_numpy()
             begin = np.concatenate([[0], np.cumsum(counts)])
             shard = np.searchsorted(begin, place, side="right") - 1
-            row = np.where(place < 0, -1, place - begin[shard])
+            row = place - begin[shard]
             columns[factor] = Column(
                 files,
                 offsets,
@@ -194,10 +190,6 @@ class Contents:
     def read(self, numbers: Array, factors: Sequence[str]) -> dict[str, Array]:
         """Factors of these contents, in their order."""
         return {factor: self.columns[factor].read(numbers) for factor in factors}
-
-    def has(self, numbers: Array, factor: str) -> bool:
-        """Whether all of these contents have a factor."""
-        return factor in self.columns and bool((self.columns[factor].row[numbers] >= 0).all())
 
     def state(self) -> dict[str, Array]:
         """Keys and places as arrays, for a file; `restored` makes contents of them again."""
@@ -235,7 +227,7 @@ class Contents:
             n, whole = len(arrays["keys"]), all(a.dtype.kind == "i" for a in (offsets, shard, row))
             if not whole or (offsets.shape, shard.shape, row.shape) != ((len(files),), (n,), (n,)):
                 raise ValueError(f"{factor} must have one place for each image")
-            inside = (shard >= -1) & (shard < len(files)) & (row >= -1)
+            inside = (shard >= 0) & (shard < len(files)) & (row >= 0)
             if not inside.all() or not (offsets >= ELSEWHERE).all():
                 raise ValueError(f"{factor} lies in other places than the shards have")
             columns[factor] = Column(files, offsets, shard, row, store.codec, factor, shape, checks)
@@ -262,10 +254,6 @@ def _scan(
         if this != shape:
             raise damaged(path, ValueError(f"one image must have shape {shape}, got {this}"))
         offsets.append(codes.offset if isinstance(codes, np.memmap) else ELSEWHERE)
-        table = read_table(path, ["sha256"])
-        if table.schema.names != ["sha256"] or table.schema.types != [pa.string()]:
-            raise damaged(path, ValueError("it must have a column sha256 of text"))
-        column = table.column(0).combine_chunks()
-        keys.append(column)
-        counts.append(len(column))
+        keys.append(read_keys(path))
+        counts.append(len(keys[-1]))
     return pa.concat_arrays(keys), files, np.array(offsets, dtype=np.int64), counts, shape

@@ -18,7 +18,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,6 @@ def index_folder(store: Store, recipe: Recipe) -> Path:
 def open_index(
     store: Store,
     recipe: Recipe,
-    optional: Sequence[str],
     progress: Progress,
     notice: Notice,
 ) -> Opened:
@@ -85,17 +84,15 @@ def open_index(
     ----------
     store : Store
     recipe : Recipe
-    optional : sequence of str
-        Factors whose places are kept too, where there are any.
     progress : callable
         Called with a stage, how much of it is done and how much there is.
     notice : callable
         Called with a line that says why an index is made again.
     """
     folder = index_folder(store, recipe)
-    facts = _wanted(store, recipe, optional)
+    facts = _wanted(store, recipe)
     try:
-        loaded = _load(folder, store, recipe, optional, facts)
+        loaded = _load(folder, store, recipe, facts)
         opened = loaded.opened
         if not loaded.stale:
             return opened
@@ -103,7 +100,7 @@ def open_index(
     except _Unfit as reason:
         if (folder / FACTS).exists():
             notice(f"index is made again: {folder} ({reason})")
-        contents = with_checks(Contents.of(store, recipe.factors, optional))
+        contents = with_checks(Contents.of(store, recipe.factors))
         features = Features(contents, recipe.factors, fit(recipe, contents))
         opened = Opened(Index.build(features, progress), features)
     try:
@@ -119,21 +116,18 @@ class _Loaded:
     stale: bool  # the store has more, or the same in other files
 
 
-def _wanted(store: Store, recipe: Recipe, optional: Sequence[str]) -> dict[str, Any]:
-    factors = (*recipe.factors, *optional)
+def _wanted(store: Store, recipe: Recipe) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "recipe": recipe.name,
         "settings": json.loads(json.dumps(store.settings)),
-        "shards": {name: [p.name for p in shard_files(store, name)] for name in factors},
+        "shards": {name: [p.name for p in shard_files(store, name)] for name in recipe.factors},
     }
 
 
-def _load(
-    folder: Path, store: Store, recipe: Recipe, optional: Sequence[str], wanted: dict[str, Any]
-) -> _Loaded:
+def _load(folder: Path, store: Store, recipe: Recipe, wanted: dict[str, Any]) -> _Loaded:
     try:
-        return _read(folder, store, recipe, optional, wanted)
+        return _read(folder, store, recipe, wanted)
     except DeepFishingError:
         raise  # of the store itself, which a new index would meet too
     except FileNotFoundError as error:
@@ -142,9 +136,7 @@ def _load(
         raise _Unfit(f"it is damaged: {' '.join(str(error).split())[:100]}") from None
 
 
-def _read(
-    folder: Path, store: Store, recipe: Recipe, optional: Sequence[str], wanted: dict[str, Any]
-) -> _Loaded:
+def _read(folder: Path, store: Store, recipe: Recipe, wanted: dict[str, Any]) -> _Loaded:
     facts = json.loads((folder / FACTS).read_bytes())
     for name in ("format", "recipe", "settings"):
         if facts[name] != wanted[name]:
@@ -157,14 +149,14 @@ def _read(
     keys = Contents.keys_of(arrays)
     stale = facts["shards"] != wanted["shards"]
     if stale:
-        contents = Contents.of(store, recipe.factors, optional, first=keys)
+        contents = Contents.of(store, recipe.factors, first=keys)
         if not contents.keys[: len(keys)].equals(keys):
             raise _Unfit("images of it are no longer in the store")
         if len(contents) > GROWTH * made_for:
             raise _Unfit(f"the store has grown from {made_for} to {len(contents)} images")
         contents = with_checks(contents, arrays, facts["shards"])
     else:
-        contents = Contents.restored(store, (*recipe.factors, *optional), arrays)
+        contents = Contents.restored(store, recipe.factors, arrays)
     fitted = recipe.load(_part("state/", arrays))
     landmarks = {n: v.astype(np.float32) for n, v in _part("landmark/", arrays).items()}
     embedding = Embedding(fitted(landmarks), arrays["root"])

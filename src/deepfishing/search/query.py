@@ -14,7 +14,6 @@ import numpy as np
 
 from deepfishing.kernels import Comparable, gram
 from deepfishing.rank_one import Array
-from deepfishing.search.why import forward_backward
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +60,7 @@ class Query:
         scores: Array = gram(features, self.examples) @ self.weights + self.bias
         return scores
 
-    def similarities(self, features: Comparable) -> tuple[Array, Array | None]:
-        """Forward and backward similarity of each image (n,): the mean over positive examples."""
-        forward, backward = forward_backward(features, self.examples[: self.positive])
-        return forward.mean(axis=1), None if backward is None else backward.mean(axis=1)
+    @property
+    def likes(self) -> Comparable:
+        """The positive examples."""
+        return self.examples[: self.positive]

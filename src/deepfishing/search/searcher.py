@@ -31,8 +31,9 @@ from deepfishing.search.query import Query
 from deepfishing.search.why import (
     IMAGENET_CLASSES,
     ClassTerm,
-    class_terms,
+    Explanation,
     imagenet_names,
+    largest_terms,
     read_class_names,
 )
 from deepfishing.store import Store
@@ -41,7 +42,6 @@ from deepfishing.store.index import INDEX
 EXACT_IMAGES = 100_000
 EXACT_FILTERED = 20_000  # that a filter leaves: then comparing all of them is quick and sure
 METHODS = ("auto", "exact", "index")
-BACKWARD = "delta8"  # what the classes are told by
 
 Example = str | Path | bytes
 
@@ -59,9 +59,10 @@ class Hit:
     score : float
         The recipe's kernel, 1 for the same content; for several examples see `Query`.
     forward, backward : float
-        <x, x'> and <delta, delta'> of the recipe's first gradient; backward is None without one.
+        <x, x'> and <delta, delta'> of the gradient that explains the recipe, see `Explanation`;
+        backward is None without one.
     classes : tuple of ClassTerm
-        Those with the largest part in <delta_8, delta_8'>; empty if the store has no delta8.
+        Those with the largest part in `backward`; empty if it is no sum over classes.
     """
 
     id: str
@@ -79,7 +80,6 @@ class _Given:
 
     query: Query
     rows: tuple[int, ...]  # those that were given by id, which are not to be found again
-    delta: Array | None  # delta_8 of the positive ones
 
 
 class Searcher:
@@ -131,16 +131,13 @@ class Searcher:
         self.store = store if isinstance(store, Store) else Store.open(store)
         self.recipe = choose_recipe(self.store, by)
         self._names = None if class_names is None else read_class_names(class_names)
-        there = set(self.store.factors())
-        optional = tuple({BACKWARD} & there - set(self.recipe.factors))
+        self.explanation = Explanation.of(self.recipe)
         self.index: Index | None = None
         if method == "index" or (method == "auto" and _size(self.store) > EXACT_IMAGES):
-            opened = open_index(
-                self.store, self.recipe, optional, progress or _silent, notice or _warn
-            )
+            opened = open_index(self.store, self.recipe, progress or _silent, notice or _warn)
             self.index, self.features = opened.index, opened.features
         else:
-            contents = Contents.of(self.store, self.recipe.factors, optional)
+            contents = Contents.of(self.store, self.recipe.factors)
             fitted = fit(self.recipe, contents)
             self.features = Features(contents, self.recipe.factors, fitted)
         self.contents = self.features.contents
@@ -194,11 +191,11 @@ class Searcher:
         query = self._given(like, unlike).query
         forward, backward, score = [], [], []
         for block in self.features.blocks():
-            ahead, back = query.similarities(block)
-            forward.append(ahead)
+            ahead, back = self.explanation.similarities(block, query.likes)
+            forward.append(ahead.mean(axis=1))
             score.append(query.scores(block))
             if back is not None:
-                backward.append(back)
+                backward.append(back.mean(axis=1))
         content = self.collection.content
         return (
             np.concatenate(forward)[content],
@@ -235,13 +232,12 @@ class Searcher:
     def _hits(self, given: _Given, rows: Array, scores: Array) -> list[Hit]:
         if not len(rows):
             return []
-        numbers = self.collection.content[rows]
-        forward, backward = given.query.similarities(self.features.of(numbers))
+        features, likes = self.features.of(self.collection.content[rows]), given.query.likes
+        forward, backward = self.explanation.similarities(features, likes)
+        terms = self.explanation.class_terms(features, likes)
         classes: list[tuple[ClassTerm, ...]] = [()] * len(rows)
-        if given.delta is not None and self.contents.has(numbers, BACKWARD):
-            delta = self.contents.read(numbers, [BACKWARD])[BACKWARD]
-            if delta.ndim == 2:
-                classes = class_terms(given.delta, delta, self._class_names(delta.shape[1]))
+        if terms is not None:
+            classes = largest_terms(terms, self._class_names(terms.shape[1]))
         hits = []
         for at, row in enumerate(rows):
             picture = self.collection[int(row)]
@@ -251,8 +247,8 @@ class Searcher:
                     picture.path,
                     picture.labels,
                     float(scores[at]),
-                    float(forward[at]),
-                    None if backward is None else float(backward[at]),
+                    float(forward[at].mean()),
+                    None if backward is None else float(backward[at].mean()),
                     classes[at],
                 )
             )
@@ -279,8 +275,7 @@ class Searcher:
         ]
         new = [one for one in found if isinstance(one, Upload)]
         numbers = np.array([one for one in found if not isinstance(one, Upload)], dtype=np.int64)
-        explained = BACKWARD in self.contents.columns and self.contents.has(numbers, BACKWARD)
-        factors = tuple(dict.fromkeys((*self.recipe.factors, *((BACKWARD,) * explained))))
+        factors = self.recipe.factors
         stored = self.contents.read(numbers, factors) if len(numbers) else {}
         computed = self.encoder.factors(new, factors) if new else {}
         # back into the order that they were given in
@@ -290,12 +285,8 @@ class Searcher:
             name: np.concatenate([side[name] for side in (stored, computed) if side])[order]
             for name in factors
         }
-        examples = self.features.fitted({name: arrays[name] for name in self.recipe.factors})
-        query = Query.of(examples, len(likes))
-        delta = arrays[BACKWARD][: len(likes)] if explained else None
-        if delta is not None and delta.ndim != 2:
-            delta = None
-        return _Given(query, tuple(row for row in named if row is not None), delta)
+        query = Query.of(self.features.fitted(arrays), len(likes))
+        return _Given(query, tuple(row for row in named if row is not None))
 
     def _find(self, example: Example) -> int | Upload:
         """The number of a file's content, or the image if it is not in the store."""

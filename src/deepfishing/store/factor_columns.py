@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from deepfishing.errors import StoreError
 from deepfishing.rank_one import Array, l2_norm
 from deepfishing.store.precision import Codec
-from deepfishing.store.shards import ONE_PAGE, Shards, damaged
+from deepfishing.store.shards import ONE_PAGE, Shards, check_projection, damaged
 
 BLOCK_VALUES = 1 << 18  # decoded at a time: the numbers on their way stay in the cache
 BYTES = ("int8", "uint8")
@@ -115,6 +115,7 @@ def stored(path: Path, name: str, codec: Codec) -> tuple[Array, Array, tuple[int
     with _told(path):
         with pq.ParquetFile(path, memory_map=True) as file:
             schema = file.schema_arrow
+            check_projection(path, schema)
             beside = f"{name}_{codec.scale}"
             table = file.read(columns=["sha256", beside], use_threads=False)
             scale = table.column(beside).to_numpy()
@@ -150,6 +151,8 @@ def _told(path: Path) -> Iterator[None]:
     """Whatever a shard that is not as it was written leads to is one error."""
     try:
         yield
+    except StoreError:
+        raise  # which says more
     except _BROKEN as error:
         raise damaged(path, error) from None
 

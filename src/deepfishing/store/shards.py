@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from deepfishing.errors import StoreError
+from deepfishing.features import is_projected
+from deepfishing.projections import SCHEME
 from deepfishing.rank_one import Array
 from deepfishing.store.journal import Journal
 
@@ -27,6 +29,9 @@ DIGITS = 16  # of the checksum: 64 bits
 # and can be used where they are (`factor_columns.stored`). A page cannot hold 2 GB.
 MAX_ROWS, MAX_BYTES = 4096, 1 << 28
 ONE_PAGE = {b"pages": b"one a column"}
+
+# A shard of a projected factor says how the projection was drawn.
+PROJECTED = {b"projection": str(SCHEME).encode()}
 
 
 class Shards:
@@ -50,7 +55,7 @@ class Shards:
         self._rows: dict[str, int] = {}
         self._count = 0
         for path in sorted(folder.glob(PATTERN)):
-            self._index(path, _keys(path))
+            self._index(path, read_keys(path).to_pylist())
 
     def __contains__(self, key: str) -> bool:
         return key in self._rows
@@ -84,7 +89,7 @@ class Shards:
     def compact(self, keep: Collection[str], journal: Journal) -> None:
         """Have the rows of all other keys dropped; open the folder again after that."""
         for path in self.files:
-            keys = _keys(path)
+            keys = read_keys(path).to_pylist()
             rows = [row for row, key in enumerate(keys) if key in keep]
             if len(rows) < len(keys):
                 if rows:
@@ -101,8 +106,9 @@ class Shards:
 def write_shard(folder: Path, table: pa.Table, journal: Journal) -> Path:
     """Have a table written as one file, whatever else is in the folder."""
     sink = pa.BufferOutputStream()
+    about = {**ONE_PAGE, **(PROJECTED if is_projected(folder.name) else {})}
     pq.write_table(
-        table.replace_schema_metadata(ONE_PAGE),
+        table.replace_schema_metadata(about),
         sink,
         compression="none",
         use_dictionary=False,
@@ -135,9 +141,21 @@ def damaged(path: Path, error: Exception) -> StoreError:
     return StoreError(f"shard is damaged: {path} ({reason}); delete it to compute it again")
 
 
-def _keys(path: Path) -> list[str]:
+def read_keys(path: Path) -> pa.Array:
+    """The keys of all rows of a shard, whose numbers may stand beside new ones."""
     table = read_table(path, ["sha256"])
-    if table.column_names != ["sha256"]:
-        raise damaged(path, ValueError("no column sha256"))
-    keys: list[str] = table.column("sha256").to_pylist()
-    return keys
+    texts = [pa.string()], [pa.large_string()]  # the second of another writer
+    if table.schema.names != ["sha256"] or table.schema.types not in texts:
+        raise damaged(path, ValueError("it must have a column sha256 of text"))
+    check_projection(path, table.schema)
+    return table.column(0).combine_chunks().cast(pa.string())
+
+
+def check_projection(path: Path, schema: pa.Schema) -> None:
+    """Refuse a shard that was projected by matrices that are no longer drawn."""
+    found = schema.metadata or {}
+    if is_projected(path.parent.name) and not PROJECTED.items() <= found.items():
+        raise StoreError(
+            f"{path.parent} was projected by an earlier version, with matrices that cannot stand "
+            "beside today's; delete this folder and run `deepfish extract` again"
+        )

@@ -24,7 +24,6 @@ from deepfishing.errors import OptionError, did_you_mean
 from deepfishing.rank_one import Array
 from deepfishing.search import Hit, Searcher
 from deepfishing.search.index import Progress
-from deepfishing.search.searcher import BACKWARD
 from deepfishing.store import Store
 from deepfishing.web.judge import Judge
 from deepfishing.web.offer import make_offer
@@ -83,8 +82,7 @@ class Gallery:
         self.offer = make_offer(self.store, forward, gradient)
         self.judge = None if model is None else Judge(model, self.store)
         needed = (*self.offer.factors, *(self.judge.model.factors if self.judge else ()))
-        also = (BACKWARD,) if BACKWARD in self.store.factors() else ()
-        self.uploads = Uploads(self.store.settings, tuple(dict.fromkeys((*needed, *also))))
+        self.uploads = Uploads(self.store.settings, tuple(dict.fromkeys(needed)))
         self.thumbnails = Thumbnails(self.store.folder)
         self._open: OrderedDict[str, Searcher] = OrderedDict()
         self._lock = threading.Lock()
