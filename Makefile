@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-com
 .PHONY: demo test test-slow lint bench bench-peers fire fuzz docs clean
 
 demo: $(VENV)/.package
-	$(BIN)/deepfish reproduce scenes --out results/demo
+	$(BIN)/deepfish reproduce groceries --features all,best --out results/demo
 
 test: $(VENV)/.dev
 	$(PYTEST) -m "not slow"

@@ -16,7 +16,7 @@ from deepfishing.gradients.engine import FASTEST, missing_packages
 from deepfishing.gradients.extract import Extractor, extract_factors
 from deepfishing.gradients.objective import cross_entropy
 from deepfishing.gradients.tap import tap
-from deepfishing.images.scenes import load_scenes
+from deepfishing.images.groceries import load_groceries
 from deepfishing.networks.load import load_network
 from deepfishing.networks.network import Network
 
@@ -36,7 +36,7 @@ def run(quick: bool = False) -> list[Ratio]:
         photographs = jpegs(Path(folder, "photographs"), 200 if quick else 2000)
         for engine in (name for name in FASTEST if not missing_packages(name)):
             rows += on_top(load_network(), photographs, engine, 2 if quick else 5)
-        paths = load_scenes(folder).train.paths[: 32 if quick else 96]
+        paths = load_groceries(folder).train.paths[: 32 if quick else 96]
         for name in ZOO:
             network = load_network(name, "random")
             some = paths if name != "vgg16" else paths[:24]

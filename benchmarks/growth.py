@@ -43,7 +43,7 @@ ON_STORE = ("read", "project", "linear", "index", "exact")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=", ".join([*SIZES, "plan"]))
-    parser.add_argument("--data", default="", help="VOCdevkit; without it the embedded scenes")
+    parser.add_argument("--data", default="", help="VOCdevkit; without it the embedded photographs")
     parser.add_argument("--most", type=float, default=DECADES[-1], help="images")
     parser.add_argument("--fresh", action="store_true", help="measure all points again")
     parser.add_argument("--points", type=Path, default=POINTS, help="the file of points")
@@ -81,7 +81,7 @@ def measure(points: Path, work: Path, data: str, stages: list[str], most: int) -
             run_child(work, data, "project", n)
         started, load = time.monotonic(), os.getloadavg()[0]
         for name, point in run_child(work, data, stage, n).items():
-            facts = {"load": round(load, 1), "data": "voc2007" if data else "scenes"}
+            facts = {"load": round(load, 1), "data": "voc2007" if data else "groceries"}
             keep(points, {"group": stage, "stage": name, "n": n, **point, **facts})
         print(f"{stage} {n:,}: {time.monotonic() - started:.0f} s in all", flush=True)
     if "plan" in stages:

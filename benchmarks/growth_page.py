@@ -132,7 +132,7 @@ def head(points: list[dict]) -> str:
         data=" --data VOCdevkit" if voc else "",
         machine="; ".join(dict.fromkeys(point["machine"] for point in points)),
         load=max(point.get("load", 0) for point in points),
-        source="PASCAL VOC 2007" if voc else "the embedded scenes",
+        source="PASCAL VOC 2007" if voc else "the embedded photographs",
     )
 
 

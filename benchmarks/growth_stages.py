@@ -24,7 +24,7 @@ from deepfishing.experiments.approximation import Gradients
 from deepfishing.features import needed_factors, parse_features
 from deepfishing.gradients.to_store import SHARD_IMAGES, extract_to_store, settings_of
 from deepfishing.images.dataset import Dataset
-from deepfishing.images.scenes import load_scenes
+from deepfishing.images.groceries import load_groceries
 from deepfishing.images.voc import read_voc
 from deepfishing.kernels import gram
 from deepfishing.linear import train_linear
@@ -80,7 +80,7 @@ def _own() -> int:
 
 
 def dataset(work: Path, data: str) -> Dataset:
-    return read_voc(data, 2007) if data else load_scenes(work)
+    return read_voc(data, 2007) if data else load_groceries(work)
 
 
 def make_material(work: Path, data: str) -> None:

@@ -2,8 +2,8 @@
 
     python benchmarks/load.py [--minutes 10] [--clients 8] [--images 200] [--out FILE] [--json]
 
-A store of the embedded scenes is made in a temporary folder and served by a process of its own,
-which tells what it has in use (`watched.py`).
+A store of the embedded photographs is made in a temporary folder and served by a process of its
+own, which tells what it has in use (`watched.py`).
 Clients (`visitors.py`) search by id and by new photos, look at thumbnails, filter by label and
 text, plot, and send requests that are broken or torn off in the middle. At the end the server gets
 Ctrl-C while they go on. The page goes to LOAD.md; the exit code is 1 if an answer was not the
@@ -36,7 +36,7 @@ import numpy as np
 from scipy import stats
 from visitors import UPLOAD, Shown, ask_everything, open_socket, photos, visitors
 
-from deepfishing.images.scenes import make_scenes
+from deepfishing.images.groceries import load_groceries
 
 OUT = Path(__file__).parent / "LOAD.md"
 WATCHED = Path(__file__).parent / "watched.py"
@@ -124,7 +124,7 @@ def slope(samples: Sequence[Sample], since: float) -> tuple[list[float], float, 
 
 @dataclass(frozen=True)
 class Serving:
-    """A server of scenes: its process, its address, its files, what can be asked of it."""
+    """A server of photographs: its process, its address, its files, what can be asked of it."""
 
     process: subprocess.Popen[str]
     url: str
@@ -144,10 +144,13 @@ class Serving:
 
 
 @contextmanager
-def serve_scenes(folder: Path, images: int) -> Iterator[Serving]:
-    scenes = make_scenes(folder, n_train=images // 2, n_test=images - images // 2)
+def serve_photographs(folder: Path, images: int) -> Iterator[Serving]:
+    data = load_groceries(folder, n_train=images // 2, n_test=images - images // 2)
+    table = folder / "photographs.csv"
+    rows = [f"{path},{path.parent.name}\n" for path in (*data.train.paths, *data.test.paths)]
+    table.write_text("path,label\n" + "".join(rows))
     store, printed, in_use = folder / "store", folder / "printed", folder / "in_use"
-    extract = [*DEEPFISH, "extract", str(scenes), str(store), "--features", "x7,dW8,dW7"]
+    extract = [*DEEPFISH, "extract", str(table), str(store), "--features", "x7,dW8,dW7"]
     subprocess.run(extract, check=True, capture_output=True)
     command = [sys.executable, str(WATCHED), str(in_use), "serve", str(store), "--port=0"]
     with (
@@ -191,7 +194,10 @@ def interrupt(serving: Serving, clients: int) -> dict[str, Any]:
 def measure(seconds: float, clients: int, images: int) -> dict[str, Any]:
     """All that the page says, as plain values."""
     load, warm = os.getloadavg()[0], min(WARM_SECONDS, seconds / 4)
-    with tempfile.TemporaryDirectory() as folder, serve_scenes(Path(folder), images) as serving:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serve_photographs(Path(folder), images) as serving,
+    ):
         pid, url, shown = serving.process.pid, serving.url, serving.shown
         ask_everything(url, shown)
         with visitors(url, clients, shown, seed=0):

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from deepfishing.features import needed_factors, parse_features
 from deepfishing.gradients.to_store import extract_to_store, store_settings
-from deepfishing.images.scenes import load_scenes
+from deepfishing.images.groceries import load_groceries
 from deepfishing.images.voc import read_voc
 from deepfishing.networks.load import load_network
 from deepfishing.store import Store
@@ -26,7 +26,7 @@ from deepfishing.store import Store
 
 def extract(data: str, images: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        dataset = read_voc(data, 2007) if data else load_scenes(folder)
+        dataset = read_voc(data, 2007) if data else load_groceries(folder)
         paths: list[Path] = [*dataset.train.paths, *dataset.test.paths][:images]
         for number in range(len(paths), images):
             source = paths[number % len(dataset.train.paths)]

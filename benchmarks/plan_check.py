@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from deepfishing.images.scenes import load_scenes
+from deepfishing.images.groceries import load_groceries
 
 CASES = (
     ("efficientnet-lite0", "published", "all", 600),
@@ -43,7 +43,8 @@ def one(folder: Path, network: str, weights: str, features: str, n: int) -> dict
     load = os.getloadavg()[0]
     planned, _ = run("plan", "--images", str(n), *what, "--json")
     plan = json.loads(planned)
-    paths = load_scenes(folder, n_train=n, n_test=1).train.paths
+    photos = load_groceries(folder)
+    paths = [*photos.train.paths, *photos.test.paths][:n]
     listed = folder / "list.txt"
     listed.write_text("\n".join(map(str, paths)) + "\n")
     told, memory = run("extract", str(listed), str(folder / "store"), *what, "--json")

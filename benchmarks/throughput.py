@@ -1,8 +1,8 @@
 """Images per second, end to end and against what the machine can do.
 
-Comes in: JPEGs of 500x375, made from the embedded scenes. Goes out: the time of extraction against
-a plain script, and of a trunk against the time that its multiplications take at the rate of a large
-matrix product.
+Comes in: JPEGs of 500x375, made from the embedded photographs. Goes out: the time of extraction
+against a plain script, and of a trunk against the time that its multiplications take at the rate of
+a large matrix product.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from deepfishing.gradients.cut import cut
 from deepfishing.gradients.engine import FASTEST, missing_packages, start_engine
 from deepfishing.gradients.extract import extract_factors
 from deepfishing.gradients.pipeline import PIECE, prepare
-from deepfishing.images.scenes import load_scenes
+from deepfishing.images.groceries import load_groceries
 from deepfishing.networks.load import load_network
 from deepfishing.networks.network import Network
 
@@ -57,13 +57,13 @@ def run(quick: bool = False) -> list[Ratio]:
 
 
 def jpegs(folder: Path, count: int) -> list[Path]:
-    """Scenes at the size of photographs of PASCAL VOC; the same scenes again if there are few."""
+    """The embedded photographs at the size of those of PASCAL VOC, again and again."""
     folder.mkdir(exist_ok=True)
-    scenes = load_scenes(folder / "scenes", n_train=200).train.paths
+    photos = load_groceries(folder, n_test=1).train.paths
     paths = [folder / f"{number:05}.jpg" for number in range(count)]
     for number, path in enumerate(paths):
-        with Image.open(scenes[number % len(scenes)]) as scene:
-            scene.convert("RGB").resize((500, 375)).save(path, quality=90)
+        with Image.open(photos[number % len(photos)]) as photo:
+            photo.convert("RGB").resize((500, 375)).save(path, quality=90)
     return paths
 
 

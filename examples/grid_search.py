@@ -9,12 +9,12 @@ array, so the folds are made of what was extracted.
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import Pipeline
 
-from deepfishing import load_scenes
+from deepfishing import load_groceries
 from deepfishing.estimators import GradientFeatures, Power, TraceKernelSVC, Whiten
 
 
 def main() -> None:
-    data = load_scenes("data/examples", n_train=80, n_test=40)
+    data = load_groceries("data/examples", n_train=80, n_test=40)
     train, test = ((split.labels > 0).astype(int) for split in (data.train, data.test))
     network = GradientFeatures(feature="dW8").fit(data.train.paths)
     gradients = network.transform(data.train.paths)

@@ -2,19 +2,19 @@
 
     python examples/pipeline.py
 
-Takes about ten seconds and writes 120 pictures to `data/examples`. Each picture shows one to four
-handwritten digits, so the targets are an indicator matrix.
+Takes about ten seconds and writes 120 photographs of fruit to `data/examples`. Each has one of
+14 labels, so a row of the indicator matrix has a single 1; with `labels="both"` it would have two.
 """
 
 from sklearn.metrics import average_precision_score
 from sklearn.pipeline import make_pipeline
 
-from deepfishing import load_scenes
+from deepfishing import load_groceries
 from deepfishing.estimators import GradientFeatures, Power, TraceKernelSVC
 
 
 def main() -> None:
-    data = load_scenes("data/examples", n_train=80, n_test=40)
+    data = load_groceries("data/examples", n_train=80, n_test=40)
     train, test = ((split.labels > 0).astype(int) for split in (data.train, data.test))
 
     for feature in ("x7", "dW8"):
@@ -25,7 +25,7 @@ def main() -> None:
         print(f"{feature:4} mean average precision {100 * ap:.1f}")
 
     for path, row in zip(data.test.paths[:3], scores, strict=False):
-        print(f"{path.name}: most likely shows a {data.classes[row.argmax()]}")
+        print(f"{path.name}: most likely {data.classes[row.argmax()]}")
 
 
 if __name__ == "__main__":

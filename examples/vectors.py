@@ -11,12 +11,12 @@ from sklearn.linear_model import RidgeClassifier
 from sklearn.metrics import average_precision_score
 from sklearn.neighbors import NearestNeighbors
 
-from deepfishing import gram, load_scenes
+from deepfishing import gram, load_groceries
 from deepfishing.estimators import GradientFeatures, Project
 
 
 def main() -> None:
-    data = load_scenes("data/examples", n_train=80, n_test=40)
+    data = load_groceries("data/examples", n_train=80, n_test=40)
     train, test = ((split.labels > 0).astype(int) for split in (data.train, data.test))
     network = GradientFeatures(feature="dW8").fit(data.train.paths)
     gradients = network.transform(data.train.paths), network.transform(data.test.paths)
@@ -32,7 +32,7 @@ def main() -> None:
     print(f"ridge classifier on vectors: mean average precision {100 * ap:.1f}")
 
     nearest = NearestNeighbors(n_neighbors=3).fit(vectors[0]).kneighbors(vectors[1][:1])[1][0]
-    print("most like the first test picture:", *(data.train.paths[i].name for i in nearest))
+    print(f"most like {data.test.paths[0].name}:", *(data.train.paths[i].name for i in nearest))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """The pictures of the README: the page and the report, made from the embedded data set.
 
 `python scripts/pictures.py` writes docs/assets/page.png and docs/assets/report.png. It extracts
-scenes, serves them and photographs the page with Chromium; for the report it runs
-`deepfish reproduce scenes`, or takes `--results results/demo`. Needs the extra `dev` and Chromium
+photographs, serves them and photographs the page with Chromium; for the report it runs
+`deepfish reproduce groceries`, or takes `--results results/demo`. Needs the extra `dev` and Chromium
 (the package chromium, or its path in CHROMIUM). About three minutes on two cores.
 """
 
@@ -21,11 +21,10 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Browser, ViewportSize, sync_playwright
 
-from deepfishing import load_network, load_scenes
+from deepfishing import load_groceries, load_network
 from deepfishing.experiments.reproduce import reproduce
 from deepfishing.features import needed_factors, parse_features
 from deepfishing.gradients.to_store import extract_to_store, store_settings
-from deepfishing.images.scenes import make_scenes
 from deepfishing.images.sources import find_images
 from deepfishing.report.html import write_report
 from deepfishing.store import Store
@@ -60,12 +59,14 @@ def chromium() -> Iterator[Browser]:
 
 
 def page_picture(folder: Path, browser: Browser) -> None:
-    """The page with the hits of one scene."""
+    """The page with the hits of one photograph."""
     network = load_network()
-    scenes = make_scenes(folder, n_train=200, n_test=100)
-    store = Store(folder / "stores" / "scenes", store_settings(network, tau=2.0, label="uniform"))
+    load_groceries(folder, n_train=200, n_test=100)
+    store = Store(
+        folder / "stores" / "groceries", store_settings(network, tau=2.0, label="uniform")
+    )
     factors = needed_factors(parse_features("x7,dW8", network.layers))
-    extract_to_store(network, find_images(str(scenes)), store, factors)
+    extract_to_store(network, find_images(folder / "groceries"), store, factors)
     gallery = Gallery(store.folder)
     address = bind("127.0.0.1", 0)
     server = make_server(gallery, address)
@@ -85,10 +86,10 @@ def page_picture(folder: Path, browser: Browser) -> None:
 
 
 def make_results(folder: Path) -> Path:
-    """What `deepfish reproduce scenes` measures."""
+    """What `deepfish reproduce groceries` measures."""
     out = folder / "results"
     reproduce(
-        load_scenes(folder / "data"), load_network(), out, command="deepfish reproduce scenes"
+        load_groceries(folder / "data"), load_network(), out, command="deepfish reproduce groceries"
     )
     return out
 

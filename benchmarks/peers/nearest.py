@@ -1,9 +1,10 @@
 """Peers: the nearest images by FAISS on forward features, and by deepfishing's search on gradients.
 
 Rows are made as in benchmarks/search.py: features of real images (a store), or of the embedded
-scenes, drawn with replacement, every number changed by about 30 %. Queries are 200 images that were
-kept apart. Recall is counted against the exact ranking by the trace kernel of dW8: what FAISS finds
-by x7 is another ranking, and its recall says how far the two are apart, not which one is right.
+photographs, drawn with replacement, every number changed by about 30 %. Queries are 200 images
+that were kept apart. Recall is counted against the exact ranking by the trace kernel of dW8: what
+FAISS finds by x7 is another ranking, and its recall says how far the two are apart, not which one
+is right.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from page import interval, lines_of, number, table
 
 import search
 from deepfishing.gradients.to_store import extract_to_store, store_settings
-from deepfishing.images.scenes import load_scenes
+from deepfishing.images.groceries import load_groceries
 from deepfishing.networks.load import load_network
 from deepfishing.rank_one import Array, l2_normalize
 from deepfishing.search import Searcher
@@ -59,7 +60,10 @@ def ours(store: Store, method: str) -> Searcher:
 
 def run(options: Any) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        source = Store.open(options.store) if options.store else scenes(Path(folder), options.quick)
+        if options.store:
+            source = Store.open(options.store)
+        else:
+            source = photographs(Path(folder), options.quick)
         store, ids = filled(Path(folder), source, options.rows)
         exact = ours(store, "exact")
         truth = search.exact(exact, ids)
@@ -97,7 +101,7 @@ def run(options: Any) -> str:
         "bytes stored an image",
         "lines",
     )
-    data = "a store of real images" if options.store else "the embedded scenes"
+    data = "a store of real images" if options.store else "the embedded photographs"
     return (
         f"{table(columns, rows)}\n"
         f"Features of {data}, resampled with 30 % noise, {len(ids)} queries one after the other. "
@@ -158,12 +162,13 @@ def by_faiss(
     return find, build, stored
 
 
-def scenes(folder: Path, quick: bool) -> Store:
+def photographs(folder: Path, quick: bool) -> Store:
     """A store of the embedded data set."""
-    data = load_scenes(folder / "data", n_train=300 if quick else 2000, n_test=1)
+    data = load_groceries(folder / "data")
+    paths = data.train.paths if quick else data.train.paths + data.test.paths
     network = load_network()
     store = Store(folder / "source", store_settings(network, 2.0, "uniform"))
-    extract_to_store(network, data.train.paths, store, ("x7", "delta8"))
+    extract_to_store(network, paths, store, ("x7", "delta8"))
     return store
 
 

@@ -51,7 +51,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small sizes, nothing is written")
     parser.add_argument("--images", type=int, help="of the plain script; 2000, or 100 if quick")
     parser.add_argument("--rows", type=int, help="to search in; 50000, or 4000 if quick")
-    parser.add_argument("--store", default="", help="with x7 and delta8; else of embedded scenes")
+    parser.add_argument(
+        "--store", default="", help="with x7 and delta8; else of embedded photographs"
+    )
     parser.add_argument("--case", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.case:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from deepfishing.experiments.reproduce import Protocol, reproduce
     from deepfishing.gradients.extract import extract
     from deepfishing.images.folder import read_folder
-    from deepfishing.images.scenes import load_scenes
+    from deepfishing.images.groceries import load_groceries
     from deepfishing.images.voc import read_voc
     from deepfishing.kernels import gram, linear_kernel, trace_kernel
     from deepfishing.metrics import average_precision, evaluate
@@ -43,8 +43,8 @@ _HOME = {
     "extract": "gradients.extract",
     "gram": "kernels",
     "linear_kernel": "kernels",
+    "load_groceries": "images.groceries",
     "load_network": "networks.load",
-    "load_scenes": "images.scenes",
     "read_folder": "images.folder",
     "read_voc": "images.voc",
     "reproduce": "experiments.reproduce",
@@ -65,8 +65,8 @@ __all__ = [
     "extract",
     "gram",
     "linear_kernel",
+    "load_groceries",
     "load_network",
-    "load_scenes",
     "read_folder",
     "read_voc",
     "reproduce",

@@ -59,24 +59,24 @@ def test_curves_are_a_table_points_and_a_report_and_are_used_again(deepfish, sha
         (["voc2007", "--data", "nowhere"], "nowhere"),
         (["voc2012"], "--data"),
         (["folder", "--data", "nowhere"], "nowhere"),
-        (["scenes", "--network", "efficientnet-lite9"], "did you mean efficientnet-lite"),
-        (["scenes", "--features", "dw8"], "did you mean dW8"),
-        (["scenes", "--features", "x5"], "feature must be one of x6"),
-        (["scenes", "--features", ","], "at least one feature"),
-        (["scenes", "--tau", "0"], "tau must be a positive number"),
-        (["scenes", "--tau", "nan"], "tau must be a positive number"),
-        (["scenes", "--label", "unifrom"], "label must be"),
-        (["scenes", "--difficult", "maybe"], "difficult must be"),
-        (["scenes", "--batch-size", "0"], "batch size"),
-        (["scenes", "--device", "gpu"], "device must be"),
-        (["scenes", "--dtype", "float8"], "dtype must be"),
-        (["scenes", "--weights", "none.pth"], "none.pth"),
-        (["scenes", "--network", "vgg16"], "weights"),
-        (["scenes", "--train", "val"], "scenes is trained on trainval"),
-        (["scenes", "--protocol", "lowshot"], "did you mean low-shot"),
-        (["scenes", "--protocol", "knn", "--features", "dw8"], "did you mean dW8"),
-        (["scenes", "--protocol", "knn", "--largest", "9"], "--largest must be"),
-        (["scenes", "--protocol", "approximation", "--largest", "0"], "--largest must be"),
+        (["groceries", "--network", "efficientnet-lite9"], "did you mean efficientnet-lite"),
+        (["groceries", "--features", "dw8"], "did you mean dW8"),
+        (["groceries", "--features", "x5"], "feature must be one of x6"),
+        (["groceries", "--features", ","], "at least one feature"),
+        (["groceries", "--tau", "0"], "tau must be a positive number"),
+        (["groceries", "--tau", "nan"], "tau must be a positive number"),
+        (["groceries", "--label", "unifrom"], "label must be"),
+        (["groceries", "--difficult", "maybe"], "difficult must be"),
+        (["groceries", "--batch-size", "0"], "batch size"),
+        (["groceries", "--device", "gpu"], "device must be"),
+        (["groceries", "--dtype", "float8"], "dtype must be"),
+        (["groceries", "--weights", "none.pth"], "none.pth"),
+        (["groceries", "--network", "vgg16"], "weights"),
+        (["groceries", "--train", "val"], "groceries is trained on train"),
+        (["groceries", "--protocol", "lowshot"], "did you mean low-shot"),
+        (["groceries", "--protocol", "knn", "--features", "dw8"], "did you mean dW8"),
+        (["groceries", "--protocol", "knn", "--largest", "9"], "--largest must be"),
+        (["groceries", "--protocol", "approximation", "--largest", "0"], "--largest must be"),
     ],
 )
 def test_bad_input_is_one_line_and_says_what_to_do(deepfish, arguments, words):
@@ -168,6 +168,6 @@ def test_an_interrupt_is_one_line(deepfish, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("deepfishing.cli.reproduce.load_dataset", interrupt)
-    ran = deepfish("reproduce", "scenes")
+    ran = deepfish("reproduce", "groceries")
     assert ran.code == 130
     assert "finished work is kept" in ran.err

@@ -7,7 +7,6 @@ from PIL import Image
 
 from deepfishing.classify import train_svm
 from deepfishing.gradients.extract import extract_factors
-from deepfishing.images.scenes import load_scenes
 from deepfishing.model import Model
 from deepfishing.networks.load import load_network
 from deepfishing.recipes import parse_recipe
@@ -146,13 +145,24 @@ def test_labels_may_come_from_a_table(deepfish, shapes, tmp_path):
     assert alone["classes"] == summary["classes"]
 
 
-def test_a_voc_tree_is_trained_on_one_split(deepfish, tmp_path):
-    data = load_scenes(tmp_path, n_train=40, n_test=10)
+def test_a_voc_tree_is_trained_on_one_split(deepfish, shapes, tmp_path):
+    root = tmp_path / "voc"
+    (root / "JPEGImages").mkdir(parents=True)
+    (root / "ImageSets" / "Main").mkdir(parents=True)
+    for split, name in (("trainval", "train"), ("test", "test")):
+        photos = sorted((shapes / name).rglob("*.jpg"))
+        ids = [f"{split}-{path.parent.name}-{path.stem}" for path in photos]
+        for path, i in zip(photos, ids, strict=True):
+            shutil.copy(path, root / "JPEGImages" / f"{i}.jpg")
+        (root / "ImageSets" / "Main" / f"{split}.txt").write_text("\n".join(ids))
+        for label in ("dark", "light"):
+            rows = [f"{i} {1 if label in i else -1}" for i in ids]
+            (root / "ImageSets" / "Main" / f"{label}_{split}.txt").write_text("\n".join(rows))
     arguments = ("--weights", "random", "--features", "x7", "--cost", "cv", "--json")
-    (summary,) = lines(deepfish("train", tmp_path / "scenes", "model", *arguments))
-    assert summary["images"] == 40
-    assert set(summary["classes"]) == set(data.classes)
-    ran = deepfish("train", tmp_path / "scenes", "m", *arguments, "--split", "nosuch")
+    (summary,) = lines(deepfish("train", root, "model", *arguments))
+    assert summary["images"] == 12
+    assert set(summary["classes"]) == {"dark", "light"}
+    ran = deepfish("train", root, "m", *arguments, "--split", "nosuch")
     assert ran.code == 1
     assert "nosuch" in ran.err
 

@@ -235,7 +235,7 @@ def test_a_home_that_is_a_file_is_one_error(weights, home):
         fetch("voc2007")
 
 
-@pytest.mark.parametrize("name", ["scenes", "folder", "vgg16", "..", ""])
+@pytest.mark.parametrize("name", ["groceries", "folder", "vgg16", "..", ""])
 def test_only_a_data_set_of_the_catalogue_has_fetched_data(home, name):
     assert fetched_data(name) is None
 

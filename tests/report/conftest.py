@@ -85,14 +85,14 @@ def add_rows(rng):
 
 
 @pytest.fixture
-def scenes():
+def groceries():
     """What differs in rows on the embedded data set: a network that the paper does not have."""
     return {
-        "dataset": "scenes",
+        "dataset": "groceries",
         "network": "efficientnet-lite0",
         "official_ap": "area",
         "classes": list(DIGITS),
-        "command": "deepfish reproduce scenes",
+        "command": "deepfish reproduce groceries",
     }
 
 

@@ -7,14 +7,14 @@ from deepfishing.errors import ImageError
 from deepfishing.report import gallery
 from deepfishing.report.html import write_report
 
-SCENES = ("cat", "dog", "<b>&cow")
+CLASSES = ("cat", "dog", "<b>&cow")
 
 
 @pytest.fixture
 def made(tmp_path, add_rows, add_images):
     """A folder of results with its images."""
     folder = tmp_path / "results"
-    results = add_rows(folder, features=("x7", "dW7"), classes=list(SCENES))
+    results = add_rows(folder, features=("x7", "dW7"), classes=list(CLASSES))
     ids = results.scores(results.rows[0])[2]
     add_images(folder, tmp_path / "VOC2007", ids)
     return folder, results
@@ -32,7 +32,7 @@ def test_the_page_has_the_thumbnails_that_the_scores_imply(made):
     shown = tiles(write_report(folder).read_text(encoding="utf-8"))
     (scores, labels, ids), (others, *_) = map(results.scores, results.rows)
     expected = []
-    for column in range(len(SCENES)):
+    for column in range(len(CLASSES)):
         truth = labels[:, column]
         kept = [i for i in range(len(ids)) if truth[i] != 0]
         for mine, theirs in ((scores, others), (others, scores)):
@@ -105,7 +105,7 @@ def test_of_many_classes_those_are_shown_in_which_the_two_differ_most(made, monk
     folder, results = made
     monkeypatch.setattr(gallery, "MOST_CLASSES", 1)
     a, b = (row["ap"]["11point"] for row in results.rows)
-    most = max(SCENES[:2] + SCENES[2:], key=lambda name: abs(a[name] - b[name]))
+    most = max(CLASSES[:2] + CLASSES[2:], key=lambda name: abs(a[name] - b[name]))
     text = write_report(folder).read_text(encoding="utf-8")
     [shown] = re.findall(r"<h4>(.*?) <span", text)
     assert shown == most.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

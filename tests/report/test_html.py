@@ -266,13 +266,13 @@ def test_the_headline_admits_that_there_is_nothing_to_compare(tmp_path, add_rows
 
 
 def test_settings_get_a_part_each_and_no_paper_column_where_there_is_none(
-    tmp_path, add_rows, scenes
+    tmp_path, add_rows, groceries
 ):
     add_rows(tmp_path)
-    add_rows(tmp_path, features=("x7", "dW7"), **scenes)
+    add_rows(tmp_path, features=("x7", "dW7"), **groceries)
     page = page_of(tmp_path)
     assert [h["text"] for h in page.find("h2")] == [
-        *("voc2007, alexnet-torchvision", "scenes, efficientnet-lite0"),
+        *("voc2007, alexnet-torchvision", "groceries, efficientnet-lite0"),
     ]
     ids = {e["attrs"]["id"] for e in page.elements if "id" in e["attrs"]}
     links = [a["attrs"]["href"] for a in page.find("a")]
@@ -357,9 +357,9 @@ def test_missing_scores_are_told_in_place_of_their_curves(tmp_path, add_rows):
     assert {line["attrs"]["class"] for line in page.find("polyline")} == {"line gradient r1"}
 
 
-def test_headings_go_down_one_level_at_a_time_and_tables_have_scopes(tmp_path, add_rows, scenes):
+def test_headings_go_down_one_level_at_a_time_and_tables_have_scopes(tmp_path, add_rows, groceries):
     add_rows(tmp_path)
-    add_rows(tmp_path, features=("x7", "dW7"), **scenes)
+    add_rows(tmp_path, features=("x7", "dW7"), **groceries)
     page = page_of(tmp_path)
     levels = [int(e["tag"][1]) for e in page.elements if re.fullmatch(r"h[1-6]", e["tag"])]
     assert levels[0] == 1

@@ -21,8 +21,10 @@ def test_printed_numbers_stand_beside_measured_ones(tmp_path, add_rows):
     ]
 
 
-def test_a_network_that_the_paper_does_not_have_has_no_printed_numbers(tmp_path, add_rows, scenes):
-    rows = add_rows(tmp_path, features=("x7", "dW7"), **scenes).rows
+def test_a_network_that_the_paper_does_not_have_has_no_printed_numbers(
+    tmp_path, add_rows, groceries
+):
+    rows = add_rows(tmp_path, features=("x7", "dW7"), **groceries).rows
     assert [line.printed for line in table_1(rows)] == [None, None]
     assert [line.difference for line in table_1(rows)] == [None, None]
     assert {cell.printed for cells in per_class(rows, ["x7"]).values() for cell in cells} == {None}

@@ -48,8 +48,8 @@ def test_only_the_best_official_figure_is_bold(tmp_path, add_rows):
     assert bold == [f"{max(row['map']['11point'] for row in rows):.1f}"]
 
 
-def test_columns_of_the_paper_are_left_out_where_it_has_no_figures(tmp_path, add_rows, scenes):
-    rows = add_rows(tmp_path, features=("x7", "dW7"), **scenes).rows
+def test_columns_of_the_paper_are_left_out_where_it_has_no_figures(tmp_path, add_rows, groceries):
+    rows = add_rows(tmp_path, features=("x7", "dW7"), **groceries).rows
     assert [column.header for column in table_1(rows).columns] == [
         *("feature", "area*", "11-point", "sklearn"),
     ]

@@ -66,9 +66,9 @@ def _untexed(cell):
 
 @pytest.mark.parametrize("read", [markdown_tables, latex_tables])
 @pytest.mark.parametrize("intervals", [False, True])
-def test_the_tables_have_the_figures_of_the_page(tmp_path, add_rows, scenes, read, intervals):
+def test_the_tables_have_the_figures_of_the_page(tmp_path, add_rows, groceries, read, intervals):
     add_rows(tmp_path, intervals=intervals)
-    add_rows(tmp_path, features=("x7", "dW7"), **scenes)
+    add_rows(tmp_path, features=("x7", "dW7"), **groceries)
     expected, found = html_tables(tmp_path), read(tmp_path)
     assert len(expected) == len(found) == 4
     for table, other in zip(expected, found, strict=True):

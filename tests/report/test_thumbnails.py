@@ -37,14 +37,14 @@ def test_a_thumbnail_shows_its_image(tmp_path, add_images):
 @pytest.mark.parametrize("moved", ["images", "both"])
 def test_images_that_moved_are_found_again(tmp_path, add_images, moved):
     folder = tmp_path / "results"
-    add_images(folder, folder / "data" / "scenes", IDS)
+    add_images(folder, folder / "data" / "groceries", IDS)
     if moved == "both":  # the pictures of the embedded data set lie in the folder itself
         folder = folder.rename(tmp_path / "elsewhere")
-        found = thumbnails(folder, dataset="scenes")
+        found = thumbnails(folder, dataset="groceries")
     else:
-        (folder / "data" / "scenes").rename(tmp_path / "pictures")
-        assert {t.problem for t in thumbnails(folder, dataset="scenes")} == {"not found"}
-        found = thumbnails(folder, tmp_path / "pictures", dataset="scenes")
+        (folder / "data" / "groceries").rename(tmp_path / "pictures")
+        assert {t.problem for t in thumbnails(folder, dataset="groceries")} == {"not found"}
+        found = thumbnails(folder, tmp_path / "pictures", dataset="groceries")
     assert all(thumbnail.uri for thumbnail in found)
 
 
@@ -91,8 +91,8 @@ def test_a_damaged_index_is_one_clear_error(tmp_path, add_images):
 
 def test_data_sets_that_share_ids_are_told_apart_by_name(tmp_path, add_images):
     add_images(tmp_path, tmp_path / "VOC2007" / "JPEGImages", IDS)
-    add_images(tmp_path, tmp_path / "scenes" / "JPEGImages", IDS, store="two")
-    for dataset, name in (("voc2007", "VOC2007"), ("scenes", "scenes")):
+    add_images(tmp_path, tmp_path / "groceries" / "JPEGImages", IDS, store="two")
+    for dataset, name in (("voc2007", "VOC2007"), ("groceries", "groceries")):
         found = Album(tmp_path).index(dataset, IDS)
         assert [f"/{name}/" in found[i].path for i in IDS] == [True] * 3
 

@@ -1,4 +1,4 @@
-"""A small store of the embedded scenes by the embedded network, a model, a server."""
+"""A small store of the embedded photographs by the embedded network, a model, a server."""
 
 import shutil
 import socket
@@ -6,15 +6,16 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import pytest
+from PIL import Image
 from starlette.testclient import TestClient
 
 from deepfishing.features import needed_factors, parse_features
 from deepfishing.gradients.to_store import extract_to_store, store_settings
-from deepfishing.images.scenes import make_scenes
+from deepfishing.images.groceries import KINDS, load_groceries
 from deepfishing.images.sources import find_images
 from deepfishing.model import train_model
 from deepfishing.model.model import Source
@@ -28,19 +29,25 @@ from deepfishing.web.server import bind, make_server
 
 @pytest.fixture(scope="session")
 def store_folder(tmp_path_factory):
-    """32 scenes with their labels, all features."""
+    """32 photographs with their kinds and varieties as labels, all features."""
     folder = tmp_path_factory.mktemp("web")
-    scenes = make_scenes(folder, n_train=16, n_test=16)
+    load_groceries(folder, n_train=16, n_test=16)
+    first = folder / "groceries" / "test" / "Anjou" / "Anjou_26.jpg"
+    Image.open(first).resize((640, 640)).save(first)  # larger than a thumbnail
+    images = []
+    for item in find_images(folder / "groceries"):
+        variety = PurePosixPath(item.id).parent.name
+        images.append(replace(item, labels=tuple(dict.fromkeys((KINDS[variety], variety)))))
     network = load_network()
     store = Store(folder / "store", store_settings(network, 2.0, "uniform"))
     factors = needed_factors(parse_features("all", network.layers))
-    extract_to_store(network, find_images(str(scenes)), store, factors)
+    extract_to_store(network, images, store, factors)
     return store.folder
 
 
 @pytest.fixture(scope="session")
 def model_folder(store_folder):
-    """Machines for the labels of the scenes."""
+    """Machines for the labels of the photographs."""
     searcher = Searcher(store_folder, "dW8")
     collection = searcher.collection
     classes = collection.labels()

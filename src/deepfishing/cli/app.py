@@ -67,7 +67,7 @@ def _root(
 ) -> None:
     """Gradient features from frozen deep networks.
 
-    Start with: deepfish reproduce scenes
+    Start with: deepfish reproduce groceries
     """
 
 

@@ -41,7 +41,7 @@ def reproduce(
     dataset: Annotated[str, typer.Argument(help=f"One of: {', '.join(DATASETS)}.")],
     data: Annotated[
         Path | None,
-        typer.Option(help="Folder of the data set, such as VOCdevkit; scenes makes its own."),
+        typer.Option(help="Folder of the data set, such as VOCdevkit; groceries brings its own."),
     ] = None,
     network: NetworkName = "efficientnet-lite0",
     weights: Weights = None,

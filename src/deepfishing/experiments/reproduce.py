@@ -80,7 +80,7 @@ def reproduce(
     Parameters
     ----------
     dataset : Dataset
-        From `read_voc`, `read_folder` or `load_scenes`.
+        From `read_voc`, `read_folder` or `load_groceries`.
     network : Network
         From `load_network`.
     out : path

@@ -86,7 +86,7 @@ def fetched_data(name: str) -> Path | None:
 
     Examples
     --------
-    >>> fetched_data("scenes") is None
+    >>> fetched_data("groceries") is None
     True
     """
     folder = home() / "data" / name

@@ -1,6 +1,6 @@
 """Stage 1, images: the value that every data set reader returns.
 
-Comes in: ids, image paths and labels that a reader found (`voc`, `folder`, `scenes`). Goes
+Comes in: ids, image paths and labels that a reader found (`voc`, `folder`, `groceries`). Goes
 out: a `Dataset` of two `Split`s, checked once, so that later stages need not check again.
 """
 
@@ -112,7 +112,7 @@ class Dataset:
     Parameters
     ----------
     name : str
-        "voc2007", "scenes" ...
+        "voc2007", "groceries" ...
     classes : tuple of str
         One per column of the labels.
     train : Split

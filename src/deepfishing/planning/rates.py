@@ -27,8 +27,8 @@ from deepfishing.errors import (
 )
 from deepfishing.features import needed_factors
 from deepfishing.files import replacing
+from deepfishing.images.groceries import load_groceries
 from deepfishing.images.item import Item
-from deepfishing.images.scenes import load_scenes
 from deepfishing.images.sources import find_images
 from deepfishing.machine import cores as machine_cores
 from deepfishing.machine import describe, peak_memory
@@ -249,14 +249,14 @@ def _hash_rate(items: Sequence[Item]) -> float:
 
 
 def _pictures(folder: Path) -> list[Item]:
-    """JPEGs as large as usual photographs of a data set, of the embedded scenes."""
+    """JPEGs as large as usual photographs of a data set, made from the embedded ones."""
     from PIL import Image
 
     items = []
-    for number, path in enumerate(load_scenes(folder, n_train=PICTURES, n_test=1).train.paths):
+    for number, path in enumerate(load_groceries(folder, n_train=PICTURES, n_test=1).train.paths):
         picture = folder / f"{number}.jpg"
-        with Image.open(path) as scene:
-            scene.resize(SIZE).save(picture, quality=90)
+        with Image.open(path) as photo:
+            photo.resize(SIZE).save(picture, quality=90)
         items.append(Item(picture.name, picture))
     return items
 

@@ -96,7 +96,7 @@ def match_ids(rows: Sequence[Row], dataset: str, ids: Sequence[str]) -> dict[str
 
     Examples
     --------
-    >>> rows = [Row(p, p) for p in ("VOC2007/a.jpg", "VOC2007/b.jpg", "scenes/a.jpg")]
+    >>> rows = [Row(p, p) for p in ("VOC2007/a.jpg", "VOC2007/b.jpg", "groceries/a.jpg")]
     >>> [row.path for row in match_ids(rows, "voc2007", ["b", "a"]).values()]
     ['VOC2007/b.jpg', 'VOC2007/a.jpg']
     >>> match_ids(rows, "voc2007", ["a", "c"])
