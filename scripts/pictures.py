@@ -2,8 +2,8 @@
 
 `python scripts/pictures.py` writes docs/assets/page.png and docs/assets/report.png. It extracts
 photographs, serves them and photographs the page with Chromium; for the report it runs
-`deepfish reproduce groceries`, or takes `--results results/demo`. Needs the extra `dev` and Chromium
-(the package chromium, or its path in CHROMIUM). About three minutes on two cores.
+`deepfish reproduce groceries`, or takes `--results results/demo`. Needs the extra `dev` and
+Chromium (the package chromium, or its path in CHROMIUM). About three minutes on two cores.
 """
 
 from __future__ import annotations
