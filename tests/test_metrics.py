@@ -1,13 +1,24 @@
 import json
+import re
 from dataclasses import asdict
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score
 
 from deepfishing.errors import DatasetError, FeatureError, OptionError
-from deepfishing.metrics import METHODS, average_precision, evaluate, precision_recall
+from deepfishing.images.dataset import Dataset, Split
+from deepfishing.metrics import (
+    DEFINITIONS,
+    Definition,
+    average_precision,
+    evaluate,
+    official_ap,
+    precision_recall,
+)
+from deepfishing.statistics import bootstrap
 
 
 def curve(truth, scores):
@@ -93,7 +104,7 @@ def test_eleven_points_count_a_recall_of_three_in_ten_as_reaching_three_tenths()
     assert average_precision(truth, scores, "11point") == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", DEFINITIONS)
 def test_order_of_the_images_does_not_matter_even_with_ties(method):
     rng = np.random.default_rng(1)
     truth = rng.choice([-1, 1, 0], size=60)
@@ -112,7 +123,7 @@ def test_scores_of_any_number_type_are_ranked_by_value(dtype):
 def test_difficult_images_do_not_count_wherever_they_rank():
     truth, scores = np.array([1, -1, 1]), np.array([3.0, 2.0, 1.0])
     for score in (9.0, 2.5, 0.0):
-        for method in METHODS:
+        for method in DEFINITIONS:
             with_difficult = average_precision(
                 np.append(truth, 0), np.append(scores, score), method
             )
@@ -131,7 +142,7 @@ def test_evaluate_is_average_precision_per_class_and_its_mean():
     rng = np.random.default_rng(2)
     labels, scores = rng.choice([-1, 0, 1], size=(50, 4)), rng.normal(size=(50, 4))
     result = evaluate(labels, scores, "abcd")
-    for method in METHODS:
+    for method in DEFINITIONS:
         each = [average_precision(labels[:, c], scores[:, c], method) for c in range(4)]
         assert list(result.ap[method].values()) == each
         assert result.map[method] == pytest.approx(sum(each) / 4)
@@ -142,14 +153,14 @@ def test_class_without_a_positive_is_skipped_and_the_result_is_plain_json():
     labels = np.array([[1, -1, 0], [-1, -1, -1]])
     result = evaluate(labels, np.array([[2.0, 0, 0], [1.0, 0, 0]]), ["cat", "dog", "cow"])
     assert result.skipped == ("dog", "cow")
-    assert result.map == dict.fromkeys(METHODS, 100.0)
+    assert result.map == dict.fromkeys(DEFINITIONS, 100.0)
     assert result.ap["area"] == {"cat": 100.0, "dog": None, "cow": None}
     assert "NaN" not in json.dumps(asdict(result), allow_nan=False)
 
 
 def test_no_class_with_a_positive_gives_no_mean():
     result = evaluate(-np.ones((3, 2)), np.zeros((3, 2)), ["cat", "dog"])
-    assert result.map == dict.fromkeys(METHODS, None)
+    assert result.map == dict.fromkeys(DEFINITIONS, None)
 
 
 def test_average_precision_without_a_positive_is_an_error():
@@ -175,3 +186,28 @@ def test_wrong_shapes_labels_and_methods_are_refused():
         average_precision(np.array([1, 7]), np.zeros(2), "area")
     with pytest.raises(OptionError, match="did you mean 11point"):
         average_precision(one, np.zeros(2), "11points")
+
+
+def test_another_definition_is_one_more_record(monkeypatch):
+    first = Definition(
+        "first", "first", "precision of the first score", lambda r: 100 * r.precision[0], ("mine",)
+    )
+    monkeypatch.setitem(DEFINITIONS, "first", first)
+    labels, scores = np.array([[1], [-1], [1]]), np.array([[0.5], [0.5], [0.1]])
+    assert evaluate(labels, scores, ["cat"]).map["first"] == 50.0
+    assert set(bootstrap(labels, scores, ["cat"], resamples=5).as_row()["map_interval"]) == set(
+        DEFINITIONS
+    )
+    assert official_ap("mine") == "first"
+    split = Split("a", ("a",), (Path("a.jpg"),), np.array([[1]], np.int8))
+    other = Split("b", ("b",), (Path("b.jpg"),), np.array([[1]], np.int8))
+    assert Dataset("mine", ("cat",), split, other, official_ap("mine")).official_ap == "first"
+    with pytest.raises(OptionError, match=r"sklearn, first, got 'frist'; did you mean first"):
+        average_precision(np.array([1]), np.array([1.0]), "frist")
+
+
+def test_the_docs_say_what_the_records_say():
+    text = (Path(__file__).parents[1] / "docs/notation.md").read_text()
+    rows = re.findall(r"\| `(\w+)` \| (.*) \| ?(.*) \|\n", text)
+    for one in DEFINITIONS.values():
+        assert (one.name, one.help, ", ".join(one.official_for)) in rows

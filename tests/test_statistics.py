@@ -5,7 +5,7 @@ import pytest
 
 import deepfishing.statistics as module
 from deepfishing.errors import DatasetError, FeatureError, OptionError
-from deepfishing.metrics import METHODS, evaluate
+from deepfishing.metrics import DEFINITIONS, evaluate
 from deepfishing.statistics import Difference, bootstrap, compare, difference
 
 
@@ -31,7 +31,7 @@ def test_each_draw_has_the_ap_of_the_images_drawn(rng, ties):
     result = bootstrap(labels, scores, "abcde", resamples=40, seed=7)
     for draw, images in enumerate(drawn(len(labels), 40, seed=7)):
         slow = evaluate(labels[images], scores[images], "abcde")
-        for method in METHODS:
+        for method in DEFINITIONS:
             each = [np.nan if v is None else v for v in slow.ap[method].values()]
             np.testing.assert_allclose(result.ap[method][draw], each, rtol=1e-12)
             assert result.map(method)[draw] == pytest.approx(slow.map[method], rel=1e-12)
@@ -51,7 +51,7 @@ def test_draws_do_not_depend_on_how_many_fit_in_memory(rng, monkeypatch):
     whole = bootstrap(labels, scores, "abcde", resamples=50)
     monkeypatch.setattr(module, "BLOCK_VALUES", 7 * len(labels))
     blocks = bootstrap(labels, scores, "abcde", resamples=50)
-    for method in METHODS:
+    for method in DEFINITIONS:
         np.testing.assert_allclose(blocks.ap[method], whole.ap[method], rtol=1e-12)
 
 
@@ -67,7 +67,7 @@ def test_the_same_seed_gives_the_same_draws_and_another_one_others(rng):
 def test_an_interval_is_the_percentiles_of_the_draws_moved_to_the_measured_figure(rng):
     labels, scores = problem(rng)
     result = bootstrap(labels, scores, "abcde", resamples=300)
-    for method in METHODS:
+    for method in DEFINITIONS:
         draws = sorted(result.map(method))
         middle = result.measured.map[method] - sum(draws) / 300
         low, high = result.map_interval(method)
@@ -97,7 +97,7 @@ def test_a_row_has_the_intervals_of_every_method_and_class_as_plain_json(rng):
     result = bootstrap(labels, scores, "abcde", resamples=5)
     row = result.as_row()
     assert json.loads(json.dumps(row, allow_nan=False)) == row
-    for method in METHODS:
+    for method in DEFINITIONS:
         assert row["map_interval"][method] == list(result.map_interval(method))
         assert row["ap_interval"][method]["a"] is None
         assert row["ap_interval"][method]["c"] == list(result.ap_interval(method)["c"])
@@ -107,7 +107,7 @@ def test_there_is_no_interval_without_a_positive(rng):
     labels, scores = problem(rng)
     result = bootstrap(labels[:, :1], scores[:, :1], "a", resamples=5)
     assert result.map_interval("area") is None
-    assert result.as_row()["map_interval"] == dict.fromkeys(METHODS)
+    assert result.as_row()["map_interval"] == dict.fromkeys(DEFINITIONS)
 
 
 @pytest.mark.slow
@@ -119,18 +119,18 @@ def test_a_95_percent_interval_covers_in_95_percent_of_test_sets():
         labels = np.where(rng.random((n, 5)) < 0.15, 1, -1)
         return labels, rng.normal(size=labels.shape) + 2.0 * (labels == 1)
 
-    truth = dict.fromkeys(METHODS, 0.0)
+    truth = dict.fromkeys(DEFINITIONS, 0.0)
     for _ in range(1000):
         for method, value in evaluate(*test_set(), "abcde").map.items():
             truth[method] += value / 1000
-    below, above = dict.fromkeys(METHODS, 0), dict.fromkeys(METHODS, 0)
+    below, above = dict.fromkeys(DEFINITIONS, 0), dict.fromkeys(DEFINITIONS, 0)
     for number in range(200):
         result = bootstrap(*test_set(), "abcde", resamples=200, seed=number)
-        for method in METHODS:
+        for method in DEFINITIONS:
             low, high = result.map_interval(method)
             below[method] += truth[method] < low
             above[method] += truth[method] > high
-    for method in METHODS:  # 10 of 200 expected; 20 or more in 1 of 400 such simulations
+    for method in DEFINITIONS:  # 10 of 200 expected; 20 or more in 1 of 400 such simulations
         assert 2 <= below[method] + above[method] < 20
         assert max(below[method], above[method]) < 13  # on either side about as often
 

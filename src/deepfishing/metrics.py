@@ -1,25 +1,27 @@
-"""Stage "evaluation": average precision (AP) in its three definitions, and mAP.
+"""Stage "evaluation": average precision (AP) in its definitions, and mAP.
 
 Comes in: the truth of test images (1 present, -1 absent, 0 difficult) and their scores. Goes
 out: AP per class and the mean over classes, in percent and not rounded.
 
-All three start from the same precision-recall curve:
-
-- "11point": mean of the best precision at recall >= t, for t = 0, 0.1, ..., 1 (VOC 2007);
-- "area": area under the curve after each precision is raised to the best one at the same or
-  a higher recall (VOC 2010 and later);
-- "sklearn": sum of (R_n - R_(n-1)) P_n, without raising, as scikit-learn defines it.
+Each definition is a record in `DEFINITIONS`, and that is the only place that knows it: tables,
+curves, errors, the bootstrap and the report are made of the records. All of them start from the
+same precision-recall curve (`Ranking`).
 
 Two rules where the official devkit leaves the answer to chance. Images with the same score
-enter the curve together, in all three, so the order of the images does not matter (the devkit
-takes them in the order of its sort). Recall is compared with t in integers, so 3 of 10 found
+enter the curve together, in all definitions, so the order of the images does not matter (the
+devkit takes them in the order of its sort). Recall is compared with t in integers, so 3 of 10 found
 is a recall of at least 0.3 (in floating point that depends on how 0.3 was computed).
+
+An AP is between 0 and 100 by construction, also in floating point: it is a sum of counts times
+precisions, divided by the sum of the counts. A precision is at most 1 and counts are whole numbers,
+so no partial sum is rounded to above that of the counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,19 +30,159 @@ from deepfishing.errors import DatasetError, FeatureError, OptionError, did_you_
 
 Array = np.ndarray[Any, Any]
 
-METHODS = ("11point", "area", "sklearn")
+
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """The precision-recall curves of one or more draws of images, from the highest score down.
+
+    Parameters
+    ----------
+    gained : array of shape (points, draws)
+        Positive images that each point of a curve adds.
+    added : array of shape (points, draws)
+        All images that it adds, positive or not. Arrays of whole numbers; a draw may have none.
+    """
+
+    gained: Array
+    added: Array
+
+    @cached_property
+    def positive(self) -> Array:
+        """Positive images up to each point."""
+        return np.cumsum(self.gained, axis=0)
+
+    @cached_property
+    def precision(self) -> Array:
+        """Share of positives up to each point, 0..1; 0 as long as a draw has no image."""
+        ranked = np.cumsum(self.added, axis=0)
+        none = np.zeros(ranked.shape)
+        precision: Array = np.divide(self.positive, ranked, out=none, where=ranked > 0)
+        return precision
+
+    @cached_property
+    def best(self) -> Array:
+        """The best precision at the same or a higher recall."""
+        best: Array = np.maximum.accumulate(self.precision[::-1], axis=0)[::-1]
+        return best
+
+    @cached_property
+    def total(self) -> Array:
+        """Positive images of each draw, (draws,); NaN for a draw without."""
+        last = self.positive[-1]
+        return np.where(last > 0, last, np.nan)
+
+    def average(self, counts: Array, curve: Array, total: Array | int) -> Array:
+        """The mean of a curve with whole numbers as weights, whose sum is total: percent (draws,).
+
+        Examples
+        --------
+        >>> one = Ranking(np.array([[1], [0], [2]]), np.array([[1], [1], [2]]))
+        >>> one.average(one.gained, one.precision, one.total)
+        array([83.33333333])
+        """
+        mean: Array = 100.0 * np.einsum("pd,pd->d", counts, curve) / total
+        return mean
+
+
+def _eleven_points(ranking: Ranking) -> Array:
+    # how many of t = 0, 0.1, ..., 1 the recall has reached: whole numbers, so exact
+    reached = np.floor(10 * ranking.positive / ranking.total) + 1
+    return ranking.average(np.diff(reached, axis=0, prepend=0), ranking.best, 11)
+
+
+def _area(ranking: Ranking) -> Array:
+    return ranking.average(ranking.gained, ranking.best, ranking.total)
+
+
+def _steps(ranking: Ranking) -> Array:
+    return ranking.average(ranking.gained, ranking.precision, ranking.total)
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One definition of AP.
+
+    Parameters
+    ----------
+    name : str
+        The key in `results.jsonl`.
+    label : str
+        As tables and axes show it.
+    help : str
+        What it is, as the report and docs/notation.md say it.
+    ap : callable
+        Ranking to AP in percent, (draws,).
+    official_for : tuple of str
+        Data sets whose own definition it is.
+    """
+
+    name: str
+    label: str
+    help: str
+    ap: Callable[[Ranking], Array]
+    official_for: tuple[str, ...] = ()
+
+
+DEFINITIONS = {
+    definition.name: definition
+    for definition in (
+        Definition(
+            "11point",
+            "11-point",
+            "mean of the best precision at recall 0, 0.1, ..., 1 or higher",
+            _eleven_points,
+            ("voc2007", "voc2008", "voc2009"),
+        ),
+        Definition(
+            "area",
+            "area",
+            "area under the curve, each precision raised to the best at this or a higher recall",
+            _area,
+            ("voc2010", "voc2011", "voc2012"),
+        ),
+        Definition(
+            "sklearn",
+            "sklearn",
+            "sum of precision times the step in recall, without raising, as in scikit-learn",
+            _steps,
+        ),
+    )
+}
+DEFAULT = "area"  # of data sets that have no definition of their own
+
+
+def official_ap(dataset: str) -> str:
+    """The definition that is a data set's own, or the default one.
+
+    Examples
+    --------
+    >>> official_ap("voc2007"), official_ap("photos")
+    ('11point', 'area')
+    """
+    own = (one.name for one in DEFINITIONS.values() if dataset in one.official_for)
+    return next(own, DEFAULT)
+
+
+def check_definition(name: str) -> Definition:
+    """The definition of this name; an error names those that exist."""
+    if name not in DEFINITIONS:
+        raise OptionError(
+            f"the definition of AP must be one of {', '.join(DEFINITIONS)}, got {name!r}"
+            f"{did_you_mean(name, DEFINITIONS)}"
+        )
+    return DEFINITIONS[name]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """AP of every class and their mean, by each method, in percent.
+    """AP of every class and their mean, by each definition, in percent.
 
     Parameters
     ----------
     ap : dict
-        {method: {class: AP}}; None for a skipped class.
+        {definition: {class: AP}}; None for a skipped class.
     map : dict
-        {method: mean AP over the classes that were not skipped}; None if all were.
+        {definition: mean AP over the classes that were not skipped}; None if all were.
     skipped : tuple of str
         Classes without a positive test example: they have no AP and are not in the mean.
     """
@@ -51,7 +193,7 @@ class Evaluation:
 
 
 def evaluate(labels: Array, scores: Array, classes: Sequence[str]) -> Evaluation:
-    """AP by all three methods, per class and in the mean.
+    """AP by all definitions, per class and in the mean.
 
     Parameters
     ----------
@@ -77,16 +219,16 @@ def evaluate(labels: Array, scores: Array, classes: Sequence[str]) -> Evaluation
             f"labels and scores must both have shape (n, {len(classes)}), one column per class, "
             f"got {labels.shape} and {scores.shape}"
         )
-    ap: dict[str, dict[str, float | None]] = {method: {} for method in METHODS}
+    ap: dict[str, dict[str, float | None]] = {method: {} for method in DEFINITIONS}
     for column, name in enumerate(classes):
-        positive, ranked = _counts(labels[:, column], scores[:, column])
-        for method in METHODS:
-            ap[method][name] = _ap(positive, ranked, method) if len(positive) else None
+        ranking = _ranking(labels[:, column], scores[:, column])
+        for method, definition in DEFINITIONS.items():
+            ap[method][name] = None if ranking is None else float(definition.ap(ranking)[0])
     means: dict[str, float | None] = {}
-    for method in METHODS:
-        known = [value for value in ap[method].values() if value is not None]
+    for method, by_class in ap.items():
+        known = [value for value in by_class.values() if value is not None]
         means[method] = float(np.mean(known)) if known else None
-    skipped = tuple(name for name in classes if ap["area"][name] is None)
+    skipped = tuple(name for name in classes if ap[DEFAULT][name] is None)
     return Evaluation(ap, means, skipped)
 
 
@@ -100,19 +242,15 @@ def average_precision(truth: Array, scores: Array, method: str) -> float:
     scores : array of shape (n,)
         Higher means more probably present.
     method : str
-        One of `METHODS`.
+        Name of a definition, of `DEFINITIONS`.
 
     Examples
     --------
     >>> truth, scores = np.array([1, -1, 1, 0]), np.array([0.9, 0.8, 0.7, 0.6])
-    >>> [round(average_precision(truth, scores, method), 1) for method in METHODS]
+    >>> [round(average_precision(truth, scores, method), 1) for method in DEFINITIONS]
     [84.8, 83.3, 83.3]
     """
-    if method not in METHODS:
-        raise OptionError(
-            f"method must be one of {METHODS}, got {method!r}{did_you_mean(method, METHODS)}"
-        )
-    return _ap(*_some_counts(truth, scores), method)
+    return float(check_definition(method).ap(_some_ranking(truth, scores))[0])
 
 
 def precision_recall(truth: Array, scores: Array) -> tuple[Array, Array]:
@@ -124,25 +262,22 @@ def precision_recall(truth: Array, scores: Array) -> tuple[Array, Array]:
     >>> precision.round(2), recall
     (array([1.  , 0.5 , 0.67]), array([0.5, 0.5, 1. ]))
     """
-    positive, ranked = _some_counts(truth, scores)
-    return positive / ranked, positive / positive[-1]
+    ranking = _some_ranking(truth, scores)
+    return ranking.precision[:, 0], ranking.positive[:, 0] / ranking.total
 
 
-def _some_counts(truth: Array, scores: Array) -> tuple[Array, Array]:
-    positive, ranked = _counts(np.asarray(truth), np.asarray(scores))
-    if not len(positive):
+def _some_ranking(truth: Array, scores: Array) -> Ranking:
+    ranking = _ranking(np.asarray(truth), np.asarray(scores))
+    if ranking is None:
         raise DatasetError(
             f"average precision needs an image that shows the class, got none of {len(truth)}; "
             "leave the class out of the mean"
         )
-    return positive, ranked
+    return ranking
 
 
-def _counts(truth: Array, scores: Array) -> tuple[Array, Array]:
-    """Positives, and all images, whose score is at least s: for each distinct s, descending.
-
-    Empty without a positive image.
-    """
+def _ranking(truth: Array, scores: Array) -> Ranking | None:
+    """The curve of one class, a point for each distinct score; None without a positive image."""
     if truth.ndim != 1 or truth.shape != scores.shape:
         raise FeatureError(
             f"truth and scores must have the same shape (n,), got {truth.shape} and {scores.shape}"
@@ -159,20 +294,6 @@ def _counts(truth: Array, scores: Array) -> tuple[Array, Array]:
         )
     truth, scores = truth[truth != 0], scores[truth != 0]
     if not (truth == 1).any():
-        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-    order = np.argsort(-scores, kind="stable")
-    last_of_its_score = np.append(np.diff(scores[order]) != 0, True)
-    ranked = np.flatnonzero(last_of_its_score) + 1
-    return np.cumsum(truth[order] == 1)[ranked - 1], ranked
-
-
-def _ap(positive: Array, ranked: Array, method: str) -> float:
-    precision = positive / ranked
-    best = np.maximum.accumulate(precision[::-1])[::-1]  # at the same or a higher recall
-    total = positive[-1]
-    if method == "11point":
-        # the first point with recall >= j / 10; the last point has recall 1
-        at = np.searchsorted(10 * positive, np.arange(11) * total)
-        return float(100.0 * best[at].mean())
-    gained = np.diff(positive, prepend=0) / total
-    return float(100.0 * (gained * (best if method == "area" else precision)).sum())
+        return None
+    _, point = np.unique(-scores, return_inverse=True)
+    return Ranking(np.bincount(point, truth == 1)[:, None], np.bincount(point)[:, None])

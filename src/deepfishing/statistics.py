@@ -11,7 +11,9 @@ are compared on the same draws, and what makes an image hard for both cancels.
 
 An interval is made of the percentiles of the draws, moved so that the mean of the draws lies on
 the measured figure. Without the move it would be too high: a draw repeats images, and repeated
-positives raise AP (docs/statistics.md has the simulation).
+positives raise AP (docs/statistics.md has the simulation). It never ends beyond what the figure can
+be, and always holds the figure itself, which rounding or very skewed draws could leave outside
+(`bounded`).
 """
 
 from __future__ import annotations
@@ -24,7 +26,14 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from deepfishing.errors import DatasetError, OptionError
-from deepfishing.metrics import METHODS, Array, Evaluation, evaluate
+from deepfishing.metrics import (
+    DEFINITIONS,
+    Array,
+    Evaluation,
+    Ranking,
+    check_definition,
+    evaluate,
+)
 
 RESAMPLES = 1000
 SEED = 0
@@ -45,7 +54,7 @@ class Bootstrap:
     measured : Evaluation
         On the test images themselves.
     ap : dict
-        {method: array (draws, C)}; NaN where a draw has no positive image of the class.
+        {definition: array (draws, C)}; NaN where a draw has no positive image of the class.
     """
 
     measured: Evaluation
@@ -106,7 +115,7 @@ def bootstrap(
     labels: Array,
     scores: Array,
     classes: Sequence[str],
-    methods: Sequence[str] = METHODS,
+    methods: Sequence[str] | None = None,
     resamples: int = RESAMPLES,
     seed: int = SEED,
 ) -> Bootstrap:
@@ -116,8 +125,8 @@ def bootstrap(
     ----------
     labels, scores, classes
         As for `metrics.evaluate`: arrays (n, C), 1 present, -1 absent, 0 difficult; C names.
-    methods : sequence of str
-        Definitions of AP, of `metrics.METHODS`.
+    methods : sequence of str, optional
+        Definitions of AP, by default all of `metrics.DEFINITIONS`.
     resamples, seed : int
         How many draws, and which. The same n, resamples and seed are the same draws.
 
@@ -133,21 +142,22 @@ def bootstrap(
     """
     if resamples < 1:
         raise OptionError(f"resamples must be at least 1, got {resamples}")
-    unknown = [method for method in methods if method not in METHODS]
-    if unknown:
-        raise OptionError(f"methods must be of {METHODS}, got {unknown[0]!r}")
+    definitions = [check_definition(name) for name in (DEFINITIONS if methods is None else methods)]
     labels, scores = np.asarray(labels), np.asarray(scores)
     measured = evaluate(labels, scores, classes)  # which also checks the three
     if not len(labels):
         raise DatasetError("a bootstrap needs at least one test image, got none")
-    ap = {method: np.full((resamples, len(classes)), np.nan) for method in methods}
+    ap = {one.name: np.full((resamples, len(classes)), np.nan) for one in definitions}
     ranked = [_Ranked.of(labels[:, c], scores[:, c]) for c in range(len(classes))]
     done = 0
     for counts in _draws(len(labels), resamples, seed):
         rows = slice(done, done + counts.shape[1])
         for column, ranking in enumerate(ranked):
-            for method, values in ranking.ap(counts, methods).items():
-                ap[method][rows, column] = values
+            if ranking is None:
+                continue
+            drawn = ranking.drawn(counts)
+            for one in definitions:
+                ap[one.name][rows, column] = one.ap(drawn)
         done = rows.stop
     return Bootstrap(measured, ap)
 
@@ -195,7 +205,7 @@ def difference(measured: float, draws: Array) -> Difference:
     (0.1, 3.9, True)
     """
     draws = _centred(draws, measured)
-    low, high = _percentiles(draws)
+    low, high = bounded(_percentiles(draws), measured, -100.0)
     # counted with the measured difference as one more draw, so that p is never 0
     tails = [(1 + int(side.sum())) / (1 + len(draws)) for side in (draws <= 0, draws >= 0)]
     return Difference(measured, low, high, min(1.0, 2 * min(tails)))
@@ -204,8 +214,19 @@ def difference(measured: float, draws: Array) -> Difference:
 def _percent(draws: Array, measured: float | None) -> Interval | None:
     if measured is None:
         return None
-    low, high = _percentiles(_centred(draws, measured))
-    return max(0.0, low), min(100.0, high)
+    return bounded(_percentiles(_centred(draws, measured)), measured)
+
+
+def bounded(interval: Interval, figure: float, least: float = 0.0) -> Interval:
+    """An interval of a percentage: in order, from `least` to 100, and around the figure.
+
+    Examples
+    --------
+    >>> bounded((96.5, 103.2), 99.0), bounded((100.00000000000001, 100.0), 100.0)
+    ((96.5, 100.0), (100.0, 100.0))
+    """
+    low, high = interval
+    return min(max(least, low), figure), max(min(100.0, high), figure)
 
 
 def _centred(draws: Array, measured: float) -> Array:
@@ -236,37 +257,21 @@ class _Ranked:
     all: csr_array
 
     @classmethod
-    def of(cls, truth: Array, scores: Array) -> _Ranked:
+    def of(cls, truth: Array, scores: Array) -> _Ranked | None:
+        """None without a positive image."""
         # scores that have a positive, rising: image i is in the group of the first one <= its own
         levels = np.unique(scores[truth == 1].astype(np.float64))
+        if not len(levels):
+            return None
         group = len(levels) - np.searchsorted(levels, scores.astype(np.float64), side="right")
         return cls(
             _indicator(group, truth == 1, len(levels)),
             _indicator(group, (truth != 0) & (group < len(levels)), len(levels)),
         )
 
-    def ap(self, counts: Array, methods: Sequence[str]) -> dict[str, Array]:
-        """AP in percent on draws, with counts (n, draws) of each image; see `metrics._ap`."""
-        if not self.positive.shape[0]:
-            return {}
-        gained = self.positive @ counts  # (groups, draws)
-        positive, ranked = np.cumsum(gained, axis=0), np.cumsum(self.all @ counts, axis=0)
-        total = positive[-1]
-        # before the first image of a draw there is no precision; 0 leaves every maximum as it is
-        precision = np.divide(positive, ranked, out=np.zeros_like(ranked), where=ranked > 0)
-        best = np.maximum.accumulate(precision[::-1], axis=0)[::-1]
-        known = np.where(total > 0, total, np.nan)
-        ap = {}
-        for method in methods:
-            if method == "11point":
-                # how many of t = 0, 0.1, ..., 1 the recall has reached: integers, so exact
-                reached = np.floor(10 * positive / known) + 1
-                share = np.diff(reached, axis=0, prepend=0) / 11
-            else:
-                share = gained / known
-            curve = precision if method == "sklearn" else best
-            ap[method] = 100.0 * np.einsum("gd,gd->d", share, curve)
-        return ap
+    def drawn(self, counts: Array) -> Ranking:
+        """The curves of draws, with counts (n, draws) of each image; a point for each group."""
+        return Ranking(self.positive @ counts, self.all @ counts)
 
 
 def _indicator(group: Array, chosen: Array, groups: int) -> csr_array:

@@ -150,8 +150,8 @@ def test_an_unknown_feature_is_told_before_any_work(dataset, network, tmp_path):
 
 
 def test_a_broken_results_file_is_named_with_its_line(tmp_path):
-    (tmp_path / "results.jsonl").write_text('{"key": "a"}\n{"feat\n')
-    with pytest.raises(StoreError, match=r"results\.jsonl line 2"):
+    (tmp_path / "results.jsonl").write_text('{"feat\n')
+    with pytest.raises(StoreError, match=r"results\.jsonl line 1"):
         Results(tmp_path)
 
 

@@ -1,4 +1,7 @@
+from deepfishing.metrics import DEFINITIONS, Definition
+from deepfishing.report.html import write_report
 from deepfishing.report.tables import finding, left_out, per_class, table_1
+from deepfishing.report.text import write_latex, write_markdown
 
 
 def test_table_1_has_the_measured_values_unrounded_and_the_official_one_first(tmp_path, add_rows):
@@ -87,3 +90,17 @@ def test_there_is_no_difference_with_one_kind_only(tmp_path, add_rows):
     assert found.forward is None
     assert found.difference is None
     assert found.printed_difference is None
+
+
+def test_another_definition_of_ap_has_its_column_and_its_explanation(
+    tmp_path, add_rows, monkeypatch
+):
+    first = Definition("first", "first-score", "how pure the top is", lambda r: 100 * r.best[0])
+    monkeypatch.setitem(DEFINITIONS, "first", first)
+    [row] = add_rows(tmp_path, features=("x7",), official_ap="first", intervals=True).rows
+    page = write_report(tmp_path).read_text()
+    assert '<th scope="col" class="official">first-score<small>official' in page
+    assert "<dt>first-score AP</dt><dd>how pure the top is</dd>" in page
+    for text in (page, write_markdown(tmp_path).read_text(), write_latex(tmp_path).read_text()):
+        assert "first-score" in text
+        assert f"{row['map']['first']:.1f}" in text

@@ -29,9 +29,10 @@ from deepfishing.cli.network import (
 )
 from deepfishing.cli.say import Spelled, say
 from deepfishing.errors import OptionError, did_you_mean
-from deepfishing.experiments.results import CURVES
+from deepfishing.experiments.checks import CURVES
 from deepfishing.gradients.batch_size import parse_batch_size
 from deepfishing.images.dataset import DIFFICULT
+from deepfishing.images.item import as_text
 
 TABLE = "table"
 PROTOCOLS = (TABLE, *CURVES)
@@ -119,7 +120,7 @@ def reproduce(
     net = load_network(network, weights, device, dtype, prototxt, mean)
     out = out or Path("results") / f"{dataset}-{net.name.replace(':', '-')}"
     source = load_dataset(dataset, data, train, test, out)
-    command = shlex.join(["deepfish", *sys.argv[1:]])
+    command = as_text(shlex.join(["deepfish", *sys.argv[1:]]))
     with progress_bar() as progress:
         if protocol == TABLE:
             rows = run(source, net, out, features or "all", how, command, progress)

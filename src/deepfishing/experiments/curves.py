@@ -34,12 +34,13 @@ from deepfishing.experiments.approximation import (
     with_kernel,
     with_projection,
 )
+from deepfishing.experiments.checks import CURVES, Row
 from deepfishing.experiments.protocols import low_shot, neighbour_curve
 from deepfishing.experiments.reproduce import Prepared, Progress, Protocol, prepare
-from deepfishing.experiments.results import CURVES, Curves, Row, row_key, versions
+from deepfishing.experiments.results import Curves, row_key, versions
 from deepfishing.images.dataset import Dataset
 from deepfishing.kernels import Comparable
-from deepfishing.metrics import evaluate
+from deepfishing.metrics import DEFAULT, DEFINITIONS, evaluate
 from deepfishing.networks.network import Network
 from deepfishing.projections import KINDS
 from deepfishing.rank_one import RankOne
@@ -323,5 +324,11 @@ def _approximation(
 
 
 def map_axis(method: str) -> str:
-    """The name of an axis of mAP."""
-    return {"11point": "11-point mAP, %", "area": "mAP, %"}.get(method, f"{method} mAP, %")
+    """The name of an axis of mAP; the default definition needs no word.
+
+    Examples
+    --------
+    >>> map_axis("11point"), map_axis("area")
+    ('11-point mAP, %', 'mAP, %')
+    """
+    return "mAP, %" if method == DEFAULT else f"{DEFINITIONS[method].label} mAP, %"

@@ -22,9 +22,9 @@ from sklearn.svm import SVC
 from deepfishing.classify import SCORE_BLOCK
 from deepfishing.errors import DatasetError, FeatureError, OptionError
 from deepfishing.kernels import Comparable, gram
-from deepfishing.metrics import METHODS, Evaluation, evaluate
+from deepfishing.metrics import DEFINITIONS, Evaluation, evaluate
 from deepfishing.rank_one import Array
-from deepfishing.statistics import LEVEL, SEED, Bootstrap, Interval, bootstrap
+from deepfishing.statistics import LEVEL, SEED, Bootstrap, Interval, bootstrap, bounded
 
 # As many negatives per positive as a class has among 20 of one size.
 NEGATIVES = 19
@@ -56,7 +56,8 @@ class LowShot:
             return None
         reach = student.ppf((1 + LEVEL) / 2, len(values) - 1) * values.std(ddof=1)
         half = float(reach) / math.sqrt(len(values))
-        return self.mean(method) - half, self.mean(method) + half
+        mean = self.mean(method)
+        return bounded((mean - half, mean + half), mean)
 
     def as_row(self) -> dict[str, Any]:
         """Keys of a measured point, ready for JSON."""
@@ -183,7 +184,7 @@ def low_shot(
         points.append(
             LowShot(
                 shot,
-                {m: tuple(v for one in measured if (v := one[m]) is not None) for m in METHODS},
+                {m: tuple(v for one in measured if (v := one[m]) is not None) for m in DEFINITIONS},
             )
         )
     return points
@@ -274,8 +275,8 @@ def _voted(shown: Array, test_labels: Array, classes: Sequence[str]) -> Neighbou
     # The bootstrap over test images with endlessly many draws: n images, each right with this
     # probability.
     low, high = binom.ppf(((1 - LEVEL) / 2, (1 + LEVEL) / 2), n, share) * 100 / n
-    draws = bootstrap(test_labels, scores, classes)
-    return Neighbours(k, 100 * share, (float(low), float(high)), scores, draws)
+    interval = bounded((float(low), float(high)), 100 * share)
+    return Neighbours(k, 100 * share, interval, scores, bootstrap(test_labels, scores, classes))
 
 
 def _checked(

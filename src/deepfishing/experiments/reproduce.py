@@ -18,8 +18,9 @@ import numpy as np
 
 from deepfishing import __version__
 from deepfishing.classify import check_options, train_svm
-from deepfishing.errors import DatasetError, ImageError
-from deepfishing.experiments.results import Results, Row, row_key, safe_name, versions
+from deepfishing.errors import DatasetError, ImageError, OptionError
+from deepfishing.experiments.checks import Row
+from deepfishing.experiments.results import Results, row_key, safe_name, versions
 from deepfishing.features import needed_factors
 from deepfishing.gradients.batch_size import BatchSize, check_batch_size
 from deepfishing.gradients.engine import choose_engines
@@ -60,6 +61,8 @@ class Protocol:
     def __post_init__(self) -> None:
         check_tau(self.tau)
         check_label(self.label)
+        if isinstance(self.C, str):
+            raise OptionError(f"C of an experiment must be a positive number, got {self.C!r}")
         check_options(self.C, self.difficult)
         check_batch_size(self.batch_size)
         choose_engines(self.engine)

@@ -24,19 +24,16 @@ from zipfile import BadZipFile
 import numpy as np
 
 from deepfishing.errors import StoreError
+from deepfishing.experiments.checks import Row, wrong_point, wrong_row
 from deepfishing.files import replacing
 from deepfishing.images.dataset import Split
 from deepfishing.rank_one import Array
-
-Row = dict[str, Any]
 
 # what numpy, and the zip that it reads, raise for damaged bytes, found by fuzzing
 DAMAGED = (
     *(OSError, ValueError, LookupError, EOFError, RuntimeError, MemoryError, TypeError),
     *(ArithmeticError, SyntaxError, TokenError, BadZipFile, zlib.error, struct.error),
 )
-
-CURVES = ("low-shot", "knn", "approximation")  # the protocols that give curves
 
 
 def versions() -> dict[str, str]:
@@ -73,9 +70,10 @@ def _number(text: str) -> int | float:
 
 
 class _Lines:
-    """A file of JSON lines in an output folder, each with a key."""
+    """A file of JSON lines in an output folder, each with a key and whole (`checks`)."""
 
     name: ClassVar[str]
+    what: ClassVar[str]  # that a line is
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -87,19 +85,30 @@ class _Lines:
             raise StoreError(f"output folder cannot be used: {self.folder} ({error})") from None
         self.rows: list[Row] = []
         for number, line in enumerate(text.splitlines(), 1):
+            where = f"in {self.file} line {number}; remove the line to measure it again"
             try:
                 row = json.loads(line, parse_int=_number)
                 row["key"]
                 json.dumps(row, ensure_ascii=False).encode()  # half a character is no text
             except (ValueError, KeyError, TypeError, RecursionError):
                 raise StoreError(
-                    f"each line must be a result with a key, got {line[:60]!r} in {self.file} "
-                    f"line {number}; remove the line to measure that row again"
+                    f"each line must be a {self.what} with a key, got {line[:60]!r} {where}"
                 ) from None
+            self._check(row, where)
             self.rows.append(row)
 
+    def _check(self, row: Row, where: str) -> None:
+        wrong = (wrong_row if self.what == Results.what else wrong_point)(row)
+        if wrong:
+            raise StoreError(
+                f"a {self.what} must have a usable {wrong!r}, got {str(row.get(wrong))[:60]!r} "
+                f"{where}"
+            )
+
     def _keep(self, rows: Sequence[Row]) -> None:
-        """Write these rows in place of those with the same keys."""
+        """Write these rows in place of those with the same keys, if they can be read again."""
+        for row in rows:
+            self._check(row, f"for {self.file}, which is left as it was")
         keys = {row["key"] for row in rows}
         self.rows = [old for old in self.rows if old["key"] not in keys] + list(rows)
         with replacing(self.file) as partial:
@@ -107,18 +116,16 @@ class _Lines:
 
 
 class Curves(_Lines):
-    """The points of one output folder.
+    """The points of one output folder; what is added must be a whole point (`checks`).
 
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     Curves(folder).add([{"key": "k1", "x": 1, "y": 40.0}, {"key": "k1", "x": 2, "y": 50.0}])
-    ...     [point["y"] for point in Curves(folder).find("k1")]
-    [40.0, 50.0]
+    Raises
+    ------
+    StoreError
+        If a line is malformed.
     """
 
     name = "curves.jsonl"
+    what = "point"
 
     def find(self, key: str) -> list[Row]:
         """The points measured under this key; none if they were not."""
@@ -133,19 +140,16 @@ class Curves(_Lines):
 
 
 class Results(_Lines):
-    """The rows of one output folder.
+    """The rows of one output folder; what is added must be a whole row (`checks`).
 
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     results = Results(folder)
-    ...     results.add({"key": "k1", "feature": "x7", "map": {"area": 50.0}})
-    ...     Results(folder).find("k1")["feature"]
-    'x7'
+    Raises
+    ------
+    StoreError
+        If a line is malformed.
     """
 
     name = "results.jsonl"
+    what = "result"
 
     def find(self, key: str) -> Row | None:
         """The row measured under this key, if it was."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from deepfishing.gradients.batch_size import BatchSize
-from deepfishing.images.item import Item
+from deepfishing.images.item import Item, as_text
 from deepfishing.rank_one import Array
 from deepfishing.store import Row, Store
 from deepfishing.store.index import ERROR, OK, PENDING
@@ -138,7 +138,7 @@ def extract_to_store(
     on : Place, optional
         From `deepfishing.distributed.connect`; without it the work is done in this process.
     """
-    items = [Item(str(image), image) if isinstance(image, Path) else image for image in images]
+    items = [Item(as_text(str(i)), i) if isinstance(i, Path) else i for i in images]
     tell = progress or (lambda stage, done, total: None)
     tell_failure = on_failure or (lambda id_, reason: None)
     place = on or Local()

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from deepfishing.errors import DatasetError
+from deepfishing.metrics import DEFINITIONS
 
 # What difficult examples are in training, the default first: left out, as the devkit's
 # example_classifier.m does (it trains on gt > 0 and gt < 0, and a difficult one has gt = 0), or
@@ -119,8 +120,9 @@ class Dataset:
         Always labelled.
     test : Split
         No image of it may be in `train`.
-    official_ap : "11point" or "area"
-        The definition of average precision (`deepfishing.metrics`) that is the data set's own.
+    official_ap : str
+        The definition of average precision that is the data set's own, of
+        `deepfishing.metrics.DEFINITIONS`.
     """
 
     name: str
@@ -153,8 +155,8 @@ class Dataset:
                 f"splits {self.train.name} and {self.test.name} of data set {self.name} must not "
                 f"share images, got {len(both)} in both, first {min(both)}; choose other splits"
             )
-        if self.official_ap not in ("11point", "area"):
+        if self.official_ap not in DEFINITIONS:
             raise DatasetError(
-                f"official_ap of data set {self.name} must be '11point' or 'area', "
+                f"official_ap of data set {self.name} must be one of {', '.join(DEFINITIONS)}, "
                 f"got {self.official_ap!r}"
             )

@@ -14,6 +14,8 @@ import numpy as np
 
 from deepfishing.errors import DatasetError, OptionError
 from deepfishing.images.dataset import Dataset, Split, is_folder
+from deepfishing.images.item import as_text
+from deepfishing.metrics import DEFAULT
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"})
 
@@ -85,11 +87,11 @@ def read_folder(root: str | Path, test_fraction: float = 0.5, seed: int = 0) -> 
     if not any(test.values()):
         raise DatasetError(f"a class must have two images to be tested, got one each in {root}")
     return Dataset(
-        name=root.resolve().name,
+        name=as_text(root.resolve().name),
         classes=classes,
         train=_split("train", root, classes, train),
         test=_split("test", root, classes, test),
-        official_ap="area",
+        official_ap=DEFAULT,
     )
 
 

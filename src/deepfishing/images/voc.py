@@ -18,6 +18,7 @@ from defusedxml.ElementTree import ParseError, fromstring
 
 from deepfishing.errors import DatasetError, OptionError, did_you_mean
 from deepfishing.images.dataset import Dataset, Split, is_folder, is_plain_name
+from deepfishing.metrics import official_ap
 
 CLASSES = (
     *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
@@ -47,13 +48,12 @@ def read_voc(
     Returns
     -------
     dataset : Dataset
-        Named "voc<year>"; its own AP is "11point" before 2010 and "area" since.
+        Named "voc<year>".
     """
     if year not in range(2007, 2013):
         raise OptionError(f"year of PASCAL VOC must be 2007 to 2012, got {year!r}")
     folder = _find(Path(root), f"VOC{year}")
-    official_ap = "11point" if year < 2010 else "area"
-    return read_voc_layout(folder, f"voc{year}", CLASSES, train, test, official_ap)
+    return read_voc_layout(folder, f"voc{year}", CLASSES, train, test)
 
 
 def read_voc_layout(
@@ -62,7 +62,6 @@ def read_voc_layout(
     classes: Sequence[str] | None = None,
     train: str = "trainval",
     test: str = "test",
-    official_ap: str = "area",
 ) -> Dataset:
     """Read any data set in VOC layout.
 
@@ -76,13 +75,11 @@ def read_voc_layout(
     folder : path
         Holds JPEGImages and ImageSets/Main.
     name : str
-        Name of the data set.
+        Name of the data set, which also says its definition of AP (`metrics.official_ap`).
     classes : sequence of str, optional
         By default those of the train split's class lists, or else of its annotations, sorted.
     train, test : str
         Names of splits.
-    official_ap : "11point" or "area"
-        See `Dataset`.
     """
     folder = Path(folder)
     images = set(_names(folder / "JPEGImages"))
@@ -102,7 +99,7 @@ def read_voc_layout(
         classes=found,
         train=_split(folder, train, train_ids, images, train_labels),
         test=_split(folder, test, test_ids, images, test_labels),
-        official_ap=official_ap,
+        official_ap=official_ap(name),
     )
 
 

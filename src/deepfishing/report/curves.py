@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from deepfishing.errors import StoreError
-from deepfishing.experiments.results import Results, Row
+from deepfishing.experiments.checks import Row
+from deepfishing.experiments.results import Results
 from deepfishing.metrics import precision_recall
 from deepfishing.rank_one import Array
 

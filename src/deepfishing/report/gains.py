@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from deepfishing.errors import DeepFishingError
-from deepfishing.experiments.results import DAMAGED, Results, Row
+from deepfishing.experiments.checks import Row
+from deepfishing.experiments.results import DAMAGED, Results
 from deepfishing.files import replacing
 from deepfishing.rank_one import Array
 from deepfishing.report.curves import row_scores

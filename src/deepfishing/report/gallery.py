@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deepfishing.errors import DeepFishingError
-from deepfishing.experiments.results import Results, Row
+from deepfishing.experiments.checks import Row
+from deepfishing.experiments.results import Results
 from deepfishing.report.curves import row_scores
 from deepfishing.report.gains import same_test
 from deepfishing.report.pictures import Strips, strips

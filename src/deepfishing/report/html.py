@@ -18,9 +18,11 @@ from markupsafe import Markup
 
 from deepfishing import __version__
 from deepfishing.errors import DeepFishingError, ImageError, StoreError
-from deepfishing.experiments.results import Results, Row
+from deepfishing.experiments.checks import Row
+from deepfishing.experiments.results import Results
 from deepfishing.files import replacing
 from deepfishing.images.dataset import is_folder
+from deepfishing.metrics import DEFINITIONS
 from deepfishing.report.charts import curve_points, mark_text, styles, tick_text, x_axis, y_axis
 from deepfishing.report.curves import Curve, row_curves
 from deepfishing.report.gains import gains
@@ -28,7 +30,6 @@ from deepfishing.report.gallery import Gallery
 from deepfishing.report.points import group_points, open_points, panels
 from deepfishing.report.rows import feature_parts, group_rows, open_results
 from deepfishing.report.tables import (
-    METHOD_LABELS,
     Line,
     class_lines,
     finding,
@@ -136,7 +137,7 @@ def _environment() -> Environment:
     for drawn in (x_axis, y_axis, curve_points, mark_text):
         environment.filters[drawn.__name__] = drawn
     environment.filters["tick"] = tick_text
-    environment.globals["method_labels"] = METHOD_LABELS
+    environment.globals["definitions"] = DEFINITIONS
     return environment
 
 

@@ -7,42 +7,14 @@ to the right and the same lines in one chart per figure: accuracy and mAP agains
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from deepfishing.errors import StoreError
-from deepfishing.experiments.results import Curves, Row
+from deepfishing.experiments.checks import POINT_SETTING, Row
+from deepfishing.experiments.results import Curves
 from deepfishing.statistics import Interval
 
-# Points that agree in all of these may stand in one chart.
-_SETTING: dict[str, type | tuple[type, ...]] = {
-    "dataset": str,
-    "train": str,
-    "test": str,
-    "network": str,
-    "weights_sha256": str,
-    "tau": (int, float),
-    "label": (str, int, list),
-    "views": str,
-    "C": (int, float),
-    "difficult": str,
-    "n_test": int,
-}
-_EACH: dict[str, type | tuple[type, ...]] = {
-    "protocol": str,
-    "feature": str,
-    "series": str,
-    "x_axis": str,
-    "y_axis": str,
-    "n_train": int,
-    "seconds": (int, float),
-    "note": str,
-    "command": str,
-    "version": str,
-}
 TITLES = {
     "low-shot": "Few examples",
     "knn": "Nearest neighbours",
@@ -120,22 +92,14 @@ def open_points(folder: Path) -> list[Row]:
     """
     if not (folder / Curves.name).is_file():
         return []
-    curves = Curves(folder)
-    for number, point in enumerate(curves.rows, 1):
-        wrong = _wrong(point)
-        if wrong:
-            raise StoreError(
-                f"a point must have a usable {wrong!r}, got {str(point.get(wrong))[:60]!r} in "
-                f"{curves.file} line {number}; remove the line and measure that point again"
-            )
-    return curves.rows
+    return Curves(folder).rows
 
 
 def group_points(points: Iterable[Row]) -> list[list[Row]]:
     """Points of one setting together, in the order in which settings first came."""
     groups: dict[str, list[Row]] = {}
     for point in points:
-        groups.setdefault(json.dumps([point[name] for name in _SETTING]), []).append(point)
+        groups.setdefault(json.dumps([point[name] for name in POINT_SETTING]), []).append(point)
     return list(groups.values())
 
 
@@ -177,25 +141,3 @@ def _known(marks: dict[int | None, Mark]) -> list[tuple[int, Mark]]:
     return sorted(
         ((x, mark) for x, mark in marks.items() if x is not None), key=lambda pair: pair[0]
     )
-
-
-def _wrong(point: Row) -> str | None:
-    """The first key of a point that is missing or not of its type."""
-    for name, kind in {**_SETTING, **_EACH}.items():
-        if not isinstance(point.get(name), kind):
-            return name
-    if point["protocol"] not in TITLES:
-        return "protocol"
-    x = point.get("x")
-    if "x" not in point or not (x is None or (isinstance(x, int) and x > 0)):
-        return "x"
-    for name in ("y", "low", "high"):
-        if name not in point or not _figure(point[name]):
-            return name
-    if (point["low"] is None) != (point["high"] is None):
-        return "low"
-    return None
-
-
-def _figure(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float) and math.isfinite(value))

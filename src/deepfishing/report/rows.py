@@ -10,36 +10,10 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from deepfishing.errors import StoreError
-from deepfishing.experiments.results import Curves, Results, Row
-from deepfishing.metrics import METHODS
-
-# Rows that agree in all of these may stand in one table.
-_SETTING: dict[str, type | tuple[type, ...]] = {
-    "dataset": str,
-    "train": str,
-    "test": str,
-    "network": str,
-    "weights_sha256": str,
-    "tau": (int, float),
-    "label": (str, int, list),
-    "C": (int, float),
-    "difficult": str,
-    "official_ap": str,
-    "classes": list,
-    "n_train": int,
-    "n_test": int,
-}
-_EACH: dict[str, type | tuple[type, ...]] = {
-    "feature": str,
-    "left_out": dict,
-    "unreadable": list,
-    "seconds": (int, float),
-    "command": str,
-    "version": str,
-}
+from deepfishing.experiments.checks import ROW_SETTING, Row
+from deepfishing.experiments.results import Curves, Results
 
 OTHER = 99  # the block of rows that the paper's Table 1 does not have
 
@@ -68,13 +42,6 @@ def open_results(folder: Path) -> Results:
             f"results must have at least one row, got none in {results.file}; "
             "run `deepfish reproduce` again"
         )
-    for number, row in enumerate(results.rows, 1):
-        wrong = _wrong(row)
-        if wrong:
-            raise StoreError(
-                f"a result must have a usable {wrong!r}, got {str(row.get(wrong))[:60]!r} in "
-                f"{results.file} line {number}; remove the line and measure that row again"
-            )
     return results
 
 
@@ -86,7 +53,7 @@ def group_rows(rows: Iterable[Row]) -> list[list[Row]]:
 
     Examples
     --------
-    >>> setting = dict.fromkeys(_SETTING, "")
+    >>> setting = dict.fromkeys(ROW_SETTING, "")
     >>> rows = [{**setting, "feature": f} for f in ("dW7", "x8", "x6;x7", "y8")]
     >>> rows += [{**setting, "feature": "x7", "tau": 4}]
     >>> [[row["feature"] for row in group] for group in group_rows(rows)]
@@ -95,7 +62,7 @@ def group_rows(rows: Iterable[Row]) -> list[list[Row]]:
     groups: dict[str, dict[str, Row]] = {}
     for row in rows:
         views = row.get("views", "centre")  # rows of older versions saw nothing else
-        setting = json.dumps([views, *(row[name] for name in _SETTING)])
+        setting = json.dumps([views, *(row[name] for name in ROW_SETTING)])
         groups.setdefault(setting, {})[row["feature"]] = row
     return [sorted(group.values(), key=paper_order) for group in groups.values()]
 
@@ -156,53 +123,3 @@ def paper_order(row: Row) -> tuple[int, bool, int, bool]:
     single = re.fullmatch(r"([xy])(\d+)", feature)
     layer, is_x = (int(single[2]), single[1] == "x") if single else (0, False)
     return block(feature), is_gradient(feature), layer, is_x
-
-
-def _wrong(row: Row) -> str | None:
-    """The first key of a row that is missing or not of its type."""
-    for name, kind in {**_SETTING, **_EACH}.items():
-        if not isinstance(row.get(name), kind):
-            return name
-    for name in ("classes", "unreadable"):
-        if not all(isinstance(item, str) for item in row[name]):
-            return name
-    if row["official_ap"] not in METHODS:
-        return "official_ap"
-    for name in ("map", "ap"):
-        if name not in row:
-            return name
-    mean, ap = row["map"], row["ap"]
-    if (mean is None) != (ap is None) or (mean is not None and not _figures(mean)):
-        return "map"
-    if ap is not None and not (isinstance(ap, dict) and all(_figures(ap.get(m)) for m in METHODS)):
-        return "ap"
-    # rows that were measured before there were intervals have neither
-    if not _intervals(row.get("map_interval", {})):
-        return "map_interval"
-    each = row.get("ap_interval", {})
-    if not (isinstance(each, dict) and all(_intervals(by_class) for by_class in each.values())):
-        return "ap_interval"
-    return None
-
-
-def _figures(values: Any) -> bool:
-    """Whether all are percentages, up to rounding, or None; NaN is not."""
-    return isinstance(values, dict) and all(
-        value is None or (isinstance(value, int | float) and -1e-6 <= value <= 100 + 1e-6)
-        for value in values.values()
-    )
-
-
-def _intervals(values: Any) -> bool:
-    """Whether all are pairs of percentages, the lower first, or None."""
-    return isinstance(values, dict) and all(
-        pair is None
-        or (
-            isinstance(pair, list)
-            and len(pair) == 2
-            and None not in pair
-            and _figures(dict(enumerate(pair)))
-            and pair[0] <= pair[1]
-        )
-        for pair in values.values()
-    )

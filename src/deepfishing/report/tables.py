@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from deepfishing.experiments.checks import Row
 from deepfishing.experiments.paper import printed_ap, printed_map
-from deepfishing.experiments.results import Row
-from deepfishing.metrics import METHODS
+from deepfishing.metrics import DEFINITIONS
 from deepfishing.report.rows import OTHER, block, is_gradient
 from deepfishing.statistics import Difference, Interval
 
 ALWAYS_SHOWN = ("x7", "dW7")  # the two that the paper's per-class tables have
-METHOD_LABELS = {"11point": "11-point", "area": "area", "sklearn": "sklearn"}
 
 
 @dataclass(frozen=True)
@@ -204,7 +203,7 @@ def _line(row: Row, gain: Difference | None) -> Line:
         feature=row["feature"],
         gradient=is_gradient(row["feature"]),
         block=block(row["feature"]),
-        map={m: measured.get(m) for m in (first, *(m for m in METHODS if m != first))},
+        map={m: measured.get(m) for m in (first, *(m for m in DEFINITIONS if m != first))},
         printed=printed_map(row["dataset"], row["test"], row["network"], row["feature"]),
         note=note,
         interval=_interval(row.get("map_interval", {}).get(first)),

@@ -12,12 +12,12 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from deepfishing.experiments.results import Row
+from deepfishing.experiments.checks import Row
+from deepfishing.metrics import DEFINITIONS
 from deepfishing.report.charts import mark_text
 from deepfishing.report.points import Chart, Panel, panels
 from deepfishing.report.rows import paper_order
 from deepfishing.report.tables import (
-    METHOD_LABELS,
     Line,
     finding,
     interval_text,
@@ -52,7 +52,7 @@ def table_1(rows: Sequence[Row], gains: Mapping[str, Difference] | None = None) 
     )
     table.add_column("feature", overflow="fold")
     for number, method in enumerate(lines[0].map):
-        table.add_column(METHOD_LABELS[method] + ("*" if number == 0 else ""), justify="right")
+        table.add_column(DEFINITIONS[method].label + ("*" if number == 0 else ""), justify="right")
         if number == 0 and intervals:
             table.add_column("interval", justify="right")
         if number == 0 and gains:
@@ -127,7 +127,7 @@ def _caption(
     rows: Sequence[Row], lines: Sequence[Line], reference: Line | None, intervals: bool
 ) -> Text:
     row = rows[0]
-    official = METHOD_LABELS[row["official_ap"]]
+    official = DEFINITIONS[row["official_ap"]].label
     parts = [
         f"{row['network']}, {row['train']} ({row['n_train']:,} images) to {row['test']} "
         f"({row['n_test']:,}), tau {row['tau']:g}, {label_text(row)}. * official AP: {official}."

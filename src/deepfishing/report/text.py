@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deepfishing.errors import StoreError
-from deepfishing.experiments.results import Results, Row
+from deepfishing.experiments.checks import Row
+from deepfishing.experiments.results import Results
 from deepfishing.files import replacing
+from deepfishing.metrics import DEFINITIONS
 from deepfishing.report.charts import mark_text
 from deepfishing.report.gains import gains
 from deepfishing.report.points import group_points, open_points, panels
 from deepfishing.report.rows import feature_parts, group_rows, open_results
 from deepfishing.report.tables import (
-    METHOD_LABELS,
     Line,
     class_lines,
     finding,
@@ -203,7 +204,7 @@ def _table_1(rows: Sequence[Row], lines: Sequence[Line]) -> Sheet:
     intervals = any(line.interval for line in lines)
     gained = any(line.gain for line in lines)
     printed = any(line.printed is not None for line in lines)
-    official, *others = [METHOD_LABELS[method] for method in lines[0].map]
+    official, *others = [DEFINITIONS[method].label for method in lines[0].map]
     head = ["feature", official] + ["interval"] * intervals + ["gain"] * gained + others
     head += ["paper", "difference"] * printed
 
@@ -256,7 +257,7 @@ def _classes(rows: Sequence[Row], lines: Sequence[Line]) -> Sheet:
             if has_printed:
                 row.append(Text(one_decimal(cell.printed)))
         body.append(tuple(row))
-    official = METHOD_LABELS[rows[0]["official_ap"]]
+    official = DEFINITIONS[rows[0]["official_ap"]].label
     caption = f"{official} AP in percent by class on {_setting(rows[0])}."
     return Sheet(caption, tuple(head), (tuple(body), (tuple(mean),)))
 

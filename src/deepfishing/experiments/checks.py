@@ -1,0 +1,157 @@
+"""Stage 6, experiments: what a measured row and a point of a curve must be.
+
+Comes in: a line of `results.jsonl` or `curves.jsonl` as a dict. Goes out: the first key that is
+missing or not usable. The same check stands before writing and behind reading, so what a report
+would refuse is never written: a run stops at the row that is wrong, not when all are measured.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from deepfishing.metrics import DEFINITIONS
+
+Row = dict[str, Any]
+Kinds = dict[str, type | tuple[type, ...]]
+
+CURVES = ("low-shot", "knn", "approximation")  # the protocols that give curves
+
+# Points that agree in all of these may stand in one chart.
+POINT_SETTING: Kinds = {
+    "dataset": str,
+    "train": str,
+    "test": str,
+    "network": str,
+    "weights_sha256": str,
+    "tau": (int, float),
+    "label": (str, int, list),
+    "views": str,
+    "C": (int, float),
+    "difficult": str,
+    "n_test": int,
+}
+_POINT: Kinds = {
+    "protocol": str,
+    "feature": str,
+    "series": str,
+    "x_axis": str,
+    "y_axis": str,
+    "n_train": int,
+    "seconds": (int, float),
+    "note": str,
+    "command": str,
+    "version": str,
+}
+# Rows that agree in all of these may stand in one table. Those of older versions have no views.
+ROW_SETTING: Kinds = {
+    **{name: kind for name, kind in POINT_SETTING.items() if name != "views"},
+    "official_ap": str,
+    "classes": list,
+    "n_train": int,
+}
+_ROW: Kinds = {
+    "feature": str,
+    "left_out": dict,
+    "unreadable": list,
+    "seconds": (int, float),
+    "command": str,
+    "version": str,
+}
+
+ROUNDING = 1e-6  # percent: rows of older versions have figures a hair above 100
+
+
+def wrong_row(row: Row) -> str | None:
+    """The first key of a row that is missing or not of its type.
+
+    Examples
+    --------
+    >>> wrong_row({"dataset": "photos", "train": 7})
+    'train'
+    """
+    wrong = _wrong_kind(row, {**ROW_SETTING, **_ROW})
+    if wrong:
+        return wrong
+    for name in ("classes", "unreadable"):
+        if not all(isinstance(item, str) for item in row[name]):
+            return name
+    if row["official_ap"] not in DEFINITIONS:
+        return "official_ap"
+    for name in ("map", "ap"):
+        if name not in row:
+            return name
+    mean, ap = row["map"], row["ap"]
+    if (mean is None) != (ap is None) or (mean is not None and not _has(row, "map", _percent)):
+        return "map"
+    if ap is not None and not _has(row, "ap", _percentages):
+        return "ap"
+    # rows that were measured before there were intervals have neither
+    if not _intervals(row.get("map_interval", {})):
+        return "map_interval"
+    each = row.get("ap_interval", {})
+    if not (isinstance(each, dict) and all(_intervals(by_class) for by_class in each.values())):
+        return "ap_interval"
+    return None
+
+
+def wrong_point(point: Row) -> str | None:
+    """The first key of a point that is missing or not of its type."""
+    wrong = _wrong_kind(point, {**POINT_SETTING, **_POINT})
+    if wrong:
+        return wrong
+    if point["protocol"] not in CURVES:
+        return "protocol"
+    x = point.get("x")
+    if "x" not in point or not (x is None or (isinstance(x, int) and x > 0)):
+        return "x"
+    for name in ("y", "low", "high"):
+        if name not in point or not _finite(point[name]):
+            return name
+    if (point["low"] is None) != (point["high"] is None):
+        return "low"
+    return None
+
+
+def _wrong_kind(row: Row, kinds: Kinds) -> str | None:
+    return next((name for name, kind in kinds.items() if not isinstance(row.get(name), kind)), None)
+
+
+def _has(row: Row, name: str, usable: Any) -> bool:
+    """Whether there is a usable value for the official definition, and for all that are given."""
+    values = row[name]
+    return (
+        isinstance(values, dict)
+        and row["official_ap"] in values
+        and all(usable(value) for value in values.values())
+    )
+
+
+def _finite(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and math.isfinite(value))
+
+
+def _percent(value: Any) -> bool:
+    """Whether it is a percentage, up to rounding, or None; NaN is not."""
+    return value is None or (
+        isinstance(value, int | float) and -ROUNDING <= value <= 100 + ROUNDING
+    )
+
+
+def _percentages(values: Any) -> bool:
+    return isinstance(values, dict) and all(map(_percent, values.values()))
+
+
+def _intervals(values: Any) -> bool:
+    """Whether all are pairs of percentages, the lower first up to rounding, or None."""
+    return isinstance(values, dict) and all(
+        pair is None
+        or (
+            isinstance(pair, list)
+            and len(pair) == 2
+            and None not in pair
+            and all(map(_percent, pair))
+            and pair[0] <= pair[1] + ROUNDING
+        )
+        for pair in values.values()
+    )
