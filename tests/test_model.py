@@ -9,7 +9,7 @@ from deepfishing.classify import train_svm
 from deepfishing.errors import DatasetError, FeatureError, WeightsError
 from deepfishing.images.item import Item
 from deepfishing.model import Model, train_model
-from deepfishing.model.labelled import class_folders, read_labels
+from deepfishing.model.labelled import read_labels
 from deepfishing.model.model import Source
 from deepfishing.recipes import parse_recipe
 
@@ -255,14 +255,24 @@ def test_tables_that_cannot_be_labels_are_refused(tmp_path, name, text, words):
 
 
 def test_images_outside_of_class_folders_are_refused():
-    with pytest.raises(DatasetError, match=r"'2.jpg' outside"):
-        read_labels(items("a/1.jpg", "2.jpg"))
+    with pytest.raises(DatasetError, match=r"got '1.jpg', and no other"):
+        read_labels(items("1.jpg", "2.jpg"))
     with pytest.raises(DatasetError, match="got only 'a'"):
         read_labels(items("a/1.jpg", "a/2.jpg"))
 
 
-def test_a_train_folder_beside_a_test_folder_holds_the_classes(tmp_path):
-    (tmp_path / "train").mkdir()
-    assert class_folders(tmp_path) == tmp_path
-    (tmp_path / "test").mkdir()
-    assert class_folders(tmp_path) == tmp_path / "train"
+def test_images_outside_of_class_folders_are_not_used_and_that_is_said():
+    images = items("a/1.jpg", "2.jpg", "b/3.jpg")
+    found = read_labels(images)
+    assert found.rows.keys() == {"a/1.jpg", "b/3.jpg"}
+    told = "not used: 1 images that are not labelled for training, such as 2.jpg"
+    assert found.unused(images) == told
+    assert found.unused(images[::2]) == ""
+
+
+def test_of_a_train_folder_beside_a_test_folder_only_train_is_trained_on():
+    images = items("train/a/1.jpg", "train/b/2.jpg", "test/a/3.jpg", "val/c/4.jpg")
+    found = read_labels(images)
+    assert found.classes == ("a", "b")
+    assert found.rows.keys() == {"train/a/1.jpg", "train/b/2.jpg"}
+    assert read_labels(items("train/a/1.jpg", "train/b/2.jpg")).classes == ("a", "b")

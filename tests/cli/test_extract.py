@@ -7,11 +7,15 @@ import tarfile
 import numpy as np
 import pytest
 
+from deepfishing.errors import pip_install
 from deepfishing.gradients.extract import extract
 from deepfishing.gradients.to_store import store_settings
+from deepfishing.images import folder
+from deepfishing.images.formats import HEIC
 from deepfishing.kernels import gram
 from deepfishing.networks.load import load_network
 from deepfishing.store import Store
+from deepfishing.web.gallery import Gallery
 
 
 def rows(folder):
@@ -71,10 +75,62 @@ def test_removed_images_are_reported_and_dropped_on_demand(deepfish, shapes, tmp
     deepfish("extract", few, "s", "--features", "x7")
     (few / "3.jpg").unlink()
     ran = deepfish("extract", few, "s", "--features", "x7")
-    assert "1 in the store, but not among the images (--prune drops them): 3.jpg" in ran.out
+    assert "s: 5 images, 0 computed now; the store holds 6 now\n" in ran.out
+    assert "prune" not in ran.out + ran.err
     assert len(Store.open(tmp_path / "s").rows()) == 6
     assert "1 dropped: 3.jpg" in deepfish("extract", few, "s", "--features", "x7", "--prune").out
     assert len(Store.open(tmp_path / "s").rows()) == 5
+
+
+def test_a_second_folder_is_added_and_the_store_says_what_it_holds(deepfish, shapes, tmp_path):
+    dark, light = shapes / "train/dark", shapes / "train/light"
+    deepfish("extract", dark, "s", "--features", "x7")
+    for path in sorted(light.iterdir())[:4]:
+        path.rename(path.with_name(f"light{path.name}"))
+    ran = deepfish("extract", light, "s", "--features", "x7")
+    assert "s: 6 images, 6 computed now; the store holds 10 now\n" in ran.out
+    assert "2 replaced by other files: 4.jpg, 5.jpg\n" in ran.out  # of one name in both folders
+    end = events_of(deepfish("extract", light, "s", "--features", "x7", "--json"))[-1]
+    assert (end["stored"], end["replaced"]) == (10, [])
+    moved = light.rename(shapes / "moved")
+    assert "replaced" not in deepfish("extract", moved, "s", "--features", "x7").out
+
+
+def test_a_folder_in_which_nothing_is_usable_ends_with_1(deepfish, tmp_path):
+    (tmp_path / "photos").mkdir()
+    for name in ("a.jpg", "b.png"):
+        (tmp_path / "photos" / name).write_bytes(b"")
+    ran = deepfish("extract", "photos", "s", "--features", "x7")
+    assert ran.code == 1
+    assert ran.err.splitlines()[-1] == "deepfish: none of 2 images can be used"
+    assert deepfish("extract", "photos", "s", "--features", "x7", "--json").code == 1
+
+
+def test_what_was_passed_over_is_told_with_the_way_to_read_it(deepfish, shapes, monkeypatch):
+    few = shapes / "train/dark"
+    for name in ("a.txt", "b.txt", "IMG_1.HEIC"):
+        (few / name).write_bytes(b"")
+    monkeypatch.setattr(folder, "EXTENSIONS", folder.EXTENSIONS - set(HEIC))
+    ran = deepfish("extract", few, "s", "--features", "x7")
+    hint = f"to read them: {pip_install(extra='heic')}"
+    assert f"passed over: 1 .heic ({hint}), 2 .txt\n" in ran.err
+    end = events_of(deepfish("extract", few, "s", "--features", "x7", "--json"))[-1]
+    assert end["passed_over"] == {".heic": 1, ".txt": 2}
+
+
+def test_without_options_a_store_has_all_that_search_serve_and_train_need(
+    deepfish, shapes, tmp_path
+):
+    ran = deepfish("extract", shapes / "train", "s", "--weights", "random")
+    assert ran.code == 0, ran.err
+    assert ran.err == "next: deepfish serve s, or deepfish train s model\n"
+    labels = {row.labels for row in Store.open(tmp_path / "s").rows().values()}
+    assert labels == {("dark",), ("light",)}
+    assert deepfish("search", "s", "dark/0.jpg").code == 0
+    assert set(Gallery(tmp_path / "s").labels) == {"dark", "light"}
+    ran = deepfish("train", "s", "model")
+    assert ran.code == 0, ran.err
+    assert ran.err == "next: deepfish predict model PHOTO.jpg\n"
 
 
 def test_a_tar_gives_the_features_of_its_images(deepfish, shapes, tmp_path):

@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from deepfishing.errors import DatasetError
-from deepfishing.images.sources import find_images
+from deepfishing.images.sources import find_images, passed_over_in
 
 
 def make(root, *names):
@@ -25,6 +25,39 @@ def ids(source):
 def test_a_folder_gives_all_images_below_it_in_order(tmp_path):
     make(tmp_path, "b.jpg", "a/z.PNG", "a/.h.jpg", ".git/x.jpg", "notes.txt", "a/deep/c.webp")
     assert ids(tmp_path) == ["a/deep/c.webp", "a/z.PNG", "b.jpg"]
+
+
+def labels(source):
+    return {item.id: item.labels for item in find_images(source)}
+
+
+def test_class_folders_are_labels_whatever_way_the_folder_is_named(tmp_path):
+    make(tmp_path, "p/cat/1.jpg", "p/dog/old/2.jpg", "p/3.jpg", "p/notes.txt")
+    expected = {"cat/1.jpg": ("cat",), "dog/old/2.jpg": ("dog",), "3.jpg": None}
+    assert labels(tmp_path / "p") == expected
+    assert labels(tmp_path / "p/**/*.jpg") == expected
+    assert labels(f"file://{tmp_path}/p") == expected
+
+
+def test_class_folders_inside_of_splits_are_labels(tmp_path):
+    make(tmp_path, "train/cat/1.jpg", "train/dog/2.jpg", "test/cat/1.jpg", "val/3.jpg")
+    assert labels(tmp_path) == {
+        "train/cat/1.jpg": ("cat",),
+        "train/dog/2.jpg": ("dog",),
+        "test/cat/1.jpg": ("cat",),
+        "val/3.jpg": None,
+    }
+    assert labels(tmp_path / "train") == {"cat/1.jpg": ("cat",), "dog/2.jpg": ("dog",)}
+
+
+def test_what_is_passed_over_is_counted_by_its_ending(tmp_path):
+    make(tmp_path, "a.jpg", "b/c.TXT", "b/d.txt", "readme", ".hidden", ".git/x.txt")
+    assert passed_over_in(tmp_path) == {".txt": 2, "": 1}
+    assert passed_over_in(tmp_path / "*.jpg") == {}
+    assert passed_over_in(f"file://{tmp_path}") == {}
+    (tmp_path / "a.jpg").unlink()
+    with pytest.raises(DatasetError, match=r"passed over: 2 \.txt, 1 without an ending"):
+        find_images(tmp_path)
 
 
 def test_a_pattern_gives_the_ids_of_its_folder(tmp_path):

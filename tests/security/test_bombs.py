@@ -15,7 +15,8 @@ import pytest
 from PIL import GifImagePlugin, Image, ImageFile, PngImagePlugin, TiffImagePlugin, WebPImagePlugin
 
 from deepfishing.errors import ImageError
-from deepfishing.images.preprocess import FORMATS, open_image
+from deepfishing.images.formats import FORMATS
+from deepfishing.images.preprocess import open_image
 from deepfishing.images.tar import read_tar
 from deepfishing.web.uploads import check_photo
 
@@ -81,6 +82,19 @@ def webp():
     return bytes(data)
 
 
+def avif(kind="AVIF"):
+    data = saved(kind, (64, 64))
+    at = data.index(b"ispe") + 8  # how large the picture says to be
+    data[at : at + 8] = struct.pack(">II", 60_000, 60_000)
+    return bytes(data)
+
+
+def heif():
+    pillow_heif = pytest.importorskip("pillow_heif", reason="the extra heic is not installed")
+    pillow_heif.register_heif_opener()
+    return avif("HEIF")
+
+
 @pytest.fixture
 def never_decoded(monkeypatch):
     decoded = []
@@ -89,7 +103,7 @@ def never_decoded(monkeypatch):
     assert decoded == []
 
 
-@pytest.mark.parametrize("make", [png, jpeg, gif, gif_frame, bmp, tiff, webp])
+@pytest.mark.parametrize("make", [png, jpeg, gif, gif_frame, bmp, tiff, webp, avif, heif])
 @pytest.mark.parametrize("way", ["folder", "tar", "upload"])
 def test_a_picture_that_says_to_be_huge_is_refused_undecoded(make, way, tmp_path, never_decoded):
     content = make()
@@ -106,7 +120,7 @@ def test_a_picture_that_says_to_be_huge_is_refused_undecoded(make, way, tmp_path
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_every_format_that_is_read_has_its_bomb(kind):
-    assert kind.lower() in {"png", "jpeg", "gif", "bmp", "tiff", "webp"}
+    assert kind.lower() in {"png", "jpeg", "gif", "bmp", "tiff", "webp", "avif", "heif"}
 
 
 @pytest.mark.parametrize("kind", ["GIF", "TIFF", "WEBP", "PNG"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 import time
 from functools import partial
 from pathlib import Path
@@ -25,11 +26,11 @@ from deepfishing.cli.network import (
     check_names,
     parse_label,
 )
-from deepfishing.cli.say import say
+from deepfishing.cli.say import SHOWN, say, say_left_out, say_next, say_passed_over
 from deepfishing.distributed import connect
 from deepfishing.distributed.cluster import check_place
 from deepfishing.gradients.batch_size import parse_batch_size, parse_memory
-from deepfishing.images.sources import find_images
+from deepfishing.images.sources import find_images, passed_over_in
 from deepfishing.images.views import find_views
 from deepfishing.networks.zoo import RECORDS, find_weights
 from deepfishing.recipes import parse_recipes
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from deepfishing.networks.network import Network
 
 PRECISION = "int8"  # of a new store: the smallest of one pass that loses nothing, docs/store.md
-SHOWN = 20  # failures and removed images that are named one by one
 
 
 def extract(
@@ -161,6 +161,9 @@ def extract(
             views,
             budget,
         )
+    passed_over = passed_over_in(images)
+    rows = opened.rows().values()
+    usable = sum(key is not None for key in done.keys)
     if events:
         events.emit(
             "end",
@@ -170,33 +173,41 @@ def extract(
             factors=list(factors),
             failures=done.failures,
             removed=list(done.removed),
+            replaced=list(done.replaced),
             pruned=prune,
+            stored=len(rows),
+            passed_over=passed_over,
             seconds=round(time.monotonic() - start, 3),
         )
     else:
-        _summary(store, len(items), done, factors, prune)
-    if strict and done.failures:
+        say_left_out(
+            done.failures.values(), f", see `deepfish store info {shlex.quote(str(store))}`"
+        )
+        say_passed_over(passed_over)
+        _summary(store, len(items), done, len(rows), prune)
+        say(f"factors: {', '.join(factors)}")
+    problem = f"{len(done.failures)} images cannot be used" if strict and done.failures else ""
+    if not usable:
+        problem = f"none of {len(items)} images can be used"
+    if problem:
         if not events:
-            say(f"deepfish: {len(done.failures)} images cannot be used", err=True)
+            say(f"deepfish: {problem}", err=True)
         raise typer.Exit(1)
+    if not events:
+        train, search = ("train", store, "model"), ("search", store, "PHOTO.jpg")
+        labelled = any(row.labels for row in rows)
+        say_next(("deepfish", "serve", store), ("deepfish", *(train if labelled else search)))
 
 
-def _summary(
-    store: Path, images: int, done: Extraction, factors: tuple[str, ...], prune: bool
-) -> None:
-    for number, reason in enumerate(done.failures.values()):
-        if number == SHOWN:
-            more = f"{len(done.failures) - SHOWN} more, see `deepfish store info {store}`"
-            say(f"left out: {more}", err=True)
-            break
-        say(f"left out: {reason}", err=True)
+def _summary(store: Path, images: int, done: Extraction, stored: int, prune: bool) -> None:
     left_out = f", {len(done.failures)} left out" if done.failures else ""
-    say(f"{store}: {images} images, {done.computed} computed now{left_out}")
-    if done.removed:
-        some = ", ".join(done.removed[:SHOWN]) + (" ..." if len(done.removed) > SHOWN else "")
-        what = "dropped" if prune else "in the store, but not among the images (--prune drops them)"
-        say(f"{len(done.removed)} {what}: {some}")
-    say(f"factors: {', '.join(factors)}")
+    holds = f"; the store holds {stored} now" if stored != images else ""
+    say(f"{store}: {images} images, {done.computed} computed now{left_out}{holds}")
+    told = {"dropped": done.removed if prune else (), "replaced by other files": done.replaced}
+    for what, ids in told.items():
+        if ids:
+            some = ", ".join(ids[:SHOWN]) + (" ..." if len(ids) > SHOWN else "")
+            say(f"{len(ids)} {what}: {some}")
 
 
 def _known_settings(

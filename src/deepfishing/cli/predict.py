@@ -11,10 +11,10 @@ import numpy as np
 import typer
 
 from deepfishing.cli.network import BatchSize, Device
-from deepfishing.cli.say import say
+from deepfishing.cli.say import say, say_passed_over
 from deepfishing.errors import OptionError
 from deepfishing.gradients.batch_size import parse_batch_size
-from deepfishing.images.sources import find_images
+from deepfishing.images.sources import find_images, passed_over_in
 
 
 def predict(
@@ -82,6 +82,8 @@ def predict(
                 say(f"{item.id:<{width}}  {'  '.join(shown)}")
             failed += found.error is not None
             bar("images", done, len(items))
+    if not as_json:
+        say_passed_over(passed_over_in(images))
     if failed == len(items):
         say(f"deepfish: none of {failed} images can be used", err=True)
         raise typer.Exit(1)

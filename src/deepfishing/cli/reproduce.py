@@ -27,12 +27,13 @@ from deepfishing.cli.network import (
     check_names,
     parse_label,
 )
-from deepfishing.cli.say import Spelled, say
+from deepfishing.cli.say import Spelled, say, say_next, say_passed_over
 from deepfishing.errors import OptionError, did_you_mean
 from deepfishing.experiments.checks import CURVES
 from deepfishing.gradients.batch_size import parse_batch_size
 from deepfishing.images.dataset import DIFFICULT
 from deepfishing.images.item import as_text
+from deepfishing.images.sources import passed_over_in
 
 TABLE = "table"
 PROTOCOLS = (TABLE, *CURVES)
@@ -134,12 +135,15 @@ def reproduce(
         for row in rows:
             say(json.dumps(row))
         return
+    if dataset == "folder" and data is not None:
+        say_passed_over(passed_over_in(data))
     if protocol == TABLE:
         Console().print(Spelled(table_1(rows, gains(Results(out), rows))))
         say(f"results  {out / 'results.jsonl'}\nreport   {page}")
     else:
         Console().print(*map(Spelled, chart_tables(rows)))
         say(f"points   {out / 'curves.jsonl'}\nreport   {page}")
+    say_next(("deepfish", "report", out, "--format", "markdown"))
 
 
 def _check_protocol(protocol: str, largest: int | None) -> None:

@@ -7,9 +7,14 @@ out: the same with such characters spelled out. JSON needs none of it and stays 
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterable, Mapping
+
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
+
+from deepfishing.images.formats import passed_over_text
 
 _DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
 _ORDERS = (*range(0x20), *range(0x7F, 0xA0), *_DIRECTIONS)
@@ -32,6 +37,29 @@ def spelled(text: str) -> str:
 def say(text: object = "", err: bool = False) -> None:
     """Print a line."""
     typer.echo(spelled(str(text)), err=err)
+
+
+SHOWN = 20  # images left out that are named one by one
+
+
+def say_left_out(reasons: Iterable[str], more: str = "") -> None:
+    """Name the images that were left out, the first of them at least; `more` says where all are."""
+    found = list(reasons)
+    for reason in found[:SHOWN]:
+        say(f"left out: {reason}", err=True)
+    if len(found) > SHOWN:
+        say(f"left out: {len(found) - SHOWN} more{more}", err=True)
+
+
+def say_passed_over(counts: Mapping[str, int]) -> None:
+    """Count the files of a folder that are no images."""
+    if counts:
+        say(f"passed over: {passed_over_text(counts)}", err=True)
+
+
+def say_next(*commands: Iterable[object]) -> None:
+    """Name the commands that are useful now; on stderr, so that what is piped stays as it is."""
+    say("next: " + ", or ".join(shlex.join(map(str, words)) for words in commands), err=True)
 
 
 class Spelled:

@@ -23,16 +23,14 @@ from deepfishing.cli.network import (
     check_names,
     parse_label,
 )
-from deepfishing.cli.say import say
+from deepfishing.cli.say import say, say_left_out, say_next, say_passed_over
 from deepfishing.gradients.batch_size import parse_batch_size
 from deepfishing.images.dataset import DIFFICULT
-from deepfishing.images.sources import find_images
+from deepfishing.images.sources import find_images, passed_over_in
 from deepfishing.images.views import find_views
 
 if TYPE_CHECKING:
     from deepfishing.model import Model
-
-SHOWN = 20  # images left out that are named one by one
 
 
 def train(
@@ -99,7 +97,7 @@ def train(
         for name, path in (("weights", weights), ("prototxt", prototxt), ("mean", mean))
         if path is not None
     }
-    from deepfishing.model.labelled import class_folders, is_voc, read_labels
+    from deepfishing.model.labelled import is_voc, read_labels
     from deepfishing.model.training import train_on_images, train_on_store
     from deepfishing.store import Store
 
@@ -107,16 +105,17 @@ def train(
         opened = Store.open(data)
         source = Source(str(opened.settings["network"]), **files)
         rows = list(opened.rows().values())
-        trained, left_out = train_on_store(
-            opened, rows, read_labels(rows, labels, split), features, source, **options
-        )
+        labelled = read_labels(rows, labels, split)
+        unused = labelled.unused(rows)
+        trained, left_out = train_on_store(opened, rows, labelled, features, source, **options)
     else:
         check_names(network, features)
         folder = Path(data)
         if labels is None and is_voc(folder):
             labels = folder
-        items = find_images(data if labels else class_folders(folder))
+        items = find_images(data)
         labelled = read_labels(items, labels, split)
+        unused = labelled.unused(items)
 
         from deepfishing.cli.progress import progress_bar
         from deepfishing.networks.load import load_network
@@ -139,6 +138,10 @@ def train(
                 **options,
             )
     trained.save(model)
+    if not as_json:
+        say_passed_over(passed_over_in(data))
+        if unused:
+            say(unused, err=True)
     _print_summary(model, trained, left_out, as_json)
 
 
@@ -170,11 +173,7 @@ def _print_summary(folder: Path, model: Model, left_out: dict[str, str], as_json
         }
         say(json.dumps(summary))
         return
-    for number, reason in enumerate(left_out.values()):
-        if number == SHOWN:
-            say(f"left out: {len(left_out) - SHOWN} more", err=True)
-            break
-        say(f"left out: {reason}", err=True)
+    say_left_out(left_out.values())
     width = max(len(name) for name in ("class", *model.classes))
     say(f"{'class':<{width}}  cost  cross-validated AP")
     for name, ok, cost, value in zip(model.classes, svm.trained, svm.cost, ap, strict=True):
@@ -184,3 +183,4 @@ def _print_summary(folder: Path, model: Model, left_out: dict[str, str], as_json
             say(f"{name:<{width}}  {cost:<4g}  {'-' if value is None else f'{value:.1f}'}")
     mean = f", mAP {sum(known) / len(known):.1f}" if known else ""
     say(f"{folder}: {model.recipe}, {n} images, {len(svm.dual)} support vectors{mean}")
+    say_next(("deepfish", "predict", folder, "PHOTO.jpg"))

@@ -51,12 +51,15 @@ class Extraction:
         Id and reason of each image that cannot be used.
     removed : tuple of str
         Ids that are in the store and not among the images; pruned, if that was asked for.
+    replaced : tuple of str
+        Ids that were of another file with another content, whose features are gone.
     """
 
     keys: tuple[str | None, ...]
     computed: int
     failures: dict[str, str]
     removed: tuple[str, ...]
+    replaced: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -179,6 +182,7 @@ def extract_to_store(
         computed=done - failed,
         failures={row.id: str(row.error) for row in rows if row.status == ERROR},
         removed=removed,
+        replaced=tuple(row.id for row in rows if row.id in old and _is_another(row, old[row.id])),
     )
 
 
@@ -321,6 +325,11 @@ def _scan(items: Sequence[Item], old: Mapping[str, Row], tell: Progress, place: 
             if done < len(new):
                 tell("hashing", done, len(new))
     return rows
+
+
+def _is_another(row: Row, before: Row) -> bool:
+    """Whether two rows of one id are of two files; of the same content, it was only moved."""
+    return row.path != before.path and None is not before.sha256 != row.sha256
 
 
 def _hashed(item: Item) -> Hashed:

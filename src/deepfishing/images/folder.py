@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from deepfishing.errors import DatasetError, OptionError
 from deepfishing.images.dataset import Dataset, Split, is_folder
+from deepfishing.images.formats import EXTENSIONS, passed_over_text
 from deepfishing.images.item import as_text
 from deepfishing.metrics import DEFAULT
 
-EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"})
-
-# Folders of these names alone are splits, not classes; only train and test are read.
+# Folders of these names alone, or train and another of them, are splits, not classes.
 SPLITS = frozenset({"train", "val", "valid", "validation", "trainval", "test"})
 
 
@@ -142,21 +143,81 @@ def image_ids(root: Path, folder: Path) -> list[str]:
 
     Links to folders are not followed, so that a loop of them has an end.
     """
+    ids: list[str] = []
+    for where, names in _walk(folder):
+        parent = where.relative_to(root)
+        before = "" if parent == Path() else f"{parent.as_posix()}/"
+        # there may be millions, and a Path for each would take most of the time
+        ids += [before + name for name in names if _ending(name) in EXTENSIONS]
+    if not ids:
+        others = passed_over_text(passed_over(folder))
+        raise DatasetError(
+            f"a folder of images must hold one, got none in {folder}"
+            + (f"; passed over: {others}" if others else "; it has no files")
+        )
+    return sorted(ids)
+
+
+def passed_over(folder: Path) -> Counter[str]:
+    """How many files in a folder and below are no images, by how they end; without hidden ones.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     for name in ("1.jpg", "list.TXT", ".hidden"):
+    ...         Path(root, name).touch()
+    ...     passed_over(Path(root))
+    Counter({'.txt': 1})
+    """
+    endings = (_ending(name) for _, names in _walk(folder) for name in names)
+    return Counter(ending for ending in endings if ending not in EXTENSIONS)
+
+
+def _walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
+    """A folder and those below it, each with the names of its files; hidden ones are left out."""
 
     def stop(error: OSError) -> None:
         raise DatasetError(f"folder {error.filename} cannot be read: {error.strerror}")
 
-    ids = []
     for where, folders, files in os.walk(folder, onerror=stop):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        parent = Path(where).relative_to(root)
-        before = "" if parent == Path() else f"{parent.as_posix()}/"
-        for name in files:  # there may be millions, and a Path for each would take most of the time
-            if not name.startswith(".") and os.path.splitext(name)[1].lower() in EXTENSIONS:  # noqa: PTH122
-                ids.append(before + name)
-    if not ids:
-        raise DatasetError(
-            f"a folder of images must hold one, got none in {folder}; "
-            f"expected {', '.join(sorted(EXTENSIONS))}"
-        )
-    return sorted(ids)
+        yield Path(where), [name for name in files if not name.startswith(".")]
+
+
+def _ending(name: str) -> str:
+    return os.path.splitext(name)[1].lower()  # noqa: PTH122  # much quicker than a Path
+
+
+def folder_classes(ids: Sequence[str]) -> list[str | None]:
+    """The class of each image by the folder that it lies in; None for one in no class folder.
+
+    Where the folders are splits (`split_folders`), the class folders are in them.
+
+    Examples
+    --------
+    >>> folder_classes(["cat/1.jpg", "dog/pug/2.jpg", "3.jpg"])
+    ['cat', 'dog', None]
+    >>> folder_classes(["train/cat/1.jpg", "test/cat/2.jpg", "test/3.jpg", "more/4.jpg"])
+    ['cat', 'cat', None, None]
+    """
+    splits = split_folders(ids)
+    if not splits:
+        return [id_.partition("/")[0] if "/" in id_ else None for id_ in ids]
+    parts = [id_.split("/") for id_ in ids]
+    return [some[1] if len(some) > 2 and some[0] in splits else None for some in parts]
+
+
+def split_folders(ids: Sequence[str]) -> set[str]:
+    """Those of the outermost folders that are splits, not classes; none in most collections.
+
+    Examples
+    --------
+    >>> sorted(split_folders(["train/cat/1.jpg", "test/cat/2.jpg"]))
+    ['test', 'train']
+    >>> split_folders(["train/1.jpg", "bus/2.jpg"])  # things that move
+    set()
+    """
+    outermost = {id_.partition("/")[0] for id_ in ids if "/" in id_}
+    splits = outermost & SPLITS
+    return splits if splits == outermost or {"train"} < splits else set()

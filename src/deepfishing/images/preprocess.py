@@ -20,6 +20,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from deepfishing.errors import ImageError
+from deepfishing.images.formats import must_be, open_picture
 from deepfishing.images.views import View
 
 
@@ -34,10 +35,6 @@ ImageLike = str | Path | Image.Image | np.ndarray[Any, Any] | Openable
 
 # Above this an image is refused instead of filling the memory: Pillow's own limit, as RGB 0.5 GB.
 MAX_PIXELS = 178_956_970
-
-# Pillow knows many more formats. To read some, such as EPS, it starts other programs.
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
-FORMAT_NAMES = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
 
 # What Pillow raises for damaged bytes: it takes a number for a count or a place without a check.
 DAMAGED = (
@@ -170,7 +167,7 @@ def open_image(image: ImageLike, draft: int = 0) -> Image.Image:
     path = Path(image) if isinstance(image, str) else image
     name = str(path)
     try:
-        with path.open("rb") as file, Image.open(file, formats=FORMATS) as opened:
+        with path.open("rb") as file, open_picture(file) as opened:
             width, height = opened.size
             if width * height > MAX_PIXELS:
                 raise ImageError(
@@ -187,9 +184,7 @@ def open_image(image: ImageLike, draft: int = 0) -> Image.Image:
     except FileNotFoundError:
         raise ImageError(f"image not found: {name}") from None
     except UnidentifiedImageError:
-        raise ImageError(
-            f"not an image that Pillow can read: {name}; it must be a {FORMAT_NAMES} file"
-        ) from None
+        raise ImageError(f"not an image that Pillow can read: {name}; {must_be(name)}") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise ImageError(f"image has too many pixels: {name}; make it smaller first") from None
     except DAMAGED as error:

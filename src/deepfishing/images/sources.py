@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import glob
 import sys
+from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from deepfishing.errors import DatasetError
 from deepfishing.images import voc
 from deepfishing.images.dataset import is_folder
-from deepfishing.images.folder import EXTENSIONS, image_ids
+from deepfishing.images.folder import folder_classes, image_ids, passed_over
+from deepfishing.images.formats import EXTENSIONS
 from deepfishing.images.item import Item, as_text, located
 from deepfishing.images.remote import RemoteFile, is_url, list_files
 from deepfishing.images.tables import TABLES, read_table
@@ -34,7 +37,8 @@ def find_images(source: str | Path) -> list[Item]:
 
         a folder : searched with all its sub-folders for files with an image's extension, hidden
         ones left out and links to folders not followed; the id is the path below the folder, where
-        bytes that are not UTF-8 are escaped.
+        bytes that are not UTF-8 are escaped. An image in a sub-folder has its name as a label; in
+        `train/cat` and `test/cat` that is `cat`.
         a folder in VOC layout, or a VOCdevkit with one year : the ids of the data set, with their
         labels (classes that are present and not difficult).
         a pattern such as `photos/**/*.jpg` : the path below the folder before the first wildcard;
@@ -72,6 +76,17 @@ def find_images(source: str | Path) -> list[Item]:
     return list(by_id.values())
 
 
+def passed_over_in(source: str | Path) -> Counter[str]:
+    """How many files that are no images a folder of images holds, by how they end.
+
+    Only a folder is searched for images. A store, or one in VOC layout, has files of its own.
+    """
+    path = Path(source)
+    searched = not is_url(str(source)) and is_folder(path) and voc_layout(path) is None
+    searched = searched and not (path / "store.json").is_file()
+    return passed_over(path) if searched else Counter()
+
+
 def _find(source: str) -> list[Item]:
     if source == STDIN:
         return _listed(sys.stdin.buffer.read(), Path(), "standard input")
@@ -82,7 +97,7 @@ def _find(source: str) -> list[Item]:
         layout = voc_layout(path)
         if layout is not None:
             return _voc_items(layout)
-        return [Item(as_text(name), path / name) for name in image_ids(path, path)]
+        return _in_class_folders(Item(as_text(name), path / name) for name in image_ids(path, path))
     if not _is_file(path):
         if glob.has_magic(source):
             return _matching(source)
@@ -129,7 +144,7 @@ def _behind(url: str) -> list[Item]:
         files = {n: file for n, file in files.items() if _suffix(n) in EXTENSIONS}
     if not files:
         raise DatasetError(f"a folder or pattern must hold an image, got none in {url}")
-    return [Item(name, file) for name, file in files.items()]
+    return _in_class_folders(Item(name, file) for name, file in files.items())
 
 
 def _in_remote_file(file: RemoteFile, path: PurePosixPath) -> list[Item]:
@@ -167,7 +182,17 @@ def _matching(pattern: str) -> list[Item]:
     for path in files:
         name = path.relative_to(folder).as_posix()
         items += read_tar(path) if is_tar(path) else [Item(as_text(name), path)]
-    return items
+    return items if any(map(is_tar, files)) else _in_class_folders(items)
+
+
+def _in_class_folders(items: Iterable[Item]) -> list[Item]:
+    """The same with the names of their folders as labels."""
+    found = list(items)
+    classes = folder_classes([item.id for item in found])
+    return [
+        item if name is None else replace(item, labels=(name,))
+        for item, name in zip(found, classes, strict=True)
+    ]
 
 
 def _is_hidden(path: Path, folder: Path) -> bool:

@@ -12,7 +12,7 @@ import tarfile
 from pathlib import Path, PurePosixPath
 
 from deepfishing.errors import DatasetError
-from deepfishing.images.folder import EXTENSIONS
+from deepfishing.images.formats import EXTENSIONS
 from deepfishing.images.item import Item, Member
 
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")

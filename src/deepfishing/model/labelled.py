@@ -17,6 +17,7 @@ import numpy as np
 from deepfishing.errors import DatasetError
 from deepfishing.images import voc
 from deepfishing.images.dataset import is_folder
+from deepfishing.images.folder import folder_classes, split_folders
 from deepfishing.images.sources import voc_layout
 from deepfishing.images.tables import TABLES, read_table
 from deepfishing.rank_one import Array
@@ -54,11 +55,20 @@ class Labelled:
             )
         return known, np.stack([self.rows[image.id] for image in known])
 
+    def unused(self, images: Sequence[Image]) -> str:
+        """Which images are not trained on, in words; nothing if there are none."""
+        others = [image.id for image in images if image.id not in self.rows]
+        some = f"not used: {len(others)} images that are not labelled for training, such as "
+        return some + others[0] if others else ""
+
 
 def read_labels(
     images: Sequence[Image], source: Path | None = None, split: str = "trainval"
 ) -> Labelled:
     """Labels of images: from a source if one is given, else their own, else their folders'.
+
+    Without a source, where the images are divided into `train` and another split, only those in
+    `train` have labels to train on.
 
     Parameters
     ----------
@@ -99,8 +109,18 @@ def read_labels(
                 f"{strange[0]!r}; the images have ids such as {images[0].id!r}"
             )
         return _from_names(named, str(source))
+    ids = [image.id for image in images]
+    to_train_on = _training_part(ids)
     named = {image.id: image.labels for image in images if image.labels is not None}
-    return _from_names(named or _folders(images), "the images")
+    if not named:  # a list, or a store of an older version
+        classes = zip(ids, folder_classes(ids), strict=True)
+        named = {id_: (name,) for id_, name in classes if name is not None}
+    if not named:
+        raise DatasetError(
+            f"an image must lie in the folder of its class, got {ids[0]!r}, and no other does "
+            "either; sort them into folders, or pass --labels with a table"
+        )
+    return _from_names({id_: named[id_] for id_ in named if id_ in to_train_on}, "the images")
 
 
 def is_voc(folder: Path) -> bool:
@@ -108,20 +128,10 @@ def is_voc(folder: Path) -> bool:
     return is_folder(folder) and voc_layout(folder) is not None
 
 
-def class_folders(root: Path) -> Path:
-    """The folder that holds the classes: `root/train` where a `test` or `val` lies beside it."""
-    held_out = any(is_folder(root / name) for name in ("test", "val", "valid", "validation"))
-    return root / "train" if held_out and is_folder(root / "train") else root
-
-
-def _folders(images: Sequence[Image]) -> dict[str, tuple[str, ...]]:
-    bare = next((image.id for image in images if "/" not in image.id), None)
-    if bare is not None:
-        raise DatasetError(
-            f"an image must lie in the folder of its class, got {bare!r} outside of any; sort them "
-            "into folders, or pass --labels with a table"
-        )
-    return {image.id: (image.id.split("/", 1)[0],) for image in images}
+def _training_part(ids: Sequence[str]) -> set[str]:
+    """The images to train on: those in `train`, where another split lies beside it."""
+    divided = {"train"} < split_folders(ids)
+    return {id_ for id_ in ids if not divided or id_.startswith("train/")}
 
 
 def _from_names(named: Mapping[str, tuple[str, ...] | None], origin: str) -> Labelled:

@@ -19,7 +19,8 @@ import numpy as np
 from PIL import Image
 
 from deepfishing.errors import ImageError
-from deepfishing.images.preprocess import DAMAGED, FORMAT_NAMES, FORMATS
+from deepfishing.images.formats import FORMAT_NAMES, open_picture
+from deepfishing.images.preprocess import DAMAGED
 from deepfishing.rank_one import Array
 from deepfishing.search.encoder import Encoder, Upload
 
@@ -96,14 +97,13 @@ def check_photo(content: bytes) -> None:
 
     Examples
     --------
-    >>> check_photo(b"%PDF-1.4")
+    >>> check_photo(b"%PDF-1.4")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    deepfishing.errors.ImageError: a photo must be a JPEG, PNG, WEBP, GIF, BMP or TIFF file, got
-        none of them
+    deepfishing.errors.ImageError: a photo must be a JPEG, PNG, ... file, got none of them
     """
     too_large = f"a photo must have at most {MAX_PIXELS:,} pixels, got "
     try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as photo:
+        with open_picture(io.BytesIO(content)) as photo:
             width, height = photo.size
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise ImageError(f"{too_large}far more; make it smaller first") from None
