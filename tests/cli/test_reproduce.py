@@ -59,6 +59,7 @@ def test_curves_are_a_table_points_and_a_report_and_are_used_again(deepfish, sha
         (["voc2007", "--data", "nowhere"], "nowhere"),
         (["voc2012"], "--data"),
         (["folder", "--data", "nowhere"], "nowhere"),
+        (["scenes"], "run `deepfish reproduce groceries`"),
         (["groceries", "--network", "efficientnet-lite9"], "did you mean efficientnet-lite"),
         (["groceries", "--features", "dw8"], "did you mean dW8"),
         (["groceries", "--features", "x5"], "feature must be one of x6"),

@@ -14,6 +14,7 @@ from deepfishing.experiments.reproduce import Protocol, reproduce
 from deepfishing.experiments.results import Results
 from deepfishing.gradients.extract import extract
 from deepfishing.kernels import gram
+from deepfishing.store import Store
 
 
 def test_a_row_is_what_the_steps_give_one_by_one(dataset, network, tmp_path):
@@ -207,3 +208,18 @@ def test_an_unreadable_split_is_refused(dataset, network, tmp_path):
         path.write_bytes(b"")
     with pytest.raises(DatasetError, match="split test must have a readable image"):
         reproduce(dataset, network, tmp_path, "x7", Protocol(skip_broken=True))
+
+
+def test_the_store_of_results_opens_from_their_folder_with_the_labels(dataset, network, tmp_path):
+    out = tmp_path / "results"
+    reproduce(dataset, network, out, "x8")
+    store = Store.open(out)
+    assert store.folder.parent == out / "features"
+    shown = {row.path: row.labels for row in store.rows().values()}
+    for split in (dataset.train, dataset.test):
+        for path, row in zip(split.paths, split.labels, strict=True):
+            names = [name for name, label in zip(dataset.classes, row, strict=True) if label == 1]
+            assert list(shown[str(path)]) == names
+    reproduce(dataset, network, out, "x8", Protocol(tau=3.0))
+    with pytest.raises(StoreError, match=f"one store, got 2 in {out}; choose one: "):
+        Store.open(out)

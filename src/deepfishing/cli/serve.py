@@ -12,7 +12,9 @@ from deepfishing.cli.say import say
 
 
 def serve(
-    store: Annotated[Path, typer.Argument(help="Folder that `deepfish extract` made.")],
+    store: Annotated[
+        Path, typer.Argument(help="Folder of `deepfish extract` or `deepfish reproduce`.")
+    ],
     port: Annotated[
         int | None, typer.Option(help="Port. [default: 8765, or a free one]", show_default=False)
     ] = None,

@@ -99,9 +99,9 @@ def train(
     }
     from deepfishing.model.labelled import is_voc, read_labels
     from deepfishing.model.training import train_on_images, train_on_store
-    from deepfishing.store import Store
+    from deepfishing.store.store import MANIFEST, Store, find_store
 
-    if (Path(data) / "store.json").is_file():
+    if (find_store(Path(data)) / MANIFEST).is_file():
         opened = Store.open(data)
         source = Source(str(opened.settings["network"]), **files)
         rows = list(opened.rows().values())

@@ -194,7 +194,7 @@ def prepare(
     store = Store(out / "features" / row_key(**settings), settings)
     extraction = extract_to_store(
         network,
-        [*dataset.train.paths, *dataset.test.paths],
+        [*dataset.train.items(dataset.classes), *dataset.test.items(dataset.classes)],
         store,
         needed_factors(wanted),
         protocol.tau,

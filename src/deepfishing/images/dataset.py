@@ -7,6 +7,7 @@ out: a `Dataset` of two `Split`s, checked once, so that later stages need not ch
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from deepfishing.errors import DatasetError
+from deepfishing.images.item import Item
 from deepfishing.metrics import DEFINITIONS
 
 # What difficult examples are in training, the default first: left out, as the devkit's
@@ -104,6 +106,20 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def items(self, classes: Sequence[str]) -> list[Item]:
+        """The images as a store knows them, each with the names of the classes that it shows.
+
+        Examples
+        --------
+        >>> split = Split("test", ("a",), (Path("d/a.jpg"),), np.array([[1, -1]], dtype=np.int8))
+        >>> split.items(["cat", "dog"])[0].labels
+        ('cat',)
+        """
+        shown: list[tuple[str, ...] | None] = [None] * len(self)
+        if self.labels is not None:
+            shown = [tuple(np.array(classes)[row == 1].tolist()) for row in self.labels]
+        return [Item(str(p), p, labels) for p, labels in zip(self.paths, shown, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -105,8 +105,12 @@ class Store:
 
     @classmethod
     def open(cls, folder: str | Path) -> Store:
-        """A store that is there, with the settings that it was made with."""
-        settings = read_manifest(Path(folder))["settings"]
+        """A store that is there, with the settings that it was made with.
+
+        `folder` may also be one of `deepfish reproduce` with one store in it.
+        """
+        folder = find_store(Path(folder))
+        settings = read_manifest(folder)["settings"]
         return cls(folder, settings, settings.get("dtype"))
 
     @cached_property
@@ -346,6 +350,25 @@ def _compact(shards: Shards, keep: Collection[str], journal: Journal) -> None:
     """Drop all other rows; from sound shards only, or a damaged row would get a new checksum."""
     check_shards(path for path, _, _ in shards.places(shards.keys() - set(keep)))
     shards.compact(keep, journal)
+
+
+def find_store(folder: Path) -> Path:
+    """The folder itself, or the store that `deepfish reproduce` left in it.
+
+    Raises
+    ------
+    StoreError
+        If it left several: of two temperatures, say.
+    """
+    if (folder / MANIFEST).exists():
+        return folder
+    inside = sorted(path.parent for path in folder.glob(f"features/*/{MANIFEST}"))
+    if len(inside) > 1:
+        raise StoreError(
+            f"results must hold one store, got {len(inside)} in {folder}; choose one: "
+            f"{', '.join(map(str, inside))}"
+        )
+    return inside[0] if inside else folder
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class Gallery:
     Parameters
     ----------
     folder : path
-        Of the store.
+        Of the store, or of `deepfish reproduce`.
     forward, gradient : str, optional
         The recipes to start with.
     model : path, optional
@@ -78,6 +78,7 @@ class Gallery:
         model: str | Path | None = None,
         progress: Progress | None = None,
     ) -> None:
+        self.folder = Path(folder)
         self.store = Store.open(folder)
         self.offer = make_offer(self.store, forward, gradient)
         self.judge = None if model is None else Judge(model, self.store)
@@ -109,7 +110,7 @@ class Gallery:
     def summary(self) -> dict[str, Any]:
         """What the page shows before anything is asked."""
         return {
-            "name": self.store.folder.absolute().name,
+            "name": self.folder.absolute().name,
             "network": self.store.settings["network"],
             "images": len(self.collection),
             "forward": self.offer.forward,
