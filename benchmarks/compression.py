@@ -138,13 +138,13 @@ def measure(
 ) -> Measured:
     """Train, test and search with `values`; the queries are `exact`."""
     n = len(data.train.ids)
-    values = {factor: values[factor] for factor in recipe.factors}
+    values = {factor: values[factor] for factor in recipe.columns}
     fitted = recipe.fit({factor: v[:n] for factor, v in values.items()})
     everything = fitted(values)
     scores = train_svm(everything[:n], data.train.labels).decision_function(everything[n:])
     draws = bootstrap(data.test.labels, scores, data.classes, METHODS, resamples)
     queries = n + np.random.default_rng(SEED).permutation(len(data.test.ids))[:QUERIES]
-    similarity = gram(fitted({f: exact[f][queries] for f in recipe.factors}), everything)
+    similarity = gram(fitted({f: exact[f][queries] for f in recipe.columns}), everything)
     similarity[np.arange(len(queries)), queries] = -np.inf  # not the query itself
     return Measured(draws, np.argpartition(-similarity, K, axis=1)[:, :K])
 
@@ -228,14 +228,16 @@ def compare(
 ) -> None:
     """All precisions of one network, the first of which the others are compared with."""
     n = len(data.train.ids)
-    exact = {factor: store.read(keys, factor) for factor in needed_factors(recipes.values())}
+    exact = {
+        factor.name: store.read(keys, factor.name) for factor in needed_factors(recipes.values())
+    }
     bases: dict[str, Measured] = {}
     for name in names:
         written = {factor: PRECISIONS[name](values, n) for factor, values in exact.items()}
         values = {factor: read for factor, (read, _) in written.items()}
         for label, recipe in recipes.items():
             found = measure(recipe, values, exact, data, report.draws)
-            size = sum(written[factor][1] for factor in recipe.factors)
+            size = sum(written[factor][1] for factor in recipe.columns)
             base = bases.setdefault(label, found)
             line, lost = line_of(label, name, size, found, base)
             report.lines.setdefault(network, {}).setdefault(label, []).append(line)

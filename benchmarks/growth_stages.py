@@ -21,7 +21,7 @@ import numpy as np
 
 from deepfishing.classify import train_svm
 from deepfishing.experiments.approximation import Gradients
-from deepfishing.features import needed_factors, parse_features
+from deepfishing.features import needed_factors, parse_feature, parse_features
 from deepfishing.gradients.to_store import SHARD_IMAGES, extract_to_store, settings_of
 from deepfishing.images.dataset import Dataset
 from deepfishing.images.groceries import load_groceries
@@ -139,7 +139,7 @@ def fill(work: Path, data: str, n: int) -> dict[str, Point]:
     place = StandIn(values)
     store = _empty_store(folder)
     with watched() as clock:
-        run_stand_in(store, place, n, FACTORS)
+        run_stand_in(store, place, n, parse_feature(FEATURE).factors)
     np.save(folder / ".labels.npy", np.concatenate(labels))
     size = sum(_bytes(store.shards_folder(factor)) for factor in FACTORS)
     kept = Clock(clock.seconds - place.seconds, clock.memory)

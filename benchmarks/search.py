@@ -128,10 +128,10 @@ def main() -> None:
     given = parser.parse_args()
     source = Store.open(given.features)
     recipe = choose_recipe(source, given.by)
-    contents = Contents.of(source, recipe.factors)
+    contents = Contents.of(source, recipe.columns)
     order = np.random.default_rng(0).permutation(len(contents))
-    held = contents.read(np.sort(order[:QUERIES]), recipe.factors)
-    real = contents.read(np.sort(order[QUERIES:]), recipe.factors)
+    held = contents.read(np.sort(order[:QUERIES]), recipe.columns)
+    real = contents.read(np.sort(order[QUERIES:]), recipe.columns)
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         store = write_store(folder, source, real, given.rows)

@@ -27,6 +27,7 @@ from typing import Any
 
 from deepfishing.distributed import connect
 from deepfishing.distributed.cluster import QUIET
+from deepfishing.features import Factor
 from deepfishing.gradients.to_store import extract_to_store, store_settings
 from deepfishing.images.sources import find_images
 from deepfishing.networks.network import Network
@@ -34,7 +35,7 @@ from deepfishing.store import Store
 from deepfishing.store.check import verify
 from fire.forks import load_script
 
-FACTORS = ("x7", "delta8")
+FACTORS = (Factor("input", 8), Factor("delta", 8))
 CORES = 4  # that Ray is told of: so many workers at a time
 DEATHS = 8  # in a job
 SECONDS = 0.33

@@ -197,7 +197,7 @@ def test_a_model_of_features_that_an_earlier_version_projected_is_to_be_trained_
 ):
     projected = {"dW7@4x4": rng.normal(size=(60, 16)).astype(np.float32)}
     train("dW7@4x4", projected, labels).save(tmp_path / "m")
-    assert Model.load(tmp_path / "m").factors == ("dW7@4x4",)
+    assert Model.load(tmp_path / "m").columns == ("dW7@4x4",)
     change_facts(projection=None)(tmp_path / "m")
     with pytest.raises(WeightsError, match=r"an earlier version projected.*deepfish train"):
         Model.load(tmp_path / "m")

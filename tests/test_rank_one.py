@@ -58,3 +58,9 @@ def test_factors_that_do_not_belong_together_are_refused(x, delta):
 def test_half_precision_rows_do_not_overflow_when_normalized():
     rows = np.full((1, 4), 60000, dtype=np.float16)
     np.testing.assert_allclose(l2_normalize(rows.astype(np.float32)), 0.5, rtol=1e-3)
+
+
+def test_an_array_of_gradients_is_refused_with_what_to_write(random_rank_one):
+    for convert in (np.asarray, np.array, np.isfinite, lambda g: np.zeros(3) + g):
+        with pytest.raises(FeatureError, match=r"\.x and \.delta, or \.dense\(\)"):
+            convert(random_rank_one(4))

@@ -69,7 +69,7 @@ def test_low_is_the_output_below_the_lowest_layer(arrays):
 def test_best_takes_what_layers_there_are():
     best = {k: parse_recipe("best", layers) for k, layers in ((6, LAYERS), (8, {8: "fc"}))}
     assert best[6].name == "x5*(whiten(dW7,0.5)+whiten(dW8,0.5)+pow(dW8,0.5)+x6+x7)"
-    assert best[6].factors == ("x5", "x6", "delta7", "x7", "delta8")
+    assert best[6].columns == ("x5", "x6", "delta7", "x7", "delta8")
     assert best[8].name == "(2*x7+1)*(whiten(dW8,0.5)+pow(dW8,0.5)+x7)"
     with pytest.raises(FeatureError, match="classifier"):
         parse_recipe("best", {})
@@ -141,23 +141,27 @@ def test_lists_are_cut_outside_parentheses_and_all_is_expanded():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("pow(dW7)", "must have ',' at character 8, got ')'"),
+        ("pow(dW7)", "lacks a comma and an exponent between 'pow(dW7' and ')'"),
         ("pow(dW7,x7)", "an exponent"),
         ("pow(dW7,0)", "an exponent above 0"),
         ("pow(dW7,9)", "up to 4"),
         ("pow(dW7,nan)", "an exponent"),
         ("whiten(dW7,2)", "a shrinkage"),
-        (
-            "dW7+",
-            "a feature, a weight, pow(...), whiten(...) or a parenthesis at character 5, got its "
-            "end",
-        ),
+        ("dW7+", "lacks a feature such as x7 or dW8 at its end"),
+        ("+dW7", "lacks a feature such as x7 or dW8 before '+'"),
         ("0*x7+x6", "a weight above 0"),
         ("2+1", "must name a feature, got only a number"),
         ("x7*2", "feature must be"),
-        ("dW7 x7", "must have its end at character 5, got 'x7'"),
-        ("(dW7", "must have ')'"),
+        ("dW7 x7", "lacks + or * between 'dW7' and 'x7'"),
+        ("(dW7", "lacks a closing parenthesis at its end"),
         ("pow(dW7+x7,0.5)", "pow must take one feature, got 'dW7+x7'"),
+        ("(dW7))", "has one ) too many behind '(dW7)'"),
+        ("x7,dW7", "one recipe is needed here, got the list 'x7,dW7'; write x7+dW7"),
+        ("all", "one recipe is needed here, got 'all', a list"),
+        ("pow(dW8@64x64,0.5)", "only a projection is known"),
+        ("pow(whiten(dW:fc7@4x4),2)", "write pow(whiten(dW7),2)"),
+        ("dlogp8", "dlogp8 is no feature any more"),
+        ("low*dlogp8", "take x7, or dW8"),
         ("power(dW7,0.5)", "feature must be one of"),
         ("dw7+x7", "did you mean dW7"),
         ("(" * 50 + "x7" + ")" * 50, "nest deeper"),
@@ -179,3 +183,32 @@ def test_whitening_of_the_same_row_again_and_again_stays_finite():
     for seed in range(30):
         rows = np.repeat(np.random.default_rng(seed).normal(size=(1, 4)), 5, axis=0)
         assert np.isfinite(Whitening.fit(rows)(rows)).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "gradient"),
+    [
+        ("dW8@64x64", True),
+        ("whiten(dW8@64x64)+x7", True),
+        ("pow(x7,0.5)+whiten(dW7)", True),
+        ("best", True),
+        ("(2*low+1)*pow(x7,0.5)", False),
+        ("x:dW.head", False),
+    ],
+)
+def test_a_recipe_is_a_gradient_if_one_of_its_features_is(text, gradient):
+    assert parse_recipe(text, LAYERS).is_gradient is gradient
+
+
+@pytest.mark.parametrize("layers", [LAYERS, {7: "a", 8: "b"}, {8: "b"}, {5: "", **LAYERS}])
+def test_best_is_called_best_wherever_its_formula_comes_from(layers):
+    best = parse_recipe("best", layers)
+    assert best.title == "best" != best.name
+    assert parse_recipe(best.name).title == "best"  # as in a row of an older version
+    assert parse_recipe(f"{best.name}+x7").title == f"{best.name}+x7"
+    assert parse_recipe("dW8").title == "dW8"
+
+
+def test_only_whitening_learns():
+    learns = {text: parse_recipe(text, LAYERS).learns for text in ("pow(dW7,2)*x7+1", "best")}
+    assert learns == {"pow(dW7,2)*x7+1": False, "best": True}

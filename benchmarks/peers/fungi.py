@@ -24,6 +24,7 @@ from timing import ratios
 from torch import Tensor, nn
 from torch.nn import functional
 
+from deepfishing.features import parse_factor
 from deepfishing.gradients.extract import Extractor
 from deepfishing.networks.hub import import_hub
 
@@ -45,7 +46,7 @@ def theirs(model: nn.Module, layer: str) -> Any:
     return FUNGIWrapper(model, layer, torch.device("cpu"), extractor_configs=[KLConfig()])
 
 
-def ours(model: nn.Module, head: nn.Module, features: list[str]) -> Extractor:
+def ours(model: nn.Module, head: nn.Module, names: Sequence[str]) -> Extractor:
     """What a user writes for deepfishing, to have the same error."""
     from deepfishing import wrap
     from deepfishing.gradients.extract import Extractor
@@ -57,7 +58,7 @@ def ours(model: nn.Module, head: nn.Module, features: list[str]) -> Extractor:
             functional.kl_div(latents.log_softmax(1), uniform, reduction="sum") / latents.shape[1]
         )
 
-    return Extractor(wrap(model, head=kl), features)
+    return Extractor(wrap(model, head=kl), [parse_factor(name) for name in names])
 
 
 class Vit(nn.Module):
@@ -117,7 +118,7 @@ class Contest:
         """Of their vectors, of norm 1, and of the same made from our factors: the largest."""
         names = [f"{kind}:{self.layer}@exact" for kind in ("in", "delta")]
         factors = self.extractor_of(*names).compute(batch)
-        x, delta = (torch.from_numpy(factors[name]) for name in names)
+        x, delta = (torch.from_numpy(factors[parse_factor(name)]) for name in names)
         weight = torch.einsum("npe,npd->ned", delta, x)
         gradients = torch.cat([weight, delta.sum(dim=1)[..., None]], dim=2).flatten(1)
         mine = functional.normalize(gradients @ self.fungi.extractors[0].projection.T)
@@ -278,7 +279,7 @@ def _checked(layer: str, pixels: Tensor) -> str:
     model, head = _convnet(), nn.Linear(10, 768)
     extractor = ours(model, head, names := [f"in:{layer}@exact", f"delta:{layer}@exact"])
     factors = extractor.compute(extractor.compute.run(pixels.numpy()).clone())
-    x, delta = (torch.from_numpy(factors[name]) for name in names)
+    x, delta = (torch.from_numpy(factors[parse_factor(name)]) for name in names)
     if x.ndim == 2:
         x, delta = x[:, None], delta[:, None]
     mine = torch.einsum("npe,npd->ned", delta, x)

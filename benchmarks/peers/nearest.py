@@ -20,6 +20,7 @@ import numpy as np
 from page import interval, lines_of, number, table
 
 import search
+from deepfishing.features import parse_feature
 from deepfishing.gradients.to_store import extract_to_store, store_settings
 from deepfishing.images.groceries import load_groceries
 from deepfishing.networks.load import load_network
@@ -69,7 +70,7 @@ def run(options: Any) -> str:
         truth = search.exact(exact, ids)
         on_disk = {
             factor: size(store.shards_folder(factor)) / len(exact.collection)
-            for factor in exact.recipe.factors
+            for factor in exact.recipe.columns
         }
         factors = sum(on_disk.values())
         rows = []
@@ -168,17 +169,17 @@ def photographs(folder: Path, quick: bool) -> Store:
     paths = data.train.paths if quick else data.train.paths + data.test.paths
     network = load_network()
     store = Store(folder / "source", store_settings(network, 2.0, "uniform"))
-    extract_to_store(network, paths, store, ("x7", "delta8"))
+    extract_to_store(network, paths, store, parse_feature("dW8").factors)
     return store
 
 
 def filled(folder: Path, source: Store, rows: int) -> tuple[Store, list[str]]:
     """A store of so many rows and the queries, which are in it, and the queries' ids."""
     recipe = choose_recipe(source, BY)
-    contents = Contents.of(source, recipe.factors)
+    contents = Contents.of(source, recipe.columns)
     order = np.random.default_rng(0).permutation(len(contents))
-    held = contents.read(np.sort(order[: search.QUERIES]), recipe.factors)
-    real = contents.read(np.sort(order[search.QUERIES :]), recipe.factors)
+    held = contents.read(np.sort(order[: search.QUERIES]), recipe.columns)
+    real = contents.read(np.sort(order[search.QUERIES :]), recipe.columns)
     store = search.write_store(str(folder / "rows"), source, real, rows)
     return store, search.add_queries(store, held, rows)
 

@@ -88,7 +88,7 @@ def _stored(network: Network, features: str) -> int:
     """Bytes of the factors in single precision."""
     widths = {"x6": 320, "x7": 1280, "y8": 1000, "x8": 1000, "delta7": 1280, "delta8": 1000}
     return 4 * sum(
-        widths[name] for name in needed_factors(parse_features(features, network.layers))
+        widths[factor.name] for factor in needed_factors(parse_features(features, network.layers))
     )
 
 

@@ -37,7 +37,8 @@ def _recipe(folder: Path) -> Run:
         if again.name != recipe.name:
             raise ValueError(f"{recipe.name!r} is read back as {again.name!r}")
         # what is named by number must be there; a path may be any text
-        there = [name for name in recipe.factors if ":" not in name and "@" not in name]
+        numbered = [f for f in recipe.factors if isinstance(f.layer, int)]
+        there = [f.name for f in numbered if f.positions == "pooled"]
         if absent := [name for name in there if name not in arrays]:
             raise KeyError(f"{recipe.name!r} needs {absent}, which no network has")
         if len(there) == len(recipe.factors) and len(recipe.name) < 40 * _MOST:
@@ -51,10 +52,10 @@ def _recipe(folder: Path) -> Run:
     return run
 
 
-_SEEDS = ("all", "beyond", "best", "x5;x6,dW7@exact", "dW:head.1@64x32,x:a.b", "dlogp8+low")
+_SEEDS = ("all", "beyond", "best", "x5;x6,dW7@exact", "dW:head.1@64x32,x:a.b", "dW8*low")
 _SEEDS += ("pow(dW7,0.5)+whiten(dW8,0.1)*x7", "2*(x7+3*y8)*x6+1", "whiten(pow(x6,2))")
 _TOKENS = ("pow(", "whiten(", ")", "(", "+", "*", ",", ";", "@", "@exact", "@2x3", "x7", "dW8")
-_TOKENS += ("dW:", "x:", "y8", "low", "dlogp8", "0.5", "1e-9", "best", " ", "x٧", "dW٨", "x07")
+_TOKENS += ("dW:", "x:", "y8", "low", "0.5", "1e-9", "best", " ", "x٧", "dW٨", "x07")
 
 TARGETS = {
     "recipe": Target(

@@ -1,7 +1,7 @@
 """Features: what their names mean, and how they are made of factors.
 
 Comes in: a name such as `x7`, `x6;x7`, `dW7` or `dW:classifier.4`. Goes out: a `Feature`, which
-lists the factors to compute. A factor is one array per image:
+lists the `Factor` values to compute. A factor is one array per image:
 
 `x7`      output of layer 7 after its non-linearity, which is the input of layer 8
 `y8`      output of layer 8 before the non-linearity
@@ -15,16 +15,18 @@ behind a gradient's name, `dW7@exact`, keeps the positions, and the trace kernel
 pairs of them. `dW7@64x32` projects the whole gradient from both sides to a 64 x 32 matrix, a vector
 whose dot product approximates the trace kernel: small to store, whatever the number of positions.
 
-`low` is the output below the lowest numbered layer: `x5` of AlexNet and VGG. `dlogp8` is the
-gradient of every class's log-posterior with respect to W_8, all of them side by side.
+`low` is the output below the lowest numbered layer: `x5` of AlexNet and VGG.
+
+Names are read here and nowhere else. What is passed on are the values; a name is written again
+where text is needed: on the command line, for a column of a store, in JSON.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -32,28 +34,139 @@ from deepfishing.errors import FeatureError, did_you_mean
 from deepfishing.rank_one import Array, RankOne, l2_normalize
 
 TOP = 8  # the classifier's number, in the paper and here
-EXACT = "@exact"
 LOWEST = "low"
-LOG_POSTERIORS = f"dlogp{TOP}"
+
+Kind = Literal["input", "output", "delta", "probabilities", "projected"]
+Positions = Literal["pooled", "exact"] | tuple[int, int]
 
 # A name is also that of a factor, so a number has one spelling: not 07, no other script's digits.
 _NUMBER = "0|[1-9][0-9]?"
-_SIZE = "@[1-9][0-9]{0,4}x[1-9][0-9]{0,4}"
+_SIZE = "[1-9][0-9]{0,4}"
+_PATTERN = re.compile(
+    rf"(?P<letter>x|y|delta|dW)(?P<number>{_NUMBER})(?:@(?P<suffix>exact|{_SIZE}x{_SIZE}))?"
+    rf"|(?P<word>x|in|delta|dW):(?P<path>[^@;]+)(?:@(?P<of_path>exact|{_SIZE}x{_SIZE}))?"
+)
+
+
+@dataclass(frozen=True)
+class Factor:
+    """One array per image: what of a layer is taken, and what becomes of its positions.
+
+    Parameters
+    ----------
+    kind : str
+        "input" or "output" of the layer, "delta" for dE/dy, "probabilities" for the output behind
+        the SoftMax, "projected" for the gradient dE/dW projected from both sides.
+    layer : int or str
+        The number of a layer, or the path of a module.
+    positions : "pooled", "exact" or (m1, m2)
+        Averaged (delta: summed), kept, or projected to a matrix of m1 x m2.
+
+    Examples
+    --------
+    >>> Factor("input", 8).name, Factor("delta", "head.fc", "exact").name
+    ('x7', 'delta:head.fc@exact')
+    """
+
+    kind: Kind
+    layer: int | str
+    positions: Positions = "pooled"
+
+    @property
+    def name(self) -> str:
+        """Its name: the column of a store."""
+        letter, layer = self.symbol
+        if isinstance(self.layer, str):
+            letter = "in:" if self.kind == "input" else f"{letter}:"
+        return f"{letter}{layer}@{self.note}" if self.note else letter + layer
+
+    @property
+    def symbol(self) -> tuple[str, str]:
+        """The paper's letter and what stands below it: ('x', '7') is the input of layer 8."""
+        letter = {"output": "y", "delta": "delta", "projected": "dW"}.get(self.kind, "x")
+        if isinstance(self.layer, str):
+            return ("x" if self.kind == "output" else letter), self.layer
+        return letter, str(self.layer - (self.kind == "input"))
+
+    @property
+    def note(self) -> str:
+        """What becomes of positions, as a name has it behind `@`; nothing if they are pooled."""
+        if isinstance(self.positions, tuple):
+            return "{}x{}".format(*self.positions)
+        return "" if self.positions == "pooled" else self.positions
+
+    @property
+    def needs_backward(self) -> bool:
+        """Whether it needs the backward pass, for itself or to belong to its delta."""
+        of_module = self.kind == "input" and isinstance(self.layer, str)
+        return self.kind in ("delta", "projected") or of_module or self.positions == "exact"
+
+    def path(self, layers: Mapping[int, str]) -> str:
+        """The module that it is read from."""
+        return self.layer if isinstance(self.layer, str) else layers[self.layer]
 
 
 @dataclass(frozen=True)
 class Feature:
-    """A named representation: forward factors side by side, or the two factors of a gradient.
+    """A representation: forward factors side by side, a gradient's two factors, or its projection.
 
     Examples
     --------
-    >>> parse_feature("dW7", {7: "fc7", 8: "fc8"})
-    Feature(name='dW7', factors=('x6', 'delta7'), gradient=True)
+    >>> feature = parse_feature("dW7", {7: "fc7", 8: "fc8"})
+    >>> feature.name, feature.is_gradient, [factor.name for factor in feature.factors]
+    ('dW7', True, ['x6', 'delta7'])
     """
 
-    name: str
-    factors: tuple[str, ...]
-    gradient: bool
+    factors: tuple[Factor, ...]
+
+    @property
+    def name(self) -> str:
+        """Its name in one spelling."""
+        return ";".join(factor.name for factor in self._shown)
+
+    @property
+    def is_gradient(self) -> bool:
+        """Whether it is the gradient of a layer's weights, whole or projected."""
+        return self._shown[0].kind == "projected"
+
+    @property
+    def is_projected(self) -> bool:
+        """Whether it is a gradient of which there is only a projection."""
+        return self.factors[0].kind == "projected"
+
+    @property
+    def symbols(self) -> tuple[tuple[str, str, str], ...]:
+        """How it is typeset: letter, what stands below it, and a note, for each of its parts.
+
+        Examples
+        --------
+        >>> parse_feature("dW:head@exact").symbols, parse_feature("x6;x7").symbols
+        ((('dW', 'head', 'exact'),), (('x', '6', ''), ('x', '7', '')))
+        """
+        return tuple((*factor.symbol, factor.note) for factor in self._shown)
+
+    @property
+    def around(self) -> int | None:
+        """The layer whose gradient it is, or whose input and output it has, as in Table 1.
+
+        Examples
+        --------
+        >>> [parse_feature(name).around for name in ("dW7@exact", "x6;x7", "x7;y8", "x7")]
+        [7, 7, 8, None]
+        """
+        first, last = self._shown[0], self._shown[-1]
+        k = first.layer
+        if isinstance(k, str):
+            return None
+        outputs = Factor("input", k + 1), Factor("output", k), Factor("probabilities", k)
+        joined = len(self.factors) == 2 and first.kind == "input" and last in outputs
+        return k if self.is_gradient or joined else None
+
+    @property
+    def _shown(self) -> tuple[Factor, ...]:
+        """The parts of its name: the two factors of a gradient are one."""
+        last = self.factors[-1]
+        return (replace(last, kind="projected"),) if last.kind == "delta" else self.factors
 
 
 def table_features(layers: Mapping[int, str]) -> tuple[str, ...]:
@@ -81,8 +194,7 @@ def parse_features(text: str | Iterable[str], layers: Mapping[int, str]) -> tupl
     >>> [f.name for f in parse_features("x7, dW8", {8: "fc"})]
     ['x7', 'dW8']
     """
-    features = [parse_feature(name, layers) for name in expand_names(text, layers)]
-    return tuple({feature.name: feature for feature in features}.values())
+    return tuple(dict.fromkeys(parse_feature(n, layers) for n in expand_names(text, layers)))
 
 
 def expand_names(text: str | Iterable[str], layers: Mapping[int, str]) -> list[str]:
@@ -93,9 +205,8 @@ def expand_names(text: str | Iterable[str], layers: Mapping[int, str]) -> list[s
     >>> expand_names("x7, pow(dW8,0.5)", {8: "fc"})
     ['x7', 'pow(dW8,0.5)']
     """
-    listed = re.split(r",(?![^(]*\))", text) if isinstance(text, str) else list(text)
     names: list[str] = []
-    for name in filter(None, map(str.strip, listed)):
+    for name in split_names(text) if isinstance(text, str) else filter(None, map(str.strip, text)):
         rows = table_features(layers) if name == "all" else (name,)
         if not rows:
             raise FeatureError(
@@ -108,93 +219,115 @@ def expand_names(text: str | Iterable[str], layers: Mapping[int, str]) -> list[s
     return names
 
 
-def parse_feature(name: str, layers: Mapping[int, str]) -> Feature:
+def split_names(text: str) -> list[str]:
+    """The names of a list, cut at the commas outside parentheses."""
+    return [name.strip() for name in re.split(r",(?![^(]*\))", text) if name.strip()]
+
+
+def parse_factor(name: str) -> Factor:
+    """Read the name of a factor, such as a column of a store.
+
+    Examples
+    --------
+    >>> parse_factor("x7")
+    Factor(kind='input', layer=8, positions='pooled')
+    >>> parse_factor("dW:head@64x32")
+    Factor(kind='projected', layer='head', positions=(64, 32))
+    """
+    factor = _read(name)
+    if factor is None or (factor.kind == "projected") != isinstance(factor.positions, tuple):
+        raise FeatureError(
+            f"factor must be x, y, in or delta of a layer, such as x7 or delta8, got {name!r}"
+        )
+    return factor
+
+
+def parse_feature(name: str, layers: Mapping[int, str] | None = None) -> Feature:
     """Read one feature name against a network's layers, k -> module path.
 
-    A module path that is one of the numbered layers is the same feature as its short name.
+    A module path that is one of the numbered layers is the same feature as its short name. Without
+    layers any number will do: for names that were checked when they were written.
 
     Examples
     --------
     >>> layers = {6: "classifier.1", 7: "classifier.4", 8: "classifier.6"}
-    >>> parse_feature("x5;x6", layers).factors
-    ('x5', 'x6')
+    >>> [factor.name for factor in parse_feature("x5;x6", layers).factors]
+    ['x5', 'x6']
     >>> parse_feature("dW:classifier.4", layers).name
     'dW7'
-    >>> parse_feature("dW:features.10", layers).factors
-    ('in:features.10', 'delta:features.10')
+    >>> [factor.name for factor in parse_feature("dW:features.10", layers).factors]
+    ['in:features.10', 'delta:features.10']
     """
     name = name.strip()
     if name == LOWEST and layers:
         name = f"x{min(layers) - 1}"
-    if name == LOG_POSTERIORS and TOP in layers:
-        return Feature(name, (f"x{TOP - 1}", f"x{TOP}"), gradient=True)
-    match = re.fullmatch(rf"dW(?:({_NUMBER})|:([^@]+))(@exact|{_SIZE})?", name)
-    if match:
-        number, path, suffix = match.groups(default="")
-        k = int(number) if number else _number_of(path, layers)
-        if number and k not in layers:
-            raise _unknown(name, layers)
-        short = f"dW:{path}" if k is None else f"dW{k}"
-        if suffix and suffix != EXACT:
-            return Feature(short + suffix, (short + suffix,), gradient=False)
-        x, delta = (f"in:{path}", f"delta:{path}") if k is None else (f"x{k - 1}", f"delta{k}")
-        return Feature(short + suffix, (x + suffix, delta + suffix), gradient=True)
-    parts = tuple(_forward_factor(name, part, layers) for part in name.split(";"))
-    return Feature(";".join(parts), parts, gradient=False)
+    parts = [_read(part) for part in name.split(";")]
+    factors = [part for part in parts if part and _exists(part, layers)]
+    if len(factors) < len(parts):
+        raise _unknown(name, layers)
+    first = factors[0]
+    if len(factors) == 1 and first.kind == "projected":
+        if isinstance(first.layer, str):
+            numbers = {path: k for k, path in (layers or {}).items()}
+            first = replace(first, layer=numbers.get(first.layer, first.layer))
+        if isinstance(first.positions, tuple):
+            return Feature((first,))
+        return Feature((replace(first, kind="input"), replace(first, kind="delta")))
+    # a path of `in:` belongs to its delta, which has no feature of its own
+    if any(part.needs_backward or part.positions != "pooled" for part in factors):
+        raise _unknown(name, layers)
+    return Feature(tuple(factors))
 
 
 class MadeOfFactors(Protocol):
     """A feature, or a recipe of several."""
 
     @property
-    def factors(self) -> tuple[str, ...]:
+    def factors(self) -> tuple[Factor, ...]:
         """The factors it needs."""
 
 
-def needed_factors(features: Iterable[MadeOfFactors]) -> tuple[str, ...]:
+def needed_factors(features: Iterable[MadeOfFactors]) -> tuple[Factor, ...]:
     """The factors that these features are made of, each once."""
     return tuple(dict.fromkeys(factor for feature in features for factor in feature.factors))
 
 
-def is_projected(factor: str) -> bool:
-    """Whether a factor is a whole gradient, projected from both sides.
+def features_of(names: Iterable[str]) -> list[Feature]:
+    """The features that columns with these names make, gradients last; other names are passed over.
+
+    Examples
+    --------
+    >>> [feature.name for feature in features_of(["delta:fc", "x7", "in:fc", "delta6", "notes"])]
+    ['x7', 'dW:fc']
+    """
+    factors = [factor for factor in map(_read, sorted(names)) if factor]
+    forward = [f for f in factors if not f.needs_backward and f.positions == "pooled"]
+    whole = [f for f in factors if f.kind == "delta" and replace(f, kind="input") in factors]
+    projected = [f for f in factors if f.kind == "projected" and isinstance(f.positions, tuple)]
+    return [
+        *(Feature((factor,)) for factor in (*forward, *projected)),
+        *(Feature((replace(factor, kind="input"), factor)) for factor in whole),
+    ]
+
+
+def is_projected(name: str) -> bool:
+    """Whether a column is a whole gradient, projected from both sides.
 
     Examples
     --------
     >>> is_projected("dW7@64x32"), is_projected("delta7@exact")
     (True, False)
     """
-    return re.search(rf"{_SIZE}$", factor) is not None
+    factor = _read(name)
+    return factor is not None and isinstance(factor.positions, tuple)
 
 
 def assemble(feature: Feature, arrays: Mapping[str, Array]) -> Array | RankOne:
-    """Make a normalised feature out of its factors' arrays."""
-    values = [arrays[factor] for factor in feature.factors]
-    if feature.name == LOG_POSTERIORS:
-        return RankOne(values[0], log_posterior_deltas(values[1])).normalize()
-    if feature.gradient:
+    """Make a normalised feature out of its factors' arrays, which have their names."""
+    values = [arrays[factor.name] for factor in feature.factors]
+    if feature.is_gradient and not feature.is_projected:
         return RankOne(*values).normalize()
     return l2_normalize(values[0]) if len(values) == 1 else concatenate(values)
-
-
-def log_posterior_deltas(probabilities: Array) -> Array:
-    """The backward factor of the gradients of all P log-posteriors (eq:fisherizing), as one vector.
-
-    d log sigma(y)_j / dy = e_j - sigma. Side by side for all j they are a P x P matrix, and two of
-    them have the dot product sum_j <e_j - sigma, e_j - sigma'> = P <sigma, sigma'> + P - 2, which
-    is that of (sqrt(P) sigma, sqrt(P - 2)): P + 1 numbers instead of P^2.
-
-    Examples
-    --------
-    >>> p = np.array([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]])
-    >>> each = np.eye(3) - p[:, None, :]
-    >>> np.allclose(log_posterior_deltas(p) @ log_posterior_deltas(p).T,
-    ...             np.einsum("njk,mjk->nm", each, each))
-    True
-    """
-    n, P = probabilities.shape
-    rest = np.full((n, 1), max(P - 2, 0) ** 0.5, dtype=probabilities.dtype)
-    return np.concatenate([P**0.5 * probabilities, rest], axis=1)
 
 
 def concatenate(parts: list[Array]) -> Array:
@@ -208,22 +341,37 @@ def concatenate(parts: list[Array]) -> Array:
     return l2_normalize(np.concatenate([l2_normalize(part) for part in parts], axis=1))
 
 
-def _forward_factor(name: str, part: str, layers: Mapping[int, str]) -> str:
-    match = re.fullmatch(rf"x({_NUMBER})|y({_NUMBER})|x:([^@;]+)", part)
+def _read(name: str) -> Factor | None:
+    """A factor by its name, or a gradient as one factor of the kind "projected"; None if unread."""
+    match = _PATTERN.fullmatch(name)
     if match is None:
-        raise _unknown(name, layers)
-    x, y, path = match.groups()
-    if path or (x and (int(x) == TOP or int(x) + 1 in layers)) or (y and int(y) in layers):
-        return part
-    raise _unknown(name, layers)
+        return None
+    suffix = match["suffix"] or match["of_path"] or "pooled"
+    m1, _, m2 = suffix.partition("x")
+    positions: Positions = (int(m1), int(m2)) if m1.isdigit() else suffix  # type: ignore[assignment]
+    kinds: dict[str, Kind] = {"in": "input", "delta": "delta", "dW": "projected"}
+    if match["path"]:
+        return Factor(kinds.get(match["word"], "output"), match["path"], positions)
+    letter, k = match["letter"], int(match["number"])
+    if letter == "x":
+        of_top = k == TOP
+        return Factor("probabilities" if of_top else "input", k + (not of_top), positions)
+    return Factor("output" if letter == "y" else kinds[letter], k, positions)
 
 
-def _number_of(path: str, layers: Mapping[int, str]) -> int | None:
-    return next((k for k, other in layers.items() if other == path), None)
+def _exists(factor: Factor, layers: Mapping[int, str] | None) -> bool:
+    """Whether a network with these layers has it; a path is looked for when it is read."""
+    numbered = isinstance(factor.layer, int) and factor.kind != "probabilities"
+    return not numbered or layers is None or factor.layer in layers
 
 
-def _unknown(name: str, layers: Mapping[int, str]) -> FeatureError:
-    known = table_features(layers)
+def _unknown(name: str, layers: Mapping[int, str] | None) -> FeatureError:
+    if name == "dlogp8":
+        return FeatureError(
+            "dlogp8 is no feature any more: it gained nothing over x7; take x7, or dW8 for the "
+            "gradient of the last layer"
+        )
+    known = table_features(layers or {})
     some = f"one of {', '.join(known)}, or " if known else ""
     return FeatureError(
         f"feature must be {some}x:PATH or dW:PATH with a module's path, "

@@ -54,6 +54,13 @@ class RankOne:
     def __len__(self) -> int:
         return len(self.x)
 
+    def __array__(self, *args: Any, **kwargs: Any) -> Array:
+        """Refuse: an array would be built of all the numbers that the factors stand for."""
+        raise FeatureError(
+            "gradients are not one array: take their factors .x and .delta, or .dense() for all "
+            f"{self.shape} numbers, or deepfishing.estimators.Project for vectors"
+        )
+
     def __getitem__(self, index: Any) -> RankOne:
         """Choose images by slice, mask or index array; one integer gives one image."""
         if isinstance(index, int | np.integer):

@@ -22,7 +22,7 @@ def lines(ran):
 def features(network, paths, recipe, fitted=None):
     """Factors computed at once, without a store."""
     batches = list(extract_factors(network, paths, recipe.factors))
-    return {f: np.concatenate([batch.factors[f] for batch in batches]) for f in recipe.factors}
+    return {f: np.concatenate([batch.factors[f] for batch in batches]) for f in recipe.columns}
 
 
 @pytest.fixture
@@ -186,7 +186,10 @@ def test_the_summary_has_costs_and_cross_validated_ap(deepfish, shapes):
         (["--cost", "cvv"], "did you mean cv"),
         (["--class-weight", "equal"], "balanced"),
         (["--features", "dw8"], "did you mean dW8"),
-        (["--features", "x7,dW8"], "must have its end"),
+        (
+            ["--features", "x7,dW8"],
+            "one recipe is needed here, got the list 'x7,dW8'; write x7+dW8",
+        ),
         (["--labels", "none.csv"], "none.csv"),
         (["--difficult", "maybe"], "difficult must be"),
         (["--network", "nonet"], "nonet"),

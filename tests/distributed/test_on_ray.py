@@ -15,6 +15,7 @@ from PIL import Image
 import deepfishing.gradients.to_store as to_store
 from deepfishing.distributed import connect
 from deepfishing.errors import NetworkError
+from deepfishing.features import Factor
 from deepfishing.gradients.to_store import extract_to_store, store_settings
 from deepfishing.images.item import Item
 from deepfishing.images.preprocess import Preprocess
@@ -24,7 +25,7 @@ from deepfishing.store import Store
 from deepfishing.store.check import verify
 from deepfishing.store.compress import compress
 
-FACTORS = ("x7", "delta8")
+FACTORS = (Factor("input", 8), Factor("delta", 8))
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # Ray leaves files of its own open
     pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),
@@ -126,7 +127,7 @@ def test_images_are_added_to_a_store_with_codebooks(run, pictures, place, tmp_pa
 def test_only_factors_that_are_missing_are_written(run, pictures, place, tmp_path):
     images = find_images(pictures)
     run("local", images)
-    run("ray", images[:6], factors=("x7",))
+    run("ray", images[:6], factors=FACTORS[:1])
     before = {path: path.stat().st_ino for path in (tmp_path / "ray/x7").iterdir()}
     done = run("ray", images, on=place)
     assert done.computed == 16
@@ -134,7 +135,7 @@ def test_only_factors_that_are_missing_are_written(run, pictures, place, tmp_pat
     assert before.items() < after.items()
     for factor in FACTORS:
         keys = [key for key in done.keys if key]
-        values = [Store.open(tmp_path / name).read(keys, factor) for name in ("ray", "local")]
+        values = [Store.open(tmp_path / name).read(keys, factor.name) for name in ("ray", "local")]
         np.testing.assert_allclose(*values, rtol=1e-5)
     assert verify(Store.open(tmp_path / "ray")) == []
 

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from deepfishing.errors import StoreError
+from deepfishing.features import Factor
 from deepfishing.gradients.to_store import Local, extract_to_store, store_settings
 from deepfishing.images.sources import find_images
 from deepfishing.model import Model
@@ -17,6 +18,8 @@ from deepfishing.networks import load
 from deepfishing.search import Searcher
 from deepfishing.store import Store
 from deepfishing.store.check import verify
+
+FACTORS = (Factor("input", 8), Factor("delta", 8))
 
 COMMAND = """
 import sys
@@ -110,12 +113,12 @@ def test_a_local_run_and_one_on_workers_keep_each_other_out(deepfish, flat, pict
 
     options = {"batch_size": 2, "engine": "torch"}
     images = find_images(pictures)
-    far = extract_to_store(network, images, store, ("x7", "delta8"), on=Elsewhere(local), **options)
+    far = extract_to_store(network, images, store, FACTORS, on=Elsewhere(local), **options)
     assert far.computed == 10
     assert said[0].code == 1
     assert "another process works on s" in said[0].err
     with store.writing(), pytest.raises(StoreError, match="another process works on"):
-        extract_to_store(network, images, Store.open(store.folder), ("x7",), on=Elsewhere(local))
+        extract_to_store(network, images, Store.open(store.folder), FACTORS, on=Elsewhere(local))
     assert verify(Store.open(tmp_path / "s")) == []
 
 
@@ -132,7 +135,7 @@ def test_what_killed_workers_left_is_cleared_away_when_the_run_ends(flat, pictur
         (store.folder / ".journal-78").write_text(json.dumps(todo))
 
     options = {"batch_size": 2, "engine": "torch", "on": Elsewhere(die)}
-    extract_to_store(network, find_images(pictures), store, ("x7", "delta8"), **options)
+    extract_to_store(network, find_images(pictures), store, FACTORS, **options)
     assert verify(Store.open(tmp_path / "s")) == []
 
 

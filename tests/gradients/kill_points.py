@@ -21,6 +21,7 @@ from PIL import Image
 
 import deepfishing.gradients.extract  # noqa: F401 - here, not in every fork
 import deepfishing.gradients.to_store as to_store
+from deepfishing.features import Factor
 from deepfishing.gradients.to_store import extract_to_store, store_settings
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.images.sources import find_images
@@ -28,7 +29,7 @@ from deepfishing.networks.network import Network
 from deepfishing.store import Store
 from deepfishing.store.check import verify
 
-FACTORS = ("x7", "delta8")
+FACTORS = (Factor("input", 8), Factor("delta", 8))
 
 
 def small_chunks():

@@ -5,7 +5,9 @@ import pytest
 import torch
 from PIL import Image
 
+import deepfishing.gradients.extract as extraction
 from deepfishing.errors import FeatureError, ImageError, LayerError, NetworkError, OptionError
+from deepfishing.features import parse_factor
 from deepfishing.gradients.extract import extract, extract_factors
 from deepfishing.gradients.objective import cross_entropy
 from deepfishing.images.preprocess import Preprocess
@@ -131,7 +133,7 @@ def test_an_unreadable_image_is_raised_by_extract_and_reported_in_batches(
     mixed = [images[0], tmp_path / "bad.jpg", images[1]]
     with pytest.raises(ImageError, match=r"bad\.jpg"):
         extract(network, mixed, "x7")
-    (batch,) = extract_factors(network, mixed, ["x7"])
+    (batch,) = extract_factors(network, mixed, X7)
     assert batch.indices == [0, 2]
     assert list(batch.failures) == [1]
     assert len(batch.factors["x7"]) == 2
@@ -146,7 +148,7 @@ def test_a_stopped_extraction_does_not_decode_the_rest(network, images, monkeypa
         return original(self, image, views)
 
     monkeypatch.setattr(Preprocess, "see", counting)
-    batches = extract_factors(network, images * 50, ["x7"], batch_size=2)
+    batches = extract_factors(network, images * 50, X7, batch_size=2)
     next(batches)
     batches.close()
     assert 2 <= len(decoded) < 20
@@ -178,10 +180,12 @@ def test_half_precision_networks_give_single_precision_features(network, images)
 
 MEAN = ["x6", "x7", "y8", "x8", "x:trunk", "delta7", "delta8", "dW7@3x2", "dW:trunk@4x4", "dW8@2x2"]
 EXACT = ["x6@exact", "delta7@exact", "x7@exact", "delta8@exact"]
+ALL = [parse_factor(name) for name in MEAN + EXACT]
+X7 = [parse_factor("x7")]
 
 
 def factors_of(network, images, **options):
-    batches = list(extract_factors(network, images, MEAN + EXACT, tau=3.0, **options))
+    batches = list(extract_factors(network, images, ALL, tau=3.0, **options))
     return {f: np.concatenate([batch.factors[f] for batch in batches]) for f in MEAN + EXACT}
 
 
@@ -247,8 +251,8 @@ def test_a_picture_that_is_its_own_mirror_image_is_described_by_its_centre(netwo
 
 def test_one_view_is_the_centre_to_the_last_bit(network, images, pixels):
     network = dataclasses.replace(network, module=network.module.float())
-    (default,) = extract_factors(network, images, MEAN + EXACT)
-    (centre,) = extract_factors(network, images, MEAN + EXACT, batch_size=32, views="centre")
+    (default,) = extract_factors(network, images, ALL)
+    (centre,) = extract_factors(network, images, ALL, batch_size=32, views="centre")
     for factor in MEAN + EXACT:
         np.testing.assert_array_equal(default.factors[factor], centre.factors[factor])
     assert default.factors["x6@exact"].shape == (7, 49, 6)
@@ -259,7 +263,7 @@ def test_one_view_is_the_centre_to_the_last_bit(network, images, pixels):
 def test_views_of_unreadable_images_are_left_out(network, images, tmp_path, batch_size):
     (tmp_path / "bad.jpg").write_bytes(b"\xff\xd8\xff")
     mixed = [images[0], tmp_path / "bad.jpg", *images[1:]]
-    batches = list(extract_factors(network, mixed, ["x7"], batch_size=batch_size, views="crops"))
+    batches = list(extract_factors(network, mixed, X7, batch_size=batch_size, views="crops"))
     assert [i for batch in batches for i in batch.indices] == [0, *range(2, 8)]
     assert [i for batch in batches for i in batch.failures] == [1]
     got = np.concatenate([batch.factors["x7"] for batch in batches if batch.factors])
@@ -267,7 +271,8 @@ def test_views_of_unreadable_images_are_left_out(network, images, tmp_path, batc
 
 
 def sizes(network, images, factor, **options):
-    return [len(batch.indices) for batch in extract_factors(network, images, [factor], **options)]
+    batches = extract_factors(network, images, [parse_factor(factor)], **options)
+    return [len(batch.indices) for batch in batches]
 
 
 def test_auto_takes_32_inputs_unless_the_budget_is_smaller(network, images):
@@ -287,14 +292,38 @@ def test_a_hungry_layer_gets_smaller_batches(network, images):
     assert hungry == sizes(network, images * 10, "dW:trunk@4x4", memory="300kB")[0]
 
 
-def test_dlogp8_stacks_the_gradients_of_all_log_posteriors(
-    network, images, pixels, per_sample_gradient
-):
-    stacked = []
-    for j in range(4):
-        dense = per_sample_gradient(network.module, pixels, "fc", cross_entropy(1.0, j))
-        stacked.append(dense.flatten(1).numpy())
-    rows = unit(np.concatenate(stacked, axis=1))
-    got = extract(network, images, "dlogp8")["dlogp8"]
-    assert got.shape == (7, 10, 5)
-    np.testing.assert_allclose(gram(got), rows @ rows.T, rtol=1e-5)
+def test_probabilities_of_a_float64_network_are_float64(network, images, pixels):
+    x8 = extract(network, images, "x8")["x8"]
+    assert x8.dtype == np.float64
+    expected = network.module(pixels).softmax(dim=1).detach().numpy()
+    np.testing.assert_allclose(x8, unit(expected), rtol=1e-14)
+
+
+def test_a_recipe_that_needs_no_fit_is_extracted(network, images):
+    text = "pow(dW8,0.5)+x7"
+    found = extract(network, images, [text, "dW8", "x7"])
+    x, delta = (np.sign(v) * np.abs(v) ** 0.5 for v in (found["dW8"].x, found["dW8"].delta))
+    root = gram(RankOne(x, delta).normalize())
+    np.testing.assert_allclose(gram(found[text]), (root + gram(found["x7"])) / 2, rtol=1e-12)
+
+
+@pytest.mark.parametrize("text", ["best", "whiten(dW8)+x7"])
+def test_a_recipe_that_needs_training_images_says_what_to_write(network, images, text):
+    with pytest.raises(FeatureError, match=r"training images.*write features='.*dW8.*Whiten"):
+        extract(network, images, text)
+
+
+def test_one_image_instead_of_a_list_says_what_to_write(network, images, tmp_path):
+    one = tmp_path / "a.jpg"
+    Image.fromarray(images[0]).save(one)
+    for given in (one, str(one), Image.fromarray(images[0]), images[0]):
+        with pytest.raises(OptionError, match=r"images must be a list of images.*write \["):
+            extract(network, given, "x7")
+
+
+def test_a_network_may_be_given_by_its_name(images, monkeypatch, network):
+    asked = []
+    monkeypatch.setattr(extraction, "load_network", lambda name: asked.append(name) or network)
+    found = extract("efficientnet-lite0", images, "x7")["x7"]
+    np.testing.assert_array_equal(found, extract(network, images, "x7")["x7"])
+    assert asked == ["efficientnet-lite0"]

@@ -3,6 +3,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from deepfishing.features import parse_factor
 from deepfishing.gradients import rows
 from deepfishing.gradients.extract import Extractor
 from deepfishing.gradients.objective import cross_entropy
@@ -153,9 +154,10 @@ def test_an_extractor_skips_rows_where_that_helps_and_is_the_same(read, in_place
     network = wrap(Patches(read, in_place))
     layer = "proj" if in_place else "block.proj"
     names = [f"in:{layer}@exact", f"delta:{layer}@exact", f"dW:{layer}@3x2"]
-    extractor = Extractor(network, names)
+    extractor = Extractor(network, [parse_factor(name) for name in names])
     pixels = torch.randn(3, 3, 224, 224)
-    factors = extractor.compute(extractor.compute.run(pixels.numpy()).clone())
+    found = extractor.compute(extractor.compute.run(pixels.numpy()).clone())
+    factors = {factor.name: values for factor, values in found.items()}
     assert extractor.compute.skips is skips
     call = tap(network.module, pixels, (), [layer], cross_entropy()).calls[layer][0]
     torch.testing.assert_close(torch.from_numpy(factors[f"delta:{layer}@exact"]), call.delta)

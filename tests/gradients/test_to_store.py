@@ -9,6 +9,7 @@ from PIL import Image
 
 import deepfishing.gradients.to_store as to_store
 from deepfishing.errors import StoreError
+from deepfishing.features import Factor
 from deepfishing.gradients.to_store import extract_to_store, store_settings
 from deepfishing.images.item import Item
 from deepfishing.images.preprocess import Preprocess
@@ -17,7 +18,7 @@ from deepfishing.networks.network import Network
 from deepfishing.store import Store
 from deepfishing.store.check import verify
 
-FACTORS = ("x7", "delta8")
+FACTORS = (Factor("input", 8), Factor("delta", 8))
 
 
 @pytest.fixture
@@ -71,8 +72,8 @@ def test_a_second_run_computes_nothing_and_does_not_load_the_network(run, paths,
 
 
 def test_new_images_and_new_factors_are_all_that_is_computed(run, paths, open_store):
-    run(paths[:6], ("x7",))
-    assert run(paths, ("x7",)).computed == 4
+    run(paths[:6], FACTORS[:1])
+    assert run(paths, FACTORS[:1]).computed == 4
     assert run(paths).computed == 10
     assert {row.factors for row in open_store().rows().values()} == {("delta8", "x7")}
 
@@ -132,7 +133,7 @@ def test_an_interrupted_run_resumes_to_the_same_features(network, paths, open_st
     assert resumed.computed == 4
     for factor in FACTORS:
         np.testing.assert_array_equal(
-            open_store().read(keys, factor), whole.read(keys, factor), strict=True
+            open_store().read(keys, factor.name), whole.read(keys, factor.name), strict=True
         )
 
 

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from deepfishing.errors import OptionError
+from deepfishing.features import parse_factor
 from deepfishing.planning.bookkeeping import StandIn, run_stand_in, stand_in_key
 from deepfishing.planning.footprint import footprint
 from deepfishing.store import Store
@@ -18,7 +19,7 @@ def filled(tmp_path, rng):
             return {n: rng.standard_normal((stop - start, *s)) for n, s in shapes.items()}
 
         store = Store(tmp_path / "store", {}, precision)
-        run_stand_in(store, StandIn(values), images, list(shapes))
+        run_stand_in(store, StandIn(values), images, list(map(parse_factor, shapes)))
         return store
 
     return fill

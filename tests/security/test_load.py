@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from deepfishing.features import Factor
 from deepfishing.gradients.extract import Batch
 from deepfishing.web import connections
 from deepfishing.web.gate import Gate
@@ -77,7 +78,7 @@ def test_the_network_is_made_ready_once_for_all_photos(monkeypatch, jpeg):
 
     monkeypatch.setattr("deepfishing.gradients.extract.Extractor", Extractor)
     monkeypatch.setattr(Uploads, "_loaded", lambda self: None)
-    uploads = Uploads({"tau": 2.0, "label": "uniform"}, ["x7"])
+    uploads = Uploads({"tau": 2.0, "label": "uniform"}, [Factor("input", 8)])
     keys = {uploads.add(jpeg + bytes([number])) for number in range(5)}
     assert len(keys) == 5
     assert len(made) == 1

@@ -53,7 +53,7 @@ def model_folder(store_folder):
     classes = collection.labels()
     rows = [collection[i].labels for i in range(len(collection))]
     labels = np.array([[1 if name in row else -1 for name in classes] for row in rows], np.int8)
-    arrays = searcher.contents.read(collection.content, searcher.recipe.factors)
+    arrays = searcher.contents.read(collection.content, searcher.recipe.columns)
     settings = searcher.store.settings
     source = Source(settings["network"])
     train_model("dW8", arrays, labels, classes, settings, source).save(

@@ -136,6 +136,7 @@ def extract(
         settings = store_settings(loaded, tau, target, views)
     layers = {int(k): path for k, path in settings["layers"].items()}
     factors = needed_factors(parse_recipes(features, layers))
+    columns = [factor.name for factor in factors]
     if precision is None and not (store / MANIFEST).exists():
         precision = PRECISION
     opened = Store(store, settings, precision)
@@ -170,7 +171,7 @@ def extract(
             store=str(store),
             images=len(items),
             computed=done.computed,
-            factors=list(factors),
+            factors=columns,
             failures=done.failures,
             removed=list(done.removed),
             replaced=list(done.replaced),
@@ -185,7 +186,7 @@ def extract(
         )
         say_passed_over(passed_over)
         _summary(store, len(items), done, len(rows), prune)
-        say(f"factors: {', '.join(factors)}")
+        say(f"factors: {', '.join(columns)}")
     problem = f"{len(done.failures)} images cannot be used" if strict and done.failures else ""
     if not usable:
         problem = f"none of {len(items)} images can be used"

@@ -63,7 +63,9 @@ class OnRay:
         chunks = []
         for start in range(0, len(keys), size):
             part = tuple(keys[start : start + size])
-            there = {f: frozenset(job.store.shards(f).keys() & set(part)) for f in job.factors}
+            mine = set(part)
+            columns = {f.name: job.store.shards(f.name).keys() for f in job.factors}
+            there = {name: frozenset(keys_there & mine) for name, keys_there in columns.items()}
             chunks.append(Chunk(start, tuple(items[start : start + size]), part, there))
         threads, pool = self._workers(len(chunks))
         options = {

@@ -112,7 +112,7 @@ class GradientFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             self.batch_size,
             views=self.views,
         )
-        return found[self.feature_]
+        return found[self.feature_]  # type: ignore[return-value]  # one feature, not a sum
 
     def __sklearn_clone__(self) -> Self:
         # a network is frozen, so clones share it instead of copying its weights for each fold

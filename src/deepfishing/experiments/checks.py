@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from deepfishing.errors import FeatureError
 from deepfishing.metrics import DEFINITIONS
+from deepfishing.recipes import parse_recipe
 
 Row = dict[str, Any]
 Kinds = dict[str, type | tuple[type, ...]]
@@ -76,6 +78,8 @@ def wrong_row(row: Row) -> str | None:
     for name in ("classes", "unreadable"):
         if not all(isinstance(item, str) for item in row[name]):
             return name
+    if not _is_recipe(row["feature"]):
+        return "feature"
     if row["official_ap"] not in DEFINITIONS:
         return "official_ap"
     for name in ("map", "ap"):
@@ -100,6 +104,8 @@ def wrong_point(point: Row) -> str | None:
     wrong = _wrong_kind(point, {**POINT_SETTING, **_POINT})
     if wrong:
         return wrong
+    if not _is_recipe(point["feature"]):
+        return "feature"
     if point["protocol"] not in CURVES:
         return "protocol"
     x = point.get("x")
@@ -125,6 +131,14 @@ def _has(row: Row, name: str, usable: Any) -> bool:
         and row["official_ap"] in values
         and all(usable(value) for value in values.values())
     )
+
+
+def _is_recipe(name: str) -> bool:
+    try:
+        parse_recipe(name)
+    except FeatureError:
+        return False
+    return True
 
 
 def _finite(value: Any) -> bool:

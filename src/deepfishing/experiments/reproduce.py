@@ -145,11 +145,11 @@ class Prepared:
 
     def train(self, feature: Recipe) -> dict[str, Array]:
         """Factors of the training images."""
-        return {factor: self.store.read(self.train_keys, factor) for factor in feature.factors}
+        return {name: self.store.read(self.train_keys, name) for name in feature.columns}
 
     def test(self, feature: Recipe) -> dict[str, Array]:
         """Factors of the test images."""
-        return {factor: self.store.read(self.test_keys, factor) for factor in feature.factors}
+        return {name: self.store.read(self.test_keys, name) for name in feature.columns}
 
     def train_labels(self) -> Array:
         """Labels to train with.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from deepfishing.errors import LayerError, NetworkError
-from deepfishing.features import EXACT, TOP
+from deepfishing.features import TOP, Factor
 from deepfishing.gradients.cut import Cut, cut
 from deepfishing.gradients.engine import Run, choose_engines, start_engine
 from deepfishing.gradients.factors import gradient_factors, spread_groups
@@ -38,7 +38,7 @@ class Computer:
     def __init__(
         self,
         network: Network,
-        factors: Sequence[str],
+        factors: Sequence[Factor],
         tau: float,
         label: Label,
         engine: str,
@@ -46,8 +46,9 @@ class Computer:
         self.network = network
         self.factors = factors
         self.objective = _objective(network, tau, label)
-        self.gradients = list(dict.fromkeys(map(self.path, filter(_is_backward, factors))))
-        self.read = [self.path(factor) for factor in factors if factor != f"x{TOP}"]
+        paths = {f: f.path(network.layers) for f in factors if f.kind != "probabilities"}
+        self.gradients = list(dict.fromkeys(path for f, path in paths.items() if f.needs_backward))
+        self.read = list(paths.values())
         self.checked = False
         self.skips: bool | None = None  # tokens without a gradient; the first pass tells
         # until an engine is found: nothing is cut off, all of the network is head
@@ -55,7 +56,7 @@ class Computer:
         self.run: Run = torch.from_numpy
         self.cut = self.start(engine)
 
-    def __call__(self, batch: Tensor) -> dict[str, Array]:
+    def __call__(self, batch: Tensor) -> dict[Factor, Array]:
         """Factors of a batch; the first is compared with one input alone."""
         values = self.compute(self.module, batch)
         if not self.checked and len(batch) > 1:
@@ -68,7 +69,7 @@ class Computer:
             self.checked = True
         return values
 
-    def compute(self, module: nn.Module, batch: Tensor) -> dict[str, Array]:
+    def compute(self, module: nn.Module, batch: Tensor) -> dict[Factor, Array]:
         """Factors of what the module makes of a batch."""
         batch = batch.to(self.network.device, self.network.dtype)
         taps = tap(module, batch, self.read, self.gradients, self.objective, bool(self.skips))
@@ -80,8 +81,8 @@ class Computer:
         return values
 
     def skipping(
-        self, module: nn.Module, batch: Tensor, plain: dict[str, Array]
-    ) -> dict[str, Array]:
+        self, module: nn.Module, batch: Tensor, plain: dict[Factor, Array]
+    ) -> dict[Factor, Array]:
         """Leave tokens without a gradient out from now on, if that gives the same."""
         try:
             values = self.compute(module, batch)
@@ -140,50 +141,40 @@ class Computer:
             return None
         return cut(self.network.module, self.read or [self.network.layers[TOP]])
 
-    def path(self, factor: str) -> str:
-        """The module that a factor is read from."""
-        factor = factor.partition("@")[0]
-        if ":" in factor:
-            return factor.split(":", 1)[1]
-        if factor.startswith("x"):
-            return self.network.layers[int(factor[1:]) + 1]
-        return self.network.layers[int(factor.lstrip("ydeltaW"))]
-
-    def factor(self, factor: str, taps: Taps) -> Array:
+    def factor(self, factor: Factor, taps: Taps) -> Array:
         """One factor of a pass."""
-        if factor == f"x{TOP}":
-            y = _scores(self.network, taps.output).float()
+        if factor.kind == "probabilities":
+            y = _scores(self.network, taps.output)
+            y = y if y.dtype == torch.float64 else y.float()
             return _to_numpy(y.sigmoid() if self.network.head == "sigmoid" else y.softmax(dim=1))
-        path = self.path(factor)
+        path = factor.path(self.network.layers)
         calls = taps.calls[path]
-        if not _is_backward(factor):
+        if not factor.needs_backward:
             if len(calls) > 1:
                 raise LayerError(
-                    f"{factor} must come from a layer that runs once, but {path} runs "
+                    f"{factor.name} must come from a layer that runs once, but {path} runs "
                     f"{len(calls)} times; choose another layer"
                 )
-            of_output = factor.startswith(("y", "x:"))
-            return _to_numpy(_pool(calls[0].y if of_output else calls[0].x))
+            return _to_numpy(_pool(calls[0].y if factor.kind == "output" else calls[0].x))
         layer = find_module(self.network.module, path)
         x, delta = gradient_factors(layer, calls)
-        if "@" in factor and isinstance(layer, torch.nn.Conv2d) and layer.groups > 1:
+        if factor.positions != "pooled" and isinstance(layer, torch.nn.Conv2d) and layer.groups > 1:
             x, delta = spread_groups(x, delta, layer.groups)
-        if factor.startswith("dW"):
-            m1, m2 = map(int, factor.rpartition("@")[2].split("x"))
+        if isinstance(factor.positions, tuple):
             x, delta = without_zeros(x, delta) if self.skips else (x, delta)
-            return two_sided(RankOne(_to_numpy(x), _to_numpy(delta)), m1, m2)
-        value = delta if factor.startswith("delta") else x
-        if factor.endswith(EXACT) or value.ndim == 2:
+            return two_sided(RankOne(_to_numpy(x), _to_numpy(delta)), *factor.positions)
+        value = delta if factor.kind == "delta" else x
+        if factor.positions == "exact" or value.ndim == 2:
             return _to_numpy(value)
-        return _to_numpy(value.sum(dim=1) if factor.startswith("delta") else value.mean(dim=1))
+        return _to_numpy(value.sum(dim=1) if factor.kind == "delta" else value.mean(dim=1))
 
-    def difference(self, got: dict[str, Array], expected: dict[str, Array]) -> str:
+    def difference(self, got: dict[Factor, Array], expected: dict[Factor, Array]) -> str:
         """Which factor differs by more than a thousandth of its largest value, and how much."""
         coarse = self.network.dtype in (torch.float16, torch.bfloat16)
         for factor, value in expected.items():
             error = np.abs(got[factor] - value).max()
             if not error <= (5e-2 if coarse else TOLERANCE) * np.abs(value).max() + 1e-12:
-                return f"{factor} of an image changes by {error:.2g}"
+                return f"{factor.name} of an image changes by {error:.2g}"
         return ""
 
 
@@ -199,11 +190,6 @@ def _objective(network: Network, tau: float, label: Label) -> Objective:
 def _scores(network: Network, output: Any) -> Tensor:
     scores: Tensor = output if network.pick is None else network.pick(output)
     return scores
-
-
-def _is_backward(factor: str) -> bool:
-    """Whether a factor needs the backward pass, for itself or to belong to its delta."""
-    return factor.startswith(("delta", "in:", "dW")) or factor.endswith(EXACT)
 
 
 def _pool(value: Tensor) -> Tensor:

@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 
-from deepfishing.errors import ImageError, OptionError
-from deepfishing.features import EXACT, assemble, needed_factors, parse_features
+from deepfishing.errors import FeatureError, ImageError, OptionError
+from deepfishing.features import Factor, needed_factors
 from deepfishing.gradients.batch_size import (
     BatchSize,
     check_batch_size,
@@ -27,13 +29,16 @@ from deepfishing.gradients.objective import Label
 from deepfishing.gradients.pipeline import prepare
 from deepfishing.images.preprocess import ImageLike
 from deepfishing.images.views import find_views
+from deepfishing.kernels import Comparable
+from deepfishing.networks.load import load_network
 from deepfishing.networks.network import Network
-from deepfishing.rank_one import Array, RankOne
+from deepfishing.rank_one import Array
+from deepfishing.recipes import Recipe, parse_recipes
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Factors of the images at `indices`, and the images that could not be read."""
+    """Factors of the images at `indices` by name, and the images that could not be read."""
 
     indices: list[int]
     factors: dict[str, Array]
@@ -41,7 +46,7 @@ class Batch:
 
 
 def extract(
-    network: Network,
+    network: Network | str,
     images: Sequence[ImageLike],
     features: str | Iterable[str] = "all",
     tau: float = 2.0,
@@ -50,17 +55,18 @@ def extract(
     engine: str = "auto",
     views: str = "centre",
     memory: int | str | None = None,
-) -> dict[str, Array | RankOne]:
+) -> dict[str, Comparable]:
     """Features of images, all from one forward and one short backward pass per batch.
 
     Parameters
     ----------
-    network : Network
-        From `load_network`.
+    network : Network or str
+        From `load_network`, or a name that it takes.
     images : sequence of paths, PIL images or uint8 arrays
         An unreadable one raises `ImageError`.
     features : str or list of str
-        Names such as `x7`, `x6;x7`, `dW7`; `all` gives the rows of the paper's Table 1.
+        Names such as `x7`, `x6;x7`, `dW7`; `all` gives the rows of the paper's Table 1. Recipes
+        such as `pow(dW8,0.5)+x7`, too, unless they have to be fitted on training images.
     tau, label
         Temperature and label vector of the error, see `cross_entropy`.
     batch_size : int or "auto"
@@ -78,11 +84,15 @@ def extract(
     Returns
     -------
     dict
-        By name: an array (n, d) for forward features, a `RankOne` for gradients; normalised.
+        By name: an array (n, d) for forward features, a `RankOne` for gradients, normalised; for
+        a sum or a product of kernels what `gram` compares.
     """
-    wanted = parse_features(features, network.layers)
+    network = load_network(network) if isinstance(network, str) else network
+    wanted = parse_recipes(features, network.layers)
+    _check_images(images)
+    _check_fitted(wanted)
     factors = needed_factors(wanted)
-    parts: dict[str, list[Array]] = {name: [] for name in factors}
+    parts: dict[str, list[Array]] = {factor.name: [] for factor in factors}
     options = (tau, label, batch_size, engine, views, memory)
     for batch in extract_factors(network, images, factors, *options):
         if batch.failures:
@@ -92,13 +102,30 @@ def extract(
     if not len(images):
         raise OptionError("images must hold at least one image, got none")
     arrays = {name: np.concatenate(chunks) for name, chunks in parts.items()}
-    return {feature.name: assemble(feature, arrays) for feature in wanted}
+    return {recipe.name: recipe.fit({})(arrays) for recipe in wanted}
+
+
+def _check_images(images: Sequence[ImageLike]) -> None:
+    is_path = isinstance(images, str | Path)
+    if is_path or isinstance(images, Image.Image) or getattr(images, "ndim", 4) < 4:
+        given, written = (f"the path {images}", repr(str(images))) if is_path else ("one", "image")
+        raise OptionError(f"images must be a list of images, got {given}; write [{written}]")
+
+
+def _check_fitted(recipes: Iterable[Recipe]) -> None:
+    for recipe in recipes:
+        if recipe.learns:
+            names = ",".join(feature.name for feature in recipe.features)
+            raise FeatureError(
+                f"{recipe.title} is fitted on training images, and extract knows none; write "
+                f"features={names!r} and fit deepfishing.estimators.Whiten, or use `deepfish train`"
+            )
 
 
 def extract_factors(
     network: Network,
     images: Sequence[ImageLike],
-    factors: Sequence[str],
+    factors: Sequence[Factor],
     tau: float = 2.0,
     label: Label = "uniform",
     batch_size: BatchSize = "auto",
@@ -116,7 +143,7 @@ class Extractor:
     def __init__(
         self,
         network: Network,
-        factors: Sequence[str],
+        factors: Sequence[Factor],
         tau: float = 2.0,
         label: Label = "uniform",
         batch_size: BatchSize = "auto",
@@ -143,14 +170,14 @@ class Extractor:
                 # beside a trunk on every core the head needs few threads, and more would wait
                 torch.set_num_threads(max(1, cores // 4) if compute.cut else cores)
                 values = {} if batch.values is None else compute(batch.values)
-                means = {factor: aggregate(factor, value, V) for factor, value in values.items()}
+                means = {f.name: aggregate(f, value, V) for f, value in values.items()}
                 yield Batch(batch.indices, means, batch.failures)
         finally:
             todo.close()
             torch.set_num_threads(cores)
 
 
-def aggregate(factor: str, values: Array, V: int) -> Array:
+def aggregate(factor: Factor, values: Array, V: int) -> Array:
     """One descriptor per image of those of its V views, which follow each other.
 
     Forward factors and the factors of a gradient are averaged. Mean x times mean delta keeps the
@@ -162,8 +189,8 @@ def aggregate(factor: str, values: Array, V: int) -> Array:
 
     Parameters
     ----------
-    factor : str
-        Its name.
+    factor : Factor
+        What the values are.
     values : ndarray of shape (n * V, d) or (n * V, P, d)
         One row per input.
     V : int
@@ -176,15 +203,15 @@ def aggregate(factor: str, values: Array, V: int) -> Array:
     Examples
     --------
     >>> two_views = np.array([[1.0, 2.0], [3.0, 6.0]])
-    >>> aggregate("delta8", two_views, V=2)
+    >>> aggregate(Factor("delta", 8), two_views, V=2)
     array([[2., 4.]])
-    >>> aggregate("delta8@exact", two_views, V=2).tolist()
+    >>> aggregate(Factor("delta", 8, "exact"), two_views, V=2).tolist()
     [[[0.5, 1.0], [1.5, 3.0]]]
     """
     if V == 1:
         return values
-    if factor.endswith(EXACT):
+    if factor.positions == "exact":
         positions = values.reshape(len(values) // V, -1, values.shape[-1])
-        return positions / V if factor.startswith("delta") else positions
+        return positions / V if factor.kind == "delta" else positions
     means: Array = values.reshape(-1, V, *values.shape[1:]).mean(axis=1)
     return means

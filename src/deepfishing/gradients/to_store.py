@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from deepfishing.features import Factor
 from deepfishing.gradients.batch_size import BatchSize
 from deepfishing.images.item import Item, as_text
 from deepfishing.rank_one import Array
@@ -72,7 +73,7 @@ class Job:
 
     network: Network | Callable[[], Network]
     store: Store
-    factors: tuple[str, ...]
+    factors: tuple[Factor, ...]
     options: tuple[Any, ...]
 
 
@@ -103,7 +104,7 @@ def extract_to_store(
     network: Network | Callable[[], Network],
     images: Sequence[Item | Path],
     store: Store,
-    factors: Sequence[str],
+    factors: Sequence[Factor],
     tau: float = 2.0,
     label: Label = "uniform",
     batch_size: BatchSize = "auto",
@@ -126,7 +127,7 @@ def extract_to_store(
         From `find_images`; the id of a path is the path itself.
     store : Store
         Made with `store_settings` of the network.
-    factors : sequence of str
+    factors : sequence of Factor
         From `needed_factors`.
     tau, label, batch_size, engine, views, memory
         See `extract`.
@@ -145,18 +146,19 @@ def extract_to_store(
     tell = progress or (lambda stage, done, total: None)
     tell_failure = on_failure or (lambda id_, reason: None)
     place = on or Local()
+    columns = [factor.name for factor in factors]
     with store.writing():
-        store.codec.check(factors)  # before anything is computed for nothing
+        store.codec.check(columns)  # before anything is computed for nothing
         old = store.rows()
         rows = _scan(items, old, tell, place)
         if retry:
             store.forget_errors({row.sha256 for row in rows if row.sha256})
         useless = store.errors()
         keys = [row.sha256 for row in rows]
-        todo = store.missing((key for key in keys if key and key not in useless), factors)
+        todo = store.missing((key for key in keys if key and key not in useless), columns)
         removed = tuple(sorted(old.keys() - {row.id for row in rows}))
         kept = [] if prune else [old[id_] for id_ in removed]
-        rows = _judge(store, rows, factors)
+        rows = _judge(store, rows, columns)
         written = _update_index(store, [*kept, *rows], old)
         item_of = dict(zip(keys, items, strict=True))
         options = tau, label, batch_size, engine, views, memory
@@ -174,7 +176,7 @@ def extract_to_store(
                         tell("images", done, len(todo))
         finally:  # also when interrupted: what is computed stays
             if todo:
-                rows = _judge(store, rows, factors)
+                rows = _judge(store, rows, columns)
                 _update_index(store, [*kept, *rows], written)
         store.compact({row.sha256 for row in [*kept, *rows] if row.sha256})
     return Extraction(
@@ -347,9 +349,9 @@ def _unreadable(row: Row, reason: str) -> Row:
     return replace(row, status=ERROR, error=f"image cannot be read: {row.path} ({reason})")
 
 
-def _judge(store: Store, rows: Sequence[Row], factors: Sequence[str]) -> list[Row]:
+def _judge(store: Store, rows: Sequence[Row], columns: Sequence[str]) -> list[Row]:
     """The rows with what the store has for them now."""
-    useless, asked = store.errors(), set(factors)
+    useless, asked = store.errors(), set(columns)
     there = {name: store.shards(name).keys() for name in store.factors()}
     every = tuple(there)
     whole = set.intersection(*map(set, there.values())) if there else set()

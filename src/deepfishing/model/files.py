@@ -34,7 +34,6 @@ from safetensors.numpy import save as tensor_bytes
 from deepfishing import __version__
 from deepfishing.classify import KernelSVM
 from deepfishing.errors import DeepFishingError, OptionError, WeightsError
-from deepfishing.features import is_projected
 from deepfishing.files import is_intact, replacing, sealed
 from deepfishing.model.model import Model, Source, layers_of
 from deepfishing.projections import SCHEME
@@ -135,7 +134,9 @@ def load(folder: Path) -> Model:
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         reason = str(error) if isinstance(error, DeepFishingError) else repr(error)
         raise _damaged(folder / FACTS, reason) from None
-    if facts.get("projection") != SCHEME and any(map(is_projected, model.factors)):
+    if facts.get("projection") != SCHEME and any(
+        factor.kind == "projected" for factor in model.factors
+    ):
         raise WeightsError(
             f"{folder} was trained on features that an earlier version projected, with matrices "
             "that are no longer drawn; train it again with `deepfish train`"
@@ -157,12 +158,12 @@ def _model(facts: dict[str, Any], tensors: dict[str, Array]) -> Model:
             raise ValueError(f"source must have a usable {name}, got {str(value)[:60]!r}")
     recipe = parse_recipe(facts["recipe"], layers_of(settings))
     support, state = _part("factor/", tensors), _part("state/", tensors)
-    if set(support) != set(recipe.factors):
-        raise ValueError(f"recipe {recipe.name} must have {recipe.factors}, got {list(support)}")
-    support = {name: support[name] for name in recipe.factors}
+    if set(support) != set(recipe.columns):
+        raise ValueError(f"recipe {recipe.name} must have {recipe.columns}, got {list(support)}")
+    support = {name: support[name] for name in recipe.columns}
     if len({len(values) for values in support.values()}) > 1:
         raise ValueError("factors must be of the same images")
-    n, shapes = len(support[recipe.factors[0]]), {name: t.shape for name, t in tensors.items()}
+    n, shapes = len(support[recipe.columns[0]]), {name: t.shape for name, t in tensors.items()}
     expected = {
         "dual": (n, len(classes)),
         "bias": (len(classes),),

@@ -17,6 +17,7 @@ import numpy as np
 
 from deepfishing.classify import KernelSVM, train_svm
 from deepfishing.errors import DatasetError, StoreError
+from deepfishing.features import Factor, parse_factor
 from deepfishing.images.dataset import DIFFICULT
 from deepfishing.rank_one import Array
 from deepfishing.recipes import Fitted, parse_recipe
@@ -67,9 +68,14 @@ class Model:
     training: Mapping[str, Any]
 
     @property
-    def factors(self) -> tuple[str, ...]:
-        """The factors that an image is scored by."""
+    def columns(self) -> tuple[str, ...]:
+        """The names of the factors that an image is scored by."""
         return tuple(self.support)
+
+    @property
+    def factors(self) -> tuple[Factor, ...]:
+        """The factors that an image is scored by."""
+        return tuple(map(parse_factor, self.support))
 
     def scores(self, arrays: Mapping[str, Array]) -> Array:
         """Decision scores (m, C) of images, from their factors."""
@@ -156,7 +162,7 @@ def train_model(
             f"{', '.join(classes)} among {len(labels)} images"
         )
     used = np.flatnonzero(svm.dual.any(axis=1))
-    support = {name: np.ascontiguousarray(arrays[name][used]) for name in parsed.factors}
+    support = {name: np.ascontiguousarray(arrays[name][used]) for name in parsed.columns}
     return Model(
         recipe=parsed.name,
         settings=settings,

@@ -124,14 +124,14 @@ def _train(
             f"an image must be usable to train on, got none of {len(keys)}, see {store.folder}"
         )
     usable = [str(keys[number]) for number in good]
-    factors = parse_recipe(recipe, layers_of(store.settings)).factors
-    absent = [factor for factor in factors if store.missing(usable, [factor])]
+    columns = parse_recipe(recipe, layers_of(store.settings)).columns
+    absent = [name for name in columns if store.missing(usable, [name])]
     if absent:
         raise StoreError(
-            f"store {store.folder} must hold {', '.join(factors)} for {recipe}, but lacks "
+            f"store {store.folder} must hold {', '.join(columns)} for {recipe}, but lacks "
             f"{', '.join(absent)}; add them with `deepfish extract` and --features"
         )
-    arrays = {factor: store.read(usable, factor) for factor in factors}
+    arrays = {name: store.read(usable, name) for name in columns}
     return train_model(
         recipe, arrays, labels[np.array(good)], labelled.classes, store.settings, source, **options
     )

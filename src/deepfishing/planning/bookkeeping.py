@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from deepfishing.features import Factor
 from deepfishing.gradients.to_store import SHARD_IMAGES, Done, Hashed, Job, extract_to_store
 from deepfishing.images.item import Item, Member
 from deepfishing.rank_one import Array
@@ -45,7 +46,7 @@ class StandIn:
     --------
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     store, place = Store(folder, {}), StandIn(lambda a, b: {"x7": np.ones((b - a, 1))})
-    ...     run_stand_in(store, place, images=3, factors=["x7"])
+    ...     run_stand_in(store, place, images=3, factors=[Factor("input", 8)])
     ...     print(len(store.rows()), store.read([stand_in_key(2)], "x7"))
     3 [[1.]]
     """
@@ -75,7 +76,7 @@ def stand_in_key(number: int) -> str:
     return hashlib.sha256(str(number).encode()).hexdigest()
 
 
-def run_stand_in(store: Store, place: StandIn, images: int, factors: Sequence[str]) -> None:
+def run_stand_in(store: Store, place: StandIn, images: int, factors: Sequence[Factor]) -> None:
     """Fill a store as a run over so many images would, which are members of an empty tar."""
     with tempfile.NamedTemporaryFile(suffix=".tar") as tar:
         items = [
@@ -94,16 +95,16 @@ def bookkeeping(factors: int) -> tuple[float, float]:
     >>> 0 < seconds < 0.01, 100 < memory < 100_000
     (True, True)
     """
-    names = [f"x:{number}" for number in range(factors)]
+    made = [Factor("output", str(number)) for number in range(factors)]
 
     def values(start: int, stop: int) -> dict[str, Array]:
-        return {name: np.ones((stop - start, 1), dtype=np.float32) for name in names}
+        return {factor.name: np.ones((stop - start, 1), dtype=np.float32) for factor in made}
 
     def run(images: int) -> float:
         with tempfile.TemporaryDirectory() as folder:
             place = StandIn(values)
             started = time.perf_counter()
-            run_stand_in(Store(folder, {}), place, images, names)
+            run_stand_in(Store(folder, {}), place, images, made)
             return time.perf_counter() - started - place.seconds
 
     seconds = run(TIMED) / TIMED

@@ -23,12 +23,13 @@ from deepfishing.experiments.results import Results
 from deepfishing.files import replacing
 from deepfishing.images.dataset import is_folder
 from deepfishing.metrics import DEFINITIONS
+from deepfishing.recipes import pieces
 from deepfishing.report.charts import curve_points, mark_text, styles, tick_text, x_axis, y_axis
 from deepfishing.report.curves import Curve, row_curves
 from deepfishing.report.gains import gains
 from deepfishing.report.gallery import Gallery
 from deepfishing.report.points import group_points, open_points, panels
-from deepfishing.report.rows import feature_parts, group_rows, open_results
+from deepfishing.report.rows import group_rows, open_results
 from deepfishing.report.tables import (
     Line,
     class_lines,
@@ -111,15 +112,16 @@ def feature_label(name: str) -> Markup:
     >>> print(feature_label("pow(dW7,0.5)+x7"))
     pow(∂E/∂W<sub>7</sub>,0.5)+x<sub>7</sub>
     """
-    return Markup("").join(map(_part_label, feature_parts(name)))
+    return Markup("").join(
+        piece if isinstance(piece, str) else Markup(";&thinsp;").join(map(_symbol, piece.symbols))
+        for piece in pieces(name)
+    )
 
 
-def _part_label(part: tuple[str, str, bool] | str) -> Markup | str:
-    if isinstance(part, str):
-        return Markup(";&thinsp;") if part == ";" else part
-    letter, layer, exact = part
+def _symbol(symbol: tuple[str, str, str]) -> Markup:
+    letter, layer, note = symbol
     label = Markup("{}<sub>{}</sub>").format({"dW": "∂E/∂W"}.get(letter, letter), layer)
-    return label + " exact" if exact else label
+    return label + f" {note}" if note else label
 
 
 def _environment() -> Environment:

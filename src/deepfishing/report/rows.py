@@ -7,13 +7,13 @@ one setting each and in the order of the paper's Table 1.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from deepfishing.errors import StoreError
 from deepfishing.experiments.checks import ROW_SETTING, Row
 from deepfishing.experiments.results import Curves, Results
+from deepfishing.recipes import Recipe, parse_recipe
 
 OTHER = 99  # the block of rows that the paper's Table 1 does not have
 
@@ -67,59 +67,27 @@ def group_rows(rows: Iterable[Row]) -> list[list[Row]]:
     return [sorted(group.values(), key=paper_order) for group in groups.values()]
 
 
-def is_gradient(feature: str) -> bool:
-    """Whether a feature is the gradient of a layer's weights, or a recipe that has one in it.
-
-    Examples
-    --------
-    >>> is_gradient("dW7@exact"), is_gradient("x6;x7")
-    (True, False)
-    >>> is_gradient("pow(x7,0.5)+whiten(dW7)"), is_gradient("whiten(x7)")
-    (True, False)
-    """
-    return any(part.startswith("dW") for part in re.split(r"[+*(),;\s]+", feature))
-
-
-def block(feature: str) -> int:
-    """The part of Table 1 that a feature stands in.
+def block(recipe: Recipe) -> int:
+    """The part of Table 1 that a recipe stands in.
 
     0 is for a single layer's output, k for the concatenation around layer k and its gradient.
 
     Examples
     --------
-    >>> [block(f) for f in ("x7", "x6;x7", "dW7", "x7;y8", "x:features.3")]
-    [0, 7, 7, 8, 99]
+    >>> names = ("x7", "x6;x7", "dW7", "x7;y8", "x:features.3", "pow(x7,0.5)", "dW8@64x64")
+    >>> [block(parse_recipe(name)) for name in names]
+    [0, 7, 7, 8, 99, 99, 8]
     """
-    gradient = re.fullmatch(r"dW(\d+)(@exact)?", feature)
-    if gradient:
-        return int(gradient[1])
-    both = re.fullmatch(r"x(\d+);[xy](\d+)", feature)
-    if both and int(both[1]) + 1 == int(both[2]):
-        return int(both[2])
-    return 0 if re.fullmatch(r"[xy]\d+", feature) else OTHER
-
-
-def feature_parts(feature: str) -> list[tuple[str, str, bool] | str]:
-    """A feature's name as (letter, layer, exact) for each layer, and what stands between them.
-
-    Examples
-    --------
-    >>> feature_parts("x6;dW7@exact")
-    [('x', '6', False), ';', ('dW', '7', True)]
-    >>> feature_parts("pow(x:head,0.5)")
-    ['pow', '(', ('x', 'head', False), ',', '0.5', ')']
-    """
-    return [_part(part) for part in re.split(r"([+*(),;])", feature) if part]
-
-
-def _part(part: str) -> tuple[str, str, bool] | str:
-    match = re.fullmatch(r"(x|y|dW):?(.+?)(@exact)?", part)
-    return (match[1], match[2], match[3] is not None) if match else part
+    feature = recipe.features[0]
+    if recipe.name != feature.name:
+        return OTHER
+    single = len(feature.factors) == 1 and isinstance(feature.factors[0].layer, int)
+    return feature.around or (0 if single else OTHER)
 
 
 def paper_order(row: Row) -> tuple[int, bool, int, bool]:
     """Single layers from below (y8 before x8), then layer by layer, the gradient last."""
-    feature = row["feature"]
-    single = re.fullmatch(r"([xy])(\d+)", feature)
-    layer, is_x = (int(single[2]), single[1] == "x") if single else (0, False)
-    return block(feature), is_gradient(feature), layer, is_x
+    recipe = parse_recipe(row["feature"])
+    place, (letter, layer, _) = block(recipe), recipe.features[0].symbols[0]
+    single = place == 0
+    return place, recipe.is_gradient, int(layer) if single else 0, single and letter == "x"

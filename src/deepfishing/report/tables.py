@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from deepfishing.experiments.checks import Row
 from deepfishing.experiments.paper import printed_ap, printed_map
 from deepfishing.metrics import DEFINITIONS
-from deepfishing.report.rows import OTHER, block, is_gradient
+from deepfishing.recipes import parse_recipe
+from deepfishing.report.rows import OTHER, block
 from deepfishing.statistics import Difference, Interval
 
 ALWAYS_SHOWN = ("x7", "dW7")  # the two that the paper's per-class tables have
@@ -195,14 +196,15 @@ def left_out(rows: Iterable[Row]) -> dict[str, str]:
 
 def _line(row: Row, gain: Difference | None) -> Line:
     first, measured, note = row["official_ap"], row["map"] or {}, ""
+    recipe = parse_recipe(row["feature"])
     if row["map"] is None:
         note = f"no labels; submission files in {row.get('submission', 'submission')}"
     elif measured.get(first) is None:
         note = "every class is left out"
     return Line(
         feature=row["feature"],
-        gradient=is_gradient(row["feature"]),
-        block=block(row["feature"]),
+        gradient=recipe.is_gradient,
+        block=block(recipe),
         map={m: measured.get(m) for m in (first, *(m for m in DEFINITIONS if m != first))},
         printed=printed_map(row["dataset"], row["test"], row["network"], row["feature"]),
         note=note,

@@ -17,10 +17,11 @@ from deepfishing.experiments.checks import Row
 from deepfishing.experiments.results import Results
 from deepfishing.files import replacing
 from deepfishing.metrics import DEFINITIONS
+from deepfishing.recipes import pieces
 from deepfishing.report.charts import mark_text
 from deepfishing.report.gains import gains
 from deepfishing.report.points import group_points, open_points, panels
-from deepfishing.report.rows import feature_parts, group_rows, open_results
+from deepfishing.report.rows import group_rows, open_results
 from deepfishing.report.tables import (
     Line,
     class_lines,
@@ -142,7 +143,7 @@ def latex(sheet: Sheet) -> str:
 
     Examples
     --------
-    >>> body = (((Text("x6;dW7", feature=True), Text("-0.4", bold=True)),),)
+    >>> body = (((Text("dW7*x6;x7", feature=True), Text("-0.4", bold=True)),),)
     >>> print(latex(Sheet("50 %", (Text("feature"), Text("gain")), body)))
     \begin{table}
     \centering
@@ -151,7 +152,7 @@ def latex(sheet: Sheet) -> str:
     \toprule
     feature & gain \\
     \midrule
-    $x_{6}$; $\partial E / \partial W_{7}$ & \textbf{$-$0.4} \\
+    $\partial E / \partial W_{7}$*$x_{6}$; $x_{7}$ & \textbf{$-$0.4} \\
     \bottomrule
     \end{tabular}
     \end{table}
@@ -286,13 +287,16 @@ def _latex_text(text: str) -> str:
 
 
 def _latex_feature(name: str) -> str:
-    letters = {"dW": r"\partial E / \partial W"}
-    written = []
-    for part in feature_parts(name):
-        if isinstance(part, str):
-            written.append("; " if part == ";" else _latex_text(part))
-            continue
-        letter, layer, exact = part
-        below = layer if layer.isdigit() else rf"\textrm{{{_latex_text(layer)}}}"
-        written.append(f"${letters.get(letter, letter)}_{{{below}}}$" + " exact" * exact)
-    return "".join(written)
+    return "".join(
+        _latex_text(piece)
+        if isinstance(piece, str)
+        else "; ".join(map(_latex_symbol, piece.symbols))
+        for piece in pieces(name)
+    )
+
+
+def _latex_symbol(symbol: tuple[str, str, str]) -> str:
+    letter, layer, note = symbol
+    letter = {"dW": r"\partial E / \partial W"}.get(letter, letter)
+    below = layer if layer.isdigit() else rf"\textrm{{{_latex_text(layer)}}}"
+    return f"${letter}_{{{below}}}$" + (f" {note}" if note else "")

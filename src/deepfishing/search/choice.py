@@ -7,7 +7,6 @@ the store has; or the error with the command that adds them.
 from __future__ import annotations
 
 import contextlib
-import re
 
 from deepfishing.errors import FeatureError, StoreError
 from deepfishing.model.model import layers_of
@@ -32,19 +31,18 @@ def choose_recipe(store: Store, by: str | None = None) -> Recipe:
         for name in DEFAULTS:
             with contextlib.suppress(FeatureError):  # of a layer that the network does not have
                 recipe = parse_recipe(name, layers)
-                if there.issuperset(recipe.factors):
+                if there.issuperset(recipe.columns):
                     return recipe
         raise StoreError(
             f"{store.folder} has no factors of a default recipe, got {', '.join(sorted(there))}; "
             "name a recipe with --by"
         )
     recipe = parse_recipe(by, layers)
-    absent = [factor for factor in recipe.factors if factor not in there]
+    absent = [name for name in recipe.columns if name not in there]
     if absent:
-        words = re.split(r"[+*(),]+", recipe.name)
-        names = [w for w in dict.fromkeys(words) if re.match(r"[xy]\d|x:|dW", w)]
+        names = [feature.name for feature in recipe.features]
         raise StoreError(
-            f"store {store.folder} must hold {', '.join(recipe.factors)} for {recipe.name}, but "
+            f"store {store.folder} must hold {', '.join(recipe.columns)} for {recipe.name}, but "
             f"lacks {', '.join(absent)}; add them with `deepfish extract IMAGES {store.folder} "
             f"--network {store.settings['network']} --features '{','.join(names)}'`"
         )

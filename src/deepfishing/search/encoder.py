@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deepfishing.errors import ImageError, WeightsError
+from deepfishing.features import Factor
 from deepfishing.networks.zoo import RECORDS
 from deepfishing.rank_one import Array
 
@@ -63,17 +64,17 @@ class Encoder:
         self._network: Network | None = None
         self._lock = threading.Lock()
 
-    def factors(self, images: Sequence[Upload], names: Sequence[str]) -> dict[str, Array]:
+    def factors(self, images: Sequence[Upload], wanted: Sequence[Factor]) -> dict[str, Array]:
         """Factors of images, each (n, d) or (n, P, d); one that cannot be read is an error."""
         from deepfishing.gradients.extract import extract_factors  # torch takes seconds to load
 
         settings = self.settings
-        parts: dict[str, list[Array]] = {name: [] for name in names}
+        parts: dict[str, list[Array]] = {factor.name: [] for factor in wanted}
         with self._lock:  # one query at a time: the network has all cores already
             batches = extract_factors(
                 self._loaded(),
                 images,
-                names,
+                wanted,
                 settings["tau"],
                 settings["label"],
                 batch_size=8,

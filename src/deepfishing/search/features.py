@@ -29,7 +29,7 @@ class Features:
     """Contents as a fitted recipe sees them."""
 
     contents: Contents
-    factors: tuple[str, ...]
+    columns: tuple[str, ...]  # the factors that it takes
     fitted: Fitted
     _kept: list[Comparable] = field(default_factory=list, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -39,11 +39,11 @@ class Features:
 
     def of(self, numbers: Array) -> Comparable:
         """Features of these contents, in their order."""
-        return self.fitted(self.contents.read(numbers, self.factors))
+        return self.fitted(self.contents.read(numbers, self.columns))
 
     def blocks(self, numbers: Array | None = None) -> Iterator[Comparable]:
         """Features of these contents, or of all, in order and a block at a time."""
-        per_image = 4 * sum(int(np.prod(self.contents.columns[f].shape)) for f in self.factors)
+        per_image = 4 * sum(int(np.prod(self.contents.columns[c].shape)) for c in self.columns)
         step = max(1, BLOCK_BYTES // per_image)
         if numbers is None:
             numbers = np.arange(len(self))
@@ -62,9 +62,9 @@ class Features:
 
 def fit(recipe: Recipe, contents: Contents) -> Fitted:
     """Fit a recipe on the store's own images, `FIT_IMAGES` of them drawn if there are more."""
-    if "whiten(" not in recipe.name:
+    if not recipe.learns:
         return recipe.fit({})  # nothing to learn, so nothing is read
-    return recipe.fit(contents.read(sample(len(contents), FIT_IMAGES), recipe.factors))
+    return recipe.fit(contents.read(sample(len(contents), FIT_IMAGES), recipe.columns))
 
 
 def sample(n: int, m: int) -> Array:

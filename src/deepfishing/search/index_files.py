@@ -100,8 +100,8 @@ def open_index(
     except _Unfit as reason:
         if (folder / FACTS).exists():
             notice(f"index is made again: {folder} ({reason})")
-        contents = with_checks(Contents.of(store, recipe.factors))
-        features = Features(contents, recipe.factors, fit(recipe, contents))
+        contents = with_checks(Contents.of(store, recipe.columns))
+        features = Features(contents, recipe.columns, fit(recipe, contents))
         opened = Opened(Index.build(features, progress), features)
     try:
         _save(folder, opened, facts)
@@ -121,7 +121,7 @@ def _wanted(store: Store, recipe: Recipe) -> dict[str, Any]:
         "format": FORMAT,
         "recipe": recipe.name,
         "settings": json.loads(json.dumps(store.settings)),
-        "shards": {name: [p.name for p in shard_files(store, name)] for name in recipe.factors},
+        "shards": {name: [p.name for p in shard_files(store, name)] for name in recipe.columns},
     }
 
 
@@ -149,21 +149,21 @@ def _read(folder: Path, store: Store, recipe: Recipe, wanted: dict[str, Any]) ->
     keys = Contents.keys_of(arrays)
     stale = facts["shards"] != wanted["shards"]
     if stale:
-        contents = Contents.of(store, recipe.factors, first=keys)
+        contents = Contents.of(store, recipe.columns, first=keys)
         if not contents.keys[: len(keys)].equals(keys):
             raise _Unfit("images of it are no longer in the store")
         if len(contents) > GROWTH * made_for:
             raise _Unfit(f"the store has grown from {made_for} to {len(contents)} images")
         contents = with_checks(contents, arrays, facts["shards"])
     else:
-        contents = Contents.restored(store, recipe.factors, arrays)
+        contents = Contents.restored(store, recipe.columns, arrays)
     fitted = recipe.load(_part("state/", arrays))
     landmarks = {n: v.astype(np.float32) for n, v in _part("landmark/", arrays).items()}
     embedding = Embedding(fitted(landmarks), arrays["root"])
     index = Index(embedding, _read_vectors(vectors), made_for)
     if len(index) != len(keys) or index.vectors.d != embedding.root.shape[1]:
         raise _Unfit(f"{vectors.name} has other images than its keys")
-    return _Loaded(Opened(index, Features(contents, recipe.factors, fitted)), stale)
+    return _Loaded(Opened(index, Features(contents, recipe.columns, fitted)), stale)
 
 
 def _read_vectors(path: Path) -> Any:
@@ -191,7 +191,7 @@ def _write(folder: Path, opened: Opened, facts: dict[str, Any]) -> None:
     index, features = opened.index, opened.features
     contents, fitted = features.contents, features.fitted
     chosen = sample(index.made_for, len(index.embedding.landmarks))
-    landmarks = contents.read(chosen, features.factors)
+    landmarks = contents.read(chosen, features.columns)
     arrays = contents.state()
     for name, values in landmarks.items():
         half = contents.columns[name].codec.dtype == np.float16

@@ -137,11 +137,11 @@ class Searcher:
             opened = open_index(self.store, self.recipe, progress or _silent, notice or _warn)
             self.index, self.features = opened.index, opened.features
         else:
-            contents = Contents.of(self.store, self.recipe.factors)
+            contents = Contents.of(self.store, self.recipe.columns)
             fitted = fit(self.recipe, contents)
-            self.features = Features(contents, self.recipe.factors, fitted)
+            self.features = Features(contents, self.recipe.columns, fitted)
         self.contents = self.features.contents
-        self.collection = Collection.of(self.store, self.contents, self.recipe.factors)
+        self.collection = Collection.of(self.store, self.contents, self.recipe.columns)
         self.encoder = Encoder(self.store.settings, weights, device)
 
     def search(
@@ -275,15 +275,15 @@ class Searcher:
         ]
         new = [one for one in found if isinstance(one, Upload)]
         numbers = np.array([one for one in found if not isinstance(one, Upload)], dtype=np.int64)
-        factors = self.recipe.factors
-        stored = self.contents.read(numbers, factors) if len(numbers) else {}
-        computed = self.encoder.factors(new, factors) if new else {}
+        columns = self.recipe.columns
+        stored = self.contents.read(numbers, columns) if len(numbers) else {}
+        computed = self.encoder.factors(new, self.recipe.factors) if new else {}
         # back into the order that they were given in
         is_new = np.array([isinstance(one, Upload) for one in found])
         order = np.argsort(np.argsort(is_new, kind="stable"), kind="stable")
         arrays = {
             name: np.concatenate([side[name] for side in (stored, computed) if side])[order]
-            for name in factors
+            for name in columns
         }
         query = Query.of(self.features.fitted(arrays), len(likes))
         return _Given(query, tuple(row for row in named if row is not None))

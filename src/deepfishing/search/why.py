@@ -63,7 +63,7 @@ class Explanation:
     def of(cls, recipe: Recipe) -> Explanation:
         """How hits of this recipe are explained."""
         for number, factor in enumerate(recipe.gradients):
-            if factor is not None and factor.partition("@")[0] == f"delta{TOP}":
+            if factor is not None and factor.layer == TOP:
                 return cls(number, has_classes=True)
         return cls(0 if recipe.gradients else None, has_classes=False)
 

@@ -36,24 +36,24 @@ class Judge:
                     f"model {folder} must have been trained with the {key} of {store.folder}, "
                     f"{theirs}, got {mine}; train one on this store with `deepfish train`"
                 )
-        absent = [factor for factor in self.model.factors if factor not in store.factors()]
+        absent = [name for name in self.model.columns if name not in store.factors()]
         if absent:
             raise StoreError(
                 f"model {folder} needs {', '.join(absent)}, which {store.folder} lacks; add "
                 f"{self.model.recipe} with `deepfish extract`"
             )
-        self.contents = Contents.of(store, self.model.factors)
+        self.contents = Contents.of(store, self.model.columns)
 
     def of_content(self, sha256: str) -> list[dict[str, Any]]:
         """The classes of an image of the store; none if it lacks the factors."""
         number = pc.index(self.contents.keys, sha256).as_py()
         if number < 0:
             return []
-        return self.of_factors(self.contents.read(np.array([number]), self.model.factors))
+        return self.of_factors(self.contents.read(np.array([number]), self.model.columns))
 
     def of_factors(self, arrays: Mapping[str, Array]) -> list[dict[str, Any]]:
         """The most probable classes of one image, by its factors."""
-        mine = {factor: arrays[factor] for factor in self.model.factors}
+        mine = {name: arrays[name] for name in self.model.columns}
         chances = self.model.probabilities(mine)[0]
         best = np.argsort(-chances, kind="stable")[:TOP]
         return [

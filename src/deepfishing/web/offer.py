@@ -7,11 +7,10 @@ others, so that a visitor cannot make the server fit whatever recipe there is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from deepfishing.errors import FeatureError, OptionError
-from deepfishing.features import table_features
+from deepfishing.features import Factor, features_of, needed_factors, table_features
 from deepfishing.model.model import layers_of
 from deepfishing.recipes import Recipe, parse_recipe
 from deepfishing.search.choice import DEFAULTS, choose_recipe
@@ -28,7 +27,7 @@ class Offer:
 
     forward: tuple[str, ...]
     gradient: tuple[str, ...]
-    factors: tuple[str, ...]  # that all of them need together
+    factors: tuple[Factor, ...]  # that all of them need together
 
     def __contains__(self, name: object) -> bool:
         return name in self.forward or name in self.gradient
@@ -45,42 +44,27 @@ def make_offer(store: Store, forward: str | None = None, gradient: str | None = 
     """
     there = set(store.factors())
     layers = layers_of(store.settings)
-    paths = [name for name in sorted(there) if name.startswith("x:")]
-    paths += [f"dW:{name[6:]}" for name in sorted(there) if name.startswith("delta:")]
-    paths += [name for name in sorted(there) if name.startswith("dW")]
+    others = [feature.name for feature in features_of(there)]
     sides: dict[bool, dict[str, Recipe]] = {True: {}, False: {}}
     for asked, side in ((forward, False), (gradient, True)):
         if asked is not None:
             recipe = choose_recipe(store, asked)  # says what is wrong and what to do
-            if has_gradient(recipe) is not side:
+            if recipe.is_gradient is not side:
                 raise OptionError(
                     f"--{'gradient' if side else 'forward'} must be a recipe "
                     f"{'with' if side else 'without'} a gradient, got {recipe.name}; "
                     f"try {'dW8' if side else 'x7'}"
                 )
             sides[side][recipe.name] = recipe
-    for name in (*FORWARD, *GRADIENT, *table_features(layers), *paths):
+    for name in (*FORWARD, *GRADIENT, *table_features(layers), *others):
         try:
             recipe = parse_recipe(name, layers)
         except FeatureError:
             continue  # of a layer that the network does not have
-        if there.issuperset(recipe.factors):
-            sides[has_gradient(recipe)].setdefault(recipe.name, recipe)
+        if there.issuperset(recipe.columns):
+            sides[recipe.is_gradient].setdefault(recipe.name, recipe)
     if not sides[False] and not sides[True]:
         choose_recipe(store)  # an empty store, or one with nothing known in it: says so
         raise OptionError(f"{store.folder} has no factors that the page knows; pass --forward")
-    recipes: Iterable[Recipe] = (*sides[False].values(), *sides[True].values())
-    factors = dict.fromkeys(factor for recipe in recipes for factor in recipe.factors)
-    return Offer(tuple(sides[False]), tuple(sides[True]), tuple(factors))
-
-
-def has_gradient(recipe: Recipe) -> bool:
-    """Whether a part of a recipe is a gradient in two factors.
-
-    Examples
-    --------
-    >>> layers = {7: "fc7", 8: "fc8"}
-    >>> has_gradient(parse_recipe("dW8+x7", layers)), has_gradient(parse_recipe("x6;x7", layers))
-    (True, False)
-    """
-    return any(factor.startswith("delta") for factor in recipe.factors)
+    recipes = (*sides[False].values(), *sides[True].values())
+    return Offer(tuple(sides[False]), tuple(sides[True]), needed_factors(recipes))

@@ -19,6 +19,7 @@ import numpy as np
 from PIL import Image
 
 from deepfishing.errors import ImageError
+from deepfishing.features import Factor
 from deepfishing.images.formats import FORMAT_NAMES, open_picture
 from deepfishing.images.preprocess import DAMAGED
 from deepfishing.rank_one import Array
@@ -43,13 +44,13 @@ class Uploads(Encoder):
     ----------
     settings : mapping
         Of the store.
-    names : sequence of str
+    remembered : sequence of Factor
         The factors to remember.
     """
 
-    def __init__(self, settings: Mapping[str, Any], names: Sequence[str]) -> None:
+    def __init__(self, settings: Mapping[str, Any], remembered: Sequence[Factor]) -> None:
         super().__init__(settings)
-        self.names = tuple(names)
+        self.remembered = tuple(remembered)
         self._remembered: OrderedDict[str, dict[str, Array]] = OrderedDict()
         self._order = threading.Lock()
 
@@ -76,7 +77,7 @@ class Uploads(Encoder):
 
         tau, label = self.settings["tau"], self.settings["label"]
         views = self.settings.get("views", "centre")
-        return Extractor(self._loaded(), self.names, tau, label, 1, "torch", views)
+        return Extractor(self._loaded(), self.remembered, tau, label, 1, "torch", views)
 
     def recall(self, key: str) -> dict[str, Array]:
         """The factors of a photo, each (1, d) or (1, P, d)."""
@@ -86,9 +87,10 @@ class Uploads(Encoder):
             self._remembered.move_to_end(key)
             return self._remembered[key]
 
-    def factors(self, images: Sequence[Upload], names: Sequence[str]) -> dict[str, Array]:
+    def factors(self, images: Sequence[Upload], wanted: Sequence[Factor]) -> dict[str, Array]:
         """What a searcher asks for: factors of photos whose content is their key."""
         found = [self.recall(image.content.decode()) for image in images]
+        names = [factor.name for factor in wanted]
         return {name: np.concatenate([values[name] for values in found]) for name in names}
 
 
