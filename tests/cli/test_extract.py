@@ -52,17 +52,23 @@ def test_a_folder_of_images_becomes_a_store(deepfish, shapes, tmp_path):
     np.testing.assert_allclose(rows(tmp_path / "s")["x7"], expected, atol=1e-3)
 
 
-def test_unreadable_images_are_listed_and_left_out_and_strict_says_so(deepfish, shapes):
+def test_unreadable_images_are_listed_and_left_out_and_strict_stops_before_the_work(
+    deepfish, shapes, tmp_path
+):
     few = shapes / "train/dark"
     (few / "broken.jpg").write_bytes(b"\xff\xd8\xff")
     ran = deepfish("extract", few, "s", "--features", "x7")
     assert ran.code == 0
     assert "7 images, 6 computed now, 1 left out" in ran.out
     assert "broken.jpg" in ran.err
-    strict = deepfish("extract", few, "s", "--features", "x7", "--strict")
-    assert strict.code == 1
-    assert "7 images, 0 computed now, 1 left out" in strict.out
-    assert "1 images cannot be used" in strict.err
+    for store in ("s", "new"):  # told by what the store knows, or by decoding
+        strict = deepfish("extract", few, store, "--features", "x7", "--strict")
+        assert strict.code == 1
+        assert "1 of 7 images cannot be used, the first: " in strict.err
+        assert "broken.jpg" in strict.err
+        assert strict.err.count("\n") == 1
+        assert strict.out == ""
+    assert not list((tmp_path / "new").rglob("*shard*"))  # before the work
     events = deepfish("extract", few, "s", "--features", "x7", "--retry", "--json")
     start, failure, end = events_of(events)
     assert start["to_compute"] == 1

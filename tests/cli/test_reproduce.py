@@ -149,15 +149,23 @@ def test_a_data_set_without_its_lists_says_what_was_looked_for(deepfish, voc, tm
     assert "trainval" in error
 
 
-def test_a_truncated_image_stops_the_run_and_the_rest_is_kept(deepfish, shapes, tmp_path):
+def test_a_truncated_image_is_listed_and_left_out_and_strict_stops_before_the_work(
+    deepfish, shapes, tmp_path
+):
     broken = shapes / "test/dark/0.jpg"
     broken.write_bytes(broken.read_bytes()[:300])
     arguments = ("reproduce", "folder", "--data", shapes, "--features", "x7", "--out", "o")
-    assert "--skip-broken" in one_line(deepfish(*arguments))
-    ran = deepfish(*arguments, "--skip-broken", "--json")
-    (row,) = map(json.loads, ran.out.splitlines())
+    stopped = one_line(deepfish(*arguments, "--strict"))
+    assert "1 of 24 images cannot be used" in stopped
+    assert "0.jpg" in stopped
+    assert not list((tmp_path / "o").rglob("*shard*"))
+    ran = deepfish(*arguments)
+    assert ran.code == 0
+    assert "left out: image cannot be decoded" in ran.err
+    (row,) = map(json.loads, (tmp_path / "o/results.jsonl").read_text().splitlines())
     assert row["n_test"] == 11
-    assert len(list((tmp_path / "o/features").rglob("x7/shard-*.parquet"))) == 1
+    assert row["unreadable"] == [str(broken)]
+    assert "1 left out" in (tmp_path / "o/report.html").read_text()
 
 
 def test_the_version_is_told(deepfish):

@@ -80,9 +80,15 @@ def test_the_model_folder_is_all_that_predict_needs(deepfish, shapes, model, tmp
     assert lines(deepfish("predict", moved, shapes / "test", "--json")) == before
 
 
-def test_unreadable_images_are_listed_and_left_out(deepfish, shapes):
+def test_unreadable_images_are_listed_and_left_out_and_strict_stops_before_the_work(
+    deepfish, shapes, tmp_path
+):
     (shapes / "train" / "dark" / "bad.jpg").write_text("no image")
     (shapes / "test" / "dark" / "bad.jpg").write_text("no image")
+    stopped = deepfish("train", shapes, "model", *SMALL, "--strict")
+    assert stopped.code == 1
+    assert "1 of 13 images cannot be used" in stopped.err
+    assert not list((tmp_path / "model").rglob("*shard*"))
     ran = deepfish("train", shapes, "model", *SMALL)
     assert ran.code == 0, ran.err
     assert ran.err.count("left out") == 1
@@ -95,6 +101,12 @@ def test_unreadable_images_are_listed_and_left_out(deepfish, shapes):
     assert [one["image"] for one in found if "error" in one] == ["dark/bad.jpg"]
     ran = deepfish("predict", "model", shapes / "test" / "dark" / "bad.jpg")
     assert ran.code == 1
+    ran = deepfish("predict", "model", shapes / "test", "--strict")
+    assert (ran.code, ran.out) == (1, "")
+    assert "1 of 13 images cannot be used" in ran.err
+    ran = deepfish("train", "model/features", "again", *SMALL[:2], "--strict")
+    assert ran.code == 1
+    assert "images cannot be used" in ran.err
 
 
 def test_other_weights_are_refused_with_both_hashes(deepfish, shapes, model):

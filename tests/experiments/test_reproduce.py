@@ -96,24 +96,28 @@ def test_changed_labels_are_measured_again(dataset, network, tmp_path):
     assert first["map"] != second["map"]
 
 
-def test_an_unreadable_image_stops_the_run_but_loses_nothing(
-    dataset, network, tmp_path, monkeypatch
+def test_an_unreadable_image_is_left_out_and_strict_stops_before_the_work(
+    dataset, network, tmp_path
 ):
-    dataset.test.paths[3].write_bytes(b"\xff\xd8\xff")
-    with pytest.raises(ImageError, match=r"1 of 40 images cannot be used.*test03\.jpg.*--skip-b"):
-        reproduce(dataset, network, tmp_path / "out", "x7")
-    seen = []
-    (row,) = reproduce(
-        dataset,
-        network,
-        tmp_path / "out",
-        "x7",
-        Protocol(skip_broken=True),
-        progress=lambda *event: seen.append(event),
-    )
-    assert ("images", 0, 1) in seen  # all but the broken one were kept
+    broken = dataset.test.paths[3]
+    broken.write_bytes(b"\xff\xd8\xff")
+    seen, told = [], {}
+
+    def progress(*event):
+        seen.append(event)
+
+    with pytest.raises(ImageError, match=r"1 of 40 images cannot be used.*test03\.jpg.*--strict"):
+        reproduce(dataset, network, tmp_path, "x7", Protocol(strict=True), progress=progress)
+    assert ("checking", 40, 40) in seen
+    assert "images" not in {stage for stage, _, _ in seen}
+    (row,) = reproduce(dataset, network, tmp_path, "x7", on_failure=told.__setitem__)
     assert (row["n_train"], row["n_test"]) == (20, 19)
-    assert row["unreadable"] == [str(dataset.test.paths[3])]
+    assert row["unreadable"] == [str(broken)] == list(told)
+    assert "cannot" in told[str(broken)] or "Pillow" in told[str(broken)]
+    seen.clear()
+    with pytest.raises(ImageError, match="1 of 40"):  # what is computed is not looked at again
+        reproduce(dataset, network, tmp_path, "x7", Protocol(strict=True), progress=progress)
+    assert ("checking", 1, 1) in seen
 
 
 def test_a_class_without_a_positive_example_is_left_out_and_said_so(dataset, network, tmp_path):
@@ -207,7 +211,7 @@ def test_an_unreadable_split_is_refused(dataset, network, tmp_path):
     for path in dataset.test.paths:
         path.write_bytes(b"")
     with pytest.raises(DatasetError, match="split test must have a readable image"):
-        reproduce(dataset, network, tmp_path, "x7", Protocol(skip_broken=True))
+        reproduce(dataset, network, tmp_path, "x7")
 
 
 def test_the_store_of_results_opens_from_their_folder_with_the_labels(dataset, network, tmp_path):

@@ -20,6 +20,7 @@ from deepfishing.cli.network import (
     Mean,
     NetworkName,
     Prototxt,
+    Strict,
     Tau,
     Views,
     Weights,
@@ -80,9 +81,7 @@ def extract(
     on: Annotated[
         str, typer.Option(help="Where: local, ray, or ray://HOST:PORT of a Ray cluster.")
     ] = "local",
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 1 if an image cannot be used.")
-    ] = False,
+    strict: Strict = False,
     retry: Annotated[
         bool, typer.Option("--retry", help="Try images again that could not be used before.")
     ] = False,
@@ -161,6 +160,7 @@ def extract(
             place,
             views,
             budget,
+            strict,
         )
     passed_over = passed_over_in(images)
     rows = opened.rows().values()

@@ -27,6 +27,9 @@ Prototxt = Annotated[
 Mean = Annotated[
     Path | None, typer.Option(help="Mean image of a .caffemodel network, .binaryproto.")
 ]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Stop before the work if an image cannot be used.")
+]
 Tau = Annotated[float, typer.Option(help="Temperature of the SoftMax.")]
 Label = Annotated[
     str, typer.Option(help="Label of the error: uniform, predicted or a class number.")

@@ -10,10 +10,11 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from deepfishing.cli.network import BatchSize, Device
+from deepfishing.cli.network import BatchSize, Device, Strict
 from deepfishing.cli.say import say, say_passed_over
 from deepfishing.errors import OptionError
 from deepfishing.gradients.batch_size import parse_batch_size
+from deepfishing.images.readable import refuse_unreadable, unreadable
 from deepfishing.images.sources import find_images, passed_over_in
 
 
@@ -32,6 +33,7 @@ def predict(
     ] = None,
     batch_size: BatchSize = "auto",
     device: Device = "cpu",
+    strict: Strict = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per image, with all classes.")
     ] = False,
@@ -54,6 +56,11 @@ def predict(
     items = find_images(images)
 
     from deepfishing.cli.progress import progress_bar
+
+    if strict:
+        with progress_bar(quiet=as_json) as bar:
+            refuse_unreadable(unreadable(items, bar), len(items))
+
     from deepfishing.model.predict import load_model_network
     from deepfishing.model.predict import predict as run
 

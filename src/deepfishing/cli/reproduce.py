@@ -21,13 +21,14 @@ from deepfishing.cli.network import (
     Mean,
     NetworkName,
     Prototxt,
+    Strict,
     Tau,
     Views,
     Weights,
     check_names,
     parse_label,
 )
-from deepfishing.cli.say import Spelled, say, say_next, say_passed_over
+from deepfishing.cli.say import Spelled, say, say_left_out, say_next, say_passed_over
 from deepfishing.errors import OptionError, did_you_mean
 from deepfishing.experiments.checks import CURVES
 from deepfishing.gradients.batch_size import parse_batch_size
@@ -78,9 +79,7 @@ def reproduce(
     device: Device = "cpu",
     dtype: Dtype = "float32",
     engine: Engine = "auto",
-    skip_broken: Annotated[
-        bool, typer.Option("--skip-broken", help="Leave unreadable images out and go on.")
-    ] = False,
+    strict: Strict = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the rows as JSON lines, nothing else.")
     ] = False,
@@ -100,7 +99,7 @@ def reproduce(
         check_names(network, features or "all")
 
     from deepfishing.cli.progress import progress_bar
-    from deepfishing.experiments.curves import measure_curves
+    from deepfishing.experiments.curves import LARGEST, measure_curves
     from deepfishing.experiments.reproduce import Protocol
     from deepfishing.experiments.reproduce import reproduce as run
     from deepfishing.experiments.results import Results
@@ -114,7 +113,7 @@ def reproduce(
         label=parse_label(label),
         difficult=difficult,
         batch_size=parse_batch_size(batch_size),
-        skip_broken=skip_broken,
+        strict=strict,
         engine=engine,
         views=views,
     )
@@ -122,19 +121,21 @@ def reproduce(
     out = out or Path("results") / f"{dataset}-{net.name.replace(':', '-')}"
     source = load_dataset(dataset, data, train, test, out)
     command = as_text(shlex.join(["deepfish", *sys.argv[1:]]))
+    left_out: dict[str, str] = {}
     with progress_bar() as progress:
         if protocol == TABLE:
-            rows = run(source, net, out, features or "all", how, command, progress)
+            names = features or "all"
+            rows = run(source, net, out, names, how, command, progress, left_out.__setitem__)
         else:
-            limit = {} if largest is None else {"largest": largest}
-            rows = measure_curves(
-                protocol, source, net, out, features, how, command, progress, **limit
-            )
+            told = how, command, progress, left_out.__setitem__
+            limit = largest or LARGEST
+            rows = measure_curves(protocol, source, net, out, features, *told, limit)
     page = write_report(out)
     if as_json:
         for row in rows:
             say(json.dumps(row))
         return
+    say_left_out(left_out.values())
     if dataset == "folder" and data is not None:
         say_passed_over(passed_over_in(data))
     if protocol == TABLE:

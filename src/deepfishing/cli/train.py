@@ -17,6 +17,7 @@ from deepfishing.cli.network import (
     Mean,
     NetworkName,
     Prototxt,
+    Strict,
     Tau,
     Views,
     Weights,
@@ -73,6 +74,7 @@ def train(
     device: Device = "cpu",
     dtype: Dtype = "float32",
     seed: Annotated[int, typer.Option(help="Of the folds of the cross-validation.")] = 0,
+    strict: Strict = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Train one support vector machine per class, with probabilities.
@@ -107,7 +109,9 @@ def train(
         rows = list(opened.rows().values())
         labelled = read_labels(rows, labels, split)
         unused = labelled.unused(rows)
-        trained, left_out = train_on_store(opened, rows, labelled, features, source, **options)
+        trained, left_out = train_on_store(
+            opened, rows, labelled, features, source, strict, **options
+        )
     else:
         check_names(network, features)
         folder = Path(data)
@@ -135,6 +139,7 @@ def train(
                 size,
                 bar,
                 views,
+                strict,
                 **options,
             )
     trained.save(model)

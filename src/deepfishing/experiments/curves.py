@@ -38,6 +38,7 @@ from deepfishing.experiments.checks import CURVES, Row
 from deepfishing.experiments.protocols import low_shot, neighbour_curve
 from deepfishing.experiments.reproduce import Prepared, Progress, Protocol, prepare
 from deepfishing.experiments.results import Curves, row_key, versions
+from deepfishing.gradients.to_store import OnFailure
 from deepfishing.images.dataset import Dataset
 from deepfishing.kernels import Comparable
 from deepfishing.metrics import DEFAULT, DEFINITIONS, evaluate
@@ -56,6 +57,7 @@ DEFAULTS = {
 NEIGHBOURS = (1, 5, 10, 20, 50)
 SIZES = (1024, 2048, 4096, 8192)
 IMAGES = (1000, 2000, 4000, 8000, 16_000, 30_000, 50_000)
+LARGEST = IMAGES[-1]
 # timed against the number of images: every kind at one size, and where speed or mAP is best
 TIMED = (
     *((kind, 2048) for kind in KINDS),
@@ -104,7 +106,8 @@ def measure_curves(
     protocol: Protocol | None = None,
     command: str = "",
     progress: Progress | None = None,
-    largest: int = IMAGES[-1],
+    on_failure: OnFailure | None = None,
+    largest: int = LARGEST,
 ) -> list[Row]:
     """Measure the curves of a protocol, and keep them in `out`.
 
@@ -112,7 +115,7 @@ def measure_curves(
     ----------
     kind : str
         One of `CURVES`.
-    dataset, network, out, protocol, command, progress
+    dataset, network, out, protocol, command, progress, on_failure
         As for `reproduce`.
     features : str or list of str, optional
         Recipes; by default those of `DEFAULTS` that the network has. `approximation` takes
@@ -132,7 +135,7 @@ def measure_curves(
     tell = progress or (lambda stage, done, total: None)
     wanted = _recipes(kind, features, network.layers)
     curves = Curves(out)
-    prepared = prepare(dataset, network, curves.folder, wanted, protocol, tell)
+    prepared = prepare(dataset, network, curves.folder, wanted, protocol, tell, on_failure)
     prepared.test_labels()  # told before any work, if there are none
     points: list[Row] = []
     for number, recipe in enumerate(wanted):

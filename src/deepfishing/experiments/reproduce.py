@@ -18,15 +18,16 @@ import numpy as np
 
 from deepfishing import __version__
 from deepfishing.classify import check_options, train_svm
-from deepfishing.errors import DatasetError, ImageError, OptionError
+from deepfishing.errors import DatasetError, OptionError
 from deepfishing.experiments.checks import Row
 from deepfishing.experiments.results import Results, row_key, safe_name, versions
 from deepfishing.features import needed_factors
 from deepfishing.gradients.batch_size import BatchSize, check_batch_size
 from deepfishing.gradients.engine import choose_engines
 from deepfishing.gradients.objective import Label, check_label, check_tau
-from deepfishing.gradients.to_store import extract_to_store, store_settings
+from deepfishing.gradients.to_store import OnFailure, extract_to_store, store_settings
 from deepfishing.images.dataset import DIFFICULT, Dataset, Split
+from deepfishing.images.readable import refuse_unreadable
 from deepfishing.images.submission import write_submission
 from deepfishing.images.views import find_views
 from deepfishing.metrics import evaluate
@@ -44,9 +45,9 @@ class Protocol:
     """How rows are measured; the defaults are the paper's.
 
     `difficult` says what difficult examples are in training: left out, "ignore", or "negative". In
-    the test they are always left out. `skip_broken` leaves unreadable images out instead of
-    stopping. `engine` runs the network's trunk, docs/speed.md. `views` says what is seen of an
-    image, docs/recipes.md.
+    the test they are always left out. Images that cannot be used are left out; `strict` stops
+    before the work instead. `engine` runs the network's trunk, docs/speed.md. `views` says what is
+    seen of an image, docs/recipes.md.
     """
 
     tau: float = 2.0
@@ -54,7 +55,7 @@ class Protocol:
     C: float = 1.0
     difficult: str = DIFFICULT[0]
     batch_size: BatchSize = "auto"
-    skip_broken: bool = False
+    strict: bool = False
     engine: str = "auto"
     views: str = "centre"
 
@@ -77,6 +78,7 @@ def reproduce(
     protocol: Protocol | None = None,
     command: str = "",
     progress: Progress | None = None,
+    on_failure: OnFailure | None = None,
 ) -> list[Row]:
     """Measure one row per feature: extract, train on `dataset.train`, score `dataset.test`.
 
@@ -96,6 +98,8 @@ def reproduce(
         Written into the rows, so that each can be run again.
     progress : callable
         Called with a stage, how much of it is done and how much there is.
+    on_failure : callable
+        Called with id and reason of each image that is left out, before anything is measured.
 
     Returns
     -------
@@ -107,7 +111,7 @@ def reproduce(
     tell = progress or (lambda stage, done, total: None)
     wanted = parse_recipes(features, network.layers)
     results = Results(out)
-    prepared = prepare(dataset, network, results.folder, wanted, protocol, tell)
+    prepared = prepare(dataset, network, results.folder, wanted, protocol, tell, on_failure)
     dataset = prepared.dataset
     rows = []
     for number, feature in enumerate(wanted):
@@ -188,6 +192,7 @@ def prepare(
     wanted: Iterable[Recipe],
     protocol: Protocol,
     tell: Progress,
+    on_failure: OnFailure | None = None,
 ) -> Prepared:
     """Extract what is missing in `out`; the rest of the work needs neither images nor network."""
     settings = store_settings(network, protocol.tau, protocol.label, protocol.views)
@@ -204,14 +209,13 @@ def prepare(
         engine=protocol.engine,
         views=protocol.views,
         retry=True,  # a mended or newly supported file is worth another look
+        strict=protocol.strict,
     )
-    if extraction.failures and not protocol.skip_broken:
-        first = next(iter(extraction.failures.values()))
-        raise ImageError(
-            f"{len(extraction.failures)} of {len(extraction.keys)} images cannot be used, the "
-            f"first: {first}; the features of all others are kept, so mend these or pass "
-            "--skip-broken"
-        )
+    if protocol.strict:  # features that are not finite are known only now
+        refuse_unreadable(extraction.failures, len(extraction.keys))
+    for id_, reason in extraction.failures.items():
+        if on_failure:
+            on_failure(id_, reason)
     n = len(dataset.train.ids)
     train, train_keys = _readable(dataset.train, extraction.keys[:n])
     test, test_keys = _readable(dataset.test, extraction.keys[n:])

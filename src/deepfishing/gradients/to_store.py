@@ -21,6 +21,7 @@ import numpy as np
 from deepfishing.features import Factor
 from deepfishing.gradients.batch_size import BatchSize
 from deepfishing.images.item import Item, as_text
+from deepfishing.images.readable import refuse_unreadable, unreadable
 from deepfishing.rank_one import Array
 from deepfishing.store import Row, Store
 from deepfishing.store.index import ERROR, OK, PENDING
@@ -116,6 +117,7 @@ def extract_to_store(
     on: Place | None = None,
     views: str = "centre",
     memory: int | str | None = None,
+    strict: bool = False,
 ) -> Extraction:
     """Bring the store up to date for these images; the same content is computed once.
 
@@ -141,6 +143,13 @@ def extract_to_store(
         Drop ids that are not among the images. Features that no id needs always go.
     on : Place, optional
         From `deepfishing.distributed.connect`; without it the work is done in this process.
+    strict : bool
+        Stop if an image cannot be used, before anything is computed; otherwise it is left out.
+
+    Raises
+    ------
+    ImageError
+        If `strict` and an image cannot be used.
     """
     items = [Item(as_text(str(i)), i) if isinstance(i, Path) else i for i in images]
     tell = progress or (lambda stage, done, total: None)
@@ -163,6 +172,13 @@ def extract_to_store(
         item_of = dict(zip(keys, items, strict=True))
         options = tau, label, batch_size, engine, views, memory
         job = Job(network, store, tuple(factors), options)
+        if strict:
+            refused = {row.id: str(row.error) for row in rows if row.status == ERROR}
+            if isinstance(place, Local):  # others may see files that this machine does not
+                refused |= unreadable([item_of[key] for key in todo], tell)
+            for id_, reason in refused.items():
+                tell_failure(id_, reason)
+            refuse_unreadable(refused, len(items))
         done = failed = 0
         tell("images", 0, len(todo))
         try:

@@ -16,6 +16,7 @@ from deepfishing.errors import DatasetError, StoreError
 from deepfishing.gradients.batch_size import BatchSize, check_batch_size
 from deepfishing.gradients.to_store import Progress, extract_to_store, store_settings
 from deepfishing.images.item import Item
+from deepfishing.images.readable import refuse_unreadable
 from deepfishing.model.labelled import Labelled
 from deepfishing.model.model import Model, Source, layers_of, train_model
 from deepfishing.rank_one import Array
@@ -33,6 +34,7 @@ def train_on_store(
     labelled: Labelled,
     recipe: str,
     source: Source,
+    strict: bool = False,
     **options: Any,
 ) -> tuple[Model, dict[str, str]]:
     """Train on features that are in a store.
@@ -49,11 +51,15 @@ def train_on_store(
         One recipe.
     source : Source
         Where the network is that made the features.
+    strict : bool
+        Stop if an image could not be used, instead of leaving it out.
     options
         C, class_weight, difficult, seed: see `train_svm`.
     """
     known, labels = labelled.of(rows)
     failures = {row.id: str(row.error) for row in known if row.error}
+    if strict:
+        refuse_unreadable(failures, len(known))
     keys = [row.sha256 if row.error is None else None for row in known]
     return _train(store, keys, labels, labelled, recipe, source, options), failures
 
@@ -70,6 +76,7 @@ def train_on_images(
     batch_size: BatchSize = "auto",
     progress: Progress | None = None,
     views: str = "centre",
+    strict: bool = False,
     **options: Any,
 ) -> tuple[Model, dict[str, str]]:
     """Extract what a store lacks and train on it.
@@ -88,7 +95,7 @@ def train_on_images(
         One recipe.
     source : Source
         The arguments that the network was loaded with.
-    tau, label, batch_size, progress, views
+    tau, label, batch_size, progress, views, strict
         See `extract_to_store`.
     options
         C, class_weight, difficult, seed: see `train_svm`.
@@ -103,8 +110,20 @@ def train_on_images(
     factors = parse_recipe(recipe, network.layers).factors
     store = Store(folder, store_settings(network, tau, label, views))
     done = extract_to_store(
-        network, known, store, factors, tau, label, batch_size, progress, retry=True, views=views
+        network,
+        known,
+        store,
+        factors,
+        tau,
+        label,
+        batch_size,
+        progress,
+        retry=True,
+        views=views,
+        strict=strict,
     )
+    if strict:  # features that are not finite are known only now
+        refuse_unreadable(done.failures, len(known))
     model = _train(store, done.keys, labels, labelled, recipe, source, options)
     return model, done.failures
 
