@@ -94,7 +94,7 @@ def test_a_file_is_opened_once_for_all_views(photo, tmp_path):
 def test_draft_decoding_suits_the_largest_view(rng, tmp_path):
     noise = Image.fromarray(rng.integers(0, 256, (264, 300, 3), dtype=np.uint8))
     path = save(noise, tmp_path / "n.jpg", quality=95)
-    assert min(open_image(path, draft=64).size) == 66  # enough for the smallest view
+    assert min(open_image(path, draft=128).size) == 132  # enough for the smallest view
     for scale in (1.25, 1.5):
         largest = Preprocess(32, round(32 * scale), PLAIN.mean, PLAIN.std)
         both = PLAIN.see(path, [View(), View(scale)])
@@ -119,6 +119,24 @@ def test_a_path_an_image_and_an_array_give_the_same(photo, tmp_path):
     np.testing.assert_array_equal(from_path, PLAIN(photo))
     np.testing.assert_array_equal(from_path, PLAIN(np.asarray(photo)))
     np.testing.assert_array_equal(from_path, PLAIN(str(tmp_path / "a.png")))
+
+
+def test_a_jpeg_of_up_to_eight_times_the_size_is_the_same_as_a_path_and_as_an_image(rng, tmp_path):
+    large = Image.fromarray(rng.integers(0, 256, (255, 300, 3), dtype=np.uint8))
+    path = save(large, tmp_path / "a.jpg", quality=95)
+    with Image.open(path) as image:
+        np.testing.assert_array_equal(PLAIN(path), PLAIN(image))
+        np.testing.assert_array_equal(PLAIN(path), PLAIN(np.asarray(image)))
+
+
+def test_a_larger_jpeg_is_decoded_reduced_unless_it_must_not_be(tmp_path):
+    slope = np.linspace(0, 255, 600)[:, None, None] * np.ones((600, 640, 3))
+    path = save(Image.fromarray(slope.astype(np.uint8)), tmp_path / "a.jpg", quality=95)
+    whole = dataclasses.replace(PLAIN, oversampling=0)
+    with Image.open(path) as image:
+        assert np.abs(PLAIN(path) - PLAIN(image)).max() < 3
+        np.testing.assert_array_equal(whole(path), PLAIN(image))
+    assert min(open_image(path, draft=4 * 32).size) == 150
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

@@ -61,6 +61,11 @@ class Preprocess:
         Caffe's networks were trained on BGR.
     resample : "bilinear" or "bicubic"
         Pillow's filter (antialiased).
+    oversampling : int
+        A JPEG file is decoded at an eighth, a quarter or half its size where its short side then
+        still is this many times `short_side`. 0: always in full, as a PIL image or an array is.
+        With 4, the features of a photo of 12 megapixels differ by about 0.001 (1 - cosine) from
+        those of a full decoding, which takes more than twice as long.
 
     Examples
     --------
@@ -77,6 +82,7 @@ class Preprocess:
     scale: float = 1.0
     order: str = "RGB"
     resample: str = "bilinear"
+    oversampling: int = 4
 
     def __call__(self, image: ImageLike) -> np.ndarray[Any, Any]:
         """Read, resize, crop to the central square and normalise one image."""
@@ -94,7 +100,7 @@ class Preprocess:
         array([  0., 255.], dtype=float32)
         """
         short_side = {view: round(view.scale * self.short_side) for view in views}
-        rgb = open_image(image, draft=2 * max(short_side.values()))
+        rgb = open_image(image, draft=self.oversampling * max(short_side.values()))
 
         @cache  # a view and its mirror image are one square
         def square(side: int, x: float, y: float) -> np.ndarray[Any, Any]:
