@@ -367,7 +367,8 @@ def test_files_and_bytes_are_compared_by_the_network_of_the_store(pictures, tmp_
     assert searcher.encoder._network is None  # their content is in the store
     copy = tmp_path / "copy.bmp"  # the same pixels as other bytes: now the network must look
     Image.open(known).save(copy)
-    for query in (copy, copy.read_bytes()):
+    image = Image.open(copy)
+    for query in (copy, copy.read_bytes(), image, np.asarray(image), [image]):
         hits = searcher.search(query, k=4)
         assert ids(hits) == ["2.png", *ids(by_id)]
         assert hits[0].score == pytest.approx(1.0, abs=1e-3)
@@ -377,3 +378,7 @@ def test_files_and_bytes_are_compared_by_the_network_of_the_store(pictures, tmp_
     assert ids(mixed) == ["2.png", *ids(stored)]
     with pytest.raises(ImageError, match="not an image that Pillow can read: the bytes given"):
         searcher.search(b"hello")
+    with pytest.raises(ImageError, match=r"must be uint8 .* got float64"):
+        searcher.search(np.ones((4, 4)))
+    with pytest.raises(OptionError, match="a PIL image or an array, got int"):
+        searcher.search(7)

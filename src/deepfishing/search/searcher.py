@@ -8,17 +8,21 @@ images are compared; beyond that an index proposes candidates, which are compare
 from __future__ import annotations
 
 import hashlib
+import io
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from PIL import Image
 
 from deepfishing.errors import ImageError, OptionError
+from deepfishing.images.preprocess import open_image
 from deepfishing.rank_one import Array
 from deepfishing.search.choice import choose_recipe
 from deepfishing.search.collection import Collection
@@ -43,7 +47,7 @@ EXACT_IMAGES = 100_000
 EXACT_FILTERED = 20_000  # that a filter leaves: then comparing all of them is quick and sure
 METHODS = ("auto", "exact", "index")
 
-Example = str | Path | bytes
+Example = str | Path | bytes | Image.Image | np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -160,8 +164,8 @@ class Searcher:
         ----------
         like : example, or several
             A str is an id of the store, or else the path of a file; a Path is a file; bytes are
-            the content of one. An image given by id is not found again; a file whose content is in
-            the store is, with score 1.
+            the content of one; or a PIL image, or a uint8 array (H, W, 3). An image given by id is
+            not found again; a file whose content is in the store is, with score 1.
         k : int
             How many.
         unlike : sequence of examples
@@ -262,16 +266,14 @@ class Searcher:
         return self._names
 
     def _given(self, like: Example | Sequence[Example], unlike: Sequence[Example]) -> _Given:
-        likes = [like] if isinstance(like, str | Path | bytes) else list(like)
+        likes = _listed(like)
         if not likes:
             raise OptionError("a search needs at least one example to be like, got none")
-        named = [
-            self.collection.row_of(one) if isinstance(one, str) else None
-            for one in (*likes, *unlike)
-        ]
+        examples = (*likes, *_listed(unlike))
+        named = [self.collection.row_of(e) if isinstance(e, str) else None for e in examples]
         found = [
             self._find(one) if row is None else int(self.collection.content[row])
-            for one, row in zip((*likes, *unlike), named, strict=True)
+            for one, row in zip(examples, named, strict=True)
         ]
         new = [one for one in found if isinstance(one, Upload)]
         numbers = np.array([one for one in found if not isinstance(one, Upload)], dtype=np.int64)
@@ -290,6 +292,10 @@ class Searcher:
 
     def _find(self, example: Example) -> int | Upload:
         """The number of a file's content, or the image if it is not in the store."""
+        if isinstance(example, Image.Image | np.ndarray):
+            lossless = io.BytesIO()
+            open_image(example).save(lossless, "BMP")
+            return Upload("the image given", lossless.getvalue())
         upload = example if isinstance(example, bytes) else None
         name = "the bytes given" if upload is not None else str(example)
         if upload is None:
@@ -304,6 +310,19 @@ class Searcher:
         key = hashlib.sha256(upload).hexdigest()
         number = pc.index(self.contents.keys, key).as_py()
         return int(number) if number >= 0 else Upload(name, upload)
+
+
+def _listed(examples: Example | Sequence[Example]) -> list[Example]:
+    """One example or several, as a list."""
+    kinds = (str, Path, bytes, Image.Image, np.ndarray)
+    listed = list(examples) if isinstance(examples, list | tuple) else [examples]
+    for one in listed:
+        if not isinstance(one, kinds):
+            raise OptionError(
+                "an example must be an id, a path, bytes, a PIL image or an array, got "
+                f"{type(one).__name__}; give several as a list"
+            )
+    return listed  # type: ignore[return-value]
 
 
 def _largest(scores: Array, k: int) -> Array:
