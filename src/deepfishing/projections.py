@@ -311,21 +311,37 @@ def restore(state: dict[str, Array]) -> Projection:
     return kind(**values)
 
 
-def two_sided(gradients: RankOne, m1: int, m2: int, seed: int = 0) -> Array:
+def two_sided(gradients: RankOne | Array, m1: int, m2: int, seed: int = 0) -> Array:
     """Project one batch to vectors of m1 * m2 numbers, in its own precision: `TwoSided.draw`'s.
+
+    Parameters
+    ----------
+    gradients : RankOne, or ndarray of shape (n, groups, D / groups, d / groups)
+        The array holds the blocks of gradients (d, D) that are block-diagonal, transposed.
 
     Examples
     --------
     >>> g = RankOne(x=np.ones((4, 100)), delta=np.ones((4, 50)))
     >>> two_sided(g, 8, 4).shape
     (4, 32)
+    >>> two_sided(np.ones((4, 10, 5, 10)), 8, 4).shape
+    (4, 32)
     """
-    x, delta = _factors(gradients, gradients.x.dtype)
-    d, D = x.shape[-1], delta.shape[-1]
+    if isinstance(gradients, RankOne):
+        _, d, D = gradients.shape
+        dtype = gradients.x.dtype
+    else:
+        n, groups, D_g, d_g = gradients.shape
+        d, D, dtype = groups * d_g, groups * D_g, gradients.dtype
     for_x, for_delta = _generators(d, D, m1, m2, seed)
-    R = _normal_matrix(m1, d, for_x).astype(x.dtype)
-    S = _normal_matrix(m2, D, for_delta).astype(delta.dtype)
-    return _two_sided(x, delta, R, S)
+    R = _normal_matrix(m1, d, for_x).astype(dtype)
+    S = _normal_matrix(m2, D, for_delta).astype(dtype)
+    if isinstance(gradients, RankOne):
+        return _two_sided(*_factors(gradients, dtype), R, S)
+    # R G S^T = sum_g R_g G_g S_g^T, where R_g and S_g are the columns that group g sees
+    left = gradients @ R.reshape(m1, groups, d_g).transpose(1, 2, 0)  # (n, groups, D_g, m1)
+    projected: Array = left.reshape(n, D, m1).swapaxes(1, 2) @ S.T
+    return projected.reshape(n, -1)
 
 
 def _two_sided(x: Array, delta: Array, R: Array, S: Array) -> Array:

@@ -3,8 +3,14 @@ import torch
 from torch import nn
 
 from deepfishing.errors import LayerError
-from deepfishing.gradients.factors import gradient_factors, spread_groups
+from deepfishing.gradients.factors import (
+    block_gradients,
+    gradient_factors,
+    is_grouped,
+    pooled_factors,
+)
 from deepfishing.gradients.objective import cross_entropy
+from deepfishing.gradients.peak import peak_bytes
 from deepfishing.gradients.tap import Call, tap
 
 
@@ -64,6 +70,7 @@ CASES = {
     "3x3 strided": (ConvNet(3, stride=2, padding=1), "conv", (4, 7, 8)),
     "dilated": (ConvNet((2, 3), dilation=2), "conv", (4, 9, 8)),
     "groups": (ConvNet(3, padding=1, groups=2), "conv", (4, 5, 6)),
+    "groups, strided, dilated": (ConvNet(3, stride=2, dilation=2, groups=2), "conv", (4, 9, 8)),
     "same padding": (ConvNet(4, padding="same"), "conv", (4, 6, 6)),
     "reflect padding": (ConvNet(3, padding=1, padding_mode="reflect"), "conv", (4, 6, 6)),
     "residual, in-place": (Residual(), "conv", (4, 6, 6)),
@@ -75,18 +82,6 @@ CASES = {
     "shared": (Shared(), "layer", (6,)),
     "shared, tokens": (Shared(), "layer", (3, 6)),
 }
-
-
-def dense(layer, x, delta):
-    """The gradient in the shape of the weight, from factors with positions."""
-    if x.ndim == 2:
-        x, delta = x[:, None], delta[:, None]
-    full = torch.einsum("npd,npe->ned", x, delta)
-    groups = getattr(layer, "groups", 1)
-    n, D, d = full.shape
-    blocks = full.reshape(n, groups, D // groups, groups, d // groups)
-    inside = torch.stack([blocks[:, g, :, g] for g in range(groups)], dim=1)
-    return inside.reshape(n, *layer.weight.shape)
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
@@ -101,30 +96,60 @@ def test_factors_multiply_to_the_per_sample_gradient(case, per_sample_gradient):
     objective = cross_entropy()
     taps = tap(module, batch, gradients=[path], objective=objective)
     layer = module.get_submodule(path)
-    x, delta = gradient_factors(layer, taps.calls[path])
-    if getattr(layer, "groups", 1) > 1:
-        x, delta = spread_groups(x, delta, layer.groups)
-    ours = dense(layer, x, delta)
+    uses = [(layer, call) for call in taps.calls[path]]
     slow = per_sample_gradient(module, batch, path, objective)
     assert slow.abs().max() > 1e-6
-    torch.testing.assert_close(ours, slow, rtol=0, atol=1e-10)
+    x, delta = (v if v.ndim == 3 else v[:, None] for v in gradient_factors(uses))
+    if not is_grouped(layer):
+        ours = torch.einsum("npd,npe->ned", x, delta).reshape(slow.shape)
+        torch.testing.assert_close(ours, slow, rtol=0, atol=1e-10)
+    if isinstance(layer, nn.Conv2d):
+        blocks = block_gradients(uses).reshape(slow.shape)
+        torch.testing.assert_close(blocks, slow, rtol=0, atol=1e-10)
+    pooled_x, pooled_delta = pooled_factors(uses)
+    torch.testing.assert_close(pooled_x, x.mean(dim=1), rtol=0, atol=1e-12)
+    torch.testing.assert_close(pooled_delta, delta.sum(dim=1), rtol=0, atol=1e-12)
 
 
-def test_groups_do_not_mix_in_the_spread_factors():
-    x, delta = spread_groups(torch.randn(2, 3, 8), torch.randn(2, 3, 4), groups=4)
-    full = torch.einsum("npd,npe->nde", x, delta).reshape(2, 4, 2, 4, 1)
-    mask = torch.eye(4, dtype=torch.bool)
-    assert full.permute(1, 3, 0, 2, 4)[~mask].abs().max() == 0
-    assert full.permute(1, 3, 0, 2, 4)[mask].abs().min() > 0
+@pytest.mark.parametrize("groups", [6, 2])
+def test_a_grouped_convolution_needs_no_more_memory_than_its_maps_and_weights(groups):
+    layer = nn.Conv2d(48, 48, 7, padding=3, groups=8 * groups)
+    maps = torch.randn(2, 48, 40, 40)
+    with torch.no_grad():
+        uses = [(layer, Call(maps, layer(maps), torch.randn(2, 48, 40, 40)))]
+    own = 2 * maps.nbytes + 2 * layer.weight.nbytes
+    for compute in (block_gradients, pooled_factors):
+        assert peak_bytes(lambda compute=compute: compute(uses)) < 3 * own
+
+
+def test_windows_of_an_image_are_positions_of_it(per_sample_gradient):
+    torch.manual_seed(0)
+    conv = nn.Conv2d(4, 6, 3, padding=1, groups=2).double()
+    x, delta = torch.randn(6, 4, 5, 5).double(), torch.randn(6, 6, 5, 5).double()
+    rows = [(conv, Call(x, delta, delta))]
+    windows = [(conv, Call(*(v.reshape(2, 3, *v.shape[1:]) for v in (x, delta, delta))))]
+    each = block_gradients(rows).reshape(2, 3, 2, 3, 18)
+    torch.testing.assert_close(block_gradients(windows), each.sum(dim=1))
+    plain = nn.Conv2d(4, 6, 3, padding=1).double()
+    dense = [
+        torch.einsum("npd,npe->nde", *gradient_factors([(plain, use[0][1])]))
+        for use in (rows, windows)
+    ]
+    torch.testing.assert_close(dense[1], dense[0].reshape(2, 3, 36, 6).sum(dim=1))
+    pooled = [pooled_factors(use) for use in (rows, windows)]
+    torch.testing.assert_close(pooled[1][0], pooled[0][0].reshape(2, 3, -1).mean(dim=1))
+    torch.testing.assert_close(pooled[1][1], pooled[0][1].reshape(2, 3, -1).sum(dim=1))
 
 
 def test_a_layer_without_rank_one_gradient_is_refused():
     call = Call(torch.zeros(1, 4, 5, 5), torch.zeros(1, 4, 5, 5), torch.zeros(1, 4, 5, 5))
-    with pytest.raises(LayerError, match="must be Linear or Conv2d, got BatchNorm2d"):
-        gradient_factors(nn.BatchNorm2d(4), [call])
+    for factors in (gradient_factors, block_gradients, pooled_factors):
+        with pytest.raises(LayerError, match="must be Linear or Conv2d, got BatchNorm2d"):
+            factors([(nn.BatchNorm2d(4), call)])
 
 
 def test_a_convolution_that_pads_by_itself_is_refused():
     call = Call(torch.zeros(1, 4, 5, 5), torch.zeros(1, 4, 5, 5), torch.zeros(1, 4, 5, 5))
-    with pytest.raises(LayerError, match="must pad as"):
-        gradient_factors(nn.Conv2d(4, 4, 3), [call])
+    for factors in (gradient_factors, block_gradients, pooled_factors):
+        with pytest.raises(LayerError, match="must pad as"):
+            factors([(nn.Conv2d(4, 4, 3), call)])

@@ -156,7 +156,7 @@ def test_an_extractor_skips_rows_where_that_helps_and_is_the_same(read, in_place
     names = [f"in:{layer}@exact", f"delta:{layer}@exact", f"dW:{layer}@3x2"]
     extractor = Extractor(network, [parse_factor(name) for name in names])
     pixels = torch.randn(3, 3, 224, 224)
-    found = extractor.compute(extractor.compute.run(pixels.numpy()).clone())
+    found = extractor.compute(extractor.compute.run(pixels.numpy()).clone(), 3)
     factors = {factor.name: values for factor, values in found.items()}
     assert extractor.compute.skips is skips
     call = tap(network.module, pixels, (), [layer], cross_entropy()).calls[layer][0]

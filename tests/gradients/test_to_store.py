@@ -8,9 +8,10 @@ import torch
 from PIL import Image
 
 import deepfishing.gradients.to_store as to_store
-from deepfishing.errors import StoreError
+from deepfishing.errors import FeatureError, StoreError
 from deepfishing.features import Factor
-from deepfishing.gradients.to_store import extract_to_store, store_settings
+from deepfishing.gradients.extract import Batch
+from deepfishing.gradients.to_store import Work, extract_to_store, store_settings
 from deepfishing.images.item import Item
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.images.sources import find_images
@@ -236,3 +237,13 @@ def test_looking_for_work_does_not_load_torch():
     code = "import sys, deepfishing.gradients.to_store; print('torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"
+
+
+def test_a_batch_without_a_row_per_image_is_not_stored(paths):
+    written = []
+    work = Work(lambda *what: written.append(what))
+    batch = Batch([0, 1], {"x7": np.ones((2, 4)), "x:windows": np.ones((32, 4))}, {})
+    with pytest.raises(FeatureError, match=r"x:windows must have a row per image, got 32 rows fo"):
+        work.add(batch, ["a", "b"], [Item(str(path), path) for path in paths[:2]])
+    work.flush()
+    assert written == [([], {}, {})]

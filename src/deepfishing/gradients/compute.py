@@ -8,8 +8,10 @@ that it gives what torch gives.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -17,9 +19,17 @@ from torch import Tensor, nn
 
 from deepfishing.errors import LayerError, NetworkError
 from deepfishing.features import TOP, Factor
+from deepfishing.gradients.check import check_gradients, sharing_weights
 from deepfishing.gradients.cut import Cut, cut
 from deepfishing.gradients.engine import Run, choose_engines, start_engine
-from deepfishing.gradients.factors import gradient_factors, spread_groups
+from deepfishing.gradients.factors import (
+    Use,
+    block_gradients,
+    gradient_factors,
+    is_grouped,
+    pooled_factors,
+)
+from deepfishing.gradients.layout import Layout, find_layouts, mean_over_positions, own_axis
 from deepfishing.gradients.objective import Label, cross_entropy, sigmoid_cross_entropy
 from deepfishing.gradients.peak import peak_bytes
 from deepfishing.gradients.rows import few_rows, without_zeros
@@ -30,6 +40,12 @@ from deepfishing.rank_one import Array, RankOne
 
 BATCHES = 3  # about as many wait between trunk and head
 TOLERANCE = 1e-3  # of a factor's largest value; in float32 engines differ by about 1e-5
+COARSE = 5e-2  # the same in half precision
+
+Layouts = dict[str, tuple[Layout, ...]]
+
+# what was found out about networks, by the layers that it is about
+_known: WeakKeyDictionary[Network, dict[Any, Layouts]] = WeakKeyDictionary()
 
 
 class Computer:
@@ -46,20 +62,29 @@ class Computer:
         self.network = network
         self.factors = factors
         self.objective = _objective(network, tau, label)
-        paths = {f: f.path(network.layers) for f in factors if f.kind != "probabilities"}
-        self.gradients = list(dict.fromkeys(path for f, path in paths.items() if f.needs_backward))
-        self.read = list(paths.values())
+        self.shared: dict[str, tuple[str, ...]] = {}
+        self.backward = [factor for factor in factors if factor.needs_backward]
+        self.gradients = _each(map(self.paths, self.backward))
+        self.read = _each(self.paths(f) for f in factors if f.kind != "probabilities")
+        self.layers = {path: find_module(network.module, path) for path in self.read}
         self.checked = False
         self.skips: bool | None = None  # tokens without a gradient; the first pass tells
         # until an engine is found: nothing is cut off, all of the network is head
         self.module = network.module
         self.run: Run = torch.from_numpy
+        self.layouts = self.learn()
         self.cut = self.start(engine)
 
-    def __call__(self, batch: Tensor) -> dict[Factor, Array]:
-        """Factors of a batch; the first is compared with one input alone."""
+    def __call__(self, batch: Tensor, n: int) -> dict[Factor, Array]:
+        """Factors of a batch of n inputs; the first is compared with one input alone."""
         values = self.compute(self.module, batch)
-        if not self.checked and len(batch) > 1:
+        for factor, value in values.items():
+            if len(value) != n:
+                raise LayerError(
+                    f"{factor.name} must have a row per image, got {len(value)} rows for {n} images of "
+                    f"{self.network.name}; choose another layer"
+                )
+        if not self.checked and n > 1:
             alone = self.compute(self.module, batch[:1])
             if difference := self.difference({f: v[:1] for f, v in values.items()}, alone):
                 raise NetworkError(
@@ -98,18 +123,43 @@ class Computer:
         head = 2 * peak_bytes(lambda: self.compute(self.module, batch))
         return head + BATCHES * batch.nbytes
 
+    def learn(self) -> Layouts:
+        """Where the images are in every layer that is read, and that the factors are right.
+
+        Once per network and layers: on noise, one forward pass for an input and one for two, and a
+        backward pass for the gradients to compare with.
+        """
+        key = tuple(self.factors)
+        known = _known.setdefault(self.network, {})
+        if key not in known and self.read:
+            module, inputs = self.network.module, torch.from_numpy(self.noise(2))
+            inputs = inputs.to(self.network.device, self.network.dtype)
+            outputs = _each(self.paths(f) for f in self.factors if _of_module(f))
+            layouts = find_layouts(module, inputs, self.read, outputs, self.tolerance)
+            if self.gradients:
+                one = tap(module, inputs[:1], (), self.gradients, self.objective)
+                uses = {self.paths(f)[0]: self.uses(f, one, layouts) for f in self.backward}
+                check_gradients(module, inputs[:1], self.objective, uses, self.tolerance)
+            known[key] = layouts
+        return known.get(key, {})
+
+    @property
+    def tolerance(self) -> float:
+        """By how much of its largest value a factor may differ between two ways to compute it."""
+        return COARSE if self.network.dtype in (torch.float16, torch.bfloat16) else TOLERANCE
+
     def start(self, engine: str) -> bool:
         """Cut the network and start the first engine that gives what torch gives."""
         names = choose_engines(engine)
+        pixels = self.noise(2)
         parts = self.parts()
-        if parts is None:
+        if parts is None or not _joins(parts.trunk, torch.from_numpy(pixels)):
             if engine not in ("auto", "torch"):
                 raise NetworkError(
                     f"engine {engine} runs the part below the lowest layer asked for, in float32 "
                     f"on a CPU, and {self.network.name} cannot be cut there; take --engine torch"
                 )
             return False
-        pixels = self.noise(2)
         alone = [self.compute(self.network.module, torch.from_numpy(p[None])) for p in pixels]
         expected = {f: np.concatenate([values[f] for values in alone]) for f in self.factors}
         for name in names:
@@ -141,41 +191,79 @@ class Computer:
             return None
         return cut(self.network.module, self.read or [self.network.layers[TOP]])
 
+    def paths(self, factor: Factor) -> tuple[str, ...]:
+        """The module that a factor is read from, and the others that have the same weights."""
+        path = factor.path(self.network.layers)
+        if _of_module(factor):
+            return (path,)
+        if path not in self.shared:
+            self.shared[path] = sharing_weights(self.network.module, path)
+        return self.shared[path]
+
+    def uses(self, factor: Factor, taps: Taps, layouts: Layouts) -> list[Use]:
+        """All runs of the modules that a factor is read from, images first."""
+        return [
+            (self.layers[path], layout.regroup(call))
+            for path in self.paths(factor)
+            for layout, call in zip(layouts[path], taps.calls[path], strict=True)
+        ]
+
     def factor(self, factor: Factor, taps: Taps) -> Array:
         """One factor of a pass."""
         if factor.kind == "probabilities":
             y = _scores(self.network, taps.output)
             y = y if y.dtype == torch.float64 else y.float()
             return _to_numpy(y.sigmoid() if self.network.head == "sigmoid" else y.softmax(dim=1))
-        path = factor.path(self.network.layers)
-        calls = taps.calls[path]
+        if _of_module(factor):
+            (path,) = self.paths(factor)
+            layouts = self.layouts[path]
+            pairs = zip(layouts, taps.calls[path], strict=True)
+            outputs = [layout.images_first(call.y) for layout, call in pairs]
+            return _to_numpy(mean_over_positions(outputs, [lo.channel or 0 for lo in layouts]))
+        uses = self.uses(factor, taps, self.layouts)
+        layer = uses[0][0]
         if not factor.needs_backward:
-            if len(calls) > 1:
-                raise LayerError(
-                    f"{factor.name} must come from a layer that runs once, but {path} runs "
-                    f"{len(calls)} times; choose another layer"
-                )
-            return _to_numpy(_pool(calls[0].y if factor.kind == "output" else calls[0].x))
-        layer = find_module(self.network.module, path)
-        x, delta = gradient_factors(layer, calls)
-        if factor.positions != "pooled" and isinstance(layer, torch.nn.Conv2d) and layer.groups > 1:
-            x, delta = spread_groups(x, delta, layer.groups)
+            values = [call.y if factor.kind == "output" else call.x for _, call in uses]
+            return _to_numpy(mean_over_positions(values, [own_axis(layer) or -1] * len(values)))
         if isinstance(factor.positions, tuple):
+            if is_grouped(layer):
+                return two_sided(_to_numpy(block_gradients(uses)), *factor.positions)
+            x, delta = gradient_factors(uses)
             x, delta = without_zeros(x, delta) if self.skips else (x, delta)
             return two_sided(RankOne(_to_numpy(x), _to_numpy(delta)), *factor.positions)
-        value = delta if factor.kind == "delta" else x
-        if factor.positions == "exact" or value.ndim == 2:
-            return _to_numpy(value)
-        return _to_numpy(value.sum(dim=1) if factor.kind == "delta" else value.mean(dim=1))
+        is_delta = factor.kind == "delta"
+        if factor.positions == "pooled":
+            return _to_numpy(pooled_factors(uses)[is_delta])
+        if not is_grouped(layer):
+            return _to_numpy(gradient_factors(uses)[is_delta])
+        # block-diagonal and no larger than the weights: the whole gradient, times 1
+        blocks = block_gradients(uses).flatten(1)
+        return _to_numpy(torch.ones_like(blocks[:, :1]) if is_delta else blocks)
 
     def difference(self, got: dict[Factor, Array], expected: dict[Factor, Array]) -> str:
         """Which factor differs by more than a thousandth of its largest value, and how much."""
-        coarse = self.network.dtype in (torch.float16, torch.bfloat16)
         for factor, value in expected.items():
+            if got[factor].shape != value.shape:
+                return f"{factor.name} of {len(value)} images has shape {got[factor].shape}"
             error = np.abs(got[factor] - value).max()
-            if not error <= (5e-2 if coarse else TOLERANCE) * np.abs(value).max() + 1e-12:
+            if not error <= self.tolerance * np.abs(value).max() + 1e-12:
                 return f"{factor.name} of an image changes by {error:.2g}"
         return ""
+
+
+def _joins(trunk: nn.Module, two: Tensor) -> bool:
+    """Whether the outputs for two inputs, one below the other, are the output for both."""
+    try:
+        with torch.inference_mode():
+            both = trunk(two)
+            if len(both) == len(two):
+                return True
+            each = torch.cat([trunk(one[None]) for one in two])
+    except (RuntimeError, TypeError):  # a trunk that takes one input at a time
+        return False
+    largest = float(both.abs().max())
+    same = each.shape == both.shape
+    return same and torch.allclose(each, both, rtol=0, atol=TOLERANCE * largest)
 
 
 def _objective(network: Network, tau: float, label: Label) -> Objective:
@@ -192,11 +280,13 @@ def _scores(network: Network, output: Any) -> Tensor:
     return scores
 
 
-def _pool(value: Tensor) -> Tensor:
-    """(n, d) as it is; a map (n, d, H, W) or tokens (n, T, d) averaged over positions."""
-    if value.ndim == 4:
-        return value.mean(dim=(2, 3))
-    return value.flatten(1, -2).mean(dim=1) if value.ndim == 3 else value
+def _of_module(factor: Factor) -> bool:
+    """Whether it is the output of a module, whatever its weights; others are of a layer's weights."""
+    return factor.kind == "output" and isinstance(factor.layer, str)
+
+
+def _each(paths: Iterable[Sequence[str]]) -> list[str]:
+    return list(dict.fromkeys(chain.from_iterable(paths)))
 
 
 def _to_numpy(value: Tensor) -> Array:

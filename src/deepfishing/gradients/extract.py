@@ -172,7 +172,8 @@ class Extractor:
             for batch in todo:
                 # beside a trunk on every core the head needs few threads, and more would wait
                 torch.set_num_threads(max(1, cores // 4) if compute.cut else cores)
-                values = {} if batch.values is None else compute(batch.values)
+                n = len(batch.indices) * V
+                values = {} if batch.values is None else compute(batch.values, n)
                 means = {f.name: aggregate(f, value, V) for f, value in values.items()}
                 yield Batch(batch.indices, means, batch.failures)
         finally:

@@ -1,8 +1,10 @@
 """Stage 3, gradients: the factors of a layer's gradient, whatever the layer.
 
-Comes in: a layer and its calls (x, y, delta). Goes out: x (n, P, d) and delta (n, P, D) such that
-the gradient with respect to the layer's weights is the sum over p of x_p delta_p^T
-(eq:weight_derivative), or (n, d) and (n, D) for a fully connected layer, where P is 1.
+Comes in: the uses of a layer's weights W, each a module and one of its calls (x, y, delta) with
+images first. Goes out: x (n, P, d) and delta (n, P, D) such that the gradient with respect to W is
+the sum over p of x_p delta_p^T (eq:weight_derivative), or (n, d) and (n, D) for a fully connected
+layer, where P is 1. A grouped convolution has no such factors without many zeros: its gradient is
+block-diagonal, no larger than W, and goes out as it is.
 """
 
 from __future__ import annotations
@@ -11,89 +13,185 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.grad import conv2d_weight
 
 from deepfishing.errors import LayerError
+from deepfishing.gradients.layout import weighted_mean
 from deepfishing.gradients.tap import Call
 
+Use = tuple[nn.Module, Call]
 
-def gradient_factors(layer: nn.Module, calls: Sequence[Call]) -> tuple[Tensor, Tensor]:
-    """Factors of dE/dW over all positions and all calls of a layer.
+
+def gradient_factors(uses: Sequence[Use]) -> tuple[Tensor, Tensor]:
+    """Factors of dE/dW over all positions and all uses of W.
 
     A fully connected layer has one position, a token-wise one a position per token, a
     convolution one per place of its kernel; a layer that is used twice has the positions of both.
-    W is `weight` flattened to (D, d) and transposed. In a grouped convolution each output channel
-    sees its own group of inputs only; here x holds all of them (see `spread_groups`).
+    W is `weight` flattened to (D, d) and transposed.
 
     Examples
     --------
     >>> conv = nn.Conv2d(3, 5, kernel_size=1)
     >>> y = torch.ones(2, 5, 7, 7)
-    >>> x, delta = gradient_factors(conv, [Call(torch.ones(2, 3, 7, 7), y, delta=y)])
+    >>> x, delta = gradient_factors([(conv, Call(torch.ones(2, 3, 7, 7), y, delta=y))])
     >>> x.shape, delta.shape
     (torch.Size([2, 49, 3]), torch.Size([2, 49, 5]))
     """
-    pairs = [_call_factors(layer, call) for call in calls]
+    pairs = [_factors(layer, call) for layer, call in uses]
     if len(pairs) == 1:
         return pairs[0]
-    with_positions = [(_positions(x), _positions(delta)) for x, delta in pairs]
-    xs, deltas = zip(*with_positions, strict=True)
+    xs, deltas = zip(*((_positions(x), _positions(delta)) for x, delta in pairs), strict=True)
     return torch.cat(xs, dim=1), torch.cat(deltas, dim=1)
 
 
-def spread_groups(x: Tensor, delta: Tensor, groups: int) -> tuple[Tensor, Tensor]:
-    """Give every group of a grouped convolution positions of its own, zero outside the group.
+def pooled_factors(uses: Sequence[Use]) -> tuple[Tensor, Tensor]:
+    """x averaged (n, d) and delta summed (n, D) over all positions and all uses of W.
 
-    Groups do not mix in the gradient, which is block-diagonal. Written as a sum of rank-1 terms it
-    has P * groups of them; vectors of different groups do not overlap, so their products vanish
-    and the trace kernel needs no special case.
+    What `gradient_factors` gives, pooled, but the patches of a convolution are never built.
 
     Examples
     --------
-    >>> x, delta = spread_groups(torch.tensor([[[1.0, 2.0]]]), torch.tensor([[[3.0, 4.0]]]), 2)
-    >>> x.tolist(), delta.tolist()
-    ([[[1.0, 0.0], [0.0, 2.0]]], [[[3.0, 0.0], [0.0, 4.0]]])
+    >>> conv = nn.Conv2d(3, 5, kernel_size=3)
+    >>> y = torch.ones(2, 5, 7, 7)
+    >>> x, delta = pooled_factors([(conv, Call(torch.ones(2, 3, 9, 9), y, delta=y))])
+    >>> x.shape, delta[0]
+    (torch.Size([2, 27]), tensor([49., 49., 49., 49., 49.]))
     """
-    spread = []
-    for value in (x, delta):
-        n, P, width = value.shape
-        blocks = value.new_zeros(n, P, groups, groups, width // groups)
-        index = torch.arange(groups, device=value.device)
-        blocks[:, :, index, index] = value.reshape(n, P, groups, -1)
-        spread.append(blocks.reshape(n, P * groups, width))
-    return spread[0], spread[1]
+    means, sums, positions = [], [], []
+    for layer, call in uses:
+        delta = _delta(call)
+        if isinstance(layer, nn.Conv2d):
+            x, delta = _maps(layer, call)
+            mean = _windows(_mean_patch(layer, x, delta.shape), len(call.x)).mean(dim=1)
+            delta = _windows(delta, len(call.x)).sum(dim=(1, 3, 4))
+            positions.append(call.y[0].numel() // call.y.shape[-3])
+        else:
+            x, delta = map(_positions, _factors(layer, call))
+            mean, delta = x.mean(dim=1), delta.sum(dim=1)
+            positions.append(x.shape[1])
+        means.append(mean)
+        sums.append(delta)
+    return weighted_mean(means, positions), torch.stack(sums).sum(dim=0)
+
+
+def block_gradients(uses: Sequence[Use]) -> Tensor:
+    """dE/dW of each image for a convolution, (n, groups, D / groups, d / groups).
+
+    Each output channel sees its own group of inputs only, so this is all of the gradient, which is
+    block-diagonal. Nothing larger than the layer's input, its output and this is built.
+
+    Examples
+    --------
+    >>> depthwise = nn.Conv2d(6, 6, kernel_size=3, groups=6)
+    >>> y = torch.ones(2, 6, 7, 7)
+    >>> block_gradients([(depthwise, Call(torch.ones(2, 6, 9, 9), y, delta=y))]).shape
+    torch.Size([2, 6, 1, 9])
+    """
+    gradients = []
+    for layer, call in uses:
+        if not isinstance(layer, nn.Conv2d):
+            raise _refused(layer)
+        x, delta = _maps(layer, call)
+        each = _weight_gradient(layer, x, delta, layer.groups)
+        own = _windows(each, len(call.x)).sum(dim=1)
+        gradients.append(own.reshape(len(own), layer.groups, -1, layer.weight[0].numel()))
+    return gradients[0] if len(gradients) == 1 else torch.stack(gradients).sum(dim=0)
+
+
+def is_grouped(layer: nn.Module) -> bool:
+    """Whether the gradient of a layer is block-diagonal."""
+    return isinstance(layer, nn.Conv2d) and layer.groups > 1
 
 
 def _positions(value: Tensor) -> Tensor:
     return value if value.ndim == 3 else value[:, None]
 
 
-def _call_factors(layer: nn.Module, call: Call) -> tuple[Tensor, Tensor]:
-    x, delta = call.x, call.delta
-    if delta is None:
+def _delta(call: Call) -> Tensor:
+    if call.delta is None:
         raise LayerError("the factors of a gradient need delta, got a call without it")
-    if isinstance(layer, nn.Linear):
-        return (x, delta) if x.ndim == 2 else (x.flatten(1, -2), delta.flatten(1, -2))
-    if isinstance(layer, nn.Conv2d):
-        return _conv_factors(layer, x, delta)
-    raise LayerError(
+    return call.delta
+
+
+def _refused(layer: nn.Module) -> LayerError:
+    return LayerError(
         f"a gradient layer must be Linear or Conv2d, got {type(layer).__name__}: {layer}"
     )
 
 
-def _conv_factors(layer: nn.Conv2d, x: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
-    """A convolution is a linear layer on patches: one for each place of the kernel."""
-    padding = layer._reversed_padding_repeated_twice
-    if layer.kernel_size == layer.stride == (1, 1) and not any(padding):
-        patches = x.flatten(2)  # as they are
+def _factors(layer: nn.Module, call: Call) -> tuple[Tensor, Tensor]:
+    x, delta = call.x, _delta(call)
+    if isinstance(layer, nn.Linear):
+        return (x, delta) if x.ndim == 2 else (x.flatten(1, -2), delta.flatten(1, -2))
+    if not isinstance(layer, nn.Conv2d):
+        raise _refused(layer)
+    # a convolution is a linear layer on patches: one for each place of the kernel
+    maps, deltas = _maps(layer, call)
+    if _pointwise(layer):
+        patches = maps.flatten(2)  # as they are
     else:
-        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-        padded = nn.functional.pad(x, padding, mode=mode)
         patches = nn.functional.unfold(
-            padded, layer.kernel_size, dilation=layer.dilation, stride=layer.stride
+            maps, layer.kernel_size, dilation=layer.dilation, stride=layer.stride
         )
-    if patches.shape[2] != delta[0, 0].numel():
+    pair = patches.transpose(1, 2), deltas.flatten(2).transpose(1, 2)
+    if x.ndim == 4:
+        return pair
+    patches, deltas = (_windows(value, len(x)).flatten(1, 2) for value in pair)
+    return patches, deltas
+
+
+def _maps(layer: nn.Conv2d, call: Call) -> tuple[Tensor, Tensor]:
+    """The padded input and delta of a convolution, (N, C, H, W), N images or their windows."""
+    x, delta = (value.flatten(0, -4) for value in (call.x, _delta(call)))
+    if not _pointwise(layer):
+        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+        x = nn.functional.pad(x, layer._reversed_padding_repeated_twice, mode=mode)
+    places = [
+        (length - dilation * (kernel - 1) - 1) // stride + 1
+        for length, kernel, stride, dilation in zip(
+            x.shape[2:], layer.kernel_size, layer.stride, layer.dilation, strict=True
+        )
+    ]
+    if tuple(places) != tuple(delta.shape[2:]):
         raise LayerError(
             f"a convolution must pad as nn.Conv2d does, got {type(layer).__name__} with an output "
-            f"of {tuple(delta.shape[2:])} for an input of {tuple(x.shape[2:])}"
+            f"of {tuple(delta.shape[2:])} for an input of {tuple(call.x.shape[-2:])}"
         )
-    return patches.transpose(1, 2), delta.flatten(2).transpose(1, 2)
+    return x, delta
+
+
+def _pointwise(layer: nn.Conv2d) -> bool:
+    padded = any(layer._reversed_padding_repeated_twice)
+    return layer.kernel_size == layer.stride == (1, 1) and not padded
+
+
+def _mean_patch(layer: nn.Conv2d, x: Tensor, output: Sequence[int]) -> Tensor:
+    """What the kernel sees on average, (N, d)."""
+    if _pointwise(layer):
+        return x.mean(dim=(2, 3))
+    # the gradient of a depthwise convolution whose delta is 1 / P everywhere
+    (N, C), P = x.shape[:2], output[2] * output[3]
+    exact = x if x.dtype == torch.float64 else x.float()  # 1 / P is too small for half precision
+    constant = exact.new_full((1, 1, 1, 1), 1 / P).expand(N, C, *output[2:])
+    return _weight_gradient(layer, exact, constant, groups=C).flatten(1).to(x.dtype)
+
+
+def _weight_gradient(layer: nn.Conv2d, x: Tensor, delta: Tensor, groups: int) -> Tensor:
+    """dE/dW of each of N images, (N, D, C / groups, h, w), for a kernel of the layer's size."""
+    (N, C), D = x.shape[:2], delta.shape[1]
+    shape = N * D, C // groups, *layer.kernel_size
+    # every image is a group of its own, so that one call serves all of them
+    gradient: Tensor = conv2d_weight(  # type: ignore[no-untyped-call]
+        x.reshape(1, N * C, *x.shape[2:]),
+        shape,
+        delta.reshape(1, N * D, *delta.shape[2:]),
+        layer.stride,
+        dilation=layer.dilation,
+        groups=N * groups,
+    )
+    return gradient.reshape(N, D, *shape[1:])
+
+
+def _windows(value: Tensor, n: int) -> Tensor:
+    """(N, ...) as (n, N / n, ...): the windows of each image."""
+    return value.reshape(n, -1, *value.shape[1:])

@@ -97,7 +97,7 @@ def tap(
 
         return hook
 
-    with _frozen(module), torch.set_grad_enabled(False):
+    with frozen(module), torch.set_grad_enabled(False):
         handles = [m.register_forward_hook(hook_for(path)) for path, m in modules.items()]
         try:
             with skipping_rows() if skip_rows else nullcontext():
@@ -126,14 +126,17 @@ def _with_deltas(
         deltas = iter(torch.autograd.grad(error, ys, allow_unused=True))
     done: dict[str, list[Call]] = {}
     for path, found in calls.items():
-        done[path] = [replace(call, y=call.y.detach(), delta=next(deltas)) for call in found]
-        if all(call.delta is None for call in done[path]):
+        own = [next(deltas) for _ in found]
+        if all(delta is None for delta in own):
             raise LayerError(
                 f"the network's output does not depend on layer {path}, or is computed without a "
                 "graph (torch.no_grad inside the network); choose another layer"
             )
         # a call whose output is not used has no part in the gradient
-        done[path] = [call for call in done[path] if call.delta is not None]
+        done[path] = [
+            replace(call, y=call.y.detach(), delta=torch.zeros_like(call.y) if d is None else d)
+            for call, d in zip(found, own, strict=True)
+        ]
     return done
 
 
@@ -150,9 +153,10 @@ def _only_tensor(path: str, what: str, value: Any) -> Tensor:
 
 def find_module(module: nn.Module, path: str) -> nn.Module:
     """The sub-module called `path`, or an error that lists what is near."""
-    found: nn.Module | None = dict(module.named_modules()).get(path) if path else None
+    modules = dict(module.named_modules(remove_duplicate=False))
+    found: nn.Module | None = modules.get(path) if path else None
     if found is None:
-        names = [name for name, _ in module.named_modules() if name]
+        names = [name for name in modules if name]
         raise LayerError(
             f"layer must be a module's path, such as {names[-1] if names else '(none)'}, "
             f"got {path!r}{did_you_mean(path, names)}"
@@ -161,7 +165,7 @@ def find_module(module: nn.Module, path: str) -> nn.Module:
 
 
 @contextmanager
-def _frozen(module: nn.Module) -> Iterator[None]:
+def frozen(module: nn.Module) -> Iterator[None]:
     """Eval mode and no gradients for parameters; both restored afterwards."""
     modes = {m: m.training for m in module.modules()}
     wants = {p: p.requires_grad for p in module.parameters()}

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from deepfishing.errors import FeatureError
 from deepfishing.features import Factor
 from deepfishing.gradients.batch_size import BatchSize
 from deepfishing.images.item import Item, as_text
@@ -284,6 +285,12 @@ class Work:
     def add(self, batch: Batch, keys: Sequence[str], items: Sequence[Item]) -> Done:
         """Take a batch of these contents; write, if there is enough for a shard."""
         failures = dict(batch.failures)
+        for factor, values in batch.factors.items():
+            if len(values) != len(batch.indices):
+                raise FeatureError(
+                    f"{factor} must have a row per image, got {len(values)} rows for "
+                    f"{len(batch.indices)} images; nothing of this batch is stored"
+                )
         good = _finite(batch.factors, len(batch.indices))
         for row, index in enumerate(batch.indices):
             if not good[row]:

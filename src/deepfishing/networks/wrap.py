@@ -161,14 +161,16 @@ def _discover(
         for m, training in modes.items():
             m.training = training
     layers: dict[int, str] = {}
+    weights: list[Any] = []  # a number is that of weights, wherever they are used
     for path, layer, y in reversed(ran):
-        connected = isinstance(layer, nn.Linear) and y.ndim == 2
+        connected = isinstance(layer, nn.Linear) and y.ndim == 2 and len(y) == 1
         if not layers:  # the last to run makes the scores, perhaps pooled or scaled afterwards
             pointwise = isinstance(layer, nn.Conv2d) and set(layer.kernel_size) == {1}
             if not (connected or pointwise) or y.shape[1] != scores.shape[1]:
                 break
-        elif not connected or path in layers.values():
+        elif not connected or any(layer.weight is weight for weight in weights):
             break
+        weights.append(layer.weight)
         layers[TOP - len(layers)] = path
         if len(layers) == TOP:
             break

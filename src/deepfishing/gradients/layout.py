@@ -1,0 +1,266 @@
+"""Stage 3, gradients: where the images, the channels and the positions of a layer's tensors are.
+
+Comes in: a module, two inputs, the paths of layers. Goes out: a `Layout` per run of a layer, which
+brings its tensors into one form, images first. Nothing is taken for granted: the axis that grows
+with the number of inputs is the images'. Windows of one image that come as rows of their own are
+put together, in the order that gives what one input alone gives. Channels are where the layer
+itself has them, or where the layers with weights right before and right after it have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
+
+from deepfishing.errors import LayerError
+from deepfishing.gradients.tap import Call, Taps, find_module, frozen, tap
+
+_WITH_WIDTH = (nn.Linear, _ConvNd, _NormBase, nn.GroupNorm, nn.LayerNorm)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How to read the tensors of a layer.
+
+    Parameters
+    ----------
+    axis : int
+        Along which the images are.
+    rows : int
+        How many entries of that axis belong to one image: windows, or tokens.
+    inner : bool
+        Whether neighbours on that axis belong to different images.
+    channel : int, optional
+        The channels' axis in the layer's output, images first; None where nobody asked.
+
+    Examples
+    --------
+    >>> windows = Layout(rows=16)
+    >>> windows.images_first(torch.ones(2 * 16, 49, 96)).shape
+    torch.Size([2, 16, 49, 96])
+    >>> Layout(axis=1).images_first(torch.ones(49, 2, 96)).shape
+    torch.Size([2, 49, 96])
+    """
+
+    axis: int = 0
+    rows: int = 1
+    inner: bool = False
+    channel: int | None = None
+
+    def images_first(self, value: Tensor) -> Tensor:
+        """One row per image: (n, ...)."""
+        if self.rows == 1:
+            return value.movedim(self.axis, 0)
+        n = value.shape[self.axis] // self.rows
+        parts = (self.rows, n) if self.inner else (n, self.rows)
+        split = value.reshape(*value.shape[: self.axis], *parts, *value.shape[self.axis + 1 :])
+        return split.movedim(self.axis + self.inner, 0)
+
+    def regroup(self, call: Call) -> Call:
+        """The same call with one row per image; of x that is right where y is made row by row."""
+        delta = None if call.delta is None else self.images_first(call.delta)
+        return Call(self.images_first(call.x), self.images_first(call.y), delta)
+
+
+def find_layouts(
+    module: nn.Module,
+    inputs: Tensor,
+    paths: Collection[str],
+    outputs: Collection[str] = (),
+    tolerance: float = 1e-3,
+) -> dict[str, tuple[Layout, ...]]:
+    """The layout of every run of some layers.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Run on one input and on both.
+    inputs : Tensor
+        Two different ones.
+    paths : collection of str
+        The layers.
+    outputs : collection of str
+        Those of them whose channels matter.
+    tolerance : float
+        By how much values may differ between one input and both, of the largest.
+
+    Examples
+    --------
+    >>> net = nn.Sequential(nn.Conv2d(3, 4, 2), nn.Flatten(2), nn.Linear(9, 5))
+    >>> find_layouts(net, torch.rand(2, 3, 4, 4), ["0", "2"], outputs=["0"])["0"]
+    (Layout(axis=0, rows=1, inner=False, channel=-3),)
+    """
+    alone = tap(module, inputs[:1], paths)
+    try:
+        both: Taps | None = tap(module, inputs, paths)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        if isinstance(error, LayerError):
+            raise
+        both = None  # a module that takes one input at a time
+    found = {}
+    for path, calls in alone.calls.items():
+        others = calls if both is None else both.calls[path]
+        if len(others) != len(calls):
+            raise LayerError(
+                f"layer {path} must run as often for one image as for two, but runs {len(calls)} "
+                f"and {len(others)} times; choose another layer"
+            )
+        pairs = zip(calls, others, strict=True)
+        found[path] = tuple(_find_images(path, a.y, b.y, both is None, tolerance) for a, b in pairs)
+    for path in outputs:
+        axes = _channel_axes(module, path, inputs[:1], found[path])
+        found[path] = tuple(map(_with_channel, found[path], axes))
+    return found
+
+
+def own_axis(layer: nn.Module) -> int | None:
+    """Where a fully connected layer or a convolution has its channels, counted from the end."""
+    if isinstance(layer, nn.Linear):
+        return -1
+    return -1 - len(layer.kernel_size) if isinstance(layer, _ConvNd) else None
+
+
+def mean_over_positions(values: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
+    """(n, channels): the mean of tensors with images first over all but the channels' axis.
+
+    Examples
+    --------
+    >>> maps = torch.arange(8.0).reshape(1, 2, 2, 2)
+    >>> mean_over_positions([maps], [1]), mean_over_positions([maps, maps[:, :, 0]], [-3, 1])
+    (tensor([[1.5000, 5.5000]]), tensor([[1.1667, 5.1667]]))
+    """
+    rest = [
+        [i for i in range(1, value.ndim) if i != axis % value.ndim]
+        for value, axis in zip(values, axes, strict=True)
+    ]
+    means = [v.mean(dim=r) if r else v for v, r in zip(values, rest, strict=True)]
+    return weighted_mean(means, [v[0].numel() for v in values])
+
+
+def weighted_mean(means: Sequence[Tensor], weights: Sequence[int]) -> Tensor:
+    """The mean of several means, each weighted by how much it is the mean of."""
+    if len(means) == 1:
+        return means[0]
+    parts = [mean * (w / sum(weights)) for mean, w in zip(means, weights, strict=True)]
+    return torch.stack(parts).sum(dim=0)
+
+
+def _find_images(path: str, one: Tensor, two: Tensor, single: bool, tolerance: float) -> Layout:
+    """Which axis has the images, from an output for one of them and for both."""
+    if single and one.ndim > 1 and len(one) == 1:
+        return Layout()
+    grown = [i for i, (a, b) in enumerate(zip(one.shape, two.shape, strict=False)) if a != b]
+    if one.ndim == two.ndim and len(grown) == 1 and two.shape[grown[0]] == 2 * one.shape[grown[0]]:
+        axis = grown[0]
+        layout = Layout(axis, one.shape[axis])
+        largest = float(one.abs().max())
+        for candidate in (layout, replace(layout, inner=True)):
+            if layout.rows == 1:
+                return layout
+            difference = candidate.images_first(two)[0] - candidate.images_first(one)[0]
+            if float(difference.abs().max()) <= tolerance * largest:
+                return candidate
+    shapes = f"{tuple(one.shape)} for one image and {tuple(two.shape)} for two"
+    raise LayerError(
+        f"it cannot be told which part of the output of layer {path} belongs to which image: its "
+        f"shape is {shapes}; choose another layer"
+    )
+
+
+def _with_channel(layout: Layout, axis: int) -> Layout:
+    return replace(layout, channel=axis)
+
+
+@dataclass(frozen=True, eq=False)
+class _Event:
+    """A tensor that goes into a layer with weights, comes out of one, or is the one in question."""
+
+    kind: str
+    layer: nn.Module
+    value: Tensor  # without memory: its shape
+
+
+def _channel_axes(
+    module: nn.Module, path: str, one_input: Tensor, layouts: Sequence[Layout]
+) -> Iterator[int]:
+    """The channels' axis in the output of each run of a layer, images first."""
+    target = find_module(module, path)
+    own = own_axis(target)
+    events: list[_Event] = [] if own else _record(module, target, one_input)
+    here = [i for i, event in enumerate(events) if event.kind == "here"]
+    for run, layout in enumerate(layouts):
+        if own:
+            yield own
+            continue
+        raw = events[here[run]].value
+        value = layout.images_first(raw)
+        plain = value.shape == raw.shape
+        long = [i for i in range(1, value.ndim) if value.shape[i] > 1]
+        before = [e for e in events[: here[run]] if e.kind == "out"][-1:]
+        after = [e for e in events[here[run] :] if e.kind == "in"][:1]
+        near = before if isinstance(target, _WITH_WIDTH) else before + after
+        votes = {axis for event in near if (axis := _vote(event, value, plain))}
+        if len(votes) == 1:
+            yield votes.pop()
+        elif len(long) <= 1:
+            yield (long or [value.ndim - 1])[0]
+        else:
+            raise LayerError(
+                f"it cannot be told which axis of the output of layer {path} has the channels: one "
+                f"image gives {tuple(value.shape[1:])}; choose a layer inside it, or after it"
+            )
+
+
+def _vote(event: _Event, value: Tensor, plain: bool) -> int | None:
+    """The axis that is as long as a neighbour is wide, if that is one axis only."""
+    layer: Any = event.layer
+    axis = 1
+    if isinstance(layer, nn.LayerNorm):
+        width = layer.normalized_shape[-1] if len(layer.normalized_shape) == 1 else 0
+        axis = value.ndim - 1 if type(layer).forward is nn.LayerNorm.forward else 0
+    elif isinstance(layer, nn.Linear):
+        width = layer.in_features if event.kind == "in" else layer.out_features
+        axis = value.ndim - 1
+    elif isinstance(layer, _ConvNd):
+        width = layer.in_channels if event.kind == "in" else layer.out_channels
+    else:
+        width = layer.num_channels if isinstance(layer, nn.GroupNorm) else layer.num_features
+    if plain and axis and event.value.shape == value.shape and value.shape[axis] == width:
+        return axis  # the neighbour's own tensor, so its kind tells
+    fitting = [i for i in range(1, value.ndim) if value.shape[i] == width]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _record(module: nn.Module, target: nn.Module, one_input: Tensor) -> list[_Event]:
+    """What goes into and comes out of every layer with weights, and the target, in order."""
+    events: list[_Event] = []
+
+    def note(kind: str, layer: nn.Module, value: Any = None, *_: Any) -> None:
+        if isinstance(value, Tensor):
+            events.append(_Event(kind, layer, torch.empty_like(value, device="meta")))
+
+    hooks = []
+    for layer in module.modules():
+        if isinstance(layer, _WITH_WIDTH):
+            before = layer.register_forward_pre_hook(lambda m, args: note("in", m, *args))
+            hooks += [before, layer.register_forward_hook(lambda m, _, y: note("out", m, y))]
+    hooks.append(target.register_forward_hook(lambda m, _, y: note("here", m, y)))
+    with _removing(hooks), frozen(module), torch.no_grad():
+        module(one_input)
+    return events
+
+
+@contextmanager
+def _removing(handles: Sequence[Any]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
