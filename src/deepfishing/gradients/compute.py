@@ -81,8 +81,8 @@ class Computer:
         for factor, value in values.items():
             if len(value) != n:
                 raise LayerError(
-                    f"{factor.name} must have a row per image, got {len(value)} rows for {n} images of "
-                    f"{self.network.name}; choose another layer"
+                    f"{factor.name} must have a row per image, got {len(value)} rows for {n} "
+                    f"images of {self.network.name}; choose another layer"
                 )
         if not self.checked and n > 1:
             alone = self.compute(self.module, batch[:1])
@@ -281,7 +281,7 @@ def _scores(network: Network, output: Any) -> Tensor:
 
 
 def _of_module(factor: Factor) -> bool:
-    """Whether it is the output of a module, whatever its weights; others are of a layer's weights."""
+    """Whether it is the output of a module; the others are of a layer's weights."""
     return factor.kind == "output" and isinstance(factor.layer, str)
 
 
