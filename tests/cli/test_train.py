@@ -229,3 +229,12 @@ def test_bad_input_of_predict_is_one_line(deepfish, shapes, model, tmp_path):
         assert ran.code == 1
         assert words in ran.err
         assert ran.err.count("\n") == 1
+
+
+def test_train_calls_best_by_its_title_and_has_the_formula_once(deepfish, shapes):
+    ran = deepfish("train", shapes, "model", "--weights", "random")
+    assert ran.code == 0, ran.err
+    formula = Model.load(shapes.parent / "model").recipe
+    assert ran.out.count(formula) == 1
+    assert f"best = {formula}\n" in ran.out
+    assert "model: best, " in ran.out

@@ -136,7 +136,8 @@ def test_a_page_has_tables_and_curves_together_and_neither_without_points(
 
 
 def test_names_of_lines_are_only_text(tmp_path, add_points):
-    add_points(tmp_path, [("<script>", 1, 5.0, None, None)], feature="<script>")
+    add_points(tmp_path, [("x:<script>", 1, 5.0, None, None)])
+    add_points(tmp_path, [("<script>", 1, 5.0, None, None)], "approximation", "dW:<script>")
     assert "<script>" not in write_report(tmp_path).read_text(encoding="utf-8")
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from deepfishing.networks.zoo import record
-from deepfishing.recipes import parse_recipes
+from deepfishing.recipes import parse_recipe, parse_recipes
 
 NetworkName = Annotated[
     str,
@@ -50,12 +50,12 @@ Views = Annotated[
 ]
 
 
-def check_names(network: str, features: str) -> None:
-    """Tell a mistyped network or feature before torch is loaded and before any work."""
+def check_names(network: str, features: str, single: bool = False) -> None:
+    """Tell a mistyped network or recipe before torch is loaded and before any work."""
     if network.endswith(".caffemodel") or ":" in network:
         return  # only the network itself knows its layers
 
-    parse_recipes(features, record(network).layers)
+    (parse_recipe if single else parse_recipes)(features, record(network).layers)
 
 
 def parse_label(label: str) -> str | int:

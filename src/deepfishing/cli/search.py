@@ -143,7 +143,7 @@ def _document(
 def _show(searcher: Searcher, hits: list[Hit]) -> None:
     console = Console(width=None if sys.stdout.isatty() else 80)
     how = "exactly" if searcher.index is None else "by index"
-    say(f"{len(hits)} of {len(searcher.collection)} images by {searcher.recipe.name}, {how}")
+    say(f"{len(hits)} of {len(searcher.collection)} images by {searcher.recipe.title}, {how}")
     labelled = any(hit.labels for hit in hits)
     table = Table(box=None, pad_edge=False)
     widths = {"score": 5, "forward": 7, "backward": 8, "image": 22, "labels": 12}

@@ -29,6 +29,7 @@ from deepfishing.gradients.batch_size import parse_batch_size
 from deepfishing.images.dataset import DIFFICULT
 from deepfishing.images.sources import find_images, passed_over_in
 from deepfishing.images.views import find_views
+from deepfishing.recipes import parse_recipe
 
 if TYPE_CHECKING:
     from deepfishing.model import Model
@@ -113,7 +114,7 @@ def train(
             opened, rows, labelled, features, source, strict, **options
         )
     else:
-        check_names(network, features)
+        check_names(network, features, single=True)
         folder = Path(data)
         if labels is None and is_voc(folder):
             labels = folder
@@ -187,5 +188,8 @@ def _print_summary(folder: Path, model: Model, left_out: dict[str, str], as_json
         else:
             say(f"{name:<{width}}  {cost:<4g}  {'-' if value is None else f'{value:.1f}'}")
     mean = f", mAP {sum(known) / len(known):.1f}" if known else ""
-    say(f"{folder}: {model.recipe}, {n} images, {len(svm.dual)} support vectors{mean}")
+    title = parse_recipe(model.recipe).title
+    if title != model.recipe:
+        say(f"{title} = {model.recipe}")
+    say(f"{folder}: {title}, {n} images, {len(svm.dual)} support vectors{mean}")
     say_next(("deepfish", "predict", folder, "PHOTO.jpg"))

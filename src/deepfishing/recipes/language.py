@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from deepfishing.errors import FeatureError
-from deepfishing.features import Feature, expand_names, parse_feature, split_names
+from deepfishing.features import TOP, Feature, expand_names, parse_feature, split_names
 from deepfishing.recipes.recipe import (
     BEST,
     ONE,
@@ -92,7 +92,9 @@ def parse_recipe(text: str, layers: Mapping[int, str] | None = None) -> Recipe:
     parser.end()
     if not recipe.features:
         raise FeatureError(f"recipe {text!r} must name a feature, got only a number")
-    return recipe
+    if layers is None:  # those that it names
+        layers = {f.layer: "" for f in recipe.factors if isinstance(f.layer, int)}
+    return replace(recipe, is_best=TOP in layers and recipe.name == best_recipe(layers))
 
 
 def pieces(name: str) -> list[Feature | str]:

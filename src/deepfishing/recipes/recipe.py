@@ -68,13 +68,12 @@ class Recipe:
     is_plain: bool = False  # one feature or a transform of it, not a combination of kernels
     learns: bool = False  # something from the training images
     weight: float = 1.0  # in the sum that it is a term of
+    is_best: bool = False  # the formula that `best` stands for
 
     @property
     def title(self) -> str:
-        """What tables call it: its name, unless that is the formula of `best`."""
-        numbers = [f.layer for f in self.factors if isinstance(f.layer, int)]
-        layers = dict.fromkeys(numbers, "")
-        return BEST if TOP in layers and self.name == best_recipe(layers) else self.name
+        """What tables and the page call it: its name, unless that is the formula of `best`."""
+        return BEST if self.is_best else self.name
 
     @property
     def factors(self) -> tuple[Factor, ...]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from deepfishing import __version__
 from deepfishing.errors import DeepFishingError, ImageError, StoreError
@@ -29,7 +29,7 @@ from deepfishing.report.curves import Curve, row_curves
 from deepfishing.report.gains import gains
 from deepfishing.report.gallery import Gallery
 from deepfishing.report.points import group_points, open_points, panels
-from deepfishing.report.rows import group_rows, open_results
+from deepfishing.report.rows import formulas, group_rows, open_results, title
 from deepfishing.report.tables import (
     Line,
     class_lines,
@@ -101,7 +101,7 @@ def write_report(folder: str | Path, images: str | Path | None = None) -> Path:
 
 
 def feature_label(name: str) -> Markup:
-    """A feature's name in the paper's letters, as HTML.
+    """A feature's title in the paper's letters, as HTML.
 
     Examples
     --------
@@ -110,12 +110,23 @@ def feature_label(name: str) -> Markup:
     >>> print(feature_label("dW:head.<b>@exact"))
     ∂E/∂W<sub>head.&lt;b&gt;</sub> exact
     >>> print(feature_label("pow(dW7,0.5)+x7"))
-    pow(∂E/∂W<sub>7</sub>,0.5)+x<sub>7</sub>
+    pow(∂E/∂W<sub>7</sub>,0.5)+<wbr>x<sub>7</sub>
     """
+    return formula_label(title(name))
+
+
+def formula_label(name: str) -> Markup:
+    """A formula in the paper's letters, as HTML; it may be broken behind each sign."""
     return Markup("").join(
-        piece if isinstance(piece, str) else Markup(";&thinsp;").join(map(_symbol, piece.symbols))
+        _sign(piece)
+        if isinstance(piece, str)
+        else Markup(";&thinsp;").join(map(_symbol, piece.symbols))
         for piece in pieces(name)
     )
+
+
+def _sign(sign: str) -> Markup:
+    return escape(sign) + Markup("<wbr>") if sign in "+*" else escape(sign)
 
 
 def _symbol(symbol: tuple[str, str, str]) -> Markup:
@@ -133,6 +144,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["label"] = feature_label
+    environment.filters["formula"] = formula_label
     environment.filters["figure"] = _figure
     environment.filters["interval"] = _interval
     environment.filters["points"] = _points
@@ -162,6 +174,7 @@ def _group(rows: list[Row], results: Results, gallery: Gallery) -> dict[str, Any
         "gains": bool(known_gains),
         "finding": found,
         "compared": compared,
+        "formulas": formulas(line.feature for line in lines),
         "measured": measured,
         "columns": [
             (line, any(cells[i].printed is not None for cells in classes.values()))
@@ -191,6 +204,7 @@ def _curve_group(points: list[Row]) -> dict[str, Any]:
         "row": points[0],
         "label": label_text(points[0]),
         "panels": found,
+        "formulas": formulas(name for panel in found for name in panel.features),
         "shown": [
             (panel, styles(panel), (panel.protocol, panel.feature) != last)
             for panel, last in zip(found, before, strict=False)
@@ -222,7 +236,7 @@ def _features_by(key: str, rows: Sequence[Row]) -> dict[str, list[str]]:
     found: dict[str, dict[str, None]] = {}
     for row in rows:
         if row[key]:
-            found.setdefault(row[key], {})[row["feature"]] = None
+            found.setdefault(row[key], {})[title(row["feature"])] = None
     return {value: list(features) for value, features in found.items()}
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from deepfishing.experiments.checks import POINT_SETTING, Row
 from deepfishing.experiments.results import Curves
+from deepfishing.report.rows import title
 from deepfishing.statistics import Interval
 
 TITLES = {
@@ -74,6 +75,15 @@ class Panel:
     def names(self) -> tuple[str, ...]:
         """The lines of its charts, each once."""
         return tuple(dict.fromkeys(s.name for chart in self.charts for s in chart.series))
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The features that it is about."""
+        return (self.feature,) if self.feature else self.names
+
+    def called(self, series: Series) -> str:
+        """What a line is called: by the title of its feature, if it stands for one."""
+        return series.name if self.feature else title(series.name)
 
     @property
     def notes(self) -> tuple[str, ...]:

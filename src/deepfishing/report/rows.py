@@ -67,6 +67,22 @@ def group_rows(rows: Iterable[Row]) -> list[list[Row]]:
     return [sorted(group.values(), key=paper_order) for group in groups.values()]
 
 
+def title(feature: str) -> str:
+    """What a feature is called in tables and plots.
+
+    Examples
+    --------
+    >>> title("(2*x7+1)*(whiten(dW8,0.5)+pow(dW8,0.5)+x7)"), title("pow(dW8,0.5)+x7")
+    ('best', 'pow(dW8,0.5)+x7')
+    """
+    return parse_recipe(feature).title
+
+
+def formulas(features: Iterable[str]) -> list[tuple[str, str]]:
+    """Titles of these features, and what they stand for; without those called by their names."""
+    return [(title(name), name) for name in dict.fromkeys(features) if title(name) != name]
+
+
 def block(recipe: Recipe) -> int:
     """The part of Table 1 that a recipe stands in.
 

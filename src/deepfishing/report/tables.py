@@ -14,7 +14,7 @@ from deepfishing.experiments.checks import Row
 from deepfishing.experiments.paper import printed_ap, printed_map
 from deepfishing.metrics import DEFINITIONS
 from deepfishing.recipes import parse_recipe
-from deepfishing.report.rows import OTHER, block
+from deepfishing.report.rows import OTHER, block, title
 from deepfishing.statistics import Difference, Interval
 
 ALWAYS_SHOWN = ("x7", "dW7")  # the two that the paper's per-class tables have
@@ -37,6 +37,11 @@ class Line:
     note: str
     interval: Interval | None
     gain: Difference | None
+
+    @property
+    def title(self) -> str:
+        """What the feature is called."""
+        return title(self.feature)
 
     @property
     def official(self) -> float | None:

@@ -16,7 +16,7 @@ from deepfishing.experiments.checks import Row
 from deepfishing.metrics import DEFINITIONS
 from deepfishing.report.charts import mark_text
 from deepfishing.report.points import Chart, Panel, panels
-from deepfishing.report.rows import paper_order
+from deepfishing.report.rows import formulas, paper_order, title
 from deepfishing.report.tables import (
     Line,
     finding,
@@ -64,7 +64,7 @@ def table_1(rows: Sequence[Row], gains: Mapping[str, Difference] | None = None) 
         official, *others = (Text(one_decimal(value)) for value in line.map.values())
         if line == found.best:
             official.stylize("bold")
-        cells = [Text(line.feature), official]
+        cells = [Text(line.title), official]
         if intervals:
             cells.append(Text(interval_text(line.interval)))
         if gains:
@@ -90,10 +90,12 @@ def chart_tables(points: Sequence[Row]) -> list[Table]:
 
 
 def _chart_table(panel: Panel, chart: Chart, row: Row) -> Table:
-    subject = f" of {panel.feature}" if panel.feature else ""
+    subject = f" of {title(panel.feature)}" if panel.feature else ""
+    notes = [f"Not measured: {note}." for note in panel.notes]
+    notes += [f"{called} = {name}" for called, name in formulas(panel.features)]
     table = Table(
         title=Text(f"{panel.title}{subject}: {chart.y_axis}, on {row['dataset']} {row['test']}"),
-        caption=Text("\n".join(f"Not measured: {note}." for note in panel.notes)),
+        caption=Text("\n".join(notes)),
         box=box.SIMPLE_HEAD,
         title_justify="left",
         caption_justify="left",
@@ -105,7 +107,7 @@ def _chart_table(panel: Panel, chart: Chart, row: Row) -> Table:
     for x in chart.xs:
         table.add_column(f"{x:,}", justify="right", no_wrap=True)
     for series in chart.series:
-        cells = [Text(series.name)]
+        cells = [Text(panel.called(series))]
         for x in chart.xs:
             mark = series.at(x)
             cell = Text(mark_text(panel, chart, mark)[0])
@@ -136,9 +138,10 @@ def _caption(
         parts.append("interval: 95 %, bootstrap over test images.")
     if reference:
         parts.append(
-            f"gain: over {reference.feature}, the best forward feature; ! holds at 95 % "
+            f"gain: over {reference.title}, the best forward feature; ! holds at 95 % "
             "(paired bootstrap)."
         )
     parts += [f"Left out of the mean: {name} ({why})." for name, why in left_out(rows).items()]
-    parts += [f"{line.feature}: {line.note}." for line in lines if line.official is None]
+    parts += [f"{line.title}: {line.note}." for line in lines if line.official is None]
+    parts += [f"{called} = {name}" for called, name in formulas(ln.feature for ln in lines)]
     return Text("\n".join(parts))

@@ -8,7 +8,7 @@ setting: the figures of the HTML page, rounded alike. The LaTeX needs the packag
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from deepfishing.recipes import pieces
 from deepfishing.report.charts import mark_text
 from deepfishing.report.gains import gains
 from deepfishing.report.points import group_points, open_points, panels
-from deepfishing.report.rows import group_rows, open_results
+from deepfishing.report.rows import formulas, group_rows, open_results, title
 from deepfishing.report.tables import (
     Line,
     class_lines,
@@ -101,14 +101,15 @@ def curve_sheets(points: Sequence[Row]) -> list[Sheet]:
             head = [panel.x_axis, *(f"{x:,}" for x in chart.xs)]
             body = []
             for series in chart.series:
-                cells = [Text(series.name, feature=panel.feature is None)]
+                cells = [Text(panel.called(series), feature=panel.feature is None)]
                 for x in chart.xs:
                     figure, interval = mark_text(panel, chart, series.at(x))
                     cells.append(Text(f"{figure} ({interval})" if interval else figure))
                 body.append(tuple(cells))
-            subject = f" of {panel.feature}" if panel.feature else ""
+            subject = f" of {title(panel.feature)}" if panel.feature else ""
             caption = f"{panel.title}{subject}: {chart.y_axis}, on {_setting(points[0])}."
-            caption = " ".join([caption, *(f"Not measured: {note}." for note in panel.notes)])
+            notes = [f"Not measured: {note}." for note in panel.notes]
+            caption = " ".join([caption, *notes, *_formulas(panel.features)])
             found.append(Sheet(caption, tuple(map(Text, head)), (tuple(body),)))
     return found
 
@@ -211,7 +212,7 @@ def _table_1(rows: Sequence[Row], lines: Sequence[Line]) -> Sheet:
 
     def row(line: Line) -> tuple[Text, ...]:
         first, *rest = map(one_decimal, line.map.values())
-        cells = [Text(line.feature, feature=True), Text(first, bold=line == found.best)]
+        cells = [Text(line.title, feature=True), Text(first, bold=line == found.best)]
         if intervals:
             cells.append(Text(interval_text(line.interval)))
         if gained:
@@ -228,11 +229,12 @@ def _table_1(rows: Sequence[Row], lines: Sequence[Line]) -> Sheet:
     parts = [f"mAP in percent on {_setting(rows[0])}; {official} is the official definition."]
     if gained and found.forward:
         parts.append(
-            f"Gain: over {found.forward.feature}, the best forward feature; "
+            f"Gain: over {found.forward.title}, the best forward feature; "
             "! holds at 95 % in the paired bootstrap."
         )
     parts += [f"Left out of the mean: {name} ({why})." for name, why in left_out(rows).items()]
-    parts += [f"{line.feature}: {line.note}." for line in lines if line.official is None]
+    parts += [f"{line.title}: {line.note}." for line in lines if line.official is None]
+    parts += _formulas(line.feature for line in lines)
     return Sheet(" ".join(parts), tuple(map(Text, head)), tuple(map(tuple, blocks.values())))
 
 
@@ -243,7 +245,7 @@ def _classes(rows: Sequence[Row], lines: Sequence[Line]) -> Sheet:
     printed = [any(cell.printed is not None for cell in column) for column in columns]
     head, mean = [Text("class")], [Text("mean")]
     for line, has_printed in zip(detailed, printed, strict=True):
-        head.append(Text(line.feature, feature=True))
+        head.append(Text(line.title, feature=True))
         mean.append(Text(one_decimal(line.official)))
         if has_printed:
             head.append(Text("paper"))
@@ -260,7 +262,12 @@ def _classes(rows: Sequence[Row], lines: Sequence[Line]) -> Sheet:
         body.append(tuple(row))
     official = DEFINITIONS[rows[0]["official_ap"]].label
     caption = f"{official} AP in percent by class on {_setting(rows[0])}."
+    caption = " ".join([caption, *_formulas(line.feature for line in detailed)])
     return Sheet(caption, tuple(head), (tuple(body), (tuple(mean),)))
+
+
+def _formulas(features: Iterable[str]) -> list[str]:
+    return [f"{called} = {name}." for called, name in formulas(features)]
 
 
 def _setting(row: Row) -> str:

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from deepfishing.errors import OptionError, did_you_mean
 from deepfishing.rank_one import Array
+from deepfishing.recipes import parse_recipe
 from deepfishing.search import Hit, Searcher
 from deepfishing.search.index import Progress
 from deepfishing.store import Store
@@ -116,7 +117,7 @@ class Gallery:
             "forward": self.offer.forward,
             "gradient": self.offer.gradient,
             "labels": [{"name": name, "images": n} for name, n in self.labels.items()],
-            "model": None if self.judge is None else self.judge.model.recipe,
+            "model": None if self.judge is None else parse_recipe(self.judge.model.recipe).title,
         }
 
     def images(self, wanted: Filter, offset: int, limit: int) -> dict[str, Any]:

@@ -23,7 +23,7 @@ GRADIENT = ("dW8", "dW7", "pow(dW8,0.5)", DEFAULTS[0])
 
 @dataclass(frozen=True)
 class Offer:
-    """Names of recipes, the preselected one first; one side may be empty."""
+    """Recipes by their titles, the preselected one first; one side may be empty."""
 
     forward: tuple[str, ...]
     gradient: tuple[str, ...]
@@ -55,14 +55,14 @@ def make_offer(store: Store, forward: str | None = None, gradient: str | None = 
                     f"{'with' if side else 'without'} a gradient, got {recipe.name}; "
                     f"try {'dW8' if side else 'x7'}"
                 )
-            sides[side][recipe.name] = recipe
+            sides[side][recipe.title] = recipe
     for name in (*FORWARD, *GRADIENT, *table_features(layers), *others):
         try:
             recipe = parse_recipe(name, layers)
         except FeatureError:
             continue  # of a layer that the network does not have
         if there.issuperset(recipe.columns):
-            sides[recipe.is_gradient].setdefault(recipe.name, recipe)
+            sides[recipe.is_gradient].setdefault(recipe.title, recipe)
     if not sides[False] and not sides[True]:
         choose_recipe(store)  # an empty store, or one with nothing known in it: says so
         raise OptionError(f"{store.folder} has no factors that the page knows; pass --forward")
