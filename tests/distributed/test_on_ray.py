@@ -95,9 +95,9 @@ def test_the_store_equals_that_of_a_local_run_to_the_last_bit(run, pictures, pla
     assert stored(tmp_path / "ray") == stored(tmp_path / "local")
     assert verify(Store.open(tmp_path / "ray")) == []
     assert told == [("03.png", local.failures["03.png"])]
-    assert seen[:2] == [("hashing", 0, 18), ("images", 0, 17)]
-    assert [event[1] for event in seen[2:]][-1] == 17
-    assert len(seen) == 2 + 5  # chunks
+    assert seen[:3] == [("hashing", 0, 18), ("hashing", 18, 18), ("images", 0, 17)]
+    assert [event[1] for event in seen[3:]][-1] == 17
+    assert len(seen) == 3 + 5  # chunks
     again = run("ray", images, on=place, network=None)  # which is not needed
     assert (again.computed, again.keys) == (0, far.keys)
 

@@ -122,7 +122,7 @@ def test_an_interrupted_run_resumes_to_the_same_features(network, paths, open_st
     monkeypatch.setattr(to_store, "SHARD_IMAGES", 4)
 
     def interrupt(stage, done, total):
-        if done >= 6:
+        if stage == "images" and done >= 6:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -210,8 +210,15 @@ def test_labels_are_kept_and_updated_without_computing(run, paths, open_store):
 def test_progress_counts_every_image_to_do(run, paths):
     seen = []
     run(paths, batch_size=4, progress=lambda *event: seen.append(event))
-    assert seen[0] == ("hashing", 0, 10)
-    assert seen[1:] == [("images", done, 10) for done in (0, 4, 8, 10)]
+    assert seen[:2] == [("hashing", 0, 10), ("hashing", 10, 10)]
+    assert seen[2:] == [("images", done, 10) for done in (0, 4, 8, 10)]
+
+
+def test_the_progress_of_hashing_moves(paths):
+    seen = []
+    items = [Item(f"{copy}/{path.name}", path) for copy in range(15) for path in paths]
+    to_store._scan(items, {}, lambda *event: seen.append(event), to_store.Local())
+    assert seen == [("hashing", done, 150) for done in (0, 64, 128, 150)]
 
 
 def test_a_full_disk_is_one_error_and_the_work_before_it_stays(run, paths, open_store, monkeypatch):

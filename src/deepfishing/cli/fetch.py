@@ -13,11 +13,11 @@ from rich.progress import (
     BarColumn,
     DownloadColumn,
     TextColumn,
-    TimeRemainingColumn,
     TransferSpeedColumn,
 )
 from rich.progress import Progress as Bar
 
+from deepfishing.cli.progress import BAR_WIDTH, TimeColumn
 from deepfishing.cli.say import say
 from deepfishing.errors import DeepFishingError
 from deepfishing.fetch.catalogue import CATALOGUE, find_item
@@ -71,10 +71,10 @@ def _bar() -> Iterator[Progress]:
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description:>28}"),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=BAR_WIDTH),
         DownloadColumn(),
         TransferSpeedColumn(),
-        TimeRemainingColumn(compact=True),
+        TimeColumn(),
     )
     with Bar(*columns, console=console, disable=not console.is_terminal) as bar:
         tasks = {}

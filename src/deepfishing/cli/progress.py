@@ -18,10 +18,10 @@ from rich.progress import (
     Task,
     TaskID,
     TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
 )
 from rich.text import Text
+
+BAR_WIDTH = 14  # so that a line fits into 80 columns
 
 
 class _Rate(ProgressColumn):
@@ -30,6 +30,32 @@ class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
         return Text(f"{speed:.1f}/s" if speed and task.description != "rows" else "")
+
+
+class TimeColumn(ProgressColumn):
+    """How long it has taken and how long it will take, in words that cannot be confused."""
+
+    def render(self, task: Task) -> Text:
+        """The text for a stage."""
+        passed = clock_text(task.finished_time if task.finished else task.elapsed)
+        if task.finished:
+            return Text(f"{passed} in all", style="progress.elapsed")
+        left = task.time_remaining
+        words = "" if left is None else f", about {clock_text(left)} left"
+        return Text(f"{passed} so far{words}", style="progress.elapsed")
+
+
+def clock_text(seconds: float | None) -> str:
+    """Seconds as a clock shows them.
+
+    Examples
+    --------
+    >>> clock_text(7.2), clock_text(61), clock_text(36_061), clock_text(None)
+    ('0:07', '1:01', '10:01:01', '0:00')
+    """
+    minutes, second = divmod(int(seconds or 0), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 
 class Bar:
@@ -58,12 +84,10 @@ def progress_bar(quiet: bool = False) -> Iterator[Bar]:
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description:>8}"),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=BAR_WIDTH),
         MofNCompleteColumn(),
         _Rate(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(compact=True),
+        TimeColumn(),
         TextColumn("{task.fields[skipped]}"),
     )
     silent = quiet or not console.is_terminal
