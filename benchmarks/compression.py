@@ -26,13 +26,14 @@ import numpy as np
 
 from deepfishing.classify import train_svm
 from deepfishing.features import needed_factors
-from deepfishing.gradients.to_store import extract_to_store, store_settings
+from deepfishing.gradients.to_store import extract_to_store
 from deepfishing.images.dataset import Dataset
 from deepfishing.images.voc import read_voc
 from deepfishing.kernels import gram
 from deepfishing.networks.load import load_network
 from deepfishing.rank_one import Array, l2_norm, l2_normalize
 from deepfishing.recipes import Recipe, parse_recipes
+from deepfishing.settings import Settings
 from deepfishing.statistics import RESAMPLES, Bootstrap, bootstrap, difference
 from deepfishing.store import Store
 from deepfishing.store.codebooks import ROUNDS, train_codebook
@@ -206,9 +207,11 @@ def main() -> None:
         for name, weights in networks.items():
             network = load_network(name, weights)
             recipes = {r: parse_recipes(r, network.layers)[0] for r in chosen.features.split(",")}
-            store = Store(work / name, store_settings(network, 2.0, "uniform"), "float32")
+            settings = Settings.of(network)
+            store = Store(work / name, settings.as_dict(), "float32")
             paths = [*data.train.paths, *data.test.paths]
-            done = extract_to_store(network, paths, store, needed_factors(recipes.values()))
+            factors = needed_factors(recipes.values())
+            done = extract_to_store(store, paths, factors, settings=settings, network=network)
             keys = [str(key) for key in done.keys]
             compare(report, name, store, keys, recipes, names, data)
             if not report.disk:  # sizes of files and speed are the same story for all

@@ -13,8 +13,9 @@ from timing import Ratio, ratio, sandwich
 from deepfishing.features import needed_factors, parse_features, table_features
 from deepfishing.gradients.closed_form import delta_recursion
 from deepfishing.gradients.engine import FASTEST, missing_packages
-from deepfishing.gradients.extract import Extractor, extract_factors
+from deepfishing.gradients.extract import Extractor
 from deepfishing.gradients.objective import cross_entropy
+from deepfishing.gradients.resources import Resources
 from deepfishing.gradients.tap import tap
 from deepfishing.images.groceries import load_groceries
 from deepfishing.networks.load import load_network
@@ -67,7 +68,7 @@ def on_top(network: Network, paths: Sequence[Path], engine: str, repetitions: in
 
     def started(names: Sequence[str]) -> Callable[[Sequence[Path]], object]:
         factors = needed_factors(parse_features(names, network.layers))
-        extractor = Extractor(network, factors, engine=engine)
+        extractor = Extractor(network, factors, resources=Resources(engine=engine))
         return lambda part: [len(batch.indices) for batch in extractor(part)]
 
     table = table_features(network.layers)
@@ -84,7 +85,7 @@ def on_top(network: Network, paths: Sequence[Path], engine: str, repetitions: in
 
 def _passes(network: Network, paths: Sequence[Path], names: Sequence[str]) -> Callable[[], object]:
     factors = needed_factors(parse_features(names, network.layers))
-    return lambda: [len(batch.indices) for batch in extract_factors(network, paths, factors)]
+    return lambda: [len(batch.indices) for batch in Extractor(network, factors)(paths)]
 
 
 def closed_form(repetitions: int) -> Ratio:

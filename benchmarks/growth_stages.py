@@ -22,18 +22,20 @@ import numpy as np
 from deepfishing.classify import train_svm
 from deepfishing.experiments.approximation import Gradients
 from deepfishing.features import needed_factors, parse_feature, parse_features
-from deepfishing.gradients.to_store import SHARD_IMAGES, extract_to_store, settings_of
+from deepfishing.gradients.to_store import SHARD_IMAGES, extract_to_store
 from deepfishing.images.dataset import Dataset
 from deepfishing.images.groceries import load_groceries
 from deepfishing.images.voc import read_voc
 from deepfishing.kernels import gram
 from deepfishing.linear import train_linear
+from deepfishing.networks.reference import NetworkRef
 from deepfishing.networks.zoo import DEFAULT, record
 from deepfishing.planning.bookkeeping import StandIn, run_stand_in, stand_in_key
 from deepfishing.projections import fit_projection
 from deepfishing.rank_one import Array, RankOne, l2_normalize
 from deepfishing.search import Searcher
 from deepfishing.search.index_files import FOLDER
+from deepfishing.settings import Settings
 from deepfishing.store import Store
 
 FEATURE, FACTORS = "dW7", ("x6", "delta7")
@@ -116,7 +118,8 @@ def extract(work: Path, data: str, n: int) -> dict[str, Point]:
     factors = needed_factors(parse_features("all", network.layers))
     store = _empty_store(folder / "store")
     with watched() as clock:
-        extract_to_store(network, paths, store, factors)
+        given = {"settings": Settings.of(network), "network": network}
+        extract_to_store(store, paths, factors, **given)
     size = _bytes(store.folder)
     shutil.rmtree(folder)
     return {"extract": _point(clock, disk=size)}
@@ -236,8 +239,13 @@ def _query(searcher: Searcher, n: int, count: int) -> float:
 
 def _empty_store(folder: Path) -> Store:
     entry = record(DEFAULT)
-    facts = (entry.name, "of no matter here", entry.layers, entry.preprocess, "float32")
-    return Store(folder, settings_of(*facts, 2.0, "uniform"))
+    network = NetworkRef(
+        name=entry.name,
+        weights_sha256="of no matter here",
+        layers=entry.layers,
+        preprocess=entry.preprocess,
+    )
+    return Store(folder, Settings(network=network).as_dict())
 
 
 def _store(work: Path, n: int) -> Path:

@@ -17,10 +17,11 @@ import tempfile
 from pathlib import Path
 
 from deepfishing.features import needed_factors, parse_features
-from deepfishing.gradients.to_store import extract_to_store, store_settings
+from deepfishing.gradients.to_store import extract_to_store
 from deepfishing.images.groceries import load_groceries
 from deepfishing.images.voc import read_voc
 from deepfishing.networks.load import load_network
+from deepfishing.settings import Settings
 from deepfishing.store import Store
 
 
@@ -34,9 +35,11 @@ def extract(data: str, images: int) -> None:
             copy.write_bytes(source.read_bytes() + str(number).encode())
             paths.append(copy)
         network = load_network()
-        store = Store(Path(folder) / "store", store_settings(network, 2.0, "uniform"))
+        settings = Settings.of(network)
+        store = Store(Path(folder) / "store", settings.as_dict())
         factors = needed_factors(parse_features("all", network.layers))
-        done = extract_to_store(network, paths, store, factors).computed
+        given = {"settings": settings, "network": network}
+        done = extract_to_store(store, paths, factors, **given).computed
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{len(paths)} images, {done} computed, peak memory {peak:.0f} MB")
 

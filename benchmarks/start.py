@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 from timing import Ratio, ratio
 
-from deepfishing.gradients.to_store import settings_of
 from deepfishing.images.sources import find_images
-from deepfishing.networks.weights import sha256_of
+from deepfishing.networks.reference import PUBLISHED, NetworkRef, Source, sha256_of
 from deepfishing.networks.zoo import RECORDS, find_weights
+from deepfishing.settings import Settings
 from deepfishing.store import Row, Store
 from deepfishing.store.index import OK
 
@@ -66,8 +66,14 @@ def fill(photos: Path, folder: Path, images: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"not decoded: %d" % number)
     entry = RECORDS[NETWORK]
-    facts = entry.name, sha256_of(find_weights(entry)), entry.layers, entry.preprocess, "float32"
-    store = Store(folder, settings_of(*facts, 2.0, "uniform"))
+    network = NetworkRef(
+        name=entry.name,
+        weights_sha256=sha256_of(find_weights(entry)),
+        layers=entry.layers,
+        preprocess=entry.preprocess,
+        source=Source(kind=PUBLISHED),
+    )
+    store = Store(folder, Settings(network=network).as_dict())
     rows = []
     for item in find_images(str(photos)):
         size, mtime_ns = item.signature()

@@ -21,8 +21,9 @@ from torch import nn
 from deepfishing.features import needed_factors, parse_features, table_features
 from deepfishing.gradients.cut import cut
 from deepfishing.gradients.engine import FASTEST, missing_packages, start_engine
-from deepfishing.gradients.extract import extract_factors
+from deepfishing.gradients.extract import Extractor
 from deepfishing.gradients.pipeline import PIECE, prepare
+from deepfishing.gradients.resources import Resources
 from deepfishing.images.groceries import load_groceries
 from deepfishing.networks.load import load_network
 from deepfishing.networks.network import Network
@@ -93,8 +94,9 @@ def passes(
     network: Network, paths: Sequence[Path], names: Sequence[str], engine: str
 ) -> Callable[[], object]:
     factors = needed_factors(parse_features(names, network.layers))
+    resources = Resources(engine=engine)
     return lambda: [
-        len(batch.indices) for batch in extract_factors(network, paths, factors, engine=engine)
+        len(batch.indices) for batch in Extractor(network, factors, resources=resources)(paths)
     ]
 
 

@@ -26,8 +26,8 @@ import numpy as np
 
 from deepfishing.errors import DeepFishingError
 from deepfishing.model import Model, train_model
-from deepfishing.model.model import Source
 from deepfishing.search import Searcher
+from deepfishing.settings import Settings
 from deepfishing.store import Store, intact
 from deepfishing.store.check import verify
 
@@ -58,9 +58,8 @@ def make_targets(root: Path, n: int = 40) -> list[Target]:
     Searcher(store, "dW8", "index")
     arrays = {factor: store.read(keys, factor) for factor in ("x7", "delta8")}
     labels = np.array([[1, -1] if row.id[0] == "a" else [-1, 1] for row in rows], dtype=np.int8)
-    train_model("dW8", arrays, labels, ("a", "b"), store.settings, Source("toy")).save(
-        root / "model"
-    )
+    settings = Settings.from_dict(store.settings)
+    train_model("dW8", arrays, labels, ("a", "b"), settings=settings).save(root / "model")
 
     def read() -> Any:
         opened = Store.open(folder)
@@ -81,7 +80,7 @@ def make_targets(root: Path, n: int = 40) -> list[Target]:
     def model() -> Any:
         loaded = Model.load(root / "model")
         scores = loaded.probabilities(arrays)
-        facts = [loaded.recipe, loaded.classes, dict(loaded.settings), dict(loaded.training)]
+        facts = [loaded.recipe, loaded.classes, loaded.settings.as_dict(), dict(loaded.training)]
         return [*facts, [str(loaded.svm.cost), str(loaded.svm.ap)], scores.tolist()]
 
     (x7, _), (error,) = (sorted((folder / name).iterdir()) for name in ("x7", "errors"))

@@ -22,15 +22,18 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from deepfishing.distributed import connect
 from deepfishing.distributed.cluster import QUIET
 from deepfishing.features import Factor
-from deepfishing.gradients.to_store import extract_to_store, store_settings
+from deepfishing.gradients.resources import Resources
+from deepfishing.gradients.to_store import extract_to_store
 from deepfishing.images.sources import find_images
 from deepfishing.networks.network import Network
+from deepfishing.settings import Settings
 from deepfishing.store import Store
 from deepfishing.store.check import verify
 from fire.forks import load_script
@@ -43,13 +46,16 @@ IMAGES = 42
 WRITES = 8  # of a worker's first ones
 
 
-class Doomed:
-    """A function that loads the network in a worker, and with it the worker's fate."""
+@dataclass(frozen=True, kw_only=True)
+class Doomed(Settings):
+    """Settings that load the network in a worker, and with it the worker's fate."""
 
-    def __init__(self, deaths: Path, most: int, seed: int, script: str) -> None:
-        self.deaths, self.most, self.seed, self.script = deaths, most, seed, script
+    deaths: Path
+    most: int
+    seed: int
+    script: str
 
-    def __call__(self) -> Network:
+    def load_network(self, **where: Any) -> Network:
         """Load, and decide when to die."""
         present = load_script(self.script)
         chance = random.Random(f"{self.seed} {os.getpid()}")
@@ -94,13 +100,13 @@ def worker_kills(root: Path, kills: int, seed: int) -> Any:
         present.draw(pictures / f"{i:02d}.png", i)
     (pictures / "03.png").write_bytes(b"broken")
     (pictures / "12.png").write_bytes((pictures / "05.png").read_bytes())
-    images = find_images(pictures)
+    images, network = find_images(pictures), present.network()
 
     def extract(folder: Path, **more: Any) -> Any:
-        store = Store(folder, store_settings(present.network(), 2.0, "uniform"), "float32")
-        options = {"batch_size": 2, "engine": "torch", **more}
-        network = options.pop("network", present.network())
-        return extract_to_store(network, images, store, FACTORS, **options)
+        given = {"settings": Settings.of(network), "network": network, **more}
+        store = Store(folder, given["settings"].as_dict(), "float32")
+        resources = Resources(batch_size=2, engine="torch")
+        return extract_to_store(store, images, FACTORS, resources=resources, **given)
 
     expected = extract(root / "reference")
     rows, files = Store.open(root / "reference").rows(), shards(root / "reference")
@@ -112,8 +118,14 @@ def worker_kills(root: Path, kills: int, seed: int) -> Any:
             deaths, folder = root / f"deaths-{job}", root / "store"
             deaths.mkdir()
             most = min(DEATHS, kills - died)
-            load = Doomed(deaths, most, seed + job, "tests/gradients/kill_points.py")
-            done = extract(folder, network=load, on=place)
+            doomed = Doomed(
+                network=network.reference(),
+                deaths=deaths,
+                most=most,
+                seed=seed + job,
+                script="tests/gradients/kill_points.py",
+            )
+            done = extract(folder, settings=doomed, network=None, on=place)
             wrong = []
             if done != expected or Store.open(folder).rows() != rows:
                 wrong.append("the rows are not those of an extraction in one process")

@@ -8,22 +8,24 @@ from safetensors.numpy import load_file, save_file
 from deepfishing.classify import train_svm
 from deepfishing.errors import DatasetError, FeatureError, WeightsError
 from deepfishing.images.item import Item
+from deepfishing.images.preprocess import Preprocess
 from deepfishing.model import Model, train_model
 from deepfishing.model.labelled import read_labels
-from deepfishing.model.model import Source
+from deepfishing.networks.reference import NetworkRef
 from deepfishing.recipes import parse_recipe
+from deepfishing.settings import Settings
 
 LAYERS = {7: "fc7", 8: "fc8"}
-SETTINGS = {
-    "network": "toy",
-    "weights_sha256": "0" * 64,
-    "layers": {"7": "fc7", "8": "fc8"},
-    "preprocess": {"size": 8},
-    "compute_dtype": "float32",
-    "tau": 2.0,
-    "label": "uniform",
-    "views": "centre",
-}
+SETTINGS = Settings(
+    network=NetworkRef(
+        name="toy",
+        weights_sha256="0" * 64,
+        layers={7: "fc7", 8: "fc8"},
+        preprocess=Preprocess(8, 8, mean=(0.0,) * 3, std=(1.0,) * 3),
+    )
+)
+UNSAID = ("head", "scores", "source")  # by version 0.1
+OLD = {name: value for name, value in SETTINGS.as_dict().items() if name not in UNSAID}
 RECIPES = ["x7", "dW7*x7", "whiten(dW7)+pow(whiten(x7,0.123456789),0.5)", "x7;x6", "dW8@exact"]
 
 
@@ -44,7 +46,7 @@ def labels(rng):
 
 def train(recipe, arrays, labels, **options):
     classes = ("cat", "dog", "owl")
-    return train_model(recipe, arrays, labels, classes, SETTINGS, Source("toy"), **options)
+    return train_model(recipe, arrays, labels, classes, settings=SETTINGS, **options)
 
 
 @pytest.fixture
@@ -119,6 +121,30 @@ def test_a_model_is_json_and_safetensors_and_nothing_else(saved):
     assert facts["classes"] == ["cat", "dog", "owl"]
 
 
+@pytest.mark.parametrize(
+    ("source", "kind", "files"),
+    [
+        ({"weights": None}, "published", {}),
+        ({"weights": "random"}, "random", {}),
+        ({"weights": "/w.pth"}, "files", {"weights": "/w.pth"}),
+        (
+            {"network": "/a.caffemodel", "prototxt": "/a.prototxt", "mean": "/m.binaryproto"},
+            "files",
+            {"weights": "/a.caffemodel", "prototxt": "/a.prototxt", "mean": "/m.binaryproto"},
+        ),
+    ],
+)
+def test_a_model_of_version_0_1_is_read(saved, source, kind, files):
+    """It kept where the network was beside the settings, and neither head nor checksums."""
+    there = {"network": "toy", "weights": None, "prototxt": None, "mean": None, **source}
+    change_facts(settings=OLD, source=there)(saved)
+    model = Model.load(saved)
+    assert model.settings == SETTINGS
+    found = model.settings.network.source
+    assert found.kind == kind
+    assert {role: file.path for role, file in found.files.items()} == files
+
+
 def cut(saved):
     path = saved / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
@@ -171,9 +197,10 @@ def set_nan(tensors):
         (change_facts(recipe="x7"), "must have ('x7',), got"),
         (change_facts(recipe="whiten(dW7,0.3)+x7"), "must hold whiten(dW7,0.3)"),
         (change_facts(recipe="dW8"), "delta8"),
-        (change_facts(settings={}), "settings lack network"),
-        (change_facts(settings=[]), "settings lack network"),
-        (change_facts(source={"path": "x"}), "path"),
+        (change_facts(settings={}), "network must be text"),
+        (change_facts(settings=[]), "damaged"),
+        (change_facts(settings=OLD, source={"path": "x"}), "source must have a usable network"),
+        (change_facts(settings=OLD, source={"network": "toy", "mean": 3}), "usable mean"),
         (change_facts(trained=[True]), "one per class"),
         (resave(set_nan), "finite"),
         (resave(lambda t: t.pop("dual")), "dual"),

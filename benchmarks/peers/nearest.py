@@ -21,13 +21,14 @@ from page import interval, lines_of, number, table
 
 import search
 from deepfishing.features import parse_feature
-from deepfishing.gradients.to_store import extract_to_store, store_settings
+from deepfishing.gradients.to_store import extract_to_store
 from deepfishing.images.groceries import load_groceries
 from deepfishing.networks.load import load_network
 from deepfishing.rank_one import Array, l2_normalize
 from deepfishing.search import Searcher
 from deepfishing.search.choice import choose_recipe
 from deepfishing.search.contents import Contents
+from deepfishing.settings import Settings
 from deepfishing.store import Store
 
 BY, FORWARD, K = "dW8", "x7", search.K
@@ -168,8 +169,10 @@ def photographs(folder: Path, quick: bool) -> Store:
     data = load_groceries(folder / "data")
     paths = data.train.paths if quick else data.train.paths + data.test.paths
     network = load_network()
-    store = Store(folder / "source", store_settings(network, 2.0, "uniform"))
-    extract_to_store(network, paths, store, parse_feature("dW8").factors)
+    settings = Settings.of(network)
+    store = Store(folder / "source", settings.as_dict())
+    factors = parse_feature("dW8").factors
+    extract_to_store(store, paths, factors, settings=settings, network=network)
     return store
 
 

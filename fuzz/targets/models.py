@@ -18,9 +18,9 @@ from torch import nn
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.model import Model, train_model
 from deepfishing.model.files import FACTS, TENSORS
-from deepfishing.model.model import Source
-from deepfishing.model.predict import check_network
+from deepfishing.networks.load import check_same
 from deepfishing.networks.network import Network
+from deepfishing.settings import Settings
 from fuzz.formats import mutate_safetensors
 from fuzz.made import SETTINGS, arrays
 from fuzz.mutate import other_value
@@ -42,9 +42,8 @@ def tiny_network() -> Network:
 def train(folder: Path, recipe: str = "dW8") -> None:
     """Save a model of two classes."""
     labels = np.array([[1, -1], [-1, 1]] * 3, dtype=np.int8)
-    model = train_model(
-        recipe, arrays(), labels, ("cat", "dog"), SETTINGS, Source("tiny", weights="random")
-    )
+    settings = Settings.from_dict(SETTINGS)
+    model = train_model(recipe, arrays(), labels, ("cat", "dog"), settings=settings)
     model.save(folder)
 
 
@@ -61,7 +60,7 @@ def _model(folder: Path) -> Run:
         def read() -> None:
             model = Model.load(folder)
             model.probabilities({name: values[:1] for name, values in model.support.items()})
-            check_network(model, network)
+            check_same(model.settings.network, network)
 
         obey(read)
 

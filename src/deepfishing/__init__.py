@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from deepfishing.classify import KernelSVM, train_svm
     from deepfishing.errors import DeepFishingError
     from deepfishing.experiments.reproduce import Protocol, reproduce
+    from deepfishing.extraction import extract_to
     from deepfishing.gradients.extract import extract
     from deepfishing.images.folder import read_folder
     from deepfishing.images.groceries import load_groceries
@@ -41,6 +42,7 @@ _HOME = {
     "average_precision": "metrics",
     "evaluate": "metrics",
     "extract": "gradients.extract",
+    "extract_to": "extraction",
     "gram": "kernels",
     "linear_kernel": "kernels",
     "load_groceries": "images.groceries",
@@ -63,6 +65,7 @@ __all__ = [
     "average_precision",
     "evaluate",
     "extract",
+    "extract_to",
     "gram",
     "linear_kernel",
     "load_groceries",

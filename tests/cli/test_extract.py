@@ -9,7 +9,6 @@ import pytest
 
 from deepfishing.errors import pip_install
 from deepfishing.gradients.extract import extract
-from deepfishing.gradients.to_store import store_settings
 from deepfishing.images import folder
 from deepfishing.images.formats import HEIC
 from deepfishing.kernels import gram
@@ -157,13 +156,6 @@ def test_a_tar_gives_the_features_of_its_images(deepfish, shapes, tmp_path):
     assert next(iter(stored)) == "p.tar/0.jpg"
 
 
-def test_the_settings_of_a_network_are_known_without_loading_it():
-    from deepfishing.cli.extract import _known_settings
-
-    known = _known_settings("efficientnet-lite0", None, "float64", 2, "uniform", "flip")
-    assert known == store_settings(load_network(dtype="float64"), 2.0, "uniform", "flip")
-
-
 def test_a_complete_store_is_found_complete_without_torch(deepfish, shapes, tmp_path):
     few = shapes / "train/dark"
     arguments = ["extract", str(few), "s", "--features", "x7"]
@@ -286,9 +278,10 @@ def test_views_and_recipes_decide_what_is_in_the_store(deepfish, shapes, tmp_pat
     done = deepfish("extract", few, "s", "--features", recipe, "--views", "flip")
     assert done.code == 0, done.err
     assert set(Store.open(tmp_path / "s").factors()) == {"x6", "x7", "delta8"}
-    other = deepfish("extract", few, "s", "--features", recipe)
+    other = deepfish("extract", few, "s", "--features", recipe, "--views", "centre")
     assert other.code == 1
     assert "was made with views = 'flip', now it is 'centre'" in other.err
+    assert deepfish("extract", few, "s", "--features", recipe).code == 0  # with the store's own
     for option, text in (("--views", "flop"), ("--batch-size", "many"), ("--memory", "lots")):
         wrong = deepfish("extract", few, "t", option, text)
         assert wrong.code == 1

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from deepfishing.classify import train_svm
-from deepfishing.gradients.extract import extract_factors
+from deepfishing.gradients.extract import Extractor
 from deepfishing.model import Model
 from deepfishing.networks.load import load_network
 from deepfishing.recipes import parse_recipe
@@ -21,7 +21,7 @@ def lines(ran):
 
 def features(network, paths, recipe, fitted=None):
     """Factors computed at once, without a store."""
-    batches = list(extract_factors(network, paths, recipe.factors))
+    batches = list(Extractor(network, recipe.factors)(paths))
     return {f: np.concatenate([batch.factors[f] for batch in batches]) for f in recipe.columns}
 
 
@@ -111,7 +111,7 @@ def test_unreadable_images_are_listed_and_left_out_and_strict_stops_before_the_w
 
 def test_other_weights_are_refused_with_both_hashes(deepfish, shapes, model):
     facts = json.loads((model / "model.json").read_text())
-    facts["source"]["weights"] = None
+    facts["settings"]["source"]["kind"] = "published"
     del facts["seal"]
     (model / "model.json").write_text(json.dumps(facts))
     ran = deepfish("predict", model, shapes / "test")

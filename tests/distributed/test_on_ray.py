@@ -16,11 +16,13 @@ import deepfishing.gradients.to_store as to_store
 from deepfishing.distributed import connect
 from deepfishing.errors import NetworkError
 from deepfishing.features import Factor
-from deepfishing.gradients.to_store import extract_to_store, store_settings
+from deepfishing.gradients.resources import Resources
+from deepfishing.gradients.to_store import extract_to_store
 from deepfishing.images.item import Item
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.images.sources import find_images
 from deepfishing.networks.network import Network
+from deepfishing.settings import Settings
 from deepfishing.store import Store
 from deepfishing.store.check import verify
 from deepfishing.store.compress import compress
@@ -70,10 +72,11 @@ def flat():
 
 @pytest.fixture
 def run(tmp_path):
-    def extract(name, images, network=flat, factors=FACTORS, precision="float32", **more):
-        store = Store(tmp_path / name, store_settings(flat(), 2.0, "uniform"), precision)
-        options = {"batch_size": 2, "engine": "torch"}
-        return extract_to_store(network, images, store, factors, **options, **more)
+    def extract(name, images, factors=FACTORS, precision="float32", **more):
+        store = Store(tmp_path / name, Settings.of(flat()).as_dict(), precision)
+        given = {"settings": Settings.of(flat()), "network": flat(), **more}
+        given["resources"] = Resources(batch_size=2, engine="torch")
+        return extract_to_store(store, images, factors, **given)
 
     return extract
 
@@ -172,11 +175,13 @@ def test_work_of_killed_processes_is_done_by_others(run, pictures, place, tmp_pa
 def test_an_error_of_a_worker_is_the_error_of_the_run_and_finished_work_stays(
     run, pictures, place, tmp_path
 ):
-    def load():
-        raise NetworkError("no such network here")
+    class Nowhere(Settings):
+        def load_network(self, **where):
+            raise NetworkError("no such network here")
 
+    absent = {"settings": Nowhere(network=flat().reference()), "network": None}
     with pytest.raises(NetworkError, match=r"^no such network here$"):
-        run("ray", find_images(pictures), network=load, on=place)
+        run("ray", find_images(pictures), on=place, **absent)
     rows = Store.open(tmp_path / "ray").rows()
     assert {row.status for row in rows.values()} == {"pending"}
     assert run("ray", find_images(pictures)).computed == 16

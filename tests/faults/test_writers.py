@@ -11,11 +11,13 @@ import pytest
 
 from deepfishing.errors import StoreError
 from deepfishing.features import Factor
-from deepfishing.gradients.to_store import Local, extract_to_store, store_settings
+from deepfishing.gradients.resources import Resources
+from deepfishing.gradients.to_store import Local, extract_to_store
 from deepfishing.images.sources import find_images
 from deepfishing.model import Model
 from deepfishing.networks import load
 from deepfishing.search import Searcher
+from deepfishing.settings import Settings
 from deepfishing.store import Store
 from deepfishing.store.check import verify
 
@@ -104,27 +106,29 @@ class Elsewhere(Local):
 
 
 def test_a_local_run_and_one_on_workers_keep_each_other_out(deepfish, flat, pictures, tmp_path):
-    network = load.load_network()
-    store = Store(tmp_path / "s", store_settings(network, 2.0, "uniform"), "float32")
+    settings = Settings.of(load.load_network())
+    store = Store(tmp_path / "s", settings.as_dict(), "float32")
     said = []
 
     def local():
         said.append(deepfish("extract", pictures, "s", *flat))
 
-    options = {"batch_size": 2, "engine": "torch"}
+    options = {"settings": settings, "resources": Resources(batch_size=2, engine="torch")}
     images = find_images(pictures)
-    far = extract_to_store(network, images, store, FACTORS, on=Elsewhere(local), **options)
+    far = extract_to_store(store, images, FACTORS, on=Elsewhere(local), **options)
     assert far.computed == 10
     assert said[0].code == 1
     assert "another process works on s" in said[0].err
     with store.writing(), pytest.raises(StoreError, match="another process works on"):
-        extract_to_store(network, images, Store.open(store.folder), FACTORS, on=Elsewhere(local))
+        extract_to_store(
+            Store.open(store.folder), images, FACTORS, settings=settings, on=Elsewhere(local)
+        )
     assert verify(Store.open(tmp_path / "s")) == []
 
 
 def test_what_killed_workers_left_is_cleared_away_when_the_run_ends(flat, pictures, tmp_path):
-    network = load.load_network()
-    store = Store(tmp_path / "s", store_settings(network, 2.0, "uniform"), "float32")
+    settings = Settings.of(load.load_network())
+    store = Store(tmp_path / "s", settings.as_dict(), "float32")
 
     def die():
         """As a worker does that is killed: before its journal, and between two files of it."""
@@ -134,8 +138,9 @@ def test_what_killed_workers_left_is_cleared_away_when_the_run_ends(flat, pictur
         todo = {"rename": {}, "remove": ["x7/.shard-0123456789abcde0.parquet.78"]}
         (store.folder / ".journal-78").write_text(json.dumps(todo))
 
-    options = {"batch_size": 2, "engine": "torch", "on": Elsewhere(die)}
-    extract_to_store(network, find_images(pictures), store, FACTORS, **options)
+    options = {"settings": settings, "resources": Resources(batch_size=2, engine="torch")}
+    images = find_images(pictures)
+    extract_to_store(store, images, FACTORS, on=Elsewhere(die), **options)
     assert verify(Store.open(tmp_path / "s")) == []
 
 

@@ -22,10 +22,12 @@ from PIL import Image
 import deepfishing.gradients.extract  # noqa: F401 - here, not in every fork
 import deepfishing.gradients.to_store as to_store
 from deepfishing.features import Factor
-from deepfishing.gradients.to_store import extract_to_store, store_settings
+from deepfishing.gradients.resources import Resources
+from deepfishing.gradients.to_store import extract_to_store
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.images.sources import find_images
 from deepfishing.networks.network import Network
+from deepfishing.settings import Settings
 from deepfishing.store import Store
 from deepfishing.store.check import verify
 
@@ -51,9 +53,16 @@ def draw(path, seed):
 
 def extract(pictures, folder, prune):
     net = network()
-    store = Store(folder, store_settings(net, 2.0, "uniform"), "float32")
-    options = {"batch_size": 2, "prune": prune, "engine": "torch"}
-    extract_to_store(net, find_images(pictures), store, FACTORS, **options)
+    settings = Settings.of(net)
+    extract_to_store(
+        Store(folder, settings.as_dict(), "float32"),
+        find_images(pictures),
+        FACTORS,
+        settings=settings,
+        network=net,
+        resources=Resources(batch_size=2, engine="torch"),
+        prune=prune,
+    )
 
 
 def die():

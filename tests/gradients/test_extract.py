@@ -8,13 +8,20 @@ from PIL import Image
 import deepfishing.gradients.extract as extraction
 from deepfishing.errors import FeatureError, ImageError, LayerError, NetworkError, OptionError
 from deepfishing.features import parse_factor
-from deepfishing.gradients.extract import extract, extract_factors
+from deepfishing.gradients.extract import Extractor, extract
 from deepfishing.gradients.objective import cross_entropy
+from deepfishing.gradients.resources import Resources
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.images.views import VIEWS
 from deepfishing.kernels import gram
 from deepfishing.networks.network import Network
 from deepfishing.rank_one import RankOne
+from deepfishing.settings import Settings
+
+
+def extract_factors(network, images, factors, tau=2.0, views="centre", **more):
+    settings = Settings.of(network, tau=tau, views=views)
+    return Extractor(network, factors, settings=settings, resources=Resources(**more))(images)
 
 
 class TinyLite(torch.nn.Module):

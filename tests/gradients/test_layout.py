@@ -10,7 +10,8 @@ from torch.nn import functional
 
 from deepfishing.errors import LayerError
 from deepfishing.features import parse_factor
-from deepfishing.gradients.extract import extract, extract_factors
+from deepfishing.gradients.extract import Extractor, extract
+from deepfishing.gradients.resources import Resources
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.kernels import gram
 from deepfishing.networks.wrap import wrap
@@ -174,7 +175,7 @@ def one_by_one(module, pixels, path):
 
 def factors(network, images, *names, **options):
     parsed = [parse_factor(name) for name in names]
-    batches = list(extract_factors(network, images, parsed, **options))
+    batches = list(Extractor(network, parsed, resources=Resources(**options))(images))
     return [np.concatenate([batch.factors[name] for batch in batches]) for name in names]
 
 

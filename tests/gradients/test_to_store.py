@@ -11,11 +11,13 @@ import deepfishing.gradients.to_store as to_store
 from deepfishing.errors import FeatureError, StoreError
 from deepfishing.features import Factor
 from deepfishing.gradients.extract import Batch
-from deepfishing.gradients.to_store import Work, extract_to_store, store_settings
+from deepfishing.gradients.resources import Resources
+from deepfishing.gradients.to_store import Work, extract_to_store
 from deepfishing.images.item import Item
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.images.sources import find_images
 from deepfishing.networks.network import Network
+from deepfishing.settings import Settings
 from deepfishing.store import Store
 from deepfishing.store.check import verify
 
@@ -47,13 +49,15 @@ def paths(draw, tmp_path):
 
 @pytest.fixture
 def open_store(network, tmp_path):
-    return lambda name="s": Store(tmp_path / name, store_settings(network, 2.0, "uniform"))
+    return lambda name="s": Store(tmp_path / name, Settings.of(network).as_dict())
 
 
 @pytest.fixture
 def run(network, open_store):
-    def extract(images, factors=FACTORS, **more):
-        return extract_to_store(network, images, open_store(), factors, engine="torch", **more)
+    def extract(images, factors=FACTORS, store=None, batch_size="auto", **more):
+        given = {"settings": Settings.of(network), "network": network, **more}
+        given["resources"] = Resources(batch_size=batch_size, engine="torch")
+        return extract_to_store(store or open_store(), images, factors, **given)
 
     return extract
 
@@ -61,12 +65,9 @@ def run(network, open_store):
 def test_a_second_run_computes_nothing_and_does_not_load_the_network(run, paths, open_store):
     first = run(paths)
 
-    def load():
-        raise AssertionError
-
     index = open_store().folder / "index.parquet"
     written = index.stat().st_mtime_ns
-    second = extract_to_store(load, paths, open_store(), FACTORS)
+    second = run(paths, network=None)  # which a module of one's own cannot be loaded as
     assert (first.computed, second.computed) == (10, 0)
     assert first.keys == second.keys
     assert index.stat().st_mtime_ns == written
@@ -115,10 +116,9 @@ def test_changed_images_replace_the_old_and_removed_ones_are_reported_or_dropped
     assert verify(store) == []
 
 
-def test_an_interrupted_run_resumes_to_the_same_features(network, paths, open_store, monkeypatch):
+def test_an_interrupted_run_resumes_to_the_same_features(run, paths, open_store, monkeypatch):
     whole = open_store("whole")
-    options = {"batch_size": 2, "engine": "torch"}
-    keys = extract_to_store(network, paths, whole, FACTORS, **options).keys
+    keys = run(paths, store=whole, batch_size=2).keys
     monkeypatch.setattr(to_store, "SHARD_IMAGES", 4)
 
     def interrupt(stage, done, total):
@@ -126,11 +126,11 @@ def test_an_interrupted_run_resumes_to_the_same_features(network, paths, open_st
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        extract_to_store(network, paths, open_store(), FACTORS, progress=interrupt, **options)
+        run(paths, progress=interrupt, batch_size=2)
     status = [row.status for row in open_store().rows().values()]
     assert (status.count("ok"), status.count("pending")) == (6, 4)
     assert verify(open_store()) == []
-    resumed = extract_to_store(network, paths, open_store(), FACTORS, **options)
+    resumed = run(paths, batch_size=2)
     assert resumed.computed == 4
     for factor in FACTORS:
         np.testing.assert_array_equal(
@@ -181,9 +181,7 @@ def test_unreadable_files_are_recorded_and_wait_for_another_content(
     assert verify(open_store()) == []
 
 
-def test_features_that_are_not_finite_are_a_failure_of_that_image(
-    network, paths, open_store, monkeypatch
-):
+def test_features_that_are_not_finite_are_a_failure_of_that_image(run, paths, monkeypatch):
     original = Preprocess.see
 
     def spoil(self, image, views):
@@ -191,7 +189,7 @@ def test_features_that_are_not_finite_are_a_failure_of_that_image(
         return pixels * np.nan if str(image).endswith("3.png") else pixels
 
     monkeypatch.setattr(Preprocess, "see", spoil)
-    done = extract_to_store(network, paths, open_store(), FACTORS, engine="torch")
+    done = run(paths)
     assert done.computed == 9
     assert list(done.failures) == [str(paths[3])]
     assert "not finite" in done.failures[str(paths[3])]

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from deepfishing.errors import StoreError, WeightsError
+from deepfishing.images.preprocess import Preprocess
 from deepfishing.model import Model, train_model
-from deepfishing.model.model import Source, layers_of
+from deepfishing.networks.reference import NetworkRef, layers_of
 from deepfishing.search.choice import choose_recipe
+from deepfishing.settings import Settings
 from deepfishing.store import Store
 
 DAMAGED = [None, 3, [], {"-1e-400": "fc"}, {"": "fc"}, {"9" * 5000: "fc"}, {"8": None}, {"8": [1]}]
@@ -31,24 +33,28 @@ def test_a_store_without_layers_is_told_before_it_is_searched(tmp_path, rng):
 
 @pytest.fixture
 def saved(tmp_path, rng):
-    settings = {"network": "toy", "weights_sha256": "random-0", "layers": {"8": "fc"}}
-    settings |= {"preprocess": {}, "compute_dtype": "float32", "tau": 2.0, "label": "uniform"}
+    network = NetworkRef(
+        name="toy",
+        weights_sha256="random-0",
+        layers={8: "fc"},
+        preprocess=Preprocess(8, 8, mean=(0.0,) * 3, std=(1.0,) * 3),
+    )
     labels = np.array([[1, -1], [-1, 1]] * 3, dtype=np.int8)
     arrays = {"x7": rng.normal(size=(6, 4)).astype("f4")}
-    source = Source("toy", weights="random")
-    train_model("x7", arrays, labels, ("cat", "dog"), settings | {"views": "centre"}, source).save(
-        tmp_path
-    )
+    made = train_model("x7", arrays, labels, ("cat", "dog"), settings=Settings(network=network))
+    made.save(tmp_path)
     return tmp_path
 
 
 @pytest.mark.parametrize(
     ("part", "name", "value"),
     [
-        ("source", "network", 5),
-        ("source", "network", None),
-        ("source", "weights", ["a"]),
-        ("source", "mean", {}),
+        ("settings", "source", 5),
+        ("settings", "source", {"kind": "files", "files": {"weights": ["a"]}}),
+        ("settings", "source", {"kind": "files", "files": {"mean": {"path": 3, "sha256": ""}}}),
+        ("settings", "source", {"kind": "elsewhere", "files": {}}),
+        ("settings", "head", None),
+        ("settings", "scores", 8),
         ("settings", "compute_dtype", []),
         ("settings", "views", {}),
         ("settings", "tau", "two"),

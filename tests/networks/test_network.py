@@ -7,7 +7,7 @@ from deepfishing.errors import LayerError, OptionError, WeightsError
 from deepfishing.gradients.extract import extract
 from deepfishing.networks.load import load_network
 from deepfishing.networks.network import _check_bfloat16, random_network
-from deepfishing.networks.weights import sha256_of
+from deepfishing.networks.reference import sha256_of
 from deepfishing.networks.zoo import RECORDS
 
 WIDTHS = {6: 8, 7: 8, 8: 5}

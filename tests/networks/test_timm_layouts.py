@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from deepfishing.features import Factor, parse_factor
-from deepfishing.gradients.extract import extract_factors
+from deepfishing.gradients.extract import Extractor
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.hub import import_hub
 from deepfishing.networks.wrap import wrap
@@ -106,7 +106,7 @@ def test_gradients_equal_one_backward_pass_per_image(case):
     network, images, pixels, paths, _ = case
     kinds = ("in:{}@exact", "delta:{}@exact", "in:{}", "delta:{}", "dW:{}@5x4")
     names = [kind.format(path) for path in paths for kind in kinds]
-    (batch,) = extract_factors(network, images, [parse_factor(name) for name in names])
+    (batch,) = Extractor(network, [parse_factor(name) for name in names])(images)
     for path, true in gradients_one_by_one(network, pixels, paths).items():
         x, delta, mean_x, sum_delta, projected = (batch.factors[k.format(path)] for k in kinds)
         size = np.abs(true).max()
@@ -130,7 +130,7 @@ def test_gradients_equal_one_backward_pass_per_image(case):
 
 def test_outputs_are_averaged_over_positions_image_by_image(case):
     network, images, pixels, _, outputs = case
-    (batch,) = extract_factors(network, images, [Factor("output", path) for path in outputs])
+    (batch,) = Extractor(network, [Factor("output", path) for path in outputs])(images)
     seen = {}
     for path in outputs:
         network.module.get_submodule(path).register_forward_hook(

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from deepfishing.errors import MissingDependencyError, WeightsError
-from deepfishing.networks.weights import load_into, read_weights, sha256_of, width
+from deepfishing.networks.reference import sha256_of
+from deepfishing.networks.weights import load_into, read_weights, width
 from deepfishing.networks.zoo import WeightSource, find_weights, home, record
 
 TENSORS = {"a.weight": torch.arange(12.0).reshape(3, 4), "a.bias": torch.ones(3)}

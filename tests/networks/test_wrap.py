@@ -10,6 +10,7 @@ from deepfishing.gradients.extract import extract
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.kernels import gram
 from deepfishing.networks.wrap import wrap
+from deepfishing.settings import Settings
 
 SMALL = Preprocess(8, 8, mean=(127.0,) * 3, std=(128.0,) * 3)
 
@@ -179,7 +180,7 @@ def test_an_embedding_gets_a_fixed_random_head(images, pixels):
 
     def kernel(seed):
         network = wrap(module, preprocess=SMALL, head="random", seed=seed)
-        return gram(extract(network, images, "dW:1")["dW:1"]), network.weights_sha256
+        return gram(extract(network, images, "dW:1")["dW:1"]), Settings.of(network).digest
 
     first, again, other = kernel(0), kernel(0), kernel(1)
     np.testing.assert_array_equal(first[0], again[0])

@@ -336,7 +336,10 @@ def test_a_network_that_has_no_name_asks_for_its_file(make_store, tmp_path):
     store = make_store(10)
     Image.new("RGB", (9, 9)).save(tmp_path / "a.png")
     searcher = Searcher(store, "dW8")
-    searcher.encoder.settings = {**store.settings, "network": "mine", "weights_sha256": "0"}
+    pixels = {"size": 8, "short_side": 8, "mean": [0.0] * 3, "std": [1.0] * 3}
+    unnamed = {"network": "mine", "weights_sha256": "0", "compute_dtype": "float32"}
+    unnamed |= {"preprocess": pixels, "label": "uniform"}
+    searcher.encoder.facts = {**store.settings, **unnamed}
     with pytest.raises(WeightsError, match=r"'mine' is not .* by name; pass --weights"):
         searcher.search(tmp_path / "a.png")
 
@@ -364,7 +367,7 @@ def test_files_and_bytes_are_compared_by_the_network_of_the_store(pictures, tmp_
         assert hits[0].id == "2.png"
         assert hits[0].score == pytest.approx(1.0, abs=1e-3)
         assert ids(hits)[1:] == ids(by_id)
-    assert searcher.encoder._network is None  # their content is in the store
+    assert "_network" not in vars(searcher.encoder)  # their content is in the store
     copy = tmp_path / "copy.bmp"  # the same pixels as other bytes: now the network must look
     Image.open(known).save(copy)
     image = Image.open(copy)

@@ -70,15 +70,16 @@ def test_the_network_is_made_ready_once_for_all_photos(monkeypatch, jpeg):
     made = []
 
     class Extractor:
-        def __init__(self, *options):
+        def __init__(self, *given, **options):
             made.append(options)
 
         def __call__(self, images):
             yield Batch([0], {"x7": np.ones((1, 2))}, {})
 
     monkeypatch.setattr("deepfishing.gradients.extract.Extractor", Extractor)
-    monkeypatch.setattr(Uploads, "_loaded", lambda self: None)
-    uploads = Uploads({"tau": 2.0, "label": "uniform"}, [Factor("input", 8)])
+    monkeypatch.setattr(Uploads, "_network", None)
+    monkeypatch.setattr(Uploads, "_settings", None)
+    uploads = Uploads({}, [Factor("input", 8)])
     keys = {uploads.add(jpeg + bytes([number])) for number in range(5)}
     assert len(keys) == 5
     assert len(made) == 1

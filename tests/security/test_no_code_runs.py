@@ -16,25 +16,25 @@ import torch
 
 from deepfishing.errors import DeepFishingError
 from deepfishing.files import SEAL, sealed
+from deepfishing.images.preprocess import Preprocess
 from deepfishing.model import Model, train_model
-from deepfishing.model.model import Source
 from deepfishing.networks.load import load_network
+from deepfishing.networks.reference import NetworkRef
 from deepfishing.networks.weights import read_weights
 from deepfishing.recipes import parse_recipe
 from deepfishing.search import Searcher
+from deepfishing.settings import Settings
 from deepfishing.store import Row, Store
 from deepfishing.store.check import info, verify
 
-SETTINGS = {
-    "network": "toy",
-    "weights_sha256": "0" * 64,
-    "layers": {"7": "fc7", "8": "fc8"},
-    "preprocess": {"size": 8},
-    "compute_dtype": "float32",
-    "tau": 2.0,
-    "label": "uniform",
-    "views": "centre",
-}
+SETTINGS = Settings(
+    network=NetworkRef(
+        name="toy",
+        weights_sha256="0" * 64,
+        layers={7: "fc7", 8: "fc8"},
+        preprocess=Preprocess(8, 8, mean=(0.0,) * 3, std=(1.0,) * 3),
+    )
+)
 
 
 class Runs:
@@ -78,7 +78,7 @@ def test_weights(payload, tmp_path, name, how):
 
 @pytest.fixture
 def store(tmp_path, rng):
-    store = Store(tmp_path / "store", SETTINGS)
+    store = Store(tmp_path / "store", SETTINGS.as_dict())
     keys = [f"{n:064x}" for n in range(300)]
     store.append(keys, {name: rng.normal(size=(300, 5)) for name in ("x7", "delta8")})
     store.write_rows(Row(f"{n}.jpg", f"{n}.jpg", key) for n, key in enumerate(keys))
@@ -134,7 +134,7 @@ def test_a_shard_with_a_type_that_is_a_pickle(payload, store):
 def model(tmp_path, rng):
     arrays = {"x7": rng.normal(size=(30, 5)).astype(np.float32)}
     labels = np.where(rng.random((30, 2)) < 0.5, 1, -1).astype(np.int8)
-    made = train_model("x7", arrays, labels, ("cat", "dog"), SETTINGS, Source("toy"))
+    made = train_model("x7", arrays, labels, ("cat", "dog"), settings=SETTINGS)
     made.save(tmp_path / "model")
     return tmp_path / "model"
 

@@ -14,13 +14,13 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from deepfishing.features import needed_factors, parse_features
-from deepfishing.gradients.to_store import extract_to_store, store_settings
+from deepfishing.gradients.to_store import extract_to_store
 from deepfishing.images.groceries import KINDS, load_groceries
 from deepfishing.images.sources import find_images
 from deepfishing.model import train_model
-from deepfishing.model.model import Source
 from deepfishing.networks.load import load_network
 from deepfishing.search import Searcher
+from deepfishing.settings import Settings
 from deepfishing.store import Store
 from deepfishing.web.app import make_app
 from deepfishing.web.gallery import Gallery
@@ -39,9 +39,10 @@ def store_folder(tmp_path_factory):
         variety = PurePosixPath(item.id).parent.name
         images.append(replace(item, labels=tuple(dict.fromkeys((KINDS[variety], variety)))))
     network = load_network()
-    store = Store(folder / "store", store_settings(network, 2.0, "uniform"))
+    settings = Settings.of(network)
+    store = Store(folder / "store", settings.as_dict())
     factors = needed_factors(parse_features("all", network.layers))
-    extract_to_store(network, images, store, factors)
+    extract_to_store(store, images, factors, settings=settings, network=network)
     return store.folder
 
 
@@ -54,9 +55,8 @@ def model_folder(store_folder):
     rows = [collection[i].labels for i in range(len(collection))]
     labels = np.array([[1 if name in row else -1 for name in classes] for row in rows], np.int8)
     arrays = searcher.contents.read(collection.content, searcher.recipe.columns)
-    settings = searcher.store.settings
-    source = Source(settings["network"])
-    train_model("dW8", arrays, labels, classes, settings, source).save(
+    settings = Settings.from_dict(searcher.store.settings)
+    train_model("dW8", arrays, labels, classes, settings=settings).save(
         store_folder.parent / "model"
     )
     return store_folder.parent / "model"

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from deepfishing.errors import StoreError, WeightsError
 from deepfishing.images.item import Item
 from deepfishing.model import Model
-from deepfishing.model.predict import load_model_network, predict
+from deepfishing.model.predict import predict
 from deepfishing.search import Searcher
 from deepfishing.store import Store
 from deepfishing.web.app import make_app
@@ -164,7 +164,7 @@ def test_predictions_are_those_of_the_model(client, store_folder, model_folder, 
     model = Model.load(model_folder)
     searcher = Searcher(store_folder, "dW8")
     path = Path(searcher.collection[6].path)
-    (expected,) = predict(model, load_model_network(model), [Item("a", path)])
+    (expected,) = predict(model, [Item("a", path)])
     best = np.argsort(-expected.probabilities, kind="stable")[:3]
     found = client.post("/api/predict", json={"id": ids[6]}).json()["classes"]
     assert [one["name"] for one in found] == [model.classes[c] for c in best]

@@ -10,7 +10,7 @@ import errno
 import os
 import sys
 import warnings
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -71,9 +71,15 @@ def _root(
     """
 
 
+def _tell_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """A line like any other, without the place in our code."""
+    say(f"deepfish: {message}", err=True)
+
+
 def main() -> None:
     """Run the command line."""
     warnings.filterwarnings("ignore", module="PIL")  # odd EXIF and the like; pixels are checked
+    warnings.showwarning = _tell_warning
     try:
         app()
     except DeepFishingError as error:

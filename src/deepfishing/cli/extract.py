@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 import time
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,23 +22,14 @@ from deepfishing.cli.network import (
     Tau,
     Views,
     Weights,
-    check_names,
     parse_label,
 )
 from deepfishing.cli.say import SHOWN, say, say_left_out, say_next, say_passed_over
-from deepfishing.distributed import connect
-from deepfishing.distributed.cluster import check_place
-from deepfishing.gradients.batch_size import parse_batch_size, parse_memory
+from deepfishing.gradients.batch_size import parse_batch_size
 from deepfishing.images.sources import find_images, passed_over_in
-from deepfishing.images.views import find_views
-from deepfishing.networks.zoo import RECORDS, find_weights
-from deepfishing.recipes import parse_recipes
 
 if TYPE_CHECKING:
     from deepfishing.gradients.to_store import Extraction
-    from deepfishing.networks.network import Network
-
-PRECISION = "int8"  # of a new store: the smallest of one pass that loses nothing, docs/store.md
 
 
 def extract(
@@ -53,7 +42,7 @@ def extract(
         ),
     ],
     store: Annotated[Path, typer.Argument(help="Folder for the features; made if absent.")],
-    network: NetworkName = "efficientnet-lite0",
+    network: NetworkName = None,
     weights: Weights = None,
     prototxt: Prototxt = None,
     mean: Mean = None,
@@ -63,9 +52,9 @@ def extract(
             help="Comma-separated names or recipes, such as x7,dW7 or dW:layer4.1.conv2@64x64."
         ),
     ] = "all",
-    tau: Tau = 2.0,
-    label: Label = "uniform",
-    views: Views = "centre",
+    tau: Tau = None,
+    label: Label = None,
+    views: Views = None,
     batch_size: BatchSize = "auto",
     memory: Annotated[str | None, typer.Option(help="What a batch may need, such as 2GB.")] = None,
     precision: Annotated[
@@ -76,7 +65,7 @@ def extract(
         ),
     ] = None,
     device: Device = "cpu",
-    dtype: Dtype = "float32",
+    dtype: Dtype = None,
     engine: Engine = "auto",
     on: Annotated[
         str, typer.Option(help="Where: local, ray, or ray://HOST:PORT of a Ray cluster.")
@@ -98,72 +87,45 @@ def extract(
 
     What is in the store is not computed again, so an interrupted run goes on where it stopped
     and new or changed images are all that is computed. Unusable images are listed and left out.
+    A store remembers its network and settings; options that contradict them are refused.
     """
-    check_names(network, features)
-    check_place(on)
-    size = parse_batch_size(batch_size)
-    find_views(views)
-    budget = parse_memory(memory)
-    items = find_images(images)
-    target = parse_label(label)
-
-    # torch takes seconds to load, and a store that is complete does not need it
     from deepfishing.cli.progress import JsonEvents, progress_bar
-    from deepfishing.features import needed_factors
-    from deepfishing.gradients.to_store import extract_to_store
-    from deepfishing.store.store import MANIFEST, Store
+    from deepfishing.extraction import extract_to
+    from deepfishing.gradients.resources import Resources
+    from deepfishing.store import Store
 
-    def load(device: str = device) -> Network:
-        from deepfishing.networks.load import load_network
-
-        return load_network(network, weights, device, dtype, prototxt, mean)
-
-    far = on != "local"
-    gpu = far and device.startswith("cuda")
-    loaded: Network | None = None
-    settings = None
-    if (store / MANIFEST).exists() and not prototxt and not mean:
-        settings = _known_settings(network, weights, dtype, tau, target, views)
-    if settings is None:
-        from deepfishing.gradients.objective import check_label, check_tau
-        from deepfishing.gradients.to_store import store_settings
-
-        # before a store is made for nothing
-        check_tau(tau)
-        check_label(target)
-        loaded = load("cpu" if far else device)  # this machine may have no GPU
-        settings = store_settings(loaded, tau, target, views)
-    layers = {int(k): path for k, path in settings["layers"].items()}
-    factors = needed_factors(parse_recipes(features, layers))
-    columns = [factor.name for factor in factors]
-    if precision is None and not (store / MANIFEST).exists():
-        precision = PRECISION
-    opened = Store(store, settings, precision)
+    resources = Resources(
+        batch_size=parse_batch_size(batch_size), memory=memory, engine=engine, device=device
+    )
+    items = find_images(images)
     start = time.monotonic()
     events = JsonEvents(len(items)) if as_json else None
-    with connect(on, gpu) as place, progress_bar(quiet=as_json) as bar:
+    with progress_bar(quiet=as_json) as bar:
         watch = events or bar
-        done = extract_to_store(
-            # a worker sees its GPU as the only one
-            partial(load, "cuda" if gpu else device) if far else loaded or load,
+        done = extract_to(
+            store,
             items,
-            opened,
-            factors,
-            tau,
-            target,
-            size,
-            watch,
-            watch.failure,
-            retry,
-            prune,
-            engine,
-            place,
-            views,
-            budget,
-            strict,
+            network=network,
+            weights=weights,
+            prototxt=prototxt,
+            mean=mean,
+            dtype=dtype,
+            features=features,
+            tau=tau,
+            label=parse_label(label),
+            views=views,
+            precision=precision,
+            resources=resources,
+            on=on,
+            retry=retry,
+            prune=prune,
+            strict=strict,
+            progress=watch,
+            on_failure=watch.failure,
+            notice=lambda line: say(line, err=True),
         )
     passed_over = passed_over_in(images)
-    rows = opened.rows().values()
+    rows = Store.open(store).rows().values()
     usable = sum(key is not None for key in done.keys)
     if events:
         events.emit(
@@ -171,7 +133,7 @@ def extract(
             store=str(store),
             images=len(items),
             computed=done.computed,
-            factors=columns,
+            factors=list(done.factors),
             failures=done.failures,
             removed=list(done.removed),
             replaced=list(done.replaced),
@@ -186,7 +148,7 @@ def extract(
         )
         say_passed_over(passed_over)
         _summary(store, len(items), done, len(rows), prune)
-        say(f"factors: {', '.join(columns)}")
+        say(f"factors: {', '.join(done.factors)}")
     problem = f"{len(done.failures)} images cannot be used" if strict and done.failures else ""
     if not usable:
         problem = f"none of {len(items)} images can be used"
@@ -209,20 +171,3 @@ def _summary(store: Path, images: int, done: Extraction, stored: int, prune: boo
         if ids:
             some = ", ".join(ids[:SHOWN]) + (" ..." if len(ids) > SHOWN else "")
             say(f"{len(ids)} {what}: {some}")
-
-
-def _known_settings(
-    network: str, weights: Path | None, dtype: str, tau: float, label: str | int, views: str
-) -> dict[str, Any] | None:
-    """The settings of a network of the zoo without loading it, or None if only it can tell."""
-    from deepfishing.gradients.to_store import settings_of
-
-    entry = RECORDS.get(network)
-    if entry is None or str(weights) == "random":
-        return None
-    path = find_weights(entry, weights)
-    if path.suffix == ".caffemodel" or not path.is_file():
-        return None
-    with path.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    return settings_of(entry.name, sha256, entry.layers, entry.preprocess, dtype, tau, label, views)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from deepfishing.cli.network import Mean, Prototxt
 from deepfishing.cli.say import say
 from deepfishing.errors import DeepFishingError
 from deepfishing.features import table_features
@@ -16,18 +18,30 @@ from deepfishing.networks.zoo import RECORDS, Record, find_weights, record
 
 
 def models(
-    name: Annotated[str | None, typer.Argument(help="Show only this network, whole.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Show only this network, whole: a name of the list, a .caffemodel file, timm:NAME "
+            "or torchvision:NAME."
+        ),
+    ] = None,
+    prototxt: Prototxt = None,
+    mean: Mean = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the networks, or show one: layers, features, preprocessing, weights.
 
     Example: deepfish models vgg16
+
+    Features of a layer without a number are named by its path: x:PATH and dW:PATH.
     """
+    if name or as_json:
+        entries = [] if name else RECORDS.values()
+        shown = [_find(name, prototxt, mean)] if name else [_facts(entry) for entry in entries]
     if as_json:
-        shown = [record(name)] if name else list(RECORDS.values())
-        say(json.dumps([_facts(entry) for entry in shown], indent=1))
+        say(json.dumps(shown, indent=1))
     elif name:
-        for key, value in _facts(record(name)).items():
+        for key, value in shown[0].items():
             text = ", ".join(value) if isinstance(value, list) else value
             if isinstance(value, dict):
                 text = ", ".join(f"{k} = {v}" for k, v in value.items())
@@ -43,6 +57,26 @@ def models(
             table.add_row(entry.name, str(entry.preprocess.size), gradients, there)
         Console().print(table)
         say("\n`deepfish models NAME` shows one, and where its weights come from")
+
+
+def _find(name: str, prototxt: Path | None, mean: str | None) -> dict[str, Any]:
+    """Facts of a network of any kind; one that is not in the list is loaded for them."""
+    hub, _, model = name.partition(":")
+    is_hub = bool(model) and hub in ("timm", "torchvision")
+    if not is_hub and not name.endswith(".caffemodel"):
+        return _facts(record(name))
+    from deepfishing.networks.load import load_network  # torch takes seconds to load
+
+    # a model's own weights decide nothing of what is shown, and may have to be fetched
+    network = load_network(name, "random" if is_hub else None, prototxt=prototxt, mean=mean)
+    return {
+        "name": network.name,
+        "summary": f"a model of {hub}" if is_hub else "; ".join(network.notes),
+        "layers": {str(k): path for k, path in network.layers.items()},
+        "features": list(table_features(network.layers)),
+        "preprocess": network.preprocess.as_dict(),
+        "weights": f"those that {hub} publishes" if is_hub else str(Path(name).resolve()),
+    }
 
 
 def _facts(entry: Record) -> dict[str, Any]:

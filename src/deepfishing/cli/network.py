@@ -7,14 +7,16 @@ from typing import Annotated
 
 import typer
 
-from deepfishing.networks.zoo import record
+from deepfishing.networks.zoo import DEFAULT, record
 from deepfishing.recipes import parse_recipe, parse_recipes
 
 NetworkName = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--network",
-        help="A name of `deepfish models`, a .caffemodel file, timm:NAME or torchvision:NAME.",
+        help="A name of `deepfish models`, a .caffemodel file, timm:NAME or torchvision:NAME. "
+        f"[default: {DEFAULT}]",
+        show_default=False,
     ),
 ]
 Weights = Annotated[
@@ -25,18 +27,33 @@ Prototxt = Annotated[
     Path | None, typer.Option(help="Description of a .caffemodel, if it is not in there.")
 ]
 Mean = Annotated[
-    Path | None, typer.Option(help="Mean image of a .caffemodel network, .binaryproto.")
+    str | None,
+    typer.Option(
+        help="Mean of a .caffemodel network: a .binaryproto image, or BLUE,GREEN,RED such as "
+        "104,117,123."
+    ),
+]
+Tau = Annotated[
+    float | None,
+    typer.Option(help="Temperature of the SoftMax. [default: 2]", show_default=False),
 ]
 Strict = Annotated[
     bool, typer.Option("--strict", help="Stop before the work if an image cannot be used.")
 ]
-Tau = Annotated[float, typer.Option(help="Temperature of the SoftMax.")]
 Label = Annotated[
-    str, typer.Option(help="Label of the error: uniform, predicted or a class number.")
+    str | None,
+    typer.Option(
+        help="Label of the error: uniform, predicted or a class number. [default: uniform]",
+        show_default=False,
+    ),
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps.")]
 Dtype = Annotated[
-    str, typer.Option(help="Precision of the network: float32, float64, bfloat16, float16.")
+    str | None,
+    typer.Option(
+        help="Precision of the network: float32, float64, bfloat16, float16. [default: float32]",
+        show_default=False,
+    ),
 ]
 
 Engine = Annotated[
@@ -46,18 +63,23 @@ Engine = Annotated[
 
 BatchSize = Annotated[str, typer.Option(help="Images per pass; auto is what memory allows.")]
 Views = Annotated[
-    str, typer.Option(help="What is seen of an image: centre, flip, scales or crops.")
+    str | None,
+    typer.Option(
+        help="What is seen of an image: centre, flip, scales or crops. [default: centre]",
+        show_default=False,
+    ),
 ]
 
 
-def check_names(network: str, features: str, single: bool = False) -> None:
+def check_names(network: str | None, features: str, single: bool = False) -> None:
     """Tell a mistyped network or recipe before torch is loaded and before any work."""
-    if network.endswith(".caffemodel") or ":" in network:
+    name = network or DEFAULT
+    if name.endswith(".caffemodel") or ":" in name:
         return  # only the network itself knows its layers
 
-    (parse_recipe if single else parse_recipes)(features, record(network).layers)
+    (parse_recipe if single else parse_recipes)(features, record(name).layers)
 
 
-def parse_label(label: str) -> str | int:
+def parse_label(label: str | None) -> str | int | None:
     """A class number, or the word as it is."""
-    return int(label) if label.isdigit() else label
+    return int(label) if label is not None and label.isdigit() else label

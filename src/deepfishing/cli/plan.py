@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepfishing.cli.extract import PRECISION
 from deepfishing.cli.network import Engine, NetworkName, Weights, check_names
 from deepfishing.cli.say import say, size_text
 from deepfishing.distributed.cluster import LOCAL, RAY
 from deepfishing.errors import OptionError
+from deepfishing.extraction import PRECISION
+from deepfishing.networks.zoo import DEFAULT
 
 if TYPE_CHECKING:
     from deepfishing.planning.plan import Plan, Run
@@ -22,7 +23,7 @@ WIDTH = 24  # of a column
 
 def plan(
     images: Annotated[str, typer.Option(help="How many images, such as 5000, 1e9 or 10M.")],
-    network: NetworkName = "efficientnet-lite0",
+    network: NetworkName = None,
     weights: Weights = None,
     features: Annotated[
         str, typer.Option(help="Comma-separated names or recipes, as for `deepfish extract`.")
@@ -66,16 +67,17 @@ def plan(
 
     count = parse_count(images)
     check_names(network, features)
+    name = network or DEFAULT
     _check_place(on, workers, cores)
     footprint(1, {}, precision)  # a wrong one is told before anything is measured
     found = None if measure or rates is None else rates_.Rates.read(rates)
     if found is None:
-        found = rates_.measure_rates(network, features, weights, engine, sample, tell=_tell)
+        found = rates_.measure_rates(name, features, weights, engine, sample, tell=_tell)
         if rates is not None:
             found.write(rates)
     else:
         for option, asked, had in (
-            ("network", network, found.network),
+            ("network", name, found.network),
             ("features", features, found.features),
         ):
             if asked != had:

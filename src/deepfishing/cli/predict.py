@@ -61,14 +61,16 @@ def predict(
         with progress_bar(quiet=as_json) as bar:
             refuse_unreadable(unreadable(items, bar), len(items))
 
-    from deepfishing.model.predict import load_model_network
+    from deepfishing.gradients.resources import Resources
     from deepfishing.model.predict import predict as run
 
-    network = load_model_network(loaded, weights, device)
+    network = loaded.settings.load_network(device=device, weights=weights)
+    resources = Resources(batch_size=size, device=device)
     width = max(len(item.id) for item in items)
     failed = 0
     with progress_bar(quiet=sys.stdout.isatty()) as bar:  # there, the lines themselves show it
-        for done, found in enumerate(run(loaded, network, items, size), start=1):
+        found_ones = run(loaded, items, network=network, resources=resources)
+        for done, found in enumerate(found_ones, start=1):
             item = items[found.index]
             best = np.argsort(-found.probabilities, kind="stable")
             names = [loaded.classes[c] for c in best]

@@ -35,6 +35,7 @@ from deepfishing.gradients.batch_size import parse_batch_size
 from deepfishing.images.dataset import DIFFICULT
 from deepfishing.images.item import as_text
 from deepfishing.images.sources import passed_over_in
+from deepfishing.networks.zoo import DEFAULT
 
 TABLE = "table"
 PROTOCOLS = (TABLE, *CURVES)
@@ -46,7 +47,7 @@ def reproduce(
         Path | None,
         typer.Option(help="Folder of the data set, such as VOCdevkit; groceries brings its own."),
     ] = None,
-    network: NetworkName = "efficientnet-lite0",
+    network: NetworkName = None,
     weights: Weights = None,
     prototxt: Prototxt = None,
     mean: Mean = None,
@@ -64,8 +65,8 @@ def reproduce(
         int | None,
         typer.Option(help="Training images that approximation is timed on, 50,000 at most."),
     ] = None,
-    tau: Tau = 2.0,
-    label: Label = "uniform",
+    tau: Tau = None,
+    label: Label = None,
     difficult: Annotated[
         str, typer.Option(help="Difficult examples in training: ignore or negative.")
     ] = DIFFICULT[0],
@@ -75,9 +76,9 @@ def reproduce(
         Path | None, typer.Option(help="Folder for results; results/DATASET-NETWORK by default.")
     ] = None,
     batch_size: BatchSize = "auto",
-    views: Views = "centre",
+    views: Views = None,
     device: Device = "cpu",
-    dtype: Dtype = "float32",
+    dtype: Dtype = None,
     engine: Engine = "auto",
     strict: Strict = False,
     as_json: Annotated[
@@ -108,16 +109,24 @@ def reproduce(
     from deepfishing.report.html import write_report
     from deepfishing.report.terminal import chart_tables, table_1
 
+    said = {"tau": tau, "label": parse_label(label), "views": views}
     how = Protocol(
-        tau=tau,
-        label=parse_label(label),
         difficult=difficult,
         batch_size=parse_batch_size(batch_size),
         strict=strict,
         engine=engine,
-        views=views,
+        **{name: value for name, value in said.items() if value is not None},  # type: ignore[arg-type]
     )
-    net = load_network(network, weights, device, dtype, prototxt, mean)
+    net = load_network(
+        network or DEFAULT,
+        weights,
+        device=device,
+        dtype=dtype or "float32",
+        prototxt=prototxt,
+        mean=mean,
+    )
+    for line in net.notes:
+        say(line, err=True)
     out = out or Path("results") / f"{dataset}-{net.name.replace(':', '-')}"
     source = load_dataset(dataset, data, train, test, out)
     command = as_text(shlex.join(["deepfish", *sys.argv[1:]]))

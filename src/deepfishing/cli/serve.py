@@ -30,6 +30,9 @@ def serve(
     gradient: Annotated[
         str | None, typer.Option(help="Gradient recipe to start with. [default: dW8]")
     ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="The network's weight file, if it is elsewhere now.")
+    ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
     """Look at a store in the browser: search it by a click or by a photo, and see why.
@@ -46,7 +49,7 @@ def serve(
 
     share_heaps()
     with progress_bar() as bar:
-        gallery = Gallery(store, forward, gradient, model, bar)
+        gallery = Gallery(store, forward, gradient, model, bar, weights=weights)
     address = bind(host, port)
 
     def ready() -> None:

@@ -28,7 +28,6 @@ from deepfishing.cli.say import say, say_left_out, say_next, say_passed_over
 from deepfishing.gradients.batch_size import parse_batch_size
 from deepfishing.images.dataset import DIFFICULT
 from deepfishing.images.sources import find_images, passed_over_in
-from deepfishing.images.views import find_views
 from deepfishing.recipes import parse_recipe
 
 if TYPE_CHECKING:
@@ -61,19 +60,19 @@ def train(
     difficult: Annotated[
         str, typer.Option(help="Difficult examples of a VOC tree: ignore or negative.")
     ] = DIFFICULT[0],
-    network: NetworkName = "efficientnet-lite0",
+    network: NetworkName = None,
     weights: Weights = None,
     prototxt: Prototxt = None,
     mean: Mean = None,
-    tau: Tau = 2.0,
-    label: Label = "uniform",
+    tau: Tau = None,
+    label: Label = None,
     store: Annotated[
         Path | None, typer.Option(help="Folder for the features; MODEL/features by default.")
     ] = None,
     batch_size: BatchSize = "auto",
-    views: Views = "centre",
+    views: Views = None,
     device: Device = "cpu",
-    dtype: Dtype = "float32",
+    dtype: Dtype = None,
     seed: Annotated[int, typer.Option(help="Of the folds of the cross-validation.")] = 0,
     strict: Strict = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
@@ -87,31 +86,23 @@ def train(
     say how features are computed; a store has them computed already.
     """
     from deepfishing.classify import check_options
-    from deepfishing.model.model import Source
 
     size = parse_batch_size(batch_size)
-    find_views(views)
     C = _number(cost)
     weight = None if class_weight is None else _number(class_weight)
     check_options(C, difficult, weight)
     options: dict[str, Any] = {"C": C, "class_weight": weight, "difficult": difficult, "seed": seed}
-    files = {
-        name: str(path) if str(path) == "random" else str(path.resolve())
-        for name, path in (("weights", weights), ("prototxt", prototxt), ("mean", mean))
-        if path is not None
-    }
     from deepfishing.model.labelled import is_voc, read_labels
     from deepfishing.model.training import train_on_images, train_on_store
     from deepfishing.store.store import MANIFEST, Store, find_store
 
     if (find_store(Path(data)) / MANIFEST).is_file():
         opened = Store.open(data)
-        source = Source(str(opened.settings["network"]), **files)
         rows = list(opened.rows().values())
         labelled = read_labels(rows, labels, split)
         unused = labelled.unused(rows)
         trained, left_out = train_on_store(
-            opened, rows, labelled, features, source, strict, **options
+            opened, rows, labelled, features, strict=strict, **options
         )
     else:
         check_names(network, features, single=True)
@@ -123,24 +114,34 @@ def train(
         unused = labelled.unused(items)
 
         from deepfishing.cli.progress import progress_bar
-        from deepfishing.networks.load import load_network
+        from deepfishing.gradients.resources import Resources
+        from deepfishing.options import Options
 
-        net = load_network(network, weights, device, dtype, prototxt, mean)
-        name = str(Path(network).resolve()) if network.endswith(".caffemodel") else network
+        place = store or model / "features"
+        wanted = Options(
+            network=network,
+            weights=weights,
+            prototxt=prototxt,
+            mean=mean,
+            dtype=dtype,
+            tau=tau,
+            label=parse_label(label),
+            views=views,
+        )
+        settings, net = wanted.settle(place, device=device)
+        for line in net.notes if net else ():
+            say(line, err=True)
         with progress_bar(quiet=as_json) as bar:
             trained, left_out = train_on_images(
-                net,
                 items,
                 labelled,
-                store or model / "features",
+                place,
                 features,
-                Source(name, **files),
-                tau,
-                parse_label(label),
-                size,
-                bar,
-                views,
-                strict,
+                settings=settings,
+                network=net,
+                resources=Resources(batch_size=size, device=device),
+                strict=strict,
+                progress=bar,
                 **options,
             )
     trained.save(model)

@@ -139,7 +139,7 @@ def _rows(chunks: Sequence[Chunk], work: Any, options: dict[str, Any]) -> Iterat
 
 def _chunk_images(job: Job) -> int:
     """Images a chunk: whole batches, as many as a local run has in a shard."""
-    batch_size = job.options[2]
+    batch_size = job.resources.batch_size
     if not isinstance(batch_size, int):
         return to_store.SHARD_IMAGES  # chosen by the worker, a power of two
     return -(-to_store.SHARD_IMAGES // batch_size) * batch_size

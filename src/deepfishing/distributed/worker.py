@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,11 +85,8 @@ class Worker:
     @cached_property
     def extractor(self) -> Extractor:
         """Made here, not in `__init__`, where an error would count as a death."""
-        from deepfishing.gradients.extract import Extractor
-
         self.site.enter()
-        network = self.job.network() if callable(self.job.network) else self.job.network
-        return Extractor(network, self.job.factors, *self.job.options)
+        return self.job.extractor()
 
     def __call__(self, rows: Rows) -> Rows:
         """Compute the chunks of some rows and write them."""
@@ -151,4 +148,4 @@ def read_answer(row: Mapping[str, str]) -> Any:
 def worker_job(job: Job) -> Job:
     """The job as it is sent to workers: the store by its place, without what was read of it."""
     store = Store(job.store.folder.resolve(), job.store.settings, job.store.precision)
-    return Job(job.network, store, job.factors, job.options)
+    return replace(job, store=store)

@@ -20,9 +20,9 @@ from deepfishing.images.preprocess import ImageLike
 from deepfishing.images.views import find_views
 from deepfishing.networks.zoo import DEFAULT
 from deepfishing.rank_one import Array, RankOne
+from deepfishing.settings import Label, check_label, check_tau
 
 if TYPE_CHECKING:  # the rest of the estimators work where torch is not installed
-    from deepfishing.gradients.objective import Label
     from deepfishing.networks.network import Network
 
 
@@ -78,7 +78,6 @@ class GradientFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, images: Any, y: Any = None) -> Self:
         """Check the parameters and load the network; the images are not looked at."""
-        from deepfishing.gradients.objective import check_label, check_tau
         from deepfishing.networks.load import load_network
 
         check_tau(self.tau)
@@ -107,10 +106,10 @@ class GradientFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             self.network_,
             list(images),
             self.feature_,
-            self.tau,
-            self.label,
-            self.batch_size,
+            tau=self.tau,
+            label=self.label,
             views=self.views,
+            batch_size=self.batch_size,
         )
         return found[self.feature_]  # type: ignore[return-value]  # one feature, not a sum
 

@@ -46,6 +46,8 @@ _POINT: Kinds = {
     "version": str,
 }
 # Rows that agree in all of these may stand in one table. Those of older versions have no views.
+# what results of older versions do not say, since there was nothing else
+UNSAID = {"views": "centre", "head": "softmax", "scores": ""}
 ROW_SETTING: Kinds = {
     **{name: kind for name, kind in POINT_SETTING.items() if name != "views"},
     "official_ap": str,

@@ -205,7 +205,7 @@ def _line(point: Point, prepared: Prepared, protocol: Protocol) -> Row:
         "dataset": dataset.name,
         "train": dataset.train.name,
         "test": dataset.test.name,
-        **prepared.settings,
+        **prepared.settings.decisive(),
         "C": protocol.C,
         "difficult": protocol.difficult,
         "official_ap": dataset.official_ap,

@@ -24,8 +24,8 @@ from deepfishing.experiments.results import Results, row_key, safe_name, version
 from deepfishing.features import needed_factors
 from deepfishing.gradients.batch_size import BatchSize, check_batch_size
 from deepfishing.gradients.engine import choose_engines
-from deepfishing.gradients.objective import Label, check_label, check_tau
-from deepfishing.gradients.to_store import OnFailure, extract_to_store, store_settings
+from deepfishing.gradients.resources import Resources
+from deepfishing.gradients.to_store import OnFailure, extract_to_store
 from deepfishing.images.dataset import DIFFICULT, Dataset, Split
 from deepfishing.images.readable import refuse_unreadable
 from deepfishing.images.submission import write_submission
@@ -34,6 +34,7 @@ from deepfishing.metrics import evaluate
 from deepfishing.networks.network import Network
 from deepfishing.rank_one import Array
 from deepfishing.recipes import Recipe, parse_recipes
+from deepfishing.settings import Label, Settings, check_label, check_tau
 from deepfishing.statistics import bootstrap
 from deepfishing.store import Store
 
@@ -120,7 +121,7 @@ def reproduce(
         row = results.find(key)
         if row is None or not results.scores_path(row).exists():
             row, scores = _measure(prepared, feature, protocol)
-            row |= {**prepared.settings, "unreadable": prepared.broken}
+            row |= {**prepared.settings.decisive(), "unreadable": prepared.broken}
             row |= {"command": command, "key": key}
             if dataset.test.labels is None:
                 row["submission"] = _submit(results.folder, dataset, scores, feature)
@@ -144,7 +145,7 @@ class Prepared:
     train_keys: list[str]
     test_keys: list[str]
     broken: list[str]
-    settings: dict[str, Any]
+    settings: Settings
     decisive: dict[str, Any]
 
     def train(self, feature: Recipe) -> dict[str, Array]:
@@ -195,19 +196,16 @@ def prepare(
     on_failure: OnFailure | None = None,
 ) -> Prepared:
     """Extract what is missing in `out`; the rest of the work needs neither images nor network."""
-    settings = store_settings(network, protocol.tau, protocol.label, protocol.views)
-    store = Store(out / "features" / row_key(**settings), settings)
+    settings = Settings.of(network, tau=protocol.tau, label=protocol.label, views=protocol.views)
+    store = Store(out / "features" / settings.digest[:16], settings.as_dict())
     extraction = extract_to_store(
-        network,
-        [*dataset.train.items(dataset.classes), *dataset.test.items(dataset.classes)],
         store,
+        [*dataset.train.items(dataset.classes), *dataset.test.items(dataset.classes)],
         needed_factors(wanted),
-        protocol.tau,
-        protocol.label,
-        protocol.batch_size,
-        tell,
-        engine=protocol.engine,
-        views=protocol.views,
+        settings=settings,
+        network=network,
+        resources=Resources(batch_size=protocol.batch_size, engine=protocol.engine),
+        progress=tell,
         retry=True,  # a mended or newly supported file is worth another look
         strict=protocol.strict,
     )
@@ -224,7 +222,7 @@ def prepare(
     decisive = {
         "dataset": dataset.name,
         "splits": _fingerprint(dataset, train_keys, test_keys),
-        **settings,
+        **settings.decisive(),
         "C": protocol.C,
         "difficult": protocol.difficult,
         "version": __version__,

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import torch
 
-from deepfishing.gradients.objective import Label, check_label, check_tau, label_vector
+from deepfishing.gradients.objective import label_vector
+from deepfishing.settings import Label, check_label, check_tau
 
 
 def delta_recursion(

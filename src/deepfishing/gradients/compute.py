@@ -30,13 +30,14 @@ from deepfishing.gradients.factors import (
     pooled_factors,
 )
 from deepfishing.gradients.layout import Layout, find_layouts, mean_over_positions, own_axis
-from deepfishing.gradients.objective import Label, cross_entropy, sigmoid_cross_entropy
+from deepfishing.gradients.objective import cross_entropy, sigmoid_cross_entropy
 from deepfishing.gradients.peak import peak_bytes
 from deepfishing.gradients.rows import few_rows, without_zeros
 from deepfishing.gradients.tap import Objective, Taps, find_module, tap
 from deepfishing.networks.network import Network
 from deepfishing.projections import two_sided
 from deepfishing.rank_one import Array, RankOne
+from deepfishing.settings import Label
 
 BATCHES = 3  # about as many wait between trunk and head
 TOLERANCE = 1e-3  # of a factor's largest value; in float32 engines differ by about 1e-5

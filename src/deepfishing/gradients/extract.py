@@ -19,14 +19,10 @@ from PIL import Image
 
 from deepfishing.errors import FeatureError, ImageError, OptionError
 from deepfishing.features import Factor, needed_factors
-from deepfishing.gradients.batch_size import (
-    BatchSize,
-    check_batch_size,
-    choose_batch_size,
-)
+from deepfishing.gradients.batch_size import BatchSize, choose_batch_size
 from deepfishing.gradients.compute import Computer
-from deepfishing.gradients.objective import Label
 from deepfishing.gradients.pipeline import prepare
+from deepfishing.gradients.resources import Resources
 from deepfishing.images.preprocess import ImageLike
 from deepfishing.images.views import find_views
 from deepfishing.kernels import Comparable
@@ -34,6 +30,7 @@ from deepfishing.networks.load import load_network
 from deepfishing.networks.network import Network
 from deepfishing.rank_one import Array
 from deepfishing.recipes import Recipe, parse_recipes
+from deepfishing.settings import Label, Settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,12 +46,13 @@ def extract(
     network: Network | str,
     images: Sequence[ImageLike],
     features: str | Iterable[str] = "all",
+    *,
     tau: float = 2.0,
     label: Label = "uniform",
-    batch_size: BatchSize = "auto",
-    engine: str = "auto",
     views: str = "centre",
+    batch_size: BatchSize = "auto",
     memory: int | str | None = None,
+    engine: str = "auto",
 ) -> dict[str, Comparable]:
     """Features of images, all from one forward and one short backward pass per batch.
 
@@ -72,17 +70,11 @@ def extract(
         such as `pow(dW8,0.5)+x7`, too, unless they have to be fitted on training images.
     tau, label
         Temperature and label vector of the error, see `cross_entropy`.
-    batch_size : int or "auto"
-        Images per pass; the result does not depend on it, except for the last bits. `auto` is 32
-        divided by the number of views, as a power of two, or what `memory` allows.
-    engine : "auto", "torch", "onnxruntime" or "openvino"
-        What runs the network below the lowest layer asked for; `auto` is the fastest installed.
     views : "centre", "flip", "scales" or "crops"
         What of an image the network sees: the central square as in the paper, or several views,
         see `find_views` and `aggregate`.
-    memory : int or str
-        What a batch may need, in bytes or as `2GB`; by default a quarter of the memory that there
-        is, at most 2 GiB. Only `batch_size="auto"` looks at it.
+    batch_size, memory, engine
+        What the work may use, see `Resources`; the result does not depend on it.
 
     Returns
     -------
@@ -96,8 +88,9 @@ def extract(
     _check_fitted(wanted)
     factors = needed_factors(wanted)
     parts: dict[str, list[Array]] = {factor.name: [] for factor in factors}
-    options = (tau, label, batch_size, engine, views, memory)
-    for batch in extract_factors(network, images, factors, *options):
+    settings = Settings.of(network, tau=tau, label=label, views=views)
+    resources = Resources(batch_size=batch_size, memory=memory, engine=engine)
+    for batch in Extractor(network, factors, settings=settings, resources=resources)(images):
         if batch.failures:
             raise ImageError(next(iter(batch.failures.values())))
         for name, values in batch.factors.items():
@@ -125,42 +118,39 @@ def _check_fitted(recipes: Iterable[Recipe]) -> None:
             )
 
 
-def extract_factors(
-    network: Network,
-    images: Sequence[ImageLike],
-    factors: Sequence[Factor],
-    tau: float = 2.0,
-    label: Label = "uniform",
-    batch_size: BatchSize = "auto",
-    engine: str = "auto",
-    views: str = "centre",
-    memory: int | str | None = None,
-) -> Iterator[Batch]:
-    """Compute factors batch by batch; an unreadable image is reported, not raised."""
-    yield from Extractor(network, factors, tau, label, batch_size, engine, views, memory)(images)
-
-
 class Extractor:
-    """`extract_factors` for several calls: the engine is started and checked once."""
+    """Computes factors of images batch by batch; an unreadable image is reported, not raised.
+
+    The engine is started and checked once, for all calls.
+
+    Parameters
+    ----------
+    network : Network
+        The one of the settings.
+    factors : sequence of Factor
+        From `needed_factors`.
+    settings : Settings, optional
+        By default those of the network with the paper's temperature and label.
+    resources : Resources, optional
+        What the work may use.
+    """
 
     def __init__(
         self,
         network: Network,
         factors: Sequence[Factor],
-        tau: float = 2.0,
-        label: Label = "uniform",
-        batch_size: BatchSize = "auto",
-        engine: str = "auto",
-        views: str = "centre",
-        memory: int | str | None = None,
+        *,
+        settings: Settings | None = None,
+        resources: Resources | None = None,
     ) -> None:
-        check_batch_size(batch_size)
-        self.views = find_views(views)
+        settings, resources = settings or Settings.of(network), resources or Resources()
+        self.views = find_views(settings.views)
         self.preprocess = partial(network.preprocess.see, views=self.views)
-        self.compute = Computer(network, factors, tau, label, engine)
+        self.compute = Computer(network, factors, settings.tau, settings.label, resources.engine)
+        batch_size = resources.batch_size
         if batch_size == "auto":
             size = self.compute.bytes_per_input()
-            batch_size = choose_batch_size(size, len(self.views), memory)
+            batch_size = choose_batch_size(size, len(self.views), resources.memory)
         self.batch_size = batch_size
 
     def __call__(self, images: Sequence[ImageLike]) -> Iterator[Batch]:

@@ -6,17 +6,12 @@ dE/dy_k[i] is image i's own signal and one backward pass serves the whole batch.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 
 from deepfishing.errors import OptionError
 from deepfishing.gradients.tap import Objective
-from deepfishing.rank_one import Array
-
-Label = str | int | Sequence[float] | Array
+from deepfishing.settings import Label, check_label, check_tau
 
 
 def cross_entropy(tau: float = 2.0, label: Label = "uniform") -> Objective:
@@ -94,19 +89,3 @@ def label_vector(label: Label, y: torch.Tensor) -> torch.Tensor:
     if g.shape != (classes,):
         raise OptionError(f"a label vector must have {classes} entries, got shape {tuple(g.shape)}")
     return g
-
-
-def check_tau(tau: float) -> None:
-    """Refuse a temperature that is not a positive number."""
-    if not isinstance(tau, int | float) or not math.isfinite(tau) or tau <= 0:
-        raise OptionError(f"tau must be a positive number, got {tau!r}; the paper takes 2")
-
-
-def check_label(label: Label) -> None:
-    """Refuse a label that is neither a known word, a class number nor a finite vector."""
-    if isinstance(label, str) and label not in ("uniform", "predicted"):
-        raise OptionError(
-            f"label must be uniform, predicted, a class number or a vector, got {label!r}"
-        )
-    if not isinstance(label, str | int) and not np.isfinite(np.asarray(label, float)).all():
-        raise OptionError("a label vector must be finite, got NaN or infinity")

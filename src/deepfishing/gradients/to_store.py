@@ -1,6 +1,6 @@
 """Stage 3, gradients: compute what a store lacks, and nothing else.
 
-Comes in: a network, images, a store. Goes out: the store with all factors of all usable images,
+Comes in: settings, images, a store. Goes out: the store with all factors of all usable images,
 and a summary. Work is written every `SHARD_IMAGES` images, so a crash loses no more than that.
 It is done in this process, or in others (`Place`, see `deepfishing.distributed`). Torch is only
 loaded when there is something to compute.
@@ -14,23 +14,22 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from deepfishing.errors import FeatureError
 from deepfishing.features import Factor
-from deepfishing.gradients.batch_size import BatchSize
+from deepfishing.gradients.resources import Resources
 from deepfishing.images.item import Item, as_text
 from deepfishing.images.readable import refuse_unreadable, unreadable
 from deepfishing.rank_one import Array
+from deepfishing.settings import Settings
 from deepfishing.store import Row, Store
 from deepfishing.store.index import ERROR, OK, PENDING
 
 if TYPE_CHECKING:
-    from deepfishing.gradients.extract import Batch
-    from deepfishing.gradients.objective import Label
-    from deepfishing.images.preprocess import Preprocess
+    from deepfishing.gradients.extract import Batch, Extractor
     from deepfishing.networks.network import Network
 
 SHARD_IMAGES = 512
@@ -56,6 +55,8 @@ class Extraction:
         Ids that are in the store and not among the images; pruned, if that was asked for.
     replaced : tuple of str
         Ids that were of another file with another content, whose features are gone.
+    factors : tuple of str
+        Which factors they are.
     """
 
     keys: tuple[str | None, ...]
@@ -63,20 +64,28 @@ class Extraction:
     failures: dict[str, str]
     removed: tuple[str, ...]
     replaced: tuple[str, ...]
+    factors: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Job:
-    """What is to be computed: `factors` of a network into a store.
+    """What is to be computed into a store, and with what.
 
-    `options` are those of `extract_factors` behind the factors: tau, label, batch size, engine,
-    views, memory.
+    Without a `network` it is loaded by the settings, where the work is done.
     """
 
-    network: Network | Callable[[], Network]
     store: Store
     factors: tuple[Factor, ...]
-    options: tuple[Any, ...]
+    settings: Settings
+    resources: Resources
+    network: Network | None = None
+
+    def extractor(self) -> Extractor:
+        """The network, ready to work."""
+        from deepfishing.gradients.extract import Extractor  # torch takes seconds to load
+
+        network = self.network or self.settings.load_network(device=self.resources.device)
+        return Extractor(network, self.factors, settings=self.settings, resources=self.resources)
 
 
 @dataclass(frozen=True)
@@ -103,49 +112,49 @@ Hashed = tuple[str | None, str]  # SHA-256, or None and the reason
 
 
 def extract_to_store(
-    network: Network | Callable[[], Network],
-    images: Sequence[Item | Path],
     store: Store,
+    images: Sequence[Item | Path],
     factors: Sequence[Factor],
-    tau: float = 2.0,
-    label: Label = "uniform",
-    batch_size: BatchSize = "auto",
-    progress: Progress | None = None,
-    on_failure: OnFailure | None = None,
+    *,
+    settings: Settings,
+    network: Network | None = None,
+    resources: Resources | None = None,
+    on: Place | None = None,
     retry: bool = False,
     prune: bool = False,
-    engine: str = "auto",
-    on: Place | None = None,
-    views: str = "centre",
-    memory: int | str | None = None,
     strict: bool = False,
+    progress: Progress | None = None,
+    on_failure: OnFailure | None = None,
 ) -> Extraction:
     """Bring the store up to date for these images; the same content is computed once.
 
     Parameters
     ----------
-    network : Network, or a function that loads it
-        The function is called only if there is something to compute.
+    store : Store
+        Made with the settings.
     images : sequence of Item or Path
         From `find_images`; the id of a path is the path itself.
-    store : Store
-        Made with `store_settings` of the network.
     factors : sequence of Factor
         From `needed_factors`.
-    tau, label, batch_size, engine, views, memory
-        See `extract`.
-    progress : callable
-        Called with a stage, how much of it is done and how much there is.
-    on_failure : callable
-        Called with id and reason as soon as an image turns out to be unusable.
+    settings : Settings
+        What decides the numbers.
+    network : Network, optional
+        That of the settings, if it is loaded already. Without it the settings load it, and only if
+        there is something to compute.
+    resources : Resources, optional
+        What the work may use.
+    on : Place, optional
+        From `deepfishing.distributed.connect`; without it the work is done in this process.
     retry : bool
         Try images again that could not be used before; otherwise they wait for another content.
     prune : bool
         Drop ids that are not among the images. Features that no id needs always go.
-    on : Place, optional
-        From `deepfishing.distributed.connect`; without it the work is done in this process.
     strict : bool
         Stop if an image cannot be used, before anything is computed; otherwise it is left out.
+    progress : callable
+        Called with a stage, how much of it is done and how much there is.
+    on_failure : callable
+        Called with id and reason as soon as an image turns out to be unusable.
 
     Raises
     ------
@@ -171,8 +180,13 @@ def extract_to_store(
         rows = _judge(store, rows, columns)
         written = _update_index(store, [*kept, *rows], old)
         item_of = dict(zip(keys, items, strict=True))
-        options = tau, label, batch_size, engine, views, memory
-        job = Job(network, store, tuple(factors), options)
+        job = Job(
+            store=store,
+            factors=tuple(factors),
+            settings=settings,
+            resources=resources or Resources(),
+            network=network,
+        )
         if strict:
             refused = {row.id: str(row.error) for row in rows if row.status == ERROR}
             if isinstance(place, Local):  # others may see files that this machine does not
@@ -202,40 +216,8 @@ def extract_to_store(
         failures={row.id: str(row.error) for row in rows if row.status == ERROR},
         removed=removed,
         replaced=tuple(row.id for row in rows if row.id in old and _is_another(row, old[row.id])),
+        factors=tuple(columns),
     )
-
-
-def store_settings(
-    network: Network, tau: float, label: Label, views: str = "centre"
-) -> dict[str, Any]:
-    """All that decides the value of a factor, for the store's manifest."""
-    dtype = str(network.dtype).removeprefix("torch.")
-    facts = network.name, network.weights_sha256, network.layers, network.preprocess, dtype
-    return settings_of(*facts, tau, label, views)
-
-
-def settings_of(
-    name: str,
-    weights_sha256: str,
-    layers: Mapping[int, str],
-    preprocess: Preprocess,
-    dtype: str,
-    tau: float,
-    label: Label,
-    views: str = "centre",
-) -> dict[str, Any]:
-    """The same from what is known of a network before it is loaded."""
-    pixels = preprocess.as_dict().items()
-    return {
-        "network": name,
-        "weights_sha256": weights_sha256,
-        "layers": {str(k): path for k, path in layers.items()},
-        "preprocess": {k: list(v) if isinstance(v, tuple) else v for k, v in pixels},
-        "compute_dtype": dtype,
-        "tau": float(tau),
-        "label": label if isinstance(label, str | int) else [float(g) for g in label],
-        "views": views,
-    }
 
 
 class Local:
@@ -251,13 +233,9 @@ class Local:
         self, job: Job, keys: Sequence[str], items: Sequence[Item]
     ) -> Generator[Done, None, None]:
         """See `Place`."""
-        from deepfishing.gradients.extract import extract_factors
-
-        network = job.network() if callable(job.network) else job.network
-        batches = extract_factors(network, items, job.factors, *job.options)
-        work = Work(job.store.append)
+        extractor, work = job.extractor(), Work(job.store.append)
         try:
-            for batch in batches:
+            for batch in extractor(items):
                 yield work.add(batch, keys, items)
         finally:
             work.flush()

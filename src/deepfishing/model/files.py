@@ -16,12 +16,10 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import math
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,21 +33,19 @@ from deepfishing import __version__
 from deepfishing.classify import KernelSVM
 from deepfishing.errors import DeepFishingError, OptionError, WeightsError
 from deepfishing.files import is_intact, replacing, sealed
-from deepfishing.model.model import Model, Source, layers_of
+from deepfishing.model.model import Model
+from deepfishing.networks.reference import FILES, PUBLISHED, RANDOM, ROLES, WEIGHTS
 from deepfishing.projections import SCHEME
 from deepfishing.rank_one import Array
 from deepfishing.recipes import parse_recipe
+from deepfishing.settings import Settings
+from deepfishing.store.store import SOURCE
 
 FORMAT = "deepfishing-model-1"
 FACTS = "model.json"
 TENSORS = "model.safetensors"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LEFTOVER = re.compile(rf"\.+({re.escape(TENSORS)}|{re.escape(FACTS)})")
-# what every model has, and of which kind it is; `layers_of` looks at the layers itself
-SETTINGS: dict[str, type | tuple[type, ...]] = {
-    **{"network": str, "weights_sha256": str, "layers": dict, "preprocess": dict},
-    **{"compute_dtype": str, "tau": (int, float), "label": (str, int, list), "views": str},
-}
 
 
 def save(model: Model, folder: Path) -> None:
@@ -72,8 +68,7 @@ def save(model: Model, folder: Path) -> None:
         "cost": svm.cost.tolist(),
         "ap": [None if np.isnan(value) else value for value in svm.ap],
         "training": dict(model.training),
-        "source": asdict(model.source),
-        "settings": dict(model.settings),
+        "settings": model.settings.as_dict(),
         "projection": SCHEME,
         "sha256": {TENSORS: sha256},
     }
@@ -145,18 +140,8 @@ def load(folder: Path) -> Model:
 
 
 def _model(facts: dict[str, Any], tensors: dict[str, Array]) -> Model:
-    settings, classes = facts["settings"], tuple(map(str, facts["classes"]))
-    absent = [name for name in SETTINGS if name not in settings]
-    if absent:
-        raise ValueError(f"settings lack {', '.join(absent)}")
-    wrong = [name for name, kind in SETTINGS.items() if not isinstance(settings[name], kind)]
-    if wrong or not math.isfinite(settings["tau"]):
-        raise ValueError(f"settings must have a usable {(wrong or ['tau'])[0]}")
-    source = Source(**facts["source"])
-    for name, value in asdict(source).items():
-        if not isinstance(value, str) and (value is not None or name == "network"):
-            raise ValueError(f"source must have a usable {name}, got {str(value)[:60]!r}")
-    recipe = parse_recipe(facts["recipe"], layers_of(settings))
+    settings, classes = _settings(facts), tuple(map(str, facts["classes"]))
+    recipe = parse_recipe(facts["recipe"], settings.network.layers)
     support, state = _part("factor/", tensors), _part("state/", tensors)
     if set(support) != set(recipe.columns):
         raise ValueError(f"recipe {recipe.name} must have {recipe.columns}, got {list(support)}")
@@ -191,13 +176,29 @@ def _model(facts: dict[str, Any], tensors: dict[str, Array]) -> Model:
     return Model(
         recipe=recipe.name,
         settings=settings,
-        source=source,
         classes=classes,
         support=support,
         fitted=fitted,
         svm=svm,
         training=dict(facts["training"]),
     )
+
+
+def _settings(facts: dict[str, Any]) -> Settings:
+    """Those of a model; version 0.1 kept where the network's files were beside them."""
+    settings, places = facts["settings"], facts.get("source")
+    if places is None or SOURCE in settings:
+        return Settings.from_dict(settings)
+    for name in (*ROLES, "network"):
+        value = places.get(name)
+        if not isinstance(value, str) and (value is not None or name == "network"):
+            raise ValueError(f"source must have a usable {name}, got {str(value)[:60]!r}")
+    paths = {role: places[role] for role in ROLES if places.get(role) not in (None, RANDOM)}
+    if places["network"].endswith(".caffemodel"):
+        paths[WEIGHTS] = places["network"]
+    files = {role: {"path": path, "sha256": ""} for role, path in paths.items()}
+    kind = FILES if WEIGHTS in files else RANDOM if places.get(WEIGHTS) == RANDOM else PUBLISHED
+    return Settings.from_dict({**settings, SOURCE: {"kind": kind, "files": files}})
 
 
 def _part(prefix: str, tensors: dict[str, Array]) -> dict[str, Array]:

@@ -7,7 +7,6 @@ support vectors are kept, as factors: the fitted recipe makes features of them a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,21 +15,12 @@ from typing import Any
 import numpy as np
 
 from deepfishing.classify import KernelSVM, train_svm
-from deepfishing.errors import DatasetError, StoreError
+from deepfishing.errors import DatasetError
 from deepfishing.features import Factor, parse_factor
 from deepfishing.images.dataset import DIFFICULT
 from deepfishing.rank_one import Array
 from deepfishing.recipes import Fitted, parse_recipe
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where the network is: the arguments of `load_network` that are files or names."""
-
-    network: str
-    weights: str | None = None
-    prototxt: str | None = None
-    mean: str | None = None
+from deepfishing.settings import Settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,11 +31,8 @@ class Model:
     ----------
     recipe : str
         The features, as docs/recipes.md names them.
-    settings : dict
-        All that decides a factor's values, as in a store: network, weights_sha256, layers,
-        preprocess, compute_dtype, tau, label.
-    source : Source
-        Where the network was when the model was trained.
+    settings : Settings
+        All that decides a factor's values, as in a store; it can load the network again.
     classes : tuple of str
         One per machine.
     support : dict
@@ -59,8 +46,7 @@ class Model:
     """
 
     recipe: str
-    settings: Mapping[str, Any]
-    source: Source
+    settings: Settings
     classes: tuple[str, ...]
     support: Mapping[str, Array]
     fitted: Fitted
@@ -99,31 +85,13 @@ class Model:
         return load(Path(folder))
 
 
-def layers_of(settings: Mapping[str, Any]) -> dict[int, str]:
-    """A network's layers, from the settings of a store or a model, which may be damaged.
-
-    Examples
-    --------
-    >>> layers_of({"layers": {"8": "_fc"}})
-    {8: '_fc'}
-    """
-    layers = settings.get("layers")
-    pairs = layers.items() if isinstance(layers, dict) else [("", layers)]
-    if not all(re.fullmatch("[0-9]{1,2}", k) and isinstance(path, str) for k, path in pairs):
-        raise StoreError(
-            f"layers must be numbers with the paths of modules, got {str(layers)[:60]!r}; "
-            "make the store or the model again"
-        )
-    return {int(k): str(path) for k, path in pairs}
-
-
 def train_model(
     recipe: str,
     arrays: Mapping[str, Array],
     labels: Array,
     classes: Sequence[str],
-    settings: Mapping[str, Any],
-    source: Source,
+    *,
+    settings: Settings,
     C: float | str = 1.0,
     class_weight: str | float | None = None,
     difficult: str = DIFFICULT[0],
@@ -140,12 +108,12 @@ def train_model(
     labels : ndarray of shape (n, C)
         1 present, -1 absent, 0 difficult.
     classes : sequence of C names
-    settings, source
+    settings
         See `Model`.
     C, class_weight, difficult, seed
         See `train_svm`.
     """
-    parsed = parse_recipe(recipe, layers_of(settings))
+    parsed = parse_recipe(recipe, settings.network.layers)
     fitted = parsed.fit(arrays)
     svm = train_svm(
         fitted(arrays),
@@ -166,7 +134,6 @@ def train_model(
     return Model(
         recipe=parsed.name,
         settings=settings,
-        source=source,
         classes=tuple(classes),
         support=support,
         fitted=fitted,

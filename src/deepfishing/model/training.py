@@ -1,7 +1,7 @@
 """Stage 6, models: from labelled images, or from a store of their features, to a `Model`.
 
-Comes in: images and their labels, and a network or the store that it filled. Goes out: a `Model`
-and the images that had to be left out, with the reasons.
+Comes in: images and their labels, and settings or the store that was made with them. Goes out: a
+`Model` and the images that had to be left out, with the reasons.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deepfishing.errors import DatasetError, StoreError
-from deepfishing.gradients.batch_size import BatchSize, check_batch_size
-from deepfishing.gradients.to_store import Progress, extract_to_store, store_settings
+from deepfishing.gradients.resources import Resources
+from deepfishing.gradients.to_store import Progress, extract_to_store
 from deepfishing.images.item import Item
 from deepfishing.images.readable import refuse_unreadable
 from deepfishing.model.labelled import Labelled
-from deepfishing.model.model import Model, Source, layers_of, train_model
+from deepfishing.model.model import Model, train_model
 from deepfishing.rank_one import Array
 from deepfishing.recipes import parse_recipe
+from deepfishing.settings import Settings
 from deepfishing.store import Row, Store
 
 if TYPE_CHECKING:  # a store is trained on without torch
-    from deepfishing.gradients.objective import Label
     from deepfishing.networks.network import Network
 
 
@@ -33,7 +33,7 @@ def train_on_store(
     rows: Sequence[Row],
     labelled: Labelled,
     recipe: str,
-    source: Source,
+    *,
     strict: bool = False,
     **options: Any,
 ) -> tuple[Model, dict[str, str]]:
@@ -49,8 +49,6 @@ def train_on_store(
         From `read_labels`.
     recipe : str
         One recipe.
-    source : Source
-        Where the network is that made the features.
     strict : bool
         Stop if an image could not be used, instead of leaving it out.
     options
@@ -61,21 +59,19 @@ def train_on_store(
     if strict:
         refuse_unreadable(failures, len(known))
     keys = [row.sha256 if row.error is None else None for row in known]
-    return _train(store, keys, labels, labelled, recipe, source, options), failures
+    return _train(store, keys, labels, labelled, recipe, options), failures
 
 
 def train_on_images(
-    network: Network,
     images: Sequence[Item],
     labelled: Labelled,
     folder: Path,
     recipe: str,
-    source: Source,
-    tau: float = 2.0,
-    label: Label = "uniform",
-    batch_size: BatchSize = "auto",
+    *,
+    settings: Settings,
+    network: Network | None = None,
+    resources: Resources | None = None,
     progress: Progress | None = None,
-    views: str = "centre",
     strict: bool = False,
     **options: Any,
 ) -> tuple[Model, dict[str, str]]:
@@ -83,8 +79,6 @@ def train_on_images(
 
     Parameters
     ----------
-    network : Network
-        From `load_network`.
     images : sequence of Item
         From `find_images`; those without labels are not used.
     labelled : Labelled
@@ -93,38 +87,28 @@ def train_on_images(
         Store of the features; what is there is used again.
     recipe : str
         One recipe.
-    source : Source
-        The arguments that the network was loaded with.
-    tau, label, batch_size, progress, views, strict
+    settings, network, resources, progress, strict
         See `extract_to_store`.
     options
         C, class_weight, difficult, seed: see `train_svm`.
     """
-    from deepfishing.gradients.objective import check_label, check_tau
-
-    # before a store is made for nothing
-    check_tau(tau)
-    check_label(label)
-    check_batch_size(batch_size)
     known, labels = labelled.of(images)
-    factors = parse_recipe(recipe, network.layers).factors
-    store = Store(folder, store_settings(network, tau, label, views))
+    factors = parse_recipe(recipe, settings.network.layers).factors
+    store = Store(folder, settings.as_dict())
     done = extract_to_store(
-        network,
-        known,
         store,
+        known,
         factors,
-        tau,
-        label,
-        batch_size,
-        progress,
+        settings=settings,
+        network=network,
+        resources=resources,
         retry=True,
-        views=views,
         strict=strict,
+        progress=progress,
     )
     if strict:  # features that are not finite are known only now
         refuse_unreadable(done.failures, len(known))
-    model = _train(store, done.keys, labels, labelled, recipe, source, options)
+    model = _train(store, done.keys, labels, labelled, recipe, options)
     return model, done.failures
 
 
@@ -134,7 +118,6 @@ def _train(
     labels: Array,
     labelled: Labelled,
     recipe: str,
-    source: Source,
     options: dict[str, Any],
 ) -> Model:
     good = [number for number, key in enumerate(keys) if key is not None]
@@ -143,7 +126,8 @@ def _train(
             f"an image must be usable to train on, got none of {len(keys)}, see {store.folder}"
         )
     usable = [str(keys[number]) for number in good]
-    columns = parse_recipe(recipe, layers_of(store.settings)).columns
+    settings = Settings.from_dict(store.settings)
+    columns = parse_recipe(recipe, settings.network.layers).columns
     absent = [name for name in columns if store.missing(usable, [name])]
     if absent:
         raise StoreError(
@@ -152,5 +136,5 @@ def _train(
         )
     arrays = {name: store.read(usable, name) for name in columns}
     return train_model(
-        recipe, arrays, labels[np.array(good)], labelled.classes, store.settings, source, **options
+        recipe, arrays, labels[np.array(good)], labelled.classes, settings=settings, **options
     )

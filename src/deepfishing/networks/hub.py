@@ -7,6 +7,7 @@ of the model's own configuration and its layers discovered. Both packages are im
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,8 +24,9 @@ from deepfishing.errors import (
 )
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.network import Network, cast, torch_device, torch_dtype
+from deepfishing.networks.reference import FILES, PUBLISHED, RANDOM, WEIGHTS, NetworkFile, Source
 from deepfishing.networks.weights import load_into, read_weights
-from deepfishing.networks.wrap import wrap
+from deepfishing.networks.wrap import state_sha256, wrap
 
 HUBS = ("timm", "torchvision")
 
@@ -40,10 +42,16 @@ def load_hub(
     load = _timm if hub == "timm" else _torchvision
     torch.manual_seed(0)  # for random weights
     module, preprocess = load(model, pretrained=weights is None)
-    if weights is not None and weights != "random":
+    if weights is not None and weights != RANDOM:
         load_into(module, read_weights(weights), f"{weights} for {hub}:{model}")
     module.load_state_dict(cast(module.state_dict(), precision), assign=True)
-    return wrap(module.to(place), preprocess=preprocess, name=f"{hub}:{model}")
+    wrapped = wrap(module.to(place), preprocess=preprocess, name=f"{hub}:{model}")
+    if weights is None or weights == RANDOM:
+        source = Source(kind=PUBLISHED if weights is None else RANDOM)
+    else:
+        source = Source(kind=FILES, files={WEIGHTS: NetworkFile.of(weights)})
+    # the model's name stands for its code
+    return replace(wrapped, weights_sha256=state_sha256(module), source=source)
 
 
 def import_hub(package: str) -> ModuleType:

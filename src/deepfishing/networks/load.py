@@ -23,15 +23,26 @@ from deepfishing.networks.network import (
     torch_device,
     torch_dtype,
 )
-from deepfishing.networks.weights import load_into, read_weights, sha256_of
-from deepfishing.networks.zoo import DEFAULT, Record, find_weights, record
-
-RANDOM = "random"  # in place of a weight file
+from deepfishing.networks.reference import (
+    FILES,
+    PROTOTXT,
+    PUBLISHED,
+    PYTHON,
+    RANDOM,
+    WEIGHTS,
+    NetworkFile,
+    NetworkRef,
+    Source,
+    sha256_of,
+)
+from deepfishing.networks.weights import load_into, read_weights
+from deepfishing.networks.zoo import DEFAULT, RECORDS, Record, find_weights, record
 
 
 def load_network(
     name: str = DEFAULT,
     weights: str | Path | None = None,
+    *,
     device: str | torch.device = "cpu",
     dtype: str = "float32",
     prototxt: str | Path | None = None,
@@ -53,7 +64,7 @@ def load_network(
     dtype : str
         "float32", "float64", "float16" or "bfloat16".
     prototxt, mean : path, optional
-        For a `.caffemodel` file: its description and its mean image, see `load_caffe`.
+        For a `.caffemodel` file: its description, and its mean image or pixel, see `load_caffe`.
 
     Returns
     -------
@@ -68,7 +79,7 @@ def load_network(
     if is_caffe:
         if weights is not None:
             raise OptionError(f"{name} brings its own weights, got weights {str(weights)!r} too")
-        return load_caffe(name, prototxt, mean, device, dtype)
+        return load_caffe(name, prototxt, mean, device=device, dtype=dtype)
     if model and hub in HUBS:
         return load_hub(hub, model, weights, device, dtype)
     entry = record(name)
@@ -78,8 +89,9 @@ def load_network(
         return network
     path = find_weights(entry, weights)
     if path.suffix == ".caffemodel":
-        network = load_caffe(path, None, None, device, dtype, entry.preprocess)
-        return replace(network, name=name)
+        network = load_caffe(path, device=device, dtype=dtype, preprocess=entry.preprocess)
+        source = network.source if weights is not None else Source(kind=PUBLISHED)
+        return replace(network, name=name, source=source)
     return _load(entry, path, published=weights is None, device=device, dtype=dtype)
 
 
@@ -98,4 +110,70 @@ def _load(
     module = build_module(entry, {name: tuple(t.shape) for name, t in tensors.items()})
     # cast before the check, so that a weight too large for float16 is found too
     load_into(module, cast(tensors, precision), f"{path} for {entry.name}")
-    return Network(entry.name, frozen(module, place), entry.layers, entry.preprocess, sha256)
+    file = NetworkFile(path=str(path.resolve()), sha256=sha256)
+    return Network(
+        name=entry.name,
+        module=frozen(module, place),
+        layers=entry.layers,
+        preprocess=entry.preprocess,
+        weights_sha256=sha256,
+        source=Source(kind=PUBLISHED) if published else Source(kind=FILES, files={WEIGHTS: file}),
+    )
+
+
+def load_reference(
+    reference: NetworkRef,
+    *,
+    device: str | torch.device = "cpu",
+    weights: str | Path | None = None,
+) -> Network:
+    """Load the very network of a reference, and check that it is the one.
+
+    Parameters
+    ----------
+    reference : NetworkRef
+        Of a store or a model.
+    device : str or torch.device
+        As for `load_network`.
+    weights : path or "random", optional
+        The weight file, if it is elsewhere now; its prototxt may lie beside it.
+
+    Raises
+    ------
+    WeightsError
+        If a file is gone or changed, or only Python has the network.
+    """
+    ref, files = reference, dict(reference.source.files)
+    if weights is not None and str(weights) != RANDOM:
+        files.setdefault(WEIGHTS, NetworkFile(path=str(weights)))
+        random = False
+    else:
+        weights, random = None, str(weights) == RANDOM or ref.source.kind == RANDOM
+    is_known = ref.name in RECORDS or ref.name.partition(":")[0] in HUBS
+    if not is_known and WEIGHTS not in files:
+        how = "only the Python code that made it has it: search and predict from there"
+        if ref.source.kind != PYTHON:
+            how = "pass --weights with the .caffemodel file that was used"
+        raise WeightsError(f"the network {ref.name!r} is not one that is found by name; {how}")
+    path = files[WEIGHTS].find(WEIGHTS, weights) if WEIGHTS in files and not random else None
+    if is_known:
+        network = load_network(ref.name, RANDOM if random else path, device=device, dtype=ref.dtype)
+    else:
+        prototxt = files[PROTOTXT].find(PROTOTXT, weights) if PROTOTXT in files else None
+        network = load_caffe(
+            str(path), prototxt, device=device, dtype=ref.dtype, preprocess=ref.preprocess
+        )
+    check_same(reference, network)
+    return replace(network, name=ref.name)
+
+
+def check_same(reference: NetworkRef, network: Network) -> None:
+    """Refuse a network that would give other factors than that of the reference."""
+    mine, theirs = network.reference().as_dict(), reference.as_dict()
+    for key in mine:
+        if key not in ("network", "source") and mine[key] != theirs[key]:
+            raise WeightsError(
+                f"the features need {reference.name} with {key} = {theirs[key]}, got "
+                f"{network.name} with {mine[key]}; pass --weights with the file that they were "
+                "made with"
+            )

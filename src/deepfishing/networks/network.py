@@ -21,6 +21,8 @@ from torch import Tensor, nn
 
 from deepfishing.errors import LayerError, OptionError, did_you_mean
 from deepfishing.images.preprocess import Preprocess
+from deepfishing.networks.identity import identity
+from deepfishing.networks.reference import RANDOM, NetworkRef, Source
 from deepfishing.networks.weights import load_into
 from deepfishing.networks.zoo import DEFAULT, Record, record
 
@@ -53,12 +55,16 @@ class Network:
         classes per image, or E itself as a function of the module's output.
     pick : callable, optional
         Takes the scores out of the module's output where that is not a tensor.
+    source : Source
+        From where it can be loaded again.
+    notes : tuple of str
+        What was assumed when it was loaded; a line each, for people.
 
     Examples
     --------
     >>> net = random_network("alexnet-torchvision", widths={6: 8, 7: 8, 8: 5})
     >>> net.layer(7), net.dtype, net.weights_sha256
-    ('classifier.4', torch.float32, 'random-0')
+    ('classifier.4', torch.float32, 'random-0-6x8-7x8-8x5')
     >>> net.module(torch.zeros(2, 3, 224, 224)).shape
     torch.Size([2, 5])
     >>> net.layer(9)
@@ -74,6 +80,8 @@ class Network:
     weights_sha256: str
     head: str | Callable[[Any], Tensor] = "softmax"
     pick: Callable[[Any], Tensor] | None = None
+    source: Source = field(default_factory=Source)
+    notes: tuple[str, ...] = ()
 
     @property
     def device(self) -> torch.device:
@@ -84,6 +92,20 @@ class Network:
     def dtype(self) -> torch.dtype:
         """Precision of the weights, and so of the input."""
         return next(self.module.parameters()).dtype
+
+    def reference(self) -> NetworkRef:
+        """All of it that decides a feature, and from where it can be loaded again."""
+        known = getattr(self.pick, "identity", None)
+        return NetworkRef(
+            name=self.name,
+            weights_sha256=self.weights_sha256,
+            layers=self.layers,
+            preprocess=self.preprocess,
+            dtype=str(self.dtype).removeprefix("torch."),
+            head=self.head if isinstance(self.head, str) else identity(self.head),
+            scores="" if self.pick is None else known() if known else identity(self.pick),
+            source=self.source,
+        )
 
     def layer(self, k_or_path: int | str) -> str:
         """Dotted path of layer k, or the path itself if the network has such a module."""
@@ -127,8 +149,15 @@ def random_network(
     random = torch.Generator().manual_seed(seed)
     tensors = {n: _random_like(n, t, random) for n, t in module.state_dict().items()}
     load_into(module, cast(tensors, torch_dtype(dtype)), f"random-{seed}")
-    place = torch.device("cpu")
-    return Network(name, frozen(module, place), entry.layers, entry.preprocess, f"random-{seed}")
+    other = sorted((widths or {}).items())
+    return Network(
+        name=name,
+        module=frozen(module, torch.device("cpu")),
+        layers=entry.layers,
+        preprocess=entry.preprocess,
+        weights_sha256="-".join([f"random-{seed}", *(f"{k}x{n}" for k, n in other)]),
+        source=Source(kind=RANDOM),
+    )
 
 
 def build_module(entry: Record, shapes: Mapping[str, tuple[int, ...]]) -> nn.Module:

@@ -7,7 +7,6 @@ weights-only reader, which knows tensors and containers and refuses all other ob
 
 from __future__ import annotations
 
-import hashlib
 import math
 import pickle
 import re
@@ -39,15 +38,6 @@ _DAMAGED = (
     TypeError,
     ValueError,
 )
-
-
-def sha256_of(path: str | Path) -> str:
-    """Hash a file, 64 hex digits."""
-    try:
-        with Path(path).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise WeightsError(_unreadable(Path(path), error)) from None
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,7 +17,9 @@ from torch import Tensor, nn
 from deepfishing.errors import LayerError, OptionError
 from deepfishing.features import TOP
 from deepfishing.images.preprocess import Preprocess
+from deepfishing.networks.identity import architecture, identity
 from deepfishing.networks.network import Network
+from deepfishing.networks.reference import UNTOLD
 from deepfishing.networks.zoo import IMAGENET
 
 Head = str | Callable[[Any], Tensor]
@@ -73,7 +76,7 @@ def wrap(
         raise OptionError(f"module must be a torch module, got {type(module).__name__}")
     if isinstance(head, str) and head not in ("softmax", "sigmoid", "random"):
         raise OptionError(f"head must be softmax, sigmoid, random or a function, got {head!r}")
-    pick = _picker(logits)
+    pick = _Pick(logits)
     if layers is None:
         has_classifier = head in ("softmax", "sigmoid")
         layers = _discover(module, preprocess, pick) if has_classifier else {}
@@ -84,30 +87,22 @@ def wrap(
         module=module,
         layers=dict(sorted(layers.items())),
         preprocess=preprocess,
-        weights_sha256=_hash(module, seed if head == "random" else None),
+        weights_sha256=hashlib.sha256(
+            architecture(module) + state_sha256(module).encode()
+        ).hexdigest(),
         head="softmax" if head == "random" else head,
         pick=_RandomHead(pick, seed) if head == "random" else pick,
     )
 
 
-class _RandomHead:
-    """Scores of an embedding: its product with a fixed random matrix, made when first used."""
+@dataclass(frozen=True)
+class _Pick:
+    """Takes the scores out of an output: a part of it by name or number, or by a function."""
 
-    def __init__(self, pick: Callable[[Any], Tensor], seed: int, classes: int = 1000) -> None:
-        self.pick, self.seed, self.classes = pick, seed, classes
-        self.matrix: Tensor | None = None
+    logits: str | int | Callable[[Any], Tensor] | None
 
     def __call__(self, output: Any) -> Tensor:
-        embedding = self.pick(output)
-        if self.matrix is None:
-            random = torch.Generator().manual_seed(self.seed)
-            width = embedding.shape[1]
-            self.matrix = torch.randn(width, self.classes, generator=random) / width**0.5
-        return embedding @ self.matrix.to(embedding)
-
-
-def _picker(logits: str | int | Callable[[Any], Tensor] | None) -> Callable[[Any], Tensor]:
-    def pick(output: Any) -> Tensor:
+        logits = self.logits
         if callable(logits):
             output = logits(output)
         elif logits is not None:
@@ -123,7 +118,32 @@ def _picker(logits: str | int | Callable[[Any], Tensor] | None) -> Callable[[Any
             "of it with wrap(..., logits=NAME or INDEX or FUNCTION)"
         )
 
-    return pick
+    def identity(self) -> str:
+        """Which part it takes; empty if all of it."""
+        if callable(self.logits):
+            return identity(self.logits)
+        return "" if self.logits is None else repr(self.logits)
+
+
+class _RandomHead:
+    """Scores of an embedding: its product with a fixed random matrix, made when first used."""
+
+    def __init__(self, pick: _Pick, seed: int, classes: int = 1000) -> None:
+        self.pick, self.seed, self.classes = pick, seed, classes
+        self.matrix: Tensor | None = None
+
+    def __call__(self, output: Any) -> Tensor:
+        embedding = self.pick(output)
+        if self.matrix is None:
+            random = torch.Generator().manual_seed(self.seed)
+            width = embedding.shape[1]
+            self.matrix = torch.randn(width, self.classes, generator=random) / width**0.5
+        return embedding @ self.matrix.to(embedding)
+
+    def identity(self) -> str:
+        """Which part of the output, and which matrix."""
+        part = self.pick.identity()
+        return part if part == UNTOLD else f"{part} @ random({self.seed}, {self.classes})".strip()
 
 
 def _kind(output: Any) -> str:
@@ -191,8 +211,9 @@ def _check_layers(module: nn.Module, layers: Mapping[int, str]) -> None:
             )
 
 
-def _hash(module: nn.Module, seed: int | None) -> str:
-    digest = hashlib.sha256(b"" if seed is None else f"random head {seed}".encode())
+def state_sha256(module: nn.Module) -> str:
+    """Hash of a module's weights, 64 hex digits."""
+    digest = hashlib.sha256()
     for name, tensor in module.state_dict().items():
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())

@@ -15,19 +15,22 @@ import tracemalloc
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from deepfishing.features import Factor
 from deepfishing.gradients.to_store import SHARD_IMAGES, Done, Hashed, Job, extract_to_store
 from deepfishing.images.item import Item, Member
+from deepfishing.networks.reference import NetworkRef
+from deepfishing.networks.zoo import IMAGENET
 from deepfishing.rank_one import Array
+from deepfishing.settings import Settings
 from deepfishing.store import Store
 
-if TYPE_CHECKING:
-    from deepfishing.networks.network import Network
-
+# a stand-in computes without a network
+_NO_NETWORK = Settings(
+    network=NetworkRef(name="", weights_sha256="", layers={}, preprocess=IMAGENET)
+)
 TIMED, TRACED = 8192, (1024, 4096)  # images of the runs that are measured
 
 
@@ -83,7 +86,7 @@ def run_stand_in(store: Store, place: StandIn, images: int, factors: Sequence[Fa
             Item(f"{n // 1000:04}/{n:09}.jpg", Path(tar.name), None, Member(f"{n:09}.jpg", 0, 1))
             for n in range(images)
         ]
-        extract_to_store(_no_network, items, store, factors, on=place)
+        extract_to_store(store, items, factors, settings=_NO_NETWORK, on=place)
 
 
 def bookkeeping(factors: int) -> tuple[float, float]:
@@ -120,7 +123,3 @@ def _peak(run: Callable[[], object]) -> int:
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-
-
-def _no_network() -> Network:
-    raise NotImplementedError("a stand-in computes without a network")

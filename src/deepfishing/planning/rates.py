@@ -32,6 +32,7 @@ from deepfishing.images.item import Item
 from deepfishing.images.sources import find_images
 from deepfishing.machine import cores as machine_cores
 from deepfishing.machine import describe, peak_memory
+from deepfishing.networks.reference import RANDOM
 from deepfishing.networks.zoo import find_weights, record
 from deepfishing.planning.bookkeeping import bookkeeping
 from deepfishing.recipes import parse_recipes
@@ -152,6 +153,7 @@ def measure_rates(
         Told in a line what is done.
     """
     from deepfishing.gradients.extract import Extractor
+    from deepfishing.gradients.resources import Resources
 
     loaded, which = _load(network, weights, tell)
     factors = needed_factors(parse_recipes(features, loaded.layers))
@@ -159,7 +161,7 @@ def measure_rates(
         items = find_images(sample) if sample else _pictures(Path(folder))
         tell(f"measuring {network} ({which} weights) for about {seconds:.0f} s")
         started = time.perf_counter()
-        extractor = Extractor(loaded, factors, engine=engine)
+        extractor = Extractor(loaded, factors, resources=Resources(engine=engine))
         start = time.perf_counter() - started
         shapes, core_seconds, cores = _compute_rate(extractor, items, seconds, Path(folder))
         hash_seconds = _hash_rate(items)
@@ -184,7 +186,7 @@ def _load(
     name: str, weights: str | Path | None, tell: Callable[[str], None]
 ) -> tuple[Network, str]:
     """The network, and whether its weights are `published`, `given` or `random`."""
-    from deepfishing.networks.load import RANDOM, load_network
+    from deepfishing.networks.load import load_network
 
     tell(f"loading {name}")
     if weights is not None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deepfishing.experiments.checks import POINT_SETTING, Row
+from deepfishing.experiments.checks import POINT_SETTING, UNSAID, Row
 from deepfishing.experiments.results import Curves
 from deepfishing.report.rows import title
 from deepfishing.statistics import Interval
@@ -109,7 +109,9 @@ def group_points(points: Iterable[Row]) -> list[list[Row]]:
     """Points of one setting together, in the order in which settings first came."""
     groups: dict[str, list[Row]] = {}
     for point in points:
-        groups.setdefault(json.dumps([point[name] for name in POINT_SETTING]), []).append(point)
+        unsaid = [point.get(name, value) for name, value in UNSAID.items()]
+        setting = json.dumps([*unsaid, *(point[name] for name in POINT_SETTING)])
+        groups.setdefault(setting, []).append(point)
     return list(groups.values())
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from deepfishing.errors import StoreError
-from deepfishing.experiments.checks import ROW_SETTING, Row
+from deepfishing.experiments.checks import ROW_SETTING, UNSAID, Row
 from deepfishing.experiments.results import Curves, Results
 from deepfishing.recipes import Recipe, parse_recipe
 
@@ -61,8 +61,8 @@ def group_rows(rows: Iterable[Row]) -> list[list[Row]]:
     """
     groups: dict[str, dict[str, Row]] = {}
     for row in rows:
-        views = row.get("views", "centre")  # rows of older versions saw nothing else
-        setting = json.dumps([views, *(row[name] for name in ROW_SETTING)])
+        unsaid = [row.get(name, value) for name, value in UNSAID.items()]
+        setting = json.dumps([*unsaid, *(row[name] for name in ROW_SETTING)])
         groups.setdefault(setting, {})[row["feature"]] = row
     return [sorted(group.values(), key=paper_order) for group in groups.values()]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 
 from deepfishing.errors import FeatureError, StoreError
-from deepfishing.model.model import layers_of
+from deepfishing.networks.reference import layers_of
 from deepfishing.recipes import Recipe, parse_recipe
 from deepfishing.store import Store
 
@@ -44,6 +44,6 @@ def choose_recipe(store: Store, by: str | None = None) -> Recipe:
         raise StoreError(
             f"store {store.folder} must hold {', '.join(recipe.columns)} for {recipe.name}, but "
             f"lacks {', '.join(absent)}; add them with `deepfish extract IMAGES {store.folder} "
-            f"--network {store.settings['network']} --features '{','.join(names)}'`"
+            f"--features '{','.join(names)}'`"
         )
     return recipe

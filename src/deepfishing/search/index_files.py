@@ -39,6 +39,7 @@ from deepfishing.search.embedding import Embedding
 from deepfishing.search.features import Features, fit, sample
 from deepfishing.search.index import GROWTH, Index, Progress
 from deepfishing.store import Store
+from deepfishing.store.store import SOURCE
 
 FORMAT = "deepfishing-index-2"
 FOLDER = ".index"  # hidden, so that the store does not take it for a factor
@@ -120,7 +121,9 @@ def _wanted(store: Store, recipe: Recipe) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "recipe": recipe.name,
-        "settings": json.loads(json.dumps(store.settings)),
+        "settings": json.loads(
+            json.dumps({name: v for name, v in store.settings.items() if name != SOURCE})
+        ),
         "shards": {name: [p.name for p in shard_files(store, name)] for name in recipe.columns},
     }
 

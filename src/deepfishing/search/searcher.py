@@ -146,7 +146,7 @@ class Searcher:
             self.features = Features(contents, self.recipe.columns, fitted)
         self.contents = self.features.contents
         self.collection = Collection.of(self.store, self.contents, self.recipe.columns)
-        self.encoder = Encoder(self.store.settings, weights, device)
+        self.encoder = Encoder(self.store.settings, weights=weights, device=device)
 
     def search(
         self,

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from deepfishing import __version__
 from deepfishing.errors import OptionError, StoreError
-from deepfishing.files import is_intact, replacing, sealed
+from deepfishing.files import SEAL, is_intact, replacing, sealed
 from deepfishing.rank_one import Array
 from deepfishing.store.codebooks import load_codebooks
 from deepfishing.store.factor_columns import encode, read_values
@@ -48,6 +48,8 @@ from deepfishing.store.shards import (
 FORMAT = 2
 MANIFEST = "store.json"
 ERRORS = "errors"
+SOURCE = "source"  # the setting that decides no number
+UNSAID = {"head": "softmax", "scores": ""}  # by stores of version 0.1
 LOCK = ".lock"
 
 
@@ -60,7 +62,8 @@ class Store:
         Made if absent.
     settings : dict
         All that decides the values: network, weights, tau... A store made with other settings is
-        refused, and the error says which one differs. JSON values only.
+        refused, and the error says which one differs; `source`, which says where the network's
+        files are, may differ. JSON values only, from `Settings.as_dict`.
     dtype : str, optional
         Precision on disk: int4, int8, float16 or float32; pq2, pq4 or pq8 if `compress` made it. A
         store that is there keeps its own; a new one is in float16 if nothing is said.
@@ -85,6 +88,7 @@ class Store:
         theirs = {} if is_new else read_manifest(self.folder)["settings"]
         self.precision = check_precision(dtype or theirs.get("dtype", "float16"))
         self.settings = {**settings, "dtype": self.precision}
+        self._moved = not is_new and self.settings.get(SOURCE) != theirs.get(SOURCE)
         if self.precision in TRAINED:
             self.settings.setdefault("codebooks", theirs.get("codebooks"))
             if is_new and self.settings["codebooks"] is None:
@@ -250,6 +254,7 @@ class Store:
                     "wait until it ends, or choose another folder"
                 ) from None
             self._clear_up()
+            self._keep_source()
             yield
             self._clear_up()
 
@@ -307,6 +312,15 @@ class Store:
                 ) from None
             raise
 
+    def _keep_source(self) -> None:
+        """Remember where the network's files are now; nothing else of a manifest ever changes."""
+        if self._moved and self.settings.get(SOURCE) is not None:
+            facts = {k: v for k, v in read_manifest(self.folder).items() if k != SEAL}
+            facts["settings"][SOURCE] = self.settings[SOURCE]
+            with replacing(self.folder / MANIFEST) as partial:
+                partial.write_text(_text(facts))
+        self._moved = False
+
     def _write_manifest(self) -> None:
         facts = {
             "format": FORMAT,
@@ -320,17 +334,21 @@ class Store:
             )  # of two that make a store, the second takes the first's
             if not (self.folder / MANIFEST).exists():
                 with replacing(self.folder / MANIFEST) as partial:
-                    partial.write_text(json.dumps(sealed(facts), indent=1, sort_keys=True) + "\n")
+                    partial.write_text(_text(facts))
 
     def _agree_on_settings(self) -> None:
         theirs = read_manifest(self.folder)
-        other = {"format": theirs["format"], **theirs["settings"]}
+        other = {"format": theirs["format"], **UNSAID, **theirs["settings"]}
         for name, value in {"format": FORMAT, **self.settings}.items():
-            if json.loads(json.dumps(value)) != other.get(name):
+            if name != SOURCE and json.loads(json.dumps(value)) != other.get(name):
                 raise StoreError(
                     f"store {self.folder} was made with {name} = {other.get(name)!r}, now it is "
                     f"{value!r}; choose another folder or the same {name}"
                 )
+
+
+def _text(facts: Mapping[str, Any]) -> str:
+    return json.dumps(sealed(facts), indent=1, sort_keys=True) + "\n"
 
 
 _ERRORS_SCHEMA = pa.schema([("sha256", pa.string()), ("error", pa.string())])

@@ -69,6 +69,8 @@ class Gallery:
         Of a model that `deepfish train` made with the same network.
     progress : callable, optional
         As for `Searcher`, while an index of a large store is made.
+    weights : path, optional
+        The network's weight file, if it is elsewhere now.
     """
 
     def __init__(
@@ -78,13 +80,16 @@ class Gallery:
         gradient: str | None = None,
         model: str | Path | None = None,
         progress: Progress | None = None,
+        *,
+        weights: str | Path | None = None,
     ) -> None:
         self.folder = Path(folder)
         self.store = Store.open(folder)
         self.offer = make_offer(self.store, forward, gradient)
         self.judge = None if model is None else Judge(model, self.store)
         needed = (*self.offer.factors, *(self.judge.model.factors if self.judge else ()))
-        self.uploads = Uploads(self.store.settings, tuple(dict.fromkeys(needed)))
+        names = tuple(dict.fromkeys(needed))
+        self.uploads = Uploads(self.store.settings, names, weights=weights)
         self.thumbnails = Thumbnails(self.store.folder)
         self._open: OrderedDict[str, Searcher] = OrderedDict()
         self._lock = threading.Lock()

@@ -18,7 +18,7 @@ from deepfishing.errors import StoreError, WeightsError
 from deepfishing.model import Model
 from deepfishing.rank_one import Array
 from deepfishing.search.contents import Contents
-from deepfishing.search.encoder import CHECKED
+from deepfishing.settings import Settings
 from deepfishing.store import Store
 
 TOP = 3
@@ -29,12 +29,13 @@ class Judge:
 
     def __init__(self, folder: str | Path, store: Store) -> None:
         self.model = Model.load(folder)
-        for key in (*CHECKED, "tau", "label", "views"):
-            mine, theirs = self.model.settings.get(key), store.settings.get(key)
-            if mine != theirs:
+        mine = self.model.settings.decisive()
+        theirs = Settings.from_dict(store.settings).decisive()
+        for key in mine:
+            if mine[key] != theirs[key] and key != "network":
                 raise WeightsError(
                     f"model {folder} must have been trained with the {key} of {store.folder}, "
-                    f"{theirs}, got {mine}; train one on this store with `deepfish train`"
+                    f"{theirs[key]}, got {mine[key]}; train one on this store with `deepfish train`"
                 )
         absent = [name for name in self.model.columns if name not in store.factors()]
         if absent:

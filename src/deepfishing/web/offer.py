@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from deepfishing.errors import FeatureError, OptionError
 from deepfishing.features import Factor, features_of, needed_factors, table_features
-from deepfishing.model.model import layers_of
+from deepfishing.networks.reference import layers_of
 from deepfishing.recipes import Recipe, parse_recipe
 from deepfishing.search.choice import DEFAULTS, choose_recipe
 from deepfishing.store import Store

@@ -13,6 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,14 +43,22 @@ class Uploads(Encoder):
 
     Parameters
     ----------
-    settings : mapping
-        Of the store.
+    facts : mapping
+        The settings of the store.
     remembered : sequence of Factor
         The factors to remember.
+    weights : path, optional
+        As for `Encoder`.
     """
 
-    def __init__(self, settings: Mapping[str, Any], remembered: Sequence[Factor]) -> None:
-        super().__init__(settings)
+    def __init__(
+        self,
+        facts: Mapping[str, Any],
+        remembered: Sequence[Factor],
+        *,
+        weights: str | Path | None = None,
+    ) -> None:
+        super().__init__(facts, weights=weights)
         self.remembered = tuple(remembered)
         self._remembered: OrderedDict[str, dict[str, Array]] = OrderedDict()
         self._order = threading.Lock()
@@ -73,11 +82,7 @@ class Uploads(Encoder):
     @cached_property
     def _extractor(self) -> Extractor:
         """Made once: to cut the network takes longer than a photo, and more memory each time."""
-        from deepfishing.gradients.extract import Extractor  # torch takes seconds to load
-
-        tau, label = self.settings["tau"], self.settings["label"]
-        views = self.settings.get("views", "centre")
-        return Extractor(self._loaded(), self.remembered, tau, label, 1, "torch", views)
+        return self._extractor_of(self.remembered, batch_size=1)
 
     def recall(self, key: str) -> dict[str, Array]:
         """The factors of a photo, each (1, d) or (1, P, d)."""

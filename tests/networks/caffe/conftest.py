@@ -96,7 +96,7 @@ NUMBERS: dict[str, dict[str, int]] = {
     "scale_param": {"axis": 1, "bias_term": 4},
     "softmax_param": {"axis": 2},
     "shape": {"dim": 1},
-    "transform_param": {"scale": 1, "crop_size": 3, "mean_value": 5},
+    "transform_param": {"scale": 1, "crop_size": 3, "mean_file": 4, "mean_value": 5},
     "include": {"phase": 1, "min_level": 2, "max_level": 3, "stage": 4, "not_stage": 5},
 }  # fmt: skip
 NUMBERS["exclude"] = NUMBERS["include"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from deepfishing.errors import WeightsError
+from deepfishing.errors import OptionError, WeightsError
 from deepfishing.networks.caffe.schema import Message
 from deepfishing.networks.caffe.wire import read_binary
 
@@ -62,6 +62,37 @@ def _shape(blob: Message, count: int) -> tuple[int, ...]:
     if any(blob.has(name) for name in old):
         return tuple(blob.one(name, 0) for name in old)
     return (count,)
+
+
+def given_mean(mean: str | Path) -> tuple[float, float, float]:
+    """The mean pixel that a user gives: three numbers, blue, green, red, or the file of an image.
+
+    Examples
+    --------
+    >>> given_mean("104, 117,123")
+    (104.0, 117.0, 123.0)
+    >>> given_mean("104,117")
+    Traceback (most recent call last):
+    deepfishing.errors.OptionError: a mean must be three finite numbers, blue,green,red, or a
+        .binaryproto file, got '104,117'
+    """
+    if not is_mean_pixel(mean):
+        return mean_pixel(Path(mean))
+    pixel = [float(number) for number in str(mean).split(",")]
+    if len(pixel) != 3 or not all(map(math.isfinite, pixel)):
+        raise OptionError(
+            "a mean must be three finite numbers, blue,green,red, or a .binaryproto file, got "
+            f"{str(mean)!r}"
+        )
+    return pixel[0], pixel[1], pixel[2]
+
+
+def is_mean_pixel(mean: str | Path) -> bool:
+    """Whether a user gave numbers, not the name of a file."""
+    try:
+        return bool([float(number) for number in str(mean).split(",")])
+    except ValueError:
+        return False
 
 
 def mean_pixel(path: Path) -> tuple[float, float, float]:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,7 @@ from torch import Tensor, nn
 
 from deepfishing.errors import WeightsError
 from deepfishing.images.preprocess import Preprocess
-from deepfishing.networks.caffe.blobs import Array, blob_array, mean_pixel
+from deepfishing.networks.caffe.blobs import Array, blob_array, given_mean, is_mean_pixel
 from deepfishing.networks.caffe.graph import (
     SOURCES,
     Graph,
@@ -34,7 +36,8 @@ from deepfishing.networks.caffe.modules import CaffeNet
 from deepfishing.networks.caffe.prototxt import read_prototxt
 from deepfishing.networks.caffe.wire import read_binary
 from deepfishing.networks.network import Network, cast, frozen, torch_device, torch_dtype
-from deepfishing.networks.weights import load_into, sha256_of
+from deepfishing.networks.reference import FILES, MEAN, PROTOTXT, WEIGHTS, NetworkFile, Source
+from deepfishing.networks.weights import load_into
 
 # Mean pixel of ILSVRC12, blue, green, red: what Caffe's published networks were trained with.
 IMAGENET_MEAN = (104.00698793, 116.66876762, 122.67891434)
@@ -46,6 +49,7 @@ def load_caffe(
     caffemodel: str | Path,
     prototxt: str | Path | None = None,
     mean: str | Path | None = None,
+    *,
     device: str | torch.device = "cpu",
     dtype: str = "float32",
     preprocess: Preprocess | None = None,
@@ -59,10 +63,12 @@ def load_caffe(
     prototxt : path, optional
         The network, best the deploy version; of a training version the layers for the phase TEST
         are taken. Without it the definition inside the caffemodel is used.
-    mean : path, optional
-        A mean image, `.binaryproto`; its mean pixel is subtracted. Without it the `mean_value` of
-        the prototxt's or else the caffemodel's data layer, or else the mean pixel of ImageNet;
-        a `mean_file` that they name is not looked for.
+    mean : path or str, optional
+        A mean image, `.binaryproto`, whose mean pixel is subtracted, or the pixel itself,
+        `"104,117,123"`: blue, green, red. Without it the `mean_value` of the prototxt's or else the
+        caffemodel's data layer, or else the mean pixel of ImageNet. A `mean_file` that they name
+        is not looked for; a warning says which one it is. `notes` of the network say which mean
+        is used.
     device, dtype
         As for `load_network`.
     preprocess : Preprocess, optional
@@ -94,17 +100,28 @@ def load_caffe(
         net = read_prototxt(Path(prototxt))
         layers = in_test_phase(net, read_layers(net))
     graph = trace(layers)
-    preprocess = preprocess or _preprocess(graph.source, trained_layers, mean)
+    notes: tuple[str, ...] = ()
+    if preprocess is None:
+        mean_used = _mean(graph.source, trained_layers, mean)
+        preprocess = _preprocess(graph.source, trained_layers, mean_used.pixel)
+        notes = (str(mean_used),)
+        if mean_used.unread:
+            warnings.warn(mean_used.warning(path), stacklevel=2)
     names = _module_names(graph)
     module, arrays = _assemble(graph, names, preprocess.size, _blobs(trained_layers, path), path)
     tensors = {name: _tensor(array, precision) for name, array in arrays.items()}
     load_into(module, cast(tensors, precision), str(path))
+    given = {WEIGHTS: path, PROTOTXT: prototxt}
+    given[MEAN] = None if mean is None or is_mean_pixel(mean) else mean
+    files = {role: NetworkFile.of(file) for role, file in given.items() if file is not None}
     return Network(
         name=path.stem,
         module=frozen(module, place),
         layers={k: names[i] for k, i in numbered_layers(graph).items()},
         preprocess=preprocess,
-        weights_sha256=_hash(path, prototxt),
+        weights_sha256=_hash(files),
+        source=Source(kind=FILES, files=files),
+        notes=notes,
     )
 
 
@@ -162,19 +179,48 @@ def _tensor(array: Array, precision: torch.dtype) -> Tensor:
         return torch.from_numpy(np.array(array, dtype=wide, order="C"))
 
 
-def _preprocess(source: Layer, trained: Sequence[Layer], mean: str | Path | None) -> Preprocess:
+@dataclass(frozen=True)
+class _Mean:
+    """The mean pixel that is subtracted, from where it is, and a file that nobody gave."""
+
+    pixel: Sequence[float]
+    origin: str
+    unread: str = ""
+
+    def __str__(self) -> str:
+        pixel = ", ".join(f"{value:.6g}" for value in self.pixel)
+        return f"mean pixel {pixel} (blue, green, red): {self.origin}"
+
+    def warning(self, path: Path) -> str:
+        return (
+            f"{path.name} was trained with the mean file {self.unread!r}, which was not given; "
+            f"{self}; pass --mean FILE or --mean BLUE,GREEN,RED"
+        )
+
+
+def _mean(source: Layer, trained: Sequence[Layer], mean: str | Path | None) -> _Mean:
+    if mean is not None:
+        return _Mean(given_mean(mean), "as given")
+    unread = ""
+    for layer in (source, *trained):
+        if layer.type not in SOURCES:
+            continue
+        for given in (layer.message.child(name) for name in _DATA_FIELDS):
+            unread = unread or given.one("mean_file", "")
+        pixel = layer.message.child("transform_param").many("mean_value")
+        pixel = pixel * 3 if len(pixel) == 1 else pixel
+        if pixel and (len(pixel) != 3 or not all(map(math.isfinite, pixel))):
+            raise source.error(f"must have 1 or 3 finite values of mean_value, got {pixel[:4]}")
+        if pixel:
+            return _Mean(pixel, f"mean_value of {layer.message.where}", unread)
+    origin = "ImageNet's, since neither --mean nor the files give one"
+    return _Mean(IMAGENET_MEAN, origin, unread)
+
+
+def _preprocess(source: Layer, trained: Sequence[Layer], pixel: Sequence[float]) -> Preprocess:
     size = _input_size(source)
     data = [layer.message for layer in (source, *trained) if layer.type in SOURCES]
-    values = [m.child("transform_param").many("mean_value") for m in data]
     scales = [m.child(name) for m in data for name in _DATA_FIELDS]
-    pixel = list(IMAGENET_MEAN)
-    if mean is not None:
-        pixel = list(mean_pixel(Path(mean)))
-    elif any(values):
-        pixel = next(filter(None, values))
-        pixel = pixel * 3 if len(pixel) == 1 else pixel
-    if len(pixel) != 3 or not all(map(math.isfinite, pixel)):
-        raise source.error(f"must have 1 or 3 finite values of mean_value, got {pixel[:4]}")
     scale = next((given.one("scale", 1.0) for given in scales if given.has("scale")), 1.0)
     if not 1e-6 < abs(scale) < 1e6:
         raise source.error(f"must have a scale between 1e-6 and 1e6, got {scale}")
@@ -211,9 +257,9 @@ def _input_size(source: Layer) -> int:
     return shape[1]
 
 
-def _hash(path: Path, prototxt: str | Path | None) -> str:
+def _hash(files: Mapping[str, NetworkFile]) -> str:
     """Which network this is: the weights, and the prototxt if it came apart from them."""
-    if prototxt is None:
-        return sha256_of(path)
-    both = sha256_of(path) + sha256_of(prototxt)
+    if PROTOTXT not in files:
+        return files[WEIGHTS].sha256
+    both = files[WEIGHTS].sha256 + files[PROTOTXT].sha256
     return hashlib.sha256(both.encode()).hexdigest()

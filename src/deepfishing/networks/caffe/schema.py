@@ -64,9 +64,9 @@ V1LayerParameter:
     tanh_param 37 EngineParameter; sigmoid_param 38 EngineParameter
     softmax_param 39 SoftmaxParameter
 TransformationParameter:
-    scale 1 float; crop_size 3 int; mean_value 5 float
+    scale 1 float; crop_size 3 int; mean_file 4 string; mean_value 5 float
 DataParameter:
-    scale 2 float; crop_size 5 int
+    scale 2 float; mean_file 3 string; crop_size 5 int
 MemoryDataParameter:
     channels 2 int; height 3 int; width 4 int
 InputParameter:

@@ -1,0 +1,134 @@
+"""From images to a store, in one call: what `deepfish extract` does.
+
+Comes in: a folder for the store, images, and what a user says of network and features. Goes out:
+the store with all factors of all usable images, and a summary. A store that exists brings its own
+settings, so that more images need no options at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deepfishing.distributed import connect
+from deepfishing.distributed.cluster import LOCAL, check_place
+from deepfishing.errors import OptionError
+from deepfishing.features import needed_factors
+from deepfishing.gradients.resources import Resources
+from deepfishing.gradients.to_store import (
+    Extraction,
+    OnFailure,
+    Progress,
+    extract_to_store,
+)
+from deepfishing.images.item import Item
+from deepfishing.images.sources import find_images
+from deepfishing.networks.reference import PYTHON
+from deepfishing.networks.zoo import DEFAULT, RECORDS
+from deepfishing.options import Options
+from deepfishing.recipes import parse_recipes
+from deepfishing.settings import Settings
+from deepfishing.store import Store
+from deepfishing.store.store import MANIFEST
+
+if TYPE_CHECKING:
+    from deepfishing.networks.network import Network
+
+PRECISION = "int8"  # of a new store: the smallest of one pass that loses nothing, docs/store.md
+
+
+def extract_to(
+    store: str | Path,
+    images: str | Path | Sequence[Item | Path],
+    *,
+    network: str | Network | None = None,
+    features: str | Iterable[str] = "all",
+    precision: str | None = None,
+    resources: Resources | None = None,
+    on: str = LOCAL,
+    retry: bool = False,
+    prune: bool = False,
+    strict: bool = False,
+    progress: Progress | None = None,
+    on_failure: OnFailure | None = None,
+    notice: Callable[[str], None] | None = None,
+    **options: Any,
+) -> Extraction:
+    """Extract features of images into a store; what is there is not computed again.
+
+    Parameters
+    ----------
+    store : path
+        Folder, made if absent. One that exists keeps its settings: nothing needs to be said of
+        them again, and what contradicts them is refused.
+    images : str, path or sequence
+        As for `find_images`: a folder, a pattern, a list, a table... or a list of paths.
+    network : str or Network, optional
+        A name or file as for `load_network`, or a network that is loaded already.
+    features : str or list of str
+        Names or recipes, such as `x7,dW7`; `all` gives the rows of the paper's Table 1.
+    precision : str, optional
+        Numbers on disk: int4, int8, float16 or float32; a new store is in int8.
+    resources : Resources, optional
+        Batch size, memory, engine and device, which decide no number.
+    on : str
+        `local`, `ray`, or `ray://HOST:PORT` of a Ray cluster.
+    retry, prune, strict, progress, on_failure
+        See `extract_to_store`.
+    notice : callable, optional
+        Called with a line for what was assumed when the network was loaded.
+    options
+        weights, prototxt, mean, dtype, tau, label, views: see `Options`.
+
+    Returns
+    -------
+    Extraction
+    """
+    resources, folder = resources or Resources(), Path(store)
+    check_place(on)
+    items = find_images(images) if isinstance(images, str | Path) else images
+    named = network if isinstance(network, str) else None
+    is_new = not (folder / MANIFEST).exists()
+    if is_new and (named or DEFAULT) in RECORDS and (network is None or named):
+        parse_recipes(features, RECORDS[named or DEFAULT].layers)  # before torch is loaded
+    far = on != LOCAL
+    gpu = far and resources.device.startswith("cuda")
+    loaded: Network | None
+    if network is None or isinstance(network, str):
+        wanted = Options(network=network, **options)
+        # for a cluster on the CPU, since this machine may have no GPU
+        settings, loaded = wanted.settle(folder, device="cpu" if far else resources.device)
+    else:
+        settings, loaded = _settings_of(network, options), network
+    if notice is not None and loaded is not None:
+        for line in loaded.notes:
+            notice(line)
+    factors = needed_factors(parse_recipes(features, settings.network.layers))
+    opened = Store(folder, settings.as_dict(), precision or (PRECISION if is_new else None))
+    if far and settings.network.source.kind != PYTHON:
+        loaded = None  # workers load it themselves
+    with connect(on, gpu) as place:
+        return extract_to_store(
+            opened,
+            items,
+            factors,
+            settings=settings,
+            network=loaded,
+            resources=resources,
+            on=place,
+            retry=retry,
+            prune=prune,
+            strict=strict,
+            progress=progress,
+            on_failure=on_failure,
+        )
+
+
+def _settings_of(network: Network, options: dict[str, Any]) -> Settings:
+    known = ("tau", "label", "views")
+    if other := [name for name in options if name not in known]:
+        raise OptionError(
+            f"options beside a loaded network must be {', '.join(known)}, got {', '.join(other)}"
+        )
+    return Settings.of(network, **options)

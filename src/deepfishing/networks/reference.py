@@ -1,0 +1,218 @@
+"""Stage 2, networks: which network it is, as a value that can be written down.
+
+A `NetworkRef` says all of a network that decides a feature, and from where it is loaded again: the
+files by path and checksum. `load.load_reference` makes the `Network` of it. Torch is not imported
+here, so that stores, models and searches can carry it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deepfishing.errors import StoreError, WeightsError
+from deepfishing.images.preprocess import Preprocess
+from deepfishing.networks.zoo import RECORDS
+
+PUBLISHED, RANDOM, FILES, PYTHON = KINDS = ("published", "random", "files", "python")
+WEIGHTS, PROTOTXT, MEAN = ROLES = ("weights", "prototxt", "mean")
+UNTOLD = "?"  # a head or a choice of scores that cannot be told from another one
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkFile:
+    """A file that a network is made of; `sha256` is empty where an older version kept none."""
+
+    path: str
+    sha256: str = ""
+
+    @classmethod
+    def of(cls, path: str | Path) -> NetworkFile:
+        """The file at a path, hashed."""
+        return cls(path=str(Path(path).resolve()), sha256=sha256_of(path))
+
+    def find(self, role: str, weights: str | Path | None = None) -> Path:
+        """Where the file is: beside the weights that the user gave, or where it was.
+
+        Raises
+        ------
+        WeightsError
+            If it is gone or is another one now; the line says which file, and what to do.
+        """
+        path = Path(self.path)
+        if weights is not None:
+            beside = Path(weights).parent / path.name
+            path = Path(weights) if role == WEIGHTS else beside if beside.is_file() else path
+        needed = f" with the sha256 {self.sha256}" if self.sha256 else ""
+        elsewhere = "pass --weights FILE" + ("" if role == WEIGHTS else " with it in that folder")
+        if not path.is_file():
+            raise WeightsError(
+                f"the network needs its {role} file {path}{needed}, which does not exist; put it "
+                f"back, or {elsewhere}"
+            )
+        if self.sha256 and (found := sha256_of(path)) != self.sha256:
+            raise WeightsError(
+                f"the network needs its {role} file {path}{needed}, got a file with {found}; put "
+                f"the right one there, or {elsewhere}"
+            )
+        return path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """From where a network is loaded again.
+
+    Parameters
+    ----------
+    kind : "published", "random", "files" or "python"
+        Weights that are found by the network's name; random ones; those in `files`; or a module
+        that only Python has.
+    files : mapping from str to NetworkFile
+        By what they are: weights, prototxt, mean.
+    """
+
+    kind: str = PYTHON
+    files: Mapping[str, NetworkFile] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkRef:
+    """All of a network that decides a feature, and where it comes from.
+
+    Parameters
+    ----------
+    name : str
+        As in the zoo, `timm:NAME`, `torchvision:NAME`, or the name of a file or of a module.
+    weights_sha256 : str
+        Which weights these are, and which prototxt if there is one.
+    layers : mapping from int to str
+        k -> path of the module that holds W_k.
+    preprocess : Preprocess
+        How it wants its pixels.
+    dtype : str
+        Precision in which it computes.
+    head : str
+        What its scores mean: softmax, sigmoid, or the identity of an error of one's own.
+    scores : str
+        Which part of its output the scores are; empty where they are all of it.
+    source : Source
+        Where its files are, which decides nothing.
+    """
+
+    name: str
+    weights_sha256: str
+    layers: Mapping[int, str]
+    preprocess: Preprocess
+    dtype: str = "float32"
+    head: str = "softmax"
+    scores: str = ""
+    source: Source = field(default_factory=Source, compare=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON values, with the keys of a store's manifest."""
+        pixels = self.preprocess.as_dict().items()
+        return {
+            "network": self.name,
+            "weights_sha256": self.weights_sha256,
+            "layers": {str(k): path for k, path in self.layers.items()},
+            "preprocess": {k: list(v) if isinstance(v, tuple) else v for k, v in pixels},
+            "compute_dtype": self.dtype,
+            "head": self.head,
+            "scores": self.scores,
+            "source": {
+                "kind": self.source.kind,
+                "files": {role: asdict(file) for role, file in self.source.files.items()},
+            },
+        }
+
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any]) -> NetworkRef:
+        """What `as_dict` gave; head, scores and source may be missing, as in version 0.1."""
+        name, sha256 = (_text(facts, key) for key in ("network", "weights_sha256"))
+        return cls(
+            name=name,
+            weights_sha256=sha256,
+            layers=layers_of(facts),
+            preprocess=_preprocess(facts.get("preprocess")),
+            dtype=_text(facts, "compute_dtype"),
+            head=_text({"head": "softmax", **facts}, "head"),
+            scores=_text({"scores": "", **facts}, "scores"),
+            source=_source(facts["source"]) if "source" in facts else _guess(name, sha256),
+        )
+
+
+def layers_of(facts: Mapping[str, Any]) -> dict[int, str]:
+    """A network's layers, from the settings of a store or a model, which may be damaged.
+
+    Examples
+    --------
+    >>> layers_of({"layers": {"8": "_fc"}})
+    {8: '_fc'}
+    """
+    layers = facts.get("layers")
+    pairs = layers.items() if isinstance(layers, dict) else [("", layers)]
+    if not all(re.fullmatch("[0-9]{1,2}", k) and isinstance(path, str) for k, path in pairs):
+        raise _unusable("layers", layers, "numbers with the paths of modules")
+    return {int(k): str(path) for k, path in pairs}
+
+
+def sha256_of(path: str | Path) -> str:
+    """Hash a file, 64 hex digits."""
+    try:
+        with Path(path).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        raise WeightsError(
+            f"weights file not found: {path}; check the path given with --weights"
+        ) from None
+    except OSError as error:
+        raise WeightsError(f"weights cannot be read: {path} ({error.strerror})") from None
+
+
+def _guess(name: str, sha256: str) -> Source:
+    """Where the network of a store of version 0.1 comes from, which kept no files."""
+    if sha256.startswith(f"{RANDOM}-"):
+        return Source(kind=RANDOM)
+    return Source(kind=PUBLISHED if name in RECORDS or ":" in name else FILES)
+
+
+def _source(facts: Any) -> Source:
+    files = facts.get("files") if isinstance(facts, dict) else None
+    if not isinstance(files, dict) or facts.get("kind") not in KINDS:
+        raise _unusable("source", facts, f"kind ({', '.join(KINDS)}) and files")
+    for role, file in files.items():
+        if role not in ROLES or not isinstance(file, dict) or set(file) != {"path", "sha256"}:
+            raise _unusable("source", facts, "a path and a sha256 for each file")
+        if not all(isinstance(value, str) for value in file.values()):
+            raise _unusable("source", facts, "a path and a sha256 for each file")
+    return Source(
+        kind=facts["kind"], files={role: NetworkFile(**file) for role, file in files.items()}
+    )
+
+
+def _preprocess(facts: Any) -> Preprocess:
+    try:
+        given = {k: tuple(v) if isinstance(v, list) else v for k, v in facts.items()}
+        made = Preprocess(**given)  # type: ignore[arg-type]
+        numbers = (made.size, made.short_side, made.scale, *made.mean, *made.std)
+        if not all(isinstance(n, int | float) for n in numbers) or len(numbers) != 9:
+            raise TypeError
+        return made
+    except (AttributeError, TypeError):
+        raise _unusable("preprocess", facts, "size, short_side, mean, std...") from None
+
+
+def _text(facts: Mapping[str, Any], key: str) -> str:
+    if not isinstance(facts.get(key), str):
+        raise _unusable(key, facts.get(key), "text")
+    return str(facts[key])
+
+
+def _unusable(key: str, value: Any, expected: str) -> StoreError:
+    return StoreError(
+        f"{key} must be {expected}, got {str(value)[:60]!r}; make the store or the model again"
+    )
