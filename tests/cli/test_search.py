@@ -107,6 +107,21 @@ def test_the_sheet_shows_the_query_first_and_a_grey_tile_for_a_lost_file(
     assert not (tiles[8:208, 8 + 2 * 208 : 208 + 2 * 208] == grey[0, 0]).all()
 
 
+def test_the_sheet_finds_its_photos_from_any_folder(deepfish, shapes, tmp_path):
+    ran = deepfish("extract", "shapes/test", "store", "--weights", "random", "--features", "x7,dW8")
+    assert ran.code == 0, ran.err  # with paths that start here
+    (tmp_path / "elsewhere").mkdir()
+    for name in ("shapes", "store"):
+        (tmp_path / name).rename(tmp_path / "elsewhere" / name)
+    ran = deepfish("search", "elsewhere/store", "light/2.jpg", "-k", "2", "--sheet", "a.png")
+    assert ran.code == 0, ran.err
+    with Image.open(tmp_path / "a.png") as sheet:
+        tiles = np.asarray(sheet)
+    for n in range(3):
+        tile = tiles[8 + 70 : 8 + 130, 8 + 60 + n * 208 : 8 + 140 + n * 208]
+        assert tile.std() > 20  # a picture, not a grey tile
+
+
 MISTAKES = [
     (["gone.jpg"], "an id of"),
     (["list.csv"], "not an image that Pillow can read"),

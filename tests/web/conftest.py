@@ -7,6 +7,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from deepfishing.images.sources import find_images
 from deepfishing.model import train_model
 from deepfishing.networks.load import load_network
 from deepfishing.search import Searcher
+from deepfishing.search.choice import DEFAULTS
 from deepfishing.settings import Settings
 from deepfishing.store import Store
 from deepfishing.web.app import make_app
@@ -119,3 +121,65 @@ def live(gallery):
 @pytest.fixture
 def serve():
     return running
+
+
+WIDE = {"viewport": {"width": 1280, "height": 800}}
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+SECONDS = 20_000  # milliseconds until something on the page must have come
+
+
+class Visit:
+    """A tab, and all that it complained about or asked other hosts for."""
+
+    def __init__(self, browser, address, **options):
+        self.address = address
+        self.context = browser.new_context(**options)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(SECONDS)
+        self.complaints, self.hosts, self.expected = [], set(), ()
+        self.page.on("console", lambda m: m.type in ("error", "warning") and self.complain(m.text))
+        self.page.on("pageerror", lambda error: self.complain(str(error)))
+        self.page.on("request", lambda request: self.hosts.add(urlsplit(request.url).netloc))
+
+    def complain(self, text):
+        if not any(part in text for part in self.expected):
+            self.complaints.append(text)
+
+    def open(self, hash_=""):
+        self.page.goto(f"{self.address.url}{hash_}")
+        return self.page
+
+    def ids(self, side):
+        """The hits of a side, when they are there."""
+        self.page.wait_for_selector(f"#{side} .hits:not([aria-busy]) .card[data-id]")
+        return self.page.eval_on_selector_all(
+            f"#{side} .hits .card", "cards => cards.map(card => card.dataset.id)"
+        )
+
+    def asked(self):
+        return parse_qs(urlsplit(self.page.url).fragment)
+
+    def overflows(self):
+        return self.page.evaluate(
+            "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+        )
+
+
+@pytest.fixture
+def visit(browser, live):
+    visits = []
+
+    def make(phone=False, address=live, **options):
+        visits.append(Visit(browser, address, **(PHONE if phone else WIDE), **options))
+        return visits[-1]
+
+    yield make
+    for one in visits:
+        one.context.close()
+        assert one.complaints == []
+        assert one.hosts <= {f"127.0.0.1:{one.address.port}", ""}
+
+
+@pytest.fixture(scope="module")
+def searchers(store_folder):
+    return {by: Searcher(store_folder, by) for by in ("x7", "x6", "dW8", "dW7", DEFAULTS[0])}

@@ -38,9 +38,9 @@ def test_the_page_knows_what_the_store_has(client, gallery, ids):
     facts = client.get("/api/store").json()
     assert facts["images"] == len(ids) == 32
     assert facts["forward"][0] == "x7"
-    assert facts["gradient"][0] == "dW8"
+    assert facts["gradient"][0] == Searcher(gallery.store).recipe.name  # as `deepfish search`
     assert {"x6", "x6;x7", "pow(x7,0.5)"} <= set(facts["forward"])
-    assert {"dW7", "pow(dW8,0.5)+pow(x7,0.5)"} <= set(facts["gradient"])
+    assert {"dW7", "dW8", "pow(dW8,0.5)"} <= set(facts["gradient"])
     pictures = [gallery.collection[i] for i in range(32)]
     for label in facts["labels"]:
         assert label["images"] == sum(label["name"] in one.labels for one in pictures)
@@ -116,6 +116,9 @@ def test_the_plot_has_the_similarities_of_all_images(client, store_folder, ids):
     np.testing.assert_allclose(answer["forward"], forward, atol=1e-4)
     np.testing.assert_allclose(answer["backward"], backward, atol=1e-4)
     assert answer["forward"][5] == pytest.approx(1, abs=1e-3)
+    assert answer["is_product"]  # so that lines of the same score can be drawn
+    sum_ = {"by": "pow(dW8,0.5)+pow(x7,0.5)", "like": like(ids[5])}
+    assert not client.post("/api/scatter", json=sum_).json()["is_product"]
 
 
 def test_a_plot_of_many_images_keeps_the_best_and_some_of_all_others(rng):
@@ -210,6 +213,37 @@ def test_thumbnails_are_small_pictures_of_the_images(client, gallery, ids):
     assert "max-age" in answer.headers["cache-control"]
 
 
+def test_an_image_can_be_seen_in_full_size(client, gallery, ids, monkeypatch):
+    kept = dict(gallery.thumbnails._kept)
+    answer = client.get("/api/thumbnail", params={"id": ids[0], "size": "full"})
+    with Image.open(io.BytesIO(answer.content)) as sent:
+        assert (sent.format, sent.size) == ("JPEG", (640, 640))
+    assert gallery.thumbnails._kept == kept  # memory is for the small ones
+    assert client.get("/api/thumbnail", params={"id": ids[0], "size": "huge"}).status_code == 400
+
+
+def test_the_network_is_ready_before_the_page_says_so(store_folder, photo):
+    gallery = Gallery(store_folder)
+    client = TestClient(make_app(gallery), base_url="http://localhost")
+    assert client.get("/api/uploads").json() == {"network": "not loaded"}
+    gallery.uploads.warm_up().join()
+    assert client.get("/api/uploads").json() == {"network": "ready"}
+    loaded = gallery.uploads._network, gallery.uploads._extractor
+    assert client.post("/api/uploads", content=photo).status_code == 200
+    assert (gallery.uploads._network, gallery.uploads._extractor) == loaded  # nothing more to load
+
+
+def test_a_network_that_cannot_be_loaded_is_told_in_the_terminal(store_folder, caplog, monkeypatch):
+    gallery = Gallery(store_folder)
+    broken = {**gallery.store.settings, "network": "mine", "weights_sha256": "0"}
+    monkeypatch.setattr(gallery.uploads, "facts", broken)
+    gallery.uploads.warm_up().join()
+    client = TestClient(make_app(gallery), base_url="http://localhost")
+    assert client.get("/api/uploads").json() == {"network": "failed"}
+    assert "photos cannot be searched with: " in caplog.text
+    assert client.get("/api/store").status_code == 200
+
+
 def test_thumbnails_in_memory_are_bounded_and_made_once(gallery, ids, monkeypatch):
     thumbnails = Thumbnails(gallery.store.folder, keep_bytes=60_000)
     for id_ in ids:
@@ -256,6 +290,7 @@ def test_a_store_that_needs_an_index_plots_the_nearest(store_folder, tmp_path, i
     gallery = Gallery(tmp_path / "large")
     assert gallery.searcher("dW8").index is not None
     plot = gallery.scatter("dW8", [Example(ids[5])], [], Filter())
+    assert plot["is_product"]
     expected = Searcher(store_folder, "dW8", "exact").search(ids[5], 7)
     assert plot["total"] == 32
     assert plot["ids"] == [hit.id for hit in expected]

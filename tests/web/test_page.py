@@ -4,80 +4,20 @@ import shutil
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from deepfishing.search import Searcher
+from deepfishing.search.choice import DEFAULTS
 from deepfishing.store import Store
 from deepfishing.web.gallery import Gallery
 
 pytestmark = pytest.mark.browser
 
-WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
-SECONDS = 20_000  # milliseconds until something on the page must have come
-
-
-class Visit:
-    """A tab, and all that it complained about or asked other hosts for."""
-
-    def __init__(self, browser, address, viewport, **options):
-        self.address = address
-        self.context = browser.new_context(viewport=viewport, **options)
-        self.page = self.context.new_page()
-        self.page.set_default_timeout(SECONDS)
-        self.complaints, self.hosts, self.expected = [], set(), ()
-        self.page.on("console", lambda m: m.type in ("error", "warning") and self.complain(m.text))
-        self.page.on("pageerror", lambda error: self.complain(str(error)))
-        self.page.on("request", lambda request: self.hosts.add(urlsplit(request.url).netloc))
-
-    def complain(self, text):
-        if not any(part in text for part in self.expected):
-            self.complaints.append(text)
-
-    def open(self, hash_=""):
-        self.page.goto(f"{self.address.url}{hash_}")
-        return self.page
-
-    def ids(self, side):
-        """The hits of a side, when they are there."""
-        self.page.wait_for_selector(f"#{side} .hits:not([aria-busy]) .card[data-id]")
-        return self.page.eval_on_selector_all(
-            f"#{side} .hits .card", "cards => cards.map(card => card.dataset.id)"
-        )
-
-    def asked(self):
-        return parse_qs(urlsplit(self.page.url).fragment)
-
-
-@pytest.fixture
-def visit(browser, live):
-    visits = []
-
-    def make(viewport=WIDE, address=live, **options):
-        visits.append(Visit(browser, address, viewport, **options))
-        return visits[-1]
-
-    yield make
-    for one in visits:
-        one.context.close()
-        assert one.complaints == []
-        assert one.hosts <= {f"127.0.0.1:{one.address.port}", ""}
-
-
-@pytest.fixture(scope="module")
-def searchers(store_folder):
-    return {by: Searcher(store_folder, by) for by in ("x7", "x6", "dW8", "dW7")}
+DEFAULT = DEFAULTS[0]  # what the command line takes, too
 
 
 def found(searchers, by, *args):
     return [hit.id for hit in searchers[by].search(*args)]
-
-
-def overflow(page):
-    return page.evaluate(
-        "document.documentElement.scrollWidth > document.documentElement.clientWidth"
-    )
 
 
 def test_the_collection_is_shown_with_its_pictures(visit, ids):
@@ -96,7 +36,7 @@ def test_a_click_searches_by_both_kernels_and_the_address_remembers(visit, ids, 
     tab = visit()
     page = tab.open()
     page.click(f"#grid [data-id='{ids[4]}'] .shot")
-    expected = [found(searchers, by, ids[4], 12) for by in ("x7", "dW8")]
+    expected = [found(searchers, by, ids[4], 12) for by in ("x7", DEFAULT)]
     assert [tab.ids("forward"), tab.ids("gradient")] == expected
     assert tab.asked() == {"id": [ids[4]]}
     page.reload()
@@ -120,12 +60,20 @@ def test_hits_say_why_and_which_side_alone_has_them(visit, ids, searchers):
             f"#{side} .only:not([hidden])", "all => all.map(o => o.closest('.card').dataset.id)"
         )
         assert marked == [id_ for id_ in mine if id_ not in other]
-    first = searchers["dW8"].search(ids[4], 1)[0]
+    first = searchers[DEFAULT].search(ids[4], 1)[0]
     card = page.locator("#gradient .card").first
+    assert card.locator(".name").inner_text() == Path(first.id).name
     assert card.locator(".score b").inner_text() == f"{first.score:.3f}"
     assert card.locator(".looks b").inner_text() == f"{first.forward:.2f}"
     assert card.locator(".means b").inner_text() == f"{first.backward:.2f}"
-    assert first.classes[0].name in card.locator(".classes").inner_text()
+    names = [*(one.name for one in first.classes), "all others"]  # whole, and they add up
+    assert card.locator(".classes span").all_inner_texts() == names
+    terms = [float(text) for text in card.locator(".classes b").all_inner_texts()]
+    assert sum(terms) == pytest.approx(first.backward, abs=0.025)  # of five that are rounded
+    cut = "all => all.filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.textContent)"
+    assert page.eval_on_selector_all(".hits .name, .hits .tags, .hits .classes span", cut) == []
+    near = searchers["x7"].search(ids[4], 1)[0]
+    assert page.locator("#forward .looks b").first.inner_text() == f"{near.score:.2f}"
     assert page.locator("#predictions li").count() == 3
 
 
@@ -149,7 +97,7 @@ def test_other_kernels_can_be_compared(visit, ids, searchers):
 def test_a_photo_can_be_picked_and_dropped(visit, gallery, searchers, tmp_path):
     photo = tmp_path / "mine.jpg"
     photo.write_bytes(Path(gallery.collection[7].path).read_bytes() + b"\0")
-    expected = found(searchers, "dW8", photo, 12)
+    expected = found(searchers, DEFAULT, photo, 12)
     tab = visit()
     page = tab.open()
     page.set_input_files("#file", photo)
@@ -220,11 +168,11 @@ def test_more_like_these_not_like_those(visit, ids, searchers):
         page.click(f"#grid [data-id='{id_}'] [data-action={sign}]")
     assert page.inner_text("#tray p") == "2 like these, 1 not like those"
     page.click("#tray-search")
-    assert tab.ids("gradient") == found(searchers, "dW8", ids[1:3], 12, [ids[9]])
+    assert tab.ids("gradient") == found(searchers, DEFAULT, ids[1:3], 12, [ids[9]])
     assert tab.asked() == {"id": ids[1:3], "not": [ids[9]]}
     page.click("#examples .minus button")
     page.wait_for_function("() => !location.hash.includes('not=')")
-    expected = found(searchers, "dW8", ids[1:3], 12)
+    expected = found(searchers, DEFAULT, ids[1:3], 12)
     page.wait_for_selector(f"#gradient .card:first-child[data-id='{expected[0]}']")
     page.wait_for_selector("#gradient .hits:not([aria-busy])")
     assert tab.ids("gradient") == expected
@@ -293,9 +241,9 @@ def test_the_plot_shows_a_picture_under_the_pointer_and_a_click_searches(visit, 
         if tip.is_visible():
             break
     name, numbers = tip.locator("span").inner_text().split(": ")
-    forward, backward, _ = searchers["dW8"].similarities(ids[3])
+    forward, backward, _ = searchers[DEFAULT].similarities(ids[3])
     row = next(n for n, id_ in enumerate(ids) if id_.endswith(name))
-    assert numbers.split(" = ")[0] == f"{forward[row]:.2f} × {backward[row]:.2f}"
+    assert numbers == f"looks {forward[row]:.2f}, means {backward[row]:.2f}"
     page.wait_for_function("() => document.querySelector('.tip img').naturalWidth > 50")
     page.mouse.down()
     page.mouse.up()
@@ -306,17 +254,19 @@ def test_the_plot_shows_a_picture_under_the_pointer_and_a_click_searches(visit, 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_narrow_screen_has_everything_and_no_overflow(visit, ids, scheme):
-    tab = visit(NARROW, color_scheme=scheme, has_touch=True, is_mobile=True)
+    tab = visit(phone=True, color_scheme=scheme)
     page = tab.open()
     page.wait_for_selector("#grid .shot.loaded")
-    assert not overflow(page)
+    assert not tab.overflows()
     light = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g)[0] > 128")
     assert light is (scheme == "light")
-    page.tap(f"#grid [data-id='{ids[1]}'] [data-action=plus]")
-    assert not overflow(page)
+    page.tap(f"#grid [data-id='{ids[1]}'] [data-action=enlarge]")
+    page.tap("#lightbox [data-action=plus]")
+    page.tap("#lightbox .close")
+    assert not tab.overflows()
     page.tap("#tray-search")
     tab.ids("gradient")
-    assert not overflow(page)
+    assert not tab.overflows()
     left, right = (page.locator(f"#{side}").bounding_box() for side in ("forward", "gradient"))
     assert left["x"] + left["width"] <= right["x"]  # still side by side
     assert left["y"] == right["y"]

@@ -102,7 +102,8 @@ def search(
     if sheet is not None:
         from deepfishing.search.sheet import save_sheet
 
-        save_sheet(sheet, [_picture(searcher, example) for example in examples], hits)
+        queries = [_picture(searcher, example) for example in examples]
+        save_sheet(sheet, queries, [(hit, _picture(searcher, hit.id)) for hit in hits])
     if as_json:
         say(json.dumps(_document(searcher, named, negative, hits), indent=1))
     else:
@@ -116,14 +117,17 @@ def _standard_input() -> bytes:
     return content
 
 
-def _picture(searcher: Searcher, example: Example) -> ImageLike:
-    """What to draw for an example."""
+def _picture(searcher: Searcher, example: Example) -> ImageLike | None:
+    """What to draw for an example or a hit."""
     from deepfishing.search.encoder import Upload
 
     if isinstance(example, bytes):
         return Upload("standard input", example)
-    row = searcher.collection.row_of(str(example))
-    return Path(str(example)) if row is None else Path(searcher.collection[row].path)
+    name = str(example)
+    if searcher.collection.row_of(name) is None:
+        return Path(name)
+    photo = searcher.photo(name)
+    return None if photo is None else Upload(name, photo)
 
 
 def _document(

@@ -28,7 +28,8 @@ def serve(
         str | None, typer.Option(help="Forward recipe to start with. [default: x7]")
     ] = None,
     gradient: Annotated[
-        str | None, typer.Option(help="Gradient recipe to start with. [default: dW8]")
+        str | None,
+        typer.Option(help="Gradient recipe to start with. [default: that of deepfish search]"),
     ] = None,
     weights: Annotated[
         Path | None, typer.Option(help="The network's weight file, if it is elsewhere now.")
@@ -39,8 +40,9 @@ def serve(
 
     Example: deepfish serve store --open
 
-    The page compares a forward and a gradient kernel side by side. It needs no network, and only
-    this machine can open it. Ctrl-C ends it.
+    The page compares features and gradients side by side. It needs no internet, and only this
+    machine can open it. The network that looks at photos is loaded meanwhile; the page says when it
+    is ready. Ctrl-C ends it.
     """
     from deepfishing.cli.progress import progress_bar
     from deepfishing.web.gallery import Gallery

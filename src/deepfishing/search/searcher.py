@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from deepfishing.errors import ImageError, OptionError
+from deepfishing.images.find_again import find_again
 from deepfishing.images.preprocess import open_image
 from deepfishing.rank_one import Array
 from deepfishing.search.choice import choose_recipe
@@ -183,6 +184,17 @@ class Searcher:
         given = self._given(like, unlike)
         rows, scores = self._nearest(given, k, passed, max(candidates, 4 * k), probes)
         return self._hits(given, rows, scores)
+
+    def photo(self, id_: str) -> bytes | None:
+        """The file of an image of the store, found from any folder; None if it is gone or other.
+
+        See `find_again`: the content is the one that the features are of.
+        """
+        row = self.collection.row_of(id_)
+        if row is None:
+            return None
+        key = self.contents.keys[int(self.collection.content[row])].as_py()
+        return find_again(self.store.folder, self.collection[row].path, key)
 
     def similarities(
         self, like: Example | Sequence[Example], unlike: Sequence[Example] = ()

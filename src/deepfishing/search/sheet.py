@@ -1,7 +1,7 @@
 """Stage 7, search: hits as one picture, the query first.
 
-Comes in: hits and the query's image. Goes out: a contact sheet. Pillow alone draws it; an image
-that is not there or cannot be read is a grey tile.
+Comes in: the query's images and the hits with their files (`Searcher.photo`). Goes out: a contact
+sheet. Pillow alone draws it; an image that is gone or cannot be read is a grey tile.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ COLUMNS = 5
 PAPER, INK, GREY = (255, 255, 255), (30, 30, 30), (200, 200, 200)
 
 
-def contact_sheet(queries: Sequence[ImageLike], hits: Sequence[Hit]) -> Image.Image:
+def contact_sheet(
+    queries: Sequence[ImageLike | None], hits: Sequence[tuple[Hit, ImageLike | None]]
+) -> Image.Image:
     """The query's images and then the hits, each with its score and its labels or its name.
 
     Examples
     --------
     >>> hit = Hit("a", "gone.jpg", ("dog",), 0.5, 0.7, 0.7, ())
-    >>> contact_sheet([Image.new("RGB", (9, 9))], [hit]).size
+    >>> contact_sheet([Image.new("RGB", (9, 9))], [(hit, None)]).size
     (424, 260)
     """
-    tiles: list[tuple[ImageLike, str, str]] = [(image, "query", "") for image in queries]
-    for hit in hits:
+    tiles: list[tuple[ImageLike | None, str, str]] = [(image, "query", "") for image in queries]
+    for hit, image in hits:
         names = ", ".join(hit.labels) if hit.labels else Path(hit.id).name
-        tiles.append((Path(hit.path), f"{hit.score:.3f}", names))
+        tiles.append((image, f"{hit.score:.3f}", names))
     columns = min(COLUMNS, len(tiles))
     rows = math.ceil(len(tiles) / max(columns, 1))
     wide, high = TILE + GAP, TILE + 2 * TEXT + 2 * GAP
@@ -50,7 +52,11 @@ def contact_sheet(queries: Sequence[ImageLike], hits: Sequence[Hit]) -> Image.Im
     return sheet
 
 
-def save_sheet(path: Path, queries: Sequence[ImageLike], hits: Sequence[Hit]) -> None:
+def save_sheet(
+    path: Path,
+    queries: Sequence[ImageLike | None],
+    hits: Sequence[tuple[Hit, ImageLike | None]],
+) -> None:
     """Write a contact sheet; the name's ending says which kind of file."""
     try:
         contact_sheet(queries, hits).save(path)
@@ -61,11 +67,14 @@ def save_sheet(path: Path, queries: Sequence[ImageLike], hits: Sequence[Hit]) ->
         ) from None
 
 
-def _tile(image: ImageLike) -> Image.Image:
+def _tile(image: ImageLike | None) -> Image.Image:
+    grey = Image.new("RGB", (TILE, TILE), GREY)
+    if image is None:
+        return grey
     try:
         picture = open_image(image, draft=TILE)
     except ImageError:
-        return Image.new("RGB", (TILE, TILE), GREY)
+        return grey
     picture.thumbnail((TILE, TILE))
     return picture
 

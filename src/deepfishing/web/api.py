@@ -23,6 +23,7 @@ MAX_PAGE = 500
 MAX_HITS = 200
 MAX_EXAMPLES = 50
 MAX_TEXT = 4096  # of an id, a label, a text
+NEVER_KEPT = {"Cache-Control": "no-store"}
 
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Labels = Annotated[list[Annotated[str, Query(max_length=MAX_TEXT)]], Query(max_length=20)]
@@ -104,7 +105,7 @@ def make_routes(gallery: Gallery) -> APIRouter:
     async def thumbnail(
         request: Request,
         id: Annotated[str, Query(max_length=MAX_TEXT)],
-        size: Literal["small", "large"] = "small",
+        size: Literal["small", "large", "full"] = "small",
     ) -> Response:
         path, sha256 = gallery.content(id)
         headers = {"ETag": f'"{sha256[:32]}-{size}"', "Cache-Control": "private, max-age=3600"}
@@ -112,6 +113,10 @@ def make_routes(gallery: Gallery) -> APIRouter:
             return Response(status_code=304, headers=headers)
         jpeg = await decoding.run(partial(gallery.thumbnails.jpeg, path, sha256, size))
         return Response(jpeg, media_type="image/jpeg", headers=headers)
+
+    @routes.get("/uploads")
+    async def uploads() -> JSONResponse:
+        return JSONResponse({"network": gallery.uploads.network_state}, headers=NEVER_KEPT)
 
     @routes.post("/uploads")
     async def upload(request: Request) -> JSONResponse:
@@ -142,7 +147,7 @@ def make_routes(gallery: Gallery) -> APIRouter:
 
 
 async def _json(gate: Gate, work: Callable[[], object]) -> JSONResponse:
-    return JSONResponse(await gate.run(work), headers={"Cache-Control": "no-store"})
+    return JSONResponse(await gate.run(work), headers=NEVER_KEPT)
 
 
 def _examples(asked: Asked) -> tuple[list[Example], list[Example]]:

@@ -165,16 +165,24 @@ class Gallery:
     def scatter(
         self, by: str, like: Sequence[Example], unlike: Sequence[Example], wanted: Filter
     ) -> dict[str, Any]:
-        """Forward and backward similarity of the images that pass a filter.
+        """Forward and backward similarity of the images that pass a filter, and `is_product`:
+        whether the score is their product, so that lines of the same score can be drawn.
 
         If there are more than `POINTS`, those with the highest scores and an even sample of the
         others. Where an index is needed, to look at all would take too long: the nearest `NEAREST`.
         """
-        none: dict[str, Any] = {"total": 0, "ids": [], "forward": [], "backward": []}
+        none: dict[str, Any] = {
+            "total": 0,
+            "ids": [],
+            "forward": [],
+            "backward": [],
+            "is_product": False,
+        }
         if self._is_empty(wanted):
             return none
         searcher = self.searcher(by)
         likes, unlikes = self._examples(searcher, like), self._examples(searcher, unlike)
+        is_product = searcher.recipe.is_plain and len(likes) == 1 and not unlikes
         if searcher.index is not None:
             near = searcher.search(likes, NEAREST, unlikes, wanted.labels, _pattern(wanted.text))
             rows = self._rows(wanted)
@@ -183,6 +191,7 @@ class Gallery:
                 "ids": [hit.id for hit in near],
                 "forward": [_number(hit.forward) for hit in near],
                 "backward": [_number(hit.backward or 0) for hit in near],
+                "is_product": is_product,
             }
         forward, backward, score = searcher.similarities(likes, unlikes)
         if backward is None:
@@ -195,6 +204,7 @@ class Gallery:
             "ids": searcher.collection.table.column("id").take(shown).to_pylist(),
             "forward": _numbers(forward[shown]),
             "backward": _numbers(backward[shown]),
+            "is_product": is_product,
         }
 
     def predict(self, example: Example) -> list[dict[str, Any]]:
@@ -284,10 +294,10 @@ def _hit(hit: Hit) -> dict[str, Any]:
     }
 
 
-def _number(value: float) -> float | None:
+def _number(value: float, digits: int = 6) -> float | None:
     """JSON has no word for what is not finite."""
-    return round(float(value), 4) if math.isfinite(value) else None
+    return round(float(value), digits) if math.isfinite(value) else None
 
 
 def _numbers(values: Array) -> list[float | None]:
-    return [_number(value) for value in values.tolist()]
+    return [_number(value, 4) for value in values.tolist()]  # there may be thousands

@@ -16,9 +16,9 @@ from deepfishing.recipes import Recipe, parse_recipe
 from deepfishing.search.choice import DEFAULTS, choose_recipe
 from deepfishing.store import Store
 
-# before all others if the store has them
-FORWARD = ("x7", "pow(x7,0.5)")
-GRADIENT = ("dW8", "dW7", "pow(dW8,0.5)", DEFAULTS[0])
+# Before all others if the store has them. The first gradient is what `deepfish search` takes, and
+# the first forward recipe the features that most people take.
+FIRST = ("x7", "pow(x7,0.5)", *DEFAULTS, "pow(dW8,0.5)")
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def make_offer(store: Store, forward: str | None = None, gradient: str | None = 
                     f"try {'dW8' if side else 'x7'}"
                 )
             sides[side][recipe.title] = recipe
-    for name in (*FORWARD, *GRADIENT, *table_features(layers), *others):
+    for name in (*FIRST, *table_features(layers), *others):
         try:
             recipe = parse_recipe(name, layers)
         except FeatureError:

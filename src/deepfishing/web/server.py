@@ -121,6 +121,7 @@ def make_server(gallery: Gallery, address: Address) -> Server:
 def serve(gallery: Gallery, address: Address, ready: Callable[[], None]) -> None:
     """Answer until Ctrl-C, which is the way to end it and no error."""
     server = make_server(gallery, address)
+    gallery.uploads.warm_up()
     ready()
     with contextlib.suppress(KeyboardInterrupt), address.listening:
         server.run(sockets=[address.listening])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from deepfishing.errors import ImageError
+from deepfishing.errors import DeepFishingError, ImageError
 from deepfishing.features import Factor
 from deepfishing.images.formats import FORMAT_NAMES, open_picture
 from deepfishing.images.preprocess import DAMAGED
@@ -29,9 +30,13 @@ from deepfishing.search.encoder import Encoder, Upload
 if TYPE_CHECKING:
     from deepfishing.gradients.extract import Extractor
 
+NOT_LOADED, LOADING, READY, FAILED = "not loaded", "loading", "ready", "failed"
+
 MAX_BYTES = 20 * 2**20
 MAX_PIXELS = 50_000_000
 REMEMBERED = 64
+
+_log = logging.getLogger("deepfishing.web")
 
 
 class ForgottenError(ImageError):
@@ -60,24 +65,51 @@ class Uploads(Encoder):
     ) -> None:
         super().__init__(facts, weights=weights)
         self.remembered = tuple(remembered)
+        self.network_state = NOT_LOADED
         self._remembered: OrderedDict[str, dict[str, Array]] = OrderedDict()
         self._order = threading.Lock()
+
+    def warm_up(self) -> threading.Thread:
+        """Load the network in a thread and show it an empty photo, before a visitor waits for it.
+
+        `network_state` says how far it is. If it fails, the terminal says why, and the page goes on
+        without photos.
+        """
+        self.network_state = LOADING
+        thread = threading.Thread(target=self._warm_up, daemon=True)
+        thread.start()
+        return thread
+
+    def _warm_up(self) -> None:
+        empty = io.BytesIO()
+        Image.new("RGB", (64, 64)).save(empty, "PNG")
+        try:
+            self._factors_of(empty.getvalue())
+        except Exception as error:  # whatever it is, the page must not end
+            self.network_state = FAILED
+            line = str(error) if isinstance(error, DeepFishingError) else repr(error)
+            _log.warning("deepfish: photos cannot be searched with: %s", line)
+        else:
+            self.network_state = READY
 
     def add(self, content: bytes) -> str:
         """Compute the factors of a photo; an `ImageError` if it is none, or too large."""
         check_photo(content)
         key = hashlib.sha256(content).hexdigest()
         if key not in self._remembered:
-            with self._lock:  # one at a time: the network has all cores already
-                (batch,) = self._extractor([Upload("the photo", content)])
-            if batch.failures:
-                raise ImageError(batch.failures[0])
-            values = dict(batch.factors)
+            values = self._factors_of(content)
             with self._order:
                 self._remembered[key] = values
                 while len(self._remembered) > REMEMBERED:
                     self._remembered.popitem(last=False)
         return key
+
+    def _factors_of(self, content: bytes) -> dict[str, Array]:
+        with self._lock:  # one at a time: the network has all cores already
+            (batch,) = self._extractor([Upload("the photo", content)])
+        if batch.failures:
+            raise ImageError(batch.failures[0])
+        return dict(batch.factors)
 
     @cached_property
     def _extractor(self) -> Extractor:

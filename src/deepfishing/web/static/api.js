@@ -36,6 +36,7 @@ export const image = (id) => ask(`/api/image?id=${encodeURIComponent(id)}`);
 export const search = (asked, signal) => post("/api/search", asked, signal);
 export const scatter = (asked, signal) => post("/api/scatter", asked, signal);
 export const predict = (example, signal) => post("/api/predict", example, signal);
+export const network = async () => (await ask("/api/uploads")).network;
 export const upload = (file) =>
   ask("/api/uploads", { method: "POST", headers: { "Content-Type": file.type || "application/octet-stream" }, body: file });
 

@@ -92,6 +92,12 @@ export class Grid {
     }
   }
 
+  // The picture with a number, wherever it is.
+  async image(index) {
+    const known = this.pages.get(Math.floor(index / PAGE));
+    return known ? known[index % PAGE] : (await this.load(index, 1)).images[0];
+  }
+
   make(index, image) {
     const cell = card("div", image);
     cell.setAttribute("role", "listitem");
@@ -129,7 +135,7 @@ export class Grid {
     this.focus = Math.min(Math.max(index, 0), this.total - 1);
     const y = Math.floor(this.focus / this.columns) * this.step + this.root.getBoundingClientRect().top;
     const above = document.querySelector(".top").offsetHeight + 8;
-    const below = innerHeight - document.querySelector("#tray").offsetHeight - 16;
+    const below = innerHeight - document.querySelector(".bottom").offsetHeight - 16;
     if (y < above) scrollBy(0, y - above);
     else if (y + this.size > below) scrollBy(0, y + this.size - below);
     await this.fetch(Math.floor(this.focus / PAGE));

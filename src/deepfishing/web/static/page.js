@@ -1,21 +1,22 @@
 // The page: what is asked for stands in the address (state.js); this file shows it and listens.
 
 import * as api from "./api.js";
-import { element, mark, picture, shortName } from "./card.js";
+import { element, enlarger, mark, picture, shortName } from "./card.js";
 import { Grid } from "./grid.js";
 import { makeLabels, renderLabels } from "./labels.js";
+import { Lightbox } from "./lightbox.js";
 import { compare, fill, neighbour, skeleton } from "./results.js";
 import { Scatter } from "./scatter.js";
 import { go, read, same, without } from "./state.js";
-import { listenForPhotos } from "./photos.js";
+import { listenForPhotos, preview } from "./photos.js";
 
 const $ = (selector) => document.querySelector(selector);
 const HITS = 12;
 const MOST = 200;
 
-const previews = new Map(); // of uploaded photos, by key: the browser's own copy
 const sides = ["forward", "gradient"];
-const hits = { forward: HITS, gradient: HITS };
+const wanted = { forward: HITS, gradient: HITS }; // hits a side
+const hits = { forward: [], gradient: [] };
 let store = null;
 let tray = { like: [], unlike: [] };
 let shown = { asked: "", filter: "" };
@@ -25,6 +26,8 @@ let scrolled = 0;
 
 const grid = new Grid($("#grid"), (offset, limit) => api.images(read(), offset, limit), () => mark($("#grid"), tray.like, tray.unlike));
 const scatter = new Scatter($("#plot"), (id) => search([{ id }]));
+const lightbox = new Lightbox($("#lightbox"), { shown: markAll, closed: (at) => back(at) });
+let back = () => {}; // where the focus goes when the lightbox closes
 
 function notice(text) {
   $("#notice p").textContent = text;
@@ -86,10 +89,10 @@ function renderResults(state) {
   const chosen = Object.fromEntries(sides.map((side) => [side, store[side].includes(state[side]) ? state[side] : store[side][0] || ""]));
   const query = JSON.stringify([state.like, state.unlike]);
   if (shown.query !== query) {
-    for (const side of sides) hits[side] = HITS;
+    for (const side of sides) wanted[side] = HITS;
     scrollTo(0, 0);
   }
-  const asked = JSON.stringify([state, chosen, hits]);
+  const asked = JSON.stringify([state, chosen, wanted]);
   if (asked === shown.asked) return;
   Object.assign(shown, { asked, query });
   working.abort();
@@ -98,7 +101,7 @@ function renderResults(state) {
   scatter.clear();
   renderExamples(state);
   const filter = { like: state.like, unlike: state.unlike, labels: state.labels, text: state.text };
-  for (const side of sides) renderSide(side, { ...filter, by: chosen[side], k: hits[side] }, working.signal);
+  for (const side of sides) renderSide(side, { ...filter, by: chosen[side], k: wanted[side] }, working.signal);
   renderPlot({ ...filter, by: chosen.gradient }, working.signal);
   renderPredictions(state, working.signal);
   const one = state.like[0];
@@ -111,6 +114,7 @@ async function renderSide(side, asked, signal) {
   column.querySelector("select").value = asked.by;
   line.classList.remove("error");
   more.hidden = true;
+  hits[side] = [];
   if (!asked.by) {
     list.replaceChildren();
     line.textContent = side === "gradient" ? "This store has no gradients. Add them with: deepfish extract IMAGES STORE --features dW8" : "This store has no forward features.";
@@ -121,6 +125,7 @@ async function renderSide(side, asked, signal) {
   list.setAttribute("aria-busy", "true");
   try {
     const { hits: found } = await api.search(asked, signal);
+    hits[side] = found;
     fill(list, found);
     line.textContent = found.length ? "" : "No other picture passes this filter.";
     more.hidden = found.length < asked.k || asked.k >= MOST;
@@ -143,6 +148,7 @@ async function renderPlot(asked, signal) {
     const found = await api.scatter(asked, signal);
     points = new Map(found.ids.map((id, i) => [id, [found.forward[i], found.backward[i]]]));
     line.textContent = found.ids.length ? "" : "Nothing to compare with.";
+    $("#plot .lines").hidden = !found.is_product;
     scatter.set(found, new Set([...asked.like, ...asked.unlike].map((one) => one.id)));
     meet();
   } catch (error) {
@@ -152,10 +158,14 @@ async function renderPlot(asked, signal) {
 
 // Whichever of lists and plot comes last, all three know of each other.
 function meet() {
-  const [left, right] = sides.map((side) => $(`#${side} .hits`));
-  scatter.highlight(compare(left, right, points));
-  const { like, unlike } = read();
-  mark($("#results .columns"), like, unlike);
+  const lists = sides.map((side) => ({ list: $(`#${side} .hits`), hits: hits[side] }));
+  scatter.highlight(compare(lists, points));
+  markAll();
+}
+
+function markAll() {
+  const { like, unlike } = read().like.length ? read() : tray;
+  mark(document, like, unlike);
 }
 
 async function renderPredictions(state, signal) {
@@ -182,11 +192,15 @@ async function renderPredictions(state, signal) {
 function example(one, sign, remove, size = "small") {
   const item = element("li", { className: `example ${sign}` });
   const name = one.id ? shortName(one.id) : "your photo";
-  const src = one.id ? api.thumbnail(one.id, size) : previews.get(one.upload);
+  const src = one.id ? api.thumbnail(one.id, size) : preview(one.upload);
   const frame = element("span", { className: "shot", title: one.id || name });
   if (src) frame.append(picture(src, `${sign === "plus" ? "Like" : "Not like"} ${name}`));
   else frame.classList.add("gone", "unseen"); // a photo from before the page was loaded again
   item.append(frame, element("span", { className: "name", textContent: name }));
+  if (one.id && size === "large") {
+    item.dataset.id = one.id;
+    frame.append(enlarger(one.id));
+  }
   if (remove) {
     const button = element("button", { type: "button", textContent: "×", onclick: remove });
     button.setAttribute("aria-label", `Remove ${name}`);
@@ -222,7 +236,7 @@ function toggle(id, sign) {
   else {
     tray = { ...tray, ...change };
     renderTray(false);
-    mark($("#grid"), tray.like, tray.unlike);
+    markAll();
   }
 }
 
@@ -244,7 +258,7 @@ function makeKernels() {
     choice.disabled = store[side].length < 2;
     choice.addEventListener("change", () => go({ [side]: choice.value }));
     $(`#${side} .more`).addEventListener("click", () => {
-      hits[side] = Math.min(MOST, hits[side] + 2 * HITS);
+      wanted[side] = Math.min(MOST, wanted[side] + 2 * HITS);
       render();
     });
   }
@@ -258,11 +272,34 @@ function clicked(event) {
   if (id === undefined) return;
   const index = button.closest("[data-index]")?.dataset.index;
   if (index !== undefined) grid.focus = Number(index);
-  if (button.dataset.action === "search") search([{ id }]);
-  else toggle(id, button.dataset.action);
+  const asked = button.dataset.action;
+  if (asked === "enlarge") enlarge(button.closest("[data-id]"));
+  else if (asked === "search") {
+    back = () => {};
+    lightbox.close();
+    search([{ id }]);
+  } else toggle(id, asked);
+}
+
+// Show the picture of a card large, among its neighbours.
+function enlarge(one) {
+  const { id, index } = one.dataset;
+  const side = one.closest(".column")?.id;
+  if (index !== undefined) {
+    back = (at) => grid.focusOn(at);
+    lightbox.open((at) => grid.image(at), grid.total, Number(index));
+  } else if (side) {
+    const list = hits[side];
+    back = (at) => $(`#${side} [data-id="${CSS.escape(list[at].id)}"] .shot`)?.focus();
+    lightbox.open((at) => list[at], list.length, list.findIndex((hit) => hit.id === id));
+  } else {
+    back = () => one.querySelector("button")?.focus();
+    lightbox.open(() => api.image(id), 1, 0);
+  }
 }
 
 function pressed(event) {
+  if (lightbox.isOpen) return;
   const typing = event.target.matches("input, select, textarea");
   if (event.key === "Escape") return escape(typing);
   if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -274,7 +311,8 @@ function pressed(event) {
   }
   const here = event.target.closest(".card[data-id]");
   const inGrid = !$("#collection").hidden;
-  if (here && (event.key === "+" || event.key === "-")) toggle(here.dataset.id, event.key === "+" ? "plus" : "minus");
+  if (here && event.key.toLowerCase() === "o") enlarge(here);
+  else if (here && (event.key === "+" || event.key === "-")) toggle(here.dataset.id, event.key === "+" ? "plus" : "minus");
   else if (inGrid && (here || event.target === document.body || event.target.id === "main")) {
     const to = here ? grid.next(event.key) : event.key.startsWith("Arrow") ? grid.focus : null;
     if (to === null) return;
@@ -304,7 +342,7 @@ function escape(typing) {
   }
   tray = { like: [], unlike: [] };
   renderTray(false);
-  return mark($("#grid"), [], []);
+  return markAll();
 }
 
 let typed = 0;
@@ -313,23 +351,8 @@ function filtered() {
   typed = setTimeout(() => go({ text: $("#text").value.trim() }, true), 200);
 }
 
-async function searchPhoto(file) {
-  notice("");
-  document.body.classList.add("busy");
-  $("#pick").textContent = "Reading the photo …";
-  try {
-    const { upload } = await api.upload(file);
-    previews.set(upload, URL.createObjectURL(file));
-    search([{ upload }]);
-  } catch (error) {
-    notice(error.message);
-  }
-  document.body.classList.remove("busy");
-  $("#pick").textContent = "Search by photo";
-}
-
 async function start() {
-  listenForPhotos(searchPhoto, notice); // first: a photo dropped early must not replace the page
+  listenForPhotos(search, notice); // first: a photo dropped early must not replace the page
   $("#notice button").addEventListener("click", () => notice(""));
   try {
     store = await api.store();

@@ -1,20 +1,53 @@
-// Three ways to bring a photo: drop it anywhere, pick a file, paste it.
+// Ways to bring a photo: drop it anywhere, pick a file, paste it. The network that looks at photos is
+// loaded when the server starts; until it is ready the page does not offer them.
+
+import * as api from "./api.js";
 
 const MOST = 20 * 2 ** 20; // bytes; the server refuses more, this only says so sooner
+const AGAIN = 700; // milliseconds until the server is asked again whether it is ready
 
-export function listenForPhotos(take, complain) {
+const pick = document.querySelector("#pick");
+const words = pick.firstElementChild;
+const previews = new Map(); // of uploaded photos, by key: the browser's own copy
+
+export const preview = (key) => previews.get(key);
+
+// Say how far the network is, until it is ready or known not to come.
+async function watch() {
+  const state = await api.network().catch(() => "failed");
+  pick.disabled = state === "loading";
+  words.textContent = state === "loading" ? "Photos: in a moment …" : "Search by photo";
+  if (state === "loading") setTimeout(watch, AGAIN);
+}
+
+export function listenForPhotos(search, complain) {
   const file = document.querySelector("#file");
   const drop = document.querySelector("#drop");
   let inside = 0;
 
-  function offer(files) {
-    if (!files.length) return;
-    if (files.length > 1) complain("One photo at a time: the first one is taken.");
-    if (files[0].size > MOST) complain(`A photo must have at most 20 MB, ${files[0].name} has ${Math.round(files[0].size / 2 ** 20)} MB.`);
-    else take(files[0]);
+  async function take(photo) {
+    complain("");
+    document.body.classList.add("busy");
+    words.textContent = "Reading the photo …";
+    try {
+      const { upload } = await api.upload(photo);
+      previews.set(upload, URL.createObjectURL(photo));
+      search([{ upload }]);
+    } catch (error) {
+      complain(error.message);
+    }
+    document.body.classList.remove("busy");
+    watch();
   }
 
-  document.querySelector("#pick").addEventListener("click", () => file.click());
+  function offer(files) {
+    if (!files.length) return;
+    if (files[0].size > MOST) complain(`A photo must have at most 20 MB, ${files[0].name} has ${Math.round(files[0].size / 2 ** 20)} MB.`);
+    else take(files[0]).then(() => files.length > 1 && complain("One photo at a time: the first one is taken."));
+  }
+
+  watch();
+  pick.addEventListener("click", () => file.click());
   file.addEventListener("change", () => {
     offer([...file.files]);
     file.value = ""; // so that the same file can be picked again

@@ -1,6 +1,6 @@
-// Hits of one kernel: pictures with their score, its two halves and the classes behind it.
+// Hits of one kernel: pictures with their name, their score, its two halves and the classes behind.
 
-import { card, element } from "./card.js";
+import { card, element, shortName } from "./card.js";
 
 const show = (value) => (value === null || value === undefined ? "" : value.toFixed(2));
 
@@ -10,6 +10,24 @@ function bar(name, value, words) {
   return element("span", { className: `bar ${name}`, title: words }, element("em", { textContent: name }), element("span", { className: "track" }, fill), element("b", { textContent: show(value) }));
 }
 
+// Why a picture was found: how much it looks alike, how much it means alike, and the things that
+// make up the latter, which add up to it.
+export function reason({ score, forward, backward, classes = [] }) {
+  if (score === undefined) return [];
+  const made = [element("span", { className: "score" }, element("b", { textContent: score.toFixed(3) }), element("span", { className: "only", textContent: "only here", hidden: true }))];
+  if (forward !== null && backward !== null && backward !== undefined) {
+    made.push(bar("looks", forward, "how much the two pictures look alike"), bar("means", backward, "how much they mean alike"));
+  }
+  if (classes.length) {
+    const rest = backward - classes.reduce((sum, one) => sum + one.term, 0);
+    const row = (name, term) => element("li", {}, element("span", { textContent: name }), element("b", { textContent: show(term) }));
+    const list = element("ul", { className: "classes", title: "the things that both are taken for: their parts of “means”" }, ...classes.map((one) => row(one.name, one.term)));
+    if (Math.abs(rest) >= 0.005) list.append(row("all others", rest));
+    made.push(list);
+  }
+  return made;
+}
+
 export function skeleton(list, n) {
   list.replaceChildren(...Array.from({ length: n }, () => element("li", { className: "card skeleton" }, element("span", { className: "shot" }))));
 }
@@ -17,15 +35,10 @@ export function skeleton(list, n) {
 export function fill(list, hits) {
   list.replaceChildren(
     ...hits.map((hit, rank) => {
-      const made = card("li", hit, `: number ${rank + 1}, score ${show(hit.score)}`);
-      const classes = hit.classes.slice(0, 2).map((one) => `${one.name} ${show(one.term)}`);
-      made.append(
-        element("span", { className: "score" }, element("b", { textContent: hit.score.toFixed(3) }), element("span", { className: "only", textContent: "only here", hidden: true })),
-        element("span", { className: "bars" }),
-        element("span", { className: "classes", textContent: classes.join(" · "), title: `Classes behind “means alike”: ${hit.classes.map((one) => `${one.name} ${show(one.term)}`).join(", ")}`, hidden: !classes.length }),
-      );
+      const made = card("li", hit, `number ${rank + 1}, score ${show(hit.score)}`);
+      made.append(element("span", { className: "name", textContent: shortName(hit.id) }));
       if (hit.labels.length) made.append(element("span", { className: "tags", textContent: hit.labels.join(", ") }));
-      halves(made, hit.forward, hit.backward);
+      made.append(element("div", { className: "why" }, ...reason(hit)));
       return made;
     }),
   );
@@ -33,22 +46,20 @@ export function fill(list, hits) {
   for (const shot of list.querySelectorAll(".shot")) shot.tabIndex = shot === first ? 0 : -1;
 }
 
-function halves(made, forward, backward) {
-  if (forward === null || backward === null || backward === undefined) return;
-  made.querySelector(".bars").replaceChildren(bar("looks", forward, "how much they look alike: forward similarity"), bar("means", backward, "how much they mean alike: backward similarity"));
-}
-
-// What the two sides do not share; and both halves for the side whose kernel has only one.
-export function compare(left, right, points) {
-  const ids = (list) => new Set([...list.querySelectorAll("[data-id]")].map((one) => one.dataset.id));
-  const sides = [left, right];
-  const found = sides.map(ids);
-  sides.forEach((list, side) => {
+// What the two sides do not share; and how much hits of the side without gradients mean alike.
+export function compare(sides, points) {
+  const found = sides.map(({ hits }) => new Set(hits.map((hit) => hit.id)));
+  sides.forEach(({ list, hits }, side) => {
+    const byId = new Map(hits.map((hit) => [hit.id, hit]));
     for (const one of list.querySelectorAll("[data-id]")) {
+      const hit = byId.get(one.dataset.id);
+      const point = points?.get(one.dataset.id);
+      if (point && hit && hit.backward === null) {
+        hit.backward = point[1];
+        one.querySelector(".why").replaceChildren(...reason(hit));
+      }
       const other = found[1 - side];
       one.querySelector(".only").hidden = !other.size || other.has(one.dataset.id);
-      const point = points?.get(one.dataset.id);
-      if (point && !one.querySelector(".bar")) halves(one, ...point);
     }
   });
   return { forward: found[0], gradient: found[1] };

@@ -1,5 +1,5 @@
-// Forward against backward similarity of the collection, with lines along which their product, the
-// gradient kernel, is the same.
+// How much the pictures of the collection look like the query, against how much they mean alike; with
+// lines along which the score is the same, where it is the product of the two.
 
 import { shortName } from "./card.js";
 import { thumbnail } from "./api.js";
@@ -32,7 +32,8 @@ export class Scatter {
   }
 
   // Points without those of the examples themselves, which would all be at (1, 1).
-  set({ ids, forward, backward, total }, examples) {
+  set({ ids, forward, backward, total, is_product: isProduct }, examples) {
+    this.isProduct = isProduct;
     const keep = ids.map((_, i) => i).filter((i) => !examples.has(ids[i]) && forward[i] !== null && backward[i] !== null);
     this.ids = keep.map((i) => ids[i]);
     this.forward = keep.map((i) => forward[i]);
@@ -77,7 +78,7 @@ export class Scatter {
     this.x = (value) => EDGE.left + ((value - x0) / (x1 - x0)) * inner.width;
     this.y = (value) => EDGE.top + (1 - (value - y0) / (y1 - y0)) * inner.height;
     this.axes(pen, [x0, x1], [y0, y1], inner, colour);
-    this.levels(pen, [x0, x1], [y0, y1], inner, colour);
+    if (this.isProduct) this.levels(pen, [x0, x1], [y0, y1], inner, colour);
     this.points(pen, colour);
   }
 
@@ -165,7 +166,7 @@ export class Scatter {
     if (best === null) return;
     const [forward, backward] = [this.forward[best], this.backward[best]];
     this.tip.querySelector("img").src = thumbnail(this.ids[best]);
-    this.tip.querySelector("span").textContent = `${shortName(this.ids[best])}: ${forward.toFixed(2)} × ${backward.toFixed(2)} = ${(forward * backward).toFixed(2)}`;
+    this.tip.querySelector("span").textContent = `${shortName(this.ids[best])}: looks ${forward.toFixed(2)}, means ${backward.toFixed(2)}`;
     const left = this.x(forward) + box.left;
     const top = this.y(backward) + box.top;
     this.tip.style.left = `${Math.max(4, Math.min(left + 12, document.documentElement.clientWidth - 172))}px`;

@@ -1,0 +1,80 @@
+// One picture, large: its name, its labels, why it was found, and what can be done with it. Arrow
+// keys, swipes and two buttons lead to its neighbours, Escape leads back.
+
+import { thumbnail } from "./api.js";
+import { element } from "./card.js";
+import { reason } from "./results.js";
+
+const SWIPE = 50; // pixels that a finger must move sideways
+
+export class Lightbox {
+  constructor(dialog, { shown, closed }) {
+    Object.assign(this, { dialog, shown, closed, at: 0, count: 0 });
+    const find = (selector) => dialog.querySelector(selector);
+    Object.assign(this, { stage: find(".stage"), name: find("h2"), about: find(".about"), place: find(".place"), file: find(".file") });
+    [this.before, this.after] = [find(".before"), find(".after")];
+    this.before.addEventListener("click", () => this.step(-1));
+    this.after.addEventListener("click", () => this.step(1));
+    find(".close").addEventListener("click", () => dialog.close());
+    dialog.addEventListener("close", () => this.closed(this.at));
+    dialog.addEventListener("click", (event) => event.target === dialog && dialog.close()); // beside it
+    dialog.addEventListener("keydown", (event) => this.pressed(event));
+    let start = 0;
+    this.stage.addEventListener("touchstart", (event) => (start = event.changedTouches[0].clientX), { passive: true });
+    this.stage.addEventListener("touchend", (event) => {
+      const moved = event.changedTouches[0].clientX - start;
+      if (Math.abs(moved) > SWIPE) this.step(moved < 0 ? 1 : -1);
+    });
+  }
+
+  get isOpen() {
+    return this.dialog.open;
+  }
+
+  // `load` gives the image with a number below `count`.
+  async open(load, count, at) {
+    Object.assign(this, { load, count });
+    await this.show(at);
+    if (!this.isOpen) this.dialog.showModal();
+  }
+
+  close() {
+    this.dialog.close();
+  }
+
+  step(by) {
+    const to = this.at + by;
+    if (to >= 0 && to < this.count) this.show(to);
+  }
+
+  async show(at) {
+    this.at = at;
+    const image = await Promise.resolve(this.load(at)).catch(() => null);
+    if (at !== this.at || !image) return; // gone further meanwhile, or the server does not answer
+    const { id, labels } = image;
+    this.dialog.dataset.id = id;
+    this.name.textContent = id;
+    const img = element("img", { alt: labels.length ? labels.join(", ") : id });
+    this.stage.classList.remove("gone");
+    img.addEventListener("error", () => this.stage.classList.add("gone"));
+    img.src = thumbnail(id, "large");
+    this.stage.querySelector("img").replaceWith(img);
+    this.place.textContent = this.count > 1 ? `${(at + 1).toLocaleString()} of ${this.count.toLocaleString()}` : "";
+    this.before.disabled = at === 0;
+    this.after.disabled = at >= this.count - 1;
+    this.file.href = thumbnail(id, "full");
+    this.about.replaceChildren(...(labels.length ? [element("p", { className: "tags", textContent: labels.join(", ") })] : []), ...reason(image));
+    this.shown();
+  }
+
+  pressed(event) {
+    const by = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
+    if (by) {
+      event.preventDefault();
+      this.step(by);
+    } else if (event.key === "+" || event.key === "-") {
+      this.dialog.querySelector(`[data-action=${event.key === "+" ? "plus" : "minus"}]`).click();
+    }
+    event.stopPropagation(); // the page behind does not move
+  }
+}
