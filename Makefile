@@ -8,10 +8,15 @@ TORCH := torch==2.13.0
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile
 
-.PHONY: demo test test-slow lint bench bench-peers fire fuzz docs clean
+.PHONY: demo page test test-slow lint bench bench-peers fire fuzz docs clean
 
 demo: $(VENV)/.package
-	$(BIN)/deepfish reproduce groceries --features all,best --out results/demo
+	$(BIN)/deepfish reproduce groceries --out results/demo
+	@echo "the same photographs as a page in the browser: make page"
+
+page: $(VENV)/.package
+	@test -e results/demo/report.html || $(MAKE) demo
+	$(BIN)/deepfish serve results/demo --open
 
 test: $(VENV)/.dev
 	$(PYTEST) -m "not slow"

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from deepfishing.images.groceries import load_groceries
     from deepfishing.images.voc import read_voc
     from deepfishing.kernels import gram, linear_kernel, trace_kernel
+    from deepfishing.measuring import measure
     from deepfishing.metrics import average_precision, evaluate
     from deepfishing.networks.load import load_network
     from deepfishing.networks.network import Network
@@ -47,6 +48,7 @@ _HOME = {
     "linear_kernel": "kernels",
     "load_groceries": "images.groceries",
     "load_network": "networks.load",
+    "measure": "measuring",
     "read_folder": "images.folder",
     "read_voc": "images.voc",
     "reproduce": "experiments.reproduce",
@@ -70,6 +72,7 @@ __all__ = [
     "linear_kernel",
     "load_groceries",
     "load_network",
+    "measure",
     "read_folder",
     "read_voc",
     "reproduce",

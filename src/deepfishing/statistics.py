@@ -111,6 +111,26 @@ class Difference:
         return self.low > 0 or self.high < 0
 
 
+def mean_interval(values: Sequence[float]) -> Interval | None:
+    """Where the mean of endlessly many such values lies at 95 percent, by Student's t.
+
+    None for fewer than two of them.
+
+    Examples
+    --------
+    >>> low, high = mean_interval([40.0, 42.0, 44.0])
+    >>> round(low, 2), round(high, 2)
+    (37.03, 46.97)
+    """
+    from scipy.stats import t as student  # takes a while to import
+
+    if len(values) < 2:
+        return None
+    mean, spread = float(np.mean(values)), float(np.std(values, ddof=1))
+    half = float(student.ppf((1 + LEVEL) / 2, len(values) - 1)) * spread / len(values) ** 0.5
+    return mean - half, mean + half
+
+
 def bootstrap(
     labels: Array,
     scores: Array,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from deepfishing.errors import DatasetError, did_you_mean
@@ -11,12 +12,25 @@ from deepfishing.images.folder import read_folder
 from deepfishing.images.groceries import load_groceries
 from deepfishing.images.voc import read_voc
 
-# name -> splits to train and test on unless said otherwise
-DATASETS: dict[str, tuple[str, str]] = {
-    "voc2007": ("trainval", "test"),
-    "voc2012": ("train", "val"),
-    "groceries": ("train", "test"),
-    "folder": ("train", "test"),
+
+@dataclass(frozen=True)
+class Known:
+    """What is done with a data set unless said otherwise.
+
+    The splits to train and test on, the protocols, and the rows of the table.
+    """
+
+    train: str
+    test: str
+    protocols: tuple[str, ...] = ("table",)
+    table: str = "all"
+
+
+DATASETS = {
+    "groceries": Known("train", "test", ("table", "low-shot"), "all,best"),
+    "folder": Known("train", "test"),
+    "voc2007": Known("trainval", "test"),
+    "voc2012": Known("train", "val"),
 }
 
 
@@ -39,10 +53,11 @@ def load_dataset(
 ) -> Dataset:
     """Read a data set by name; `groceries` is unpacked into `data`, or into `out`."""
     check_dataset(name)
-    train, test = train or DATASETS[name][0], test or DATASETS[name][1]
-    if name in ("groceries", "folder") and (train, test) != DATASETS[name]:
+    known = DATASETS[name]
+    train, test = train or known.train, test or known.test
+    if name in ("groceries", "folder") and (train, test) != (known.train, known.test):
         raise DatasetError(
-            f"{name} is trained on {DATASETS[name][0]} and tested on {DATASETS[name][1]}, "
+            f"{name} is trained on {known.train} and tested on {known.test}, "
             f"got --train {train} --test {test}"
         )
     if name == "groceries":

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.text import Text
 
 from deepfishing.cli.datasets import DATASETS, check_dataset, load_dataset
 from deepfishing.cli.network import (
@@ -29,16 +30,13 @@ from deepfishing.cli.network import (
     parse_label,
 )
 from deepfishing.cli.say import Spelled, say, say_left_out, say_next, say_passed_over
-from deepfishing.errors import OptionError, did_you_mean
-from deepfishing.experiments.checks import CURVES
+from deepfishing.errors import OptionError
+from deepfishing.experiments.checks import PROTOCOLS, TABLE, check_protocol
 from deepfishing.gradients.batch_size import parse_batch_size
 from deepfishing.images.dataset import DIFFICULT
 from deepfishing.images.item import as_text
 from deepfishing.images.sources import passed_over_in
 from deepfishing.networks.zoo import DEFAULT
-
-TABLE = "table"
-PROTOCOLS = (TABLE, *CURVES)
 
 
 def reproduce(
@@ -54,13 +52,17 @@ def reproduce(
     features: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated names; by default `all` rows of the paper's Table 1, or what "
-            "suits the protocol."
+            help="Comma-separated names; by default `all` rows of the paper's Table 1 (groceries: "
+            "and `best`), or what suits the protocol."
         ),
     ] = None,
     protocol: Annotated[
-        str, typer.Option(help=f"What is measured, one of: {', '.join(PROTOCOLS)}.")
-    ] = TABLE,
+        str | None,
+        typer.Option(
+            help=f"What is measured, comma-separated: {', '.join(PROTOCOLS)}; by default table, "
+            "for groceries table,low-shot."
+        ),
+    ] = None,
     largest: Annotated[
         int | None,
         typer.Option(help="Training images that approximation is timed on, 50,000 at most."),
@@ -95,18 +97,16 @@ def reproduce(
     """
     # what can be told at once is told before torch is loaded and before any work
     check_dataset(dataset)
-    _check_protocol(protocol, largest)
-    if features is not None or protocol == TABLE:
-        check_names(network, features or "all")
+    known = DATASETS[dataset]
+    protocols = known.protocols if protocol is None else tuple(protocol.split(","))
+    _check_protocols(protocols, largest)
+    if features is not None or TABLE in protocols:
+        check_names(network, features or known.table)
 
     from deepfishing.cli.progress import progress_bar
-    from deepfishing.experiments.curves import LARGEST, measure_curves
     from deepfishing.experiments.reproduce import Protocol
-    from deepfishing.experiments.reproduce import reproduce as run
-    from deepfishing.experiments.results import Results
+    from deepfishing.measuring import measure
     from deepfishing.networks.load import load_network
-    from deepfishing.report.gains import gains
-    from deepfishing.report.html import write_report
     from deepfishing.report.terminal import chart_tables, table_1
 
     said = {"tau": tau, "label": parse_label(label), "views": views}
@@ -131,39 +131,43 @@ def reproduce(
     source = load_dataset(dataset, data, train, test, out)
     command = as_text(shlex.join(["deepfish", *sys.argv[1:]]))
     left_out: dict[str, str] = {}
+    limit = {} if largest is None else {"largest": largest}
     with progress_bar() as progress:
-        if protocol == TABLE:
-            names = features or "all"
-            rows = run(source, net, out, names, how, command, progress, left_out.__setitem__)
-        else:
-            told = how, command, progress, left_out.__setitem__
-            limit = largest or LARGEST
-            rows = measure_curves(protocol, source, net, out, features, *told, limit)
-    page = write_report(out)
+        found = measure(
+            source,
+            net,
+            out,
+            protocols,
+            features=features,
+            table=known.table,
+            protocol=how,
+            command=command,
+            progress=progress,
+            on_failure=left_out.__setitem__,
+            **limit,
+        )
     if as_json:
-        for row in rows:
+        for row in (*found.rows, *(point for curve in found.points.values() for point in curve)):
             say(json.dumps(row))
         return
     say_left_out(left_out.values())
     if dataset == "folder" and data is not None:
         say_passed_over(passed_over_in(data))
-    if protocol == TABLE:
-        Console().print(Spelled(table_1(rows, gains(Results(out), rows))))
-        say(f"results  {out / 'results.jsonl'}\nreport   {page}")
-    else:
-        Console().print(*map(Spelled, chart_tables(rows)))
-        say(f"points   {out / 'curves.jsonl'}\nreport   {page}")
-    say_next(("deepfish", "report", out, "--format", "markdown"))
+    drawn: list[RenderableType] = [table_1(found.rows, found.gains)] if found.rows else []
+    for points in found.points.values():
+        drawn += chart_tables(points)
+    for part in (*drawn, *map(Text, found.words)):
+        Console().print(Spelled(part))
+        say()
+    say(f"report   {found.page}")
+    say_next(("deepfish", "serve", out), ("deepfish", "report", out, "--format", "markdown"))
 
 
-def _check_protocol(protocol: str, largest: int | None) -> None:
-    if protocol not in PROTOCOLS:
-        raise OptionError(
-            f"--protocol must be one of {', '.join(PROTOCOLS)}, got {protocol!r}"
-            f"{did_you_mean(protocol, PROTOCOLS)}"
-        )
-    if largest is not None and (protocol != "approximation" or largest < 1):
+def _check_protocols(protocols: tuple[str, ...], largest: int | None) -> None:
+    for name in protocols:
+        check_protocol(name)
+    if largest is not None and ("approximation" not in protocols or largest < 1):
         raise OptionError(
             "--largest must be a number of images for --protocol approximation, "
-            f"got {largest} for {protocol}"
+            f"got {largest} for {','.join(protocols)}"
         )

@@ -8,9 +8,10 @@ would refuse is never written: a run stops at the row that is wrong, not when al
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
-from deepfishing.errors import FeatureError
+from deepfishing.errors import FeatureError, OptionError, did_you_mean
 from deepfishing.metrics import DEFINITIONS
 from deepfishing.recipes import parse_recipe
 
@@ -18,6 +19,8 @@ Row = dict[str, Any]
 Kinds = dict[str, type | tuple[type, ...]]
 
 CURVES = ("low-shot", "knn", "approximation")  # the protocols that give curves
+TABLE = "table"
+PROTOCOLS = (TABLE, *CURVES)
 
 # Points that agree in all of these may stand in one chart.
 POINT_SETTING: Kinds = {
@@ -64,6 +67,22 @@ _ROW: Kinds = {
 }
 
 ROUNDING = 1e-6  # percent: rows of older versions have figures a hair above 100
+
+
+def check_protocol(name: str, known: Sequence[str] = PROTOCOLS) -> None:
+    """Refuse a word that is no protocol.
+
+    Examples
+    --------
+    >>> check_protocol("lowshot")
+    Traceback (most recent call last):
+    deepfishing.errors.OptionError: protocol must be one of table, low-shot, knn, approximation, got
+        'lowshot'; did you mean low-shot?
+    """
+    if name not in known:
+        raise OptionError(
+            f"protocol must be one of {', '.join(known)}, got {name!r}{did_you_mean(name, known)}"
+        )
 
 
 def wrong_row(row: Row) -> str | None:
@@ -118,6 +137,9 @@ def wrong_point(point: Row) -> str | None:
             return name
     if (point["low"] is None) != (point["high"] is None):
         return "low"
+    draws = point.get("draws")  # points of older versions have none
+    if draws is not None and not (isinstance(draws, list) and all(map(_number, draws))):
+        return "draws"
     return None
 
 
@@ -144,7 +166,11 @@ def _is_recipe(name: str) -> bool:
 
 
 def _finite(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float) and math.isfinite(value))
+    return value is None or _number(value)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _percent(value: Any) -> bool:

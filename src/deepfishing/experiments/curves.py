@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from deepfishing import __version__
-from deepfishing.errors import FeatureError, OptionError, did_you_mean
+from deepfishing.errors import FeatureError, OptionError
 from deepfishing.experiments.approximation import (
     BIAS,
     EXACT,
@@ -34,7 +34,7 @@ from deepfishing.experiments.approximation import (
     with_kernel,
     with_projection,
 )
-from deepfishing.experiments.checks import CURVES, Row
+from deepfishing.experiments.checks import CURVES, Row, check_protocol
 from deepfishing.experiments.protocols import low_shot, neighbour_curve
 from deepfishing.experiments.reproduce import Prepared, Progress, Protocol, prepare
 from deepfishing.experiments.results import Curves, row_key, versions
@@ -49,7 +49,7 @@ from deepfishing.recipes import Recipe, parse_recipe, parse_recipes
 
 # Features that each protocol takes where none are named, as far as the network has them.
 DEFAULTS = {
-    "low-shot": ("x7", "dW7", "best"),
+    "low-shot": ("x7", "dW7", "dW8", "best"),
     "knn": ("x7", "dW7", "best"),
     "approximation": ("dW8",),
 }
@@ -75,7 +75,8 @@ ACCURACY = "accuracy, %"
 class Point:
     """One point of a curve; `x` is None for a level that does not depend on it.
 
-    `y` is None where it could not be measured, and `note` says why.
+    `y` is None where it could not be measured, and `note` says why. `draws` are the figures of
+    which it is the mean.
     """
 
     x_axis: str
@@ -86,6 +87,7 @@ class Point:
     high: float | None = None
     n_train: int | None = None
     note: str = ""
+    draws: list[float] | None = None
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ def measure_curves(
     points : list of dict
         With the keys of `curves.jsonl`, docs/statistics.md.
     """
-    check_kind(kind)
+    check_protocol(kind, CURVES)
     if largest < 1:
         raise OptionError(f"largest must be at least 1 image, got {largest}")
     protocol = protocol or Protocol()
@@ -171,14 +173,6 @@ def measure_curves(
             points += found
     tell("rows", 1, 1)
     return points
-
-
-def check_kind(kind: str) -> None:
-    """Refuse a word that is no protocol."""
-    if kind not in CURVES:
-        raise OptionError(
-            f"protocol must be one of {', '.join(CURVES)}, got {kind!r}{did_you_mean(kind, CURVES)}"
-        )
 
 
 def _recipes(
@@ -246,8 +240,10 @@ def _low_shot(
     found = []
     for point in low_shot(train, labels[0], test, labels[1], C=protocol.C):
         low, high = point.interval(method) or (None, None)
-        x = point.positives
-        found.append(Point(POSITIVES, x, map_axis(method), point.mean(method), low, high))
+        mean, draws = point.mean(method), list(point.map[method])
+        found.append(
+            Point(POSITIVES, point.positives, map_axis(method), mean, low, high, draws=draws)
+        )
     return found
 
 

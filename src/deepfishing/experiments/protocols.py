@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 from scipy.stats import binom
-from scipy.stats import t as student
 from sklearn.svm import SVC
 
 from deepfishing.classify import SCORE_BLOCK
@@ -24,7 +23,15 @@ from deepfishing.errors import DatasetError, FeatureError, OptionError
 from deepfishing.kernels import Comparable, gram
 from deepfishing.metrics import DEFINITIONS, Evaluation, evaluate
 from deepfishing.rank_one import Array
-from deepfishing.statistics import LEVEL, SEED, Bootstrap, Interval, bootstrap, bounded
+from deepfishing.statistics import (
+    LEVEL,
+    SEED,
+    Bootstrap,
+    Interval,
+    bootstrap,
+    bounded,
+    mean_interval,
+)
 
 # As many negatives per positive as a class has among 20 of one size.
 NEGATIVES = 19
@@ -51,13 +58,8 @@ class LowShot:
         >>> round(low, 2), round(high, 2)
         (37.03, 46.97)
         """
-        values = np.array(self.map[method])
-        if len(values) < 2:
-            return None
-        reach = student.ppf((1 + LEVEL) / 2, len(values) - 1) * values.std(ddof=1)
-        half = float(reach) / math.sqrt(len(values))
-        mean = self.mean(method)
-        return bounded((mean - half, mean + half), mean)
+        found = mean_interval(self.map[method])
+        return None if found is None else bounded(found, self.mean(method))
 
     def as_row(self) -> dict[str, Any]:
         """Keys of a measured point, ready for JSON."""

@@ -46,6 +46,17 @@ class Shown:
     problem: str = ""
 
     @property
+    def examples(self) -> dict[str, int]:
+        """A picture that shows the class, for each class that has one."""
+        found: dict[str, int] = {}
+        for pictures in self.classes:
+            for tile in (tile for _, _, side in reversed(pictures.sides) for tile in side.first):
+                place = (self.place or {})[tile.id]
+                if tile.shows and isinstance(place, int):
+                    found.setdefault(pictures.name, place)
+        return found
+
+    @property
     def missing(self) -> int:
         """How many images have no picture."""
         return sum(isinstance(place, str) for place in (self.place or {}).values())

@@ -7,7 +7,9 @@ The page needs no network and no script, and the same results give the same page
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,17 +20,25 @@ from markupsafe import Markup, escape
 
 from deepfishing import __version__
 from deepfishing.errors import DeepFishingError, ImageError, StoreError
-from deepfishing.experiments.checks import Row
+from deepfishing.experiments.checks import POINT_SETTING, Row
 from deepfishing.experiments.results import Results
 from deepfishing.files import replacing
 from deepfishing.images.dataset import is_folder
 from deepfishing.metrics import DEFINITIONS
 from deepfishing.recipes import pieces
-from deepfishing.report.charts import curve_points, mark_text, styles, tick_text, x_axis, y_axis
+from deepfishing.report.charts import (
+    Style,
+    curve_points,
+    mark_text,
+    styles,
+    tick_text,
+    x_axis,
+    y_axis,
+)
 from deepfishing.report.curves import Curve, row_curves
 from deepfishing.report.gains import gains
 from deepfishing.report.gallery import Gallery
-from deepfishing.report.points import group_points, open_points, panels
+from deepfishing.report.points import Panel, group_points, open_points, panels
 from deepfishing.report.rows import formulas, group_rows, open_results, title
 from deepfishing.report.tables import (
     Line,
@@ -41,6 +51,7 @@ from deepfishing.report.tables import (
     per_class,
     table_1,
 )
+from deepfishing.report.words import curve_words, table_words
 from deepfishing.statistics import Interval
 
 
@@ -83,12 +94,16 @@ def write_report(folder: str | Path, images: str | Path | None = None) -> Path:
         raise ImageError(f"images must be a folder, got {images}, which is none")
     results, points = open_results(folder), open_points(folder)
     gallery = Gallery(results, Path(images) if images else None)
-    groups = [_group(rows, results, gallery) for rows in group_rows(results.rows)]
+    curves = {_setting(group[0]): group for group in group_points(points)}
+    groups = [
+        _group(rows, curves.pop(_setting(rows[0]), []), results, gallery)
+        for rows in group_rows(results.rows)
+    ]
     page = folder / "report.html"
     template = _environment().get_template("report.html.j2")
     html = template.render(
         groups=groups,
-        curve_groups=[_curve_group(group) for group in group_points(points)],
+        curve_groups=[_curve_group(group) for group in curves.values()],
         pictures=gallery.pictures,
         version=__version__,
     )
@@ -148,6 +163,7 @@ def _environment() -> Environment:
     environment.filters["figure"] = _figure
     environment.filters["interval"] = _interval
     environment.filters["points"] = _points
+    environment.filters["minus"] = _minus
     for drawn in (x_axis, y_axis, curve_points, mark_text):
         environment.filters[drawn.__name__] = drawn
     environment.filters["tick"] = tick_text
@@ -155,8 +171,15 @@ def _environment() -> Environment:
     return environment
 
 
-def _group(rows: list[Row], results: Results, gallery: Gallery) -> dict[str, Any]:
-    """All that the template shows of the rows of one setting."""
+def _setting(row: Row) -> str:
+    """What a table and curves must agree in to stand in one part of the page."""
+    return json.dumps([{"views": "centre", **row}[name] for name in POINT_SETTING])
+
+
+def _group(
+    rows: list[Row], points: list[Row], results: Results, gallery: Gallery
+) -> dict[str, Any]:
+    """All that the template shows of the rows of one setting, and of its curves."""
     known_gains = gains(results, rows)
     lines = table_1(rows, known_gains)
     found = finding(lines)
@@ -165,6 +188,7 @@ def _group(rows: list[Row], results: Results, gallery: Gallery) -> dict[str, Any
     classes = per_class(rows, [line.feature for line in detailed])
     measured = [line for line in lines if line.official is not None]
     curves, problems = _curves(rows, measured, results)
+    shown, lines_of = gallery.shown(rows, found), [*rows, *points]
     return {
         "row": rows[0],
         "rows": rows,
@@ -174,7 +198,7 @@ def _group(rows: list[Row], results: Results, gallery: Gallery) -> dict[str, Any
         "gains": bool(known_gains),
         "finding": found,
         "compared": compared,
-        "formulas": formulas(line.feature for line in lines),
+        "formulas": formulas([*(ln.feature for ln in lines), *_features(panels(points))]),
         "measured": measured,
         "columns": [
             (line, any(cells[i].printed is not None for cells in classes.values()))
@@ -184,34 +208,46 @@ def _group(rows: list[Row], results: Results, gallery: Gallery) -> dict[str, Any
         "ap": {row["feature"]: row["ap"][row["official_ap"]] for row in rows if row["ap"]},
         "curves": curves,
         "problems": problems,
-        "gallery": gallery.shown(rows, found),
+        "gallery": shown,
+        "examples": shown.examples,
+        "words": table_words(found),
+        "curve_words": curve_words(points),
+        "panels": _styled(panels(points)),
         "slowest": max(row["seconds"] for row in rows),
         "axis": _axis(lines),
         "label": label_text(rows[0]),
         "pixels": _pixels(rows[0].get("preprocess")),
         "left_out": left_out(rows),
         "unreadable": sorted({path for row in rows for path in row["unreadable"]}),
-        "commands": _features_by("command", rows),
-        "versions": _features_by("version", [{**row, "version": _made_with(row)} for row in rows]),
+        "commands": _features_by("command", lines_of),
+        "versions": _features_by("version", [{**r, "version": _made_with(r)} for r in lines_of]),
     }
 
 
 def _curve_group(points: list[Row]) -> dict[str, Any]:
     """All that the template shows of the points of one setting."""
-    found = panels(points)
-    before = [None, *((panel.protocol, panel.feature) for panel in found)]
     return {
         "row": points[0],
         "label": label_text(points[0]),
-        "panels": found,
-        "formulas": formulas(name for panel in found for name in panel.features),
-        "shown": [
-            (panel, styles(panel), (panel.protocol, panel.feature) != last)
-            for panel, last in zip(found, before, strict=False)
-        ],
+        "titles": list(dict.fromkeys(panel.title for panel in panels(points))),
+        "panels": _styled(panels(points)),
+        "formulas": formulas(_features(panels(points))),
         "commands": _features_by("command", points),
         "versions": _features_by("version", [{**p, "version": _made_with(p)} for p in points]),
     }
+
+
+def _features(found: Sequence[Panel]) -> list[str]:
+    return [name for panel in found for name in panel.features]
+
+
+def _styled(found: Sequence[Panel]) -> list[tuple[Panel, dict[str, Style], bool]]:
+    """Panels, how their lines are drawn, and whether they are the first of their subject."""
+    before = [None, *((panel.protocol, panel.feature) for panel in found)]
+    return [
+        (panel, styles(panel), (panel.protocol, panel.feature) != last)
+        for panel, last in zip(found, before, strict=False)
+    ]
 
 
 def _pixels(preprocess: Any) -> str:
@@ -271,7 +307,11 @@ def _axis(lines: Sequence[Line]) -> _Axis | None:
 
 
 def _figure(value: float | None, sign: bool = False) -> str:
-    return one_decimal(value, sign).replace("-", "−")  # a real minus sign
+    return _minus(one_decimal(value, sign))
+
+
+def _minus(text: str) -> str:
+    return re.sub(r"-(?=\d)", "−", text)  # a real minus sign
 
 
 def _interval(interval: Interval | None) -> str:

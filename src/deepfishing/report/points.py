@@ -25,11 +25,15 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Mark:
-    """A measured figure; `y` is None where it could not be measured, and `note` says why."""
+    """A measured figure; `y` is None where it could not be measured, and `note` says why.
+
+    `draws` are the figures of which it is the mean, in the same order for all lines.
+    """
 
     y: float | None
     interval: Interval | None
     note: str
+    draws: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -136,7 +140,9 @@ def _charts(points: Sequence[Row]) -> tuple[Chart, ...]:
     for p in points:
         interval = None if p["low"] is None else (p["low"], p["high"])
         lines = by_figure.setdefault(p["y_axis"], {})
-        lines.setdefault(p["series"], {})[p["x"]] = Mark(p["y"], interval, p["note"])
+        lines.setdefault(p["series"], {})[p["x"]] = Mark(
+            p["y"], interval, p["note"], tuple(p.get("draws") or ())
+        )
     return tuple(
         Chart(
             y_axis,

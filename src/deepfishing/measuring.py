@@ -1,0 +1,92 @@
+"""Stage 7: one call from images to a page.
+
+Comes in: a data set, a network, a folder. Goes out: the rows of the table, the points of curves,
+what they say in words, and `report.html`: all that `deepfish reproduce` prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deepfishing.experiments.checks import TABLE, Row, check_protocol
+from deepfishing.experiments.curves import measure_curves
+from deepfishing.experiments.reproduce import Progress, Protocol, reproduce
+from deepfishing.experiments.results import Results
+from deepfishing.gradients.to_store import OnFailure
+from deepfishing.images.dataset import Dataset
+from deepfishing.networks.network import Network
+from deepfishing.report.gains import gains
+from deepfishing.report.html import write_report
+from deepfishing.report.tables import finding, table_1
+from deepfishing.report.words import curve_words, plain, table_words
+from deepfishing.statistics import Difference
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """What was measured in one go.
+
+    `rows` are those of the table and `gains` their differences from the best forward row; `points`
+    has the points of each other protocol. `words` are paragraphs that say what was seen, and `page`
+    is the report.
+    """
+
+    rows: list[Row]
+    gains: Mapping[str, Difference]
+    points: Mapping[str, list[Row]]
+    words: tuple[str, ...]
+    page: Path
+
+
+def measure(
+    dataset: Dataset,
+    network: Network,
+    out: str | Path,
+    protocols: Iterable[str] = (TABLE,),
+    *,
+    features: str | Iterable[str] | None = None,
+    table: str = "all",
+    protocol: Protocol | None = None,
+    command: str = "",
+    progress: Progress | None = None,
+    on_failure: OnFailure | None = None,
+    **options: Any,
+) -> Measured:
+    """Measure a table, curves or both, and write their report.
+
+    Parameters
+    ----------
+    dataset, network, out, protocol, command, progress, on_failure
+        As for `reproduce`.
+    protocols : iterable of str
+        What is measured: "table", "low-shot", "knn", "approximation".
+    features : str or iterable of str, optional
+        Recipes; by default those of `table` for the table, and what suits them for curves.
+    table : str
+        The rows of the table where no features are named.
+    options
+        Of `measure_curves`.
+
+    Returns
+    -------
+    measured : Measured
+    """
+    protocols = tuple(protocols)
+    for name in protocols:
+        check_protocol(name)
+    how: dict[str, Any] = {"protocol": protocol, "command": command}
+    how |= {"progress": progress, "on_failure": on_failure}
+    rows: list[Row] = []
+    points = {}
+    for name in protocols:
+        if name == TABLE:
+            rows = reproduce(dataset, network, out, features or table, **how)
+        else:
+            points[name] = measure_curves(name, dataset, network, out, features, **how, **options)
+    page = write_report(out)
+    known = gains(Results(out), rows) if rows else {}
+    words = [table_words(finding(table_1(rows, known))), *map(curve_words, points.values())]
+    return Measured(rows, known, points, tuple(plain(said) for said in words if said), page)

@@ -1,0 +1,171 @@
+"""Stage 7, report: what was seen, in plain words.
+
+Comes in: the finding of a table, or the points of curves. Goes out: a paragraph as parts, of which
+some are names of features and some are the verdict, so that the terminal prints and the page draws
+the same words. They say what the figures say, whichever way these fall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from deepfishing.experiments.checks import Row
+from deepfishing.rank_one import Array
+from deepfishing.recipes import parse_recipe
+from deepfishing.report.points import Chart, Series, panels
+from deepfishing.report.rows import title
+from deepfishing.report.tables import Finding, Line, one_decimal
+from deepfishing.statistics import Interval, mean_interval
+
+
+@dataclass(frozen=True)
+class Named:
+    """A feature inside a sentence."""
+
+    feature: str
+    gradient: bool
+
+    @property
+    def text(self) -> str:
+        """What it is called."""
+        return title(self.feature)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The words that matter most."""
+
+    text: str
+
+
+Paragraph = tuple[str | Named | Verdict, ...]
+
+
+def plain(words: Paragraph) -> str:
+    """A paragraph as text.
+
+    Examples
+    --------
+    >>> plain(("The best is ", Named("dW7", True), "."))
+    'The best is dW7.'
+    """
+    return "".join(word if isinstance(word, str) else word.text for word in words)
+
+
+def table_words(found: Finding) -> Paragraph:
+    """What a table says about gradients; nothing where nothing was measured."""
+    forward, gradient = found.forward, found.gradient
+    if forward is None or gradient is None:
+        only = forward or gradient
+        if only is None:
+            return ()
+        rest = f"No {'gradient' if forward else 'forward'} feature has been measured to compare"
+        figure = f" with {one_decimal(only.official)} mAP. {rest} it with."
+        return ("The best feature is ", _named(only), figure)
+    words: Paragraph = (
+        "The best gradient feature, ",
+        _named(gradient),
+        f", reaches {one_decimal(gradient.official)} mAP, ",
+        Verdict(_place(found.difference or 0.0)),
+        " the best forward feature, ",
+        _named(forward),
+        f" ({one_decimal(forward.official)}).",
+    )
+    if gradient.gain:
+        interval = gradient.gain.low, gradient.gain.high
+        words += (f" The difference {_holds(interval)}: its interval is {_ends(interval)}.",)
+    if found.printed_difference is not None:
+        printed = one_decimal(found.printed_difference, sign=True)
+        words += (f" In the paper the same two rows differ by {printed}.",)
+    return words
+
+
+def curve_words(points: Sequence[Row]) -> Paragraph:
+    """What curves over the number of examples say: on average, and with the fewest."""
+    charts = [c for panel in panels(points) if panel.protocol == "low-shot" for c in panel.charts]
+    return tuple(part for chart in charts for part in _chart_words(chart))
+
+
+def _chart_words(chart: Chart) -> Paragraph:
+    sides: tuple[list[_Line], list[_Line]] = ([], [])  # forward, gradient
+    for series in chart.series:
+        line = _Line.of(series, chart.xs)
+        if line:
+            sides[line.name.gradient].append(line)
+    if not all(sides):
+        return ()
+    forward, gradient = (max(side, key=lambda line: line.y.mean()) for side in sides)
+    first = max((*sides[0], *sides[1]), key=lambda line: line.y[0])
+    few, many = chart.xs[0], chart.xs[-1]
+    words: Paragraph = (
+        f"With {few}{f' to {many}' if many > few else ''} example{'s' * (many > 1)} per class, ",
+        gradient.name,
+        " is on average " if many > few else " is ",
+        Verdict(_place(float(gradient.y.mean() - forward.y.mean()))),
+        " ",
+        forward.name,
+    )
+    if gradient.draws.shape == forward.draws.shape:
+        interval = mean_interval((gradient.draws - forward.draws).mean(axis=1).tolist())
+        if interval:
+            held = f"that {_holds(interval)}: its interval is {_ends(interval)}"
+            words += (f"; over {len(gradient.draws)} draws of the examples {held}",)
+    words += (".",)
+    if many > few and first is not forward:
+        best, other = (one_decimal(float(line.y[0])) for line in (first, forward))
+        words += (f" With {few}, ", first.name, f" is the best line: {best}, ")
+        words += (forward.name, f" {other}.")
+    return words
+
+
+@dataclass(frozen=True, eq=False)
+class _Line:
+    """A line of a chart that has a figure everywhere.
+
+    `y` (m,) is one figure per place, `draws` (n, m) are those of which it is the mean; (0, m) if
+    they are not known.
+    """
+
+    name: Named
+    y: Array
+    draws: Array
+
+    @classmethod
+    def of(cls, series: Series, xs: Sequence[int]) -> _Line | None:
+        marks = [series.marks[x] for x in xs if x in series.marks]
+        y = [mark.y for mark in marks if mark.y is not None]
+        if len(y) < len(xs):
+            return None
+        whole = len({len(mark.draws) for mark in marks}) == 1
+        draws = np.array([mark.draws for mark in marks]).T if whole else np.empty((0, len(xs)))
+        return cls(Named(series.name, parse_recipe(series.name).is_gradient), np.array(y), draws)
+
+
+def _named(line: Line) -> Named:
+    return Named(line.feature, line.gradient)
+
+
+def _place(difference: float) -> str:
+    """Where a figure lies beside another.
+
+    Examples
+    --------
+    >>> _place(1.94), _place(-1.0), _place(0.04)
+    ('1.9 points above', '1.0 point below', 'level with')
+    """
+    size = one_decimal(abs(difference))
+    if size == "0.0":
+        return "level with"
+    return f"{size} point{'' if size == '1.0' else 's'} {'above' if difference > 0 else 'below'}"
+
+
+def _holds(interval: Interval) -> str:
+    """Whether a difference with this interval is one."""
+    return "holds at 95 %" if interval[0] > 0 or interval[1] < 0 else "could be chance"
+
+
+def _ends(interval: Interval) -> str:
+    return " to ".join(one_decimal(end, sign=True) for end in interval)

@@ -1,0 +1,25 @@
+"""One call from images to a page."""
+
+import pytest
+
+import deepfishing
+from deepfishing.errors import OptionError
+
+
+def test_one_call_measures_a_table_and_curves_and_says_what_was_seen(dataset, network, tmp_path):
+    found = deepfishing.measure(
+        dataset, network, tmp_path / "o", ["table", "low-shot"], table="x8,dW8"
+    )
+    assert [row["feature"] for row in found.rows] == ["x8", "dW8"]
+    assert set(found.gains) == {"dW8"}
+    assert {point["feature"] for point in found.points["low-shot"]} >= {"x7", "dW8"}
+    assert found.page.read_text().count("<h2") == 1
+    table, curve = found.words
+    assert table.startswith("The best gradient feature, dW8, reaches ")
+    assert curve.startswith("With 1 to ")
+
+
+def test_an_unknown_protocol_is_told_before_any_work(dataset, network, tmp_path):
+    with pytest.raises(OptionError, match="did you mean low-shot"):
+        deepfishing.measure(dataset, network, tmp_path / "o", ["table", "lowshot"])
+    assert not (tmp_path / "o").exists()
