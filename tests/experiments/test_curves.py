@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -183,8 +184,10 @@ def test_wrong_input_is_one_clear_error(dataset, network, tmp_path):
         measure_curves("kn", dataset, network, tmp_path)
     with pytest.raises(OptionError, match="at least 1 image, got 0"):
         measure_curves("approximation", dataset, network, tmp_path, largest=0)
-    with pytest.raises(FeatureError, match=r"takes gradients such as dW8.*got x7"):
-        measure_curves("approximation", dataset, network, tmp_path, "x7")
+    for name in ("x7", "dW8@3x2", "dW8+x7"):
+        with pytest.raises(FeatureError, match=rf"takes whole gradients.*got {re.escape(name)};"):
+            measure_curves("approximation", dataset, network, tmp_path / "none", name)
+    assert not (tmp_path / "none").exists()  # told before any work
     hidden = dataclasses.replace(dataset, test=dataclasses.replace(dataset.test, labels=None))
     with pytest.raises(DatasetError, match=r"split test of toy must have labels.*--test"):
         measure_curves("knn", hidden, network, tmp_path, "x7")

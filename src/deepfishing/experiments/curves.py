@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from deepfishing import __version__
 from deepfishing.errors import FeatureError, OptionError
@@ -179,7 +179,14 @@ def _recipes(
     kind: str, features: str | Iterable[str] | None, layers: Mapping[int, str]
 ) -> tuple[Recipe, ...]:
     if features is not None:
-        return parse_recipes(features, layers)
+        found = parse_recipes(features, layers)
+        for recipe in found:
+            if kind == "approximation" and not (recipe.is_plain and recipe.gradients):
+                raise FeatureError(
+                    "approximation takes whole gradients one by one, such as dW8 or pow(dW8,0.5), "
+                    f"got {recipe.title}; pass --features dW8"
+                )
+        return found
     recipes = {}
     for name in DEFAULTS[kind]:
         with contextlib.suppress(FeatureError):  # of a layer that this network does not have
@@ -272,12 +279,7 @@ def _approximation(
     resampled: dict[int, Gradients] = {}  # the last one only: they are large
 
     def data() -> Gradients:
-        train, test = features()
-        if not isinstance(train, RankOne) or not isinstance(test, RankOne):
-            raise FeatureError(
-                f"approximation takes gradients such as dW8 or pow(dW8,0.5), got {recipe.name}, "
-                "which has no gradient to project; pass --features dW8"
-            )
+        train, test = (cast(RankOne, side) for side in features())  # `_recipes` has seen to it
         return Gradients(train, prepared.train_labels(), test, protocol.C, protocol.difficult)
 
     def larger(n: int) -> Gradients:
