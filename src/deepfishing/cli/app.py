@@ -18,6 +18,7 @@ from deepfishing import __version__
 from deepfishing.cli.doctor import doctor
 from deepfishing.cli.extract import extract
 from deepfishing.cli.fetch import fetch
+from deepfishing.cli.help import Command
 from deepfishing.cli.models import models
 from deepfishing.cli.plan import plan
 from deepfishing.cli.predict import predict
@@ -31,26 +32,24 @@ from deepfishing.cli.train import train
 from deepfishing.errors import DeepFishingError
 
 INTERRUPTED = 130  # typer's exit code after Ctrl-C
+# what typer raises for a word too much, too few or mistyped; it has no public name of its own
+UsageError: Any = typer.BadParameter.__base__
 
 app = typer.Typer(
     name="deepfish",
-    help="Gradient features from frozen deep networks.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(reproduce)
-app.command()(extract)
-app.command()(train)
-app.command()(predict)
-app.command()(search)
-app.command()(serve)
-app.command()(models)
-app.command()(fetch)
-app.command()(report)
-app.command()(plan)
-app.command()(doctor)
-app.add_typer(store_app, name="store")
+# in the order of use
+for panel, commands in {
+    "Your photos": (extract, search, serve, train, predict),
+    "Measure": (reproduce, report),
+    "More": (models, fetch, plan, doctor),
+}.items():
+    for command in commands:
+        app.command(cls=Command, rich_help_panel=panel)(command)
+app.add_typer(store_app, name="store", rich_help_panel="More")
 
 
 def _version(value: bool) -> None:
@@ -67,7 +66,7 @@ def _root(
 ) -> None:
     """Gradient features from frozen deep networks.
 
-    Start with: deepfish reproduce groceries
+    Start with: deepfish extract photos store, or deepfish reproduce groceries
     """
 
 
@@ -81,7 +80,10 @@ def main() -> None:
     warnings.filterwarnings("ignore", module="PIL")  # odd EXIF and the like; pixels are checked
     warnings.showwarning = _tell_warning
     try:
-        app()
+        code = app(standalone_mode=False) or 0
+    except UsageError as error:
+        _explain(error)
+        sys.exit(error.exit_code)
     except DeepFishingError as error:
         say(f"deepfish: {error}", err=True)
         sys.exit(1)
@@ -90,7 +92,14 @@ def main() -> None:
             raise
         print("deepfish: output cannot be written: no space left", file=sys.stderr)
         os._exit(1)  # an ordinary end would try to write what is left
-    except SystemExit as stop:
-        if stop.code == INTERRUPTED:
-            print("deepfish: interrupted; finished work is kept, run it again", file=sys.stderr)
-        raise
+    if code == INTERRUPTED:
+        print("deepfish: interrupted; finished work is kept, run it again", file=sys.stderr)
+    sys.exit(code)
+
+
+def _explain(error: Any) -> None:
+    """One line on a word of the command line that does not fit."""
+    message = " ".join(error.format_message().split()).removesuffix(".")
+    if message:  # without any word the help was shown
+        where = error.ctx.command_path if error.ctx else "deepfish"
+        say(f"deepfish: {message[0].lower()}{message[1:]} (see `{where} --help`)", err=True)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from deepfishing.cli.help import Command
 from deepfishing.cli.say import say, size_text
 
 PRECISION = "int8"  # of a copy: the smallest that loses nothing, docs/store.md
@@ -20,7 +21,7 @@ store_app = typer.Typer(
 StoreFolder = Annotated[Path, typer.Argument(help="Folder that `deepfish extract` made.")]
 
 
-@store_app.command()
+@store_app.command(cls=Command)
 def info(
     store: StoreFolder,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
@@ -62,7 +63,7 @@ def info(
         say(f"unusable: {reason}")
 
 
-@store_app.command()
+@store_app.command(cls=Command)
 def verify(
     store: StoreFolder,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
@@ -86,7 +87,7 @@ def verify(
         raise typer.Exit(1)
 
 
-@store_app.command()
+@store_app.command(cls=Command)
 def compress(
     store: StoreFolder,
     out: Annotated[Path, typer.Argument(help="Folder for the copy; made if absent.")],
