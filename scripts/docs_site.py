@@ -15,6 +15,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "deepfishing"
+DEFAULT = r" \[default: (.*)\]"  # in a help, where the option's own default is nothing
 CLI_PAGE = ROOT / "docs" / "reference" / "cli.md"
 
 
@@ -27,7 +28,7 @@ def cli_page() -> str:
     parts = [
         "# Command line\n",
         "`deepfish COMMAND --help` says the same in the terminal. Every mistake is one line on "
-        "stderr and exit code 1.\n",
+        "stderr and exit code 1, or 2 where a word of the command itself does not fit.\n",
     ]
     root: Any = get_command(app)
     for name, command in root.commands.items():
@@ -108,7 +109,10 @@ def _command(name: str, command: Any, level: str) -> str:
         rows = [f"| `{_argument(p)}` | {_cell(p.help)} |" for p in arguments]
         parts.append("\n".join(["| argument | what it is |", "|---|---|", *rows]))
     if options:
-        rows = [f"| {_names(p)} | {_cell(p.help)} | {_default(p)} |" for p in options]
+        rows = [
+            f"| {_names(p)} | {_cell(re.sub(DEFAULT, '', p.help))} | {_default(p)} |"
+            for p in options
+        ]
         parts.append("\n".join(["| option | what it does | default |", "|---|---|---|", *rows]))
     return "\n\n".join(parts) + "\n"
 
@@ -123,6 +127,8 @@ def _names(parameter: Any) -> str:
 
 
 def _default(parameter: Any) -> str:
+    if written := re.search(DEFAULT, parameter.help):
+        return _cell(written[1])
     value = parameter.default
     return "" if value in (None, False) or callable(value) else f"`{value}`"
 

@@ -80,7 +80,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", module="PIL")  # odd EXIF and the like; pixels are checked
     warnings.showwarning = _tell_warning
     try:
-        code = app(standalone_mode=False) or 0
+        code = app(prog_name="deepfish", standalone_mode=False) or 0
     except UsageError as error:
         _explain(error)
         sys.exit(error.exit_code)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deepfishing.cli.help import MORE, WORK
 from deepfishing.cli.network import (
     BatchSize,
     Device,
@@ -56,26 +57,40 @@ def extract(
     label: Label = None,
     views: Views = None,
     batch_size: BatchSize = "auto",
-    memory: Annotated[str | None, typer.Option(help="What a batch may need, such as 2GB.")] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="What a batch may need, such as 2GB.", rich_help_panel=WORK)
+    ] = None,
     precision: Annotated[
         str | None,
         typer.Option(
             help="Numbers on disk: int4, int8, float16 or float32; a store that is there keeps its "
-            "own, a new one has int8."
+            "own, a new one has int8.",
+            rich_help_panel=MORE,
         ),
     ] = None,
     device: Device = "cpu",
     dtype: Dtype = None,
     engine: Engine = "auto",
     on: Annotated[
-        str, typer.Option(help="Where: local, ray, or ray://HOST:PORT of a Ray cluster.")
+        str,
+        typer.Option(
+            help="Where: local, ray, or ray://HOST:PORT of a Ray cluster.", rich_help_panel=WORK
+        ),
     ] = "local",
     strict: Strict = False,
     retry: Annotated[
-        bool, typer.Option("--retry", help="Try images again that could not be used before.")
+        bool,
+        typer.Option(
+            "--retry", help="Try images again that could not be used before.", rich_help_panel=MORE
+        ),
     ] = False,
     prune: Annotated[
-        bool, typer.Option("--prune", help="Drop images that are in the store and not in IMAGES.")
+        bool,
+        typer.Option(
+            "--prune",
+            help="Drop images that are in the store and not in IMAGES.",
+            rich_help_panel=MORE,
+        ),
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON event per line, nothing else.")
@@ -83,7 +98,7 @@ def extract(
 ) -> None:
     """Extract features of images into a folder of Parquet files.
 
-    Example: deepfish extract photos store --features x7,dW8
+    Example: deepfish extract photos store
 
     What is in the store is not computed again, so an interrupted run goes on where it stopped
     and new or changed images are all that is computed. Unusable images are listed and left out.

@@ -1,7 +1,7 @@
 """The help of a command: what its docstring and its options say, word for word.
 
 Comes in: a command. Goes out: its help, in which brackets are brackets and not an order to rich,
-and a paragraph fills its lines, wherever the source breaks them.
+a paragraph fills its lines wherever the source breaks them, and options stand in panels.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from typing import Any
 from rich.markup import escape
 from typer.core import TyperCommand
 
-# Panels of options beside the first one, which has those that most people need.
-NETWORK = "The network and its error"
-WORK = "Where and how fast"
-PROTOCOL = "The protocol"
-MORE = "More"
+# Panels of options, in this order, below the first one, which has those that most people need.
+PANELS = PROTOCOL, NETWORK, WORK, MORE = (
+    "The protocol",
+    "The network and its error",
+    "Where and how fast",
+    "For experts",
+)
 
 
 class Command(TyperCommand):
@@ -27,7 +29,7 @@ class Command(TyperCommand):
         """Write the help."""
         shown = copy.copy(self)
         shown.help = escape(_flowing(self.help or ""))
-        shown.params = [_as_written(parameter) for parameter in self.params]
+        shown.params = sorted(map(_as_written, self.params), key=_place)
         TyperCommand.format_help(shown, ctx, formatter)
 
 
@@ -35,6 +37,11 @@ def _as_written(parameter: Any) -> Any:
     shown = copy.copy(parameter)
     shown.help = escape(parameter.help or "")
     return shown
+
+
+def _place(parameter: Any) -> int:
+    panel = getattr(parameter, "rich_help_panel", None)
+    return 1 + PANELS.index(panel) if panel in PANELS else 0
 
 
 def _flowing(text: str) -> str:

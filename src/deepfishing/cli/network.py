@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from deepfishing.cli.help import NETWORK, WORK
 from deepfishing.networks.zoo import DEFAULT, record
 from deepfishing.recipes import parse_recipe, parse_recipes
 
@@ -17,25 +18,35 @@ NetworkName = Annotated[
         help="A name of `deepfish models`, a .caffemodel file, timm:NAME or torchvision:NAME. "
         f"[default: {DEFAULT}]",
         show_default=False,
+        rich_help_panel=NETWORK,
     ),
 ]
 Weights = Annotated[
     Path | None,
-    typer.Option(help="Weight file, .pth, .safetensors or .caffemodel; `random` for tests."),
+    typer.Option(
+        help="Weight file, .pth, .safetensors or .caffemodel; `random` for tests.",
+        rich_help_panel=NETWORK,
+    ),
 ]
 Prototxt = Annotated[
-    Path | None, typer.Option(help="Description of a .caffemodel, if it is not in there.")
+    Path | None,
+    typer.Option(
+        help="Description of a .caffemodel, if it is not in there.", rich_help_panel=NETWORK
+    ),
 ]
 Mean = Annotated[
     str | None,
     typer.Option(
         help="Mean of a .caffemodel network: a .binaryproto image, or BLUE,GREEN,RED such as "
-        "104,117,123."
+        "104,117,123.",
+        rich_help_panel=NETWORK,
     ),
 ]
 Tau = Annotated[
     float | None,
-    typer.Option(help="Temperature of the SoftMax. [default: 2]", show_default=False),
+    typer.Option(
+        help="Temperature of the SoftMax. [default: 2]", show_default=False, rich_help_panel=NETWORK
+    ),
 ]
 Strict = Annotated[
     bool, typer.Option("--strict", help="Stop before the work if an image cannot be used.")
@@ -45,28 +56,36 @@ Label = Annotated[
     typer.Option(
         help="Label of the error: uniform, predicted or a class number. [default: uniform]",
         show_default=False,
+        rich_help_panel=NETWORK,
     ),
 ]
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps.", rich_help_panel=WORK)]
 Dtype = Annotated[
     str | None,
     typer.Option(
         help="Precision of the network: float32, float64, bfloat16, float16. [default: float32]",
         show_default=False,
+        rich_help_panel=NETWORK,
     ),
 ]
 
 Engine = Annotated[
-    str, typer.Option(help="What runs the trunk: auto, torch, onnxruntime or openvino.")
+    str,
+    typer.Option(
+        help="What runs the trunk: auto, torch, onnxruntime or openvino.", rich_help_panel=WORK
+    ),
 ]
 
 
-BatchSize = Annotated[str, typer.Option(help="Images per pass; auto is what memory allows.")]
+BatchSize = Annotated[
+    str, typer.Option(help="Images per pass; auto is what memory allows.", rich_help_panel=WORK)
+]
 Views = Annotated[
     str | None,
     typer.Option(
         help="What is seen of an image: centre, flip, scales or crops. [default: centre]",
         show_default=False,
+        rich_help_panel=NETWORK,
     ),
 ]
 

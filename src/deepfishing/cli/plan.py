@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deepfishing.cli.help import MORE, WORK
 from deepfishing.cli.network import Engine, NetworkName, Weights, check_names
 from deepfishing.cli.say import say, size_text
 from deepfishing.distributed.cluster import LOCAL, RAY
@@ -33,23 +34,41 @@ def plan(
     ] = PRECISION,
     engine: Engine = "auto",
     on: Annotated[
-        str, typer.Option(help="Where: local, or ray, which is then shown beside it.")
+        str,
+        typer.Option(
+            help="Where: local, or ray, which is then shown beside it.", rich_help_panel=WORK
+        ),
     ] = LOCAL,
-    workers: Annotated[int | None, typer.Option(help="Workers on Ray.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Workers on Ray.", rich_help_panel=WORK)
+    ] = None,
     cores: Annotated[
         int | None,
-        typer.Option(help="Cores of the machine, or of each worker; else those of the rates."),
+        typer.Option(
+            help="Cores of the machine, or of each worker; else those of the rates.",
+            rich_help_panel=WORK,
+        ),
     ] = None,
     rates: Annotated[
         Path | None,
-        typer.Option(help="File with rates to use; if it is not there, what is measured goes in."),
+        typer.Option(
+            help="File with rates to use; if it is not there, what is measured goes in.",
+            rich_help_panel=MORE,
+        ),
     ] = None,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Measure again, even if the file of rates is there.")
+        bool,
+        typer.Option(
+            "--measure",
+            help="Measure again, even if the file of rates is there.",
+            rich_help_panel=MORE,
+        ),
     ] = False,
     sample: Annotated[
         str | None,
-        typer.Option(help="Images of yours to measure with, as for `deepfish extract`."),
+        typer.Option(
+            help="Images of yours to measure with, as for `deepfish extract`.", rich_help_panel=MORE
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from deepfishing.cli.help import NETWORK
 from deepfishing.cli.network import BatchSize, Device, Strict
 from deepfishing.cli.say import say, say_passed_over
 from deepfishing.errors import OptionError
@@ -29,7 +30,10 @@ def predict(
     ],
     top: Annotated[int, typer.Option(help="How many classes to show per image.")] = 3,
     weights: Annotated[
-        Path | None, typer.Option(help="The network's weight file, if it is elsewhere now.")
+        Path | None,
+        typer.Option(
+            help="The network's weight file, if it is elsewhere now.", rich_help_panel=NETWORK
+        ),
     ] = None,
     batch_size: BatchSize = "auto",
     device: Device = "cpu",

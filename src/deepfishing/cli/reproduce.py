@@ -13,6 +13,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from deepfishing.cli.datasets import DATASETS, check_dataset, load_dataset
+from deepfishing.cli.help import PROTOCOL
 from deepfishing.cli.network import (
     BatchSize,
     Device,
@@ -65,15 +66,25 @@ def reproduce(
     ] = None,
     largest: Annotated[
         int | None,
-        typer.Option(help="Training images that approximation is timed on, 50,000 at most."),
+        typer.Option(
+            help="Training images that approximation is timed on, 50,000 at most.",
+            rich_help_panel=PROTOCOL,
+        ),
     ] = None,
     tau: Tau = None,
     label: Label = None,
     difficult: Annotated[
-        str, typer.Option(help="Difficult examples in training: ignore or negative.")
+        str,
+        typer.Option(
+            help="Difficult examples in training: ignore or negative.", rich_help_panel=PROTOCOL
+        ),
     ] = DIFFICULT[0],
-    train: Annotated[str | None, typer.Option(help="Split to train on.")] = None,
-    test: Annotated[str | None, typer.Option(help="Split to test on.")] = None,
+    train: Annotated[
+        str | None, typer.Option(help="Split to train on.", rich_help_panel=PROTOCOL)
+    ] = None,
+    test: Annotated[
+        str | None, typer.Option(help="Split to test on.", rich_help_panel=PROTOCOL)
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for results; results/DATASET-NETWORK by default.")
     ] = None,

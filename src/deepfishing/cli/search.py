@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from deepfishing.cli.help import MORE
 from deepfishing.cli.network import Device
 from deepfishing.cli.say import Spelled, say
 from deepfishing.errors import OptionError
@@ -53,16 +54,21 @@ def search(
             help="Compare all images, or the candidates of an index kept beside the store. "
             "[default: exact up to 100,000 images]",
             show_default=False,
+            rich_help_panel=MORE,
         ),
     ] = None,
     sheet: Annotated[
         Path | None, typer.Option(help="Also draw query and hits into this picture, .png or .jpg.")
     ] = None,
     class_names: Annotated[
-        Path | None, typer.Option(help="Names of the network's classes, one a line.")
+        Path | None,
+        typer.Option(help="Names of the network's classes, one a line.", rich_help_panel=MORE),
     ] = None,
     weights: Annotated[
-        Path | None, typer.Option(help="The network's weight file, if it is elsewhere now.")
+        Path | None,
+        typer.Option(
+            help="The network's weight file, if it is elsewhere now.", rich_help_panel=MORE
+        ),
     ] = None,
     device: Device = "cpu",
     as_json: Annotated[

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from deepfishing.cli.help import MORE
 from deepfishing.cli.say import say
 
 
@@ -19,20 +20,31 @@ def serve(
         int | None, typer.Option(help="Port. [default: 8765, or a free one]", show_default=False)
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Address; others than this machine's own need the printed token.")
+        str,
+        typer.Option(
+            help="Address; others than this machine's own need the printed token.",
+            rich_help_panel=MORE,
+        ),
     ] = "127.0.0.1",
     model: Annotated[
         Path | None, typer.Option(help="Folder that `deepfish train` made; shows its predictions.")
     ] = None,
     forward: Annotated[
-        str | None, typer.Option(help="Forward recipe to start with. [default: x7]")
+        str | None,
+        typer.Option(help="Forward recipe to start with. [default: x7]", rich_help_panel=MORE),
     ] = None,
     gradient: Annotated[
         str | None,
-        typer.Option(help="Gradient recipe to start with. [default: that of deepfish search]"),
+        typer.Option(
+            help="Gradient recipe to start with. [default: that of deepfish search]",
+            rich_help_panel=MORE,
+        ),
     ] = None,
     weights: Annotated[
-        Path | None, typer.Option(help="The network's weight file, if it is elsewhere now.")
+        Path | None,
+        typer.Option(
+            help="The network's weight file, if it is elsewhere now.", rich_help_panel=MORE
+        ),
     ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
+from deepfishing.cli.help import MORE
 from deepfishing.cli.network import (
     BatchSize,
     Device,
@@ -47,7 +48,9 @@ def train(
         Path | None,
         typer.Option(help="Labels: a .csv with the columns path and label, or a VOC tree."),
     ] = None,
-    split: Annotated[str, typer.Option(help="Split of a VOC tree to train on.")] = "trainval",
+    split: Annotated[
+        str, typer.Option(help="Split of a VOC tree to train on.", rich_help_panel=MORE)
+    ] = "trainval",
     features: Annotated[
         str, typer.Option(help="One recipe, such as x7 or pow(dW7,0.5)+x7, or best.")
     ] = "best",
@@ -55,10 +58,14 @@ def train(
         str, typer.Option(help="Cost of the SVMs: a number, cv, cv-shared or vissl.")
     ] = "1",
     class_weight: Annotated[
-        str | None, typer.Option(help="Weight of positives: balanced, or a number.")
+        str | None,
+        typer.Option(help="Weight of positives: balanced, or a number.", rich_help_panel=MORE),
     ] = None,
     difficult: Annotated[
-        str, typer.Option(help="Difficult examples of a VOC tree: ignore or negative.")
+        str,
+        typer.Option(
+            help="Difficult examples of a VOC tree: ignore or negative.", rich_help_panel=MORE
+        ),
     ] = DIFFICULT[0],
     network: NetworkName = None,
     weights: Weights = None,
@@ -67,13 +74,18 @@ def train(
     tau: Tau = None,
     label: Label = None,
     store: Annotated[
-        Path | None, typer.Option(help="Folder for the features; MODEL/features by default.")
+        Path | None,
+        typer.Option(
+            help="Folder for the features; MODEL/features by default.", rich_help_panel=MORE
+        ),
     ] = None,
     batch_size: BatchSize = "auto",
     views: Views = None,
     device: Device = "cpu",
     dtype: Dtype = None,
-    seed: Annotated[int, typer.Option(help="Of the folds of the cross-validation.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Of the folds of the cross-validation.", rich_help_panel=MORE)
+    ] = 0,
     strict: Strict = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:

@@ -1,0 +1,76 @@
+import re
+
+import pytest
+from typer.main import get_command
+
+from deepfishing.cli.app import app
+from deepfishing.cli.help import PANELS
+
+ROOT = get_command(app)
+STORE = ROOT.commands["store"].commands
+COMMANDS = {
+    **{(name,): one for name, one in ROOT.commands.items() if name != "store"},
+    **{("store", name): one for name, one in STORE.items()},
+}
+
+
+def words(text):
+    """What is left of a help without its frames and its line breaks."""
+    return re.sub(r"[\s│╭╮╰╯─]+", " ", text)
+
+
+@pytest.mark.parametrize("name", COMMANDS, ids=" ".join)
+def test_help_has_every_word_and_every_default_within_80_columns(deepfish, name):
+    ran = deepfish(*name, "--help")
+    assert ran.code == 0
+    assert max(map(len, ran.out.splitlines())) <= 80
+    # without the columns of names and types, which stand between the lines of a help
+    lines = [re.sub(r"^│ .{0,3}\S*( +\S+)*? {2,}(<\S+> +)?", " ", s) for s in ran.out.splitlines()]
+    said = words(" ".join(lines))
+    for parameter in COMMANDS[name].params:
+        assert words(parameter.help) in said, parameter.name
+        default = parameter.default
+        if default not in (None, False, ()) and not callable(default):
+            assert f"[default: {default}]" in said, parameter.name
+    for paragraph in COMMANDS[name].help.split("\n\n"):
+        assert words(paragraph).strip() in words(ran.out)
+
+
+def test_brackets_in_a_help_are_shown(deepfish):
+    said = words(deepfish("serve", "--help").out)
+    assert "[default: 8765, or a free one]" in said
+    assert "[default: x7]" in said
+
+
+def test_commands_are_listed_in_the_order_of_use(deepfish):
+    out = deepfish("--help").out
+    first = ("extract", "search", "serve", "train", "predict", "reproduce", "report")
+    places = [out.index(f"│ {name} ") for name in (*first, "models", "store")]
+    assert places == sorted(places)
+
+
+def test_options_that_most_people_need_come_first_and_those_of_experts_last(deepfish):
+    out = deepfish("extract", "--help").out
+    panels = re.findall(r"╭─ (.*?) ─", out)
+    assert panels == ["Arguments", "Options", *PANELS[1:]]
+    places = [out.index(f"│ --{name} ") for name in ("features", "network", "engine", "prune")]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["extrat"], "no such command 'extrat'. Did you mean 'extract'? (see `deepfish --help`)"),
+        (["extract", "a"], "missing argument 'store' (see `deepfish extract --help`)"),
+        (["serve", "s", "--prt", "1"], "(see `deepfish serve --help`)"),
+        (["search", "s", "q", "-k", "ten"], "invalid value for '-k': "),
+        (["store", "inf"], "no such command 'inf'. Did you mean 'info'?"),
+    ],
+)
+def test_a_mistyped_word_is_one_line(deepfish, arguments, line):
+    ran = deepfish(*arguments)
+    assert ran.code == 2
+    assert ran.out == ""
+    assert ran.err.startswith("deepfish: ")
+    assert line in ran.err
+    assert ran.err.count("\n") == 1
