@@ -56,9 +56,10 @@ def deepfish(monkeypatch, capsys):
 
 def test_a_name_is_fetched_once_and_then_only_checked(deepfish, server, home):
     place = home / "weights" / "net.pth"
-    assert deepfish("fetch", "net") == (0, f"net fetched: {place} (licence: MIT)\n", "")
+    after = "next: deepfish extract photos store --network net\n"
+    assert deepfish("fetch", "net") == (0, f"net fetched: {place} (licence: MIT)\n", after)
     assert place.read_bytes() == CONTENT
-    assert deepfish("fetch", "net") == (0, f"net here: {place} (licence: MIT)\n", "")
+    assert deepfish("fetch", "net") == (0, f"net here: {place} (licence: MIT)\n", after)
 
 
 def test_json_is_one_object_per_name_and_a_failure_does_not_stop_the_others(deepfish, server, home):

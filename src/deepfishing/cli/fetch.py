@@ -18,7 +18,7 @@ from rich.progress import (
 from rich.progress import Progress as Bar
 
 from deepfishing.cli.progress import BAR_WIDTH, TimeColumn
-from deepfishing.cli.say import say
+from deepfishing.cli.say import say, say_next
 from deepfishing.errors import DeepFishingError
 from deepfishing.fetch.catalogue import CATALOGUE, find_item
 from deepfishing.fetch.download import Patience, Progress
@@ -63,6 +63,10 @@ def fetch(
             say(f"{name} {done.status}: {', '.join(paths)} (licence: {done.licence})")
     if failed:
         raise typer.Exit(1)
+    if not as_json:
+        item = find_item(names[-1])
+        photos = ("extract", "photos", "store", "--network", item.name)
+        say_next(("deepfish", *(("reproduce", item.name) if item.archives else photos)))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from deepfishing.cli.help import MORE
 from deepfishing.cli.network import Device
-from deepfishing.cli.say import Spelled, say
+from deepfishing.cli.say import Spelled, say, say_next
 from deepfishing.errors import OptionError
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ def search(
         say(json.dumps(_document(searcher, named, negative, hits), indent=1))
     else:
         _show(searcher, hits)
+        say_next(("deepfish", "serve", store))
 
 
 def _standard_input() -> bytes:
