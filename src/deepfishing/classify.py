@@ -53,6 +53,7 @@ _COSTS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 # `vissl` has the costs, the folds, the AP (scikit-learn's) and the weight of the benchmark for
 # VOC 2007 of the library VISSL; the loss is libsvm's hinge, there it is LIBLINEAR's squared hinge.
 SEARCHES = {
+    "auto": CostSearch((1.0, 3.0, 10.0), shared=True),
     "cv": CostSearch(_COSTS),
     "cv-shared": CostSearch(_COSTS, shared=True),
     "vissl": CostSearch((0.01, 0.1, 1, 2, 5, 10, 15, 20, 50, 100, 1000), positive_weight=2.0),
@@ -120,9 +121,10 @@ def train_svm(
         Forward features (linear kernel), gradients (trace kernel) or several, normalised.
     labels : ndarray of shape (n, n_classes)
         1 present, -1 absent, 0 difficult.
-    C : float, "cv", "cv-shared" or "vissl"
+    C : float, "auto", "cv", "cv-shared" or "vissl"
         Cost of the machines; the paper's is 1. The words choose it by cross-validation, see
-        `SEARCHES`: per class, one for all, or as in VISSL's benchmark.
+        `SEARCHES`: one of three for all classes, one per class, one for all, or as in VISSL's
+        benchmark.
     difficult : "ignore" or "negative"
         Difficult examples are left out, as in the devkit's example, or are negatives.
     jobs : int, optional

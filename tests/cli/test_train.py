@@ -238,3 +238,17 @@ def test_train_calls_best_by_its_title_and_has_the_formula_once(deepfish, shapes
     assert ran.out.count(formula) == 1
     assert f"best = {formula}\n" in ran.out
     assert "model: best, " in ran.out
+
+
+def test_auto_prints_what_it_tried_and_takes_one_of_it(deepfish, shapes, model):
+    ran = deepfish("train", model / "features", "chosen", "--features", "auto", "--cost", "auto")
+    assert ran.code == 1
+    assert "lacks x6, delta7" in ran.err
+    small = ("--weights", "random")
+    ran = deepfish("train", shapes, "chosen", "--features", "auto", "--cost", "auto", *small)
+    assert ran.code == 0, ran.err
+    facts = json.loads((shapes.parent / "chosen" / "model.json").read_text())
+    chosen = facts["training"]["auto"]
+    assert facts["recipe"] == chosen["recipe"]
+    marked = [line for line in ran.out.splitlines() if line.startswith("* ")]
+    assert marked == [f"* {max(one['map'] for one in chosen['tried']):5.1f}  {chosen['recipe']}"]

@@ -9,7 +9,7 @@ import typer
 
 from deepfishing.cli.help import NETWORK, WORK
 from deepfishing.networks.zoo import DEFAULT, record
-from deepfishing.recipes import parse_recipe, parse_recipes
+from deepfishing.recipes import factors_of, parse_recipes
 
 NetworkName = Annotated[
     str | None,
@@ -96,7 +96,7 @@ def check_names(network: str | None, features: str, single: bool = False) -> Non
     if name.endswith(".caffemodel") or ":" in name:
         return  # only the network itself knows its layers
 
-    (parse_recipe if single else parse_recipes)(features, record(name).layers)
+    (factors_of if single else parse_recipes)(features, record(name).layers)
 
 
 def parse_label(label: str | None) -> str | int | None:

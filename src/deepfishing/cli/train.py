@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,10 +53,11 @@ def train(
         str, typer.Option(help="Split of a VOC tree to train on.", rich_help_panel=MORE)
     ] = "trainval",
     features: Annotated[
-        str, typer.Option(help="One recipe, such as x7 or pow(dW7,0.5)+x7, or best.")
+        str,
+        typer.Option(help="One recipe, such as x7 or pow(dW7,0.5)+x7; best; or auto, which tries."),
     ] = "best",
     cost: Annotated[
-        str, typer.Option(help="Cost of the SVMs: a number, cv, cv-shared or vissl.")
+        str, typer.Option(help="Cost of the SVMs: a number, auto, cv, cv-shared or vissl.")
     ] = "1",
     class_weight: Annotated[
         str | None,
@@ -171,6 +173,14 @@ def _number(text: str) -> float | str:
         return text
 
 
+def _print_choice(choice: Mapping[str, Any]) -> None:
+    """What `auto` tried, the best first, and what it took."""
+    for tried in sorted(choice["tried"], key=lambda one: -one["map"]):
+        mark = "*" if tried["recipe"] == choice["recipe"] else " "
+        say(f"{mark} {tried['map']:5.1f}  {parse_recipe(tried['recipe']).title}")
+    say(f"auto: {choice['recipe']}; {choice['why']}")
+
+
 def _print_summary(folder: Path, model: Model, left_out: dict[str, str], as_json: bool) -> None:
     svm, n = model.svm, model.training["images"]
     ap = [None if np.isnan(value) else round(float(value), 2) for value in svm.ap]
@@ -193,6 +203,8 @@ def _print_summary(folder: Path, model: Model, left_out: dict[str, str], as_json
         say(json.dumps(summary))
         return
     say_left_out(left_out.values())
+    if choice := model.training.get("auto"):
+        _print_choice(choice)
     width = max(len(name) for name in ("class", *model.classes))
     say(f"{'class':<{width}}  cost  cross-validated AP")
     for name, ok, cost, value in zip(model.classes, svm.trained, svm.cost, ap, strict=True):

@@ -8,18 +8,19 @@ support vectors are kept, as factors: the fitted recipe makes features of them a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from deepfishing.auto import choose_recipe
 from deepfishing.classify import KernelSVM, train_svm
 from deepfishing.errors import DatasetError
 from deepfishing.features import Factor, parse_factor
 from deepfishing.images.dataset import DIFFICULT
 from deepfishing.rank_one import Array
-from deepfishing.recipes import Fitted, parse_recipe
+from deepfishing.recipes import AUTO, Fitted, parse_recipe
 from deepfishing.settings import Settings
 
 
@@ -102,7 +103,7 @@ def train_model(
     Parameters
     ----------
     recipe : str
-        One recipe.
+        One recipe, or `auto` for the one that suits the training images best, see `choose_recipe`.
     arrays : mapping
         The recipe's factors (n, d) or (n, P, d) of the training images.
     labels : ndarray of shape (n, C)
@@ -113,7 +114,11 @@ def train_model(
     C, class_weight, difficult, seed
         See `train_svm`.
     """
-    parsed = parse_recipe(recipe, settings.network.layers)
+    layers, choice = settings.network.layers, None
+    if recipe.strip() == AUTO:
+        choice = choose_recipe(arrays, labels, layers, seed=seed)
+        recipe = choice.recipe
+    parsed = parse_recipe(recipe, layers)
     fitted = parsed.fit(arrays)
     svm = train_svm(
         fitted(arrays),
@@ -144,5 +149,6 @@ def train_model(
             "class_weight": class_weight,
             "difficult": difficult,
             "seed": seed,
+            **({"auto": asdict(choice)} if choice else {}),
         },
     )

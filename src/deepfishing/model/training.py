@@ -20,7 +20,7 @@ from deepfishing.images.readable import refuse_unreadable
 from deepfishing.model.labelled import Labelled
 from deepfishing.model.model import Model, train_model
 from deepfishing.rank_one import Array
-from deepfishing.recipes import parse_recipe
+from deepfishing.recipes import factors_of
 from deepfishing.settings import Settings
 from deepfishing.store import Row, Store
 
@@ -48,7 +48,7 @@ def train_on_store(
     labelled : Labelled
         From `read_labels`.
     recipe : str
-        One recipe.
+        One recipe, or `auto`.
     strict : bool
         Stop if an image could not be used, instead of leaving it out.
     options
@@ -86,14 +86,14 @@ def train_on_images(
     folder : path
         Store of the features; what is there is used again.
     recipe : str
-        One recipe.
+        One recipe, or `auto`.
     settings, network, resources, progress, strict
         See `extract_to_store`.
     options
         C, class_weight, difficult, seed: see `train_svm`.
     """
     known, labels = labelled.of(images)
-    factors = parse_recipe(recipe, settings.network.layers).factors
+    factors = factors_of(recipe, settings.network.layers)
     store = Store(folder, settings.as_dict())
     done = extract_to_store(
         store,
@@ -127,7 +127,7 @@ def _train(
         )
     usable = [str(keys[number]) for number in good]
     settings = Settings.from_dict(store.settings)
-    columns = parse_recipe(recipe, settings.network.layers).columns
+    columns = [factor.name for factor in factors_of(recipe, settings.network.layers)]
     absent = [name for name in columns if store.missing(usable, [name])]
     if absent:
         raise StoreError(

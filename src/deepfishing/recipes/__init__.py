@@ -1,15 +1,19 @@
 """Recipes: kernels made of features, as values (`recipe`) and in a small language (`language`)."""
 
+from deepfishing.recipes.candidates import AUTO, candidates, factors_of
 from deepfishing.recipes.language import BEYOND, parse_recipe, parse_recipes, pieces
 from deepfishing.recipes.recipe import BEST, Arrays, Fitted, Recipe, best_recipe
 
 __all__ = [
+    "AUTO",
     "BEST",
     "BEYOND",
     "Arrays",
     "Fitted",
     "Recipe",
     "best_recipe",
+    "candidates",
+    "factors_of",
     "parse_recipe",
     "parse_recipes",
     "pieces",
