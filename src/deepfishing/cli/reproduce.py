@@ -118,7 +118,7 @@ def reproduce(
     from deepfishing.experiments.reproduce import Protocol
     from deepfishing.measuring import measure
     from deepfishing.networks.load import load_network
-    from deepfishing.report.terminal import chart_tables, table_1
+    from deepfishing.report.terminal import chart_tables, confusion_table, table_1
 
     said = {"tau": tau, "label": parse_label(label), "views": views}
     how = Protocol(
@@ -164,7 +164,9 @@ def reproduce(
     say_left_out(left_out.values())
     if dataset == "folder" and data is not None:
         say_passed_over(passed_over_in(data))
-    drawn: list[RenderableType] = [table_1(found.rows, found.gains)] if found.rows else []
+    drawn: list[RenderableType] = []
+    if found.rows:
+        drawn += filter(None, (table_1(found.rows, found.gains), confusion_table(found.rows)))
     for points in found.points.values():
         drawn += chart_tables(points)
     for part in (*drawn, *map(Text, found.words)):

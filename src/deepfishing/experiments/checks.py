@@ -117,7 +117,13 @@ def wrong_row(row: Row) -> str | None:
     each = row.get("ap_interval", {})
     if not (isinstance(each, dict) and all(_intervals(by_class) for by_class in each.values())):
         return "ap_interval"
-    return None
+    # rows of older versions, and those with several classes per image, have no accuracy
+    for name in ("accuracy", "balanced_accuracy"):
+        if not _percent(row.get(name)):
+            return name
+        if not _intervals({name: row.get(f"{name}_interval")}):
+            return f"{name}_interval"
+    return None if _is_confusion(row.get("confusion"), row["classes"]) else "confusion"
 
 
 def wrong_point(point: Row) -> str | None:
@@ -196,4 +202,21 @@ def _intervals(values: Any) -> bool:
             and pair[0] <= pair[1] + ROUNDING
         )
         for pair in values.values()
+    )
+
+
+def _is_confusion(table: Any, classes: list[str]) -> bool:
+    """Whether it counts images of a class by the class that they are taken for, or is None."""
+    if table is None:
+        return True
+    known = set(classes)
+    return (
+        isinstance(table, dict)
+        and known.issuperset(table)
+        and all(
+            isinstance(answers, dict)
+            and known.issuperset(answers)
+            and all(isinstance(n, int) and 0 < n < 10**12 for n in answers.values())
+            for answers in table.values()
+        )
     )

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from deepfishing import __version__
+from deepfishing.accuracy import KEYS, has_one_class, measure_accuracy
 from deepfishing.classify import check_options, train_svm
 from deepfishing.errors import DatasetError, OptionError
 from deepfishing.experiments.checks import Row
@@ -119,7 +120,8 @@ def reproduce(
         tell("rows", number, len(wanted))
         key = row_key(feature=feature.name, **prepared.decisive)
         row = results.find(key)
-        if row is None or not results.scores_path(row).exists():
+        # rows that were measured before there was an accuracy are measured again
+        if row is None or "accuracy" not in row or not results.scores_path(row).exists():
             row, scores = _measure(prepared, feature, protocol)
             row |= {**prepared.settings.decisive(), "unreadable": prepared.broken}
             row |= {"command": command, "key": key}
@@ -276,8 +278,12 @@ def _measure(prepared: Prepared, feature: Recipe, protocol: Protocol) -> tuple[R
         for name in evaluation.skipped:
             row["left_out"].setdefault(name, "no positive test example")
     row["seconds"] = round(time.perf_counter() - start, 3)
+    row |= dict.fromkeys(KEYS)
     if dataset.test.labels is not None:
         row |= bootstrap(labels, scores, dataset.classes).as_row()
+        if all(map(has_one_class, (prepared.train_labels(), dataset.test.labels))):
+            found = measure_accuracy(dataset.test.labels, scores, dataset.classes, svm.trained)
+            row |= found.as_row() if found else {}
     return row, scores
 
 

@@ -21,12 +21,21 @@ ALWAYS_SHOWN = ("x7", "dW7")  # the two that the paper's per-class tables have
 
 
 @dataclass(frozen=True)
+class Accuracy:
+    """A share of images that are classified right, in percent, and its interval at 95 percent."""
+
+    value: float
+    interval: Interval | None
+
+
+@dataclass(frozen=True)
 class Line:
     """One line of Table 1, in percent.
 
     `map` has the data set's official definition first; a value that was not measured is None,
     and `note` says why. `interval` is that of the official mAP at 95 percent, `gain` its difference
-    from the best forward row; None where they are not known.
+    from the best forward row; None where they are not known. `top1` and `balanced` are the
+    accuracies over all images and over all classes; None where images have several classes.
     """
 
     feature: str
@@ -37,6 +46,8 @@ class Line:
     note: str
     interval: Interval | None
     gain: Difference | None
+    top1: Accuracy | None = None
+    balanced: Accuracy | None = None
 
     @property
     def title(self) -> str:
@@ -215,7 +226,14 @@ def _line(row: Row, gain: Difference | None) -> Line:
         note=note,
         interval=_interval(row.get("map_interval", {}).get(first)),
         gain=gain,
+        top1=_accuracy(row, "accuracy"),
+        balanced=_accuracy(row, "balanced_accuracy"),
     )
+
+
+def _accuracy(row: Row, name: str) -> Accuracy | None:
+    value = row.get(name)
+    return None if value is None else Accuracy(value, _interval(row.get(f"{name}_interval")))
 
 
 def _cell(row: Row, name: str) -> Cell:

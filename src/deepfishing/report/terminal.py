@@ -1,7 +1,8 @@
-"""Stage 7, report: Table 1 in the terminal, and the tables of curves.
+"""Stage 7, report: Table 1 in the terminal, confusions, and the tables of curves.
 
 Comes in: the rows or points of one experiment. Goes out: tables that fit 80 columns; Table 1 has
 blocks as in the paper: single layers first, then layer by layer the concatenation and the gradient.
+Where images have one class each, accuracies stand in the place of the other definitions of AP.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from rich.text import Text
 from deepfishing.experiments.checks import Row
 from deepfishing.metrics import DEFINITIONS
 from deepfishing.report.charts import mark_text
+from deepfishing.report.confusions import Confusions, confusions
 from deepfishing.report.points import Chart, Panel, panels
 from deepfishing.report.rows import formulas, paper_order, title
 from deepfishing.report.tables import (
@@ -29,6 +31,7 @@ from deepfishing.report.tables import table_1 as table_1_lines
 from deepfishing.statistics import Difference
 
 GRADIENT_STYLE = "cyan"
+WIDTH, NAMES = 80, 20  # of a terminal, and of the classes' names beside a matrix
 
 
 def table_1(rows: Sequence[Row], gains: Mapping[str, Difference] | None = None) -> Table:
@@ -40,36 +43,29 @@ def table_1(rows: Sequence[Row], gains: Mapping[str, Difference] | None = None) 
     found = finding(lines)
     printed = any(line.printed is not None for line in lines)
     intervals = any(line.interval for line in lines)
-    table = Table(
-        title=Text(f"mAP in percent on {rows[0]['dataset']} {rows[0]['test']}"),
-        caption=_caption(rows, lines, found.forward if gains else None, intervals),
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        caption_justify="left",
-        collapse_padding=True,
-        pad_edge=False,
-        min_width=60,
-    )
+    table = _plain_table(Text(f"mAP in percent on {rows[0]['dataset']} {rows[0]['test']}"))
+    table.caption = _caption(rows, lines, found.forward if gains else None, intervals)
     table.add_column("feature", overflow="fold")
-    for number, method in enumerate(lines[0].map):
-        table.add_column(DEFINITIONS[method].label + ("*" if number == 0 else ""), justify="right")
-        if number == 0 and intervals:
-            table.add_column("interval", justify="right")
-        if number == 0 and gains:
-            table.add_column(" gain", no_wrap=True)
+    official, *others = (DEFINITIONS[method].label for method in lines[0].map)
+    accuracies = any(line.top1 for line in lines)
+    table.add_column(f"{official}*", justify="right")
+    if intervals:
+        table.add_column("interval", justify="right")
+    if gains:
+        table.add_column(" gain", no_wrap=True)
+    for name in ("top-1", "interval", "balanced") if accuracies else others:
+        table.add_column(name, justify="right")
     if printed:
         table.add_column("paper", justify="right")
         table.add_column("difference", justify="right")
     for line, following in zip(lines, (*lines[1:], None), strict=True):
-        official, *others = (Text(one_decimal(value)) for value in line.map.values())
-        if line == found.best:
-            official.stylize("bold")
-        cells = [Text(line.title), official]
+        first, *rest = (one_decimal(value) for value in line.map.values())
+        cells = [Text(line.title), Text(first, "bold" if line == found.best else "")]
         if intervals:
             cells.append(Text(interval_text(line.interval)))
         if gains:
             cells.append(Text(_gain(line.gain)))
-        cells += others
+        cells += map(Text, _accuracies(line) if accuracies else rest)
         if printed:
             cells += [Text(one_decimal(line.printed)), Text(one_decimal(line.difference, True))]
         table.add_row(
@@ -78,6 +74,65 @@ def table_1(rows: Sequence[Row], gains: Mapping[str, Difference] | None = None) 
             end_section=following is not None and following.block != line.block,
         )
     return table
+
+
+def confusion_table(rows: Sequence[Row]) -> Table | None:
+    """Which classes are taken for which by the best row, as a matrix or, of many classes, by pair.
+
+    None where images have several classes, or where nothing is confused.
+    """
+    rows = sorted(rows, key=paper_order)
+    found = confusions(rows, table_1_lines(rows))
+    if found is None or not found.pairs:
+        return None
+    digits = max(len(str(n)) for n in (len(found.classes), *map(max, found.counts)))
+    if NAMES + (digits + 2) * len(found.classes) <= WIDTH:
+        return _matrix(found)
+    table = _plain_table(Text("Most frequent confusions"))
+    if found.of_pairs > len(found.pairs):
+        table.caption = Text(f"{found.of_pairs:,} pairs in all; the matrix is in the report.")
+    for name in ("shows", "taken for"):
+        table.add_column(name, overflow="fold", max_width=28)
+    for line in found.compared:
+        table.add_column(Text(line.title), justify="right", overflow="fold", max_width=16)
+    table.add_column("of", justify="right")
+    for pair in found.pairs:
+        table.add_row(Text(pair.truth), Text(pair.answer), *map(str, (*pair.images, pair.of)))
+    return table
+
+
+def _matrix(found: Confusions) -> Table:
+    table = _plain_table(Text(f"Confusions of {found.line.title}"))
+    table.caption = Text("Rows: what images show; columns: what they are taken for.")
+    table.add_column("class", overflow="fold")
+    for number in range(len(found.classes)):
+        table.add_column(str(number + 1), justify="right", no_wrap=True)
+    for number, (name, counts) in enumerate(zip(found.classes, found.counts, strict=True), 1):
+        cells = [Text(str(n) if n else "·", "" if n else "dim") for n in counts]
+        cells[number - 1].stylize("bold")
+        table.add_row(Text(f"{number} {name}"), *cells)
+    return table
+
+
+def _plain_table(heading: Text, least: int = 60) -> Table:
+    return Table(
+        title=heading,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+        collapse_padding=True,
+        pad_edge=False,
+        min_width=least,
+    )
+
+
+def _accuracies(line: Line) -> tuple[str, ...]:
+    top1, balanced = line.top1, line.balanced
+    return (
+        one_decimal(top1.value if top1 else None),
+        interval_text(top1.interval if top1 else None),
+        one_decimal(balanced.value if balanced else None),
+    )
 
 
 def chart_tables(points: Sequence[Row]) -> list[Table]:
@@ -91,18 +146,11 @@ def chart_tables(points: Sequence[Row]) -> list[Table]:
 
 def _chart_table(panel: Panel, chart: Chart, row: Row) -> Table:
     subject = f" of {title(panel.feature)}" if panel.feature else ""
+    heading = f"{panel.title}{subject}: {chart.y_axis}, on {row['dataset']} {row['test']}"
     notes = [f"Not measured: {note}." for note in panel.notes]
     notes += [f"{called} = {name}" for called, name in formulas(panel.features)]
-    table = Table(
-        title=Text(f"{panel.title}{subject}: {chart.y_axis}, on {row['dataset']} {row['test']}"),
-        caption=Text("\n".join(notes)),
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        caption_justify="left",
-        collapse_padding=True,
-        pad_edge=False,
-        min_width=78,  # of the longest title
-    )
+    table = _plain_table(Text(heading), least=78)  # of the longest heading
+    table.caption = Text("\n".join(notes))
     table.add_column(panel.x_axis, overflow="fold")
     for x in chart.xs:
         table.add_column(f"{x:,}", justify="right", no_wrap=True)
@@ -140,6 +188,11 @@ def _caption(
         parts.append(
             f"gain: over {reference.title}, the best forward feature; ! holds at 95 % "
             "(paired bootstrap)."
+        )
+    if any(line.top1 for line in lines):
+        parts.append(
+            "top-1: images whose class has the highest score, in percent; balanced: the mean of "
+            "that over the classes. results.jsonl has the other definitions of AP."
         )
     parts += [f"Left out of the mean: {name} ({why})." for name, why in left_out(rows).items()]
     parts += [f"{line.title}: {line.note}." for line in lines if line.official is None]
