@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from deepfishing.accuracy import measure_accuracy
 from deepfishing.experiments.results import Curves, Results, row_key
 from deepfishing.images.dataset import Split
 from deepfishing.images.voc import CLASSES
@@ -33,6 +34,7 @@ def add_rows(rng):
         labelled=True,
         strength=None,
         intervals=False,
+        one_class=False,
         **changes,
     ):
         row = {
@@ -58,6 +60,9 @@ def add_rows(rng):
         labels = rng.choice([-1, 0, 1], p=[0.75, 0.05, 0.2], size=(n, len(row["classes"])))
         labels = labels.astype(np.int8)
         labels[0] = 1  # every class has a positive example
+        if one_class:
+            names = len(row["classes"])
+            labels = np.where(np.eye(names)[np.arange(n) % names] == 1, 1, -1).astype(np.int8)
         ids = tuple(f"{i:06d}" for i in range(n))
         split = Split("test", ids, tuple(map(Path, ids)), labels if labelled else None)
         noise = rng.normal(size=labels.shape)
@@ -75,6 +80,8 @@ def add_rows(rng):
             }
             if intervals:
                 new |= bootstrap(labels, scores, row["classes"], resamples=50).as_row()
+            if one_class:
+                new |= measure_accuracy(labels, scores, row["classes"], resamples=50).as_row()
             if not labelled:
                 new["submission"] = f"submission/{feature.replace(';', '_')}"
             new["key"] = row_key(**{k: v for k, v in new.items() if k not in ("map", "ap")})

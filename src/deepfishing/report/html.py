@@ -35,6 +35,7 @@ from deepfishing.report.charts import (
     x_axis,
     y_axis,
 )
+from deepfishing.report.confusions import confusions
 from deepfishing.report.curves import Curve, row_curves
 from deepfishing.report.gains import gains
 from deepfishing.report.gallery import Gallery
@@ -199,6 +200,8 @@ def _group(
         "finding": found,
         "compared": compared,
         "formulas": formulas([*(ln.feature for ln in lines), *_features(panels(points))]),
+        "accurate": any(line.top1 for line in lines),
+        "confusions": confusions(rows, lines),
         "measured": measured,
         "columns": [
             (line, any(cells[i].printed is not None for cells in classes.values()))

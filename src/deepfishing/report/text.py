@@ -1,7 +1,7 @@
 """Stage 7, report: the tables as Markdown and as LaTeX, to be pasted into a page or a paper.
 
 Comes in: `results.jsonl`, `scores/` and `curves.jsonl` of a folder. Goes out: `report.md` or
-`report.tex` beside them, with Table 1, the table of classes and the tables of curves of each
+`report.tex` beside them, with Table 1, the tables of classes, confusions and curves of each
 setting: the figures of the HTML page, rounded alike. The LaTeX needs the package booktabs.
 """
 
@@ -19,6 +19,7 @@ from deepfishing.files import replacing
 from deepfishing.metrics import DEFINITIONS
 from deepfishing.recipes import pieces
 from deepfishing.report.charts import mark_text
+from deepfishing.report.confusions import Confusions, confusions
 from deepfishing.report.gains import gains
 from deepfishing.report.points import group_points, open_points, panels
 from deepfishing.report.rows import formulas, group_rows, open_results, title
@@ -84,13 +85,19 @@ def write_latex(folder: str | Path) -> Path:
 
 
 def sheets(results: Results, rows: Sequence[Row]) -> tuple[Sheet, ...]:
-    """Table 1 and the table of classes for rows of one setting; the latter only where there is AP.
+    """Table 1, the table of classes and that of confusions for rows of one setting.
 
-    Columns without a figure are left out.
+    Classes stand only where there is AP, confusions where images have one class each and some are
+    taken for another. Columns without a figure are left out.
     """
     lines = table_1(rows, gains(results, rows))
-    first = _table_1(rows, lines)
-    return (first, _classes(rows, lines)) if class_lines(lines) else (first,)
+    found = [_table_1(rows, lines)]
+    if class_lines(lines):
+        found.append(_classes(rows, lines))
+    confused = confusions(rows, lines)
+    if confused and confused.pairs:
+        found.append(_confusions(rows, confused))
+    return tuple(found)
 
 
 def curve_sheets(points: Sequence[Row]) -> list[Sheet]:
@@ -207,8 +214,10 @@ def _table_1(rows: Sequence[Row], lines: Sequence[Line]) -> Sheet:
     gained = any(line.gain for line in lines)
     printed = any(line.printed is not None for line in lines)
     official, *others = [DEFINITIONS[method].label for method in lines[0].map]
-    head = ["feature", official] + ["interval"] * intervals + ["gain"] * gained + others
-    head += ["paper", "difference"] * printed
+    accurate = any(line.top1 for line in lines)
+    head = ["feature", official] + ["interval"] * intervals + ["gain"] * gained
+    head += ["top-1", "interval", "balanced", "interval"] * accurate
+    head += others + ["paper", "difference"] * printed
 
     def row(line: Line) -> tuple[Text, ...]:
         first, *rest = map(one_decimal, line.map.values())
@@ -218,6 +227,9 @@ def _table_1(rows: Sequence[Row], lines: Sequence[Line]) -> Sheet:
         if gained:
             mark = "!" if line.gain and line.gain.holds else ""
             cells.append(Text(one_decimal(line.gain.mean, True) + mark if line.gain else ""))
+        for accuracy in (line.top1, line.balanced) if accurate else ():
+            cells.append(Text(one_decimal(accuracy.value if accuracy else None)))
+            cells.append(Text(interval_text(accuracy.interval if accuracy else None)))
         cells += map(Text, rest)
         if printed:
             cells += [Text(one_decimal(line.printed)), Text(one_decimal(line.difference, True))]
@@ -231,6 +243,10 @@ def _table_1(rows: Sequence[Row], lines: Sequence[Line]) -> Sheet:
         parts.append(
             f"Gain: over {found.forward.title}, the best forward feature; "
             "! holds at 95 % in the paired bootstrap."
+        )
+    if accurate:
+        parts.append(
+            "Top-1: images whose class has the highest score; balanced: the mean over the classes."
         )
     parts += [f"Left out of the mean: {name} ({why})." for name, why in left_out(rows).items()]
     parts += [f"{line.title}: {line.note}." for line in lines if line.official is None]
@@ -264,6 +280,32 @@ def _classes(rows: Sequence[Row], lines: Sequence[Line]) -> Sheet:
     caption = f"{official} AP in percent by class on {_setting(rows[0])}."
     caption = " ".join([caption, *_formulas(line.feature for line in detailed)])
     return Sheet(caption, tuple(head), (tuple(body), (tuple(mean),)))
+
+
+def _confusions(rows: Sequence[Row], found: Confusions) -> Sheet:
+    """The matrix, or of many classes the pairs that are confused most often."""
+    if found.numbered:
+        head = ["class", *(str(number + 1) for number in range(len(found.classes)))]
+        body = tuple(
+            (
+                Text(f"{i + 1} {name}"),
+                *(Text(str(n) if n else "", bold=i == j) for j, n in enumerate(counts)),
+            )
+            for i, (name, counts) in enumerate(zip(found.classes, found.counts, strict=True))
+        )
+        what = f"Images of each class (rows) by the class that {found.line.title} takes them for"
+        caption = f"{what} (columns), on {_setting(rows[0])}."
+        return Sheet(caption, tuple(map(Text, head)), (body,))
+    titles = (Text(line.title, feature=True) for line in found.compared)
+    pairs = tuple(
+        tuple(map(Text, (pair.truth, pair.answer, *map(str, (*pair.images, pair.of)))))
+        for pair in found.pairs
+    )
+    caption = (
+        f"The {len(pairs)} most frequent confusions of {found.of_pairs:,} pairs of classes: images "
+        f"that are taken for another class, of so many, on {_setting(rows[0])}."
+    )
+    return Sheet(caption, (Text("shows"), Text("taken for"), *titles, Text("of")), (pairs,))
 
 
 def _formulas(features: Iterable[str]) -> list[str]:
