@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from deepfishing.experiments.results import Results, row_key
+from deepfishing.report.confusions import confusions
 from deepfishing.report.html import write_report
 from deepfishing.report.points import group_points, open_points
 from deepfishing.report.rows import group_rows, open_results
@@ -36,6 +37,8 @@ def _row(feature: str) -> dict[str, Any]:
         **{"unreadable": [], "map": figures, "map_interval": {"area": [40.0, 60.0]}},
         "ap": {method: {"cat": 50.0, "dog": None} for method in figures},
         "ap_interval": {"area": {"cat": [40.0, 60.0], "dog": None}},
+        **{"accuracy": 50.0, "accuracy_interval": [40.0, 60.0], "balanced_accuracy": 50.0},
+        **{"balanced_accuracy_interval": [40.0, 60.0], "confusion": {"cat": {"cat": 1, "dog": 1}}},
     }
     return {**row, "key": row_key(feature=feature)}
 
@@ -73,6 +76,7 @@ def _tables(folder: Path) -> None:
         lines = table_1(rows)
         finding(lines)
         left_out(rows)
+        confusions(rows, lines)
         per_class(rows, [line.feature for line in class_lines(lines)])
     for group in group_points(points):
         for sheet in curve_sheets(group):
