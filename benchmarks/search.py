@@ -26,9 +26,9 @@ import numpy as np
 from deepfishing.kernels import gram
 from deepfishing.rank_one import Array
 from deepfishing.search import Searcher
-from deepfishing.search.choice import choose_recipe
-from deepfishing.search.contents import Contents
+from deepfishing.search.compare import choose_recipe
 from deepfishing.store import Row, Store
+from deepfishing.store.contents import Contents
 
 QUERIES, BLOCK, NOISE, K = 200, 8192, 0.3, 10
 PROBES, CANDIDATES = (8, 16, 32, 64), (250, 500, 700, 1500)

@@ -26,10 +26,10 @@ from deepfishing.images.groceries import load_groceries
 from deepfishing.networks.load import load_network
 from deepfishing.rank_one import Array, l2_normalize
 from deepfishing.search import Searcher
-from deepfishing.search.choice import choose_recipe
-from deepfishing.search.contents import Contents
+from deepfishing.search.compare import choose_recipe
 from deepfishing.settings import Settings
 from deepfishing.store import Store
+from deepfishing.store.contents import Contents
 
 BY, FORWARD, K = "dW8", "x7", search.K
 

@@ -13,8 +13,7 @@ import numpy as np
 
 from deepfishing.search import Searcher
 from deepfishing.search import index_files as files
-from deepfishing.search.choice import choose_recipe
-from deepfishing.search.query import Query
+from deepfishing.search.compare import Query, choose_recipe
 from fuzz.formats import resealed
 from fuzz.made import make_store
 from fuzz.parts import join, split

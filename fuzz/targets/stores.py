@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from deepfishing.search.choice import choose_recipe
 from deepfishing.search.collection import Collection
-from deepfishing.search.contents import Contents
+from deepfishing.search.compare import choose_recipe
 from deepfishing.store import Store
 from deepfishing.store.check import info, verify
+from deepfishing.store.contents import Contents
 from deepfishing.store.index import INDEX
 from deepfishing.store.journal import finish
 from deepfishing.store.shards import checksum

@@ -10,9 +10,9 @@ from starlette.testclient import TestClient
 from deepfishing.errors import StoreError
 from deepfishing.files import is_intact, sealed
 from deepfishing.search import Searcher
-from deepfishing.search.contents import Contents
 from deepfishing.store import Store
 from deepfishing.store.check import verify
+from deepfishing.store.contents import Contents
 from deepfishing.web.app import make_app
 from deepfishing.web.gallery import Gallery
 
@@ -87,7 +87,7 @@ def test_the_page_answers_with_an_error_for_a_flipped_bit(many):
 def test_dropping_images_does_not_give_a_damaged_row_a_new_checksum(many):
     rows = many.rows()
     gone = rows.pop("a/000.jpg")
-    ((path, _, _),) = many.shards("x7").places([gone.sha256])
+    (path,) = many.shards("x7").files_of([gone.sha256])
     flip(path, values_of(path))
     kept = list(rows.values())
     many.write_rows(kept)
@@ -128,7 +128,7 @@ def test_a_row_of_an_index_is_checked_on_its_own_and_others_are_still_found(many
     Searcher(many, "x7", "index")
     rows = many.rows()
     bad = rows["b/101.jpg"].sha256
-    ((path, _, row),) = many.shards("x7").places([bad])
+    (path,), (_, row) = many.shards("x7").files_of([bad]), many.shards("x7").find([bad])
     stored = Contents.of(many, ["x7"]).columns["x7"]
     offset = int(stored.offsets[stored.files.index(path)])
     content = bytearray(path.read_bytes())

@@ -9,7 +9,7 @@ from deepfishing.errors import StoreError, WeightsError
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.model import Model, train_model
 from deepfishing.networks.reference import NetworkRef, layers_of
-from deepfishing.search.choice import choose_recipe
+from deepfishing.search.compare import choose_recipe
 from deepfishing.settings import Settings
 from deepfishing.store import Store
 

@@ -4,7 +4,7 @@ import pytest
 
 from deepfishing.errors import StoreError
 from deepfishing.search.collection import Collection
-from deepfishing.search.contents import Contents
+from deepfishing.store.contents import Contents
 from deepfishing.store.index import INDEX, SCHEMA
 
 

@@ -3,7 +3,7 @@ import pyarrow as pa
 import pytest
 
 from deepfishing.errors import StoreError
-from deepfishing.search.contents import ELSEWHERE, Contents
+from deepfishing.store.contents import ELSEWHERE, Contents
 
 FACTORS = ("x7", "delta8")
 

@@ -11,8 +11,7 @@ from deepfishing.classify import train_svm
 from deepfishing.errors import ImageError, OptionError, StoreError, WeightsError
 from deepfishing.kernels import gram
 from deepfishing.recipes import parse_recipe
-from deepfishing.search import Searcher
-from deepfishing.search import features as features_module
+from deepfishing.search import Searcher, compare
 from deepfishing.store import Row, Store
 
 N = 120
@@ -49,8 +48,8 @@ def brute_force(arrays, by):
 def test_exact_search_is_brute_force_over_dense_gradients(
     make_store, arrays_of, monkeypatch, by, keep
 ):
-    monkeypatch.setattr(features_module, "KEEP_BYTES", keep)
-    monkeypatch.setattr(features_module, "BLOCK_BYTES", 1000)  # many blocks
+    monkeypatch.setattr(compare, "KEEP_BYTES", keep)
+    monkeypatch.setattr(compare, "BLOCK_BYTES", 1000)  # many blocks
     store = make_store(N)
     K = brute_force(arrays_of(store, N), by)
     searcher = Searcher(store, by)

@@ -6,10 +6,10 @@ import pytest
 
 from deepfishing.errors import OptionError, StoreError
 from deepfishing.search import Searcher
-from deepfishing.search.contents import Contents
 from deepfishing.store import Row, Store
 from deepfishing.store.check import info, verify
 from deepfishing.store.compress import compress
+from deepfishing.store.contents import Contents
 
 SETTINGS = {"network": "toy", "layers": {"8": "fc"}, "tau": 2.0}
 ALL = ("float16", "int8", "int4", "pq2", "pq4")

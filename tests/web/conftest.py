@@ -21,7 +21,7 @@ from deepfishing.images.sources import find_images
 from deepfishing.model import train_model
 from deepfishing.networks.load import load_network
 from deepfishing.search import Searcher
-from deepfishing.search.choice import DEFAULTS
+from deepfishing.search.compare import DEFAULTS
 from deepfishing.settings import Settings
 from deepfishing.store import Store
 from deepfishing.web.app import make_app

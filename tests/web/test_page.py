@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deepfishing.search.choice import DEFAULTS
+from deepfishing.search.compare import DEFAULTS
 from deepfishing.store import Store
 from deepfishing.web.gallery import Gallery
 

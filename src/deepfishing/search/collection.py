@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 
 from deepfishing.errors import OptionError, StoreError, did_you_mean
 from deepfishing.rank_one import Array
-from deepfishing.search.contents import Contents
 from deepfishing.store import Store
+from deepfishing.store.contents import Contents
 from deepfishing.store.index import INDEX, SCHEMA
 
 COLUMNS = ["id", "path", "sha256", "labels", "factors"]

@@ -33,12 +33,10 @@ from deepfishing.errors import DeepFishingError
 from deepfishing.files import is_intact, replacing, sealed
 from deepfishing.rank_one import Array
 from deepfishing.recipes import Recipe
-from deepfishing.search.checks import with_checks
-from deepfishing.search.contents import Contents, shard_files
-from deepfishing.search.embedding import Embedding
-from deepfishing.search.features import Features, fit, sample
-from deepfishing.search.index import GROWTH, Index, Progress
+from deepfishing.search.compare import Features, fit, sample
+from deepfishing.search.index import GROWTH, Embedding, Index, Progress
 from deepfishing.store import Store
+from deepfishing.store.contents import Contents, shard_files, with_checks
 from deepfishing.store.store import SOURCE
 
 FORMAT = "deepfishing-index-2"

@@ -25,14 +25,11 @@ from deepfishing.errors import ImageError, OptionError
 from deepfishing.images.find_again import find_again
 from deepfishing.images.preprocess import open_image
 from deepfishing.rank_one import Array
-from deepfishing.search.choice import choose_recipe
 from deepfishing.search.collection import Collection
-from deepfishing.search.contents import Contents
+from deepfishing.search.compare import Features, Query, choose_recipe, fit
 from deepfishing.search.encoder import Encoder, Upload
-from deepfishing.search.features import Features, fit
 from deepfishing.search.index import CANDIDATES, PROBES, Index, Progress
 from deepfishing.search.index_files import Notice, open_index
-from deepfishing.search.query import Query
 from deepfishing.search.why import (
     IMAGENET_CLASSES,
     ClassTerm,
@@ -42,6 +39,7 @@ from deepfishing.search.why import (
     read_class_names,
 )
 from deepfishing.store import Store
+from deepfishing.store.contents import Contents
 from deepfishing.store.index import INDEX
 
 EXACT_IMAGES = 100_000

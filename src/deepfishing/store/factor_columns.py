@@ -9,9 +9,7 @@ would give each of them four bytes.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,9 +21,8 @@ import pyarrow.parquet as pq
 from deepfishing.errors import StoreError
 from deepfishing.rank_one import Array, l2_norm
 from deepfishing.store.precision import Codec
-from deepfishing.store.shards import ONE_PAGE, Shards, check_projection, damaged
+from deepfishing.store.shards import ONE_PAGE, check_projection, damaged
 
-BLOCK_VALUES = 1 << 18  # decoded at a time: the numbers on their way stay in the cache
 BYTES = ("int8", "uint8")
 
 # what json, numpy and pyarrow raise for a file that is not as it was written
@@ -73,37 +70,6 @@ def encode(keys: Sequence[str], name: str, values: Array, codec: Codec) -> pa.Ta
         pa.field(f"{name}_{codec.scale}", pa.float64(), nullable=False),
     ]
     return pa.table([pa.array(keys, pa.string()), column, scale], schema=pa.schema(fields))
-
-
-def read_values(shards: Shards, keys: Sequence[str], name: str, codec: Codec) -> Array:
-    """The values of these keys as float32, in their order: (n, d) or (n, P, d)."""
-    places = shards.places(keys)
-    if not places:
-        raise StoreError(f"nothing to read: no keys were given for {shards.folder}")
-    shape = stored(places[0][0], name, codec)[2]
-    size = int(np.prod(shape))
-    out = np.empty((len(keys), size), dtype=np.float32)
-    step = max(1, BLOCK_VALUES // max(size, 1))
-
-    def fill(place: tuple[Path, Array, Array]) -> None:
-        path, to, rows = place
-        codes, scale, this = stored(path, name, codec)
-        if this != shape:
-            raise damaged(path, ValueError(f"one image must have shape {shape}, got {this}"))
-        for start in range(0, len(rows), step):
-            part = slice(start, start + step)
-            target, source = _as_slice(to[part]), _as_slice(rows[part])
-            numbers = codec.decode(name, codes[source], size)
-            factor = scale[source].astype(np.float32)[:, None]
-            if isinstance(target, slice):
-                np.multiply(numbers, factor, out=out[target], dtype=np.float32)
-            else:
-                out[target] = np.multiply(numbers, factor, dtype=np.float32)
-
-    # decoding is slower than reading, and numpy lets threads do it side by side
-    with ThreadPoolExecutor(min(len(places), os.cpu_count() or 1)) as pool:
-        list(pool.map(fill, places))
-    return out.reshape(len(keys), *shape)
 
 
 def stored(path: Path, name: str, codec: Codec) -> tuple[Array, Array, tuple[int, ...]]:
@@ -177,11 +143,3 @@ def _numbers(field: pa.Field) -> tuple[np.dtype[Any], int]:
     elif pa.types.is_fixed_size_list(field.type) and pa.types.is_floating(field.type.value_type):
         return np.dtype(field.type.value_type.to_pandas_dtype()), int(field.type.list_size)
     raise ValueError(f"values must be lists of floats or bytes, got {field.type}")
-
-
-def _as_slice(index: Array) -> slice | Array:
-    """Neighbours as a slice, which numpy reads and writes in place."""
-    first, n = int(index[0]), len(index)
-    if int(index[-1]) - first == n - 1 and (np.diff(index) == 1).all():
-        return slice(first, first + n)
-    return index

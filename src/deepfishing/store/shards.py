@@ -72,19 +72,16 @@ class Shards:
         keys = table.column("sha256").to_pylist()
         self._index(write_shard(self.folder, table, journal), keys)
 
-    def places(self, keys: Iterable[str]) -> list[tuple[Path, Array, Array]]:
-        """For each shard that holds some of the keys: positions in `keys`, and their rows."""
+    def find(self, keys: Iterable[str]) -> tuple[Array, Array]:
+        """Where the keys are: the number of each one's file, and its row there."""
         rows = np.fromiter((self._rows[key] for key in keys), dtype=np.int64)
-        if not len(rows):
-            return []
         starts = np.array(self._starts, dtype=np.int64)
         shard = np.searchsorted(starts, rows, side="right") - 1
-        order = np.argsort(shard, kind="stable")
-        found, first = np.unique(shard[order], return_index=True)
-        return [
-            (self.files[number], to, rows[to] - starts[number])
-            for number, to in zip(found, np.split(order, first[1:]), strict=True)
-        ]
+        return shard, rows - starts[shard] if len(rows) else rows
+
+    def files_of(self, keys: Iterable[str]) -> list[Path]:
+        """The files that hold some of the keys."""
+        return [self.files[number] for number in np.unique(self.find(keys)[0]).tolist()]
 
     def compact(self, keep: Collection[str], journal: Journal) -> None:
         """Have the rows of all other keys dropped; open the folder again after that."""

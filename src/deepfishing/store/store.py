@@ -31,11 +31,12 @@ from deepfishing.errors import OptionError, StoreError
 from deepfishing.files import SEAL, is_intact, replacing, sealed
 from deepfishing.rank_one import Array
 from deepfishing.store.codebooks import load_codebooks
-from deepfishing.store.factor_columns import encode, read_values
+from deepfishing.store.factor_columns import encode
 from deepfishing.store.index import Row, read_index, write_index
 from deepfishing.store.intact import check_shards
 from deepfishing.store.journal import Journal, clear_leftovers, finish
 from deepfishing.store.precision import CODECS, TRAINED, Codec, check_precision
+from deepfishing.store.reader import read_values
 from deepfishing.store.shards import (
     MAX_BYTES,
     MAX_ROWS,
@@ -213,7 +214,6 @@ class Store:
             raise StoreError(
                 f"{factor} of {len(absent)} images is not in {self.folder}, first {absent[0]}"
             )
-        check_shards(path for path, _, _ in shards.places(keys))
         return read_values(shards, keys, factor, self.codec)
 
     def shards(self, factor: str) -> Shards:
@@ -366,7 +366,7 @@ def _check_utf8(folder: Path) -> None:
 
 def _compact(shards: Shards, keep: Collection[str], journal: Journal) -> None:
     """Drop all other rows; from sound shards only, or a damaged row would get a new checksum."""
-    check_shards(path for path, _, _ in shards.places(shards.keys() - set(keep)))
+    check_shards(shards.files_of(shards.keys() - set(keep)))
     shards.compact(keep, journal)
 
 

@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from deepfishing.errors import StoreError, WeightsError
 from deepfishing.model import Model
 from deepfishing.rank_one import Array
-from deepfishing.search.contents import Contents
 from deepfishing.settings import Settings
 from deepfishing.store import Store
+from deepfishing.store.contents import Contents
 
 TOP = 3
 

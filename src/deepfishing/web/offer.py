@@ -13,7 +13,7 @@ from deepfishing.errors import FeatureError, OptionError
 from deepfishing.features import Factor, features_of, needed_factors, table_features
 from deepfishing.networks.reference import layers_of
 from deepfishing.recipes import Recipe, parse_recipe
-from deepfishing.search.choice import DEFAULTS, choose_recipe
+from deepfishing.search.compare import DEFAULTS, choose_recipe
 from deepfishing.store import Store
 
 # Before all others if the store has them. The first gradient is what `deepfish search` takes, and
