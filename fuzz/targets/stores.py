@@ -17,8 +17,8 @@ from deepfishing.store.check import info, verify
 from deepfishing.store.contents import Contents
 from deepfishing.store.index import INDEX
 from deepfishing.store.journal import finish
+from deepfishing.store.manifest import MANIFEST
 from deepfishing.store.shards import checksum
-from deepfishing.store.store import MANIFEST
 from fuzz.formats import describe, parquet_of, resealed
 from fuzz.made import KEYS, make_store
 from fuzz.rule import obey

@@ -30,7 +30,7 @@ from deepfishing.options import Options
 from deepfishing.recipes import parse_recipes
 from deepfishing.settings import Settings
 from deepfishing.store import Store
-from deepfishing.store.store import MANIFEST
+from deepfishing.store.manifest import MANIFEST
 
 if TYPE_CHECKING:
     from deepfishing.networks.network import Network

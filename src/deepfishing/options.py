@@ -23,7 +23,7 @@ from deepfishing.networks.reference import (
 )
 from deepfishing.networks.zoo import DEFAULT, RECORDS
 from deepfishing.settings import Label, Settings
-from deepfishing.store.store import MANIFEST, read_manifest
+from deepfishing.store.manifest import MANIFEST, read_manifest
 
 if TYPE_CHECKING:
     from deepfishing.networks.network import Network

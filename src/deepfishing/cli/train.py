@@ -108,7 +108,8 @@ def train(
     options: dict[str, Any] = {"C": C, "class_weight": weight, "difficult": difficult, "seed": seed}
     from deepfishing.model.labelled import is_voc, read_labels
     from deepfishing.model.training import train_on_images, train_on_store
-    from deepfishing.store.store import MANIFEST, Store, find_store
+    from deepfishing.store import Store
+    from deepfishing.store.manifest import MANIFEST, find_store
 
     if (find_store(Path(data)) / MANIFEST).is_file():
         opened = Store.open(data)

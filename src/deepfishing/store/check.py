@@ -17,8 +17,9 @@ from deepfishing.errors import StoreError
 from deepfishing.store.factor_columns import decoded, stored
 from deepfishing.store.index import ERROR, OK, PENDING, Row
 from deepfishing.store.journal import JOURNALS, leftovers
+from deepfishing.store.manifest import read_manifest
 from deepfishing.store.shards import PATTERN, checksum, damaged, read_table
-from deepfishing.store.store import ERRORS, Store, read_manifest
+from deepfishing.store.store import ERRORS, Store
 
 
 def info(store: Store) -> dict[str, Any]:

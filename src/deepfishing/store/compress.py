@@ -16,8 +16,9 @@ import numpy as np
 from deepfishing.errors import OptionError, StoreError
 from deepfishing.rank_one import Array, l2_normalize
 from deepfishing.store.codebooks import CENTRES, Codebook, save_codebooks, train_codebook
+from deepfishing.store.manifest import MANIFEST
 from deepfishing.store.precision import TRAINED, check_precision
-from deepfishing.store.store import MANIFEST, Store
+from deepfishing.store.store import Store
 
 SAMPLE = 8192  # contents that codebooks are trained on
 SAMPLE_VALUES = 1 << 27  # and numbers of them, 512 MB

@@ -28,13 +28,14 @@ import pyarrow as pa
 
 from deepfishing import __version__
 from deepfishing.errors import OptionError, StoreError
-from deepfishing.files import SEAL, is_intact, replacing, sealed
+from deepfishing.files import SEAL, replacing, sealed
 from deepfishing.rank_one import Array
 from deepfishing.store.codebooks import load_codebooks
 from deepfishing.store.factor_columns import encode
 from deepfishing.store.index import Row, read_index, write_index
 from deepfishing.store.intact import check_shards
 from deepfishing.store.journal import Journal, clear_leftovers, finish
+from deepfishing.store.manifest import MANIFEST, find_store, read_manifest
 from deepfishing.store.precision import CODECS, TRAINED, Codec, check_precision
 from deepfishing.store.reader import read_values
 from deepfishing.store.shards import (
@@ -47,7 +48,6 @@ from deepfishing.store.shards import (
 )
 
 FORMAT = 2
-MANIFEST = "store.json"
 ERRORS = "errors"
 SOURCE = "source"  # the setting that decides no number
 UNSAID = {"head": "softmax", "scores": ""}  # by stores of version 0.1
@@ -368,43 +368,3 @@ def _compact(shards: Shards, keep: Collection[str], journal: Journal) -> None:
     """Drop all other rows; from sound shards only, or a damaged row would get a new checksum."""
     check_shards(shards.files_of(shards.keys() - set(keep)))
     shards.compact(keep, journal)
-
-
-def find_store(folder: Path) -> Path:
-    """The folder itself, or the store that `deepfish reproduce` left in it.
-
-    Raises
-    ------
-    StoreError
-        If it left several: of two temperatures, say.
-    """
-    if (folder / MANIFEST).exists():
-        return folder
-    inside = sorted(path.parent for path in folder.glob(f"features/*/{MANIFEST}"))
-    if len(inside) > 1:
-        raise StoreError(
-            f"results must hold one store, got {len(inside)} in {folder}; choose one: "
-            f"{', '.join(map(str, inside))}"
-        )
-    return inside[0] if inside else folder
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """What `store.json` says: format, version, created, settings."""
-    path = folder / MANIFEST
-    try:
-        facts = json.loads(path.read_text())
-        if not isinstance(facts["settings"], dict) or "format" not in facts:
-            raise TypeError
-    except FileNotFoundError:
-        raise StoreError(
-            f"a store must hold {MANIFEST}, got none in {folder}; make one with `deepfish extract`"
-        ) from None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        raise StoreError(f"store manifest cannot be read: {path}; choose another folder") from None
-    if not is_intact(facts):
-        raise StoreError(
-            f"store manifest is damaged: {path} (it is not as it was written); put a copy of it "
-            "back, or choose another folder"
-        )
-    return dict(facts)
