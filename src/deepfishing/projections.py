@@ -19,17 +19,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from deepfishing.errors import FeatureError, OptionError, did_you_mean
 from deepfishing.kernels import gram
 from deepfishing.rank_one import Array, RankOne
-
-# How two-sided projections are drawn. Vectors of one scheme say nothing about those of another, so
-# stores and models record it.
-SCHEME = 2
+from deepfishing.two_sided import draw_matrices, factors_of, project, times
 
 # Images are projected so many at a time that no temporary has more numbers (float32: 32 MB).
 BLOCK_VALUES = 8_000_000
@@ -65,7 +62,7 @@ class Projection(ABC):
         step = max(1, BLOCK_VALUES // max(positions * (d + D + 2 * m), 1))
         for start in range(0, len(gradients), step):
             rows = slice(start, start + step)
-            vectors[rows] = self._project(*_factors(gradients[rows]))
+            vectors[rows] = self._project(*factors_of(gradients[rows]))
         return vectors
 
     def state(self) -> dict[str, Array]:
@@ -87,9 +84,8 @@ class TwoSided(Projection):
     ) -> Self:
         """Normal entries, or rows that are orthogonal: less error, no bias either."""
         _check_size(min(m1, m2))
-        make = _orthogonal_matrix if orthogonal else _normal_matrix
-        for_x, for_delta = _generators(d, D, m1, m2, seed)
-        return cls(_single(make(m1, d, for_x)), _single(make(m2, D, for_delta)))
+        R, S = draw_matrices(d, D, m1, m2, seed, orthogonal)
+        return cls(_single(R), _single(S))
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -97,7 +93,7 @@ class TwoSided(Projection):
         return len(self.R) * len(self.S), self.R.shape[1], self.S.shape[1]
 
     def _project(self, x: Array, delta: Array) -> Array:
-        return _two_sided(x, delta, self.R, self.S)
+        return project(x, delta, self.R, self.S)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +117,7 @@ class Product(Projection):
         return len(self.R), self.R.shape[1], self.S.shape[1]
 
     def _project(self, x: Array, delta: Array) -> Array:
-        vectors: Array = np.multiply(_times(x, self.R), _times(delta, self.S)).sum(axis=1)
+        vectors: Array = np.multiply(times(x, self.R), times(delta, self.S)).sum(axis=1)
         return vectors
 
 
@@ -193,12 +189,12 @@ class Principal(Projection):
         _check_size(m)
         random = np.random.default_rng(seed)
         sample = gradients[np.sort(random.permutation(len(gradients))[:FIT_IMAGES])]
-        x, delta = _factors(sample)
+        x, delta = factors_of(sample)
         R, S = (_principal_axes(f.reshape(-1, f.shape[-1]), m, seed) for f in (x, delta))
         # The mean square of sum_p (R x_p)_i (S delta_p)_j; exact for one position, and for several
         # as if they were independent, which is enough to order the entries.
         squares = [
-            np.square(_times(f, axes)).reshape(-1, len(axes)) for f, axes in ((x, R), (delta, S))
+            np.square(times(f, axes)).reshape(-1, len(axes)) for f, axes in ((x, R), (delta, S))
         ]
         energy = squares[0].T @ squares[1]
         largest = np.sort(np.argsort(energy, axis=None)[::-1][:m])
@@ -213,8 +209,8 @@ class Principal(Projection):
         return len(self.i), self.R.shape[1], self.S.shape[1]
 
     def _project(self, x: Array, delta: Array) -> Array:
-        vectors: Array = np.take(_times(x, self.R), self.i, axis=2)
-        vectors *= np.take(_times(delta, self.S), self.j, axis=2)
+        vectors: Array = np.take(times(x, self.R), self.i, axis=2)
+        vectors *= np.take(times(delta, self.S), self.j, axis=2)
         total: Array = vectors[:, 0] if vectors.shape[1] == 1 else vectors.sum(axis=1)
         return total
 
@@ -309,78 +305,6 @@ def restore(state: dict[str, Array]) -> Projection:
             f"got {sorted(state)}; save it again"
         )
     return kind(**values)
-
-
-def two_sided(gradients: RankOne | Array, m1: int, m2: int, seed: int = 0) -> Array:
-    """Project one batch to vectors of m1 * m2 numbers, in its own precision: `TwoSided.draw`'s.
-
-    Parameters
-    ----------
-    gradients : RankOne, or ndarray of shape (n, groups, D / groups, d / groups)
-        The array holds the blocks of gradients (d, D) that are block-diagonal, transposed.
-
-    Examples
-    --------
-    >>> g = RankOne(x=np.ones((4, 100)), delta=np.ones((4, 50)))
-    >>> two_sided(g, 8, 4).shape
-    (4, 32)
-    >>> two_sided(np.ones((4, 10, 5, 10)), 8, 4).shape
-    (4, 32)
-    """
-    if isinstance(gradients, RankOne):
-        _, d, D = gradients.shape
-        dtype = gradients.x.dtype
-    else:
-        n, groups, D_g, d_g = gradients.shape
-        d, D, dtype = groups * d_g, groups * D_g, gradients.dtype
-    for_x, for_delta = _generators(d, D, m1, m2, seed)
-    R = _normal_matrix(m1, d, for_x).astype(dtype)
-    S = _normal_matrix(m2, D, for_delta).astype(dtype)
-    if isinstance(gradients, RankOne):
-        return _two_sided(*_factors(gradients, dtype), R, S)
-    # R G S^T = sum_g R_g G_g S_g^T, where R_g and S_g are the columns that group g sees
-    left = gradients @ R.reshape(m1, groups, d_g).transpose(1, 2, 0)  # (n, groups, D_g, m1)
-    projected: Array = left.reshape(n, D, m1).swapaxes(1, 2) @ S.T
-    return projected.reshape(n, -1)
-
-
-def _two_sided(x: Array, delta: Array, R: Array, S: Array) -> Array:
-    projected: Array = _times(x, R).swapaxes(1, 2) @ _times(delta, S)
-    return projected.reshape(len(x), -1)
-
-
-def _times(values: Array, R: Array) -> Array:
-    """R times every row, (n, P, d) -> (n, P, m), as one matrix product instead of n small ones."""
-    flat: Array = values.reshape(-1, values.shape[-1]) @ R.T
-    return flat.reshape(*values.shape[:-1], len(R))
-
-
-def _factors(gradients: RankOne, dtype: Any = np.float32) -> tuple[Array, Array]:
-    """x (n, P, d) and delta (n, P, D), with P = 1 where there is no position."""
-    x, delta = (f.astype(dtype, copy=False) for f in (gradients.x, gradients.delta))
-    return (x[:, None], delta[:, None]) if x.ndim == 2 else (x, delta)
-
-
-def _generators(d: int, D: int, m1: int, m2: int, seed: int) -> list[np.random.Generator]:
-    """Two, for R and for S, of one seed: no other seed or shape has one of them again."""
-    both = np.random.SeedSequence([seed, m1, d, m2, D]).spawn(2)
-    return [np.random.default_rng(one) for one in both]
-
-
-def _normal_matrix(m: int, d: int, random: np.random.Generator) -> Array:
-    """(m, d) normal entries of variance 1/m: E[R^T R] = I, so <R a, R b> is <a, b> on average."""
-    R: Array = random.normal(size=(m, d)) / np.sqrt(m)
-    return R
-
-
-def _orthogonal_matrix(m: int, d: int, random: np.random.Generator) -> Array:
-    """The same on average, with rows orthogonal in groups of d: no direction is repeated."""
-    groups = []
-    for start in range(0, m, d):
-        Q, upper = np.linalg.qr(random.normal(size=(d, min(d, m - start))))
-        groups.append((Q * np.sign(np.diag(upper))).T)  # the signs make it uniform
-    R: Array = np.concatenate(groups) * np.sqrt(d / m)
-    return R
 
 
 def _principal_axes(rows: Array, m: int, seed: int) -> Array:

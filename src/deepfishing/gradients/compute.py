@@ -35,9 +35,9 @@ from deepfishing.gradients.peak import peak_bytes
 from deepfishing.gradients.rows import few_rows, without_zeros
 from deepfishing.gradients.tap import Objective, Taps, find_module, tap
 from deepfishing.networks.network import Network
-from deepfishing.projections import two_sided
 from deepfishing.rank_one import Array, RankOne
 from deepfishing.settings import Label
+from deepfishing.two_sided import two_sided
 
 BATCHES = 3  # about as many wait between trunk and head
 TOLERANCE = 1e-3  # of a factor's largest value; in float32 engines differ by about 1e-5

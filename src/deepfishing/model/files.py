@@ -35,11 +35,11 @@ from deepfishing.errors import DeepFishingError, OptionError, WeightsError
 from deepfishing.files import is_intact, replacing, sealed
 from deepfishing.model.model import Model
 from deepfishing.networks.reference import FILES, PUBLISHED, RANDOM, ROLES, WEIGHTS
-from deepfishing.projections import SCHEME
 from deepfishing.rank_one import Array
 from deepfishing.recipes import parse_recipe
 from deepfishing.settings import Settings
 from deepfishing.store.store import SOURCE
+from deepfishing.two_sided import SCHEME
 
 FORMAT = "deepfishing-model-1"
 FACTS = "model.json"
