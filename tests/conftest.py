@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # bfloat16 without AMX, which some virtual machines announce but do not allow
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -15,7 +15,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from deepfishing.networks import zoo
 from deepfishing.rank_one import RankOne
+
+
+PATIENCE = 300_000  # milliseconds for a browser to start: the machine may be busy
 
 
 @pytest.fixture
@@ -42,8 +46,22 @@ class Ran:
     err: str
 
 
+@pytest.fixture(scope="session")
+def engines(tmp_path_factory):
+    """Where networks that were made ready for an engine are kept: once for all tests."""
+    return tmp_path_factory.mktemp("engines")
+
+
 @pytest.fixture
-def deepfish(monkeypatch, capsys, tmp_path):
+def small_input(monkeypatch):
+    """The default network sees 64 pixels: the same layers and weights, a twelfth of the work."""
+    known = zoo.RECORDS[zoo.DEFAULT]
+    small = replace(known.preprocess, size=64, short_side=64)
+    monkeypatch.setitem(zoo.RECORDS, zoo.DEFAULT, replace(known, preprocess=small))
+
+
+@pytest.fixture
+def deepfish(monkeypatch, capsys, tmp_path, engines):
     """Run a command in this process: exit code, stdout, stderr."""
 
     from deepfishing.cli import main
@@ -52,7 +70,11 @@ def deepfish(monkeypatch, capsys, tmp_path):
         monkeypatch.setattr(sys, "argv", ["deepfish", *map(str, arguments)])
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("COLUMNS", "80")
-        monkeypatch.setenv("DEEPFISHING_HOME", str(tmp_path / "home"))
+        home = tmp_path / "home"
+        if not home.exists():
+            home.mkdir()
+            (home / "engines").symlink_to(engines)
+        monkeypatch.setenv("DEEPFISHING_HOME", str(home))
         code = 0
         try:
             main()
@@ -89,6 +111,8 @@ def browser():
     if found is None:
         pytest.skip("no Chromium: install the package chromium, or set CHROMIUM to its path")
     with playwright.sync_playwright() as play:
-        opened = play.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        opened = play.chromium.launch(
+            executable_path=found, args=["--no-sandbox"], timeout=PATIENCE
+        )
         yield opened
         opened.close()

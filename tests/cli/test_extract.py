@@ -12,6 +12,7 @@ from deepfishing.gradients.extract import extract
 from deepfishing.images import folder
 from deepfishing.images.formats import HEIC
 from deepfishing.kernels import gram
+from deepfishing.networks.hub import import_hub
 from deepfishing.networks.load import load_network
 from deepfishing.store import Store
 from deepfishing.web.gallery import Gallery
@@ -156,6 +157,7 @@ def test_a_tar_gives_the_features_of_its_images(deepfish, shapes, tmp_path):
     assert next(iter(stored)) == "p.tar/0.jpg"
 
 
+@pytest.mark.usefixtures("full_input")
 def test_a_complete_store_is_found_complete_without_torch(deepfish, shapes, tmp_path):
     few = shapes / "train/dark"
     arguments = ["extract", str(few), "s", "--features", "x7"]
@@ -220,12 +222,12 @@ def test_other_settings_are_refused_and_named(deepfish, shapes):
         ("timm:resnet18", "layer4.0.downsample.0"),
         ("timm:vit_tiny_patch16_224", "blocks.11.mlp.fc2"),
         ("timm:mobilenetv3_small_100", "conv_head"),
-        ("timm:vgg11", "pre_logits.fc2"),
+        ("timm:vgg11", "pre_logits.fc1"),
         ("torchvision:resnet18", "layer4.1.conv2"),
     ],
 )
 def test_a_named_layer_of_a_timm_model_equals_the_per_sample_reference(
-    deepfish, shapes, tmp_path, network, layer, per_sample_gradient
+    deepfish, shapes, tmp_path, network, layer, per_sample_gradient, narrow_vgg
 ):
     few = tmp_path / "few.txt"
     few.write_text("\n".join(str(p) for p in sorted((shapes / "train/dark").glob("*.jpg"))[:3]))
@@ -242,6 +244,16 @@ def test_a_named_layer_of_a_timm_model_equals_the_per_sample_reference(
     delta = stored[f"delta:{layer}@exact"].reshape(n, -1, D)
     ours = np.einsum("npd,npe->ned", x, delta).reshape(n, -1)
     np.testing.assert_allclose(unit(ours), unit(slow.reshape(n, -1)), atol=1e-6)
+
+
+@pytest.fixture
+def narrow_vgg(monkeypatch):
+    """timm's VGG11 with few channels below its fully connected layers."""
+    import_hub("timm")
+    from timm.models import vgg
+
+    channels = [8 if isinstance(width, int) else width for width in vgg.cfgs["vgg11"]]
+    monkeypatch.setitem(vgg.cfgs, "vgg11", channels)
 
 
 @pytest.fixture

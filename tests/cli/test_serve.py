@@ -1,4 +1,3 @@
-import os
 import platform
 import re
 import signal
@@ -6,9 +5,12 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 
 from deepfishing.store import Row, Store
@@ -16,54 +18,50 @@ from deepfishing.web import server
 
 SETTINGS = {"network": "toy", "layers": {"7": "fc7", "8": "fc8"}, "tau": 2.0}
 HEAP = 64 << 20  # bytes that glibc keeps for a thread's heap, at a multiple of it
+SECONDS = 300  # by then a machine under load has answered
+get = partial(httpx.get, timeout=SECONDS)
 
 
-@pytest.fixture
-def store(tmp_path, rng):
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
     """Made-up features of four images that are nowhere."""
-    store = Store(tmp_path / "store", SETTINGS)
+    rng = np.random.default_rng(0)
+    store = Store(tmp_path_factory.mktemp("serve") / "store", SETTINGS)
     keys = [f"{n:064x}" for n in range(4)]
     store.append(keys, {name: rng.normal(size=(4, 5)) for name in ("x7", "delta8")})
     store.write_rows(Row(f"{n}.jpg", f"{n}.jpg", k) for n, k in enumerate(keys))
     return store.folder
 
 
-@pytest.fixture
-def process(store):
-    """`deepfish serve` as its user runs it."""
+@dataclass(frozen=True)
+class Served:
+    process: subprocess.Popen
+    first: str
+    url: str
+
+
+@pytest.fixture(scope="module")
+def served(store):
+    """`deepfish serve` as its user runs it: the process and what it printed."""
     start = "from deepfishing.cli import main; main()"
     process = subprocess.Popen(
         [sys.executable, "-c", start, "serve", store, "--port=0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    yield process
+    yield Served(process, process.stdout.readline(), process.stdout.readline().strip())
     process.kill()
     process.communicate()
 
 
-def test_it_answers_at_the_printed_address_until_ctrl_c(process, store):
-    first, url = process.stdout.readline(), process.stdout.readline().strip()
-    assert first == f"4 images of {store}; Ctrl-C ends\n"
-    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", url)
-    assert httpx.get(f"{url}api/store").json()["images"] == 4
-    assert httpx.get(f"{url}api/thumbnail?id=0.jpg").status_code == 404
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
-    assert (process.returncode, out, err) == (0, "", "")
-
-
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="heaps of threads are glibc's")
-def test_its_threads_share_a_heap(process):
-    process.stdout.readline()
-    url = process.stdout.readline().strip()
-    asked = [f"{url}api/{what}?id=0.jpg" for what in ("image", "thumbnail", "store")] * 8
+def test_its_threads_share_a_heap(served):
+    asked = [f"{served.url}api/{what}?id=0.jpg" for what in ("image", "thumbnail", "store")] * 8
     with ThreadPoolExecutor(8) as clients:
-        codes = {answer.status_code for answer in clients.map(httpx.get, asked)}
+        codes = {answer.status_code for answer in clients.map(get, asked)}
     assert codes == {200, 404}
-    lines = Path(f"/proc/{process.pid}/maps").read_text().splitlines()
+    lines = Path(f"/proc/{served.process.pid}/maps").read_text().splitlines()
     maps = [line.split()[:2] for line in lines]
     spans = [[int(end, 16) for end in span.split("-")] for span, _ in maps]
     heaps = [
@@ -72,6 +70,17 @@ def test_its_threads_share_a_heap(process):
         if used == rest and rights == "---p" and begin % HEAP == 0 and end == begin + HEAP
     ]
     assert len(heaps) <= 1
+
+
+def test_it_answers_at_the_printed_address_until_ctrl_c(served, store):
+    """The last test of this process."""
+    assert served.first == f"4 images of {store}; Ctrl-C ends\n"
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", served.url)
+    assert get(f"{served.url}api/store").json()["images"] == 4
+    assert get(f"{served.url}api/thumbnail?id=0.jpg").status_code == 404
+    served.process.send_signal(signal.SIGINT)
+    out, err = served.process.communicate(timeout=SECONDS)
+    assert (served.process.returncode, out, err) == (0, "", "")
 
 
 @pytest.fixture

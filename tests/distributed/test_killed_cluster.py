@@ -25,7 +25,7 @@ ARGUMENTS = (
     *("--weights", "random", "--features", "x7,dW8", "--engine", "torch"),
     *("--batch-size", "2", "--precision", "float32"),
 )
-SECONDS = 120  # by then a machine under load has a first shard
+SECONDS = 900  # by then a machine under load has a first shard
 
 
 def children(root):

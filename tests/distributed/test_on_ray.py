@@ -1,19 +1,21 @@
 """Extraction on a small Ray of this machine, compared with extraction in this process."""
 
 import contextlib
+import gc
 import os
 import shutil
 import signal
 import sys
+import warnings
 
 import numpy as np
 import pytest
-import ray
 import torch
 from PIL import Image
 
 import deepfishing.gradients.to_store as to_store
 from deepfishing.distributed import connect
+from deepfishing.distributed.cluster import start
 from deepfishing.errors import NetworkError
 from deepfishing.features import Factor
 from deepfishing.gradients.resources import Resources
@@ -33,20 +35,22 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),
 ]
 
-# workers cannot import a test; what is defined here goes to them with the work
-ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
 
 @pytest.fixture(scope="module")
 def place():
-    patch = pytest.MonkeyPatch()
-    patch.delenv("RAY_ADDRESS", raising=False)
-    patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    ray.init("local", num_cpus=2, include_dashboard=False, logging_level=40, log_to_driver=False)
+    import ray
+
+    # workers cannot import a test; what is defined here goes to them with the work
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")  # that it is started once more
+        start(num_cpus=1)  # one worker at a time: each loads torch
     with connect("ray") as ours:
         yield ours
     ray.shutdown()
-    patch.undo()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()  # what Ray leaves open is told here, not in a test of another file
 
 
 @pytest.fixture

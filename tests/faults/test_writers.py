@@ -57,6 +57,7 @@ def deepfishes(tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_of_two_that_extract_into_one_store_both_end_well_or_one_is_told(
     deepfishes, deepfish, flat, pictures, tmp_path
 ):
@@ -72,6 +73,7 @@ def test_of_two_that_extract_into_one_store_both_end_well_or_one_is_told(
     assert Store.open(tmp_path / "reference").rows() == store.rows()
 
 
+@pytest.mark.slow
 def test_adding_and_pruning_at_once_leaves_what_one_after_the_other_leaves(
     deepfishes, deepfish, flat, pictures, draw, tmp_path
 ):

@@ -92,7 +92,7 @@ class Site:
         if page.hang_after is not None:
             body, page.hang_after = body[: page.hang_after], None  # the next answer does not hang
             handler.wfile.write(body)
-            self.closing.wait(5)
+            self.closing.wait(60)
             return None
         if page.cuts:
             return handler.wfile.write(body[: page.cuts.pop(0)])
@@ -134,7 +134,7 @@ def pauses(monkeypatch):
 
 @pytest.fixture
 def quick(pauses):
-    return Patience(timeout=5.0, attempts=4, pause=1.0)
+    return Patience(timeout=60.0, attempts=4, pause=1.0)
 
 
 @pytest.fixture

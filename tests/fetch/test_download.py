@@ -327,10 +327,16 @@ def test_a_passing_status_that_stays_is_an_error(get, page, site):
 
 @pytest.mark.parametrize("after", [0, 5000])
 def test_a_server_that_hangs_is_asked_again_after_the_timeout(get, page, site, quick, after):
-    url = page("/f.bin", CONTENT, hang_after=after)
-    get(remote_of(url), replace(quick, timeout=0.5))
-    assert get.target.read_bytes() == CONTENT
-    assert site.ranges() == [None, f"bytes={after}-" if after else None]
+    def asked(timeout):
+        site.asked.clear()
+        get.target.unlink(missing_ok=True)
+        get(remote_of(page("/f.bin", CONTENT, hang_after=after)), replace(quick, timeout=timeout))
+        assert get.target.read_bytes() == CONTENT
+        return site.ranges()
+
+    # on a busy machine an answer may take longer than the shortest of these
+    twice = [None, f"bytes={after}-" if after else None]
+    assert twice in map(asked, (0.5, 5, 30))
 
 
 def test_a_server_that_says_nothing_at_all_is_an_error(get, quick):

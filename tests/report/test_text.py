@@ -129,4 +129,4 @@ def test_latex_compiles(tmp_path, add_rows):
     paper = r"\documentclass{article}\usepackage{booktabs}\begin{document}\input{report}"
     (tmp_path / "paper.tex").write_text(paper + r"\end{document}")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=600)

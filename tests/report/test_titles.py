@@ -65,6 +65,7 @@ def test_no_recipe_makes_the_page_wider_than_the_screen(
     add_rows(tmp_path, tuple(strength), strength=strength, intervals=True, **groceries)
     add_points(tmp_path, [("x7", 1, 80.0, 79.0, 81.0), (name, 1, 83.0, 82.0, 84.0)])
     page = browser.new_page(viewport={"width": width, "height": 900})
+    page.set_default_timeout(300_000)
     page.goto(write_report(tmp_path).as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     wide = "[...document.querySelectorAll('.scroll')].map(e => e.scrollWidth - e.clientWidth)"

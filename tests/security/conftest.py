@@ -77,7 +77,7 @@ def running(store):
         yield address.port
     finally:
         server.should_exit = True
-        thread.join(timeout=20)
+        thread.join(timeout=300)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ def test_names_that_are_html_are_shown_as_text(make_store, serve, browser, place
     store = make_store(*((f"{name}.jpg", path, sha256, (name,)) for name in EVIL))
     with serve(store) as port:
         page = browser.new_page()
+        page.set_default_timeout(300_000)
         complaints, asked = [], []
         page.on("console", lambda line: complaints.append(line.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))

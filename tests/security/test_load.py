@@ -112,6 +112,6 @@ def test_an_answer_does_not_wait_for_the_clients_word(served, monkeypatch):
         made(self, transport)
 
     monkeypatch.setattr(connections.H11Protocol, "connection_made", look)
-    assert httpx.get(f"http://127.0.0.1:{served}/").status_code == 200
+    assert httpx.get(f"http://127.0.0.1:{served}/", timeout=300).status_code == 200
     assert len(seen) == 1
     assert seen[0]

@@ -13,11 +13,12 @@ import pytest
 from deepfishing.web import connections
 from deepfishing.web.thumbnails import Thumbnails
 
+SECONDS = 300  # by then a machine under load has answered
 EVIL = "<script>window.evil=1</script>\"'><img src=x onerror=evil()>"
 
 
 def talk_to(port):
-    return socket.create_connection(("127.0.0.1", port), timeout=20)
+    return socket.create_connection(("127.0.0.1", port), timeout=SECONDS)
 
 
 def closes(talk):
@@ -60,20 +61,31 @@ def test_clients_that_say_nothing_or_too_slowly_lose_their_place(served, monkeyp
 
 
 def test_a_slow_upload_and_a_busy_connection_keep_their_place(served, monkeypatch, jpeg):
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.5)
-    busy = http.client.HTTPConnection("127.0.0.1", served, timeout=20)
-    with contextlib.closing(busy), talk_to(served) as slow:
-        length = f"Content-Length: {len(jpeg)}"
-        slow.sendall(head(served, "POST /api/uploads HTTP/1.1", length))
-        busy.connect()
-        first = busy.sock
-        for _ in range(30):
-            busy.request("GET", "/api/image?id=a.jpg")
-            assert busy.getresponse().read() == b'{"id":"a.jpg","labels":[]}'
-            time.sleep(0.05)
-        assert busy.sock is first
-        slow.sendall(b"?" * len(jpeg))
-        assert slow.recv(65536).startswith(b"HTTP/1.1 400")  # it is no photo
+    def keep(seconds):
+        """Whether both do for three times as long as one that says nothing may stay."""
+        monkeypatch.setattr(connections, "HEAD_SECONDS", seconds)
+        busy = http.client.HTTPConnection("127.0.0.1", served, timeout=SECONDS)
+        with contextlib.closing(busy), talk_to(served) as slow:
+            length = f"Content-Length: {len(jpeg)}"
+            slow.sendall(head(served, "POST /api/uploads HTTP/1.1", length))
+            busy.connect()
+            first = busy.sock
+            for _ in range(30):
+                busy.request("GET", "/api/image?id=a.jpg")
+                assert busy.getresponse().read() == b'{"id":"a.jpg","labels":[]}'
+                time.sleep(seconds / 10)
+            slow.sendall(b"?" * len(jpeg))
+            answer = slow.recv(65536)
+            return busy.sock is first and answer.startswith(b"HTTP/1.1 400")  # it is no photo
+
+    def kept(seconds):
+        try:
+            return keep(seconds)
+        except OSError:  # a place that was lost
+            return False
+
+    # on a busy machine this process itself may come too late
+    assert any(map(kept, (0.5, 2, 10)))
 
 
 @pytest.mark.parametrize("endless", [b"GET /", b"GET / HTTP/1.1\r\nA: ", b"GET / HTTP/1.1\r\n"])

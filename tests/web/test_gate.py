@@ -17,7 +17,7 @@ def test_so_many_run_so_many_wait_and_the_rest_is_told_to_come_back():
         with lock:
             running += 1
             most = max(most, running)
-        release.wait(20)
+        release.wait(300)
         with lock:
             running -= 1
         return "done"

@@ -155,8 +155,8 @@ def test_a_port_in_use_is_an_error_and_the_usual_one_gives_way():
 def test_a_real_server_asks_for_its_token(gallery, serve):
     with serve(gallery, "0.0.0.0") as address:
         base = f"http://127.0.0.1:{address.port}"
-        assert httpx.get(f"{base}/api/store").status_code == 401
-        with httpx.Client(follow_redirects=True) as visitor:
+        assert httpx.get(f"{base}/api/store", timeout=300).status_code == 401
+        with httpx.Client(follow_redirects=True, timeout=300) as visitor:
             page = visitor.get(f"{base}/?token={address.token}")
             assert page.status_code == 200
             assert page.url.query == b""

@@ -22,6 +22,7 @@ from deepfishing.web.app import make_app
 from deepfishing.web.gallery import Gallery
 from deepfishing.web.uploads import MAX_BYTES
 
+SECONDS = 300  # by then a machine under load has answered
 STRANGE = [
     *("../../etc/passwd", "/etc/passwd", "..", ".", "", "\0", "a\0b", "%2e%2e%2fetc%2fpasswd"),
     *("..%c0%af..", "file:///etc/passwd", "http://127.0.0.1/", "~", "-", "0", "💣", "a" * 4000),
@@ -98,7 +99,7 @@ def test_a_file_is_never_a_query(client, gallery):
 )
 def test_no_path_leads_anywhere(live, path):
     """Over a socket, since clients tidy paths up before they send them."""
-    with socket.create_connection(("127.0.0.1", live.port), timeout=20) as talk:
+    with socket.create_connection(("127.0.0.1", live.port), timeout=SECONDS) as talk:
         head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{live.port}\r\nConnection: close\r\n\r\n"
         talk.sendall(head.encode())
         answer = b"".join(iter(lambda: talk.recv(65536), b""))
@@ -171,7 +172,7 @@ def test_bodies_are_limited_while_they_arrive(live):
             yield b"a" * (1 << 20)
 
     for path, limit in (("/api/uploads", MAX_BYTES), ("/api/search", api.MAX_JSON)):
-        with socket.create_connection(("127.0.0.1", live.port), timeout=20) as talk:
+        with socket.create_connection(("127.0.0.1", live.port), timeout=SECONDS) as talk:
             head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{live.port}\r\n"
             head += f"Content-Type: application/json\r\nContent-Length: {limit + 1}\r\n\r\n"
             talk.sendall(head.encode())
@@ -179,12 +180,12 @@ def test_bodies_are_limited_while_they_arrive(live):
         sent = 0
         try:
             headers = {"Content-Type": "application/json"}
-            answer = httpx.post(f"{url}{path}", content=endless(), headers=headers)
+            answer = httpx.post(f"{url}{path}", content=endless(), headers=headers, timeout=SECONDS)
             assert is_refusal(answer, [413])
         except httpx.WriteError:
             pass  # closed while it was sending, which is as good
         assert sent < 3 * MAX_BYTES
-    assert httpx.get(f"{url}/api/store").status_code == 200
+    assert httpx.get(f"{url}/api/store", timeout=SECONDS).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -258,7 +259,7 @@ def test_200_requests_at_once_leave_the_server_up(live, ids, jpeg):
 
     many = httpx.Limits(max_connections=200)
     with (
-        httpx.Client(base_url=url, timeout=60, limits=many) as visitor,
+        httpx.Client(base_url=url, timeout=SECONDS, limits=many) as visitor,
         ThreadPoolExecutor(200) as pool,
     ):
         answers = list(pool.map(lambda number: kinds[number % len(kinds)](visitor), range(200)))
@@ -270,7 +271,7 @@ def test_200_requests_at_once_leave_the_server_up(live, ids, jpeg):
             assert_tells_nothing(answer)
         if answer.status_code == 503:
             assert answer.headers["retry-after"] == "1"
-    hits = httpx.post(f"{url}/api/search", json=asked).json()["hits"]
+    hits = httpx.post(f"{url}/api/search", json=asked, timeout=SECONDS).json()["hits"]
     assert len(hits) == 5
 
 
@@ -278,10 +279,10 @@ def test_clients_that_say_nothing_or_go_away_do_no_harm(live):
     held = []
     for text in (b"", b"GET / HTTP/1.1\r\n", b"POST /api/uploads HTTP/1.1\r\nHost: localhost\r\n"):
         for _ in range(20):
-            talk = socket.create_connection(("127.0.0.1", live.port), timeout=5)
+            talk = socket.create_connection(("127.0.0.1", live.port), timeout=SECONDS)
             talk.sendall(text)
             held.append(talk)
-    assert httpx.get(f"http://127.0.0.1:{live.port}/api/store").status_code == 200
+    assert httpx.get(f"http://127.0.0.1:{live.port}/api/store", timeout=SECONDS).status_code == 200
     for talk in held:
         talk.close()
-    assert httpx.get(f"http://127.0.0.1:{live.port}/api/store").status_code == 200
+    assert httpx.get(f"http://127.0.0.1:{live.port}/api/store", timeout=SECONDS).status_code == 200

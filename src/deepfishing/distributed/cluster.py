@@ -11,6 +11,8 @@ import logging
 import os
 import re
 import socket
+import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -28,6 +30,14 @@ QUIET = {  # read when Ray is imported or started
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # what was retried would stand between our JSON lines
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else it prints a tip
+}
+# Ray gives each of its parts 30 to 100 s to start, which is too little beside other work
+PATIENT = {
+    "RAY_raylet_start_wait_time_s": "120",
+    "RAY_gcs_server_port_wait_time_s": "120",
+    "RAY_gcs_server_request_timeout_seconds": "120",
+    "RAY_worker_register_timeout_seconds": "300",
+    "RAY_agent_register_timeout_ms": "300000",
 }
 _ADDRESS = re.compile(r"(ray://)?(?P<host>[^/:]+|\[[^/\]]+\]):(?P<port>\d{1,5})")
 
@@ -77,7 +87,7 @@ def connect(on: str, gpu: bool = False) -> Iterator[Place]:
     if on == LOCAL:
         yield Local()
         return
-    for name, value in QUIET.items():
+    for name, value in {**QUIET, **PATIENT}.items():
         os.environ.setdefault(name, value)
     import ray
 
@@ -88,23 +98,62 @@ def connect(on: str, gpu: bool = False) -> Iterator[Place]:
     if on == RAY and ray.is_initialized():
         yield OnRay(gpu)
         return
-    address = _address(on)
-    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    if not address or address == LOCAL:
-        quiet["include_dashboard"] = False
-    try:
-        with _without_stderr():  # Ray's own side tells there that it will be quiet
-            ray.init(address or LOCAL, **quiet)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise OptionError(
-            f"Ray must answer at {address or LOCAL}, got {reason}; if the cluster asks for a "
-            "token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
-        ) from None
+    start(_address(on))
     try:
         yield OnRay(gpu, client=on != RAY)
     finally:
         ray.shutdown()
+
+
+def start(address: str = "", **options: Any) -> None:
+    """Connect this process to a cluster, or start one here: once more if that fails.
+
+    Parameters
+    ----------
+    address : str
+        Of a cluster; nothing or `local` starts one on this machine.
+    options
+        Of `ray.init`, beside those that keep it quiet.
+    """
+    here = address in ("", LOCAL)
+    if here:
+        options["include_dashboard"] = False
+    problem = _init(address or LOCAL, options)
+    if problem and here:
+        warnings.warn(f"Ray did not start ({problem}); it is started once more", stacklevel=2)
+        problem = _init(LOCAL, options)
+    if problem and here:
+        raise OptionError(
+            f"Ray must start on this machine, got {problem}; look into "
+            "/tmp/ray/session_latest/logs, or take --on local"
+        )
+    if problem:
+        raise OptionError(
+            f"Ray must answer at {address}, got {problem}; if the cluster asks for a "
+            "token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
+        )
+
+
+def _init(address: str, options: dict[str, Any]) -> str:
+    """What was wrong, or nothing; then Ray has started and this process is connected."""
+    import ray
+
+    try:
+        with _without_stderr():  # Ray's own side tells there that it will be quiet
+            ray.init(address, logging_level=logging.ERROR, log_to_driver=False, **options)
+    except Exception as error:  # of a part that does not start Ray raises the plain class
+        _end_processes(error)
+        ray.shutdown()
+        return " ".join(str(error).split())[:200] or type(error).__name__
+    return ""
+
+
+def _end_processes(error: Exception) -> None:
+    """End what a failed start has begun: Ray does not know of it, since its node was never made."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        end = getattr(frame.f_locals.get("self"), "kill_all_processes", None)
+        if end is not None:
+            end(check_alive=False, allow_graceful=True)
 
 
 @contextmanager

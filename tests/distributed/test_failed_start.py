@@ -1,0 +1,85 @@
+"""A Ray that does not start leaves nothing behind, and is started once more."""
+
+import contextlib
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from deepfishing.distributed import connect
+from deepfishing.errors import OptionError
+
+SECONDS = 600  # by then a machine under load has ended a process
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # Ray leaves files of its own open
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),
+]
+
+
+def processes():
+    """All processes of a Ray that this one has started: their commands name its session."""
+    session = re.compile(rb"session_[-_\d]+_%d\b" % os.getpid())
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended
+            if session.search(path.read_bytes()):
+                found.add(int(path.parent.name))
+    return found
+
+
+def left(of):
+    """Which of some processes are left after a while."""
+    end = time.monotonic() + SECONDS
+    while (more := processes() & of) and time.monotonic() < end:
+        time.sleep(0.2)
+    return more
+
+
+@pytest.fixture
+def failures(monkeypatch):
+    """Let the first n starts fail after their processes were started; what ran at each."""
+    from ray._private import services
+
+    ask = services.get_node
+
+    def plan(n):
+        seen = []
+
+        def get_node(*arguments):
+            seen.append(processes())
+            if len(seen) <= n:
+                raise ConnectionError("planted\nfailure")
+            return ask(*arguments)
+
+        monkeypatch.setattr(services, "get_node", get_node)
+        return seen
+
+    return plan
+
+
+def test_a_start_that_fails_once_is_told_and_the_second_works(failures):
+    first = failures(1)
+    place = connect("ray")
+    with pytest.warns(UserWarning, match=r"^Ray did not start \(planted failure\); .* once more$"):
+        place.__enter__()
+    try:
+        assert len(first[0]) >= 2
+        assert left(first[0]) == set()
+        second = processes()
+        assert second
+    finally:
+        place.__exit__(None, None, None)
+    assert left(second) == set()
+
+
+@pytest.mark.filterwarnings("ignore:Ray did not start")
+def test_a_start_that_fails_twice_is_one_line_and_leaves_no_process(failures):
+    seen = failures(2)
+    with pytest.raises(OptionError, match=r"^Ray must start on this machine, got planted failure;"):
+        connect("ray").__enter__()
+    assert len(seen) == 2
+    assert all(len(running) >= 2 for running in seen)
+    assert left(processes().union(*seen)) == set()
