@@ -18,7 +18,6 @@ from PIL import Image
 from deepfishing.networks import zoo
 from deepfishing.rank_one import RankOne
 
-
 PATIENCE = 300_000  # milliseconds for a browser to start: the machine may be busy
 
 
@@ -46,10 +45,14 @@ class Ran:
     err: str
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def engines(tmp_path_factory):
     """Where networks that were made ready for an engine are kept: once for all tests."""
-    return tmp_path_factory.mktemp("engines")
+    home = tmp_path_factory.mktemp("home")
+    (home / "engines").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DEEPFISHING_HOME", str(home))  # not that of whoever runs the tests
+        yield home / "engines"
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typer.main import get_command
 
 from deepfishing.cli.app import app
 
+pytestmark = pytest.mark.usefixtures("small_input")
 ROOT = Path(__file__).parent.parent
 PAGES = {
     page.name: page.read_text()

@@ -43,8 +43,8 @@ def place():
     # workers cannot import a test; what is defined here goes to them with the work
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     with warnings.catch_warnings():
-        warnings.simplefilter("default")  # that it is started once more
-        start(num_cpus=1)  # one worker at a time: each loads torch
+        warnings.simplefilter("default")  # that it is tried again
+        start(attempts=20, num_cpus=1)  # one worker at a time: each loads torch
     with connect("ray") as ours:
         yield ours
     ray.shutdown()

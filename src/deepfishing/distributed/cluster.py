@@ -11,10 +11,12 @@ import logging
 import os
 import re
 import socket
+import tempfile
 import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deepfishing.errors import MissingDependencyError, OptionError, pip_install
@@ -31,14 +33,15 @@ QUIET = {  # read when Ray is imported or started
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # what was retried would stand between our JSON lines
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else it prints a tip
 }
-# Ray gives each of its parts 30 to 100 s to start, which is too little beside other work
+# Ray gives its parts half a minute to start, and gives up where a machine is busy
 PATIENT = {
-    "RAY_raylet_start_wait_time_s": "120",
+    "RAY_raylet_start_wait_time_s": "60",
     "RAY_gcs_server_port_wait_time_s": "120",
     "RAY_gcs_server_request_timeout_seconds": "120",
     "RAY_worker_register_timeout_seconds": "300",
     "RAY_agent_register_timeout_ms": "300000",
 }
+ATTEMPTS = 3  # one of its limits, 15 s for a process in Python, cannot be set
 _ADDRESS = re.compile(r"(ray://)?(?P<host>[^/:]+|\[[^/\]]+\]):(?P<port>\d{1,5})")
 
 
@@ -105,33 +108,35 @@ def connect(on: str, gpu: bool = False) -> Iterator[Place]:
         ray.shutdown()
 
 
-def start(address: str = "", **options: Any) -> None:
-    """Connect this process to a cluster, or start one here: once more if that fails.
+def start(address: str = "", attempts: int = ATTEMPTS, **options: Any) -> None:
+    """Connect this process to a cluster, or start one here.
 
     Parameters
     ----------
     address : str
         Of a cluster; nothing or `local` starts one on this machine.
+    attempts : int
+        How often a start on this machine is tried.
     options
         Of `ray.init`, beside those that keep it quiet.
     """
-    here = address in ("", LOCAL)
-    if here:
-        options["include_dashboard"] = False
-    problem = _init(address or LOCAL, options)
-    if problem and here:
-        warnings.warn(f"Ray did not start ({problem}); it is started once more", stacklevel=2)
-        problem = _init(LOCAL, options)
-    if problem and here:
-        raise OptionError(
-            f"Ray must start on this machine, got {problem}; look into "
-            "/tmp/ray/session_latest/logs, or take --on local"
-        )
-    if problem:
-        raise OptionError(
-            f"Ray must answer at {address}, got {problem}; if the cluster asks for a "
-            "token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
-        )
+    if address not in ("", LOCAL):
+        if problem := _init(address, options):
+            raise OptionError(
+                f"Ray must answer at {address}, got {problem}; if the cluster asks for a "
+                "token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
+            )
+        return
+    for left in reversed(range(attempts)):
+        problem = _init(LOCAL, {"include_dashboard": False, **options})
+        if not problem:
+            return
+        if left:
+            warnings.warn(f"Ray did not start ({problem}); it is tried again", stacklevel=2)
+    raise OptionError(
+        f"Ray must start on this machine, got {problem}; its logs are in "
+        f"{Path(tempfile.gettempdir(), 'ray/session_latest/logs')}; or take --on local"
+    )
 
 
 def _init(address: str, options: dict[str, Any]) -> str:
