@@ -25,11 +25,11 @@ ROOT = Path(__file__).parent.parent
 PAGE, DOCS, ASSETS = ROOT / "benchmarks/GROWTH.md", ROOT / "docs/plan.md", ROOT / "docs/assets"
 BEGIN, END = "<!-- growth: written by benchmarks/growth.py -->", "<!-- growth ends -->"
 PLOTS = """
-![Microseconds an image against the number of images](assets/growth_time.svg)
+![Microseconds per image against the number of images](assets/growth_time.svg)
 
-![Bytes of memory an image against the number of images](assets/growth_memory.svg)
+![Bytes of memory per image against the number of images](assets/growth_memory.svg)
 
-![Milliseconds a query against the number of images](assets/growth_query.svg)
+![Milliseconds per query against the number of images](assets/growth_query.svg)
 """
 
 INK, SOFT, RULE, PAPER = "#1b1f24", "#5b6470", "#d9dce0", "#fcfcfa"  # those of the report
@@ -153,10 +153,10 @@ def exponent_table(points: list[dict]) -> str:
             continue
         sizes, memory = series(points, stage, "memory")
         time, space = exponent(n, seconds), exponent(sizes, memory)
-        room = f"{_bytes(memory[-1] / sizes[-1])} an image" if memory else ""
+        room = f"{_bytes(memory[-1] / sizes[-1])} per image" if memory else ""
         each = f"{1000 * seconds[-1]:.1f} ms"
         if stage in WORK:
-            each = f"{_seconds(seconds[-1])}, {_number(1e6 * seconds[-1] / n[-1])} µs an image"
+            each = f"{_seconds(seconds[-1])}, {_number(1e6 * seconds[-1] / n[-1])} µs per image"
         lines.append(
             f"| {stage} | {MEANING[stage]} | {n[0]:,} to {n[-1]:,} | {time or ''} | "
             f"{f'{time.end:.2f}' if time else ''} | {each} | {room} | "
@@ -175,7 +175,7 @@ def figures(points: list[dict]) -> str:
     for title, key, scale in (
         ("Seconds", "seconds", None),
         ("Peak memory, MB", "memory", 1e6),
-        ("On disk, bytes an image", "disk", 0),
+        ("On disk, bytes per image", "disk", 0),
     ):
         sizes = sorted({p["n"] for p in points if p.get(key)})
         parts.append(f"## {title}\n\n| stage | " + " | ".join(f"{n:,}" for n in sizes) + " |\n")
@@ -209,12 +209,12 @@ def plan_table(plans: list[dict]) -> str:
 
 
 def plots(points: list[dict]) -> None:
-    """Seconds an image, bytes an image, and the time of a query, all in logarithms."""
+    """Seconds per image, bytes per image, and the time of a query, all in logarithms."""
     plt.rcParams.update({"svg.hashsalt": "growth", "svg.fonttype": "none", "font.size": 10})
     charts = {
-        "time": ("microseconds an image", WORK, "seconds", lambda v, n: 1e6 * v / n),
-        "memory": ("bytes of memory an image", WORK, "memory", lambda v, n: v / n),
-        "query": ("milliseconds a query", QUERIES, "seconds", lambda v, n: 1e3 * v),
+        "time": ("microseconds per image", WORK, "seconds", lambda v, n: 1e6 * v / n),
+        "memory": ("bytes of memory per image", WORK, "memory", lambda v, n: v / n),
+        "query": ("milliseconds per query", QUERIES, "seconds", lambda v, n: 1e3 * v),
     }
     for name, (label, stages, key, value) in charts.items():
         figure, axes = plt.subplots(figsize=(7.2, 4.2), facecolor=PAPER)

@@ -48,7 +48,7 @@ extraction is not in it; processor ms is the median time of all cores together.
 - extended by {queries} images in {extended:.0f} s, opened in {opened:.1f} s
 - in memory {memory:.0f} bytes per image (growth of a new process that opens it and searches); index
   on disk {disk:.0f} bytes per image
-- exact search, all queries at a time: {whole:.0f} ms a query
+- exact search, all queries at a time: {whole:.0f} ms per query
 
 | lists | candidates | recall@10, rows | recall@10, new | median ms | 95 % ms | processor ms |
 |---|---|---|---|---|---|---|

@@ -1,7 +1,7 @@
 """Peers: gradient features of one linear layer of a ViT, by fungivision and by deepfishing.
 
 Both take the gradient of the KL divergence between a uniform distribution and a random linear head
-on the normalised embedding, as fungivision defines it, and give as many numbers an image as the
+on the normalised embedding, as fungivision defines it, and give as many numbers per image as the
 embedding has. It is checked first that the gradients are the same: theirs is a random projection
 of the whole gradient, which is put together here from our factors and projected with their matrix.
 
@@ -133,9 +133,9 @@ def run(options: Any) -> str:
         f"layer of {name}, batches of {batch}",
         "fungivision / ours, time beyond the forward pass",
         "fungivision / ours, time from pixels on",
-        "ms an image beyond the forward pass",
+        "ms per image beyond the forward pass",
         "memory beyond the forward pass",
-        "bytes stored an image",
+        "bytes stored per image",
         "lines",
         "difference",
     )

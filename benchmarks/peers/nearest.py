@@ -97,10 +97,10 @@ def run(options: Any) -> str:
             )
     columns = (
         f"{options.rows:,} images",
-        "ms a query: median (5 % to 95 %)",
+        "ms per query: median (5 % to 95 %)",
         f"recall@{K} of the {BY} ranking",
         "s to build or open, with the first query",
-        "bytes stored an image",
+        "bytes stored per image",
         "lines",
     )
     data = "a store of real images" if options.store else "the embedded photographs"
@@ -145,7 +145,7 @@ def by_id(searcher: Searcher) -> Callable[[str], list[str]]:
 def by_faiss(
     searcher: Searcher, make: Callable[[Array], Any]
 ) -> tuple[Callable[[str], list[str]], float, float]:
-    """A search by id, the seconds to build, and bytes of the index an image."""
+    """A search by id, the seconds to build, and bytes of the index per image."""
     pictures, contents = searcher.collection, searcher.contents
     everything = np.arange(len(contents))
     vectors = l2_normalize(contents.read(everything, [FORWARD])[FORWARD].astype(np.float32))

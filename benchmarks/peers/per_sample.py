@@ -1,7 +1,7 @@
 """Peers: the gradients of a fully connected layer, image by image, by torch.func and as factors.
 
 The layer is the second of AlexNet's three, 4096 x 4096, and its input comes in; torch.func gives
-a matrix an image, deepfishing the two vectors whose product it is. Both must be equal.
+a matrix per image, deepfishing the two vectors whose product it is. Both must be equal.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def run(options: Any) -> str:
     columns = (
         f"{D} x {D}, {n} images",
         "time",
-        "ms an image, forward pass of the head included",
-        "memory an image beyond the forward pass",
-        "bytes stored an image",
+        "ms per image, forward pass of the head included",
+        "memory per image beyond the forward pass",
+        "bytes stored per image",
         "lines",
     )
     return (

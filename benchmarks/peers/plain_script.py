@@ -74,7 +74,7 @@ def run(options: Any) -> str:
         "images per second, in units of the script's",
         "images per second",
         "peak memory of the process",
-        "bytes stored an image",
+        "bytes stored per image",
         "lines",
     )
     return (

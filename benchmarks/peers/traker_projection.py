@@ -51,10 +51,10 @@ def run(options: Any) -> str:
         "numbers",
         "time of traker / ours",
         "repetitions",
-        "ms an image",
+        "ms per image",
         "memory beyond the gradients",
         "rms error of the kernel",
-        "bytes stored an image",
+        "bytes stored per image",
         "lines",
     )
     return (

@@ -72,7 +72,7 @@ def test_pages_and_plots_are_written_and_the_text_around_them_stays(page, tmp_pa
     assert written.endswith("after\n")
     assert "old" not in written
     assert "1.50 ± 0.00" in written
-    assert "8,000 kB an image | 2.00 |" in (tmp_path / "GROWTH.md").read_text()
+    assert "8,000 kB per image | 2.00 |" in (tmp_path / "GROWTH.md").read_text()
     assert "| vgg16 | x7 | 60 | time | 3 s | 2 s | 1.500 |" in written
     assert (tmp_path / "growth_time.svg").read_text().startswith("<?xml")
     page.write_pages([*points(page), plan])

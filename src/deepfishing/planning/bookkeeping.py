@@ -1,6 +1,6 @@
 """Before the work: what one process does for every image of a run, whoever computes the factors.
 
-Comes in: how many factors there are. Goes out: seconds and bytes of memory an image of listing,
+Comes in: how many factors there are. Goes out: seconds and bytes of memory per image of listing,
 comparing and writing the index. That is little beside a network on one machine, but it is all in
 one process: with many workers it is what limits a run. It is measured by a real run of
 `extract_to_store` whose images and factors are stand-ins.

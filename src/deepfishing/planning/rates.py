@@ -203,7 +203,7 @@ def _load(
 def _compute_rate(
     extractor: Extractor, items: Sequence[Item], seconds: float, folder: Path
 ) -> tuple[dict[str, tuple[int, ...]], float, int]:
-    """Shapes of the factors, core-seconds an image, and how many cores were at work."""
+    """Shapes of the factors, core-seconds per image, and how many cores were at work."""
     import torch
 
     from deepfishing.gradients.to_store import Work
