@@ -22,30 +22,44 @@ if TYPE_CHECKING:
     from deepfishing.experiments.reproduce import Protocol, reproduce
     from deepfishing.extraction import extract_to
     from deepfishing.gradients.extract import extract
+    from deepfishing.gradients.resources import Resources
     from deepfishing.images.folder import read_folder
     from deepfishing.images.groceries import load_groceries
+    from deepfishing.images.preprocess import Preprocess
+    from deepfishing.images.sources import find_images
     from deepfishing.images.voc import read_voc
     from deepfishing.kernels import gram, linear_kernel, trace_kernel
     from deepfishing.measuring import measure
     from deepfishing.metrics import average_precision, evaluate
+    from deepfishing.model import Model
     from deepfishing.networks.load import load_network
     from deepfishing.networks.network import Network
     from deepfishing.networks.wrap import wrap
+    from deepfishing.networks.zoo import list_networks
     from deepfishing.rank_one import RankOne
     from deepfishing.report.html import write_report
+    from deepfishing.search import Searcher
+    from deepfishing.store import Store
 
 _HOME = {
     "DeepFishingError": "errors",
     "KernelSVM": "classify",
+    "Model": "model",
     "Network": "networks.network",
+    "Preprocess": "images.preprocess",
     "Protocol": "experiments.reproduce",
     "RankOne": "rank_one",
+    "Resources": "gradients.resources",
+    "Searcher": "search",
+    "Store": "store",
     "average_precision": "metrics",
     "evaluate": "metrics",
     "extract": "gradients.extract",
     "extract_to": "extraction",
+    "find_images": "images.sources",
     "gram": "kernels",
     "linear_kernel": "kernels",
+    "list_networks": "networks.zoo",
     "load_groceries": "images.groceries",
     "load_network": "networks.load",
     "measure": "measuring",
@@ -61,15 +75,22 @@ _HOME = {
 __all__ = [
     "DeepFishingError",
     "KernelSVM",
+    "Model",
     "Network",
+    "Preprocess",
     "Protocol",
     "RankOne",
+    "Resources",
+    "Searcher",
+    "Store",
     "average_precision",
     "evaluate",
     "extract",
     "extract_to",
+    "find_images",
     "gram",
     "linear_kernel",
+    "list_networks",
     "load_groceries",
     "load_network",
     "measure",

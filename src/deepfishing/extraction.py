@@ -8,6 +8,7 @@ settings, so that more images need no options at all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +109,8 @@ def extract_to(
     opened = Store(folder, settings.as_dict(), precision or (PRECISION if is_new else None))
     if far and settings.network.source.kind != PYTHON:
         loaded = None  # workers load it themselves
+    if gpu:
+        resources = replace(resources, device="cuda")  # a worker sees its GPU as the only one
     with connect(on, gpu) as place:
         return extract_to_store(
             opened,

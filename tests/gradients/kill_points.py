@@ -27,6 +27,7 @@ from deepfishing.gradients.to_store import extract_to_store
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.images.sources import find_images
 from deepfishing.networks.network import Network
+from deepfishing.networks.reference import Source
 from deepfishing.settings import Settings
 from deepfishing.store import Store
 from deepfishing.store.check import verify
@@ -43,7 +44,9 @@ def network():
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 5))
     preprocess = Preprocess(8, 8, mean=(127.0,) * 3, std=(128.0,) * 3)
-    return Network("flat", module, {8: "1"}, preprocess, "none")
+    # by a name that is found, so that commands load it again, where `load_network` is replaced
+    source = Source(kind="random")
+    return Network("efficientnet-lite0", module, {8: "1"}, preprocess, "random-0", source=source)
 
 
 def draw(path, seed):

@@ -98,11 +98,11 @@ def search(
             store,
             by,
             method,
-            weights,
-            device,
-            class_names,
-            bar,
-            lambda line: say(line, err=True),
+            weights=weights,
+            device=device,
+            class_names=class_names,
+            progress=bar,
+            notice=lambda line: say(line, err=True),
         )
     hits = searcher.search(examples, k, negative, label or (), path)
     if sheet is not None:

@@ -151,7 +151,7 @@ def load_reference(
         weights, random = None, str(weights) == RANDOM or ref.source.kind == RANDOM
     is_known = ref.name in RECORDS or ref.name.partition(":")[0] in HUBS
     if not is_known and WEIGHTS not in files:
-        how = "only the Python code that made it has it: search and predict from there"
+        how = "only Python has it: pass network= to Searcher or predict"
         if ref.source.kind != PYTHON:
             how = "pass --weights with the .caffemodel file that was used"
         raise WeightsError(f"the network {ref.name!r} is not one that is found by name; {how}")

@@ -218,6 +218,17 @@ def home() -> Path:
     return Path(os.environ.get("DEEPFISHING_HOME") or "~/.cache/deepfishing").expanduser()
 
 
+def list_networks() -> list[str]:
+    """Names of the networks that `load_network` knows, beside files, timm's and torchvision's.
+
+    Examples
+    --------
+    >>> list_networks()[-1]
+    'efficientnet-lite2'
+    """
+    return list(RECORDS)
+
+
 def record(name: str) -> Record:
     """Look a network up by its name.
 

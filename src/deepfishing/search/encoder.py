@@ -50,6 +50,8 @@ class Encoder:
     ----------
     facts : mapping
         The settings of the store, from which the network is loaded again.
+    network : Network, optional
+        The store's own, if it is loaded already; a module of your own has no other way.
     weights : path, optional
         The weight file, if it is elsewhere now.
     device : str
@@ -60,10 +62,12 @@ class Encoder:
         self,
         facts: Mapping[str, Any],
         *,
+        network: Network | None = None,
         weights: str | Path | None = None,
         device: str = "cpu",
     ) -> None:
         self.facts = facts
+        self.given = network
         self.weights = weights
         self.device = device
         self._lock = threading.Lock()
@@ -92,4 +96,9 @@ class Encoder:
 
     @cached_property
     def _network(self) -> Network:
-        return self._settings.load_network(device=self.device, weights=self.weights)
+        if self.given is None:
+            return self._settings.load_network(device=self.device, weights=self.weights)
+        from deepfishing.networks.load import check_same
+
+        check_same(self._settings.network, self.given)
+        return self.given

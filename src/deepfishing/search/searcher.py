@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +41,9 @@ from deepfishing.search.why import (
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents
 from deepfishing.store.index import INDEX
+
+if TYPE_CHECKING:
+    from deepfishing.networks.network import Network
 
 EXACT_IMAGES = 100_000
 EXACT_FILTERED = 20_000  # that a filter leaves: then comparing all of them is quick and sure
@@ -96,8 +99,9 @@ class Searcher:
         `choice.DEFAULTS` that the store has. Whitening is fitted on the store's own images.
     method : "auto", "exact" or "index"
         Compare all images, or only candidates of an index; auto is exact up to `EXACT_IMAGES`.
-    weights, device
-        Of the network, which is only loaded for an image that is not in the store: see `Encoder`.
+    network, weights, device
+        Of an image that is not in the store; without `network` the store's own is loaded when it
+        is first needed: see `Encoder`.
     class_names : path, optional
         Names of the classes, one a line; by default ImageNet's where they are at hand.
     progress : callable, optional
@@ -123,6 +127,8 @@ class Searcher:
         store: Store | str | Path,
         by: str | None = None,
         method: str = "auto",
+        *,
+        network: Network | None = None,
         weights: str | Path | None = None,
         device: str = "cpu",
         class_names: Path | None = None,
@@ -145,7 +151,7 @@ class Searcher:
             self.features = Features(contents, self.recipe.columns, fitted)
         self.contents = self.features.contents
         self.collection = Collection.of(self.store, self.contents, self.recipe.columns)
-        self.encoder = Encoder(self.store.settings, weights=weights, device=device)
+        self.encoder = Encoder(self.store.settings, network=network, weights=weights, device=device)
 
     def search(
         self,
