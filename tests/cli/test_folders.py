@@ -94,6 +94,26 @@ def test_a_class_of_one_image_is_trained_and_left_out_of_the_test(tree, reported
     assert "NaN" not in page
 
 
+def test_many_classes_without_a_test_image_are_told_in_a_few_words(tree, reported, deepfish):
+    photos = tree({"dark": 4, "light": 4, **{f"lonely {i}": 1 for i in range(40)}})
+    _, page = reported(photos, "x7", "table")
+    ran = deepfish("reproduce", "folder", "--data", photos, "--features", "x7", "--out", "o")
+    for text in (page, ran.out):
+        assert "and 30 more (no positive test example)" in " ".join(text.split())
+    assert len(ran.out.splitlines()) < 40
+
+
+def test_a_folder_in_which_no_class_can_be_measured_says_so(tree, reported):
+    names = [f"{split}/{name}" for split in ("train", "test") for name in ("dark", "light")]
+    photos = tree(dict.fromkeys(names, 1))
+    for name in ("train/dark", "test/light"):
+        (photos / name / "0.png").write_bytes(b"")
+    rows, page = reported(photos, protocol="table,knn")
+    assert {row["map"]["area"] for row in rows} == {None}
+    assert {row["accuracy"] for row in rows} == {None}
+    assert "No class could be measured" in page
+
+
 def test_all_classes_of_one_image_but_one_is_a_report_too(tree, reported):
     rows, _ = reported(tree({"dark": 2, "light": 1, "other": 1}))
     assert {row["n_test"] for row in rows} == {1}

@@ -210,6 +210,23 @@ def left_out(rows: Iterable[Row]) -> dict[str, str]:
     return {name: why for row in rows for name, why in row["left_out"].items()}
 
 
+def left_out_text(rows: Iterable[Row], most: int = 10) -> str:
+    """The same in words, by reason, with at most so many names for each; empty if there are none.
+
+    Examples
+    --------
+    >>> left_out_text([{"left_out": {"cat": "no image", "dog": "no image", "cow": "no label"}}], 1)
+    'cat and 1 more (no image), cow (no label)'
+    """
+    by_reason: dict[str, list[str]] = {}
+    for name, why in left_out(rows).items():
+        by_reason.setdefault(why, []).append(name)
+    return ", ".join(
+        f"{', '.join(names[:most])}{f' and {len(names) - most} more' * (len(names) > most)} ({why})"
+        for why, names in by_reason.items()
+    )
+
+
 def _line(row: Row, gain: Difference | None) -> Line:
     first, measured, note = row["official_ap"], row["map"] or {}, ""
     recipe = parse_recipe(row["feature"])

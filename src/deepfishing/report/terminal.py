@@ -24,7 +24,7 @@ from deepfishing.report.tables import (
     finding,
     interval_text,
     label_text,
-    left_out,
+    left_out_text,
     one_decimal,
 )
 from deepfishing.report.tables import table_1 as table_1_lines
@@ -194,7 +194,8 @@ def _caption(
             "top-1: images whose class has the highest score, in percent; balanced: the mean of "
             "that over the classes. results.jsonl has the other definitions of AP."
         )
-    parts += [f"Left out of the mean: {name} ({why})." for name, why in left_out(rows).items()]
+    if absent := left_out_text(rows):
+        parts.append(f"Left out of the mean: {absent}.")
     parts += [f"{line.title}: {line.note}." for line in lines if line.official is None]
     parts += [f"{called} = {name}" for called, name in formulas(ln.feature for ln in lines)]
     return Text("\n".join(parts))

@@ -29,7 +29,7 @@ from deepfishing.report.tables import (
     finding,
     interval_text,
     label_text,
-    left_out,
+    left_out_text,
     one_decimal,
     per_class,
     table_1,
@@ -248,7 +248,8 @@ def _table_1(rows: Sequence[Row], lines: Sequence[Line]) -> Sheet:
         parts.append(
             "Top-1: images whose class has the highest score; balanced: the mean over the classes."
         )
-    parts += [f"Left out of the mean: {name} ({why})." for name, why in left_out(rows).items()]
+    if absent := left_out_text(rows):
+        parts.append(f"Left out of the mean: {absent}.")
     parts += [f"{line.title}: {line.note}." for line in lines if line.official is None]
     parts += _formulas(line.feature for line in lines)
     return Sheet(" ".join(parts), tuple(map(Text, head)), tuple(map(tuple, blocks.values())))
