@@ -292,7 +292,7 @@ def test_images_outside_of_class_folders_are_not_used_and_that_is_said():
     images = items("a/1.jpg", "2.jpg", "b/3.jpg")
     found = read_labels(images)
     assert found.rows.keys() == {"a/1.jpg", "b/3.jpg"}
-    told = "not used: 1 images that are not labelled for training, such as 2.jpg"
+    told = "not used: 1 image that is not labelled for training, such as 2.jpg"
     assert found.unused(images) == told
     assert found.unused(images[::2]) == ""
 

@@ -1,7 +1,7 @@
 """The command line's edge: commands are gathered here, and errors become one line.
 
-A `DeepFishingError` is one line on stderr and exit code 1; Ctrl-C is one line and 130. Everything
-else is a bug and shows its traceback.
+A `DeepFishingError`, or a file that the system does not let us use, is one line on stderr and exit
+code 1; Ctrl-C is one line and 130. Everything else is a bug and shows its traceback.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from deepfishing.cli.serve import serve
 from deepfishing.cli.store import store_app
 from deepfishing.cli.train import train
 from deepfishing.errors import DeepFishingError
+from deepfishing.images.item import as_text
 
 INTERRUPTED = 130  # typer's exit code after Ctrl-C
 # what typer raises for a word too much, too few or mistyped; it has no public name of its own
@@ -88,6 +89,11 @@ def main() -> None:
         say(f"deepfish: {error}", err=True)
         sys.exit(1)
     except OSError as error:
+        if error.errno != errno.ENOSPC and error.filename is not None:
+            name = as_text(os.fsdecode(error.filename))
+            reason = f"{name} cannot be used ({error.strerror})"
+            say(f"deepfish: {reason}; check its name and its permissions", err=True)
+            sys.exit(1)
         if error.errno != errno.ENOSPC:
             raise
         print("deepfish: output cannot be written: no space left", file=sys.stderr)

@@ -25,7 +25,7 @@ from deepfishing.cli.network import (
     Weights,
     parse_label,
 )
-from deepfishing.cli.say import SHOWN, say, say_left_out, say_next, say_passed_over
+from deepfishing.cli.say import SHOWN, images_text, say, say_left_out, say_next, say_passed_over
 from deepfishing.gradients.batch_size import parse_batch_size
 from deepfishing.images.sources import find_images, passed_over_in
 
@@ -164,23 +164,25 @@ def extract(
         say_passed_over(passed_over)
         _summary(store, len(items), done, len(rows), prune)
         say(f"factors: {', '.join(done.factors)}")
-    problem = f"{len(done.failures)} images cannot be used" if strict and done.failures else ""
+    problem = ""
+    if strict and done.failures:
+        problem = f"{images_text(len(done.failures))} cannot be used"
     if not usable:
-        problem = f"none of {len(items)} images can be used"
+        problem = f"none of {images_text(len(items))} can be used"
     if problem:
         if not events:
             say(f"deepfish: {problem}", err=True)
         raise typer.Exit(1)
     if not events:
         train, search = ("train", store, "model"), ("search", store, "PHOTO.jpg")
-        labelled = any(row.labels for row in rows)
-        say_next(("deepfish", "serve", store), ("deepfish", *(train if labelled else search)))
+        several = len({label for row in rows for label in row.labels or ()}) > 1
+        say_next(("deepfish", "serve", store), ("deepfish", *(train if several else search)))
 
 
 def _summary(store: Path, images: int, done: Extraction, stored: int, prune: bool) -> None:
     left_out = f", {len(done.failures)} left out" if done.failures else ""
     holds = f"; the store holds {stored} now" if stored != images else ""
-    say(f"{store}: {images} images, {done.computed} computed now{left_out}{holds}")
+    say(f"{store}: {images_text(images)}, {done.computed} computed now{left_out}{holds}")
     told = {"dropped": done.removed if prune else (), "replaced by other files": done.replaced}
     for what, ids in told.items():
         if ids:

@@ -12,7 +12,7 @@ import typer
 
 from deepfishing.cli.help import NETWORK
 from deepfishing.cli.network import BatchSize, Device, Strict
-from deepfishing.cli.say import say, say_passed_over
+from deepfishing.cli.say import images_text, say, say_passed_over
 from deepfishing.errors import OptionError
 from deepfishing.gradients.batch_size import parse_batch_size
 from deepfishing.images.readable import refuse_unreadable, unreadable
@@ -98,5 +98,5 @@ def predict(
     if not as_json:
         say_passed_over(passed_over_in(images))
     if failed == len(items):
-        say(f"deepfish: none of {failed} images can be used", err=True)
+        say(f"deepfish: none of {images_text(failed)} can be used", err=True)
         raise typer.Exit(1)

@@ -39,6 +39,17 @@ def say(text: object = "", err: bool = False) -> None:
     typer.echo(spelled(str(text)), err=err)
 
 
+def images_text(n: int) -> str:
+    """A number of images.
+
+    Examples
+    --------
+    >>> images_text(1), images_text(1200)
+    ('1 image', '1,200 images')
+    """
+    return "1 image" if n == 1 else f"{n:,} images"
+
+
 SHOWN = 20  # images left out that are named one by one
 
 

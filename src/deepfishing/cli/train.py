@@ -26,7 +26,7 @@ from deepfishing.cli.network import (
     check_names,
     parse_label,
 )
-from deepfishing.cli.say import say, say_left_out, say_next, say_passed_over
+from deepfishing.cli.say import images_text, say, say_left_out, say_next, say_passed_over
 from deepfishing.gradients.batch_size import parse_batch_size
 from deepfishing.images.dataset import DIFFICULT
 from deepfishing.images.sources import find_images, passed_over_in
@@ -217,5 +217,5 @@ def _print_summary(folder: Path, model: Model, left_out: dict[str, str], as_json
     title = parse_recipe(model.recipe).title
     if title != model.recipe:
         say(f"{title} = {model.recipe}")
-    say(f"{folder}: {title}, {n} images, {len(svm.dual)} support vectors{mean}")
+    say(f"{folder}: {title}, {images_text(n)}, {len(svm.dual)} support vectors{mean}")
     say_next(("deepfish", "predict", folder, "PHOTO.jpg"))

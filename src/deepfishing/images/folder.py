@@ -178,7 +178,10 @@ def _walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
     """A folder and those below it, each with the names of its files; hidden ones are left out."""
 
     def stop(error: OSError) -> None:
-        raise DatasetError(f"folder {error.filename} cannot be read: {error.strerror}")
+        raise DatasetError(
+            f"folder {error.filename} cannot be read: {error.strerror}; make it readable, or move "
+            "it elsewhere"
+        )
 
     for where, folders, files in os.walk(folder, onerror=stop):
         folders[:] = [name for name in folders if not name.startswith(".")]

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from deepfishing.errors import DatasetError
+from deepfishing.errors import DatasetError, did_you_mean
 from deepfishing.images import voc
 from deepfishing.images.dataset import is_folder
 from deepfishing.images.folder import folder_classes, image_ids, passed_over
@@ -103,7 +103,7 @@ def _find(source: str) -> list[Item]:
             return _matching(source)
         raise DatasetError(
             "images must be a folder, an image, a pattern, a .txt list, a .csv, .tsv or .parquet "
-            f"table, a .tar or -, got {path}, which does not exist"
+            f"table, a .tar or -, got {path}, which {_problem(path)}"
         )
     return _in_file(path, path.name)
 
@@ -119,6 +119,21 @@ def _in_file(path: Path, id_: str) -> list[Item]:
         return _listed(path.read_bytes(), path.parent, str(path))
     except OSError as error:
         raise DatasetError(f"list of images cannot be read: {path} ({error.strerror})") from None
+
+
+def _problem(path: Path) -> str:
+    """Why a path is neither a file nor a folder, and which of its neighbours may be meant."""
+    try:
+        path.stat()
+    except PermissionError as error:
+        return f"cannot be read ({error.strerror})"
+    except (OSError, ValueError):
+        pass
+    try:
+        beside = [entry.name for entry in path.parent.iterdir()]
+    except (OSError, ValueError):
+        beside = []
+    return f"does not exist{did_you_mean(path.name, beside)}"
 
 
 def _is_file(path: Path) -> bool:

@@ -58,7 +58,8 @@ class Labelled:
     def unused(self, images: Sequence[Image]) -> str:
         """Which images are not trained on, in words; nothing if there are none."""
         others = [image.id for image in images if image.id not in self.rows]
-        some = f"not used: {len(others)} images that are not labelled for training, such as "
+        words = "image that is" if len(others) == 1 else "images that are"
+        some = f"not used: {len(others):,} {words} not labelled for training, such as "
         return some + others[0] if others else ""
 
 

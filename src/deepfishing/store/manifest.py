@@ -41,9 +41,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         facts = json.loads(path.read_text())
         if not isinstance(facts["settings"], dict) or "format" not in facts:
             raise TypeError
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
+        kind = ", which is a file" if folder.is_file() else ""
+        there = kind if folder.exists() else ", which does not exist"
         raise StoreError(
-            f"a store must hold {MANIFEST}, got none in {folder}; make one with `deepfish extract`"
+            f"a store must hold {MANIFEST}, got none in {folder}{there}; make one with "
+            "`deepfish extract PHOTOS STORE`"
         ) from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise StoreError(f"store manifest cannot be read: {path}; choose another folder") from None

@@ -104,7 +104,7 @@ class Store:
                 self._write_manifest()
         except OSError as error:
             raise StoreError(
-                f"store cannot be made: {self.folder} ({error}); choose another folder"
+                f"store cannot be made: {self.folder} ({error.strerror}); choose another folder"
             ) from None
         self._agree_on_settings()
 
