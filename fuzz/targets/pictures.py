@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from deepfishing.images import preprocess
+from deepfishing.images.formats import FORMATS, learn_heic
 from deepfishing.search.encoder import Upload
 from deepfishing.web.uploads import check_photo
 from fuzz.formats import mutate_png
@@ -37,6 +38,7 @@ def _image(folder: Path) -> Run:
 def _photos() -> list[bytes]:
     pixels = np.random.default_rng(0).integers(0, 256, (9, 12, 3), dtype=np.uint8)
     photo = Image.fromarray(pixels)
+    learn_heic()
     exif = Image.Exif()
     exif[0x0112] = 6
     wide = Image.fromarray(np.arange(108, dtype=np.uint16).reshape(9, 12) * 600)
@@ -59,6 +61,7 @@ def _photos() -> list[bytes]:
         (real, "TIFF", {}),
         (photo, "WEBP", {"exif": exif}),
         (photo.convert("RGBA"), "WEBP", {"lossless": True}),
+        *((photo.resize((64, 48)), kind, {}) for kind in FORMATS if kind in ("AVIF", "HEIF")),
         (photo, "PPM", {}),
         (photo, "ICO", {}),
         (photo, "TGA", {}),

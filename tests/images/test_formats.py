@@ -23,8 +23,8 @@ def test_a_photo_in_avif_is_read(tmp_path, picture):
 
 
 def test_a_photo_in_heic_is_read(tmp_path, picture):
-    heif = pytest.importorskip("pillow_heif", reason=f"no HEIC: {pip_install(extra='heic')}")
-    heif.register_heif_opener()
+    pytest.importorskip("pillow_heif", reason=f"no HEIC: {pip_install(extra='heic')}")
+    formats.learn_heic()
     picture.save(tmp_path / "IMG_1.HEIC", "HEIF", quality=90)
     (item,) = find_images(tmp_path)
     assert np.abs(np.asarray(open_image(item), int) - np.asarray(picture)).mean() < 3

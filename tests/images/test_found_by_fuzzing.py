@@ -10,6 +10,7 @@ from PIL import Image
 
 from deepfishing.errors import DatasetError, DeepFishingError, ImageError
 from deepfishing.images.folder import read_folder
+from deepfishing.images.formats import FORMATS, learn_heic
 from deepfishing.images.preprocess import open_image
 from deepfishing.images.remote import RemoteFile, list_files
 from deepfishing.images.sources import find_images
@@ -53,6 +54,17 @@ def test_a_tiff_whose_pixels_begin_at_a_fraction_is_one_line(tmp_path):
     (tmp_path / "a.tif").write_bytes(content.replace(offsets, struct.pack("<HH", 273, 5)))
     with pytest.raises(ImageError, match=r"image cannot be decoded: .*a\.tif"):
         open_image(tmp_path / "a.tif")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind in ("AVIF", "HEIF")])
+def test_an_avif_or_heic_without_its_pixels_is_one_line(tmp_path, kind):
+    learn_heic()
+    Image.new("RGB", (64, 48), (200, 9, 9)).save(tmp_path / "a", kind)
+    content = (tmp_path / "a").read_bytes()
+    at = content.index(b"mdat") + 4  # where the pixels are
+    (tmp_path / "a").write_bytes(content[:at] + bytes(len(content) - at))
+    with pytest.raises(ImageError, match=r"image cannot be decoded: .*a \("):
+        open_image(tmp_path / "a")
 
 
 def test_a_parquet_table_with_a_column_twice_is_one_line(tmp_path):

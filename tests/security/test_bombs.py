@@ -15,7 +15,7 @@ import pytest
 from PIL import GifImagePlugin, Image, ImageFile, PngImagePlugin, TiffImagePlugin, WebPImagePlugin
 
 from deepfishing.errors import ImageError
-from deepfishing.images.formats import FORMATS
+from deepfishing.images.formats import FORMATS, learn_heic
 from deepfishing.images.preprocess import open_image
 from deepfishing.images.tar import read_tar
 from deepfishing.web.uploads import check_photo
@@ -90,8 +90,8 @@ def avif(kind="AVIF"):
 
 
 def heif():
-    pillow_heif = pytest.importorskip("pillow_heif", reason="the extra heic is not installed")
-    pillow_heif.register_heif_opener()
+    pytest.importorskip("pillow_heif", reason="the extra heic is not installed")
+    learn_heic()
     return avif("HEIF")
 
 

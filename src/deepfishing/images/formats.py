@@ -40,12 +40,13 @@ SHOWN = 5  # endings of files that were passed over
 
 def open_picture(file: IO[bytes]) -> ImageFile.ImageFile:
     """Read a picture's header; its pixels are decoded by `load`."""
-    _learn_heic()
+    learn_heic()
     return Image.open(file, formats=FORMATS)
 
 
 @cache
-def _learn_heic() -> None:
+def learn_heic() -> None:
+    """Teach Pillow to read HEIC, if the extra is there; once."""
     if HAS_HEIC:
         import pillow_heif  # takes a while to load
 

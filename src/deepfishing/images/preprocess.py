@@ -40,6 +40,7 @@ MAX_PIXELS = 178_956_970
 DAMAGED = (
     *(OSError, ValueError, SyntaxError, EOFError, LookupError, TypeError, ArithmeticError),
     *(AttributeError, MemoryError, struct.error),
+    RuntimeError,  # of the readers of AVIF and HEIC
 )
 
 
