@@ -21,6 +21,7 @@ NETWORK = NetworkRef(
     source=Source(kind="files", files={"weights": NetworkFile(path="/a/w.pth", sha256="1" * 64)}),
 )
 SETTINGS = Settings(network=NETWORK)
+PIXELS = SETTINGS.as_dict()["preprocess"]
 
 
 def with_network(**changes):
@@ -79,6 +80,9 @@ def test_settings_of_version_0_1_are_read(name, sha256, kind):
     read = Settings.from_dict({**old, "network": name, "weights_sha256": sha256})
     assert (read.network.head, read.network.scores) == ("softmax", "")
     assert read.network.source == Source(kind=kind)
+    pixels = {k: v for k, v in old["preprocess"].items() if k != "oversampling"}
+    read = Settings.from_dict({**old, "preprocess": pixels})
+    assert read.network.preprocess == dataclasses.replace(NETWORK.preprocess, oversampling=2)
     del old["views"]  # of the first stores
     assert Settings.from_dict(old).views == "centre"
 
@@ -89,7 +93,8 @@ def test_settings_of_version_0_1_are_read(name, sha256, kind):
         *[("tau", "two"), ("tau", float("nan")), ("tau", True), ("tau", 10**400), ("tau", None)],
         *[("label", {}), ("label", "even"), ("label", ["a"]), ("label", True), ("views", "flop")],
         *[("views", 3), ("network", None), ("layers", []), ("preprocess", {"size": 8})],
-        *[("preprocess", {**SETTINGS.as_dict()["preprocess"], "mean": [1.0]}), ("head", 3)],
+        *[("preprocess", {**PIXELS, "mean": [1.0]}), ("preprocess", {**PIXELS, "order": "GBR"})],
+        *[("preprocess", {**PIXELS, "resample": []}), ("head", 3)],
         *[("source", {"kind": "files"}), ("compute_dtype", 32), ("weights_sha256", 1)],
     ],
 )

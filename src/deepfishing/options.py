@@ -72,6 +72,9 @@ class Options:
         if self._is_beyond(stored.network):
             name = self.network or stored.network.name
             network = self._load(name, self.dtype or stored.network.dtype, device)
+            oversampling = stored.network.preprocess.oversampling  # which no option says
+            pixels = replace(network.preprocess, oversampling=oversampling)
+            network = replace(network, preprocess=pixels)
             return replace(stored, network=network.reference(), **self._own()), network
         reference = self._agree(stored.network)
         return replace(stored, network=reference, **self._own()), None

@@ -163,8 +163,9 @@ def load_reference(
         network = load_caffe(
             str(path), prototxt, device=device, dtype=ref.dtype, preprocess=ref.preprocess
         )
+    network = replace(network, name=ref.name, preprocess=ref.preprocess)
     check_same(reference, network)
-    return replace(network, name=ref.name)
+    return network
 
 
 def check_same(reference: NetworkRef, network: Network) -> None:

@@ -20,6 +20,7 @@ from deepfishing.networks.zoo import RECORDS
 
 PUBLISHED, RANDOM, FILES, PYTHON = KINDS = ("published", "random", "files", "python")
 WEIGHTS, PROTOTXT, MEAN = ROLES = ("weights", "prototxt", "mean")
+OVERSAMPLING_0_1 = 2  # of `Preprocess`, which version 0.1 did not write down
 UNTOLD = "?"  # a head or a choice of scores that cannot be told from another one
 
 
@@ -197,9 +198,11 @@ def _source(facts: Any) -> Source:
 def _preprocess(facts: Any) -> Preprocess:
     try:
         given = {k: tuple(v) if isinstance(v, list) else v for k, v in facts.items()}
-        made = Preprocess(**given)  # type: ignore[arg-type]
-        numbers = (made.size, made.short_side, made.scale, *made.mean, *made.std)
-        if not all(isinstance(n, int | float) for n in numbers) or len(numbers) != 9:
+        made = Preprocess(**{"oversampling": OVERSAMPLING_0_1, **given})  # type: ignore[arg-type]
+        numbers = (made.size, made.short_side, made.oversampling, made.scale, *made.mean, *made.std)
+        if not all(isinstance(n, int | float) for n in numbers) or len(numbers) != 10:
+            raise TypeError
+        if made.order not in ("RGB", "BGR") or made.resample not in ("bilinear", "bicubic"):
             raise TypeError
         return made
     except (AttributeError, TypeError):

@@ -51,6 +51,7 @@ FORMAT = 2
 ERRORS = "errors"
 SOURCE = "source"  # the setting that decides no number
 UNSAID = {"head": "softmax", "scores": ""}  # by stores of version 0.1
+UNSAID_PIXELS = {"oversampling": 2}
 LOCK = ".lock"
 
 
@@ -338,13 +339,20 @@ class Store:
 
     def _agree_on_settings(self) -> None:
         theirs = read_manifest(self.folder)
-        other = {"format": theirs["format"], **UNSAID, **theirs["settings"]}
-        for name, value in {"format": FORMAT, **self.settings}.items():
+        other = {"format": theirs["format"], **_completed({**UNSAID, **theirs["settings"]})}
+        for name, value in {"format": FORMAT, **_completed(self.settings)}.items():
             if name != SOURCE and json.loads(json.dumps(value)) != other.get(name):
                 raise StoreError(
                     f"store {self.folder} was made with {name} = {other.get(name)!r}, now it is "
                     f"{value!r}; choose another folder or the same {name}"
                 )
+
+
+def _completed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with what version 0.1 did not say of the pixels."""
+    pixels = settings.get("preprocess")
+    said = {"preprocess": {**UNSAID_PIXELS, **pixels}} if isinstance(pixels, dict) else {}
+    return {**settings, **said}
 
 
 def _text(facts: Mapping[str, Any]) -> str:
