@@ -2,7 +2,8 @@
 
 `python scripts/docs_site.py` writes docs/reference/cli.md from the commands themselves. mkdocs
 loads the same file as a hook (mkdocs.yml): it adds a page of the Python reference for each stage
-of the package, and turns formulas into MathML, which browsers draw without a script.
+of the package, lists its files on the page "The house", and turns formulas into MathML, which
+browsers draw without a script.
 """
 
 from __future__ import annotations
@@ -61,6 +62,13 @@ def api_pages() -> dict[str, str]:
     return pages
 
 
+def files_table() -> str:
+    """Every file of the package with the first line of its docstring."""
+    files = [file for file in sorted(PACKAGE.rglob("*.py")) if not file.name.startswith("_")]
+    rows = [f"| `{file.relative_to(PACKAGE).as_posix()}` | {_first_line(file)} |" for file in files]
+    return "\n".join(["| file | what it is |", "|---|---|", *rows])
+
+
 def to_mathml(page: str) -> str:
     """A page in which arithmatex marked formulas, with MathML in their place.
 
@@ -91,6 +99,11 @@ def on_files(files: Any, config: Any) -> Any:
     for name, content in api_pages().items():
         files.append(File.generated(config, name, content=content))
     return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Hook of mkdocs: the list of files stands where the page marks it."""
+    return markdown.replace("<!-- files -->", files_table())
 
 
 def on_page_content(content: str, **_: Any) -> str:

@@ -91,6 +91,32 @@ def test_every_public_module_is_in_the_python_reference(docs_site):
     assert found == modules
 
 
+def test_the_files_and_names_of_the_house_exist(docs_site):
+    page = (ROOT / "docs" / "house.md").read_text(encoding="utf-8")
+    walk = re.findall(r"^\| `(\S+\.py): (\w+)` \|", page, re.M)
+    values = [
+        (f, n)
+        for ns, f in re.findall(r"^\| (`.+`) \| `(\S+\.py)` \|", page, re.M)
+        for n in ns.split("`")[1::2]
+    ]
+    assert 20 < len(walk) <= 25
+    assert len(values) > 8
+    for file, name in [*walk, *values]:
+        source = (ROOT / "src" / "deepfishing" / file).read_text(encoding="utf-8")
+        assert re.search(rf"^ *(def|class) {name}\b", source, re.M), f"{file} has no {name}"
+        assert f"| `{file}` |" in docs_site.files_table()
+
+
+def test_docs_say_equations_in_words_and_show_pictures_that_exist():
+    for page in (ROOT / "docs").rglob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r"\(eqn?:\w+\)", text), page.name
+        for picture in re.findall(
+            r"!\[[^]]*\]\(([^)#]+)|<(?:img|source)[^>]* src(?:set)?=\"([^\"]+)", text
+        ):
+            assert (page.parent / "".join(picture)).exists(), f"{page.name} shows {picture}"
+
+
 @pytest.mark.slow
 def test_the_site_loads_nothing_from_elsewhere(site):
     assert len(site) > 20
