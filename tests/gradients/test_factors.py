@@ -12,6 +12,7 @@ from deepfishing.gradients.factors import (
 from deepfishing.gradients.objective import cross_entropy
 from deepfishing.gradients.peak import peak_bytes
 from deepfishing.gradients.tap import Call, tap
+from deepfishing.networks.efficientnet_lite import SameConv2d
 
 
 class ConvNet(nn.Module):
@@ -25,6 +26,14 @@ class ConvNet(nn.Module):
 
     def forward(self, x):
         return self.fc(nn.functional.relu6(self.bn(self.conv(x))).mean(dim=(2, 3)))
+
+
+class PadsItself(ConvNet):
+    """A convolution with TensorFlow's padding, which depends on the input."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.conv = SameConv2d(4, 6, *arguments, **options)
 
 
 class Residual(nn.Module):
@@ -73,6 +82,8 @@ CASES = {
     "groups, strided, dilated": (ConvNet(3, stride=2, dilation=2, groups=2), "conv", (4, 9, 8)),
     "same padding": (ConvNet(4, padding="same"), "conv", (4, 6, 6)),
     "reflect padding": (ConvNet(3, padding=1, padding_mode="reflect"), "conv", (4, 6, 6)),
+    "pads itself": (PadsItself(3, stride=2), "conv", (4, 8, 7)),
+    "pads itself, groups": (PadsItself(5, stride=2, groups=2), "conv", (4, 7, 8)),
     "residual, in-place": (Residual(), "conv", (4, 6, 6)),
     "residual, below": (Residual(), "conv1", (4, 6, 6)),
     "attention qkv": (Attention(), "qkv", (5, 6)),
@@ -148,8 +159,8 @@ def test_a_layer_without_rank_one_gradient_is_refused():
             factors([(nn.BatchNorm2d(4), call)])
 
 
-def test_a_convolution_that_pads_by_itself_is_refused():
-    call = Call(torch.zeros(1, 4, 5, 5), torch.zeros(1, 4, 5, 5), torch.zeros(1, 4, 5, 5))
+def test_a_convolution_that_pads_in_a_way_of_its_own_is_refused():
+    call = Call(torch.zeros(1, 4, 5, 5), torch.zeros(1, 4, 6, 6), torch.zeros(1, 4, 6, 6))
     for factors in (gradient_factors, block_gradients, pooled_factors):
         with pytest.raises(LayerError, match="must pad as"):
             factors([(nn.Conv2d(4, 4, 3), call)])

@@ -222,6 +222,10 @@ def test_the_gradient_of_weights_is_the_sum_over_all_their_uses(kind, images, pi
         got = extract(network, images, f"dW:{path}@exact")
         rows = true / np.linalg.norm(true, axis=1, keepdims=True)
         np.testing.assert_allclose(*map(gram, (*got.values(), rows)), atol=1e-10)
+    both = extract(network, images, [f"dW:{path}@exact" for path in paths])  # in one pass
+    assert len(both) == (1 if kind is not Tied else 2)
+    for gradient in both.values():
+        np.testing.assert_allclose(gram(gradient), gram(rows), atol=1e-10)
 
 
 def test_an_input_that_is_overwritten_afterwards_counts_as_it_was(images, pixels):

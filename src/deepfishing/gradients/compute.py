@@ -136,11 +136,10 @@ class Computer:
             module, inputs = self.network.module, torch.from_numpy(self.noise(2))
             inputs = inputs.to(self.network.device, self.network.dtype)
             outputs = _each(self.paths(f) for f in self.factors if _of_module(f))
-            layouts = find_layouts(module, inputs, self.read, outputs, self.tolerance)
-            if self.gradients:
-                one = tap(module, inputs[:1], (), self.gradients, self.objective)
-                uses = {self.paths(f)[0]: self.uses(f, one, layouts) for f in self.backward}
-                check_gradients(module, inputs[:1], self.objective, uses, self.tolerance)
+            alone = tap(module, inputs[:1], self.read, self.gradients, self.objective)
+            layouts = find_layouts(module, inputs, alone, outputs, self.tolerance)
+            uses = {self.paths(f)[0]: self.uses(f, alone, layouts) for f in self.backward}
+            check_gradients(module, inputs[:1], self.objective, uses, self.tolerance)
             known[key] = layouts
         return known.get(key, {})
 
@@ -152,23 +151,20 @@ class Computer:
     def start(self, engine: str) -> bool:
         """Cut the network and start the first engine that gives what torch gives."""
         names = choose_engines(engine)
-        pixels = self.noise(2)
         parts = self.parts()
-        if parts is None or not _joins(parts.trunk, torch.from_numpy(pixels)):
-            if engine not in ("auto", "torch"):
-                raise NetworkError(
-                    f"engine {engine} runs the part below the lowest layer asked for, in float32 "
-                    f"on a CPU, and {self.network.name} cannot be cut there; take --engine torch"
-                )
-            return False
+        if parts is None:
+            return self.stay_whole(engine)
+        pixels = self.noise(2)
         alone = [self.compute(self.network.module, torch.from_numpy(p[None])) for p in pixels]
         expected = {f: np.concatenate([values[f] for values in alone]) for f in self.factors}
         for name in names:
             try:
                 run = start_engine(name, parts.trunk, pixels.shape[-1], torch.get_num_threads())
-                got = self.compute(parts.head, run(pixels).clone())
-                problem = self.difference(got, expected)
-            except NetworkError as error:
+                middle = run(pixels)
+                if not _joins(run, pixels, middle):
+                    return self.stay_whole(engine)
+                problem = self.difference(self.compute(parts.head, middle.clone()), expected)
+            except (NetworkError, RuntimeError) as error:
                 problem = str(error)
             if not problem:
                 self.module, self.run, self.checked = parts.head, run, True
@@ -178,6 +174,15 @@ class Computer:
                 if engine != "auto":
                     raise NetworkError(f"{message}; take --engine torch")
                 warnings.warn(f"{message}; not used", stacklevel=2)
+        return False
+
+    def stay_whole(self, engine: str) -> bool:
+        """Leave the network in one piece, unless an engine is asked for by name."""
+        if engine not in ("auto", "torch"):
+            raise NetworkError(
+                f"engine {engine} runs the part below the lowest layer asked for, in float32 on a "
+                f"CPU, and {self.network.name} cannot be cut there; take --engine torch"
+            )
         return False
 
     def noise(self, n: int) -> Array:
@@ -252,16 +257,11 @@ class Computer:
         return ""
 
 
-def _joins(trunk: nn.Module, two: Tensor) -> bool:
-    """Whether the outputs for two inputs, one below the other, are the output for both."""
-    try:
-        with torch.inference_mode():
-            both = trunk(two)
-            if len(both) == len(two):
-                return True
-            each = torch.cat([trunk(one[None]) for one in two])
-    except (RuntimeError, TypeError):  # a trunk that takes one input at a time
-        return False
+def _joins(run: Run, two: Array, both: Tensor) -> bool:
+    """Whether what a trunk makes of two inputs, one below the other, is what it makes of both."""
+    if len(both) == len(two):
+        return True
+    each = torch.cat([run(one[None]) for one in two])
     largest = float(both.abs().max())
     same = each.shape == both.shape
     return same and torch.allclose(each, both, rtol=0, atol=TOLERANCE * largest)

@@ -143,21 +143,37 @@ def _factors(layer: nn.Module, call: Call) -> tuple[Tensor, Tensor]:
 def _maps(layer: nn.Conv2d, call: Call) -> tuple[Tensor, Tensor]:
     """The padded input and delta of a convolution, (N, C, H, W), N images or their windows."""
     x, delta = (value.flatten(0, -4) for value in (call.x, _delta(call)))
-    if not _pointwise(layer):
-        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-        x = nn.functional.pad(x, layer._reversed_padding_repeated_twice, mode=mode)
-    places = [
+    own = list(layer._reversed_padding_repeated_twice)
+    same = _same_padding(layer, x.shape[2:])
+    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+    for pads in (own, same):
+        if _places(layer, x.shape[2:], pads) == list(delta.shape[2:]):
+            return (nn.functional.pad(x, pads, mode=mode) if any(pads) else x), delta
+    raise LayerError(
+        f"a convolution must pad as nn.Conv2d or TensorFlow's `same` does, got "
+        f"{type(layer).__name__} with an output of {tuple(delta.shape[2:])} for an input of "
+        f"{tuple(call.x.shape[-2:])}"
+    )
+
+
+def _places(layer: nn.Conv2d, size: Sequence[int], pads: Sequence[int]) -> list[int]:
+    """How many places the kernel has in each direction; `pads` begins with the last one."""
+    padded = size[0] + pads[2] + pads[3], size[1] + pads[0] + pads[1]
+    settings = layer.kernel_size, layer.stride, layer.dilation
+    return [
         (length - dilation * (kernel - 1) - 1) // stride + 1
-        for length, kernel, stride, dilation in zip(
-            x.shape[2:], layer.kernel_size, layer.stride, layer.dilation, strict=True
-        )
+        for length, kernel, stride, dilation in zip(padded, *settings, strict=True)
     ]
-    if tuple(places) != tuple(delta.shape[2:]):
-        raise LayerError(
-            f"a convolution must pad as nn.Conv2d does, got {type(layer).__name__} with an output "
-            f"of {tuple(delta.shape[2:])} for an input of {tuple(call.x.shape[-2:])}"
-        )
-    return x, delta
+
+
+def _same_padding(layer: nn.Conv2d, size: Sequence[int]) -> list[int]:
+    """What TensorFlow's `same` pads: ceil(size / stride) places, the smaller half comes first."""
+    pads: list[int] = []
+    for i in (1, 0):
+        needed = (-(-size[i] // layer.stride[i]) - 1) * layer.stride[i]
+        total = max(needed + layer.dilation[i] * (layer.kernel_size[i] - 1) + 1 - size[i], 0)
+        pads += [total // 2, total - total // 2]
+    return pads
 
 
 def _pointwise(layer: nn.Conv2d) -> bool:

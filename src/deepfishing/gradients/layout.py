@@ -72,7 +72,7 @@ class Layout:
 def find_layouts(
     module: nn.Module,
     inputs: Tensor,
-    paths: Collection[str],
+    alone: Taps,
     outputs: Collection[str] = (),
     tolerance: float = 1e-3,
 ) -> dict[str, tuple[Layout, ...]]:
@@ -81,11 +81,11 @@ def find_layouts(
     Parameters
     ----------
     module : nn.Module
-        Run on one input and on both.
+        Run on both inputs.
     inputs : Tensor
         Two different ones.
-    paths : collection of str
-        The layers.
+    alone : Taps
+        What the layers do with the first of them.
     outputs : collection of str
         Those of them whose channels matter.
     tolerance : float
@@ -94,12 +94,12 @@ def find_layouts(
     Examples
     --------
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 2), nn.Flatten(2), nn.Linear(9, 5))
-    >>> find_layouts(net, torch.rand(2, 3, 4, 4), ["0", "2"], outputs=["0"])["0"]
+    >>> two = torch.rand(2, 3, 4, 4)
+    >>> find_layouts(net, two, tap(net, two[:1], ["0", "2"]), outputs=["0"])["0"]
     (Layout(axis=0, rows=1, inner=False, channel=-3),)
     """
-    alone = tap(module, inputs[:1], paths)
     try:
-        both: Taps | None = tap(module, inputs, paths)
+        both: Taps | None = tap(module, inputs, alone.calls)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         if isinstance(error, LayerError):
             raise
