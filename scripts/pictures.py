@@ -1,9 +1,9 @@
-"""The pictures of the README: the page and the report, made from the embedded data set.
+"""The pictures of the docs: the page and the report of the embedded photographs.
 
-`python scripts/pictures.py` writes docs/assets/page.png and docs/assets/report.png. It extracts
-photographs, serves them and photographs the page with Chromium; for the report it runs
-`deepfish reproduce groceries`, or takes `--results results/demo`. Needs the extra `dev` and
-Chromium (the package chromium, or its path in CHROMIUM). About three minutes on two cores.
+`python scripts/pictures.py` measures what `make demo` measures, or takes `--results results/demo`,
+and photographs the report and the page of it with Chromium: 1,280 and 390 pixels wide, light and
+dark, as docs/assets/{page,report}{,-phone}{,-dark}.webp. Needs the extra `dev` and Chromium (the
+package chromium, or its path in CHROMIUM). About a minute on two cores, without `--results` two.
 """
 
 from __future__ import annotations
@@ -14,36 +14,41 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import Browser, ViewportSize, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
-from deepfishing import load_groceries, load_network
-from deepfishing.experiments.reproduce import reproduce
-from deepfishing.features import needed_factors, parse_features
-from deepfishing.gradients.to_store import extract_to_store, store_settings
-from deepfishing.images.sources import find_images
-from deepfishing.report.html import write_report
-from deepfishing.store import Store
+from deepfishing import load_groceries, load_network, measure, write_report
 from deepfishing.web.gallery import Gallery
 from deepfishing.web.server import bind, make_server
 
 ASSETS = Path(__file__).parent.parent / "docs" / "assets"
-MOST = 300_000  # bytes of a picture
-SIZE: ViewportSize = {"width": 1280, "height": 800}
+QUALITY = 82  # of WebP; text stays sharp, and photographs keep their colours
+QUERY = "Granny-Smith_26.jpg"  # whose hits the page shows
+PAGE: dict[str, ViewportSize] = {
+    "": {"width": 1280, "height": 860},
+    "-phone": {"width": 390, "height": 844},
+}
+REPORT: dict[str, ViewportSize] = {
+    "": {"width": 1280, "height": 2420},
+    "-phone": {"width": 390, "height": 1400},
+}
 
 
 def main() -> None:
-    """Make both pictures."""
+    """Make all pictures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--results", type=Path, help="a folder of `deepfish reproduce`")
-    results = parser.parse_args().results
+    parser.add_argument("--results", type=Path, help="a folder of `deepfish reproduce groceries`")
+    given = parser.parse_args().results
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
-        page_picture(Path(folder), browser)
-        report_picture(results or make_results(Path(folder)), browser)
+        results = given or make_results(Path(folder))
+        with served(results) as address:
+            photograph(browser, "page", PAGE, address, show_hits)
+        report = write_report(results).absolute().as_uri()
+        photograph(browser, "report", REPORT, report, lambda page: None)
 
 
 @contextmanager
@@ -58,60 +63,63 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
-def page_picture(folder: Path, browser: Browser) -> None:
-    """The page with the hits of one photograph."""
-    network = load_network()
-    load_groceries(folder, n_train=200, n_test=100)
-    store = Store(
-        folder / "stores" / "groceries", store_settings(network, tau=2.0, label="uniform")
-    )
-    factors = needed_factors(parse_features("x7,dW8", network.layers))
-    extract_to_store(network, find_images(folder / "groceries"), store, factors)
-    gallery = Gallery(store.folder)
+def make_results(folder: Path) -> Path:
+    """What `make demo` measures."""
+    out = folder / "demo"
+    command = "deepfish reproduce groceries --out results/demo"
+    data, network = load_groceries(out / "data"), load_network()
+    measure(data, network, out, ["table", "low-shot"], table="all,best", command=command)
+    return out
+
+
+@contextmanager
+def served(results: Path) -> Iterator[str]:
+    """The address of the page, with the hits of one photograph."""
+    gallery = Gallery(results)
+    ids = gallery.collection.table.column("id").to_pylist()
+    query = next(i for i in ids if i.endswith(QUERY))
     address = bind("127.0.0.1", 0)
     server = make_server(gallery, address)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [address.listening]})
     thread.start()
     try:
-        page = browser.new_page(viewport=SIZE)
-        page.goto(f"{address.url}#id={gallery.collection[24].id}")
-        page.wait_for_selector("#forward .bar")  # hits and plot are there
-        page.wait_for_selector("#gradient .shot.loaded")
-        page.wait_for_load_state("networkidle")
-        page.wait_for_timeout(500)  # pictures fade in
-        save(page.screenshot(), "page.png")
+        yield f"{address.url}#id={query}"
     finally:
         server.should_exit = True
         thread.join()
 
 
-def make_results(folder: Path) -> Path:
-    """What `deepfish reproduce groceries` measures."""
-    out = folder / "results"
-    reproduce(
-        load_groceries(folder / "data"), load_network(), out, command="deepfish reproduce groceries"
-    )
-    return out
+def show_hits(page: Page) -> None:
+    """Wait for hits, plot and pictures."""
+    page.wait_for_selector("#forward .shot.loaded")
+    page.wait_for_selector("#gradient .shot.loaded")
+    page.wait_for_load_state("networkidle")
+    page.wait_for_timeout(2000)  # pictures fade in
 
 
-def report_picture(results: Path, browser: Browser) -> None:
-    """The top of the report."""
-    page = browser.new_page(viewport=SIZE)
-    page.goto(write_report(results).absolute().as_uri())
-    save(page.screenshot(), "report.png")
+def photograph(
+    browser: Browser,
+    name: str,
+    sizes: dict[str, ViewportSize],
+    url: str,
+    wait: Callable[[Page], None],
+) -> None:
+    """Write a picture of each size, light and dark."""
+    for size, viewport in sizes.items():
+        for scheme in ("light", "dark"):
+            context = browser.new_context(viewport=viewport, color_scheme=scheme)
+            page = context.new_page()
+            page.goto(url)
+            wait(page)
+            save(page.screenshot(), f"{name}{size}{'-dark' if scheme == 'dark' else ''}.webp")
+            context.close()
 
 
 def save(png: bytes, name: str) -> None:
-    """Write a picture with as many colours as fit into `MOST` bytes."""
-    whole = Image.open(io.BytesIO(png)).convert("RGB")
-    for colours in (256, 128, 64, 32):
-        file = io.BytesIO()
-        whole.quantize(colours).save(file, "PNG", optimize=True)
-        if file.tell() < MOST:
-            break
+    """Write a picture as WebP."""
     ASSETS.mkdir(exist_ok=True)
-    (ASSETS / name).write_bytes(file.getvalue())
-    print(f"docs/assets/{name}: {file.tell():,} bytes, {colours} colours")
+    Image.open(io.BytesIO(png)).convert("RGB").save(ASSETS / name, quality=QUALITY, method=6)
+    print(f"docs/assets/{name}: {(ASSETS / name).stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":

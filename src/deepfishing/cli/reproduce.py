@@ -173,7 +173,7 @@ def reproduce(
         Console().print(Spelled(part))
         say()
     say(f"report   {found.page}")
-    say_next(("deepfish", "serve", out), ("deepfish", "report", out, "--format", "markdown"))
+    say_next(("deepfish", "serve", out))
 
 
 def _check_protocols(protocols: tuple[str, ...], largest: int | None) -> None:

@@ -165,7 +165,7 @@ def _environment() -> Environment:
     environment.filters["figure"] = _figure
     environment.filters["interval"] = _interval
     environment.filters["points"] = _points
-    environment.filters["minus"] = _minus
+    environment.filters["typeset"] = _typeset
     for drawn in (x_axis, y_axis, curve_points, mark_text):
         environment.filters[drawn.__name__] = drawn
     environment.filters["tick"] = tick_text
@@ -312,11 +312,12 @@ def _axis(lines: Sequence[Line]) -> _Axis | None:
 
 
 def _figure(value: float | None, sign: bool = False) -> str:
-    return _minus(one_decimal(value, sign))
+    return _typeset(one_decimal(value, sign))
 
 
-def _minus(text: str) -> str:
-    return re.sub(r"-(?=\d)", "−", text)  # a real minus sign
+def _typeset(text: str) -> str:
+    """Text with real minus signs, in which a figure and its percent sign stay together."""
+    return re.sub(r"-(?=\d)", "−", text).replace(" %", "\u00a0%")
 
 
 def _interval(interval: Interval | None) -> str:

@@ -182,6 +182,7 @@ def _caption(
         f"{row['network']}, {row['train']} ({row['n_train']:,} images) to {row['test']} "
         f"({row['n_test']:,}), tau {row['tau']:g}, {label_text(row)}. * official AP: {official}."
     ]
+    parts.append("x, y: what a layer puts out; dW: the gradient of its weights.")
     if intervals:
         parts.append("interval: 95 %, bootstrap over test images.")
     if reference:

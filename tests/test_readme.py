@@ -1,0 +1,89 @@
+"""What the README promises: its commands run in order, and the demo prints what stands there."""
+
+import os
+import re
+import runpy
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from deepfishing import load_groceries
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+NUMBER = re.compile(r"[-+]?\d+\.\d+")
+CONFUSED = re.compile(r"(?<=[a-z])( +(\d+|·)){14}$", re.M)  # a row of the confusions
+
+
+@pytest.mark.slow
+def test_the_demo_prints_what_the_readme_says():
+    script = runpy.run_path(str(ROOT / "scripts" / "readme.py"))
+    # on another processor a photograph at the border may fall to the other side
+    said, printed = (
+        CONFUSED.sub("", "\n".join(parts))
+        for parts in (script["BLOCK"].findall(README), script["demo"]())
+    )
+    assert NUMBER.sub("0.0", said) == NUMBER.sub("0.0", printed), "run scripts/readme.py"
+    figures = list(zip(NUMBER.findall(said), NUMBER.findall(printed), strict=True))
+    other = [(a, b) for a, b in figures if a != b]
+    # and a last digit be rounded otherwise; one photograph of 350 is 0.3 of the accuracy
+    assert len(other) <= len(figures) / 20, other
+    assert max((abs(float(a) - float(b)) for a, b in other), default=0.0) < 0.35
+
+
+def test_make_demo_and_make_page_run_what_they_say():
+    command = runpy.run_path(str(ROOT / "scripts" / "readme.py"))["COMMAND"]
+    assert {"make demo", "make page"} <= set(README.splitlines())
+    steps = {
+        target: subprocess.run(
+            ["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+        for target in ("demo", "page")
+    }
+    assert shlex.join(["deepfish", *command]) in steps["demo"]
+    assert "deepfish serve results/demo" in steps["page"]
+
+
+def test_the_commands_for_ones_own_photos_run_in_order_from_another_folder(deepfish, tmp_path):
+    load_groceries(tmp_path, n_train=28, n_test=6)
+    (tmp_path / "groceries" / "train").rename(tmp_path / "photos")
+    shutil.copy(next((tmp_path / "groceries").rglob("Granny-Smith*.jpg")), tmp_path / "holiday.jpg")
+    [block] = re.findall(r"<!-- run in order -->\n```\n(.*?)```", README, re.S)
+    commands = [shlex.split(line)[1:] for line in block.splitlines()]
+    assert [name for name, *_ in commands] == ["extract", "search", "serve", "train", "predict"]
+    for command in commands:
+        if command[0] == "serve":
+            serves(command, tmp_path)
+            continue
+        ran = deepfish(*command)
+        assert ran.code == 0, (command, ran.err)
+    assert ran.out.startswith("holiday.jpg  ")
+
+
+def serves(command, folder):
+    """The page comes up, and Ctrl-C ends it."""
+    start = "from deepfishing.cli import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", start, *command],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        assert "28 images" in process.stdout.readline()
+        facts = httpx.get(f"{process.stdout.readline().strip()}api/store").json()
+        assert (facts["images"], len(facts["labels"])) == (28, 14)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.communicate()
