@@ -1,9 +1,9 @@
-"""The pictures of the docs: the page and the report of the embedded photographs.
+"""The pictures of the docs: the page, the report and a sheet of the embedded photographs.
 
 `python scripts/pictures.py` measures what `make demo` measures, or takes `--results results/demo`,
 and photographs the report and the page of it with Chromium: 1,280 and 390 pixels wide, light and
-dark, as docs/assets/{page,report}{,-phone}{,-dark}.webp. Needs the extra `dev` and Chromium (the
-package chromium, or its path in CHROMIUM). About a minute on two cores, without `--results` two.
+dark, as docs/assets/{page,report}{,-phone}{,-dark}.webp; search.webp is a sheet of hits. Needs the
+extra `dev` and Chromium (the package chromium, or its path in CHROMIUM). About a minute on two cores, without `--results` two.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
 from deepfishing import load_groceries, load_network, measure, write_report
+from deepfishing.search import Searcher
+from deepfishing.search.sheet import contact_sheet
+from deepfishing.store.manifest import find_store
 from deepfishing.web.gallery import Gallery
 from deepfishing.web.server import bind, make_server
 
@@ -47,6 +50,7 @@ def main() -> None:
         results = given or make_results(Path(folder))
         with served(results) as address:
             photograph(browser, "page", PAGE, address, show_hits)
+        sheet_of_hits(results)
         report = write_report(results).absolute().as_uri()
         photograph(browser, "report", REPORT, report, lambda page: None)
 
@@ -87,6 +91,17 @@ def served(results: Path) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join()
+
+
+def sheet_of_hits(results: Path) -> None:
+    """What `deepfish search --sheet` draws, as docs/assets/search.webp."""
+    searcher = Searcher(find_store(results))
+    query = next(i for i in searcher.collection.table.column("id").to_pylist() if i.endswith(QUERY))
+    hits = searcher.search(query, k=9)
+    (path,) = (results / "data").rglob(QUERY)
+    png = io.BytesIO()
+    contact_sheet([path], [(hit, hit.path) for hit in hits]).save(png, "PNG")
+    save(png.getvalue(), "search.webp")
 
 
 def show_hits(page: Page) -> None:
