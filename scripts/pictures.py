@@ -3,7 +3,8 @@
 `python scripts/pictures.py` measures what `make demo` measures, or takes `--results results/demo`,
 and photographs the report and the page of it with Chromium: 1,280 and 390 pixels wide, light and
 dark, as docs/assets/{page,report}{,-phone}{,-dark}.webp; search.webp is a sheet of hits. Needs the
-extra `dev` and Chromium (the package chromium, or its path in CHROMIUM). About a minute on two cores, without `--results` two.
+extra `dev` and Chromium (the package chromium, or its path in CHROMIUM). About a minute on two
+cores, without `--results` two.
 """
 
 from __future__ import annotations
