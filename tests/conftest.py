@@ -69,14 +69,14 @@ def deepfish(monkeypatch, capsys, tmp_path, engines):
 
     from deepfishing.cli import main
 
+    home = tmp_path / "home"  # made here: a test may fill the disk before it runs a command
+    home.mkdir(exist_ok=True)
+    (home / "engines").symlink_to(engines)
+
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["deepfish", *map(str, arguments)])
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("COLUMNS", "80")
-        home = tmp_path / "home"
-        if not home.exists():
-            home.mkdir()
-            (home / "engines").symlink_to(engines)
         monkeypatch.setenv("DEEPFISHING_HOME", str(home))
         code = 0
         try:
