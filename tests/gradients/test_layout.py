@@ -284,6 +284,14 @@ def test_weights_used_where_no_module_shows_it_are_refused(kind, images):
     assert extract(network, images, "x:b,dW8")["x:b"].shape == (5, 6)
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1e-5, 1e-7, 1e-9])
+def test_gradients_near_the_smallest_number_of_half_precision_are_not_refused(images, scale):
+    torch.manual_seed(0)
+    module = UsedTwice().half()
+    network = wrap(module, preprocess=SMALL, head=lambda y: scale * y.float().pow(2).sum())
+    assert np.isfinite(extract(network, images, "dW:b")["dW:b"].delta).all()
+
+
 class Strange(nn.Module):
     """Layers that have no row per image, or no channels that can be told from positions."""
 

@@ -8,6 +8,7 @@ weights of them before it uses them, and only the gradient itself shows that.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -67,12 +68,18 @@ def check_gradients(
         expected = true.flatten(1) @ V
         error = float((_times(uses[path], V) - expected).abs().max())
         largest = float(expected.abs().max())
-        if not error <= tolerance * largest + 1e-12:
+        if not error <= tolerance * largest + _rounding(true, d):
             raise LayerError(
                 f"the gradient of layer {path} is not what goes in times what comes back: it "
                 f"differs by {error:.2g} of {largest:.2g}; its weights are also used outside of "
                 "the module, or changed before they are used; choose another layer"
             )
+
+
+def _rounding(gradient: Tensor, d: int) -> float:
+    """What rounding to multiples of the smallest number, not so small in float16, does to a sum."""
+    precision = torch.finfo(gradient.dtype)
+    return max(1e-12, 4 * precision.tiny * precision.eps * math.sqrt(d))
 
 
 def _times(uses: Sequence[Use], V: Tensor) -> Tensor:
