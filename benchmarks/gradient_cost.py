@@ -14,12 +14,12 @@ from deepfishing.features import needed_factors, parse_features, table_features
 from deepfishing.gradients.closed_form import delta_recursion
 from deepfishing.gradients.engine import FASTEST, missing_packages
 from deepfishing.gradients.extract import Extractor
-from deepfishing.gradients.objective import cross_entropy
 from deepfishing.gradients.resources import Resources
 from deepfishing.gradients.tap import tap
 from deepfishing.images.groceries import load_groceries
 from deepfishing.networks.load import load_network
 from deepfishing.networks.network import Network
+from deepfishing.objectives import cross_entropy
 
 ZOO = ("alexnet-torchvision", "alexnet-caffe", "vgg16")
 LAYERS = {

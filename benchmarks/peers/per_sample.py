@@ -34,8 +34,8 @@ def torch_func(head: nn.Module, x: Tensor) -> Tensor:
 
 def ours(head: nn.Module, x: Tensor) -> Call:
     """What a user writes with deepfishing."""
-    from deepfishing.gradients.objective import cross_entropy
     from deepfishing.gradients.tap import tap
+    from deepfishing.objectives import cross_entropy
 
     return tap(head, x, gradients=["0"], objective=cross_entropy(tau=2)).calls["0"][0]
 

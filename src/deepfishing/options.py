@@ -22,7 +22,8 @@ from deepfishing.networks.reference import (
     Source,
 )
 from deepfishing.networks.zoo import DEFAULT, RECORDS
-from deepfishing.settings import Label, Settings
+from deepfishing.objectives import Label
+from deepfishing.settings import Settings
 from deepfishing.store.manifest import MANIFEST, read_manifest
 
 if TYPE_CHECKING:

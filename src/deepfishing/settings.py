@@ -10,26 +10,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from deepfishing.errors import OptionError, StoreError
 from deepfishing.images.views import find_views
 from deepfishing.networks.reference import UNTOLD, NetworkRef
-from deepfishing.rank_one import Array
+from deepfishing.objectives import Label, check_label, check_tau
 
 if TYPE_CHECKING:
     import torch
 
     from deepfishing.networks.network import Network
-
-Label = str | int | Sequence[float] | Array
-WORDS = ("uniform", "predicted")  # labels that have a name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,19 +127,3 @@ class Settings:
         from deepfishing.networks.load import load_reference  # torch takes seconds to load
 
         return load_reference(self.network, device=device, weights=weights)
-
-
-def check_tau(tau: float) -> None:
-    """Refuse a temperature that is not a positive number."""
-    if not isinstance(tau, int | float) or not math.isfinite(tau) or tau <= 0:
-        raise OptionError(f"tau must be a positive number, got {tau!r}; the paper takes 2")
-
-
-def check_label(label: Label) -> None:
-    """Refuse a label that is neither a known word, a class number nor a finite vector."""
-    if isinstance(label, str) and label not in WORDS:
-        raise OptionError(
-            f"label must be uniform, predicted, a class number or a vector, got {label!r}"
-        )
-    if not isinstance(label, str | int) and not np.isfinite(np.asarray(label, float)).all():
-        raise OptionError("a label vector must be finite, got NaN or infinity")

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from deepfishing.gradients.closed_form import delta_recursion
-from deepfishing.gradients.objective import cross_entropy
 from deepfishing.gradients.tap import tap
+from deepfishing.objectives import cross_entropy
 
 LABELS = ["uniform", "predicted", 3, [0.5, 0.1, 0.0, 0.2, 0.2, 0.0]]
 PATHS = ["0", "3", "5"]

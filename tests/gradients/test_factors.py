@@ -9,10 +9,10 @@ from deepfishing.gradients.factors import (
     is_grouped,
     pooled_factors,
 )
-from deepfishing.gradients.objective import cross_entropy
 from deepfishing.gradients.peak import peak_bytes
 from deepfishing.gradients.tap import Call, tap
 from deepfishing.networks.efficientnet_lite import SameConv2d
+from deepfishing.objectives import cross_entropy
 
 
 class ConvNet(nn.Module):

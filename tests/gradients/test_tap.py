@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from deepfishing.errors import LayerError
-from deepfishing.gradients.objective import cross_entropy
 from deepfishing.gradients.tap import tap
+from deepfishing.objectives import cross_entropy
 
 
 def only(taps, path):

@@ -47,7 +47,7 @@ def info(
         "images": f"{facts['images']} ({counts}), {facts['contents']} different",
         "labels": facts["labels"] or "none",
         "size": f"{size_text(facts['bytes'])}, {size_text(facts['bytes_per_image'])} per image",
-        **{name: _short(value) for name, value in settings.items()},
+        **{name: _short(value) for name, value in settings.items() if value != ""},
     }
     for name, value in lines.items():
         say(f"{name:<15} {value}")

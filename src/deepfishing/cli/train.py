@@ -120,7 +120,9 @@ def train(
             opened, rows, labelled, features, strict=strict, **options
         )
     else:
-        check_names(network, features, single=True)
+        place = store or model / "features"
+        if network is not None or not (place / MANIFEST).exists():  # which has its own network
+            check_names(network, features, single=True)
         folder = Path(data)
         if labels is None and is_voc(folder):
             labels = folder
@@ -132,7 +134,6 @@ def train(
         from deepfishing.gradients.resources import Resources
         from deepfishing.options import Options
 
-        place = store or model / "features"
         wanted = Options(
             network=network,
             weights=weights,

@@ -19,8 +19,8 @@ from deepfishing.gradients.batch_size import BatchSize, check_batch_size
 from deepfishing.images.preprocess import ImageLike
 from deepfishing.images.views import find_views
 from deepfishing.networks.zoo import DEFAULT
+from deepfishing.objectives import Label, check_label, check_tau
 from deepfishing.rank_one import Array, RankOne
-from deepfishing.settings import Label, check_label, check_tau
 
 if TYPE_CHECKING:  # the rest of the estimators work where torch is not installed
     from deepfishing.networks.network import Network

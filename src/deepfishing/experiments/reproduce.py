@@ -33,9 +33,10 @@ from deepfishing.images.submission import write_submission
 from deepfishing.images.views import find_views
 from deepfishing.metrics import evaluate
 from deepfishing.networks.network import Network
+from deepfishing.objectives import Label, check_label, check_tau
 from deepfishing.rank_one import Array
 from deepfishing.recipes import Recipe, parse_recipes
-from deepfishing.settings import Label, Settings, check_label, check_tau
+from deepfishing.settings import Settings
 from deepfishing.statistics import bootstrap
 from deepfishing.store import Store
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from deepfishing.errors import LayerError
 from deepfishing.gradients.factors import Use, block_gradients, gradient_factors, is_grouped
-from deepfishing.gradients.tap import Objective, frozen
+from deepfishing.gradients.tap import ErrorFunction, frozen
 
 DIRECTIONS = 4  # a gradient (D, d) is compared in so many random directions of its input
 
@@ -45,7 +45,7 @@ def sharing_weights(module: nn.Module, path: str) -> tuple[str, ...]:
 def check_gradients(
     module: nn.Module,
     one_input: Tensor,
-    objective: Objective,
+    objective: ErrorFunction,
     uses: Mapping[str, Sequence[Use]],
     tolerance: float = 1e-3,
 ) -> None:
@@ -93,7 +93,7 @@ def _times(uses: Sequence[Use], V: Tensor) -> Tensor:
 def _true_gradients(
     module: nn.Module,
     one_input: Tensor,
-    objective: Objective,
+    objective: ErrorFunction,
     weights: Mapping[str, nn.Parameter],
     uses: Mapping[str, Sequence[Use]],
 ) -> dict[str, Tensor]:

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from deepfishing.gradients.objective import label_vector
-from deepfishing.settings import Label, check_label, check_tau
+from deepfishing.objectives import Label, check_label, check_tau, label_vector
 
 
 def delta_recursion(

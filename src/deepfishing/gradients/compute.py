@@ -30,13 +30,13 @@ from deepfishing.gradients.factors import (
     pooled_factors,
 )
 from deepfishing.gradients.layout import Layout, find_layouts, mean_over_positions, own_axis
-from deepfishing.gradients.objective import cross_entropy, sigmoid_cross_entropy
 from deepfishing.gradients.peak import peak_bytes
 from deepfishing.gradients.rows import few_rows, without_zeros
-from deepfishing.gradients.tap import Objective, Taps, find_module, tap
+from deepfishing.gradients.tap import ErrorFunction, Taps, find_module, tap
 from deepfishing.networks.network import Network
+from deepfishing.objectives import find_objective
 from deepfishing.rank_one import Array, RankOne
-from deepfishing.settings import Label
+from deepfishing.settings import Settings
 from deepfishing.two_sided import two_sided
 
 BATCHES = 3  # about as many wait between trunk and head
@@ -56,13 +56,13 @@ class Computer:
         self,
         network: Network,
         factors: Sequence[Factor],
-        tau: float,
-        label: Label,
+        *,
+        settings: Settings,
         engine: str,
     ):
         self.network = network
         self.factors = factors
-        self.objective = _objective(network, tau, label)
+        self.objective = _error(network, settings)
         self.shared: dict[str, tuple[str, ...]] = {}
         self.backward = [factor for factor in factors if factor.needs_backward]
         self.gradients = _each(map(self.paths, self.backward))
@@ -219,7 +219,8 @@ class Computer:
         if factor.kind == "probabilities":
             y = _scores(self.network, taps.output)
             y = y if y.dtype == torch.float64 else y.float()
-            return _to_numpy(y.sigmoid() if self.network.head == "sigmoid" else y.softmax(dim=1))
+            head = self.network.head
+            return _to_numpy(find_objective("softmax" if callable(head) else head).probabilities(y))
         if _of_module(factor):
             (path,) = self.paths(factor)
             layouts = self.layouts[path]
@@ -267,12 +268,11 @@ def _joins(run: Run, two: Array, both: Tensor) -> bool:
     return same and torch.allclose(each, both, rtol=0, atol=TOLERANCE * largest)
 
 
-def _objective(network: Network, tau: float, label: Label) -> Objective:
+def _error(network: Network, settings: Settings) -> ErrorFunction:
     """E as a function of the module's output."""
     if callable(network.head):
         return network.head
-    make = sigmoid_cross_entropy if network.head == "sigmoid" else cross_entropy
-    error = make(tau, label)
+    error = find_objective(network.head).error(settings.tau, settings.label)
     return lambda output: error(_scores(network, output))
 
 

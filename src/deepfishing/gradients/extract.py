@@ -28,9 +28,10 @@ from deepfishing.images.views import find_views
 from deepfishing.kernels import Comparable
 from deepfishing.networks.load import load_network
 from deepfishing.networks.network import Network
+from deepfishing.objectives import Label
 from deepfishing.rank_one import Array
 from deepfishing.recipes import Recipe, parse_recipes
-from deepfishing.settings import Label, Settings
+from deepfishing.settings import Settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +147,7 @@ class Extractor:
         settings, resources = settings or Settings.of(network), resources or Resources()
         self.views = find_views(settings.views)
         self.preprocess = partial(network.preprocess.see, views=self.views)
-        self.compute = Computer(network, factors, settings.tau, settings.label, resources.engine)
+        self.compute = Computer(network, factors, settings=settings, engine=resources.engine)
         batch_size = resources.batch_size
         if batch_size == "auto":
             size = self.compute.bytes_per_input()

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from deepfishing.errors import LayerError, did_you_mean
 from deepfishing.gradients.rows import skipping_rows
 
-Objective = Callable[[Any], Tensor]
+ErrorFunction = Callable[[Any], Tensor]  # E of a module's output
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ def tap(
     batch: Tensor,
     read: Collection[str] = (),
     gradients: Collection[str] = (),
-    objective: Objective | None = None,
+    objective: ErrorFunction | None = None,
     skip_rows: bool = False,
 ) -> Taps:
     """One forward pass, and one backward pass through the head if gradients are asked for.
@@ -71,7 +71,7 @@ def tap(
 
     Examples
     --------
-    >>> from deepfishing.gradients.objective import cross_entropy
+    >>> from deepfishing.objectives import cross_entropy
     >>> net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     >>> taps = tap(net, torch.ones(5, 4), gradients=["0", "2"], objective=cross_entropy())
     >>> taps.calls["2"][0].x.shape, taps.calls["0"][0].delta.shape
@@ -114,7 +114,7 @@ def tap(
 
 
 def _with_deltas(
-    output: Any, calls: dict[str, list[Call]], objective: Objective | None
+    output: Any, calls: dict[str, list[Call]], objective: ErrorFunction | None
 ) -> dict[str, list[Call]]:
     if objective is None:
         raise LayerError("gradients need an objective, got none")

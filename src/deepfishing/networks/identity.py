@@ -52,7 +52,7 @@ def identity(function: Callable[..., Any]) -> str:
     ...     return lambda y: (y ** power).sum()
     >>> identity(error(2)) == identity(error(2)), identity(error(2)) == identity(error(3))
     (True, False)
-    >>> identity(open(__file__).read)
+    >>> identity(iter([1]).__next__)  # what it gives depends on who has asked before
     '?'
     """
     teller = _Teller()

@@ -19,8 +19,9 @@ from deepfishing.features import TOP
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.identity import architecture, identity
 from deepfishing.networks.network import Network
-from deepfishing.networks.reference import UNTOLD
+from deepfishing.networks.reference import RANDOM, UNTOLD
 from deepfishing.networks.zoo import IMAGENET
+from deepfishing.objectives import find_objective
 
 Head = str | Callable[[Any], Tensor]
 
@@ -74,11 +75,11 @@ def wrap(
     """
     if not isinstance(module, nn.Module):
         raise OptionError(f"module must be a torch module, got {type(module).__name__}")
-    if isinstance(head, str) and head not in ("softmax", "sigmoid", "random"):
-        raise OptionError(f"head must be softmax, sigmoid, random or a function, got {head!r}")
+    if isinstance(head, str) and head != RANDOM:
+        find_objective(head)
     pick = _Pick(logits)
     if layers is None:
-        has_classifier = head in ("softmax", "sigmoid")
+        has_classifier = isinstance(head, str) and head != RANDOM
         layers = _discover(module, preprocess, pick) if has_classifier else {}
     else:
         _check_layers(module, layers)
@@ -90,8 +91,8 @@ def wrap(
         weights_sha256=hashlib.sha256(
             architecture(module) + state_sha256(module).encode()
         ).hexdigest(),
-        head="softmax" if head == "random" else head,
-        pick=_RandomHead(pick, seed) if head == "random" else pick,
+        head="softmax" if head == RANDOM else head,
+        pick=_RandomHead(pick, seed) if head == RANDOM else pick,
     )
 
 

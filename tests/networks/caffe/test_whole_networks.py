@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from deepfishing.gradients.extract import extract
-from deepfishing.gradients.objective import cross_entropy
 from deepfishing.networks.caffe.importer import load_caffe
 from deepfishing.networks.load import load_network
 from deepfishing.networks.network import random_network
+from deepfishing.objectives import cross_entropy
 
 
 def conv(c, w, name, bottom, channels, outputs, kernel=3, bias=True, group=1, **params):

@@ -1,0 +1,189 @@
+"""Stage 3, gradients: the errors E whose gradient describes an image (eq:error), by name.
+
+Comes in: the last layer's output y_L and a label. Goes out: E, summed over the batch, so that
+dE/dy_k[i] is image i's own signal and one backward pass serves the whole batch. `OBJECTIVES` has a
+record for each kind of scores, which is all that there is to know of it. Torch is loaded when an
+error is computed, so that settings can be checked without it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from deepfishing.errors import OptionError, did_you_mean
+from deepfishing.rank_one import Array
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    ErrorFunction = Callable[[Any], Tensor]  # E of the scores, or of a module's output
+
+Label = str | int | Sequence[float] | Array
+WORDS = ("uniform", "predicted")  # labels that have a name
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a network's scores mean, and so which error describes an image.
+
+    Parameters
+    ----------
+    name : str
+        As `wrap(head=...)` takes it, and as stores and models keep it.
+    summary : str
+        What the scores mean, for people.
+    error : callable
+        From tau and label to E, a function of the scores (n, P).
+    probabilities : callable
+        From scores to the probabilities of the classes, which are x8.
+    """
+
+    name: str
+    summary: str
+    error: Callable[[float, Label], ErrorFunction]
+    probabilities: Callable[[Tensor], Tensor]
+
+
+def cross_entropy(tau: float = 2.0, label: Label = "uniform") -> ErrorFunction:
+    """E(y_L) = - sum_i sum_j g_ij log softmax(y_iL / tau)_j.
+
+    Parameters
+    ----------
+    tau : float
+        Temperature of the SoftMax; the paper's is 2.
+    label : "uniform", "predicted", int or vector
+        The label vector g: 1/P for every class (the paper's choice), the class that the network
+        predicts, one class j (then -E is the paper's log-posterior embedding of class j), or any
+        vector with one entry per class.
+
+    Examples
+    --------
+    >>> import torch
+    >>> y = torch.tensor([[2.0, 0.0]], requires_grad=True)
+    >>> (delta,) = torch.autograd.grad(cross_entropy(tau=1.0)(y), y)
+    >>> [round(v, 3) for v in delta[0].tolist()]  # softmax - 1/2
+    [0.381, -0.381]
+    """
+    import torch
+
+    check_tau(tau)
+    check_label(label)
+
+    def objective(y: Tensor) -> Tensor:
+        y = y if y.dtype == torch.float64 else y.float()
+        return -(label_vector(label, y) * torch.log_softmax(y / tau, dim=1)).sum()
+
+    return objective
+
+
+def sigmoid_cross_entropy(tau: float = 2.0, label: Label = "uniform") -> ErrorFunction:
+    """E for scores of independent classes: the sum over classes of binary cross-entropies.
+
+    The uniform label is 1/2 for every class: as likely there as not. `predicted` rounds the
+    probabilities; a class number or a vector is taken as it is.
+
+    Examples
+    --------
+    >>> import torch
+    >>> y = torch.tensor([[0.0, 2.0]], requires_grad=True)
+    >>> (delta,) = torch.autograd.grad(sigmoid_cross_entropy(tau=1.0)(y), y)
+    >>> [round(v, 3) for v in delta[0].tolist()]  # sigmoid - 1/2
+    [0.0, 0.381]
+    """
+    import torch
+
+    check_tau(tau)
+    check_label(label)
+
+    def objective(y: Tensor) -> Tensor:
+        y = y if y.dtype == torch.float64 else y.float()
+        if isinstance(label, str) and label == "uniform":
+            g = torch.full_like(y, 0.5)
+        elif isinstance(label, str):
+            g = (y.detach() > 0).to(y)
+        else:
+            g = label_vector(label, y).expand_as(y)
+        bce = torch.nn.functional.binary_cross_entropy_with_logits
+        return bce(y / tau, g, reduction="sum")
+
+    return objective
+
+
+def label_vector(label: Label, y: Tensor) -> Tensor:
+    """The label vector g_bar for the outputs y (n, P): (P,), or (n, P) for `predicted`."""
+    import torch
+
+    classes = y.shape[1]
+    if isinstance(label, str):
+        if label == "uniform":
+            return torch.full((classes,), 1.0 / classes, dtype=y.dtype, device=y.device)
+        predicted = y.detach().argmax(dim=1, keepdim=True)
+        return (predicted == torch.arange(classes, device=y.device)).to(y.dtype)
+    if isinstance(label, int):
+        if not 0 <= label < classes:
+            raise OptionError(f"label must be a class from 0 to {classes - 1}, got {label}")
+        return (torch.arange(classes, device=y.device) == label).to(y.dtype)
+    g = torch.as_tensor(np.asarray(label, dtype=np.float64), dtype=y.dtype, device=y.device)
+    if g.shape != (classes,):
+        raise OptionError(f"a label vector must have {classes} entries, got shape {tuple(g.shape)}")
+    return g
+
+
+def check_tau(tau: float) -> None:
+    """Refuse a temperature that is not a positive number."""
+    if not isinstance(tau, int | float) or not math.isfinite(tau) or tau <= 0:
+        raise OptionError(f"tau must be a positive number, got {tau!r}; the paper takes 2")
+
+
+def check_label(label: Label) -> None:
+    """Refuse a label that is neither a known word, a class number nor a finite vector."""
+    if isinstance(label, str) and label not in WORDS:
+        raise OptionError(
+            f"label must be uniform, predicted, a class number or a vector, got {label!r}"
+        )
+    if not isinstance(label, str | int) and not np.isfinite(np.asarray(label, float)).all():
+        raise OptionError("a label vector must be finite, got NaN or infinity")
+
+
+def find_objective(name: str) -> Objective:
+    """The objective of this name.
+
+    Examples
+    --------
+    >>> find_objective("sigmoid").summary
+    'scores of independent classes: any number of them per image'
+    >>> find_objective("sigmoyd")
+    Traceback (most recent call last):
+    deepfishing.errors.OptionError: head must be softmax, sigmoid, random or a function, got
+        'sigmoyd'; did you mean sigmoid?
+    """
+    if name not in OBJECTIVES:
+        raise OptionError(
+            f"head must be {', '.join(OBJECTIVES)}, random or a function, got {name!r}"
+            f"{did_you_mean(name, OBJECTIVES)}"
+        )
+    return OBJECTIVES[name]
+
+
+OBJECTIVES: Mapping[str, Objective] = {
+    objective.name: objective
+    for objective in (
+        Objective(
+            name="softmax",
+            summary="scores of classes of which an image has one",
+            error=cross_entropy,
+            probabilities=lambda y: y.softmax(dim=1),
+        ),
+        Objective(
+            name="sigmoid",
+            summary="scores of independent classes: any number of them per image",
+            error=sigmoid_cross_entropy,
+            probabilities=lambda y: y.sigmoid(),
+        ),
+    )
+}
