@@ -21,7 +21,7 @@ page: $(VENV)/.package
 test: $(VENV)/.dev
 	$(PYTEST) -m "not slow"
 
-# kills, full disks, fuzzing, load, simulations, the docs site
+# kills, full disks, fuzzing, load, simulations, most of Ray, the docs site
 test-slow: $(VENV)/.dev
 	$(PYTEST) -m slow
 

@@ -1,6 +1,7 @@
 """Minutes of mixed load on `deepfish serve`: what it answers, how soon, and whether it grows.
 
-    python benchmarks/load.py [--minutes 10] [--clients 8] [--images 200] [--out FILE] [--json]
+    python benchmarks/load.py [--minutes 10] [--requests 0] [--clients 8] [--images 200]
+        [--out FILE] [--json]
 
 A store of the embedded photographs is made in a temporary folder and served by a process of its
 own, which tells what it has in use (`watched.py`).
@@ -34,7 +35,16 @@ from typing import Any
 import httpx
 import numpy as np
 from scipy import stats
-from visitors import UPLOAD, Shown, ask_everything, open_socket, photos, visitors
+from visitors import (
+    SECONDS,
+    UPLOAD,
+    Shown,
+    Visitor,
+    ask_everything,
+    open_socket,
+    photos,
+    visitors,
+)
 
 from deepfishing.images.groceries import load_groceries
 
@@ -138,7 +148,7 @@ class Serving:
         self.in_use.unlink(missing_ok=True)
         self.process.send_signal(signal.SIGUSR1)
         start = time.monotonic()
-        while not self.in_use.exists() and time.monotonic() - start < 20:
+        while not self.in_use.exists() and time.monotonic() - start < SECONDS:
             time.sleep(0.1)
         return {**asdict(sample), **json.loads(self.in_use.read_text())}
 
@@ -166,7 +176,7 @@ def serve_photographs(folder: Path, images: int) -> Iterator[Serving]:
 
 
 def what_is_shown(url: str) -> Shown:
-    with httpx.Client(base_url=url, timeout=60) as client:
+    with httpx.Client(base_url=url, timeout=SECONDS) as client:
         facts = client.get("/api/store").json()
         listed = client.get("/api/images", params={"limit": 500}).json()["images"]
     recipes = [facts["gradient"][0], *facts["forward"], *facts["gradient"][1:]]
@@ -184,15 +194,15 @@ def interrupt(serving: Serving, clients: int) -> dict[str, Any]:
         before = serving.printed.stat().st_size
         start = time.monotonic()
         serving.process.send_signal(signal.SIGINT)
-        out, _ = serving.process.communicate(timeout=60)
+        out, _ = serving.process.communicate(timeout=SECONDS)
         seconds = time.monotonic() - start
     # what the clients saw of the end is no error of the server
     printed = out + serving.printed.read_text()[before:]
     return {"end_seconds": seconds, "end_code": serving.process.returncode, "end_printed": printed}
 
 
-def measure(seconds: float, clients: int, images: int) -> dict[str, Any]:
-    """All that the page says, as plain values."""
+def measure(seconds: float, requests: int, clients: int, images: int) -> dict[str, Any]:
+    """All that the page says, as plain values; of so many seconds and requests, or more."""
     load, warm = os.getloadavg()[0], min(WARM_SECONDS, seconds / 4)
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -206,7 +216,7 @@ def measure(seconds: float, clients: int, images: int) -> dict[str, Any]:
         samples: list[Sample] = []
         start = time.monotonic()
         with visitors(url, clients, shown, seed=1) as made:
-            while time.monotonic() - start < seconds:
+            while time.monotonic() - start < seconds or sum(map(answered, made)) < requests:
                 time.sleep(min(1.0, seconds / 40))
                 samples.append(look(pid, start))
         after = serving.quiet()
@@ -244,6 +254,10 @@ def measure(seconds: float, clients: int, images: int) -> dict[str, Any]:
         "threads_highest": max(one.threads for one in samples),
         **ended,
     }
+
+
+def answered(visitor: Visitor) -> int:
+    return sum(map(len, list(visitor.times.values())))
 
 
 def quantiles(seconds: Sequence[float]) -> dict[str, float]:
@@ -305,12 +319,13 @@ def verdict(facts: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--requests", type=int, default=0, help="go on until there were so many")
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--images", type=int, default=200)
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--json", action="store_true", help="print all figures as JSON")
     given = parser.parse_args()
-    facts = measure(60 * given.minutes, given.clients, given.images)
+    facts = measure(60 * given.minutes, given.requests, given.clients, given.images)
     given.out.write_text(write_page(facts))
     print(json.dumps(facts) if given.json else write_page(facts))
     for line in (found := problems(facts))[:20]:

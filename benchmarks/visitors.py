@@ -16,7 +16,7 @@ import httpx
 import numpy as np
 from PIL import Image
 
-SECONDS = 60.0  # without a byte of an answer, and it is taken to be lost
+SECONDS = 300.0  # without a byte of an answer, and it is taken to be lost
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def ask_everything(url: str, shown: Shown) -> None:
 
     A server has then all that it keeps.
     """
-    with httpx.Client(base_url=url, timeout=10 * SECONDS) as client:
+    with httpx.Client(base_url=url, timeout=SECONDS) as client:
         for kind in KINDS:
             kind(Visitor(url, shown, np.random.default_rng(0), client))
         for id_ in shown.ids:

@@ -65,7 +65,7 @@ def test_a_start_that_fails_is_told_and_ended_and_the_next_one_works(failures):
 
     seen = failures(1)
     with pytest.warns(UserWarning, match=r"^Ray did not start \(planted failure\); it is tried"):
-        start(attempts=20, num_cpus=1)
+        start("", attempts=20, num_cpus=1)
     try:
         assert len(seen[0]) >= 2
         assert left(seen[0]) == set()
@@ -80,7 +80,7 @@ def test_a_start_that_fails_is_told_and_ended_and_the_next_one_works(failures):
 def test_a_start_that_fails_every_time_is_one_line_and_leaves_no_process(failures):
     seen = failures(2)
     with pytest.raises(OptionError, match=r"^Ray must start on this machine, got planted failure;"):
-        start(attempts=2)
+        start("", attempts=2)
     assert len(seen) == 2
     assert all(len(running) >= 2 for running in seen)
     assert left(processes().union(*seen)) == set()

@@ -16,8 +16,12 @@ from deepfishing.store import Store
 from deepfishing.store.check import verify
 
 COMMAND = """
+import warnings
+import deepfishing.distributed.cluster as cluster
 import deepfishing.gradients.to_store as to_store
+cluster.ATTEMPTS = 20
 to_store.SHARD_IMAGES = 4
+warnings.filterwarnings("ignore", "Ray did not start")
 from deepfishing.cli import main
 main()
 """

@@ -44,7 +44,7 @@ def place():
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     with warnings.catch_warnings():
         warnings.simplefilter("default")  # that it is tried again
-        start(attempts=20, num_cpus=1)  # one worker at a time: each loads torch
+        start("", attempts=20, num_cpus=1)  # one worker at a time: each loads torch
     with connect("ray") as ours:
         yield ours
     ray.shutdown()
@@ -109,6 +109,7 @@ def test_the_store_equals_that_of_a_local_run_to_the_last_bit(run, pictures, pla
     assert (again.computed, again.keys) == (0, far.keys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 def test_in_fewer_bits_it_equals_that_of_a_local_run_too(run, pictures, place, tmp_path, precision):
     images = find_images(pictures)
@@ -117,6 +118,7 @@ def test_in_fewer_bits_it_equals_that_of_a_local_run_too(run, pictures, place, t
     assert stored(tmp_path / "ray") == stored(tmp_path / "local")
 
 
+@pytest.mark.slow
 def test_images_are_added_to_a_store_with_codebooks(run, pictures, place, tmp_path, rng):
     images = find_images(pictures)
     run("whole", images[:6])
@@ -131,6 +133,7 @@ def test_images_are_added_to_a_store_with_codebooks(run, pictures, place, tmp_pa
     assert verify(Store.open(tmp_path / "ray")) == []
 
 
+@pytest.mark.slow
 def test_only_factors_that_are_missing_are_written(run, pictures, place, tmp_path):
     images = find_images(pictures)
     run("local", images)
@@ -165,6 +168,7 @@ class Deadly(Item):
         return super().open(mode)
 
 
+@pytest.mark.slow
 def test_work_of_killed_processes_is_done_by_others(run, pictures, place, tmp_path):
     images = find_images(pictures)
     local = run("local", images)

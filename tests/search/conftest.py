@@ -1,6 +1,8 @@
 """Stores of made-up features, in clusters so that neighbours mean something."""
 
 import hashlib
+import shutil
+from functools import cache
 
 import numpy as np
 import pytest
@@ -46,12 +48,24 @@ def fill(store, n, begin=0, per_shard=300):
     )
 
 
-@pytest.fixture
-def make_store(tmp_path):
-    def make(n=120, dtype="float32", folder="store"):
-        store = Store(tmp_path / folder, SETTINGS, dtype)
+@pytest.fixture(scope="session")
+def filled(tmp_path_factory):
+    """The folder of a store of n images, made once."""
+
+    @cache
+    def make(n, dtype):
+        store = Store(tmp_path_factory.mktemp("filled") / "store", SETTINGS, dtype)
         fill(store, n)
-        return store
+        return store.folder
+
+    return make
+
+
+@pytest.fixture
+def make_store(tmp_path, filled):
+    def make(n=120, dtype="float32", folder="store"):
+        place = shutil.copytree(filled(n, dtype), tmp_path / folder, dirs_exist_ok=True)
+        return Store.open(place)
 
     return make
 

@@ -101,14 +101,14 @@ def connect(on: str, gpu: bool = False) -> Iterator[Place]:
     if on == RAY and ray.is_initialized():
         yield OnRay(gpu)
         return
-    start(_address(on))
+    start(_address(on), ATTEMPTS)
     try:
         yield OnRay(gpu, client=on != RAY)
     finally:
         ray.shutdown()
 
 
-def start(address: str = "", attempts: int = ATTEMPTS, **options: Any) -> None:
+def start(address: str, attempts: int, **options: Any) -> None:
     """Connect this process to a cluster, or start one here.
 
     Parameters
