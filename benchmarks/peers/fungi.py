@@ -112,12 +112,12 @@ class Contest:
 
     def by_us(self, batch: Tensor) -> object:
         """Vectors of deepfishing."""
-        return self.extractor.compute(batch)
+        return self.extractor.compute(batch, len(batch))
 
     def difference(self, batch: Tensor) -> float:
         """Of their vectors, of norm 1, and of the same made from our factors: the largest."""
         names = [f"{kind}:{self.layer}@exact" for kind in ("in", "delta")]
-        factors = self.extractor_of(*names).compute(batch)
+        factors = self.extractor_of(*names).compute(batch, len(batch))
         x, delta = (torch.from_numpy(factors[parse_factor(name)]) for name in names)
         weight = torch.einsum("npe,npd->ned", delta, x)
         gradients = torch.cat([weight, delta.sum(dim=1)[..., None]], dim=2).flatten(1)
@@ -240,7 +240,7 @@ def case(name: str, layer: str, batch: str, who: str) -> None:
         width = model.vit.num_features
         head = nn.Linear(width, 768)
         extractor = ours(model, head, [f"dW:{layer}@{SIDES[width]}"])
-        extractor.compute(pixels), extractor.compute(pixels)
+        extractor.compute(pixels, len(pixels)), extractor.compute(pixels, len(pixels))
 
 
 def other_layers() -> list[Sequence[object]]:
@@ -278,7 +278,7 @@ def _checked(layer: str, pixels: Tensor) -> str:
     """Our gradient against that of each image alone."""
     model, head = _convnet(), nn.Linear(10, 768)
     extractor = ours(model, head, names := [f"in:{layer}@exact", f"delta:{layer}@exact"])
-    factors = extractor.compute(extractor.compute.run(pixels.numpy()).clone())
+    factors = extractor.compute(extractor.compute.run(pixels.numpy()).clone(), len(pixels))
     x, delta = (torch.from_numpy(factors[parse_factor(name)]) for name in names)
     if x.ndim == 2:
         x, delta = x[:, None], delta[:, None]
