@@ -104,11 +104,12 @@ class Options:
 
     def _is_beyond(self, stored: NetworkRef) -> bool:
         """Whether files were given for a store of version 0.1, which kept none to compare with."""
-        files = self._files()
-        random = str(files.get(WEIGHTS)) == RANDOM or stored.source.kind == RANDOM
-        if not files or stored.source.files or random or stored.name in RECORDS:
+        files, source = self._files(), stored.source
+        if not files or source.files or source.kind == RANDOM or stored.name in RECORDS:
             return False
-        return PROTOTXT in files or NetworkFile.of(files[WEIGHTS]).sha256 != stored.weights_sha256
+        if PROTOTXT in files or str(files[WEIGHTS]) == RANDOM:
+            return True
+        return NetworkFile.of(files[WEIGHTS]).sha256 != stored.weights_sha256
 
     def _agree(self, stored: NetworkRef) -> NetworkRef:
         """The network of the store with its files where they are now; else an error says why."""
