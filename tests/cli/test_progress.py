@@ -38,3 +38,12 @@ def test_a_line_of_the_bar_fits_into_80_columns(monkeypatch):
     lines = [line for line in screen.getvalue().splitlines() if "images" in line]
     for words in ("1234/12345", "so far", "1 skipped"):
         assert words in lines[-1]
+
+
+def test_a_stage_that_has_nothing_more_to_do_stays_as_it_was():
+    with Progress(disable=True) as shown:
+        bar = progress.Bar(shown)
+        bar("images", 3, 3)
+        bar("images", 0, 0)  # the second of two protocols on the same features
+        [task] = shown.tasks
+        assert (task.completed, task.total) == (3, 3)

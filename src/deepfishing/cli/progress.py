@@ -21,15 +21,17 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from deepfishing.experiments.checks import PROTOCOLS
+
 BAR_WIDTH = 14  # so that a line fits into 80 columns
 
 
 class _Rate(ProgressColumn):
-    """Images per second; a row of the table takes seconds, so its rate says nothing."""
+    """Images per second; rows and points take seconds each, so their rate says nothing."""
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
-        return Text(f"{speed:.1f}/s" if speed and task.description != "rows" else "")
+        return Text(f"{speed:.1f}/s" if speed and task.description not in PROTOCOLS else "")
 
 
 class TimeColumn(ProgressColumn):
@@ -67,7 +69,9 @@ class Bar:
         self._skipped = 0
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        """Show how far a stage is."""
+        """Show how far a stage is; one that has nothing more to do stays as it was."""
+        if stage in self._tasks and not total:
+            return
         if stage not in self._tasks:
             self._tasks[stage] = self._shown.add_task(stage, total=total, skipped="")
         skipped = f"{self._skipped} skipped" if self._skipped and stage == "images" else ""

@@ -140,9 +140,10 @@ def measure_curves(
     prepared = prepare(dataset, network, curves.folder, wanted, protocol, tell, on_failure)
     prepared.test_labels()  # told before any work, if there are none
     points: list[Row] = []
+    total = 1
     for number, recipe in enumerate(wanted):
         for done, total, run in _runs(kind, prepared, recipe, protocol, largest):
-            tell("rows", number * total + done, len(wanted) * total)
+            tell(kind, number * total + done, len(wanted) * total)
             key = row_key(
                 protocol=kind,
                 feature=recipe.name,
@@ -171,7 +172,7 @@ def measure_curves(
                 ]
                 curves.add(found)
             points += found
-    tell("rows", 1, 1)
+    tell(kind, len(wanted) * total, len(wanted) * total)
     return points
 
 

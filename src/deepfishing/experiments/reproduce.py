@@ -20,7 +20,7 @@ from deepfishing import __version__
 from deepfishing.accuracy import KEYS, has_one_class, measure_accuracy
 from deepfishing.classify import check_options, train_svm
 from deepfishing.errors import DatasetError, OptionError
-from deepfishing.experiments.checks import Row
+from deepfishing.experiments.checks import TABLE, Row
 from deepfishing.experiments.results import Results, row_key, safe_name, versions
 from deepfishing.features import needed_factors
 from deepfishing.gradients.batch_size import BatchSize, check_batch_size
@@ -118,7 +118,7 @@ def reproduce(
     dataset = prepared.dataset
     rows = []
     for number, feature in enumerate(wanted):
-        tell("rows", number, len(wanted))
+        tell(TABLE, number, len(wanted))
         key = row_key(feature=feature.name, **prepared.decisive)
         row = results.find(key)
         # rows that were measured before there was an accuracy are measured again
@@ -130,7 +130,7 @@ def reproduce(
                 row["submission"] = _submit(results.folder, dataset, scores, feature)
             results.add(row, scores, dataset.test)
         rows.append(row)
-    tell("rows", len(wanted), len(wanted))
+    tell(TABLE, len(wanted), len(wanted))
     return rows
 
 
