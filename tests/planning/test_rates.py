@@ -58,6 +58,7 @@ def test_a_folder_is_neither_read_nor_written(tmp_path):
         RATES.write(tmp_path / "absent" / "r.json")
 
 
+@pytest.mark.usefixtures("small_input")
 def test_what_is_measured_has_the_shapes_that_extraction_gives(tmp_path):
     picture = tmp_path / "a.jpg"
     Image.new("RGB", (300, 250), (9, 99, 200)).save(picture)
