@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
 TORCH := torch==2.13.0
-# two processes; a file stays in one, so that it is in order and what it prepares is prepared once
-PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+# two processes; a file stays in one, so that what it prepares is prepared once; the quick files of
+# src come last, so that both end at a time
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile
 
 .PHONY: demo page test test-slow lint bench bench-peers fire fuzz docs clean
