@@ -17,7 +17,7 @@ SETTINGS: dict[str, Any] = {
     "layers": {"8": "1"},
     "preprocess": {
         **{"size": 2, "short_side": 2, "mean": [0.0] * 3, "std": [1.0] * 3},
-        **{"scale": 1.0, "order": "RGB", "resample": "bilinear"},
+        **{"scale": 1.0, "order": "RGB", "resample": "bilinear", "oversampling": 4},
     },
     "compute_dtype": "float32",
     "tau": 2.0,
