@@ -40,7 +40,7 @@ def test_the_index_finds_what_exact_search_finds(make_store, by):
     exact, index = Searcher(store, by, "exact"), Searcher(store, by, "index")
     again = Searcher(store, by, "index")  # from disk
     assert len(index.index.candidates(index._given("00000.jpg", ()).query, 100)) == 100
-    queries = range(0, N, 120)
+    queries = range(0, N, 60)
     hits = [found(index, i) for i in queries]
     recall = [
         np.isin(found(exact, i), those).mean() for i, those in zip(queries, hits, strict=True)
