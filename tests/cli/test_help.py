@@ -7,10 +7,10 @@ from deepfishing.cli.app import app
 from deepfishing.cli.help import PANELS
 
 ROOT = get_command(app)
-STORE = ROOT.commands["store"].commands
+GROUPS = {name: one.commands for name, one in ROOT.commands.items() if hasattr(one, "commands")}
 COMMANDS = {
-    **{(name,): one for name, one in ROOT.commands.items() if name != "store"},
-    **{("store", name): one for name, one in STORE.items()},
+    **{(name,): one for name, one in ROOT.commands.items() if name not in GROUPS},
+    **{(group, name): one for group, inner in GROUPS.items() for name, one in inner.items()},
 }
 
 

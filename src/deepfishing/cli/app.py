@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from deepfishing import __version__
+from deepfishing.cli.curate import curate_app
 from deepfishing.cli.doctor import doctor
 from deepfishing.cli.extract import extract
 from deepfishing.cli.fetch import fetch
@@ -50,6 +51,7 @@ for panel, commands in {
 }.items():
     for command in commands:
         app.command(cls=Command, rich_help_panel=panel)(command)
+app.add_typer(curate_app, name="curate", rich_help_panel="Your photos")
 app.add_typer(store_app, name="store", rich_help_panel="More")
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -38,7 +38,9 @@ FIT_IMAGES = 20_000  # that whitening looks at
 SEED = 0
 
 
-def choose_recipe(store: Store, by: str | None = None) -> Recipe:
+def choose_recipe(
+    store: Store, by: str | None = None, defaults: Sequence[str] = DEFAULTS
+) -> Recipe:
     """The recipe of this name, or the default one; an error if the store lacks its factors."""
     layers = layers_of(store.settings)
     there = set(store.factors())
@@ -48,7 +50,7 @@ def choose_recipe(store: Store, by: str | None = None) -> Recipe:
             "`deepfish extract`"
         )
     if by is None:
-        for name in DEFAULTS:
+        for name in defaults:
             with contextlib.suppress(FeatureError):  # of a layer that the network does not have
                 recipe = parse_recipe(name, layers)
                 if there.issuperset(recipe.columns):

@@ -21,21 +21,17 @@ COLUMNS = 5
 PAPER, INK, GREY = (255, 255, 255), (30, 30, 30), (200, 200, 200)
 
 
-def contact_sheet(
-    queries: Sequence[ImageLike | None], hits: Sequence[tuple[Hit, ImageLike | None]]
-) -> Image.Image:
-    """The query's images and then the hits, each with its score and its labels or its name.
+Tile = tuple[ImageLike | None, str, str]  # a picture and two lines below it
+
+
+def contact_sheet(tiles: Sequence[Tile]) -> Image.Image:
+    """Pictures in rows.
 
     Examples
     --------
-    >>> hit = Hit("a", "gone.jpg", ("dog",), 0.5, 0.7, 0.7, ())
-    >>> contact_sheet([Image.new("RGB", (9, 9))], [(hit, None)]).size
+    >>> contact_sheet([(Image.new("RGB", (9, 9)), "query", ""), (None, "0.500", "dog")]).size
     (424, 260)
     """
-    tiles: list[tuple[ImageLike | None, str, str]] = [(image, "query", "") for image in queries]
-    for hit, image in hits:
-        names = ", ".join(hit.labels) if hit.labels else Path(hit.id).name
-        tiles.append((image, f"{hit.score:.3f}", names))
     columns = min(COLUMNS, len(tiles))
     rows = math.ceil(len(tiles) / max(columns, 1))
     wide, high = TILE + GAP, TILE + 2 * TEXT + 2 * GAP
@@ -57,9 +53,18 @@ def save_sheet(
     queries: Sequence[ImageLike | None],
     hits: Sequence[tuple[Hit, ImageLike | None]],
 ) -> None:
+    """The query's images and then the hits, each with its score and its labels or its name."""
+    tiles: list[Tile] = [(image, "query", "") for image in queries]
+    for hit, image in hits:
+        names = ", ".join(hit.labels) if hit.labels else Path(hit.id).name
+        tiles.append((image, f"{hit.score:.3f}", names))
+    save_tiles(path, tiles)
+
+
+def save_tiles(path: Path, tiles: Sequence[Tile]) -> None:
     """Write a contact sheet; the name's ending says which kind of file."""
     try:
-        contact_sheet(queries, hits).save(path)
+        contact_sheet(tiles).save(path)
     except (OSError, ValueError) as error:
         raise OptionError(
             f"a contact sheet must be a file that can be written, such as hits.png, got {path} "

@@ -1,0 +1,47 @@
+"""Stage 8, curate: what was found as a file, for a spreadsheet or a program.
+
+Comes in: records, one dict per photo. Goes out: a .json, or a .csv with `;` between
+labels.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from deepfishing.errors import OptionError
+from deepfishing.files import replacing
+from deepfishing.images.tables import SEPARATOR
+
+KINDS = (".csv", ".json")
+
+
+def check_out(path: Path | None) -> None:
+    """Refuse a file of another kind, before any work."""
+    if path is not None and path.suffix.lower() not in KINDS:
+        raise OptionError(f"--out must end in {' or '.join(KINDS)}, got {path}")
+
+
+def write_records(path: Path, records: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """Write records with these columns; a file that is there is replaced when all is written."""
+    check_out(path)
+    if path.suffix.lower() == ".json":
+        text = json.dumps([{name: one[name] for name in columns} for one in records], indent=1)
+    else:
+        lines = io.StringIO()
+        writer = csv.writer(lines, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows([_cell(one[name]) for name in columns] for one in records)
+        text = lines.getvalue()
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return SEPARATOR.join(map(str, value))
+    return "" if value is None else value
