@@ -36,13 +36,13 @@ from deepfishing.recipes import Recipe, parse_recipes
 from deepfishing.settings import Settings
 from deepfishing.statistics import RESAMPLES, Bootstrap, bootstrap, difference
 from deepfishing.store import Store
-from deepfishing.store.codebooks import ROUNDS, train_codebook
 from deepfishing.store.compress import compress
-from deepfishing.store.precision import CODECS, TRAINED
+from deepfishing.store.precision import CODECS, signed_root
 
 FEATURES = "x7,dW7,dW8,best"
 METHODS = ("11point", "sklearn")
 QUERIES, K, SEED = 1000, 10, 0
+ROUNDS = 10  # of k-means, for the codebooks
 LIMIT = 0.1  # points of mAP that may be lost
 ALEXNET = "alexnet-torchvision"
 RESULTS = Path(__file__).parent / "COMPRESSION.md"
@@ -54,24 +54,13 @@ Precision = Callable[[Array, int], Written]  # of values (N, d) whose first n ar
 
 
 def by_codec(name: str) -> Precision:
-    """A precision that stores have and that needs no training."""
+    """A precision that stores have."""
 
     def apply(values: Array, n: int) -> Written:
         codec = CODECS[name]
-        codes, scale = codec.encode("", values, l2_norm(values))
-        read = codec.decode("", codes, values.shape[1]) * scale[:, None]
+        codes, scale = codec.encode(values, l2_norm(values))
+        read = codec.decode(codes, values.shape[1]) * scale[:, None]
         return read.astype(np.float32), codes.shape[1] * codec.dtype.itemsize + scale.itemsize
-
-    return apply
-
-
-def by_codebook(group: int) -> Precision:
-    """A precision that stores have and that is trained."""
-
-    def apply(values: Array, n: int) -> Written:
-        rows = l2_normalize(values)
-        book = train_codebook(rows[:n], group)
-        return book.decode(book.encode(rows)), book.width + 8
 
     return apply
 
@@ -94,19 +83,19 @@ def integers(bits: int, column: bool = False) -> Precision:
     return apply
 
 
-def plain_codebook(group: int) -> Precision:
-    """Centres of the numbers themselves instead of their roots."""
+def codebook(group: int, *, roots: bool = True) -> Precision:
+    """One byte, the number of one of 256 centres, for each group of numbers or of their roots."""
 
     def apply(values: Array, n: int) -> Written:
-        rows = l2_normalize(values)
+        rows = signed_root(l2_normalize(values)) if roots else l2_normalize(values)
         width = -(-rows.shape[1] // group)
         padded = np.zeros((len(rows), width * group), dtype=np.float32)
         padded[:, : rows.shape[1]] = rows
         quantiser = faiss.ProductQuantizer(width * group, width, 8)
         quantiser.cp.niter, quantiser.cp.min_points_per_centroid = ROUNDS, 1
         quantiser.train(padded[:n])
-        read = quantiser.decode(quantiser.compute_codes(padded))
-        return read[:, : rows.shape[1]], width + 8
+        read = quantiser.decode(quantiser.compute_codes(padded))[:, : rows.shape[1]]
+        return (read * np.abs(read) if roots else read), width + 8
 
     return apply
 
@@ -120,9 +109,9 @@ PRECISIONS: dict[str, Precision] = {
     "int8, no roots": integers(8),
     "int8, no roots, scale per column": integers(8, column=True),
     "int4, no roots": integers(4),
-    **{name: by_codebook(group) for name, group in TRAINED.items()},
-    "pq4, no roots": plain_codebook(4),
-    "pq4 of int8": then(by_codec("int8"), by_codebook(4)),
+    **{f"pq{group}": codebook(group) for group in (2, 4, 8)},
+    "pq4, no roots": codebook(4, roots=False),
+    "pq4 of int8": then(by_codec("int8"), codebook(4)),
 }
 
 
@@ -169,18 +158,16 @@ def _lost(draws: Bootstrap, base: Bootstrap, method: str) -> tuple[float, str]:
 def on_disk(store: Store, keys: list[str], folder: Path, repetitions: int = 5) -> list[str]:
     """Size of whole stores, and how quickly they are read."""
     lines = []
-    for name in (*CODECS, *TRAINED):
+    for name in CODECS:
         copy = store if name == store.precision else compress(store, folder / name, name)
         size = sum(f.stat().st_size for f in copy.folder.rglob("*") if f.is_file())
-        books = sum(f.stat().st_size for f in copy.folder.glob("codebooks-*"))
         seconds = []
         for _ in range(repetitions):
             start = time.perf_counter()
             values = sum(copy.read(keys, factor).nbytes for factor in copy.factors())
             seconds.append(time.perf_counter() - start)
         speed = values / statistics.median(seconds) / 1e9
-        share = f"{(size - books) / len(keys):,.0f}"
-        lines.append(f"| {name} | {share} | {books / 1e6:.1f} | {speed:.1f} |")
+        lines.append(f"| {name} | {size / len(keys):,.0f} | {speed:.1f} |")
         print(lines[-1], flush=True)
     return lines
 
@@ -284,13 +271,12 @@ Made by `python benchmarks/compression.py --data VOCdevkit{alexnet}` on {machine
 minutes. PASCAL VOC 2007, trainval to test, tau = 2, C = 1.
 
 Bytes are those of the numbers that a feature needs of one image, with a scale for each factor; keys
-and codebooks are in the second table of the first network. mAP is in percent, and beside it the
+are in the second table of the first network. mAP is in percent, and beside it the
 difference to float32 with the 95 % interval of the paired bootstrap. Recall is the share of the 10
 nearest images in float32 that is found, for 1,000 images of test as queries in float32 against all
 others.
 `int8`, `int4` and `pq` write signed square roots unless it says "no roots". `pq2` is one byte for
-2 numbers (256 centres), and so on, trained on trainval. "of int8" is what `deepfish store compress`
-makes of a store in int8.
+2 numbers (256 centres), and so on, trained on trainval, which no store writes.
 
 The largest loss over all rows below, by either definition of AP:
 
@@ -305,8 +291,8 @@ DISK = """\
 All factors that these features need, as a store on disk, and how quickly it is read (median of
 5, beside whatever else ran on the machine):
 
-| precision | bytes per image | codebooks, MB | GB/s of float32 read |
-|---|---|---|---|
+| precision | bytes per image | GB/s of float32 read |
+|---|---|---|
 """
 
 

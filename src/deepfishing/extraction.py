@@ -36,8 +36,6 @@ from deepfishing.store.manifest import MANIFEST
 if TYPE_CHECKING:
     from deepfishing.networks.network import Network
 
-PRECISION = "int8"  # of a new store: the smallest of one pass that loses nothing, docs/store.md
-
 
 def extract_to(
     store: str | Path,
@@ -70,7 +68,7 @@ def extract_to(
     features : str or list of str
         Names or recipes, such as `x7,dW7`; `all` gives the rows of the paper's Table 1.
     precision : str, optional
-        Numbers on disk: int4, int8, float16 or float32; a new store is in int8.
+        Numbers on disk: int8, int4, float16 or float32; a new store is in int8.
     resources : Resources, optional
         Batch size, memory, engine and device, which decide no number.
     on : str
@@ -106,7 +104,7 @@ def extract_to(
         for line in loaded.notes:
             notice(line)
     factors = needed_factors(parse_recipes(features, settings.network.layers))
-    opened = Store(folder, settings.as_dict(), precision or (PRECISION if is_new else None))
+    opened = Store(folder, settings.as_dict(), precision)
     if far and settings.network.source.kind != PYTHON:
         loaded = None  # workers load it themselves
     if gpu:

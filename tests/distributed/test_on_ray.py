@@ -3,7 +3,6 @@
 import contextlib
 import gc
 import os
-import shutil
 import signal
 import sys
 import warnings
@@ -27,7 +26,6 @@ from deepfishing.networks.network import Network
 from deepfishing.settings import Settings
 from deepfishing.store import Store
 from deepfishing.store.check import verify
-from deepfishing.store.compress import compress
 
 FACTORS = (Factor("input", 8), Factor("delta", 8))
 pytestmark = [
@@ -116,21 +114,6 @@ def test_in_fewer_bits_it_equals_that_of_a_local_run_too(run, pictures, place, t
     run("local", images, precision=precision)
     run("ray", images, precision=precision, on=place)
     assert stored(tmp_path / "ray") == stored(tmp_path / "local")
-
-
-@pytest.mark.slow
-def test_images_are_added_to_a_store_with_codebooks(run, pictures, place, tmp_path, rng):
-    images = find_images(pictures)
-    run("whole", images[:6])
-    whole = Store.open(tmp_path / "whole")
-    random = {"x7": rng.normal(size=(300, 192)), "delta8": rng.normal(size=(300, 5))}
-    whole.append([f"{i:064x}" for i in range(300)], random)  # to train on
-    compress(whole, tmp_path / "local", "pq4")
-    shutil.copytree(tmp_path / "local", tmp_path / "ray")
-    assert run("local", images, precision="pq4").computed == 11
-    assert run("ray", images, precision="pq4", on=place).computed == 11
-    assert stored(tmp_path / "ray") == stored(tmp_path / "local")
-    assert verify(Store.open(tmp_path / "ray")) == []
 
 
 @pytest.mark.slow

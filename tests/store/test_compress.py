@@ -12,7 +12,7 @@ from deepfishing.store.compress import compress
 from deepfishing.store.contents import Contents
 
 SETTINGS = {"network": "toy", "layers": {"8": "fc"}, "tau": 2.0}
-ALL = ("float16", "int8", "int4", "pq2", "pq4")
+ALL = ("float16", "int8", "int4")
 N = 400
 
 
@@ -91,20 +91,8 @@ def test_nearest_images_are_of_the_same_cluster_exactly_and_by_index(store, tmp_
         assert hits[0].score > 0.9
 
 
-def test_codebooks_are_shared_by_positions_and_groups_may_be_cut(tmp_path, rng):
-    store = Store(tmp_path / "store", SETTINGS, "float32")
-    values = rng.normal(size=(100, 5, 7)).astype(np.float32)  # 5 positions: 500 vectors
-    store.append(KEYS[:100], {"in:a@exact": values})
-    small = compress(store, tmp_path / "small", "pq4")
-    got = Store.open(tmp_path / "small").read(KEYS[:100], "in:a@exact")
-    assert got.shape == (100, 5, 7)
-    assert info(small)["factors"]["in:a@exact"]["shape"] == [5, 7]
-    assert small.codec.books["in:a@exact"].table.shape == (256, 7)
-    assert np.abs(got - values).mean() < 0.5 * np.abs(values).mean()
-
-
 def test_new_images_are_added_to_a_compressed_store_in_its_precision(store, tmp_path):
-    compress(store, tmp_path / "small", "pq2")
+    compress(store, tmp_path / "small", "int4")
     fill(store, N, 2 * N)
     new = [key(i) for i in range(N, 2 * N)]
     values = {factor: store.read(new, factor) for factor in ("x7", "delta8")}
@@ -113,22 +101,20 @@ def test_new_images_are_added_to_a_compressed_store_in_its_precision(store, tmp_
         small.append(new, values)
     got = Store.open(tmp_path / "small").read(new, "x7")
     assert np.abs(got - values["x7"]).mean() < 0.2 * np.abs(values["x7"]).mean()
-    # the same as compressing again, which trains nothing anew
+    # the same as compressing again
     shutil.rmtree(tmp_path / "small")
-    compress(store, tmp_path / "other", "pq2")
+    compress(store, tmp_path / "other", "int4")
     assert len(Store.open(tmp_path / "other").rows()) == 2 * N + 1
 
 
 def test_compressing_again_takes_what_is_new_and_only_that(store, tmp_path):
-    small = compress(store, tmp_path / "small", "pq4")
+    small = compress(store, tmp_path / "small", "int4")
     before = {path: path.read_bytes() for path in small.folder.rglob("*.parquet")}
-    books = [path.name for path in small.folder.glob("codebooks-*")]
     fill(store, N, N + 60)
     told = []
-    small = compress(store, tmp_path / "small", "pq4", lambda *facts: told.append(facts))
+    small = compress(store, tmp_path / "small", "int4", lambda *facts: told.append(facts))
     assert told[-1] == ("copying", 120, 120)  # two factors
     assert {stage for stage, _, _ in told} == {"copying"}
-    assert [path.name for path in small.folder.glob("codebooks-*")] == books
     kept = [path for path in before if path.name != "index.parquet"]
     assert all(path.read_bytes() == before[path] for path in kept)
     assert small.rows() == store.rows()
@@ -141,21 +127,12 @@ def test_a_copy_that_was_interrupted_goes_on(store, tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        compress(store, tmp_path / "small", "pq4", stop)
-    small = compress(store, tmp_path / "small", "pq4")
-    whole = compress(store, tmp_path / "whole", "pq4")
+        compress(store, tmp_path / "small", "int4", stop)
+    small = compress(store, tmp_path / "small", "int4")
+    whole = compress(store, tmp_path / "whole", "int4")
     for factor in ("x7", "delta8"):
         np.testing.assert_array_equal(small.read(KEYS, factor), whole.read(KEYS, factor))
     assert verify(small) == []
-
-
-def test_a_factor_without_codebook_is_refused_with_what_to_do(store, tmp_path):
-    small = compress(store, tmp_path / "small", "pq4")
-    with pytest.raises(StoreError, match=r"codebooks for, delta8, x7, got y8.*compress that"):
-        small.append(["k"], {"y8": np.ones((1, 3))})
-    store.append(KEYS, {"y8": np.ones((N, 3))})
-    with pytest.raises(StoreError, match="got y8"):
-        compress(store, tmp_path / "small", "pq4")
 
 
 def test_what_cannot_be_compressed_is_told(store, tmp_path):
@@ -165,38 +142,14 @@ def test_what_cannot_be_compressed_is_told(store, tmp_path):
         compress(store, tmp_path / "small", "float32")
     with pytest.raises(OptionError, match="precision of a store must be"):
         compress(store, tmp_path / "small", "pq3")
-    few = Store(tmp_path / "few", SETTINGS)
-    with pytest.raises(StoreError, match="must have features to be compressed"):
-        compress(few, tmp_path / "small", "pq4")
-    few.append(["k"], {"x7": np.ones((1, 3))})
-    with pytest.raises(StoreError, match=r"at least 256 different images, got 1 .*int8"):
-        compress(few, tmp_path / "small", "pq4")
     assert not (tmp_path / "small").exists()
     compress(store, tmp_path / "small", "int8")
-    with pytest.raises(StoreError, match="made with dtype = 'int8', now it is 'pq4'"):
-        compress(store, tmp_path / "small", "pq4")
-
-
-def test_verify_and_reading_find_a_damaged_codebook(store, tmp_path):
-    small = compress(store, tmp_path / "small", "pq4")
-    (books,) = small.folder.glob("codebooks-*")
-    content = bytearray(books.read_bytes())
-    content[len(content) // 2] ^= 1
-    books.write_bytes(content)
-    (problem,) = verify(Store.open(small.folder))
-    assert books.name in problem
-    with pytest.raises(StoreError, match=f"codebooks cannot be used: .*{books.name}"):
-        Store.open(small.folder).read(KEYS[:1], "x7")
-
-
-def test_a_copy_of_other_codebooks_is_not_mixed_in(store, tmp_path):
-    small = compress(store, tmp_path / "small", "pq4")
-    with pytest.raises(StoreError, match="made with codebooks"):
-        Store(small.folder, {**SETTINGS, "codebooks": "0" * 64}, "pq4")
+    with pytest.raises(StoreError, match="made with dtype = 'int8', now it is 'int4'"):
+        compress(store, tmp_path / "small", "int4")
 
 
 def test_the_command_says_what_it_saved_and_its_errors_are_one_line(deepfish, store, tmp_path):
-    ran = deepfish("store", "compress", "store", "small", "--precision", "pq4")
+    ran = deepfish("store", "compress", "store", "small", "--precision", "int4")
     assert ran.code == 0, ran.err
     assert "small: 401 images, " in ran.out
     assert "per image instead of" in ran.out

@@ -24,7 +24,7 @@ def halves(codes):
 @pytest.mark.parametrize(("name", "top"), [("int8", 127), ("int4", 7)])
 def test_a_code_is_the_nearest_of_all_codes(rng, name, top):
     values = rng.normal(size=(5, 41)) ** 3 * 1e-4
-    codes, scale = CODECS[name].encode("x7", values, np.ones(5))
+    codes, scale = CODECS[name].encode(values, np.ones(5))
     codes = codes if top == 127 else halves(codes)[:, :41]
     peaks = np.abs(values).max(axis=1)
     rows = zip(values, peaks, strict=True)
@@ -102,24 +102,27 @@ def test_a_store_keeps_its_precision_when_none_is_given_and_refuses_another(tmp_
     again.append(["b"], {"x7": np.ones((1, 3))})
     assert again.precision == Store.open(tmp_path).precision == made
     assert not [problem for problem in verify(again) if "no image" not in problem]
-    for other in {"int4", "int8", "float16", "float32", "pq4"} - {made}:
+    for other in {"int4", "int8", "float16", "float32"} - {made}:
         with pytest.raises(StoreError, match=f"made with dtype = '{made}', now it is '{other}'"):
             Store(tmp_path, SETTINGS, other)
 
 
-def test_a_precision_that_must_be_trained_makes_no_store(tmp_path):
-    with pytest.raises(OptionError, match=r"pq4 must be trained.*deepfish store compress"):
+def test_a_precision_that_was_dropped_makes_and_opens_no_store(tmp_path):
+    with pytest.raises(OptionError, match=r"pq4 was dropped.*deepfish extract"):
         Store(tmp_path / "s", SETTINGS, "pq4")
     assert not (tmp_path / "s").exists()
+    (tmp_path / "store.json").write_text('{"format": 2, "settings": {"dtype": "pq4"}}')
+    with pytest.raises(OptionError, match=r"pq4 was dropped.*deepfish extract"):
+        Store.open(tmp_path)
 
 
 @pytest.mark.parametrize("dtype", ["float8", 5, ["int8"], ""])
 def test_an_unknown_precision_is_told(tmp_path, dtype):
     if dtype:
-        with pytest.raises(OptionError, match="int8, float16 or float32"):
+        with pytest.raises(OptionError, match="int8, int4, float16, float32"):
             Store(tmp_path / "s", SETTINGS, dtype)
     (tmp_path / "store.json").write_text(
         f'{{"format": 2, "settings": {{"dtype": {dtype!r}}}}}'.replace("'", '"')
     )
-    with pytest.raises(OptionError, match="int8, float16 or float32"):
+    with pytest.raises(OptionError, match="int8, int4, float16, float32"):
         Store.open(tmp_path)

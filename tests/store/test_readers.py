@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from deepfishing.store import Row, Store
 from deepfishing.store.compress import compress
@@ -11,7 +10,7 @@ from deepfishing.store.compress import compress
 @pytest.fixture
 def store(tmp_path, monkeypatch, rng):
     """Three images in two shards, a and b of the same content, c broken; run from its folder."""
-    store = Store(tmp_path / "store", {"network": "toy"})
+    store = Store(tmp_path / "store", {"network": "toy"}, "float16")
     x7, delta8 = rng.normal(size=(2, 5)), rng.normal(size=(2, 3))
     store.append(["k1"], {"x7": x7[:1], "delta8": delta8[:1]}, {"k9": "broken"})
     store.append(["k2"], {"x7": x7[1:], "delta8": delta8[1:]})
@@ -96,21 +95,6 @@ def test_duckdb_reads_bytes(in_bytes):
     ).fetchall()
     ids, labels, x7, scales = zip(*rows, strict=True)
     check(in_bytes, ids, labels, *of_bytes(x7, scales))
-
-
-def test_pandas_and_a_codebook_read_a_compressed_store(tmp_path, rng):
-    pd = pytest.importorskip("pandas", reason="pandas is not installed")
-    store = Store(tmp_path / "store", {"network": "toy"}, "float32")
-    keys = [f"{i:03d}" for i in range(300)]
-    store.append(keys, {"x7": rng.normal(size=(300, 9))})
-    compressed = compress(store, tmp_path / "small", "pq4")
-    (books,) = (tmp_path / "small").glob("codebooks-*.safetensors")
-    book = load_file(books)["x7"]  # (256, 9)
-    table = pd.read_parquet(tmp_path / "small/x7")
-    codes = np.frombuffer(b"".join(table.x7), np.uint8).reshape(len(table), -1)
-    numbers = book[np.repeat(codes, 4, axis=1)[:, :9], np.arange(9)]
-    values = numbers * table.x7_norm.to_numpy(dtype=np.float32)[:, None]
-    np.testing.assert_array_equal(values, compressed.read(list(table.sha256), "x7"))
 
 
 def test_pandas_reads_half_bytes(store, tmp_path):

@@ -63,7 +63,7 @@ def extract(
     precision: Annotated[
         str | None,
         typer.Option(
-            help="Numbers on disk: int4, int8, float16 or float32; a store that is there keeps its "
+            help="Numbers on disk: int8, int4, float16 or float32; a store that exists keeps its "
             "own, a new one has int8.",
             rich_help_panel=MORE,
         ),

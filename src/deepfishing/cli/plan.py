@@ -13,7 +13,6 @@ from deepfishing.cli.network import Engine, NetworkName, Weights, check_names
 from deepfishing.cli.say import say, size_text
 from deepfishing.distributed.cluster import LOCAL, RAY
 from deepfishing.errors import OptionError
-from deepfishing.extraction import PRECISION
 from deepfishing.networks.zoo import DEFAULT
 
 if TYPE_CHECKING:
@@ -30,8 +29,8 @@ def plan(
         str, typer.Option(help="Comma-separated names or recipes, as for `deepfish extract`.")
     ] = "all",
     precision: Annotated[
-        str, typer.Option(help="Numbers on disk, as for `deepfish extract`.")
-    ] = PRECISION,
+        str, typer.Option(help="Numbers on disk: int8, int4, float16 or float32.")
+    ] = "int8",
     engine: Engine = "auto",
     on: Annotated[
         str,

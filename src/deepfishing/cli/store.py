@@ -11,7 +11,6 @@ import typer
 from deepfishing.cli.help import Command
 from deepfishing.cli.say import say, size_text
 
-PRECISION = "int8"  # of a copy: the smallest that loses nothing, docs/store.md
 SHOWN = 20
 
 store_app = typer.Typer(
@@ -92,18 +91,15 @@ def compress(
     store: StoreFolder,
     out: Annotated[Path, typer.Argument(help="Folder for the copy; made if absent.")],
     precision: Annotated[
-        str,
-        typer.Option(
-            help="int8, int4, float16, float32; pq2, pq4 or pq8: one byte for 2, 4 or 8 numbers."
-        ),
-    ] = PRECISION,
+        str, typer.Option(help="Numbers on disk: int8, int4, float16 or float32.")
+    ] = "int8",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
 ) -> None:
     """Write a smaller copy of a store, which every command takes as it takes the store itself.
 
-    Example: deepfish store compress store small --precision pq4
+    Example: deepfish store compress store small --precision int4
 
-    Codebooks are trained on the store's own features. Run again, it takes what is new in the store.
+    Run again, it takes what is new in the store.
     """
     from deepfishing.cli.progress import progress_bar
     from deepfishing.store import Store

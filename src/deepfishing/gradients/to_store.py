@@ -167,7 +167,6 @@ def extract_to_store(
     place = on or Local()
     columns = [factor.name for factor in factors]
     with store.writing():
-        store.codec.check(columns)  # before anything is computed for nothing
         old = store.rows()
         rows = _scan(items, old, tell, place)
         if retry:

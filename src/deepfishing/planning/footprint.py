@@ -51,7 +51,7 @@ class Footprint:
 
 
 def footprint(
-    images: int, factors: Mapping[str, tuple[int, ...]], precision: str = "float16"
+    images: int, factors: Mapping[str, tuple[int, ...]], precision: str = "int8"
 ) -> Footprint:
     """Bytes and files of a store of so many different images, none of them unusable.
 
@@ -67,7 +67,7 @@ def footprint(
     --------
     >>> small = footprint(1000, {"x7": (1280,), "delta8": (1000,)})
     >>> small.shards, round(small.factors["x7"] / 1000, -1)
-    (4, 2640.0)
+    (4, 1360.0)
     """
     if precision not in CODECS:
         raise OptionError(

@@ -97,7 +97,7 @@ class Plan:
 def make_plan(
     images: int,
     rates: Rates,
-    precision: str = "float16",
+    precision: str = "int8",
     cores: int | None = None,
     workers: int | None = None,
 ) -> Plan:

@@ -1,9 +1,9 @@
 """Features on disk: the arrays of one factor as a Parquet column, and back without a copy per row.
 
 Comes in: values (n, d) or (n, P, d) and their keys. Goes out: a table of three columns, `sha256`,
-`x7`, and `x7_norm` or `x7_scale`. What `x7` holds is up to the codec (`precision`, `codebooks`):
-floats are a fixed-size list; bytes are one block a row, for in a list Parquet
-would give each of them four bytes.
+`x7`, and `x7_norm` or `x7_scale`. What `x7` holds is up to the codec (`precision`):
+floats are a fixed-size list; bytes are one block per row, since in a list Parquet would give each
+of them four bytes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def encode(keys: Sequence[str], name: str, values: Array, codec: Codec) -> pa.Ta
     if not np.isfinite(norm).all():
         bad = int(np.flatnonzero(~np.isfinite(norm))[0])
         raise StoreError(f"{name} must be finite, got NaN or infinity for {keys[bad]}")
-    codes, scale = codec.encode(name, flat, norm)
+    codes, scale = codec.encode(flat, norm)
     about = {"shape": json.dumps(values.shape[1:])}
     if codec.dtype.name in BYTES:
         about["numbers"] = codec.dtype.name
@@ -88,7 +88,7 @@ def stored(path: Path, name: str, codec: Codec) -> tuple[Array, Array, tuple[int
             field = schema.field(name)
             shape = tuple(int(n) for n in json.loads(field.metadata[b"shape"]))
             found = _numbers(field)
-            dtype, width = codec.dtype, codec.width(name, shape)
+            dtype, width = codec.dtype, codec.width(shape)
             if found != (dtype, width):
                 raise ValueError(f"values must be {width} x {dtype}, got {found[1]} x {found[0]}")
             if not ONE_PAGE.items() <= (schema.metadata or {}).items():

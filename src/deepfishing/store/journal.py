@@ -20,9 +20,7 @@ from deepfishing.errors import StoreError
 from deepfishing.files import replacing
 
 JOURNALS = ".journal*"
-LEFTOVER = re.compile(
-    r"\.(shard-\w+\.parquet|index\.parquet|store\.json|codebooks-\w+\.safetensors|\.journal-\d+)\.\d+"
-)
+LEFTOVER = re.compile(r"\.(shard-\w+\.parquet|index\.parquet|store\.json|\.journal-\d+)\.\d+")
 
 
 class Journal:

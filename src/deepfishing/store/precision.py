@@ -1,8 +1,8 @@
 """Features on disk: how the numbers of a vector are written, from four bytes down to half of one.
 
 Comes in: the vectors of some images, as rows. Goes out: codes, one row per image, and a scale per
-image; `decode(codes)` times the scale is the vector again. `codebooks` has the precisions that must
-be trained.
+image; `decode(codes)` times the scale is the vector again. A precision is a record of `CODECS`:
+whatever it needs is here, and errors name those that exist.
 
 Most numbers of a gradient are far below its largest one, and recipes take roots of them. So
 integers hold signed square roots: a code q is sign(v) sqrt(|v| / peak) in steps of 1/127, or 1/7,
@@ -11,7 +11,6 @@ and stands for q |q| times the scale. Bytes then keep numbers down to a 65,000th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,16 +30,13 @@ class Codec(Protocol):
     def scale(self) -> str:
         """What the column of the scales is called: the factor's name, "_" and this."""
 
-    def check(self, factors: Iterable[str]) -> None:
-        """Raise the error for a factor that cannot be written."""
+    def width(self, shape: tuple[int, ...]) -> int:
+        """Codes per image."""
 
-    def width(self, factor: str, shape: tuple[int, ...]) -> int:
-        """Codes of one image."""
-
-    def encode(self, factor: str, flat: Array, norm: Array) -> tuple[Array, Array]:
+    def encode(self, flat: Array, norm: Array) -> tuple[Array, Array]:
         """Codes (n, width) and scales (n,) of finite rows (n, P * d) and their l2 norms (n,)."""
 
-    def decode(self, factor: str, codes: Array, size: int) -> Array:
+    def decode(self, codes: Array, size: int) -> Array:
         """Numbers (n, size) of any dtype, which times the scales are the rows; size is P * d."""
 
 
@@ -52,7 +48,7 @@ class Floats:
 
     Examples
     --------
-    >>> codes, norm = Floats("float16").encode("x7", np.array([[3e-9, 4e-9]]), np.array([5e-9]))
+    >>> codes, norm = Floats("float16").encode(np.array([[3e-9, 4e-9]]), np.array([5e-9]))
     >>> codes.round(2), norm
     (array([[0.6, 0.8]], dtype=float16), array([5.e-09]))
     """
@@ -62,18 +58,15 @@ class Floats:
     def __init__(self, name: str) -> None:
         self.dtype: np.dtype[Any] = np.dtype(name)
 
-    def check(self, factors: Iterable[str]) -> None:
-        """All can be written."""
-
-    def width(self, factor: str, shape: tuple[int, ...]) -> int:
-        """One code a number."""
+    def width(self, shape: tuple[int, ...]) -> int:
+        """One code per number."""
         return int(np.prod(shape))
 
-    def encode(self, factor: str, flat: Array, norm: Array) -> tuple[Array, Array]:
+    def encode(self, flat: Array, norm: Array) -> tuple[Array, Array]:
         """See `Codec`."""
         return unit(flat, norm).astype(self.dtype), norm
 
-    def decode(self, factor: str, codes: Array, size: int) -> Array:
+    def decode(self, codes: Array, size: int) -> Array:
         """They are the numbers."""
         return codes
 
@@ -84,12 +77,12 @@ class Roots:
     Examples
     --------
     >>> rows, norm = np.array([[-8.0, 2.0, 0.001]]), np.array([8.2])
-    >>> codes, scale = Roots(8).encode("x7", rows, norm)
+    >>> codes, scale = Roots(8).encode(rows, norm)
     >>> codes
     array([[-127,   64,    1]], dtype=int8)
-    >>> (Roots(8).decode("x7", codes, 3) * scale[:, None]).round(2)
+    >>> (Roots(8).decode(codes, 3) * scale[:, None]).round(2)
     array([[-8.  ,  2.03,  0.  ]])
-    >>> codes, scale = Roots(4).encode("x7", rows, norm)
+    >>> codes, scale = Roots(4).encode(rows, norm)
     >>> codes.tolist() == [[(-7 + 8) + 16 * (4 + 8), (0 + 8) + 16 * 8]]
     True
     """
@@ -101,14 +94,11 @@ class Roots:
         self.in_byte = 8 // bits
         self.dtype: np.dtype[Any] = np.dtype(np.int8 if bits == 8 else np.uint8)
 
-    def check(self, factors: Iterable[str]) -> None:
-        """All can be written."""
-
-    def width(self, factor: str, shape: tuple[int, ...]) -> int:
-        """Bytes of one image."""
+    def width(self, shape: tuple[int, ...]) -> int:
+        """Bytes per image."""
         return -(-int(np.prod(shape)) // self.in_byte)
 
-    def encode(self, factor: str, flat: Array, norm: Array) -> tuple[Array, Array]:
+    def encode(self, flat: Array, norm: Array) -> tuple[Array, Array]:
         """See `Codec`."""
         peak = np.abs(flat).max(axis=1, initial=0.0).astype(np.float64)
         codes = np.rint(self.top * signed_root(unit(flat, peak))).astype(np.int8)
@@ -119,7 +109,7 @@ class Roots:
             codes = halves[:, ::2] | halves[:, 1::2] << 4
         return codes, peak / self.top**2
 
-    def decode(self, factor: str, codes: Array, size: int) -> Array:
+    def decode(self, codes: Array, size: int) -> Array:
         """See `Codec`."""
         if self.in_byte == 2:
             pairs = _PAIRS.take(codes, axis=0, mode="clip")
@@ -135,30 +125,37 @@ _PAIRS: Array = (_HALVES * np.abs(_HALVES)).astype(np.float32)
 
 
 CODECS: dict[str, Codec] = {
-    "int4": Roots(4),
     "int8": Roots(8),
+    "int4": Roots(4),
     "float16": Floats("float16"),
     "float32": Floats("float32"),
 }
-TRAINED = {"pq2": 2, "pq4": 4, "pq8": 8}  # numbers in a byte, see `codebooks`
+DEFAULT = "int8"  # the smallest that loses nothing, docs/store.md
+NAMES = ", ".join(CODECS)
 
 
 def check_precision(name: object) -> str:
-    """A precision that there is.
+    """A precision that exists.
 
     Examples
     --------
     >>> check_precision("float8")
     Traceback (most recent call last):
-    deepfishing.errors.OptionError: precision of a store must be int4, int8, float16 or float32,
-    or pq2, pq4 or pq8 of `deepfish store compress`, got 'float8'
+    deepfishing.errors.OptionError: precision of a store must be one of int8, int4, float16,
+    float32, got 'float8'
+    >>> check_precision("pq4")
+    Traceback (most recent call last):
+    deepfishing.errors.OptionError: precision pq4 was dropped after version 0.1, int4 is as good;
+    run `deepfish extract` on the images into a new folder
     """
-    if isinstance(name, str) and (name in CODECS or name in TRAINED):
+    if isinstance(name, str) and name in CODECS:
         return name
-    raise OptionError(
-        "precision of a store must be int4, int8, float16 or float32, or pq2, pq4 or pq8 of "
-        f"`deepfish store compress`, got {name!r}"
-    )
+    if name in ("pq2", "pq4", "pq8"):
+        raise OptionError(
+            f"precision {name} was dropped after version 0.1, int4 is as good; run "
+            "`deepfish extract` on the images into a new folder"
+        )
+    raise OptionError(f"precision of a store must be one of {NAMES}, got {name!r}")
 
 
 def unit(rows: Array, size: Array) -> Array:

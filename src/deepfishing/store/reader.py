@@ -71,7 +71,7 @@ class Column:
         elif codes.dtype == np.float32:
             values = codes
         else:
-            numbers_of = self.codec.decode(self.factor, codes, int(np.prod(self.shape)))
+            numbers_of = self.codec.decode(codes, int(np.prod(self.shape)))
             values = l2_normalize(numbers_of.astype(np.float32))
         return values.reshape(len(numbers), *self.shape)
 
@@ -88,7 +88,7 @@ class Column:
         def fill(start: int) -> None:
             some = order[start : start + step]
             target = _as_slice(some)
-            numbers = self.codec.decode(self.factor, self._codes(some), size)
+            numbers = self.codec.decode(self._codes(some), size)
             factor = scale[target].astype(np.float32)[:, None]
             if isinstance(target, slice):
                 np.multiply(numbers, factor, out=out[target], dtype=np.float32)
@@ -113,7 +113,7 @@ class Column:
         return out
 
     def _codes(self, numbers: Array) -> Array:
-        out = np.empty((len(numbers), self.codec.width(self.factor, self.shape)), self.codec.dtype)
+        out = np.empty((len(numbers), self.codec.width(self.shape)), self.codec.dtype)
         shard, row = self.shard[numbers], self.row[numbers].astype(np.int64)
         order = np.lexsort((row, shard))
         shard, row = shard[order], row[order]

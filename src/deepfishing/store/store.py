@@ -27,16 +27,15 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 
 from deepfishing import __version__
-from deepfishing.errors import OptionError, StoreError
+from deepfishing.errors import StoreError
 from deepfishing.files import SEAL, replacing, sealed
 from deepfishing.rank_one import Array
-from deepfishing.store.codebooks import load_codebooks
 from deepfishing.store.factor_columns import encode
 from deepfishing.store.index import Row, read_index, write_index
 from deepfishing.store.intact import check_shards
 from deepfishing.store.journal import Journal, clear_leftovers, finish
 from deepfishing.store.manifest import MANIFEST, find_store, read_manifest
-from deepfishing.store.precision import CODECS, TRAINED, Codec, check_precision
+from deepfishing.store.precision import CODECS, DEFAULT, Codec, check_precision
 from deepfishing.store.reader import read_values
 from deepfishing.store.shards import (
     MAX_BYTES,
@@ -67,8 +66,8 @@ class Store:
         refused, and the error says which one differs; `source`, which says where the network's
         files are, may differ. JSON values only, from `Settings.as_dict`.
     dtype : str, optional
-        Precision on disk: int4, int8, float16 or float32; pq2, pq4 or pq8 if `compress` made it. A
-        store that is there keeps its own; a new one is in float16 if nothing is said.
+        Precision on disk, one of `precision.CODECS`. A store that exists keeps its own; a new one
+        is in int8 if nothing is said.
 
     Examples
     --------
@@ -88,16 +87,9 @@ class Store:
         _check_utf8(self.folder)
         is_new = not (self.folder / MANIFEST).exists()
         theirs = {} if is_new else read_manifest(self.folder)["settings"]
-        self.precision = check_precision(dtype or theirs.get("dtype", "float16"))
+        self.precision = check_precision(dtype or theirs.get("dtype", DEFAULT))
         self.settings = {**settings, "dtype": self.precision}
         self._moved = not is_new and self.settings.get(SOURCE) != theirs.get(SOURCE)
-        if self.precision in TRAINED:
-            self.settings.setdefault("codebooks", theirs.get("codebooks"))
-            if is_new and self.settings["codebooks"] is None:
-                raise OptionError(
-                    f"precision {self.precision} must be trained on features that are there; make "
-                    f"{self.folder} with `deepfish store compress`"
-                )
         self._shards: dict[str, Shards] = {}  # by factor, looked at when first asked for
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -122,9 +114,6 @@ class Store:
     @cached_property
     def codec(self) -> Codec:
         """How numbers are written."""
-        if self.precision in TRAINED:
-            name = self.settings["codebooks"]
-            return load_codebooks(self.folder, name, TRAINED[self.precision])
         return CODECS[self.precision]
 
     def factors(self) -> list[str]:
