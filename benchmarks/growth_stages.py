@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from stand_in import StandIn, run_stand_in, stand_in_key
 
 from deepfishing.classify import train_svm
 from deepfishing.experiments.approximation import Gradients
@@ -30,7 +31,6 @@ from deepfishing.kernels import gram
 from deepfishing.linear import train_linear
 from deepfishing.networks.reference import NetworkRef
 from deepfishing.networks.zoo import DEFAULT, record
-from deepfishing.planning.bookkeeping import StandIn, run_stand_in, stand_in_key
 from deepfishing.projections import fit_projection
 from deepfishing.rank_one import Array, RankOne, l2_normalize
 from deepfishing.search import Searcher

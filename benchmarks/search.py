@@ -23,6 +23,8 @@ from pathlib import Path
 import faiss
 import numpy as np
 
+from deepfishing.extraction import PRECISION
+from deepfishing.gradients.to_store import SHARD_IMAGES
 from deepfishing.kernels import gram
 from deepfishing.rank_one import Array
 from deepfishing.search import Searcher
@@ -73,10 +75,11 @@ def resampled(real: dict[str, Array], rows: int) -> Iterator[tuple[list[str], di
 
 
 def write_store(folder: str, source: Store, real: dict[str, Array], rows: int) -> Store:
-    settings = {name: value for name, value in source.settings.items() if name != "dtype"}
-    store = Store(folder, settings)
+    store = Store(folder, source.settings, PRECISION)
     for keys, factors in resampled(real, rows):
-        store.append(keys, factors)
+        for start in range(0, len(keys), SHARD_IMAGES):  # files as `deepfish extract` makes them
+            some = slice(start, start + SHARD_IMAGES)
+            store.append(keys[some], {name: values[some] for name, values in factors.items()})
     _name(store, rows, tuple(real))
     return store
 

@@ -1,11 +1,9 @@
-import numpy as np
 import pytest
 
 from deepfishing.errors import OptionError
-from deepfishing.features import parse_factor
-from deepfishing.planning.bookkeeping import StandIn, run_stand_in, stand_in_key
-from deepfishing.planning.footprint import footprint
-from deepfishing.store import Store
+from deepfishing.gradients.to_store import SHARD_IMAGES
+from deepfishing.planning.plan import footprint
+from deepfishing.store import Row, Store
 
 SHAPES = {"x6": (320,), "delta7@exact": (5, 64), "y8": (10,)}
 
@@ -15,11 +13,16 @@ def filled(tmp_path, rng):
     """Fill a real store as a run over so many images would."""
 
     def fill(images, shapes, precision):
-        def values(start, stop):
-            return {n: rng.standard_normal((stop - start, *s)) for n, s in shapes.items()}
-
         store = Store(tmp_path / "store", {}, precision)
-        run_stand_in(store, StandIn(values), images, list(map(parse_factor, shapes)))
+        keys = [rng.bytes(32).hex() for _ in range(images)]
+        for start in range(0, images, SHARD_IMAGES):
+            some = keys[start : start + SHARD_IMAGES]
+            store.append(some, {n: rng.standard_normal((len(some), *s)) for n, s in shapes.items()})
+        names = [f"{n // 1000:04}/{n:09}.jpg" for n in range(images)]
+        store.write_rows(
+            Row(name, f"photos/{name}", key, 10**6 + n, 10**18 + n, None, "ok", None, tuple(shapes))
+            for n, (name, key) in enumerate(zip(names, keys, strict=True))
+        )
         return store
 
     return fill
@@ -48,7 +51,7 @@ def test_all_of_a_store_is_within_three_percent(filled):
 
 def test_a_row_too_large_for_one_file_is_counted_in_more_files(filled, monkeypatch):
     limit = 100_000  # about 250 images of x6 in int8
-    for module in ("store.store", "planning.footprint"):
+    for module in ("store.store", "planning.plan"):
         monkeypatch.setattr(f"deepfishing.{module}.MAX_BYTES", limit)
     store = filled(700, {"x6": (320,)}, "int8")
     files = len(store.shards("x6").files)
@@ -66,8 +69,3 @@ def test_a_billion_images_are_counted_without_being_written():
 def test_a_precision_that_extraction_does_not_write_is_refused(precision):
     with pytest.raises(OptionError, match=f"precision must be .*got {precision!r}"):
         footprint(10, {"x7": (4,)}, precision)
-
-
-def test_the_files_hold_what_was_put_in(filled):
-    store = filled(5, {"x6": (3,)}, "float32")
-    assert np.isfinite(store.read([stand_in_key(n) for n in range(5)], "x6")).all()

@@ -8,7 +8,6 @@ from deepfishing.errors import ImageError, OptionError, WeightsError
 from deepfishing.gradients.extract import extract
 from deepfishing.networks.load import load_network
 from deepfishing.planning import rates as rates_module
-from deepfishing.planning.bookkeeping import bookkeeping
 from deepfishing.planning.rates import Rates, measure_rates
 
 RATES = Rates("vgg16", "x7", {"x7": (4096,)}, 0.1, 0.001, 1e-4, 5.0, 2**30, 2000.0, 2, "here")
@@ -39,7 +38,7 @@ def test_rates_come_back_from_a_file_as_they_were(tmp_path):
 def test_a_rate_that_cannot_be_is_refused_and_the_file_named(tmp_path, change):
     path = tmp_path / "r.json"
     path.write_text(json.dumps({**asdict(RATES), **change}))
-    with pytest.raises(OptionError, match=rf"{next(iter(change))}.*r\.json"):
+    with pytest.raises(OptionError, match=rf"r\.json.*{next(iter(change))}"):
         Rates.read(path)
 
 
@@ -84,8 +83,3 @@ def test_a_network_without_weights_here_is_measured_with_random_ones(monkeypatch
     monkeypatch.setattr(rates_module, "find_weights", absent)
     network, which = rates_module._load("efficientnet-lite0", None, lambda line: None)
     assert (network.weights_sha256, which) == ("random-0", "random")
-
-
-def test_more_factors_need_more_memory_for_the_index():
-    (_, one), (_, six) = bookkeeping(1), bookkeeping(6)
-    assert one < six < 10_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -80,13 +81,16 @@ def plan(
     """
     # the store takes a while to load, which other commands need not wait for
     from deepfishing.planning import rates as rates_
-    from deepfishing.planning.footprint import footprint
-    from deepfishing.planning.plan import make_plan, parse_count
+    from deepfishing.planning.plan import check_counts, footprint, make_plan, parse_count
 
     count = parse_count(images)
     check_names(network, features)
     name = network or DEFAULT
-    _check_place(on, workers, cores)
+    if on not in (LOCAL, RAY):
+        raise OptionError(f"on must be local or ray, got {on!r}; a plan needs no address")
+    if workers is not None and on != RAY:
+        raise OptionError(f"workers go with --on ray, got --workers {workers} and --on {on}")
+    check_counts(workers=workers, cores=cores)
     footprint(1, {}, precision)  # a wrong one is told before anything is measured
     found = None if measure or rates is None else rates_.Rates.read(rates)
     if found is None:
@@ -105,7 +109,7 @@ def plan(
                 )
     made = make_plan(count, found, precision, cores, (workers or 1) if on == RAY else None)
     if as_json:
-        say(json.dumps(made.as_dict(), indent=1))
+        say(json.dumps(asdict(made), indent=1))
     else:
         say(plan_text(made))
 
@@ -125,12 +129,12 @@ def plan_text(plan: Plan) -> str:
     ]
     lines = [f"{plan.images:,} images, {rates.network}, {rates.features}, {plan.precision}", ""]
     lines += [f"{name:<22}" + "".join(f"{c:>{WIDTH}}" for c in cells) for name, cells in rows]
-    each = size_text(plan.disk.bytes / plan.images)
+    each = size_text(plan.bytes / plan.images)
     lines += [
         "",
-        f"on disk               {size_text(plan.disk.bytes)}, {each} an image",
-        f"shards                {plan.disk.shards:,} files, {len(rates.factors)} factors",
-        f"rates                 {rates.core_seconds * 1000:,.1f} ms of a core an image",
+        f"on disk               {size_text(plan.bytes)}, {each} per image",
+        f"shards                {plan.shards:,} files, {len(rates.factors)} factors",
+        f"rates                 {rates.core_seconds * 1000:,.1f} ms of a core per image",
     ]
     if plan.stores > 1:
         most = -(-plan.images // plan.stores)
@@ -163,17 +167,6 @@ def duration_text(seconds: float) -> str:
 def _where(name: str, run: Run) -> str:
     cores = f"{run.cores} core{'s' * (run.cores > 1)}"
     return f"{name}: {cores}" if name == LOCAL else f"{name}: {run.workers:,} x {cores}"
-
-
-def _check_place(on: str, workers: int | None, cores: int | None) -> None:
-    """Before anything is measured."""
-    if on not in (LOCAL, RAY):
-        raise OptionError(f"on must be local or ray, got {on!r}; a plan needs no address")
-    if workers is not None and on != RAY:
-        raise OptionError(f"workers go with --on ray, got --workers {workers} and --on {on}")
-    for name, value in (("workers", workers), ("cores", cores)):
-        if value is not None and value < 1:
-            raise OptionError(f"{name} must be at least 1, got {value}")
 
 
 def _tell(line: str) -> None:

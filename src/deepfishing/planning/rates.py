@@ -1,13 +1,13 @@
-"""Before the work: how long an image takes, measured on this machine or given.
+"""Before the work: what one image costs, measured on this machine or read from a file.
 
-Comes in: a network and features, and if you like some of your own images. Goes out: `Rates`, which
-a JSON file holds, too, so that they can be measured on one machine and used on another, or be
-changed by hand. They are of the whole way of an image: reading, decoding, the network forward and
-backward, and writing.
+Comes in: a network and features, and if you like some of your own images. Goes out: `Rates`, in a
+JSON file if asked for, so that they can be measured on one machine and used on another. They are of
+the whole way of an image: reading, decoding, the network forward and backward, and writing.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import tempfile
@@ -23,10 +23,10 @@ from deepfishing.errors import (
     NetworkError,
     OptionError,
     WeightsError,
-    did_you_mean,
 )
 from deepfishing.features import needed_factors
 from deepfishing.files import replacing
+from deepfishing.gradients.to_store import Local, Work
 from deepfishing.images.groceries import load_groceries
 from deepfishing.images.item import Item
 from deepfishing.images.sources import find_images
@@ -34,8 +34,8 @@ from deepfishing.machine import cores as machine_cores
 from deepfishing.machine import describe, peak_memory
 from deepfishing.networks.reference import RANDOM
 from deepfishing.networks.zoo import find_weights, record
-from deepfishing.planning.bookkeeping import bookkeeping
 from deepfishing.recipes import parse_recipes
+from deepfishing.store import Store
 
 if TYPE_CHECKING:
     from deepfishing.gradients.extract import Extractor
@@ -44,50 +44,27 @@ if TYPE_CHECKING:
 SECONDS = 4.0  # that the network is measured for
 FIRST = 16  # images that say how many it takes
 PICTURES, SIZE = 24, (500, 375)  # of the sample, if none is given: as photographs of PASCAL VOC
-
-# Above this a rate, or the numbers of a factor, are a slip of the keyboard.
-MOST, MOST_VALUES = 1e15, 10**8
+# Per image, of the one process that lists, compares and writes the index: `bookkeeping` at a
+# million images in benchmarks/GROWTH.md, and for each factor more bytes.
+INDEX_SECONDS, INDEX_BYTES, FACTOR_BYTES = 6e-5, 1800, 175
+MOST, MOST_VALUES = 1e15, 10**8  # of a rate, and of a factor; more is a slip of the keyboard
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What one image costs.
+    """What one image costs, in core-seconds and bytes of memory, and where it was measured."""
 
-    Parameters
-    ----------
-    network, features : str
-        What they were measured for, as it was given.
-    factors : dict
-        The shape of each factor for one image.
-    core_seconds : float
-        Of one core, to decode an image, compute and write its factors.
-    hash_seconds : float
-        Of one core, to read an image and hash it.
-    index_seconds : float
-        Of the one process that keeps the index, an image.
-    start_seconds : float
-        Until a worker has its engine.
-    worker_bytes : int
-        Memory of a worker.
-    index_bytes : float
-        Memory of the process that keeps the index, an image.
-    cores : int
-        That were at work when this was measured.
-    measured : str
-        Where and how; only for people.
-    """
-
-    network: str
+    network: str  # as it was given
     features: str
-    factors: dict[str, tuple[int, ...]]
-    core_seconds: float
-    hash_seconds: float
-    index_seconds: float
-    start_seconds: float
+    factors: dict[str, tuple[int, ...]]  # the shape of each
+    core_seconds: float  # to decode an image, compute and write its factors
+    hash_seconds: float  # to read an image and hash it
+    index_seconds: float  # per image, of the one process that keeps the index
+    start_seconds: float  # until a worker has its engine
     worker_bytes: int
-    index_bytes: float
-    cores: int
-    measured: str = ""
+    index_bytes: float  # per image, of the one process that keeps the index
+    cores: int  # that were at work when this was measured
+    measured: str = ""  # where and how; only for people
 
     def write(self, path: Path) -> None:
         """Keep them in a file."""
@@ -101,26 +78,23 @@ class Rates:
 
     @classmethod
     def read(cls, path: Path) -> Rates | None:
-        """Rates of a file, None if there is none; one that `write` would not leave is an error."""
+        """Rates of a file that `write` left, or None if it does not exist."""
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        except OSError as error:
-            raise OptionError(f"rates cannot be read: {path} ({error.strerror})") from None
-        except (ValueError, RecursionError) as error:
-            raise _unfit(path, f"no JSON ({error})") from None
-        if not isinstance(found, dict):
-            raise _unfit(path, type(found).__name__)
-        names = [field.name for field in fields(cls)]
-        for name in found:
-            if name not in names:
-                raise _unfit(path, f"the key {name!r}{did_you_mean(name, names)}")
-        for name in names[:-1]:
-            if not _is_sound(name, found.get(name)):
-                raise _unfit(path, f"{name} = {json.dumps(found.get(name))[:60]}")
+        except (OSError, ValueError, RecursionError) as error:
+            raise OptionError(f"rates cannot be read: {path} ({error}); measure again") from None
+        known = {field.name for field in fields(cls)}
+        found = found if isinstance(found, dict) else {}
+        for name in sorted(known | found.keys()):
+            if name not in known or not _is_sound(name, found.get(name, "")):
+                raise OptionError(
+                    f"{path} has no rates of `deepfish plan`: {name} = "
+                    f"{json.dumps(found.get(name))[:60]}; add --measure to write it again"
+                )
         shapes = {name: tuple(shape) for name, shape in found["factors"].items()}
-        return cls(**{**found, "factors": shapes, "measured": str(found.get("measured", ""))})
+        return cls(**{**found, "factors": shapes})
 
 
 def measure_rates(
@@ -132,25 +106,11 @@ def measure_rates(
     seconds: float = SECONDS,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Rates:
-    """Run a network for some seconds on all cores and say what an image costs.
+    """Run a network for about so many seconds on all cores and say what an image costs.
 
-    Parameters
-    ----------
-    network : str
-        As for `load_network`.
-    features : str
-        As for `deepfish extract`.
-    weights : path or "random", optional
-        Without them the published ones if they are here, and else random ones: they take the same
-        time.
-    engine : str
-        As for `extract`.
-    sample : str, optional
-        Images to measure with, as for `find_images`; else JPEGs of 500 x 375 that are made.
-    seconds : float
-        How long to measure, about.
-    tell : callable
-        Told in a line what is done.
+    Network, features, weights and engine are as for `extract`. Without `weights` they are the
+    published ones if they are here, and else random ones, which take the same time. `sample` names
+    images to measure with; else JPEGs of 500 x 375 are made. `tell` is told in a line what is done.
     """
     from deepfishing.gradients.extract import Extractor
     from deepfishing.gradients.resources import Resources
@@ -164,8 +124,10 @@ def measure_rates(
         extractor = Extractor(loaded, factors, resources=Resources(engine=engine))
         start = time.perf_counter() - started
         shapes, core_seconds, cores = _compute_rate(extractor, items, seconds, Path(folder))
-        hash_seconds = _hash_rate(items)
-    index_seconds, index_bytes = bookkeeping(len(factors))
+        some = list(itertools.islice(itertools.cycle(items), max(512, min(len(items), 4096))))
+        started = time.perf_counter()
+        list(Local().hashes(some))
+        hash_seconds = (time.perf_counter() - started) * machine_cores() / len(some)
     pictures = f"images of {sample}" if sample else f"JPEGs of {SIZE[0]} x {SIZE[1]}"
     return Rates(
         network=network,
@@ -173,10 +135,10 @@ def measure_rates(
         factors=shapes,
         core_seconds=core_seconds,
         hash_seconds=hash_seconds,
-        index_seconds=index_seconds,
+        index_seconds=INDEX_SECONDS,
         start_seconds=start,
         worker_bytes=peak_memory(),
-        index_bytes=index_bytes,
+        index_bytes=INDEX_BYTES + FACTOR_BYTES * len(factors),
         cores=cores,
         measured=f"{pictures}, {which} weights, engine {engine}, {describe()}",
     )
@@ -206,19 +168,13 @@ def _compute_rate(
     """Shapes of the factors, core-seconds per image, and how many cores were at work."""
     import torch
 
-    from deepfishing.gradients.to_store import Work
-    from deepfishing.store import Store
-
-    store = Store(folder / "store", {})
+    store, written = Store(folder / "store", {}), itertools.count()
     shapes: dict[str, tuple[int, ...]] = {}
-    written = 0
 
     def run(n: int) -> tuple[int, float]:
         """Images that could be used, and seconds."""
-        nonlocal written
-        some = [items[number % len(items)] for number in range(n)]
-        keys = [f"{written + number:064x}" for number in range(n)]
-        written += n
+        some = list(itertools.islice(itertools.cycle(items), n))
+        keys = [f"{next(written):064x}" for _ in some]
         work, good = Work(store.append), 0
         started = time.perf_counter()
         for batch in extractor(some):
@@ -230,24 +186,13 @@ def _compute_rate(
         work.flush()
         return good, time.perf_counter() - started
 
-    cores = torch.get_num_threads()
     good, spent = run(FIRST)
-    size = max(FIRST, math.ceil(seconds / spent * good))
-    good, spent = run(size)  # the first one was slow: it filled caches
+    good, spent = run(max(FIRST, math.ceil(seconds / spent * good)))  # the first filled caches
     while spent < seconds:
         more, took = run(max(FIRST, math.ceil((seconds - spent) / spent * good)))
         good, spent = good + more, spent + took
+    cores = torch.get_num_threads()
     return shapes, spent * cores / good, cores
-
-
-def _hash_rate(items: Sequence[Item]) -> float:
-    """Core-seconds to read and hash an image, as often as it takes to tell."""
-    from deepfishing.gradients.to_store import Local
-
-    some = [items[number % len(items)] for number in range(max(512, len(items)))][:4096]
-    started = time.perf_counter()
-    list(Local().hashes(some))
-    return (time.perf_counter() - started) * machine_cores() / len(some)
 
 
 def _pictures(folder: Path) -> list[Item]:
@@ -264,29 +209,15 @@ def _pictures(folder: Path) -> list[Item]:
 
 
 def _is_sound(name: str, value: Any) -> bool:
-    if name in ("network", "features"):
-        return isinstance(value, str) and bool(value)
+    if name in ("network", "features", "measured"):
+        return isinstance(value, str) and (value != "" or name == "measured")
     if name == "factors":
-        return (
-            isinstance(value, dict)
-            and bool(value)
-            and all(isinstance(shape, list) and _is_shape(shape) for shape in value.values())
-        )
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    if name == "cores":
-        return isinstance(value, int) and value >= 1
-    least = 0 if name != "core_seconds" else 1e-12
-    return least <= value <= MOST  # which NaN is not
+        return isinstance(value, dict) and value != {} and all(map(_is_shape, value.values()))
+    least = {"cores": 1, "core_seconds": 1e-12}.get(name, 0)
+    kinds = (int,) if name == "cores" else (int, float)
+    return type(value) in kinds and least <= value <= MOST  # which NaN is not
 
 
-def _is_shape(shape: list[Any]) -> bool:
-    whole = bool(shape) and all(type(n) is int and n >= 1 for n in shape)
-    return whole and math.prod(shape) <= MOST_VALUES
-
-
-def _unfit(path: Path, got: str) -> OptionError:
-    return OptionError(
-        f"rates must be a file that `deepfish plan --rates FILE --measure` writes, got {got} in "
-        f"{path}; measure them again"
-    )
+def _is_shape(shape: Any) -> bool:
+    whole = isinstance(shape, list) and all(type(n) is int and n >= 1 for n in shape)
+    return whole and shape != [] and math.prod(shape) <= MOST_VALUES
