@@ -32,7 +32,8 @@ def cli_page() -> str:
         "stderr and exit code 1, or 2 where a word of the command itself does not fit.\n",
     ]
     root: Any = get_command(app)
-    for name, command in root.commands.items():
+    for name, lazy in root.commands.items():
+        command = lazy.load()
         group = getattr(command, "commands", {})
         if group:
             parts.append(f"## deepfish {name}\n\n{_text(command.help)}\n")

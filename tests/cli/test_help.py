@@ -6,10 +6,10 @@ from typer.main import get_command
 from deepfishing.cli.app import app
 from deepfishing.cli.help import PANELS
 
-ROOT = get_command(app)
-GROUPS = {name: one.commands for name, one in ROOT.commands.items() if hasattr(one, "commands")}
+ROOT = {name: lazy.load() for name, lazy in get_command(app).commands.items()}
+GROUPS = {name: one.commands for name, one in ROOT.items() if hasattr(one, "commands")}
 COMMANDS = {
-    **{(name,): one for name, one in ROOT.commands.items() if name not in GROUPS},
+    **{(name,): one for name, one in ROOT.items() if name not in GROUPS},
     **{(group, name): one for group, inner in GROUPS.items() for name, one in inner.items()},
 }
 

@@ -13,46 +13,63 @@ import warnings
 from typing import Annotated, Any
 
 import typer
+import typer._completion_classes
 
 from deepfishing import __version__
-from deepfishing.cli.curate import curate_app
-from deepfishing.cli.doctor import doctor
-from deepfishing.cli.extract import extract
-from deepfishing.cli.fetch import fetch
-from deepfishing.cli.help import Command
-from deepfishing.cli.models import models
-from deepfishing.cli.plan import plan
-from deepfishing.cli.predict import predict
-from deepfishing.cli.report import report
-from deepfishing.cli.reproduce import reproduce
+from deepfishing.cli.help import Group, Lazy
 from deepfishing.cli.say import say
-from deepfishing.cli.search import search
-from deepfishing.cli.serve import serve
-from deepfishing.cli.store import store_app
-from deepfishing.cli.train import train
 from deepfishing.errors import DeepFishingError
-from deepfishing.images.item import as_text
 
 INTERRUPTED = 130  # typer's exit code after Ctrl-C
 # what typer raises for a word too much, too few or mistyped; it has no public name of its own
 UsageError: Any = typer.BadParameter.__base__
 
+# In the order of use, with the first line of their help. A command is imported when it runs, so
+# that the others do not wait for what it needs: `deepfishing.cli.NAME` has the function NAME, or
+# the Typer NAME_app of a group, whose help is the line here.
+COMMANDS = {
+    "Your photos": {
+        "extract": "Extract features of images into a folder of Parquet files.",
+        "search": "Find the images of a store that are like others, and say why.",
+        "serve": "Look at a store in the browser: search it by a click or by a photo, and see why.",
+        "train": "Train one support vector machine per class, with probabilities.",
+        "predict": "Classify images: the most probable classes of each, with their probabilities.",
+        "curate": "Put a collection in order: what to label first, and more.",
+    },
+    "Measure": {
+        "reproduce": "Measure the paper's rows: forward features, concatenations and gradients.",
+        "report": "Write report.html, report.md or report.tex for a folder of results.",
+    },
+    "More": {
+        "models": "List the networks, or show one: layers, features, preprocessing, weights.",
+        "fetch": "Download weights and data sets, checked against their published checksums.",
+        "plan": "Say what features of many images will cost: hours, bytes, files, memory.",
+        "doctor": "Show what this machine has and what is missing, and the command that brings it.",
+        "store": "Look into a store of features, check it, compress it.",
+    },
+}
+
+
+class Root(Group):
+    """All commands, by name and first line."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        for panel, commands in COMMANDS.items():
+            for name, about in commands.items():
+                self.add_command(Lazy(name, short_help=about, rich_help_panel=panel))
+
+
+# a completion has no markup in its help, and typer would import all of rich to look for it
+typer._completion_classes._sanitize_help_text = lambda text: text
+
 app = typer.Typer(
     name="deepfish",
+    cls=Root,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-# in the order of use
-for panel, commands in {
-    "Your photos": (extract, search, serve, train, predict),
-    "Measure": (reproduce, report),
-    "More": (models, fetch, plan, doctor),
-}.items():
-    for command in commands:
-        app.command(cls=Command, rich_help_panel=panel)(command)
-app.add_typer(curate_app, name="curate", rich_help_panel="Your photos")
-app.add_typer(store_app, name="store", rich_help_panel="More")
 
 
 def _version(value: bool) -> None:
@@ -92,6 +109,8 @@ def main() -> None:
         sys.exit(1)
     except OSError as error:
         if error.errno != errno.ENOSPC and error.filename is not None:
+            from deepfishing.images.item import as_text
+
             name = as_text(os.fsdecode(error.filename))
             reason = f"{name} cannot be used ({error.strerror})"
             say(f"deepfish: {reason}; check its name and its permissions", err=True)

@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepfishing.cli.help import Command
 from deepfishing.cli.say import images_text, say
 from deepfishing.cli.store import StoreFolder
 
 if TYPE_CHECKING:
     from deepfishing.search import Searcher
 
-curate_app = typer.Typer(
-    no_args_is_help=True, help="Put a collection in order: what to label first, and more."
-)
+curate_app = typer.Typer(no_args_is_help=True)
 
 Features = Annotated[
     str | None,
@@ -34,7 +31,7 @@ Sheet = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, nothing else.")]
 
 
-@curate_app.command(cls=Command)
+@curate_app.command()
 def choose(
     store: StoreFolder,
     n: Annotated[int, typer.Option("-n", help="How many photos to choose.")] = 100,

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import typer
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.segment import Segment
 
-from deepfishing.images.formats import passed_over_text
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
 _DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
 _ORDERS = (*range(0x20), *range(0x7F, 0xA0), *_DIRECTIONS)
@@ -65,6 +65,8 @@ def say_left_out(reasons: Iterable[str], more: str = "") -> None:
 def say_passed_over(counts: Mapping[str, int]) -> None:
     """Count the files of a folder that are no images."""
     if counts:
+        from deepfishing.images.formats import passed_over_text
+
         say(f"passed over: {passed_over_text(counts)}", err=True)
 
 
@@ -80,6 +82,8 @@ class Spelled:
         self.drawn = drawn
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.segment import Segment
+
         for segment in console.render(self.drawn, options):
             if segment.control:
                 yield segment

@@ -8,19 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from deepfishing.cli.help import Command
 from deepfishing.cli.say import say, size_text
 
 SHOWN = 20
 
-store_app = typer.Typer(
-    no_args_is_help=True, help="Look into a store of features, check it, compress it."
-)
+store_app = typer.Typer(no_args_is_help=True)
 
 StoreFolder = Annotated[Path, typer.Argument(help="Folder that `deepfish extract` made.")]
 
 
-@store_app.command(cls=Command)
+@store_app.command()
 def info(
     store: StoreFolder,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
@@ -62,7 +59,7 @@ def info(
         say(f"unusable: {reason}")
 
 
-@store_app.command(cls=Command)
+@store_app.command()
 def verify(
     store: StoreFolder,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
@@ -86,7 +83,7 @@ def verify(
         raise typer.Exit(1)
 
 
-@store_app.command(cls=Command)
+@store_app.command()
 def compress(
     store: StoreFolder,
     out: Annotated[Path, typer.Argument(help="Folder for the copy; made if absent.")],

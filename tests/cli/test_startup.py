@@ -1,0 +1,75 @@
+"""What a command loads before it does anything: people wait for it, and so does completion."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from typer.main import get_command
+
+from deepfishing.cli.app import app
+
+LAZY = get_command(app).commands
+
+# prints the packages that are not Python's own, and the modules of this one
+LOADED = """
+import sys
+before = set(sys.modules)
+import deepfishing.cli
+try:
+    deepfishing.cli.main()
+except SystemExit:
+    pass
+new = set(sys.modules) - before
+tops = {name.partition('.')[0] for name in new} - set(sys.stdlib_module_names)
+print(*sorted(tops), *sorted(name for name in new if name.startswith('deepfishing.')))
+"""
+OURS = [f"deepfishing.{name}" for name in ("cli", "cli.app", "cli.help", "cli.say", "errors")]
+
+
+def loaded(*words, **environment):
+    """What a process of its own has imported in the end, and what it said."""
+    ran = subprocess.run(
+        [sys.executable, "-c", LOADED, *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **environment},
+    )
+    *said, last = ran.stdout.splitlines()
+    return set(last.split()), "\n".join(said)
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "answer"),
+    [
+        (["--version"], {}, "deepfish 0."),
+        (["--help"], {}, "╭─ Your photos ─"),
+        (
+            [],
+            {
+                "_DEEPFISH_COMPLETE": "complete_bash",
+                "COMP_WORDS": "deepfish extr",
+                "COMP_CWORD": "1",
+            },
+            "extract",
+        ),
+        (
+            [],
+            {"_DEEPFISH_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "deepfish extr"},
+            '"extract":"Extract features',
+        ),
+    ],
+    ids=["version", "help", "bash", "zsh"],
+)
+def test_version_help_and_completion_load_typer_and_nothing_else(words, environment, answer):
+    names, said = loaded(*words, **environment)
+    assert answer in said
+    # annotated_doc and shellingham are typer's own
+    assert names - {"annotated_doc", "shellingham"} == {"deepfishing", "typer", *OURS}
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_the_list_of_commands_has_the_first_line_of_their_help(name):
+    first = LAZY[name].load().help.partition("\n\n")[0]
+    assert " ".join(first.split()) == LAZY[name].short_help
