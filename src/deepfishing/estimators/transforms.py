@@ -21,9 +21,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from deepfishing.errors import FeatureError
 from deepfishing.estimators.check import check_features
+from deepfishing.features import parse_feature
 from deepfishing.projections import fit_projection
 from deepfishing.rank_one import Array, RankOne
-from deepfishing.recipes import Recipe, parse_recipe
+from deepfishing.recipes.recipe import Recipe, leaf, power, whiten
 
 Rows = Array | RankOne
 
@@ -44,7 +45,7 @@ class _OneFeature(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 class _RecipeStep(OneToOneFeatureMixin, _OneFeature):  # type: ignore[misc]
     """A recipe of one function; the features that come in stand for the network's."""
 
-    def _recipe(self, feature: str) -> str:
+    def _recipe(self, feature: Recipe) -> Recipe:
         raise NotImplementedError
 
     def fit(self, X: Rows, y: Any = None) -> Self:
@@ -61,7 +62,7 @@ class _RecipeStep(OneToOneFeatureMixin, _OneFeature):  # type: ignore[misc]
         return changed  # type: ignore[return-value]  # one feature in, so one feature out
 
     def _parse(self, X: Rows) -> Recipe:
-        return parse_recipe(self._recipe("dW8" if isinstance(X, RankOne) else "x7"), {8: ""})
+        return self._recipe(leaf(parse_feature("dW8" if isinstance(X, RankOne) else "x7")))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -90,8 +91,8 @@ class Power(_RecipeStep):
     def __init__(self, exponent: float = 0.5) -> None:
         self.exponent = exponent
 
-    def _recipe(self, feature: str) -> str:
-        return f"pow({feature},{self.exponent})"
+    def _recipe(self, feature: Recipe) -> Recipe:
+        return power(feature, self.exponent)
 
 
 class Whiten(_RecipeStep):
@@ -126,8 +127,8 @@ class Whiten(_RecipeStep):
             raise FeatureError("Whiten needs at least 2 images to see their spread, got 1 sample")
         return super().fit(X)
 
-    def _recipe(self, feature: str) -> str:
-        return f"whiten({feature}" + ("" if self.shrinkage is None else f",{self.shrinkage}") + ")"
+    def _recipe(self, feature: Recipe) -> Recipe:
+        return whiten(feature, self.shrinkage)
 
 
 class Project(ClassNamePrefixFeaturesOutMixin, _OneFeature):  # type: ignore[misc]

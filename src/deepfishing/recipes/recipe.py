@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from numbers import Real
 
 import numpy as np
 
@@ -150,6 +151,7 @@ def leaf(feature: Feature) -> Recipe:
 
 def power(inner: Recipe, exponent: float) -> Recipe:
     """The signed power of a feature, of both factors if it is a gradient."""
+    _check_number("an exponent above 0 and up to 4", exponent, 4.0)
     name = f"pow({inner.name},{spell(exponent)})"
     for feature in inner.features:
         if feature.is_projected:  # the power of a projection is not the projection of the power
@@ -172,6 +174,8 @@ def power(inner: Recipe, exponent: float) -> Recipe:
 
 def whiten(inner: Recipe, shrinkage: float | None) -> Recipe:
     """A feature in units of its spread on the training images."""
+    if shrinkage is not None:
+        _check_number("a shrinkage above 0 and up to 1", shrinkage, 1.0)
     number = "" if shrinkage is None else f",{spell(shrinkage)}"
     name = f"whiten({inner.name}{number})"
 
@@ -189,6 +193,11 @@ def whiten(inner: Recipe, shrinkage: float | None) -> Recipe:
 
     mixed = (None,) * len(inner.gradients)
     return replace(inner, name=name, build=build, gradients=mixed, learns=True)
+
+
+def _check_number(what: str, number: float, high: float) -> None:
+    if not (isinstance(number, Real) and 0 < number <= high):
+        raise FeatureError(f"recipe needs {what}, got {number}")
 
 
 def spell(number: float) -> str:
