@@ -11,9 +11,9 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from deepfishing.fetch.catalogue import Remote
 from deepfishing.fetch.download import Patience, download
 from deepfishing.fetch.unpack import RECORD, difference, unpack
+from deepfishing.files import Remote
 from fuzz.formats import mutate_tar
 from fuzz.parts import join, split
 from fuzz.rule import obey

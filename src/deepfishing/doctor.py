@@ -23,6 +23,7 @@ from typing import Any
 from deepfishing import __version__
 from deepfishing.errors import DeepFishingError, pip_install
 from deepfishing.fetch.place import fetched_data
+from deepfishing.images.records import DATASETS, DatasetRecord
 from deepfishing.machine import cores, memory, processor
 from deepfishing.networks.zoo import RECORDS, Record, find_weights, home
 
@@ -32,7 +33,6 @@ LEAST_MEMORY = 2e9  # bytes; the default network needs about half a gigabyte
 LEAST_DISK = 1e9
 NOT_ASKED = ("all", "dev", "docs", "fuzz")  # extras that are not for users
 ENGINE_TOLERANCE = 1e-4
-DATA = ("voc2007", "voc2012")
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def examine() -> Iterator[Finding]:
     yield from _engines()
     yield from _extras()
     yield from map(_weights, RECORDS.values())
-    yield from map(_data, DATA)
+    yield from (_data(record) for record in DATASETS.values() if record.files)
 
 
 def is_broken(findings: list[Finding]) -> bool:
@@ -271,14 +271,16 @@ def _weights(record: Record) -> Finding:
     return Finding(name, OK, _short(path))
 
 
-def _data(name: str) -> Finding:
+def _data(record: DatasetRecord) -> Finding:
+    name = f"data {record.name}"
     try:
-        folder = fetched_data(name)
+        folder = fetched_data(record.name)
     except DeepFishingError as error:
-        return Finding(f"data {name}", PROBLEM, str(error))
+        return Finding(name, PROBLEM, str(error))
     if folder is None:
-        return Finding(f"data {name}", MISSING, "not fetched", f"deepfish fetch {name}")
-    return Finding(f"data {name}", OK, _short(folder))
+        megabytes = sum(remote.megabytes for remote in record.files)
+        return Finding(name, MISSING, f"{megabytes:,} MB", f"deepfish fetch {record.name}")
+    return Finding(name, OK, _short(folder))
 
 
 def _short(path: Path) -> str:

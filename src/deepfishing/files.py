@@ -1,4 +1,8 @@
-"""Writing files so that a reader, or a crash, never sees half of one; and telling a changed one."""
+"""Writing files so that a reader, or a crash, never sees half of one; and telling a changed one.
+
+Also what is known of a file at a public address (`Remote`), which records of networks and of data
+sets have and `deepfishing.fetch` downloads.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +65,43 @@ def _hash(facts: Mapping[str, Any]) -> str:
     """Of the values alone: spaces and the order of names do not matter."""
     as_read = json.loads(json.dumps(facts))
     return hashlib.sha256(json.dumps(as_read, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Remote:
+    """One file at a public address.
+
+    Parameters
+    ----------
+    url : str
+        Its address; what stands after the last slash is also its name on disk.
+    digest : str
+        "algorithm:hex digits"; of a sha256 the first few digits are enough.
+    size : int
+        In bytes; 0 where it is not known for sure.
+    megabytes : int
+        Size rounded, at least 1, which is known of every file.
+    inner : tuple of str
+        Archives that an archive holds, to be unpacked where they are.
+
+    Examples
+    --------
+    >>> Remote("http://a.org/b/c.tar", "sha1:9116a64c", megabytes=2).file
+    'c.tar'
+    """
+
+    url: str
+    digest: str
+    size: int = 0
+    megabytes: int = 0
+    inner: tuple[str, ...] = ()
+
+    @property
+    def file(self) -> str:
+        """Name on disk."""
+        return self.url.rpartition("/")[2]
+
+    @property
+    def most(self) -> int:
+        """Bytes above which a download cannot be the file: its size, or a tenth more than MB."""
+        return self.size or self.megabytes * 1_100_000

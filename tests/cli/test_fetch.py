@@ -9,7 +9,8 @@ import pytest
 
 from deepfishing.cli.app import main
 from deepfishing.fetch import place
-from deepfishing.fetch.catalogue import CATALOGUE, Item, Remote
+from deepfishing.fetch.catalogue import CATALOGUE, Item
+from deepfishing.files import Remote
 
 CONTENT = b"weights" * 1000
 

@@ -10,8 +10,8 @@ import pytest
 from deepfishing.errors import FetchError
 from deepfishing.fetch import answer as answer_module
 from deepfishing.fetch import download as module
-from deepfishing.fetch.catalogue import Remote
 from deepfishing.fetch.download import Patience, download
+from deepfishing.files import Remote
 
 CONTENT = bytes(range(256)) * 400
 

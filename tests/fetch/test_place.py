@@ -6,13 +6,17 @@ import sys
 import tarfile
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from scipy.io import savemat
 
 from deepfishing.errors import FetchError, MissingDependencyError, OptionError
 from deepfishing.fetch import place
-from deepfishing.fetch.catalogue import CATALOGUE, Item, Remote
+from deepfishing.fetch.catalogue import CATALOGUE, Item
 from deepfishing.fetch.download import Patience
 from deepfishing.fetch.place import fetch, fetched_data
+from deepfishing.files import Remote
+from deepfishing.images.records import find_record
 from deepfishing.images.voc import CLASSES, read_voc
 
 CONTENT = b"weights" * 1000
@@ -243,3 +247,31 @@ def test_only_a_data_set_of_the_catalogue_has_fetched_data(home, name):
 def test_torch_is_not_loaded():
     code = f"import sys, {place.__name__}, deepfishing.cli.fetch; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_data_set_of_several_kinds_of_files_is_fetched(monkeypatch, page, home, tmp_path):
+    """As flowers102 is: a compressed archive, and two files beside it."""
+    files = {}
+    for name, content in {
+        "imagelabels.mat": {"labels": np.array([[1, 2, 1, 2]], dtype=np.uint8)},
+        "setid.mat": {k: np.array([v], np.uint16) for k, v in SETS.items()},
+    }.items():
+        savemat(tmp_path / name, content)
+        files[name] = (tmp_path / name).read_bytes()
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
+        for n in range(1, 5):
+            archive.addfile(tarfile.TarInfo(f"jpg/image_{n:05d}.jpg"), io.BytesIO())
+    files["102flowers.tgz"] = stream.getvalue()
+    remotes = tuple(
+        Remote(page(f"/{name}", content), sha256(content), len(content), megabytes=1)
+        for name, content in files.items()
+    )
+    monkeypatch.setitem(CATALOGUE, "flowers102", Item("flowers102", "none", remotes, archives=True))
+    assert fetch("flowers102").status == "fetched"
+    assert fetch("flowers102").status == "here"
+    data = find_record("flowers102").read(fetched_data("flowers102"))
+    assert (len(data.train), len(data.test), data.classes) == (2, 2, ("flower 001", "flower 002"))
+
+
+SETS = {"trnid": [1], "valid": [2], "tstid": [3, 4]}

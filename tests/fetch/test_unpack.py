@@ -1,7 +1,9 @@
 import contextlib
 import io
 import json
+import shutil
 import tarfile
+import zipfile
 
 import pytest
 
@@ -276,3 +278,60 @@ def test_a_folder_of_other_archives_or_without_a_record_is_told(tar, into):
         assert difference(into.folder, MADE_OF)
     record.unlink()
     assert "not made by `deepfish fetch`" in difference(into.folder, MADE_OF)
+
+
+def zip_of(path, files):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return path
+
+
+def gz_of(path, files):
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in files.items():
+            archive.addfile(*(member(name, content)[0], io.BytesIO(content)))
+    return path
+
+
+def test_compressed_archives_and_plain_files_become_one_folder(into, tmp_path):
+    labels = tmp_path / "setid.mat"
+    labels.write_bytes(b"numbers")
+    pictures = gz_of(tmp_path / "a.tgz", {"jpg/1.jpg": b"one"})
+    lists = zip_of(tmp_path / "b.zip", {"lists/train.txt": b"1", "lists/": b""})
+    into(pictures, lists, labels)
+    assert into.tree() == {"jpg/1.jpg": b"one", "lists/train.txt": b"1", "setid.mat": b"numbers"}
+
+
+def test_an_archive_inside_another_is_unpacked_where_it_is(into, tmp_path):
+    inner = gz_of(tmp_path / "i.tar.gz", {"101/cat/1.jpg": b"one"}).read_bytes()
+    outer = zip_of(tmp_path / "a.zip", {"c/i.tar.gz": inner, "c/readme.txt": b"read"})
+    into(outer, inner=["c/i.tar.gz"])
+    assert into.tree() == {"c/101/cat/1.jpg": b"one", "c/readme.txt": b"read"}
+
+
+@pytest.mark.parametrize("name", ["../1.jpg", "/1.jpg", "a/../../1.jpg"])
+@pytest.mark.parametrize(("make", "file"), [(zip_of, "a.zip"), (gz_of, "a.tar.gz")])
+def test_a_compressed_archive_stays_inside_too(into, tmp_path, make, file, name):
+    with pytest.raises(FetchError, match="must be a path inside"):
+        into(make(tmp_path / file, {name: b"one"}))
+    assert not list(tmp_path.rglob("1.jpg"))
+
+
+@pytest.mark.parametrize(("make", "file"), [(zip_of, "a.zip"), (gz_of, "a.tar.gz")])
+def test_a_bomb_is_refused_before_it_is_unpacked(into, tmp_path, make, file):
+    with pytest.raises(FetchError, match=r"brings the content to 1000000 bytes"):
+        into(make(tmp_path / file, {"zeros": bytes(1_000_000)}))
+    assert not list(tmp_path.rglob("zeros"))
+
+
+@pytest.mark.parametrize(("make", "file"), [(zip_of, "a.zip"), (gz_of, "a.tar.gz")])
+def test_a_damaged_byte_of_a_compressed_archive_is_one_error(into, tmp_path, make, file):
+    noise = bytes(range(256)) * 8
+    whole = make(tmp_path / file, {"1.bin": noise[:700], "2.bin": noise[300:]}).read_bytes()
+    for at in range(0, len(whole), 7):
+        (tmp_path / file).write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
+        with contextlib.suppress(FetchError):
+            into(tmp_path / file)  # unless the byte is no content: names, dates, modes
+            assert sorted(into.tree().values()) == sorted([noise[:700], noise[300:]])
+            shutil.rmtree(into.folder)

@@ -1,71 +1,41 @@
-"""The data sets that commands know by name."""
+"""A data set by its name: the folder that the user gave, what was fetched, or what is embedded."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from deepfishing.errors import DatasetError, did_you_mean
+from deepfishing.cli.say import say
+from deepfishing.errors import DatasetError
 from deepfishing.fetch.place import fetched_data
 from deepfishing.images.dataset import Dataset
-from deepfishing.images.folder import read_folder
-from deepfishing.images.groceries import load_groceries
-from deepfishing.images.voc import read_voc
+from deepfishing.images.records import DatasetRecord
 
 
-@dataclass(frozen=True)
-class Known:
-    """What is done with a data set unless said otherwise.
-
-    The splits to train and test on, the protocols, and the rows of the table.
-    """
-
-    train: str
-    test: str
-    protocols: tuple[str, ...] = ("table",)
-    table: str = "all"
-
-
-DATASETS = {
-    "groceries": Known("train", "test", ("table", "low-shot"), "all,best"),
-    "folder": Known("train", "test"),
-    "voc2007": Known("trainval", "test"),
-    "voc2012": Known("train", "val"),
-}
-
-
-def check_dataset(name: str) -> None:
-    """Refuse a name that is no data set."""
-    if name == "scenes":
-        raise DatasetError(
-            "scenes, drawn digits, has made way for real photographs; "
-            "run `deepfish reproduce groceries`"
+def load_dataset(record: DatasetRecord, data: Path | None, out: Path, **asked: Any) -> Dataset:
+    """Read a data set; what is unpacked for it goes into `out`. None of `asked` is the default."""
+    given = {name: value for name, value in asked.items() if value is not None}
+    for name in given:
+        if name not in record.options:
+            raise DatasetError(
+                f"{record.name} has no choice of --{name}, got {given[name]}; its split is: "
+                f"{record.split}"
+            )
+    if "into" in record.options:
+        given["into"] = out / "data"
+    folder = data or (None if record.embedded else fetched_data(record.name))
+    if folder is None and not record.embedded:
+        fetch = f", or run `deepfish fetch {record.name}`" * bool(record.files)
+        raise DatasetError(f"{record.name} needs its folder, got none; pass --data FOLDER{fetch}")
+    found = replace(record.read(folder, **given), measure=record.measure)
+    sizes = len(found.train), len(found.test)
+    if record.sizes and sizes != record.sizes and not {"train", "test"} & set(given):
+        published = " and ".join(f"{n:,}" for n in record.sizes)
+        got = " and ".join(f"{n:,}" for n in sizes)
+        say(
+            f"note: {record.name} has {published} images to train and to test as published, "
+            f"this copy {got}",
+            err=True,
         )
-    if name not in DATASETS:
-        raise DatasetError(
-            f"data set must be one of {', '.join(DATASETS)}, got {name!r}"
-            f"{did_you_mean(name, DATASETS)}"
-        )
-
-
-def load_dataset(
-    name: str, data: Path | None, train: str | None, test: str | None, out: Path
-) -> Dataset:
-    """Read a data set by name; `groceries` is unpacked into `data`, or into `out`."""
-    check_dataset(name)
-    known = DATASETS[name]
-    train, test = train or known.train, test or known.test
-    if name in ("groceries", "folder") and (train, test) != (known.train, known.test):
-        raise DatasetError(
-            f"{name} is trained on {known.train} and tested on {known.test}, "
-            f"got --train {train} --test {test}"
-        )
-    if name == "groceries":
-        return load_groceries(data or out / "data")
-    data = data or fetched_data(name)
-    if data is None:
-        fetch = "" if name == "folder" else f", or run `deepfish fetch {name}`"
-        raise DatasetError(f"{name} needs its folder, got none; pass --data FOLDER{fetch}")
-    if name == "folder":
-        return read_folder(data)
-    return read_voc(data, int(name.removeprefix("voc")), train, test)
+    return found

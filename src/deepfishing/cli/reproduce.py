@@ -12,7 +12,7 @@ import typer
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from deepfishing.cli.datasets import DATASETS, check_dataset, load_dataset
+from deepfishing.cli.datasets import load_dataset
 from deepfishing.cli.help import PROTOCOL
 from deepfishing.cli.network import (
     BatchSize,
@@ -36,6 +36,7 @@ from deepfishing.experiments.checks import PROTOCOLS, TABLE, check_protocol
 from deepfishing.gradients.batch_size import parse_batch_size
 from deepfishing.images.dataset import DIFFICULT
 from deepfishing.images.item import as_text
+from deepfishing.images.records import DATASETS, find_record
 from deepfishing.images.sources import passed_over_in
 from deepfishing.networks.zoo import DEFAULT
 
@@ -44,7 +45,10 @@ def reproduce(
     dataset: Annotated[str, typer.Argument(help=f"One of: {', '.join(DATASETS)}.")],
     data: Annotated[
         Path | None,
-        typer.Option(help="Folder of the data set, such as VOCdevkit; groceries brings its own."),
+        typer.Option(
+            help="Folder of the data set, such as VOCdevkit; without it, what `deepfish fetch` "
+            "got. groceries brings its own."
+        ),
     ] = None,
     network: NetworkName = None,
     weights: Weights = None,
@@ -85,6 +89,14 @@ def reproduce(
     test: Annotated[
         str | None, typer.Option(help="Split to test on.", rich_help_panel=PROTOCOL)
     ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="Which images are drawn, where a data set has no official split. [default: 0]",
+            show_default=False,
+            rich_help_panel=PROTOCOL,
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for results; results/DATASET-NETWORK by default.")
     ] = None,
@@ -107,8 +119,7 @@ def reproduce(
     curves, in curves.jsonl: few examples, nearest neighbours, projections of the kernel.
     """
     # what can be told at once is told before torch is loaded and before any work
-    check_dataset(dataset)
-    known = DATASETS[dataset]
+    known = find_record(dataset)
     protocols = known.protocols if protocol is None else tuple(protocol.split(","))
     _check_protocols(protocols, largest)
     if features is not None or TABLE in protocols:
@@ -139,7 +150,7 @@ def reproduce(
     for line in net.notes:
         say(line, err=True)
     out = out or Path("results") / f"{dataset}-{net.name.replace(':', '-')}"
-    source = load_dataset(dataset, data, train, test, out)
+    source = load_dataset(known, data, out, train=train, test=test, seed=seed)
     command = as_text(shlex.join(["deepfish", *sys.argv[1:]]))
     left_out: dict[str, str] = {}
     limit = {} if largest is None else {"largest": largest}

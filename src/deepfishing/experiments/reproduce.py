@@ -262,6 +262,7 @@ def _measure(prepared: Prepared, feature: Recipe, protocol: Protocol) -> tuple[R
         "C": protocol.C,
         "difficult": protocol.difficult,
         "official_ap": dataset.official_ap,
+        "official_measure": dataset.measure,
         "classes": list(dataset.classes),
         "n_train": len(dataset.train),
         "n_test": len(dataset.test),

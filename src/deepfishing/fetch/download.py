@@ -18,8 +18,7 @@ from typing import Any
 
 from deepfishing.errors import FetchError
 from deepfishing.fetch.answer import Answer, DroppedError, StartOverError, UnreachableError, ask
-from deepfishing.fetch.catalogue import Remote
-from deepfishing.files import replacing
+from deepfishing.files import Remote, replacing
 
 # what is worked on, how many bytes are done and how many there are (0 if nobody knows)
 Progress = Callable[[str, int, int], None]

@@ -1,6 +1,6 @@
 """Before stage 1, fetching: a name becomes files where the other stages look for them.
 
-Comes in: a name of the catalogue. Goes out: `weights/<file>` or `data/<name>/VOCdevkit` in the
+Comes in: a name of the catalogue. Goes out: `weights/<file>` or `data/<name>/` in the
 folder that is kept between runs, `home()`. What is there is verified and left alone.
 """
 
@@ -82,7 +82,7 @@ def fetch(name: str, progress: Progress = _silent, patience: Patience | None = N
 
 
 def fetched_data(name: str) -> Path | None:
-    """Folder of a data set that was fetched, as `read_voc` takes it; None if it was not.
+    """Folder of a data set that was fetched, as its reader takes it; None if it was not.
 
     Examples
     --------
@@ -122,7 +122,8 @@ def _data(item: Item, progress: Progress, patience: Patience) -> Fetched:
             return Fetched(item.name, "here", (folder,), item.licence)
         _files(item, data, progress, patience)
         archives = [data / remote.file for remote in item.files]
-        unpack(archives, folder, made_of, progress)
+        inner = [name for remote in item.files for name in remote.inner]
+        unpack(archives, folder, made_of, progress, inner=inner)
         for path in archives:
             path.unlink()  # all of it is in the folder now
         return Fetched(item.name, "fetched", (folder,), item.licence)

@@ -1,18 +1,23 @@
-"""Before stage 1, fetching: tar archives become a folder, whole or not at all.
+"""Before stage 1, fetching: archives (.tar, .tar.gz, .zip) become a folder, whole or not at all.
 
-Comes in: verified archives. Goes out: a folder that holds what they hold and `fetched.json`,
-which says what it was made of. Everything is unpacked beside the folder, which gets its name
-last; what an interrupted run left is thrown away. An archive is untrusted all the same: only
-plain files and folders that stay inside, no more of them than a data set has, and no more bytes
-than the archive itself is long.
+Comes in: verified files. Goes out: a folder that holds what the archives hold, the files that are
+none, and `fetched.json`, which says what it was made of. Everything is unpacked beside the folder,
+which gets its name last; what an interrupted run left is thrown away. An archive is untrusted all
+the same: only plain files and folders that stay inside, no more of them than a data set has, and no
+more bytes than the archive itself is long, or ten times that if it is compressed.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+import struct
 import tarfile
-from collections.abc import Iterator, Sequence
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from gzip import BadGzipFile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -20,12 +25,16 @@ from deepfishing.errors import FetchError
 from deepfishing.fetch.download import Progress, disk_errors
 
 RECORD = "fetched.json"
-_MOST_MEMBERS = 100_000  # VOC2012, the largest, has 40 thousand
-# what the reader raises for damaged bytes, found by damaging archives at random places
+_MOST_MEMBERS = 150_000  # SUN397, the largest, has 110 thousand
+_LARGER = 10  # how much larger than a compressed archive its content may be: pictures hardly shrink
+# what the readers raise for damaged bytes, found by damaging archives at random places
 _DAMAGED = (
     *(tarfile.TarError, EOFError, OverflowError, RecursionError, ValueError, LookupError),
-    MemoryError,
+    *(MemoryError, BadGzipFile, zlib.error, struct.error, zipfile.BadZipFile, RuntimeError),
 )
+
+# name, size, why it is refused if it is, how to unpack it, and how many bytes were read so far
+_Member = tuple[str, int, str, Callable[[], object], Callable[[], int]]
 
 
 def unpack(
@@ -34,13 +43,14 @@ def unpack(
     made_of: dict[str, str],
     progress: Progress,
     most_members: int = _MOST_MEMBERS,
+    inner: Sequence[str] = (),
 ) -> None:
     """Unpack archives into a new folder.
 
     Parameters
     ----------
     archives : sequence of Path
-        Uncompressed tar files.
+        By their names .tar, .tar.gz, .tgz or .zip; any other file is copied into the folder.
     folder : Path
         Must not be there yet.
     made_of : dict from str to str
@@ -49,23 +59,29 @@ def unpack(
         Told "unpacking", the bytes that are done and the bytes there are.
     most_members : int
         How many files and folders an archive may hold.
+    inner : sequence of str
+        Archives that these hold, which are unpacked where they are.
     """
     if not hasattr(tarfile, "data_filter"):
         raise FetchError(f"unpacking to {folder} needs Python 3.11.4 or newer, for its safe tar")
-    partial = folder.with_name(f".{folder.name}.unpacking")
+    beside = folder.with_name(f".{folder.name}.unpacking")
     with disk_errors(folder):
-        if partial.exists():
-            shutil.rmtree(partial)
-        partial.mkdir(parents=True)
+        if beside.exists():
+            shutil.rmtree(beside)
+        beside.mkdir(parents=True)
         total = sum(path.stat().st_size for path in archives)
         before = 0
         for path in archives:
-            for done in _unpack_one(path, partial, most_members):
+            for done in _unpack_one(path, beside, most_members):
                 progress("unpacking", before + done, total)
             before += path.stat().st_size
-        record = {"archives": made_of, **_extent(partial)}
-        (partial / RECORD).write_text(json.dumps(record, indent=1))
-        partial.rename(folder)
+        for path in (beside / name for name in inner):
+            for _ in _unpack_one(path, path.parent, most_members):
+                progress("unpacking", total, total)
+            path.unlink()
+        record = {"archives": made_of, **_extent(beside)}
+        (beside / RECORD).write_text(json.dumps(record, indent=1))
+        beside.rename(folder)
 
 
 def difference(folder: Path, made_of: dict[str, str]) -> str:
@@ -91,38 +107,66 @@ def difference(folder: Path, made_of: dict[str, str]) -> str:
 
 
 def _unpack_one(path: Path, folder: Path, most_members: int) -> Iterator[int]:
-    """Unpack an archive; yields how many bytes of it are done."""
+    """Unpack an archive, or copy a file that is none; yields how many bytes of it are done."""
     length = path.stat().st_size
+    packed = path.name.endswith((".tar.gz", ".tgz", ".zip"))
+    if not packed and path.suffix != ".tar":
+        shutil.copyfile(path, folder / path.name)
+        yield length
+        return
+    most = length * (_LARGER if packed else 1)  # a plain archive cannot hold more than its length
     written = 0
     try:
-        with tarfile.open(path, "r:") as archive:  # "r:" takes no compressed archive
-            for number, member in enumerate(archive, start=1):
-                written += member.size
-                problem = _problem(member)
-                if number > most_members:
-                    problem = f"is one of more than {most_members} members"
-                elif written > length:  # a plain archive cannot hold more than its own length
-                    problem = f"brings the content to {written} bytes in an archive of {length}"
-                if problem:
-                    raise FetchError(f"{path} cannot be unpacked: {member.name!r} {problem}")
-                # no owner, mode or date of the archive is taken over
-                archive.extract(member, folder, set_attrs=False, filter="data")
-                yield member.offset_data + member.size
-            # the reader takes a damaged header for the end; the real end is a block of zeros
-            with path.open("rb") as file:
-                file.seek(archive.offset)
-                if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-                    raise tarfile.ReadError("no end of archive")
-    except _DAMAGED as error:
+        members = enumerate(_members(path, folder), start=1)
+        for number, (name, size, problem, extract, place) in members:
+            written += size
+            if number > most_members:
+                problem = f"is one of more than {most_members} members"
+            elif written > most:
+                problem = f"brings the content to {written} bytes in an archive of {length}"
+            if problem:
+                raise FetchError(f"{path} cannot be unpacked: {name!r} {problem}")
+            extract()
+            yield place()
+    except (*_DAMAGED, NotImplementedError) as error:
         reason = " ".join(repr(str(error)).split())[:100].strip("'\"")
-        raise FetchError(f"{path} is damaged or not a tar archive ({reason})") from None
+        kind = "zip" if path.suffix == ".zip" else "tar"
+        raise FetchError(f"{path} is damaged or not a {kind} archive ({reason})") from None
+
+
+def _members(path: Path, folder: Path) -> Iterator[_Member]:
+    if path.suffix == ".zip":
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            for entry in archive.infolist():
+                extract = partial(archive.extract, entry, folder)
+                yield entry.filename, entry.file_size, _outside(entry.filename), extract, file.tell
+        return
+    plain = path.suffix == ".tar"  # no "r:*", which would take what another name promises
+    with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:" if plain else "r:gz") as tar:
+        for member in tar:
+            # no owner, mode or date of the archive is taken over
+            unpack = partial(tar.extract, member, folder, set_attrs=False, filter="data")
+            yield member.name, member.size, _problem(member), unpack, file.tell
+        if plain:
+            # the reader takes a damaged header for the end; the real end is a block of zeros
+            file.seek(tar.offset)
+            if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+                raise tarfile.ReadError("no end of archive")
+        else:
+            while tar.fileobj and tar.fileobj.read(1 << 20):  # up to the checksum at the end
+                pass
+
+
+def _outside(member: str) -> str:
+    name = PurePosixPath(member)
+    escapes = name.is_absolute() or ".." in name.parts or "\\" in member
+    return "must be a path inside the folder" if escapes else ""
 
 
 def _problem(member: tarfile.TarInfo) -> str:
     """Why a member is refused; empty if it is not."""
-    name = PurePosixPath(member.name)
-    if name.is_absolute() or ".." in name.parts or "\\" in member.name:
-        return "must be a path inside the folder"
+    if outside := _outside(member.name):
+        return outside
     if member.size < 0:  # the reader would go back and find it again, without end
         return "must have a size, got a negative one"
     if not (member.isreg() or member.isdir()) or member.issparse():

@@ -1,7 +1,7 @@
 """Stage 1, images: the value that every data set reader returns.
 
-Comes in: ids, image paths and labels that a reader found (`voc`, `folder`, `groceries`). Goes
-out: a `Dataset` of two `Split`s, checked once, so that later stages need not check again.
+Comes in: ids, image paths and labels that a reader found (`records` lists the readers). Goes out: a
+`Dataset` of two `Split`s, checked once, so that later stages need not check again.
 """
 
 from __future__ import annotations
@@ -22,6 +22,13 @@ from deepfishing.metrics import DEFINITIONS
 # example_classifier.m does (it trains on gt > 0 and gt < 0, and a difficult one has gt = 0), or
 # negatives.
 DIFFICULT = ("ignore", "negative")
+
+# What a data set is compared by: the key of a measured row, and what it is called.
+MEASURES = {
+    "map": "mAP",
+    "accuracy": "accuracy",
+    "balanced_accuracy": "mean per-class accuracy",
+}
 
 
 def is_plain_name(name: str) -> bool:
@@ -139,6 +146,8 @@ class Dataset:
     official_ap : str
         The definition of average precision that is the data set's own, of
         `deepfishing.metrics.DEFINITIONS`.
+    measure : str
+        What its figures are compared by, of `MEASURES`.
     """
 
     name: str
@@ -146,6 +155,7 @@ class Dataset:
     train: Split
     test: Split
     official_ap: str
+    measure: str = "map"
 
     def __post_init__(self) -> None:
         unique = len(set(self.classes)) == len(self.classes)
@@ -175,4 +185,9 @@ class Dataset:
             raise DatasetError(
                 f"official_ap of data set {self.name} must be one of {', '.join(DEFINITIONS)}, "
                 f"got {self.official_ap!r}"
+            )
+        if self.measure not in MEASURES:
+            raise DatasetError(
+                f"measure of data set {self.name} must be one of {', '.join(MEASURES)}, "
+                f"got {self.measure!r}"
             )

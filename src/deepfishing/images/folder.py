@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +62,7 @@ def read_folder(root: str | Path, test_fraction: float = 0.5, seed: int = 0) -> 
         raise OptionError(f"test_fraction must be between 0 and 1, got {test_fraction}")
     root = Path(root)
     if is_folder(root / "train") and is_folder(root / "test"):
-        train, test = _read_classes(root, root / "train"), _read_classes(root, root / "test")
+        train, test = read_classes(root, root / "train"), read_classes(root, root / "test")
         extra = sorted(set(test) - set(train))
         if extra:
             raise DatasetError(
@@ -71,8 +71,8 @@ def read_folder(root: str | Path, test_fraction: float = 0.5, seed: int = 0) -> 
             )
     else:
         train, test = {}, {}
-        for name, ids in _read_classes(root, root).items():
-            test[name], train[name] = _divide(ids, test_fraction, seed)
+        for name, ids in read_classes(root, root).items():
+            test[name], train[name] = divide(ids, test_fraction, seed)
         if set(train) <= SPLITS:
             raise DatasetError(
                 f"splits must be {root / 'train'} and {root / 'test'}, got {', '.join(train)}; "
@@ -90,20 +90,28 @@ def read_folder(root: str | Path, test_fraction: float = 0.5, seed: int = 0) -> 
     return Dataset(
         name=as_text(root.resolve().name),
         classes=classes,
-        train=_split("train", root, classes, train),
-        test=_split("test", root, classes, test),
+        train=class_split("train", root, classes, train),
+        test=class_split("test", root, classes, test),
         official_ap=DEFAULT,
     )
 
 
-def _divide(ids: list[str], test_fraction: float, seed: int) -> tuple[list[str], list[str]]:
+def shuffled(ids: list[str], seed: int) -> list[str]:
+    """Ids in an order by hash, which only they and the seed decide."""
+    return sorted(ids, key=lambda i: hashlib.sha256(f"{seed}:{i}".encode()).digest())
+
+
+def divide(ids: list[str], test_fraction: float, seed: int) -> tuple[list[str], list[str]]:
     """Test and train ids of one class: the test part is the first in an order by hash."""
     n_test = min(max(round(test_fraction * len(ids)), 1), len(ids) - 1)
-    order = sorted(ids, key=lambda i: hashlib.sha256(f"{seed}:{i}".encode()).digest())
+    order = shuffled(ids, seed)
     return order[:n_test], order[n_test:]
 
 
-def _split(name: str, root: Path, classes: tuple[str, ...], images: dict[str, list[str]]) -> Split:
+def class_split(
+    name: str, root: Path, classes: tuple[str, ...], images: Mapping[str, Sequence[str]]
+) -> Split:
+    """A split of images that have one class each, from the ids of each class."""
     pairs = sorted((i, column) for column, c in enumerate(classes) for i in images.get(c, ()))
     labels = np.full((len(pairs), len(classes)), -1, dtype=np.int8)
     labels[np.arange(len(pairs)), [column for _, column in pairs]] = 1
@@ -111,7 +119,7 @@ def _split(name: str, root: Path, classes: tuple[str, ...], images: dict[str, li
     return Split(name, ids, tuple(root / i for i in ids), labels)
 
 
-def _read_classes(root: Path, folder: Path) -> dict[str, list[str]]:
+def read_classes(root: Path, folder: Path) -> dict[str, list[str]]:
     """Ids of the images of each class folder in `folder`, relative to `root`."""
     try:
         entries = sorted(folder.iterdir())

@@ -50,6 +50,7 @@ from deepfishing.report.tables import (
     label_text,
     left_out,
     left_out_text,
+    official_measure,
     one_decimal,
     per_class,
     table_1,
@@ -204,6 +205,7 @@ def _group(
         "compared": compared,
         "formulas": formulas([*(ln.feature for ln in lines), *_features(panels(points))]),
         "accurate": any(line.top1 for line in lines),
+        "measure": official_measure(rows[0]),
         "confusions": confusions(rows, lines),
         "measured": measured,
         "columns": [

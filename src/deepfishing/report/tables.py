@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from deepfishing.experiments.checks import Row
 from deepfishing.experiments.paper import printed_ap, printed_map
+from deepfishing.images.dataset import MEASURES
 from deepfishing.metrics import DEFINITIONS
 from deepfishing.recipes import parse_recipe
 from deepfishing.report.rows import OTHER, block, title
@@ -203,6 +204,12 @@ def label_text(row: Row) -> str:
     if isinstance(label, int):
         return f"one-hot label of class {label}"
     return f"given label vector of {len(label)} entries"
+
+
+def official_measure(row: Row) -> str:
+    """What the data set is compared by, of `MEASURES`; mAP in rows that do not say it."""
+    named = row.get("official_measure")
+    return named if named in MEASURES and row.get(named) is not None else "map"
 
 
 def left_out(rows: Iterable[Row]) -> dict[str, str]:

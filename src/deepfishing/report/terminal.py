@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from deepfishing.experiments.checks import Row
+from deepfishing.images.dataset import MEASURES
 from deepfishing.metrics import DEFINITIONS
 from deepfishing.report.charts import mark_text
 from deepfishing.report.confusions import Confusions, confusions
@@ -25,6 +26,7 @@ from deepfishing.report.tables import (
     interval_text,
     label_text,
     left_out_text,
+    official_measure,
     one_decimal,
 )
 from deepfishing.report.tables import table_1 as table_1_lines
@@ -48,13 +50,15 @@ def table_1(rows: Sequence[Row], gains: Mapping[str, Difference] | None = None) 
     table.add_column("feature", overflow="fold")
     official, *others = (DEFINITIONS[method].label for method in lines[0].map)
     accuracies = any(line.top1 for line in lines)
-    table.add_column(f"{official}*", justify="right")
+    measure = official_measure(rows[0])
+    table.add_column(f"{official}{'*' * (measure == 'map')}", justify="right")
     if intervals:
         table.add_column("interval", justify="right")
     if gains:
         table.add_column(" gain", no_wrap=True)
+    starred = {"accuracy": "top-1", "balanced_accuracy": "balanced"}.get(measure)
     for name in ("top-1", "interval", "balanced") if accuracies else others:
-        table.add_column(name, justify="right")
+        table.add_column(f"{name}{'*' * (name == starred)}", justify="right")
     if printed:
         table.add_column("paper", justify="right")
         table.add_column("difference", justify="right")
@@ -177,10 +181,12 @@ def _caption(
     rows: Sequence[Row], lines: Sequence[Line], reference: Line | None, intervals: bool
 ) -> Text:
     row = rows[0]
-    official = DEFINITIONS[row["official_ap"]].label
+    official = f"AP: {DEFINITIONS[row['official_ap']].label}"
+    if (measure := official_measure(row)) != "map":
+        official = f"measure: {MEASURES[measure]}"
     parts = [
         f"{row['network']}, {row['train']} ({row['n_train']:,} images) to {row['test']} "
-        f"({row['n_test']:,}), tau {row['tau']:g}, {label_text(row)}. * official AP: {official}."
+        f"({row['n_test']:,}), tau {row['tau']:g}, {label_text(row)}. * official {official}."
     ]
     parts.append("x, y: what a layer puts out; dW: the gradient of its weights.")
     if intervals:

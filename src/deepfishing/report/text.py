@@ -16,6 +16,7 @@ from deepfishing.errors import StoreError
 from deepfishing.experiments.checks import Row
 from deepfishing.experiments.results import Results
 from deepfishing.files import replacing
+from deepfishing.images.dataset import MEASURES
 from deepfishing.metrics import DEFINITIONS
 from deepfishing.recipes import pieces
 from deepfishing.report.charts import mark_text
@@ -30,6 +31,7 @@ from deepfishing.report.tables import (
     interval_text,
     label_text,
     left_out_text,
+    official_measure,
     one_decimal,
     per_class,
     table_1,
@@ -248,6 +250,8 @@ def _table_1(rows: Sequence[Row], lines: Sequence[Line]) -> Sheet:
         parts.append(
             "Top-1: images whose class has the highest score; balanced: the mean over the classes."
         )
+    if (measure := official_measure(rows[0])) != "map":
+        parts.append(f"The data set's official measure is {MEASURES[measure]}.")
     if absent := left_out_text(rows):
         parts.append(f"Left out of the mean: {absent}.")
     parts += [f"{line.title}: {line.note}." for line in lines if line.official is None]
