@@ -60,7 +60,7 @@ SEARCHES = {
 }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class KernelSVM:
     """One-vs-rest machines: f(image) = sum_i dual[i, class] K(image, i) + bias[class].
 
@@ -78,6 +78,11 @@ class KernelSVM:
     cost: Array
     ap: Array
     calibration: Array | None = None
+
+    def __repr__(self) -> str:
+        of = "probabilities" if self.calibration is not None else "scores alone"
+        machines = f"{int(self.trained.sum())} of {len(self.trained)} classes"
+        return f"KernelSVM({machines}, {len(self.dual):,} training images, {of})"
 
     def decision_function(self, features: Comparable) -> Array:
         """Scores (m, C); a class without a machine scores 0 for every image."""

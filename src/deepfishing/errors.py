@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import importlib
 import json
 import shlex
 import shutil
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 SUGGESTED = 3  # choices that begin with what was typed
@@ -98,6 +100,18 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     close = close or difflib.get_close_matches(low, known, n=1)
     *some, last = [known[one] for one in close] or [""]
     return f"; did you mean {', '.join(some)}{' or ' * bool(some)}{last}?" if last else ""
+
+
+def need(package: str, extra: str) -> Any:
+    """Import a package that an extra brings, or say how to install it."""
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        raise MissingDependencyError(
+            f"this needs the package {package}; run `{pip_install(extra=extra)}`"
+        ) from None
 
 
 def pip_install(*packages: str, extra: str = "") -> str:

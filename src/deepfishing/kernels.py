@@ -19,11 +19,15 @@ from deepfishing.errors import FeatureError
 from deepfishing.rank_one import Array, RankOne
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class _Combination:
     """Several features of the same images, each with its own kernel."""
 
     parts: tuple[Comparable, ...]
+
+    def __repr__(self) -> str:
+        parts = (f"array {p.shape}" if isinstance(p, np.ndarray) else repr(p) for p in self.parts)
+        return f"{type(self).__name__}({', '.join(parts)})"
 
     def __len__(self) -> int:
         return len(self.parts[0])
@@ -37,7 +41,7 @@ class _Combination:
         return len(self), *(part.shape[1:] for part in self.parts)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class KernelSum(_Combination):
     """Compared with the mean of the kernels of its parts, weighted if weights are given.
 
@@ -55,7 +59,7 @@ class KernelSum(_Combination):
     weights: tuple[float, ...] | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class KernelProduct(_Combination):
     """Compared with the product of the kernels of its parts.
 

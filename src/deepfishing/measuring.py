@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from deepfishing.experiments.checks import TABLE, Row, check_protocol
 from deepfishing.experiments.curves import measure_curves
 from deepfishing.experiments.reproduce import Progress, Protocol, reproduce
-from deepfishing.experiments.results import Results
+from deepfishing.experiments.results import Results, Table
 from deepfishing.gradients.to_store import OnFailure
 from deepfishing.images.dataset import Dataset
 from deepfishing.networks.network import Network
+from deepfishing.report.confusions import Confusions, confusions
 from deepfishing.report.gains import gains
 from deepfishing.report.html import write_report
 from deepfishing.report.tables import finding, table_1
@@ -25,7 +27,7 @@ from deepfishing.report.words import curve_words, plain, table_words
 from deepfishing.statistics import Difference
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Measured:
     """What was measured in one go.
 
@@ -34,11 +36,28 @@ class Measured:
     is the report.
     """
 
-    rows: list[Row]
+    rows: Table
     gains: Mapping[str, Difference]
     points: Mapping[str, list[Row]]
     words: tuple[str, ...]
     page: Path
+
+    @property
+    def confusions(self) -> Confusions | None:
+        """Which classes the best row takes for which; None where images have several classes."""
+        return confusions(self.rows, table_1(self.rows)) if self.rows else None
+
+    def __repr__(self) -> str:
+        curves = (f"{len(some)} points of {name}" for name, some in self.points.items())
+        return f"Measured({'; '.join((repr(self.rows), *curves))}; report {self.page})"
+
+    def _repr_html_(self) -> str:
+        words = "".join(f"<p>{escape(said)}</p>" for said in self.words)
+        return f"{self.rows._repr_html_()}{words}"
+
+    def to_pandas(self) -> Any:
+        """The rows as a data frame, see `Table`."""
+        return self.rows.to_pandas()
 
 
 def measure(
@@ -79,7 +98,7 @@ def measure(
         check_protocol(name)
     how: dict[str, Any] = {"protocol": protocol, "command": command}
     how |= {"progress": progress, "on_failure": on_failure}
-    rows: list[Row] = []
+    rows = Table()
     points = {}
     for name in protocols:
         if name == TABLE:

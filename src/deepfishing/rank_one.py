@@ -18,7 +18,7 @@ from deepfishing.errors import FeatureError
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RankOne:
     """Gradients of n images as factors: sum over positions of x delta^T.
 
@@ -50,6 +50,11 @@ class RankOne:
                 "x and delta must be (n, d) and (n, D), or (n, P, d) and (n, P, D), "
                 f"got {x} and {delta}"
             )
+
+    def __repr__(self) -> str:
+        n, d, D = self.shape
+        positions = f", {self.x.shape[1]} positions" if self.x.ndim == 3 else ""
+        return f"RankOne({n:,} gradients of {d} x {D}{positions}, {self.x.dtype})"
 
     def __len__(self) -> int:
         return len(self.x)

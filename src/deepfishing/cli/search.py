@@ -126,15 +126,15 @@ def _standard_input() -> bytes:
 
 def _picture(searcher: Searcher, example: Example) -> ImageLike | None:
     """What to draw for an example or a hit."""
-    from deepfishing.search.encoder import Upload
+    from deepfishing.images.item import Held
 
     if isinstance(example, bytes):
-        return Upload("standard input", example)
+        return Held("standard input", example)
     name = str(example)
     if searcher.collection.row_of(name) is None:
         return Path(name)
     photo = searcher.photo(name)
-    return None if photo is None else Upload(name, photo)
+    return None if photo is None else Held(name, photo)
 
 
 def _document(

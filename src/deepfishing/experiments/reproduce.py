@@ -21,7 +21,7 @@ from deepfishing.accuracy import KEYS, has_one_class, measure_accuracy
 from deepfishing.classify import check_options, train_svm
 from deepfishing.errors import DatasetError, OptionError
 from deepfishing.experiments.checks import TABLE, Row
-from deepfishing.experiments.results import Results, row_key, safe_name, versions
+from deepfishing.experiments.results import Results, Table, row_key, safe_name, versions
 from deepfishing.features import needed_factors
 from deepfishing.gradients.batch_size import BatchSize, check_batch_size
 from deepfishing.gradients.engine import choose_engines
@@ -82,7 +82,7 @@ def reproduce(
     command: str = "",
     progress: Progress | None = None,
     on_failure: OnFailure | None = None,
-) -> list[Row]:
+) -> Table:
     """Measure one row per feature: extract, train on `dataset.train`, score `dataset.test`.
 
     Parameters
@@ -106,9 +106,9 @@ def reproduce(
 
     Returns
     -------
-    rows : list of dict
-        With the keys of `results.jsonl`; `map` and `ap` are None for a test split without
-        labels, for which submission files are written instead.
+    rows : Table
+        A list of dicts with the keys of `results.jsonl`; `map` and `ap` are None for a test split
+        without labels, for which submission files are written instead.
     """
     protocol = protocol or Protocol()
     tell = progress or (lambda stage, done, total: None)
@@ -116,7 +116,7 @@ def reproduce(
     results = Results(out)
     prepared = prepare(dataset, network, results.folder, wanted, protocol, tell, on_failure)
     dataset = prepared.dataset
-    rows = []
+    rows = Table()
     for number, feature in enumerate(wanted):
         tell(TABLE, number, len(wanted))
         key = row_key(feature=feature.name, **prepared.decisive)

@@ -23,10 +23,11 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from deepfishing.errors import StoreError
+from deepfishing.errors import StoreError, need
 from deepfishing.experiments.checks import Row, wrong_point, wrong_row
 from deepfishing.files import replacing
 from deepfishing.images.dataset import Split
+from deepfishing.images.show import table_html
 from deepfishing.rank_one import Array
 
 # what numpy, and the zip that it reads, raise for damaged bytes, found by fuzzing
@@ -67,6 +68,55 @@ def safe_name(feature: str) -> str:
 def _number(text: str) -> int | float:
     """A whole number of a JSON file; infinite, as JSON's others are, if it is beyond all floats."""
     return int(text) if len(text) < 300 else float(text)
+
+
+class Table(list[Row]):
+    """Measured rows, as a list; a notebook shows them with their intervals."""
+
+    def __repr__(self) -> str:
+        if not self:
+            return "no rows"
+        best = max(self, key=lambda row: _figures(row)["mAP"] or 0.0)
+        figure, of = _figures(best)["mAP"], f"{best['dataset']} with {best['network']}"
+        found = "" if figure is None else f", best {best['feature']}: {figure:.1f} mAP"
+        return f"{len(self)} rows of {of}{found}"
+
+    def _repr_html_(self) -> str:
+        figures = [_figures(row) for row in self]
+        names = [name for name in _FIGURES if any(one[name] is not None for one in figures)]
+        head = ["feature", *(part for name in names for part in (f"{name}, %", "95 %"))]
+        cells = []
+        for row, one in zip(self, figures, strict=True):
+            cells.append([row["feature"]])
+            for name in names:
+                low, high = one[f"{name} low"], one[f"{name} high"]
+                cells[-1] += ["" if one[name] is None else f"{one[name]:.1f}"]
+                cells[-1] += ["" if low is None else f"{low:.1f}–{high:.1f}"]
+        return table_html(repr(self), head, cells)
+
+    def to_pandas(self) -> Any:
+        """A data frame: feature, figures in percent with the ends of their intervals, setting."""
+        facts = ("dataset", "network", "tau", "n_train", "n_test", "seconds")
+        lines = []
+        for row in self:
+            told = {name: row.get(name) for name in facts}
+            lines.append({"feature": row["feature"], **_figures(row), **told})
+        return need("pandas", "frames").DataFrame(lines)
+
+
+_FIGURES = {"mAP": "map", "top-1": "accuracy", "balanced": "balanced_accuracy"}
+
+
+def _figures(row: Row) -> dict[str, float | None]:
+    """The figures of a row and the ends of their intervals, None where there are none."""
+    found: dict[str, float | None] = {}
+    for name, key in _FIGURES.items():
+        value, interval = row.get(key), row.get(f"{key}_interval")
+        if key == "map":  # by each definition
+            value, interval = ((part or {}).get(row["official_ap"]) for part in (value, interval))
+        low, high = interval or (None, None)
+        found |= {name: value, f"{name} low": low, f"{name} high": high}
+    return found
 
 
 class _Lines:

@@ -39,7 +39,7 @@ Progress = Callable[[str, int, int], None]  # "hashing" or "images", done, to do
 OnFailure = Callable[[str, str], None]  # id, reason
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Extraction:
     """What came of it.
 
@@ -65,6 +65,10 @@ class Extraction:
     removed: tuple[str, ...]
     replaced: tuple[str, ...]
     factors: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        made, out = f"{self.computed:,} computed now", f"{len(self.failures):,} left out"
+        return f"Extraction({len(self.keys):,} images, {made}, {out}: {', '.join(self.factors)})"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -16,6 +16,7 @@ import numpy as np
 
 from deepfishing.errors import DatasetError
 from deepfishing.images.item import Item
+from deepfishing.images.show import pictures_html
 from deepfishing.metrics import DEFINITIONS
 
 # What difficult examples are in training, the default first: left out, as the devkit's
@@ -29,6 +30,8 @@ MEASURES = {
     "accuracy": "accuracy",
     "balanced_accuracy": "mean per-class accuracy",
 }
+
+SHOWN = 20  # classes that a notebook has a picture of
 
 
 def is_plain_name(name: str) -> bool:
@@ -56,7 +59,7 @@ def is_folder(path: Path) -> bool:
         return False
 
 
-@dataclass(frozen=True, eq=False)  # eq would compare arrays, which has no single answer
+@dataclass(frozen=True, eq=False, repr=False)  # arrays are neither compared nor printed
 class Split:
     """Images of one split, with or without labels.
 
@@ -111,6 +114,10 @@ class Split:
                 f"of {np.unique(self.labels)[:5].tolist()} ... for {self.paths[0]} ..."
             )
 
+    def __repr__(self) -> str:
+        labels = "with" if self.labels is not None else "without"
+        return f"Split({self.name!r}, {len(self):,} images {labels} labels)"
+
     def __len__(self) -> int:
         return len(self.ids)
 
@@ -129,7 +136,7 @@ class Split:
         return [Item(str(p), p, labels) for p, labels in zip(self.paths, shown, strict=True)]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """Train and test images of one data set.
 
@@ -191,3 +198,13 @@ class Dataset:
                 f"measure of data set {self.name} must be one of {', '.join(MEASURES)}, "
                 f"got {self.measure!r}"
             )
+
+    def __repr__(self) -> str:
+        sizes = " and ".join(f"{len(split):,} {split.name}" for split in (self.train, self.test))
+        return f"Dataset({self.name!r}, {sizes} images of {len(self.classes)} classes)"
+
+    def _repr_html_(self) -> str:
+        shows = np.asarray(self.train.labels) == 1
+        seen = [c for c in range(len(self.classes)) if shows[:, c].any()][:SHOWN]
+        first = [(self.train.paths[shows[:, c].argmax()], self.classes[c]) for c in seen]
+        return pictures_html(repr(self), first)

@@ -27,6 +27,25 @@ class Member:
 
 
 @dataclass(frozen=True)
+class Held:
+    """Bytes of an image with a name for messages; opens as a file does."""
+
+    name: str
+    content: bytes
+
+    def __str__(self) -> str:
+        return self.name
+
+    def open(self, mode: str = "rb") -> io.BytesIO:
+        """The bytes."""
+        return io.BytesIO(self.content)
+
+    def signature(self) -> tuple[int, int]:
+        """Size and hash: other bytes of the same name are another content."""
+        return len(self.content), int(hashlib.sha256(self.content).hexdigest()[:15], 16)
+
+
+@dataclass(frozen=True)
 class Item:
     """An image that may be opened later, as often as needed and from any thread.
 

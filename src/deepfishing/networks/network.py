@@ -34,7 +34,7 @@ DTYPES: Mapping[str, torch.dtype] = {
 }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Network:
     """A frozen network.
 
@@ -74,7 +74,7 @@ class Network:
     """
 
     name: str
-    module: nn.Module = field(repr=False)
+    module: nn.Module
     layers: Mapping[int, str]
     preprocess: Preprocess
     weights_sha256: str
@@ -82,6 +82,11 @@ class Network:
     pick: Callable[[Any], Tensor] | None = None
     source: Source = field(default_factory=Source)
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        layers = ", ".join(f"{k} {path}" for k, path in self.layers.items()) or "none numbered"
+        size, dtype = self.preprocess.size, str(self.dtype).removeprefix("torch.")
+        return f"Network({self.name!r}, layers {layers}, {size} pixels, {dtype} on {self.device})"
 
     @property
     def device(self) -> torch.device:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from deepfishing.experiments.checks import Row
+from deepfishing.images.show import table_html
 from deepfishing.report.tables import Line, finding
 
 MOST_PAIRS = 10
@@ -27,7 +28,7 @@ class Pair:
     of: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Confusions:
     """The matrix of one line, and the most frequent confusions of some.
 
@@ -46,6 +47,20 @@ class Confusions:
     def numbered(self) -> bool:
         """Whether the matrix is small enough for numbers."""
         return len(self.classes) <= NUMBERED
+
+    def __repr__(self) -> str:
+        wrong = sum(map(sum, self.counts)) - sum(self.counts[i][i] for i in range(len(self.counts)))
+        return f"Confusions of {self.line.title}: {wrong:,} images of {len(self.classes)} classes"
+
+    def _repr_html_(self) -> str:
+        if not self.numbered:
+            head = ["shows", "taken for", *(line.title for line in self.compared), "of"]
+            pairs = [[p.truth, p.answer, *map(str, p.images), str(p.of)] for p in self.pairs]
+            return table_html(repr(self), head, pairs)
+        n = range(len(self.classes))
+        rows = [[name, *map(str, self.counts[i])] for i, name in enumerate(self.classes)]
+        shade = [[0.0, *(self.share(i, j) for j in n)] for i in n]
+        return table_html(repr(self), ["shows", *self.classes], rows, shade)
 
     def share(self, row: int, column: int) -> float:
         """The part of a class's images that are taken for another, 0 to 1."""

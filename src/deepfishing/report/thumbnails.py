@@ -10,20 +10,16 @@ file with the very content that was measured is shown.
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import io
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from deepfishing.errors import ImageError
-from deepfishing.images.preprocess import open_image, resize_and_crop
+from deepfishing.images.item import Held
+from deepfishing.images.show import square_uri
 from deepfishing.store.index import Row, read_index
-
-SIDE = 96  # pixels: sharp on screens with two dots per pixel
-QUALITY = 72
 
 
 @dataclass(frozen=True)
@@ -69,14 +65,9 @@ class Album:
         if content is None:
             return Thumbnail("", "not found")
         try:
-            whole = open_image(_Content(content), draft=2 * SIDE)
-            image = resize_and_crop(whole, SIDE, SIDE, "bilinear")
+            return Thumbnail(square_uri(Held(str(row.path), content)), "")
         except ImageError:
             return Thumbnail("", "not readable")
-        small = io.BytesIO()
-        image.save(small, "JPEG", quality=QUALITY, optimize=True)
-        code = base64.b64encode(small.getvalue()).decode()
-        return Thumbnail(f"data:image/jpeg;base64,{code}", "")
 
     def _places(self, row: Row) -> Iterator[Path]:
         """Where the image may be, the likeliest first."""
@@ -121,16 +112,6 @@ def match_ids(rows: Sequence[Row], dataset: str, ids: Sequence[str]) -> dict[str
         if len(contents) == 1:
             return next(iter(contents.values()))
     return {}
-
-
-@dataclass(frozen=True)
-class _Content:
-    """Bytes that `open_image` takes like a file."""
-
-    content: bytes
-
-    def open(self, mode: str) -> io.BytesIO:
-        return io.BytesIO(self.content)
 
 
 def _read(path: Path, size: int, sha256: str) -> bytes | None:

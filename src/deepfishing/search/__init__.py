@@ -1,7 +1,8 @@
 """Stage 7, search: nearest images under any recipe, exactly or through an index, and why."""
 
 from deepfishing.search.collection import Picture
-from deepfishing.search.searcher import Hit, Searcher
+from deepfishing.search.hits import Hit, Hits
+from deepfishing.search.searcher import Searcher
 from deepfishing.search.why import ClassTerm
 
-__all__ = ["ClassTerm", "Hit", "Picture", "Searcher"]
+__all__ = ["ClassTerm", "Hit", "Hits", "Picture", "Searcher"]

@@ -7,10 +7,8 @@ one of the store.
 
 from __future__ import annotations
 
-import io
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,27 +18,13 @@ import numpy as np
 from deepfishing.errors import ImageError
 from deepfishing.features import Factor
 from deepfishing.gradients.resources import Resources
+from deepfishing.images.item import Held
 from deepfishing.rank_one import Array
 from deepfishing.settings import Settings
 
 if TYPE_CHECKING:
     from deepfishing.gradients.extract import Extractor
     from deepfishing.networks.network import Network
-
-
-@dataclass(frozen=True)
-class Upload:
-    """Bytes of an image with a name for messages; opens as a file does."""
-
-    name: str
-    content: bytes
-
-    def __str__(self) -> str:
-        return self.name
-
-    def open(self, mode: str = "rb") -> io.BytesIO:
-        """The bytes."""
-        return io.BytesIO(self.content)
 
 
 class Encoder:
@@ -72,7 +56,7 @@ class Encoder:
         self.device = device
         self._lock = threading.Lock()
 
-    def factors(self, images: Sequence[Upload], wanted: Sequence[Factor]) -> dict[str, Array]:
+    def factors(self, images: Sequence[Held], wanted: Sequence[Factor]) -> dict[str, Array]:
         """Factors of images, each (n, d) or (n, P, d); one that cannot be read is an error."""
         parts: dict[str, list[Array]] = {factor.name: [] for factor in wanted}
         with self._lock:  # one query at a time: the network has all cores already

@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from PIL import Image
 
 from deepfishing.errors import ImageError, OptionError
 from deepfishing.images.find_again import find_again
+from deepfishing.images.item import Held
 from deepfishing.images.preprocess import open_image
 from deepfishing.rank_one import Array
 from deepfishing.search.collection import Collection
 from deepfishing.search.compare import Features, Query, choose_recipe, fit
-from deepfishing.search.encoder import Encoder, Upload
+from deepfishing.search.encoder import Encoder
+from deepfishing.search.hits import Hit, Hits
 from deepfishing.search.index import CANDIDATES, PROBES, Index, Progress
 from deepfishing.search.index_files import Notice, open_index
 from deepfishing.search.why import (
@@ -40,7 +40,7 @@ from deepfishing.search.why import (
 )
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents
-from deepfishing.store.index import INDEX
+from deepfishing.store.index import count_rows
 
 if TYPE_CHECKING:
     from deepfishing.networks.network import Network
@@ -50,34 +50,6 @@ EXACT_FILTERED = 20_000  # that a filter leaves: then comparing all of them is q
 METHODS = ("auto", "exact", "index")
 
 Example = str | Path | bytes | Image.Image | np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True)
-class Hit:
-    """One image that was found.
-
-    Parameters
-    ----------
-    id, path : str
-        As in the store.
-    labels : tuple of str, or None
-        None where nothing is known.
-    score : float
-        The recipe's kernel, 1 for the same content; for several examples see `Query`.
-    forward, backward : float
-        <x, x'> and <delta, delta'> of the gradient that explains the recipe, see `Explanation`;
-        backward is None without one.
-    classes : tuple of ClassTerm
-        Those with the largest part in `backward`; empty if it is no sum over classes.
-    """
-
-    id: str
-    path: str
-    labels: tuple[str, ...] | None
-    score: float
-    forward: float
-    backward: float | None
-    classes: tuple[ClassTerm, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +114,7 @@ class Searcher:
         self._names = None if class_names is None else read_class_names(class_names)
         self.explanation = Explanation.of(self.recipe)
         self.index: Index | None = None
-        if method == "index" or (method == "auto" and _size(self.store) > EXACT_IMAGES):
+        if method == "index" or (method == "auto" and count_rows(self.store.folder) > EXACT_IMAGES):
             opened = open_index(self.store, self.recipe, progress or _silent, notice or _warn)
             self.index, self.features = opened.index, opened.features
         else:
@@ -153,6 +125,11 @@ class Searcher:
         self.collection = Collection.of(self.store, self.contents, self.recipe.columns)
         self.encoder = Encoder(self.store.settings, network=network, weights=weights, device=device)
 
+    def __repr__(self) -> str:
+        how = "exact" if self.index is None else "by index"
+        images = f"{len(self.collection):,} images of {str(self.store.folder)!r}"
+        return f"Searcher({images} by {self.recipe.title}, {how})"
+
     def search(
         self,
         like: Example | Sequence[Example],
@@ -162,7 +139,7 @@ class Searcher:
         path: str | None = None,
         candidates: int = CANDIDATES,
         probes: int = PROBES,
-    ) -> list[Hit]:
+    ) -> Hits:
         """The k nearest images, the nearest first.
 
         Parameters
@@ -187,7 +164,7 @@ class Searcher:
         passed = self.collection.passing(labels, path)
         given = self._given(like, unlike)
         rows, scores = self._nearest(given, k, passed, max(candidates, 4 * k), probes)
-        return self._hits(given, rows, scores)
+        return Hits(self._hits(given, rows, scores), repr(self), self.photo)
 
     def photo(self, id_: str) -> bytes | None:
         """The file of an image of the store, found from any folder; None if it is gone or other.
@@ -291,13 +268,13 @@ class Searcher:
             self._find(one) if row is None else int(self.collection.content[row])
             for one, row in zip(examples, named, strict=True)
         ]
-        new = [one for one in found if isinstance(one, Upload)]
-        numbers = np.array([one for one in found if not isinstance(one, Upload)], dtype=np.int64)
+        new = [one for one in found if isinstance(one, Held)]
+        numbers = np.array([one for one in found if not isinstance(one, Held)], dtype=np.int64)
         columns = self.recipe.columns
         stored = self.contents.read(numbers, columns) if len(numbers) else {}
         computed = self.encoder.factors(new, self.recipe.factors) if new else {}
         # back into the order that they were given in
-        is_new = np.array([isinstance(one, Upload) for one in found])
+        is_new = np.array([isinstance(one, Held) for one in found])
         order = np.argsort(np.argsort(is_new, kind="stable"), kind="stable")
         arrays = {
             name: np.concatenate([side[name] for side in (stored, computed) if side])[order]
@@ -306,12 +283,12 @@ class Searcher:
         query = Query.of(self.features.fitted(arrays), len(likes))
         return _Given(query, tuple(row for row in named if row is not None))
 
-    def _find(self, example: Example) -> int | Upload:
+    def _find(self, example: Example) -> int | Held:
         """The number of a file's content, or the image if it is not in the store."""
         if isinstance(example, Image.Image | np.ndarray):
             lossless = io.BytesIO()
             open_image(example).save(lossless, "BMP")
-            return Upload("the image given", lossless.getvalue())
+            return Held("the image given", lossless.getvalue())
         upload = example if isinstance(example, bytes) else None
         name = "the bytes given" if upload is not None else str(example)
         if upload is None:
@@ -325,7 +302,7 @@ class Searcher:
                 ) from None
         key = hashlib.sha256(upload).hexdigest()
         number = pc.index(self.contents.keys, key).as_py()
-        return int(number) if number >= 0 else Upload(name, upload)
+        return int(number) if number >= 0 else Held(name, upload)
 
 
 def _listed(examples: Example | Sequence[Example]) -> list[Example]:
@@ -356,14 +333,6 @@ def _largest(scores: Array, k: int) -> Array:
     least = np.partition(scores, len(scores) - k)[len(scores) - k]
     chosen = np.flatnonzero(scores >= least)
     return chosen[np.argsort(-scores[chosen], kind="stable")][:k]
-
-
-def _size(store: Store) -> int:
-    """How many images the index names, without reading them."""
-    try:
-        return int(pq.read_metadata(store.folder / INDEX).num_rows)
-    except (OSError, pa.ArrowException, UnicodeDecodeError):
-        return 0  # whoever reads it says what is wrong
 
 
 def _silent(stage: str, done: int, total: int) -> None:

@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from deepfishing.errors import ImageError, OptionError
 from deepfishing.images.preprocess import ImageLike, open_image
-from deepfishing.search.searcher import Hit
+from deepfishing.search.hits import Hit
 
 TILE, GAP, TEXT = 200, 8, 18  # pixels: a picture, between them, a line of a caption
 COLUMNS = 5

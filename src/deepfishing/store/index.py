@@ -118,6 +118,14 @@ def read_index(folder: Path) -> dict[str, Row]:
     return {values[0]: Row(*values) for values in zip(*columns, strict=True)}
 
 
+def count_rows(folder: Path) -> int:
+    """How many images the index names, without reading them; 0 if that cannot be found out."""
+    try:
+        return int(pq.read_metadata(folder / INDEX).num_rows)
+    except (OSError, pa.ArrowException, UnicodeDecodeError):
+        return 0  # whoever reads it says what is wrong
+
+
 def _damaged(path: Path, reason: str) -> StoreError:
     return StoreError(
         f"index is damaged: {path} ({reason}); delete it and run `deepfish extract` for the same "

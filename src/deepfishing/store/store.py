@@ -31,7 +31,8 @@ from deepfishing.errors import StoreError
 from deepfishing.files import SEAL, replacing, sealed
 from deepfishing.rank_one import Array
 from deepfishing.store.factor_columns import encode
-from deepfishing.store.index import Row, read_index, write_index
+from deepfishing.store.frames import Frames
+from deepfishing.store.index import Row, count_rows, read_index, write_index
 from deepfishing.store.intact import check_shards
 from deepfishing.store.journal import Journal, clear_leftovers, finish
 from deepfishing.store.manifest import MANIFEST, find_store, read_manifest
@@ -54,7 +55,7 @@ UNSAID_PIXELS = {"oversampling": 2}
 LOCK = ".lock"
 
 
-class Store:
+class Store(Frames):
     """A folder of features, keyed by the content of the images.
 
     Parameters
@@ -100,6 +101,14 @@ class Store:
                 f"store cannot be made: {self.folder} ({error.strerror}); choose another folder"
             ) from None
         self._agree_on_settings()
+
+    def __repr__(self) -> str:
+        factors = self.factors() if self.folder.is_dir() else []
+        return (
+            f"Store({str(self.folder)!r}: {count_rows(self.folder):,} images, "
+            f"{', '.join(factors) or 'no factors'} in {self.precision}, "
+            f"of {self.settings.get('network')})"
+        )
 
     @classmethod
     def open(cls, folder: str | Path) -> Store:

@@ -14,10 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from deepfishing.errors import StoreError, WeightsError
 from deepfishing.model import Model
 from deepfishing.rank_one import Array
-from deepfishing.settings import Settings
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents
 
@@ -29,20 +27,7 @@ class Judge:
 
     def __init__(self, folder: str | Path, store: Store) -> None:
         self.model = Model.load(folder)
-        mine = self.model.settings.decisive()
-        theirs = Settings.from_dict(store.settings).decisive()
-        for key in mine:
-            if mine[key] != theirs[key] and key != "network":
-                raise WeightsError(
-                    f"model {folder} must have been trained with the {key} of {store.folder}, "
-                    f"{theirs[key]}, got {mine[key]}; train one on this store with `deepfish train`"
-                )
-        absent = [name for name in self.model.columns if name not in store.factors()]
-        if absent:
-            raise StoreError(
-                f"model {folder} needs {', '.join(absent)}, which {store.folder} lacks; add "
-                f"{self.model.recipe} with `deepfish extract`"
-            )
+        self.model.check_store(store)
         self.contents = Contents.of(store, self.model.columns)
 
     def of_content(self, sha256: str) -> list[dict[str, Any]]:

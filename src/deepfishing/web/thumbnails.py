@@ -14,8 +14,8 @@ from pathlib import Path
 
 from deepfishing.errors import ImageError
 from deepfishing.images.find_again import find_again
+from deepfishing.images.item import Held
 from deepfishing.images.preprocess import open_image
-from deepfishing.search.encoder import Upload
 
 FULL = "full"
 SIDES = {"small": 320, "large": 1024, FULL: 65_500}  # pixels of the longer side; JPEG has no more
@@ -65,7 +65,7 @@ class Thumbnails:
             raise ImageError("the image is gone or has changed since its features were extracted")
         side = SIDES[size]
         try:
-            image = open_image(Upload("the image", content), draft=side)
+            image = open_image(Held("the image", content), draft=side)
         except ImageError:
             raise ImageError("the image cannot be decoded") from None
         image.thumbnail((side, side))

@@ -23,9 +23,10 @@ from PIL import Image
 from deepfishing.errors import DeepFishingError, ImageError
 from deepfishing.features import Factor
 from deepfishing.images.formats import FORMAT_NAMES, open_picture
+from deepfishing.images.item import Held
 from deepfishing.images.preprocess import DAMAGED
 from deepfishing.rank_one import Array
-from deepfishing.search.encoder import Encoder, Upload
+from deepfishing.search.encoder import Encoder
 
 if TYPE_CHECKING:
     from deepfishing.gradients.extract import Extractor
@@ -106,7 +107,7 @@ class Uploads(Encoder):
 
     def _factors_of(self, content: bytes) -> dict[str, Array]:
         with self._lock:  # one at a time: the network has all cores already
-            (batch,) = self._extractor([Upload("the photo", content)])
+            (batch,) = self._extractor([Held("the photo", content)])
         if batch.failures:
             raise ImageError(batch.failures[0])
         return dict(batch.factors)
@@ -124,7 +125,7 @@ class Uploads(Encoder):
             self._remembered.move_to_end(key)
             return self._remembered[key]
 
-    def factors(self, images: Sequence[Upload], wanted: Sequence[Factor]) -> dict[str, Array]:
+    def factors(self, images: Sequence[Held], wanted: Sequence[Factor]) -> dict[str, Array]:
         """What a searcher asks for: factors of photos whose content is their key."""
         found = [self.recall(image.content.decode()) for image in images]
         names = [factor.name for factor in wanted]

@@ -1,0 +1,72 @@
+"""Stage 1, images: what a notebook shows, as HTML: pictures side by side, and tables.
+
+Comes in: pictures with captions, or cells as text. Goes out: HTML whose pictures are in it, small
+and square. A picture that is gone or cannot be read is a grey square.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from deepfishing.errors import ImageError
+from deepfishing.images.preprocess import ImageLike, open_image, resize_and_crop
+
+SIDE = 96  # pixels: sharp on screens with two dots per pixel
+QUALITY = 72
+
+
+def square_uri(image: ImageLike, side: int = SIDE) -> str:
+    """The central square of an image as a data URI; an `ImageError` if it cannot be read."""
+    square = resize_and_crop(open_image(image, draft=2 * side), side, side, "bilinear")
+    small = io.BytesIO()
+    square.save(small, "JPEG", quality=QUALITY, optimize=True)
+    return f"data:image/jpeg;base64,{base64.b64encode(small.getvalue()).decode()}"
+
+
+def pictures_html(title: str, pictures: Iterable[tuple[ImageLike | None, str]]) -> str:
+    """Pictures with a caption each, below a title."""
+    tiles = []
+    for image, caption in pictures:
+        shown = '<div style="width:96px;height:96px;background:#ccc"></div>'
+        if image is not None:
+            try:
+                shown = f'<img src="{square_uri(image)}" width="96" height="96">'
+            except ImageError as error:
+                shown = shown.replace("<div", f'<div title="{escape(str(error))}"')
+        tiles.append(
+            f'<div style="display:inline-block;width:96px;margin:0 6px 6px 0;font-size:11px;'
+            f'vertical-align:top;overflow-wrap:anywhere">{shown}{escape(caption)}</div>'
+        )
+    return f"<div><div>{escape(title)}</div>{''.join(tiles)}</div>"
+
+
+def table_html(
+    title: str,
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    shade: Sequence[Sequence[float]] = (),
+) -> str:
+    """Cells below a head, the first column to the left; `shade` colours cells, 0 to 1.
+
+    Examples
+    --------
+    >>> table_html("mAP", ["feature", "%"], [["x7", "80.9"]]).count("<td")
+    2
+    """
+    lines = []
+    for number, row in enumerate(rows):
+        tints = shade[number] if shade else [0.0] * len(row)
+        cells = (
+            f'<td style="text-align:{"right" if column else "left"};'
+            f'background:rgba(31,119,180,{tint:.2f})">{escape(cell)}</td>'
+            for column, (cell, tint) in enumerate(zip(row, tints, strict=True))
+        )
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    names = "".join(f"<th>{escape(name)}</th>" for name in head)
+    return (
+        f'<div>{escape(title)}<table class="dataframe"><thead><tr>{names}</tr></thead>'
+        f"<tbody>{''.join(lines)}</tbody></table></div>"
+    )
