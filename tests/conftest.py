@@ -63,6 +63,23 @@ def small_input(monkeypatch):
     monkeypatch.setitem(zoo.RECORDS, zoo.DEFAULT, replace(known, preprocess=small))
 
 
+@pytest.fixture(scope="session")
+def toy_network():
+    """A network of 16 pixels and four classes, which takes no time."""
+    import torch
+
+    from deepfishing import Preprocess, wrap
+
+    torch.manual_seed(0)
+    trunk = torch.nn.Conv2d(3, 6, 3, 4), torch.nn.Flatten(), torch.nn.Linear(96, 8)
+    pixels = Preprocess(size=16, short_side=16, mean=(127.0,) * 3, std=(64.0,) * 3)
+    return wrap(
+        torch.nn.Sequential(*trunk, torch.nn.ReLU(), torch.nn.Linear(8, 4)),
+        preprocess=pixels,
+        name="toy",
+    )
+
+
 @pytest.fixture
 def deepfish(monkeypatch, capsys, tmp_path, engines):
     """Run a command in this process: exit code, stdout, stderr."""

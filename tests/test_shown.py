@@ -18,22 +18,9 @@ from deepfishing.networks.network import random_network
 pytestmark = pytest.mark.usefixtures("small_input")
 
 
-@pytest.fixture(scope="module")
-def network():
-    import torch
-
-    from deepfishing.images.preprocess import Preprocess
-    from deepfishing.networks.wrap import wrap
-
-    torch.manual_seed(0)
-    module = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 6, 3, 4),
-        torch.nn.Flatten(),
-        torch.nn.Linear(96, 8),
-        torch.nn.Linear(8, 4),
-    )
-    pixels = Preprocess(size=16, short_side=16, mean=(127.0,) * 3, std=(64.0,) * 3)
-    return wrap(module, preprocess=pixels, name="toy")
+@pytest.fixture
+def network(toy_network):
+    return toy_network
 
 
 @pytest.fixture
@@ -69,7 +56,7 @@ def one_line(value, *words):
 
 
 def test_values_are_one_line_that_says_what_how_many_and_of_which_network(store, network, shapes):
-    one_line(network, "Network('toy'", "8 3", "16 pixels", "float32 on cpu")
+    one_line(network, "Network('toy'", "8 4", "16 pixels", "float32 on cpu")
     gradients = store.feature("dW8")
     one_line(gradients, "RankOne(24 gradients of 8 x 4")
     one_line(RankOne(np.ones((2, 5, 3)), np.ones((2, 5, 4))), "5 positions")
