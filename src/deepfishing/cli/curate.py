@@ -91,14 +91,14 @@ def choose(
 
 def draw_sheet(path: Path, photos: Searcher, captions: Iterable[tuple[str, str]]) -> None:
     """Draw photos of the store, given by id, each with a caption above its name."""
-    from deepfishing.search.encoder import Upload
+    from deepfishing.images.item import Held
     from deepfishing.search.sheet import save_tiles
 
     found = ((id_, caption, photos.photo(id_)) for id_, caption in captions)
     save_tiles(
         path,
         [
-            (None if photo is None else Upload(id_, photo), caption, Path(id_).name)
+            (None if photo is None else Held(id_, photo), caption, Path(id_).name)
             for id_, caption, photo in found
         ],
     )
