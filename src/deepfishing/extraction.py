@@ -78,7 +78,7 @@ def extract_to(
     notice : callable, optional
         Called with a line for what was assumed when the network was loaded.
     options
-        weights, prototxt, mean, dtype, tau, label, views: see `Options`.
+        weights, prototxt, mean, preprocess, dtype, tau, label, views: see `Options`.
 
     Returns
     -------

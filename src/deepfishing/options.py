@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from deepfishing.errors import OptionError, StoreError
 from deepfishing.networks.caffe.blobs import given_mean
+from deepfishing.networks.pixels import find_preprocess
 from deepfishing.networks.reference import (
     FILES,
     PROTOTXT,
@@ -21,15 +22,13 @@ from deepfishing.networks.reference import (
     NetworkRef,
     Source,
 )
-from deepfishing.networks.zoo import DEFAULT, RECORDS
+from deepfishing.networks.zoo import DEFAULT, RECORDS, is_network_file
 from deepfishing.objectives import Label
 from deepfishing.settings import Settings
 from deepfishing.store.manifest import MANIFEST, read_manifest
 
 if TYPE_CHECKING:
     from deepfishing.networks.network import Network
-
-CAFFEMODEL = ".caffemodel"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +37,7 @@ class Options:
 
     Parameters
     ----------
-    network, weights, prototxt, mean, dtype
+    network, weights, prototxt, mean, preprocess, dtype
         As for `load_network`.
     tau, label, views
         As for `Settings`.
@@ -48,6 +47,7 @@ class Options:
     weights: str | Path | None = None
     prototxt: str | Path | None = None
     mean: str | Path | None = None
+    preprocess: str | Path | None = None
     dtype: str | None = None
     tau: float | None = None
     label: Label | None = None
@@ -94,11 +94,12 @@ class Options:
             dtype=dtype,
             prototxt=self.prototxt,
             mean=self.mean,
+            preprocess=self.preprocess,
         )
 
     def _files(self) -> dict[str, str | Path]:
-        """The files that were given; a `.caffemodel` is a network and its weights."""
-        is_file = self.network is not None and self.network.endswith(CAFFEMODEL)
+        """The files that were given; some are a network and its weights."""
+        is_file = self.network is not None and is_network_file(self.network)
         given = {WEIGHTS: self.network if is_file else self.weights, PROTOTXT: self.prototxt}
         return {role: path for role, path in given.items() if path is not None}
 
@@ -114,7 +115,7 @@ class Options:
     def _agree(self, stored: NetworkRef) -> NetworkRef:
         """The network of the store with its files where they are now; else an error says why."""
         name = self.network
-        if name is not None and not name.endswith(CAFFEMODEL) and name != stored.name:
+        if name is not None and not is_network_file(name) and name != stored.name:
             raise _contradiction("network", stored.name, name)
         source, files = stored.source, self._files()
         if PROTOTXT in files and PROTOTXT not in source.files:
@@ -136,6 +137,10 @@ class Options:
             order, pixel = stored.preprocess.order, given_mean(self.mean)
             if order != "BGR" or pixel != stored.preprocess.mean:
                 raise _contradiction("mean", stored.preprocess.mean, pixel)
+        if self.preprocess is not None:
+            pixels = find_preprocess(self.preprocess, stored.preprocess.size)
+            if pixels != stored.preprocess:
+                raise _contradiction("preprocess", stored.preprocess, pixels)
         return replace(stored, source=source, dtype=self.dtype or stored.dtype)
 
 

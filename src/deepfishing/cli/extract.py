@@ -18,6 +18,7 @@ from deepfishing.cli.network import (
     Label,
     Mean,
     NetworkName,
+    Preprocess,
     Prototxt,
     Strict,
     Tau,
@@ -47,6 +48,7 @@ def extract(
     weights: Weights = None,
     prototxt: Prototxt = None,
     mean: Mean = None,
+    preprocess: Preprocess = None,
     features: Annotated[
         str,
         typer.Option(
@@ -124,6 +126,7 @@ def extract(
             weights=weights,
             prototxt=prototxt,
             mean=mean,
+            preprocess=preprocess,
             dtype=dtype,
             features=features,
             tau=tau,

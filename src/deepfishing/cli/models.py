@@ -10,23 +10,24 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from deepfishing.cli.network import Mean, Prototxt
+from deepfishing.cli.network import Mean, Preprocess, Prototxt
 from deepfishing.cli.say import say
 from deepfishing.errors import DeepFishingError
 from deepfishing.features import table_features
-from deepfishing.networks.zoo import RECORDS, Record, find_weights, record
+from deepfishing.networks.zoo import RECORDS, Record, find_weights, is_network_file, record
 
 
 def models(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="Show only this network, whole: a name of the list, a .caffemodel file, timm:NAME "
-            "or torchvision:NAME."
+            help="Show only this network, whole: a name of the list, a .caffemodel or .onnx "
+            "file, timm:NAME or torchvision:NAME."
         ),
     ] = None,
     prototxt: Prototxt = None,
     mean: Mean = None,
+    preprocess: Preprocess = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the networks, or show one: layers, features, preprocessing, weights.
@@ -37,7 +38,8 @@ def models(
     """
     if name or as_json:
         entries = [] if name else RECORDS.values()
-        shown = [_find(name, prototxt, mean)] if name else [_facts(entry) for entry in entries]
+        files = {"prototxt": prototxt, "mean": mean, "preprocess": preprocess}
+        shown = [_find(name, **files)] if name else [_facts(entry) for entry in entries]
     if as_json:
         say(json.dumps(shown, indent=1))
     elif name:
@@ -59,16 +61,16 @@ def models(
         say("\n`deepfish models NAME` shows one, and where its weights come from")
 
 
-def _find(name: str, prototxt: Path | None, mean: str | None) -> dict[str, Any]:
+def _find(name: str, **files: Any) -> dict[str, Any]:
     """Facts of a network of any kind; one that is not in the list is loaded for them."""
     hub, _, model = name.partition(":")
     is_hub = bool(model) and hub in ("timm", "torchvision")
-    if not is_hub and not name.endswith(".caffemodel"):
+    if not is_hub and not is_network_file(name):
         return _facts(record(name))
     from deepfishing.networks.load import load_network  # torch takes seconds to load
 
     # a model's own weights decide nothing of what is shown, and may have to be fetched
-    network = load_network(name, "random" if is_hub else None, prototxt=prototxt, mean=mean)
+    network = load_network(name, "random" if is_hub else None, **files)
     return {
         "name": network.name,
         "summary": f"a model of {hub}" if is_hub else "; ".join(network.notes),

@@ -8,15 +8,15 @@ from typing import Annotated
 import typer
 
 from deepfishing.cli.help import NETWORK, WORK
-from deepfishing.networks.zoo import DEFAULT, record
+from deepfishing.networks.zoo import DEFAULT, is_network_file, record
 from deepfishing.recipes import factors_of, parse_recipes
 
 NetworkName = Annotated[
     str | None,
     typer.Option(
         "--network",
-        help="A name of `deepfish models`, a .caffemodel file, timm:NAME or torchvision:NAME. "
-        f"[default: {DEFAULT}]",
+        help="A name of `deepfish models`, a .caffemodel or .onnx file, timm:NAME or "
+        f"torchvision:NAME. [default: {DEFAULT}]",
         show_default=False,
         rich_help_panel=NETWORK,
     ),
@@ -39,6 +39,14 @@ Mean = Annotated[
     typer.Option(
         help="Mean of a .caffemodel network: a .binaryproto image, or BLUE,GREEN,RED such as "
         "104,117,123.",
+        rich_help_panel=NETWORK,
+    ),
+]
+Preprocess = Annotated[
+    str | None,
+    typer.Option(
+        help="How an .onnx network wants its pixels: imagenet, a network that takes them alike, "
+        "or a .json file.",
         rich_help_panel=NETWORK,
     ),
 ]
@@ -93,7 +101,7 @@ Views = Annotated[
 def check_names(network: str | None, features: str, single: bool = False) -> None:
     """Tell a mistyped network or recipe before torch is loaded and before any work."""
     name = network or DEFAULT
-    if name.endswith(".caffemodel") or ":" in name:
+    if is_network_file(name) or ":" in name:
         return  # only the network itself knows its layers
 
     (factors_of if single else parse_recipes)(features, record(name).layers)

@@ -22,6 +22,7 @@ from deepfishing.cli.network import (
     Label,
     Mean,
     NetworkName,
+    Preprocess,
     Prototxt,
     Strict,
     Tau,
@@ -54,6 +55,7 @@ def reproduce(
     weights: Weights = None,
     prototxt: Prototxt = None,
     mean: Mean = None,
+    preprocess: Preprocess = None,
     features: Annotated[
         str | None,
         typer.Option(
@@ -146,6 +148,7 @@ def reproduce(
         dtype=dtype or "float32",
         prototxt=prototxt,
         mean=mean,
+        preprocess=preprocess,
     )
     for line in net.notes:
         say(line, err=True)

@@ -18,6 +18,7 @@ from deepfishing.cli.network import (
     Label,
     Mean,
     NetworkName,
+    Preprocess,
     Prototxt,
     Strict,
     Tau,
@@ -73,6 +74,7 @@ def train(
     weights: Weights = None,
     prototxt: Prototxt = None,
     mean: Mean = None,
+    preprocess: Preprocess = None,
     tau: Tau = None,
     label: Label = None,
     store: Annotated[
@@ -139,6 +141,7 @@ def train(
             weights=weights,
             prototxt=prototxt,
             mean=mean,
+            preprocess=preprocess,
             dtype=dtype,
             tau=tau,
             label=parse_label(label),

@@ -31,6 +31,7 @@ from deepfishing.errors import (
     pip_install,
 )
 from deepfishing.files import replacing
+from deepfishing.networks.onnx_file import onnx_of
 from deepfishing.networks.zoo import home
 from deepfishing.rank_one import Array
 
@@ -104,6 +105,8 @@ def start_engine(engine: str, trunk: nn.Module, size: int, threads: int) -> Run:
 
 def exported(trunk: nn.Module, size: int) -> bytes:
     """The trunk as ONNX, from `home()/engines` if it was exported before."""
+    if (own := onnx_of(trunk)) is not None:
+        return own
     folder, key = home() / "engines", _key(trunk, size)
     for path in folder.glob(f"{key}-*.onnx"):
         with contextlib.suppress(OSError):

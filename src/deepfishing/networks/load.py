@@ -1,7 +1,7 @@
 """Stage 2, networks: from a name or a file to a `Network`.
 
-Comes in: a name of the zoo, a Caffe model file, or `timm:NAME` and `torchvision:NAME`; optionally
-a weight file, a device and a precision. Goes out: a `Network`.
+Comes in: a name of the zoo, a Caffe or ONNX model file, or `timm:NAME` and `torchvision:NAME`;
+optionally a weight file, a device and a precision. Goes out: a `Network`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from deepfishing.networks.network import (
     torch_device,
     torch_dtype,
 )
+from deepfishing.networks.onnx_file import load_onnx
 from deepfishing.networks.reference import (
     FILES,
     PROTOTXT,
@@ -36,7 +37,14 @@ from deepfishing.networks.reference import (
     sha256_of,
 )
 from deepfishing.networks.weights import load_into, read_weights
-from deepfishing.networks.zoo import DEFAULT, RECORDS, Record, find_weights, record
+from deepfishing.networks.zoo import (
+    DEFAULT,
+    RECORDS,
+    Record,
+    find_weights,
+    is_network_file,
+    record,
+)
 
 
 def load_network(
@@ -47,13 +55,14 @@ def load_network(
     dtype: str = "float32",
     prototxt: str | Path | None = None,
     mean: str | Path | None = None,
+    preprocess: str | Path | None = None,
 ) -> Network:
     """Build a network and load its weights.
 
     Parameters
     ----------
     name : str
-        A name of the zoo (`deepfish models`), a `.caffemodel` file, `timm:NAME` or
+        A name of the zoo (`deepfish models`), a `.caffemodel` or `.onnx` file, `timm:NAME` or
         `torchvision:NAME`.
     weights : path or "random", optional
         A `.pth`, `.safetensors` or, for Caffe's networks, `.caffemodel` file; widths and class
@@ -65,6 +74,8 @@ def load_network(
         "float32", "float64", "float16" or "bfloat16".
     prototxt, mean : path, optional
         For a `.caffemodel` file: its description, and its mean image or pixel, see `load_caffe`.
+    preprocess : str or path, optional
+        For an `.onnx` file that does not say it: how it wants its pixels, see `find_preprocess`.
 
     Returns
     -------
@@ -76,9 +87,13 @@ def load_network(
     is_caffe = name.endswith(".caffemodel")
     if (prototxt or mean) and not is_caffe:
         raise OptionError(f"prototxt and mean go with a .caffemodel file, got {name!r}")
-    if is_caffe:
+    if preprocess and not name.endswith(".onnx"):
+        raise OptionError(f"preprocess goes with an .onnx file, got {name!r}, which has its own")
+    if is_network_file(name):
         if weights is not None:
             raise OptionError(f"{name} brings its own weights, got weights {str(weights)!r} too")
+        if not is_caffe:
+            return load_onnx(name, preprocess, device=device, dtype=dtype)
         return load_caffe(name, prototxt, mean, device=device, dtype=dtype)
     if model and hub in HUBS:
         return load_hub(hub, model, weights, device, dtype)
@@ -153,11 +168,13 @@ def load_reference(
     if not is_known and WEIGHTS not in files:
         how = "only Python has it: pass network= to Searcher or predict"
         if ref.source.kind != PYTHON:
-            how = "pass --weights with the .caffemodel file that was used"
+            how = "pass --weights with the .caffemodel or .onnx file that was used"
         raise WeightsError(f"the network {ref.name!r} is not one that is found by name; {how}")
     path = files[WEIGHTS].find(WEIGHTS, weights) if WEIGHTS in files and not random else None
     if is_known:
         network = load_network(ref.name, RANDOM if random else path, device=device, dtype=ref.dtype)
+    elif str(path).endswith(".onnx"):
+        network = load_onnx(str(path), ref.preprocess, device=device, dtype=ref.dtype)
     else:
         prototxt = files[PROTOTXT].find(PROTOTXT, weights) if PROTOTXT in files else None
         network = load_caffe(

@@ -138,7 +138,7 @@ class NetworkRef:
             name=name,
             weights_sha256=sha256,
             layers=layers_of(facts),
-            preprocess=_preprocess(facts.get("preprocess")),
+            preprocess=read_preprocess(facts.get("preprocess")),
             dtype=_text(facts, "compute_dtype"),
             head=_text({"head": "softmax", **facts}, "head"),
             scores=_text({"scores": "", **facts}, "scores"),
@@ -195,7 +195,8 @@ def _source(facts: Any) -> Source:
     )
 
 
-def _preprocess(facts: Any) -> Preprocess:
+def read_preprocess(facts: Any) -> Preprocess:
+    """How a network wants its pixels, from JSON values, which may be damaged."""
     try:
         given = {k: tuple(v) if isinstance(v, list) else v for k, v in facts.items()}
         made = Preprocess(**{"oversampling": OVERSAMPLING_0_1, **given})  # type: ignore[arg-type]

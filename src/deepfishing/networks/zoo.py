@@ -218,6 +218,14 @@ def home() -> Path:
     return Path(os.environ.get("DEEPFISHING_HOME") or "~/.cache/deepfishing").expanduser()
 
 
+FILES = (".caffemodel", ".onnx")
+
+
+def is_network_file(name: str) -> bool:
+    """Whether a network is given as a file that has its weights in it."""
+    return name.endswith(FILES)
+
+
 def list_networks() -> list[str]:
     """Names of the networks that `load_network` knows, beside files, timm's and torchvision's.
 

@@ -33,7 +33,7 @@ from deepfishing.images.sources import find_images
 from deepfishing.machine import cores as machine_cores
 from deepfishing.machine import describe, peak_memory
 from deepfishing.networks.reference import RANDOM
-from deepfishing.networks.zoo import find_weights, record
+from deepfishing.networks.zoo import find_weights, is_network_file, record
 from deepfishing.recipes import parse_recipes
 from deepfishing.store import Store
 
@@ -153,7 +153,7 @@ def _load(
     tell(f"loading {name}")
     if weights is not None:
         return load_network(name, weights), RANDOM if str(weights) == RANDOM else "given"
-    if name.endswith(".caffemodel"):
+    if is_network_file(name):
         return load_network(name), "its own"
     try:
         find_weights(record(name))

@@ -1,0 +1,345 @@
+"""Stage 2, networks: a classifier that exists only as an .onnx file -> `Network`.
+
+Comes in: an .onnx file whose last layers have their weights in it. Goes out: a `Network` of two
+parts: the trunk stays in ONNX and runs in onnxruntime, the head is torch layers with the file's own
+weights, numbered from the top. Before it is used, both together are compared with the file itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from deepfishing.errors import MissingDependencyError, NetworkError, OptionError, pip_install
+from deepfishing.features import TOP
+from deepfishing.images.preprocess import Preprocess
+from deepfishing.networks.network import Network, frozen
+from deepfishing.networks.pixels import find_preprocess
+from deepfishing.networks.reference import FILES, WEIGHTS, NetworkFile, Source
+
+KEY = "deepfishing.preprocess"  # of a file's metadata: how it wants its pixels, as JSON
+TOLERANCE = 1e-4  # of the largest score: head and trunk against the whole file
+# What may follow the scores, and what they mean then.
+_ENDS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "": (lambda y: y, "softmax"),
+    "Softmax": (lambda y: y.softmax(1), "softmax"),
+    "LogSoftmax": (lambda y: y.log_softmax(1), "softmax"),
+    "Sigmoid": (torch.sigmoid, "sigmoid"),
+}
+
+
+def load_onnx(
+    file: str | Path,
+    preprocess: str | Path | Preprocess | None = None,
+    *,
+    device: str | torch.device = "cpu",
+    dtype: str = "float32",
+) -> Network:
+    """Load a classifier from an .onnx file.
+
+    Parameters
+    ----------
+    file : path
+        It takes float32 images (n, 3, S, S), and its scores are made by a Gemm, a MatMul or a 1x1
+        Conv with weights in the file. What is in a chain below that, down to the first 1x1
+        convolution, becomes the head: layers 8, 7, 6...
+    preprocess : str, path or Preprocess, optional
+        As for `find_preprocess`; without it what the file's metadata say under `KEY`.
+    device, dtype
+        Must be the CPU and float32.
+    """
+    path = Path(file)
+    if str(device) != "cpu" or dtype != "float32":
+        raise OptionError(f"{path.name} runs on cpu in float32, got {device} and {dtype}")
+    model = _read(path)
+    pixels, size = _input(model, path)
+    heads = [head for out in model.graph.output if (head := _head(model, out.name)).layers]
+    if len(heads) != 1:
+        made = {name: node.op_type for node in model.graph.node for name in node.output}
+        outputs = ", ".join(f"{o.name} by {made.get(o.name)}" for o in model.graph.output)
+        raise NetworkError(
+            f"{path} must have one output made by a Gemm, a MatMul or a 1x1 Conv with weights in "
+            f"the file, perhaps with a Softmax behind it, got {outputs[:200]}; without such a "
+            "layer there is no gradient to take"
+        )
+    said = {item.key: item.value for item in model.metadata_props}.get(KEY)
+    if (wanted := preprocess or said) is None:
+        raise OptionError(
+            f"{path} does not say how it wants its pixels; pass --preprocess imagenet, a name of "
+            "`deepfish models` whose network takes them alike, or a .json file with mean and std"
+        )
+    head, weights = heads[0], NetworkFile.of(path)
+    trunk = OnnxTrunk(model, pixels, size, head.outputs)
+    parts = OrderedDict[str, nn.Module]([("trunk", trunk), *head.parts])
+    network = Network(
+        name=path.name,
+        module=frozen(nn.Sequential(parts), torch.device("cpu")),
+        layers={k: f"layer{k}" for k in sorted(head.layers)},
+        preprocess=find_preprocess(wanted, size),
+        weights_sha256=weights.sha256,
+        head=_ENDS[head.end][1],
+        source=Source(kind=FILES, files={WEIGHTS: weights}),
+        notes=(f"{path.name}: {', '.join(reversed(head.layers.values()))}",),
+    )
+    _compare(network, trunk, model, pixels, head)
+    return network
+
+
+class OnnxTrunk(nn.Module):
+    """The part that stays in ONNX, which runs in the thread that calls it.
+
+    `outputs` has the file's tensor behind each part of the network, the trunk itself among them;
+    `single` is true where the file takes one image at a time.
+    """
+
+    def __init__(self, model: Any, pixels: str, size: int | None, outputs: dict[str, str]) -> None:
+        super().__init__()
+        self.source, self.outputs, self.single = (model, pixels, size), outputs, False
+
+    def up_to(self, part: str) -> bytes:
+        """All from the pixels to the end of a part, in ONNX."""
+        return _up_to(*self.source, self.outputs[part])
+
+    def __deepcopy__(self, memo: Any) -> OnnxTrunk:
+        return self  # it has nothing that anybody could change
+
+    @cached_property
+    def session(self) -> Any:
+        """What runs it."""
+        return _session(self.up_to("trunk"))
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Run (n, 3, S, S)."""
+        values = np.ascontiguousarray(pixels.detach().numpy())
+        parts = np.split(values, len(values)) if self.single else [values]
+        found = [self.session.run(None, {"pixels": part})[0] for part in parts]
+        return torch.from_numpy(np.concatenate(found))
+
+
+def onnx_of(trunk: nn.Module) -> bytes | None:
+    """What a trunk is in the file that it comes from; None if it is torch's."""
+    parts = dict(trunk.named_children())
+    own = parts.get("trunk")
+    if not isinstance(own, OnnxTrunk):
+        return None
+    if own.single:
+        raise NetworkError("it takes one image at a time; export it with a dynamic batch axis")
+    return own.up_to(list(parts)[-1])
+
+
+@dataclass(frozen=True)
+class _Head:
+    """The layers that make an output, lowest first, as torch modules."""
+
+    output: str
+    outputs: dict[str, str]  # of what goes in, `trunk`, and of each part
+    parts: list[tuple[str, nn.Module]]
+    layers: dict[int, str]  # k -> words for people, highest first
+    end: str  # what follows the scores
+
+
+def _head(model: Any, output: str) -> _Head:
+    """Follow an output down as long as each step is known and has one input."""
+    made = {out: node for node in model.graph.node for out in node.output}
+    used = Counter(name for node in model.graph.node for name in node.input)
+    constants = _constants(model)
+    end = made[output].op_type if output in made and made[output].op_type in _ENDS else ""
+    name = top = behind = made[output].input[0] if end else output
+    steps: list[tuple[str, nn.Module]] = []
+    layers: dict[int, str] = {}
+    outputs: dict[str, str] = {}
+    bias, found = None, _Head(output, {}, [], layers, end)
+    while name in made and (name == top or used[name] == 1):
+        node = made[name]
+        data = [i for i in node.input if i and i not in constants]
+        if len(data) != 1 or (bias is not None and node.op_type != "MatMul"):
+            break
+        behind = behind if bias is not None else name
+        name, values = data[0], [constants.get(i) for i in node.input]
+        if node.op_type == "Add":
+            bias = next(value for value in values if value is not None)
+            continue
+        if (module := _module(node, [*values, bias])) is None:
+            break
+        bias, k = None, TOP - len(layers)
+        is_layer = isinstance(module, nn.Linear | nn.Conv2d)
+        steps.insert(0, (f"layer{k}" if is_layer else f"step{len(steps)}", module))
+        outputs[steps[0][0]] = behind
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            D, d = module.weight.shape[:2]
+            layers[k] = f"layer {k} is {node.op_type} {node.name} ({d} to {D})"
+            found = _Head(output, {**outputs, "trunk": name}, list(steps), layers, end)
+        if isinstance(module, nn.Conv2d) or (is_layer and k == 1):
+            break
+    return found
+
+
+def _module(node: Any, values: list[Any]) -> nn.Module | None:
+    """A step of the head in torch; None where it is not known."""
+    says = {a.name: _package("onnx").helper.get_attribute_value(a) for a in node.attribute}
+    op, second = node.op_type, values[1]
+    shape: tuple[int, ...] = () if second is None else second.shape
+    if op in ("Gemm", "MatMul") and len(shape) == 2 and not says.get("transA"):
+        W = second if says.get("transB") else second.T
+        bias = None if values[2] is None else values[2] * says.get("beta", 1.0)
+        layer = nn.Linear(W.shape[1], W.shape[0], device="meta")
+        return _layer(layer, W * says.get("alpha", 1.0), bias)
+    plain = {says.get("group", 1), *says.get("strides", [1])} == {1} and not any(
+        says.get("pads", ())
+    )
+    if op == "Conv" and shape[2:] == (1, 1) and plain:
+        return _layer(nn.Conv2d(shape[1], shape[0], 1, device="meta"), second, values[2])
+    if op == "Clip":
+        low, high = says.get("min", second), says.get("max", [*values, None][2])
+        low, high = -np.inf if low is None else float(low), np.inf if high is None else float(high)
+        return nn.ReLU6() if (low, high) == (0, 6) else nn.Hardtanh(low, high)
+    flattens = says.get("axis", 1) == 1 if op == "Flatten" else shape == (2,)
+    axes = says.get("axes", second)
+    if op == "ReduceMean" and axes is not None and sorted(a % 4 for a in axes) == [2, 3]:
+        return (
+            nn.AdaptiveAvgPool2d(1)
+            if says.get("keepdims", 1)
+            else nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        )
+    if op in ("Flatten", "Reshape", "Squeeze"):  # whether that is all they do, `_compare` tells
+        return nn.Flatten() if flattens else None
+    known: dict[str, Callable[[], nn.Module]] = {
+        "Relu": nn.ReLU,
+        "Tanh": nn.Tanh,
+        "Sigmoid": nn.Sigmoid,
+        "HardSwish": nn.Hardswish,
+        "LeakyRelu": lambda: nn.LeakyReLU(says.get("alpha", 0.01)),
+        "Gelu": lambda: nn.GELU(says.get("approximate", b"none").decode()),
+        "GlobalAveragePool": lambda: nn.AdaptiveAvgPool2d(1),
+        **dict.fromkeys(("Identity", "Dropout"), nn.Identity),
+    }
+    return known[op]() if op in known else None
+
+
+def _layer(layer: Any, W: Any, bias: Any) -> nn.Module | None:
+    """A layer with these weights (D, d, ...); None where the bias is not one of outputs."""
+    bias = np.zeros(1) if bias is None else bias
+    if bias.size not in (1, len(W)):
+        return None
+    layer.weight = nn.Parameter(torch.from_numpy(np.array(W, np.float32)))
+    layer.bias = nn.Parameter(torch.from_numpy(np.zeros(len(W), np.float32) + bias.reshape(-1)))
+    layer.float()
+    return layer  # type: ignore[no-any-return]
+
+
+def _constants(model: Any) -> dict[str, Any]:
+    """What is known without an image: initialisers, constants, and those transposed."""
+    read = _package("onnx").numpy_helper.to_array
+    found = {tensor.name: read(tensor) for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        says = {a.name: a for a in node.attribute}
+        if node.op_type == "Constant" and "value" in says:
+            found[node.output[0]] = read(says["value"].t)
+        elif node.op_type in ("Identity", "Transpose") and node.input[0] in found:
+            order = list(says["perm"].ints) if "perm" in says else None
+            value = found[node.input[0]]
+            found[node.output[0]] = value if node.op_type == "Identity" else value.transpose(order)
+    return found
+
+
+def _up_to(model: Any, pixels: str, size: int | None, tensor: str) -> bytes:
+    """What leads from `pixels` to an inner tensor, called `trunk`, for any number of images."""
+    onnx = _package("onnx")
+    whole = onnx.ModelProto()
+    whole.CopyFrom(model)
+    graph, info = whole.graph, onnx.helper.make_tensor_value_info
+    for stale in ("value_info", "input", "output"):  # of a fixed number of images, perhaps
+        graph.ClearField(stale)
+    graph.node.insert(0, onnx.helper.make_node("Identity", ["pixels"], [pixels]))
+    graph.node.append(onnx.helper.make_node("Identity", [tensor], ["trunk"]))
+    graph.value_info.append(info("pixels", 1, ["n", 3, size or "high", size or "wide"]))
+    graph.value_info.append(info("trunk", 1, None))
+    part = onnx.utils.Extractor(whole).extract_model(["pixels"], ["trunk"])
+    return bytes(part.SerializeToString())
+
+
+def _read(path: Path) -> Any:
+    try:
+        model = _package("onnx").load(path, load_external_data=False)
+    except FileNotFoundError:
+        raise NetworkError(f"network file not found: {path}; check --network") from None
+    except Exception as error:  # protobuf has errors of its own, which change with its versions
+        reason = " ".join(str(error).split())[:100]
+        raise NetworkError(f"{path} is damaged or not an ONNX file ({reason})") from None
+    if any(tensor.external_data for tensor in model.graph.initializer):
+        raise NetworkError(
+            f"{path} must hold all its weights, got some in other files; write one file with "
+            "`onnx.save(onnx.load(FILE), NEW)`"
+        )
+    return model
+
+
+def _input(model: Any, path: Path) -> tuple[str, int | None]:
+    """The name of the pixels, and the side of the square that it sees, None where any will do."""
+    constants = {tensor.name for tensor in model.graph.initializer}
+    inputs = [i for i in model.graph.input if i.name not in constants]
+    kinds = [i.type.tensor_type for i in inputs]
+    shapes = [[d.dim_value or d.dim_param for d in kind.shape.dim] for kind in kinds]
+    match shapes:
+        case [[_, 3, high, wide]] if kinds[0].elem_type == 1 and (
+            high == wide or not isinstance(high, int)
+        ):
+            return inputs[0].name, high if isinstance(high, int) and high else None
+    raise NetworkError(
+        f"{path} must take float32 images of shape (n, 3, S, S), got {str(shapes)[:100]} of type "
+        f"{[kind.elem_type for kind in kinds]}; export it so"
+    )
+
+
+def _compare(network: Network, trunk: OnnxTrunk, model: Any, pixels: str, head: _Head) -> None:
+    """Refuse a head and a trunk that do not give what the file gives."""
+    whole, side = _session(model.SerializeToString()), network.preprocess.size
+    noise = np.random.default_rng(0).normal(size=(2, 3, side, side)).astype(np.float32)
+    number = [o.name for o in model.graph.output].index
+    problem = ""
+    for trunk.single in (False, True):  # a file may have been made for one image at a time
+        try:
+            outputs = [whole.run(None, {pixels: one[None]}) for one in noise]
+            with torch.no_grad():
+                found = _ENDS[head.end][0](network.module(torch.from_numpy(noise))).numpy()
+            expected = np.concatenate([out[number(head.output)] for out in outputs])
+            error = np.abs(found - expected.reshape(found.shape)).max()
+            if found.ndim == 2 and error <= TOLERANCE * np.abs(expected).max():
+                return
+            problem = f"scores {found.shape} differ by {error:.2g}"
+        except Exception as error:  # onnxruntime's errors have no other common class
+            problem = " ".join(str(error).split())[:200]
+    raise NetworkError(
+        f"{network.name} must give the same in two parts, trunk and last layers, as in one, but "
+        f"{problem}; such a network cannot be used"
+    )
+
+
+def _session(model: bytes) -> Any:
+    runtime = _package("onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1  # callers bring the threads
+    options.log_severity_level = 3
+    try:
+        return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # as above
+        reason = " ".join(str(error).split())[:200]
+        raise NetworkError(f"onnxruntime cannot run the .onnx file ({reason})") from None
+
+
+def _package(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise MissingDependencyError(
+            f"an .onnx file needs the package {name}; run `{pip_install(extra='onnxruntime')}`"
+        ) from None
