@@ -10,25 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deepfishing.cli.curate_options import AsJson, Features, Out, Sheet
 from deepfishing.cli.say import images_text, say
 from deepfishing.cli.store import StoreFolder
+from deepfishing.cli.twins import twins
 
 if TYPE_CHECKING:
     from deepfishing.search import Searcher
 
 curate_app = typer.Typer(no_args_is_help=True)
-
-Features = Annotated[
-    str | None,
-    typer.Option(help="A recipe, such as x7 or pow(dW8,0.5). [default: by the store]"),
-]
-Out = Annotated[
-    Path | None, typer.Option(help="Also write a table, .csv or .json, into this file.")
-]
-Sheet = Annotated[
-    Path | None, typer.Option(help="Also draw the photos into this picture, .png or .jpg.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, nothing else.")]
 
 
 @curate_app.command()
@@ -87,6 +77,9 @@ def choose(
         if len(picks) < n:
             said += "; every other photo is labelled, or the same as one of them"
         say(said, err=True)
+
+
+curate_app.command()(twins)
 
 
 def draw_sheet(path: Path, photos: Searcher, captions: Iterable[tuple[str, str]]) -> None:

@@ -35,8 +35,14 @@ def find_again(folder: Path, path: str, sha256: str) -> bytes | None:
     >>> found
     [b'pixels', None]
     """
-    contents = (_read(place) for place in _places(folder.absolute(), path))
-    same = (c for c in contents if c and hashlib.sha256(c).hexdigest() == sha256)
+    found = find_place(folder, path, sha256)
+    return None if found is None else found[1]
+
+
+def find_place(folder: Path, path: str, sha256: str) -> tuple[Openable, bytes] | None:
+    """The same with the place: a Path, or what a member of a tar or a file behind a URL is."""
+    found = ((place, _read(place)) for place in _places(folder.absolute(), path))
+    same = ((at, c) for at, c in found if c and hashlib.sha256(c).hexdigest() == sha256)
     return next(same, None)
 
 

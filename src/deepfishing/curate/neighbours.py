@@ -1,0 +1,115 @@
+"""Stage 8, curate: the nearest images of every image of a store, under any recipe.
+
+Comes in: a searcher, and the features whose neighbours are wanted, by default its own. Goes out:
+numbers and kernel values of k contents for each, the nearest first, never the content itself. Up to
+`EXACT_CONTENTS` all pairs are compared, a block of rows at a time; beyond that the index of search
+proposes candidates, which are compared exactly. There never is a matrix of all pairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from deepfishing.kernels import Comparable, gram
+from deepfishing.rank_one import Array
+from deepfishing.search import Searcher
+from deepfishing.search.compare import Features
+from deepfishing.search.index import Index, Progress
+from deepfishing.search.index_files import Notice
+from deepfishing.store import Store
+from deepfishing.store.index import count_rows
+
+EXACT_CONTENTS = 10_000
+BLOCK_ROWS = 1024
+PROBES = 8  # lists of the index that a content looks into
+SPARE = 8  # candidates beyond k, since the index's order is not quite the kernel's
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbours:
+    """Numbers (n, k) of the nearest contents, -1 where there are fewer, and their kernel values."""
+
+    numbers: Array
+    kernel: Array
+
+
+def open_searcher(
+    store: Store,
+    by: str | None = None,
+    *,
+    progress: Progress | None = None,
+    notice: Notice | None = None,
+) -> Searcher:
+    """A searcher that can tell the neighbours of all images: with an index if there are many."""
+    method = "index" if count_rows(store.folder) > EXACT_CONTENTS else "exact"
+    return Searcher(store, by, method, progress=progress, notice=notice)
+
+
+def nearest(
+    among: Searcher,
+    k: int,
+    of: Features | None = None,
+    *,
+    progress: Progress | None = None,
+) -> Neighbours:
+    """The k nearest contents of a searcher, for each of its own, or for each of another store's.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> keys = [f"{n:064x}" for n in range(3)]
+    >>> from deepfishing.store import Row
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     store = Store(folder, {"network": "toy", "layers": {"8": "fc"}})
+    ...     store.append(keys, {"x7": np.array([[1.0, 0], [0.8, 0.6], [0, 1]])})
+    ...     store.write_rows(Row(n, f"{n}.jpg", k) for n, k in zip("abc", keys, strict=True))
+    ...     nearest(open_searcher(store, "x7"), k=1).numbers.ravel()
+    array([1, 0, 1])
+    """
+    features = among.features
+    asked = of or features
+    n, k = len(asked), min(k, len(features) - (of is None))
+    numbers, kernel = np.full((n, k), -1), np.full((n, k), -np.inf)
+    parts = list(features.blocks()) if among.index is None else []
+    for start in range(0, n, BLOCK_ROWS):
+        rows = np.arange(start, min(start + BLOCK_ROWS, n))
+        block = features.fitted(asked.contents.read(rows, features.columns))
+        if among.index is None:
+            K = np.concatenate([gram(block, part) for part in parts], axis=1)
+            if of is None:
+                K[np.arange(len(rows)), rows] = -np.inf
+            near = np.argpartition(-K, k - 1, axis=1)[:, :k] if k else np.empty((len(rows), 0), int)
+            K = np.take_along_axis(K, near, axis=1)
+        else:
+            near, K = _candidates(
+                among, among.index, block, k + SPARE, rows if of is None else None
+            )
+        order = np.argsort(-K, axis=1, kind="stable")[:, :k]
+        numbers[rows], kernel[rows] = (np.take_along_axis(a, order, axis=1) for a in (near, K))
+        if progress is not None:
+            progress("comparing", int(rows[-1]) + 1, n)
+    return Neighbours(numbers, kernel)
+
+
+def _candidates(
+    among: Searcher, index: Index, block: Comparable, n: int, itself: Array | None
+) -> tuple[Array, Array]:
+    """What the index proposes for each image of a block, with exact kernel values."""
+    import faiss  # takes a while to load
+
+    params = faiss.SearchParametersIVF(nprobe=min(PROBES, index.vectors.nlist))
+    _, near = index.vectors.search(index.embedding(block), n, params=params)
+    near[near >= len(index)] = -1  # of a damaged index
+    if itself is not None:
+        near[near == itself[:, None]] = -1
+    known = np.unique(near[near >= 0])
+    others = among.features.of(known)
+    place = np.searchsorted(known, near)
+    K = np.full(near.shape, -np.inf)
+    for row in range(len(near)):
+        found = near[row] >= 0
+        if found.any():
+            K[row, found] = gram(block[row : row + 1], others[place[row, found]])[0]
+    return near, K

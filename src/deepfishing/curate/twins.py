@@ -1,0 +1,316 @@
+"""Stage 8, curate: groups of photos that are one picture.
+
+Comes in: a store, and perhaps another one. Goes out: groups, each with the photo to keep and why,
+and the others with what they are to it. The kernel's neighbours are candidates; pixels decide, and
+every photo of a group agrees with the one that is kept. Only files count that are where they were,
+with the content that they had: whoever deletes what is listed keeps one of each picture. A file
+under two names is one photo.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc
+from PIL import Image
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from deepfishing.curate.neighbours import nearest
+from deepfishing.curate.pixels import SIDE, agreement, thumbnail
+from deepfishing.errors import ImageError, OptionError
+from deepfishing.images.find_again import find_place
+from deepfishing.images.item import Held
+from deepfishing.images.preprocess import DAMAGED, Openable, open_image
+from deepfishing.rank_one import Array
+from deepfishing.search import Picture, Searcher
+from deepfishing.search.index import Progress
+from deepfishing.store.store import SOURCE
+
+NEAREST = 5  # contents that are compared by pixels
+LEAST_KERNEL = 0.6  # of these; copies have more, docs/curate.md
+SAME = 0.75  # agreement of pixels from which two are one picture
+BLOCK_PAIRS = 256
+NOT_PIXELS = (SOURCE, "dtype", "codebooks")  # settings that may differ between two stores
+
+
+@dataclass(frozen=True)
+class Photo:
+    """A photo of a group.
+
+    Parameters
+    ----------
+    id, path, store : str
+        In the store, where the file is now, and the folder of the store.
+    width, height, bytes : int
+    relation : str
+        To the one that is kept: "same content", "same picture" or "mirrored"; "" for itself.
+    agreement : float
+        Of the pixels of both, 1 for the same content.
+    can_go : bool
+        Whether it is a file of the first store, in no archive, and not the one to keep.
+    """
+
+    id: str
+    path: str
+    store: str
+    width: int
+    height: int
+    bytes: int
+    relation: str = ""
+    agreement: float = 1.0
+    can_go: bool = False
+
+
+@dataclass(frozen=True)
+class Group:
+    """One picture: the photo to keep, why that one, and the others."""
+
+    keep: Photo
+    why: str
+    others: tuple[Photo, ...]
+
+
+@dataclass(frozen=True)
+class Twins:
+    """Groups, the largest first, and the ids of photos that were not found as they were."""
+
+    groups: tuple[Group, ...]
+    gone: tuple[str, ...]
+
+    def removable(self) -> list[str]:
+        """Paths of the photos that may go: all but one of each picture."""
+        return [photo.path for group in self.groups for photo in group.others if photo.can_go]
+
+
+@dataclass(frozen=True)
+class _File:
+    """A photo as it lies on disk now."""
+
+    photo: Photo
+    key: str  # of its content
+    node: int
+    seconds: float  # of the last change
+    is_own: bool  # a file, no part of an archive and not behind a URL
+
+    @property
+    def rank(self) -> tuple[float, float, float, str]:
+        """The least is kept: the most pixels, the most bytes, the oldest, the first name."""
+        photo = self.photo
+        return -photo.width * photo.height, -photo.bytes, self.seconds, photo.path
+
+
+def find_twins(
+    photos: Searcher,
+    against: Searcher | None = None,
+    *,
+    least: float = SAME,
+    progress: Progress | None = None,
+) -> Twins:
+    """Find groups of photos that are one picture; nothing on disk is changed.
+
+    Parameters
+    ----------
+    photos, against : Searcher
+        From `open_searcher`. With `against`, photos of the first store that the second has, too.
+    least : float
+        Agreement of pixels from which two photos are one picture.
+    progress : callable, optional
+    """
+    if not 0 < least <= 1:
+        raise OptionError(f"least agreement must be above 0 and at most 1, got {least}")
+    if against is not None:
+        _check_alike(photos, against)
+    tell = progress or (lambda stage, done, total: None)
+    album = _Album([photos] if against is None else [photos, against])
+    pairs, same = _candidates(photos, against, tell)
+    album.look(np.unique(pairs).tolist(), tell)
+    edges = [pair for pair in album.compare(pairs, tell) if album.pixels(*pair)[0] >= least]
+    groups = []
+    for nodes in _components([*edges, *same]):
+        files = album.files(nodes)
+        while len(files) > 1:
+            group, files = album.around(files[0], files[1:], least)
+            crosses = against is None or len({p.store for p in (group.keep, *group.others)}) > 1
+            if group.others and crosses:
+                groups.append(group)
+    groups.sort(key=lambda group: (-len(group.others), group.keep.path))
+    return Twins(tuple(groups), tuple(sorted(album.gone)))
+
+
+def _check_alike(photos: Searcher, against: Searcher) -> None:
+    ours, theirs = photos.store, against.store
+    for name, value in ours.settings.items():
+        if name not in NOT_PIXELS and theirs.settings.get(name) != value:
+            raise OptionError(
+                f"two stores must be made alike to be compared, but {name} is {value!r} in "
+                f"{ours.folder} and {theirs.settings.get(name)!r} in {theirs.folder}; extract one "
+                "of them again as the other was"
+            )
+
+
+def _candidates(
+    photos: Searcher, against: Searcher | None, tell: Progress
+) -> tuple[Array, list[tuple[int, int]]]:
+    """Pairs of nodes (m, 2) that may be one picture, and pairs that have one content.
+
+    A node is the number of a content; those of the second store follow those of the first.
+    """
+    n = len(photos.contents)
+    of = None if against is None else photos.features
+    near = nearest(against or photos, NEAREST, of, progress=tell)
+    rows, columns = np.nonzero(near.kernel >= LEAST_KERNEL)
+    pairs = np.stack([rows, near.numbers[rows, columns] + (n if against else 0)], axis=1)
+    pairs = np.unique(np.sort(pairs, axis=1), axis=0)
+    if against is None:
+        several = np.flatnonzero(np.diff(photos.collection.starts) > 1).tolist()
+        return pairs, [(node, node) for node in several]
+    place = pc.index_in(photos.contents.keys, value_set=against.contents.keys).to_pylist()
+    return pairs, [(node, n + other) for node, other in enumerate(place) if other is not None]
+
+
+def _components(edges: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """Nodes that are connected.
+
+    Examples
+    --------
+    >>> _components([(4, 9), (2, 2), (9, 7)])
+    [[2], [4, 7, 9]]
+    """
+    if not edges:
+        return []
+    nodes, place = np.unique(np.array(edges), return_inverse=True)
+    ends = place.reshape(-1, 2).T
+    graph = coo_array((np.ones(len(edges)), (ends[0], ends[1])), shape=(len(nodes), len(nodes)))
+    label = connected_components(graph, directed=False)[1]
+    order = np.argsort(label, kind="stable")
+    parts = np.split(nodes[order], np.flatnonzero(np.diff(label[order])) + 1)
+    return [part.tolist() for part in parts]
+
+
+class _Album:
+    """The files of one store or two, by node, and how their pixels agree."""
+
+    def __init__(self, sides: Sequence[Searcher]) -> None:
+        self.sides = sides
+        self.gone: set[str] = set()
+        self._looked: dict[int, Array] = {}
+        self._pixels: dict[tuple[int, int], tuple[float, bool]] = {}
+
+    def look(self, nodes: Sequence[int], tell: Progress) -> None:
+        """Make thumbnails of the contents whose file is there and can be read."""
+
+        def see(node: int) -> Array | None:
+            for picture, _, content in self._found(node):
+                with contextlib.suppress(ImageError):
+                    return thumbnail(open_image(Held(picture.id, content), draft=SIDE))
+            return None
+
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            for done, (node, seen) in enumerate(zip(nodes, pool.map(see, nodes), strict=True)):
+                if seen is not None:
+                    self._looked[node] = seen
+                tell("looking", done + 1, len(nodes))
+
+    def compare(self, pairs: Array, tell: Progress) -> list[tuple[int, int]]:
+        """Compare the pixels of pairs; those that could be."""
+        could = [(a, b) for a, b in pairs.tolist() if a in self._looked and b in self._looked]
+        parts = [could[i : i + BLOCK_PAIRS] for i in range(0, len(could), BLOCK_PAIRS)]
+
+        def score(part: list[tuple[int, int]]) -> tuple[Array, Array]:
+            sides = zip(*part, strict=True)
+            return agreement(*(np.stack([self._looked[node] for node in side]) for side in sides))
+
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            for part, (found, mirrored) in zip(parts, pool.map(score, parts), strict=True):
+                facts = zip(found.tolist(), mirrored.tolist(), strict=True)
+                self._pixels.update(zip(part, facts, strict=True))
+                tell("pixels", len(self._pixels), len(could))
+        return could
+
+    def pixels(self, a: int, b: int) -> tuple[float, bool]:
+        """How well two contents agree, and whether one is the mirror image of the other."""
+        pair = (min(a, b), max(a, b))
+        if pair not in self._pixels:  # connected by a third one
+            self.compare(np.array([pair]), lambda *_: None)
+        return self._pixels.get(pair, (0.0, False))
+
+    def files(self, nodes: Iterable[int]) -> list[_File]:
+        """Each file of these contents once, that to be kept first."""
+        found: dict[str, _File] = {}
+        for node in nodes:
+            side, content = self._side(node)
+            key = side.contents.keys[content].as_py()
+            for picture, place, data in self._found(node):
+                is_own = isinstance(place, Path)
+                real = os.path.realpath(str(place)) if is_own else str(place)
+                with contextlib.suppress(OSError):  # deleted this moment
+                    seconds = Path(real).stat().st_mtime if is_own else math.inf
+                    name = str(side.store.folder)
+                    photo = Photo(picture.id, str(place), name, *_size(data), len(data))
+                    found.setdefault(real, _File(photo, key, node, seconds, is_own))
+        return sorted(found.values(), key=lambda file: file.rank)
+
+    def around(self, keep: _File, rest: Sequence[_File], least: float) -> tuple[Group, list[_File]]:
+        """The group of those that agree with the one to keep, and the others."""
+        first = str(self.sides[0].store.folder)
+        others: list[_File] = []
+        left = []
+        for file in rest:
+            same = file.key == keep.key
+            score, mirrored = (1.0, False) if same else self.pixels(keep.node, file.node)
+            if score < least:
+                left.append(file)
+                continue
+            relation = "same content" if same else "mirrored" if mirrored else "same picture"
+            can_go = file.is_own and file.photo.store == first
+            facts = {"relation": relation, "agreement": round(score, 3), "can_go": can_go}
+            others.append(replace(file, photo=replace(file.photo, **facts)))  # type: ignore[arg-type]
+        why = _why(keep, others[0]) if others else ""
+        return Group(keep.photo, why, tuple(file.photo for file in others)), left
+
+    def _side(self, node: int) -> tuple[Searcher, int]:
+        first = len(self.sides[0].contents)
+        return (self.sides[0], node) if node < first else (self.sides[1], node - first)
+
+    def _found(self, node: int) -> Iterator[tuple[Picture, Openable, bytes]]:
+        """The rows of a content whose file is there as it was, with its place and its bytes."""
+        side, content = self._side(node)
+        key = side.contents.keys[content].as_py()
+        for row in side.collection.rows_of(content).tolist():
+            picture = side.collection[row]
+            found = find_place(side.store.folder, picture.path, key)
+            if found is None:
+                self.gone.add(picture.id)
+            else:
+                yield picture, *found
+
+
+def _why(keep: _File, next_: _File) -> str:
+    """Why the first is kept and not the next one, by what they differ in."""
+    photo, other = keep.photo, next_.photo
+    if photo.width * photo.height > other.width * other.height:
+        return f"most pixels, {photo.width} x {photo.height}"
+    if photo.bytes > other.bytes:
+        return f"largest file, {photo.bytes:,} bytes"
+    if keep.seconds < next_.seconds and math.isfinite(keep.seconds):
+        return f"oldest, {datetime.fromtimestamp(keep.seconds, UTC):%Y-%m-%d}"
+    return "first name"
+
+
+def _size(content: bytes) -> tuple[int, int]:
+    """Width and height of a picture; 0 if its header cannot be read."""
+    try:
+        with Image.open(io.BytesIO(content)) as opened:
+            return opened.size
+    except DAMAGED:
+        return 0, 0
