@@ -42,6 +42,10 @@ def test_brackets_in_a_help_are_shown(deepfish):
     assert "[default: x7]" in said
 
 
+def test_the_usage_names_arguments_as_people_write_them(deepfish):
+    assert "Usage: deepfish search [OPTIONS] STORE [QUERY]\n" in deepfish("search", "--help").out
+
+
 def test_commands_are_listed_in_the_order_of_use(deepfish):
     out = deepfish("--help").out
     first = ("extract", "search", "serve", "train", "predict", "reproduce", "report")

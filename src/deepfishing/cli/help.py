@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import keyword
+import re
 import shutil
 import textwrap
 from collections.abc import Callable, Iterable
@@ -89,7 +90,8 @@ class Lazy(TyperCommand):
 def _write(command: Any, ctx: Any) -> None:
     """Print the help of a command or a group."""
     width = min(shutil.get_terminal_size().columns, WIDEST)
-    usage = " ".join([ctx.command_path, *command.collect_usage_pieces(ctx)])
+    words = " ".join(command.collect_usage_pieces(ctx)).upper()
+    usage = f"{ctx.command_path} {re.sub('[{}]', '', words)}"
     typer.echo("\n" + _paragraphs(f"Usage: {usage}\n\n{command.help or ''}", width))
     panels: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
     panels |= {name: [] for name in PANELS}
