@@ -52,6 +52,21 @@ def test_curves_are_a_table_points_and_a_report_and_are_used_again(deepfish, sha
     assert not (tmp_path / "o/results.jsonl").exists()
 
 
+def test_search_by_examples_is_measured_and_said_in_words(deepfish, shapes, tmp_path):
+    arguments = ["reproduce", "folder", "--data", shapes, "--out", "o", "--protocol", "search"]
+    ran = deepfish(*arguments, "--features", "x7,dW8")
+    assert ran.code == 0, ran.err
+    assert "Search by examples: right in the first ten, %" in ran.out
+    assert "In search by 1 to 3 examples, dW8 is" in " ".join(ran.out.split())
+    assert max(map(len, ran.out.splitlines())) <= 80
+    points = [json.loads(line) for line in (tmp_path / "o/curves.jsonl").read_text().splitlines()]
+    assert [(p["series"], p["x"]) for p in points] == [
+        (f, x) for f in ("x7", "dW8") for x in (1, 2, 3)
+    ]
+    assert all(len(point["draws"]) == 1200 for point in points)
+    assert "Search by examples" in (tmp_path / "o/report.html").read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -1,5 +1,6 @@
 """Readers of the data sets that people compare on, on small trees of the published layout."""
 
+import importlib
 import inspect
 import pickle
 import re
@@ -11,6 +12,7 @@ import pytest
 from PIL import Image
 
 from deepfishing.errors import DatasetError
+from deepfishing.experiments.checks import PROTOCOLS
 from deepfishing.images.dataset import MEASURES
 from deepfishing.images.records import DATASETS, find_record
 
@@ -217,8 +219,12 @@ def test_numbers_beyond_the_labels_are_told(read):
 @pytest.mark.parametrize("record", DATASETS.values(), ids=lambda record: record.name)
 def test_a_record_is_whole_and_stands_on_its_page(record):
     assert DATASETS[record.name] is record
-    parameters = inspect.signature(record.read).parameters
-    assert set(record.options) <= {"train", "test", "seed", "into"} & set(parameters)
+    module, _, function = record.reader.partition(":")
+    reader = getattr(importlib.import_module(f"deepfishing.images.{module}"), function)
+    known = {"train", "test", "seed", "into"} & set(inspect.signature(reader).parameters)
+    assert set(record.options) <= known
+    assert record.measure in MEASURES
+    assert set(record.protocols) <= set(PROTOCOLS)
     (row,) = [ln for ln in PAGE.read_text().splitlines() if ln.startswith(f"| `{record.name}`")]
     sizes = " / ".join(f"{n:,}" for n in record.sizes or ())
     for part in (record.about, record.split, MEASURES[record.measure], record.licence, sizes):

@@ -24,8 +24,8 @@ def load_dataset(record: DatasetRecord, data: Path | None, out: Path, **asked: A
             )
     if "into" in record.options:
         given["into"] = out / "data"
-    folder = data or (None if record.embedded else fetched_data(record.name))
-    if folder is None and not record.embedded:
+    folder = data or (out / "data" if record.embedded else fetched_data(record.name))
+    if folder is None:
         fetch = f", or run `deepfish fetch {record.name}`" * bool(record.files)
         raise DatasetError(f"{record.name} needs its folder, got none; pass --data FOLDER{fetch}")
     found = replace(record.read(folder, **given), measure=record.measure)

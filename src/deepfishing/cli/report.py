@@ -1,4 +1,4 @@
-"""`deepfish report`: the page of a results folder, or its tables for a paper, made again."""
+"""`deepfish report`: the page of a folder of results, its tables, or the gains of several."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ FORMATS = ("html", "markdown", "latex")
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="Folder that holds results.jsonl.")],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Folder that holds results.jsonl; or several, or one with such folders."
+        ),
+    ],
     format_: Annotated[
         str,
         typer.Option(
@@ -27,15 +32,21 @@ def report(
         Path | None,
         typer.Option(help="Where the test images are now, if they have moved; for html."),
     ] = None,
+    features: Annotated[
+        str | None, typer.Option(help="Only these gradients; of several folders.")
+    ] = None,
 ) -> None:
     """Write report.html, report.md or report.tex for a folder of results.
 
     Example: deepfish report results/demo
 
     The page is one file that needs no network: tables beside the paper's, curves, and the images
-    that features rank best, worst and differently.
+    that features rank best, worst and differently. Of several folders, or of one that has folders
+    of results in it, gains.html or gains.md is written: how much gradients gain on each data set,
+    with intervals, and against the number of examples.
     """
     from deepfishing.report.html import write_report
+    from deepfishing.report.overview import find_folders, write_overview
     from deepfishing.report.text import write_latex, write_markdown
 
     if format_ not in FORMATS:
@@ -43,7 +54,19 @@ def report(
             f"--format must be one of {', '.join(FORMATS)}, got {format_!r}"
             f"{did_you_mean(format_, FORMATS)}"
         )
-    if format_ == "html":
-        say(write_report(folder, images))
+    found = find_folders(folders)
+    if found != folders or len(found) > 1:
+        if format_ == "latex" or images is not None:
+            raise OptionError(
+                "several folders of results are drawn as html or markdown, without --images; name "
+                f"one of {', '.join(map(str, found[:5]))}"
+            )
+        page = "gains.html" if format_ == "html" else "gains.md"
+        place = folders[0] if len(folders) == 1 else Path()
+        say(write_overview(found, place / page, features))
+    elif features is not None:
+        raise OptionError(f"--features is for several folders of results, got one, {found[0]}")
+    elif format_ == "html":
+        say(write_report(found[0], images))
     else:
-        say((write_markdown if format_ == "markdown" else write_latex)(folder))
+        say((write_markdown if format_ == "markdown" else write_latex)(found[0]))

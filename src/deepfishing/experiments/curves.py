@@ -1,10 +1,11 @@
-"""Stage 6, experiments: curves instead of a table, by one of three further protocols.
+"""Stage 6, experiments: curves instead of a table, by one of four further protocols.
 
 Comes in: a data set, a network, feature names, as for `reproduce`. Goes out: measured points, kept
 in `curves.jsonl` as soon as they are there and used again by the next run.
 
 `low-shot`       mAP against the number of positive examples per class
 `knn`            accuracy and mAP of the votes of the k nearest training images
+`search`         share of the first ten photos that show the class of one, two and three examples
 `approximation`  error, mAP and time of projected gradients against the exact kernel, by the length
                  of the vectors and by the number of training images
 """
@@ -35,6 +36,7 @@ from deepfishing.experiments.approximation import (
     with_projection,
 )
 from deepfishing.experiments.checks import CURVES, Row, check_protocol
+from deepfishing.experiments.examples import search_by_examples
 from deepfishing.experiments.protocols import low_shot, neighbour_curve
 from deepfishing.experiments.reproduce import Prepared, Progress, Protocol, prepare
 from deepfishing.experiments.results import Curves, row_key, versions
@@ -46,11 +48,13 @@ from deepfishing.networks.network import Network
 from deepfishing.projections import KINDS
 from deepfishing.rank_one import RankOne
 from deepfishing.recipes import Recipe, parse_recipe, parse_recipes
+from deepfishing.statistics import mean_interval
 
 # Features that each protocol takes where none are named, as far as the network has them.
 DEFAULTS = {
     "low-shot": ("x7", "dW7", "dW8", "best"),
     "knn": ("x7", "dW7", "best"),
+    "search": ("x7", "dW7", "dW8", "pow(dW8,0.5)", "dW8+x7", "pow(dW8,0.5)+pow(x7,0.5)"),
     "approximation": ("dW8",),
 }
 
@@ -69,6 +73,7 @@ TIMED = (
 POSITIVES, K = "positive images per class", "neighbours k"
 NUMBERS, TRAINING = "numbers per vector", "training images"
 ACCURACY = "accuracy, %"
+EXAMPLES, SHOWN = "examples (the third: counter-example)", "right in the first ten, %"
 
 
 @dataclass(frozen=True)
@@ -234,7 +239,7 @@ def _runs(
     if kind == "approximation":
         runs = _approximation(prepared, recipe, protocol, features, largest)
     else:
-        measure = _low_shot if kind == "low-shot" else _knn
+        measure = {"low-shot": _low_shot, "knn": _knn, "search": _search}[kind]
         runs = [_Run(recipe.name, {}, lambda: measure(prepared, protocol, *features()))]
     for number, run in enumerate(runs):
         yield number, len(runs), run
@@ -266,6 +271,18 @@ def _knn(
         points.append(Point(K, votes.k, ACCURACY, votes.accuracy, *votes.interval))
         low, high = votes.draws.map_interval(method) or (None, None)
         points.append(Point(K, votes.k, map_axis(method), votes.measured.map[method], low, high))
+    return points
+
+
+def _search(
+    prepared: Prepared, protocol: Protocol, train: Comparable, test: Comparable
+) -> list[Point]:
+    found = search_by_examples(test, prepared.test_labels())
+    points = []
+    for given, shares in enumerate(found.T, start=1):
+        low, high = mean_interval(shares.tolist()) or (None, None)
+        draws = shares.round(3).tolist()
+        points.append(Point(EXAMPLES, given, SHOWN, float(shares.mean()), low, high, draws=draws))
     return points
 
 

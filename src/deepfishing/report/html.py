@@ -119,6 +119,12 @@ def write_report(folder: str | Path, images: str | Path | None = None) -> Path:
     return page
 
 
+def render_overview(parts: Sequence[Any], axis: Any, version: str) -> str:
+    """The page of `report.overview`."""
+    template = _environment().get_template("overview.html.j2")
+    return template.render(parts=parts, axis=axis, version=version, styles=styles)
+
+
 def feature_label(name: str) -> Markup:
     """A feature's title in the paper's letters, as HTML.
 

@@ -85,11 +85,15 @@ def table_words(found: Finding) -> Paragraph:
 
 def curve_words(points: Sequence[Row]) -> Paragraph:
     """What curves over the number of examples say: on average, and with the fewest."""
-    charts = [c for panel in panels(points) if panel.protocol == "low-shot" for c in panel.charts]
-    return tuple(part for chart in charts for part in _chart_words(chart))
+    words: list[str | Named | Verdict] = []
+    for panel in panels(points):
+        if panel.protocol in ("low-shot", "search"):
+            for chart in panel.charts:
+                words += [" "] * bool(words) + [*_chart_words(chart, panel.protocol)]
+    return tuple(words)
 
 
-def _chart_words(chart: Chart) -> Paragraph:
+def _chart_words(chart: Chart, protocol: str) -> Paragraph:
     sides: tuple[list[_Line], list[_Line]] = ([], [])  # forward, gradient
     for series in chart.series:
         line = _Line.of(series, chart.xs)
@@ -100,8 +104,9 @@ def _chart_words(chart: Chart) -> Paragraph:
     forward, gradient = (max(side, key=lambda line: line.y.mean()) for side in sides)
     first = max((*sides[0], *sides[1]), key=lambda line: line.y[0])
     few, many = chart.xs[0], chart.xs[-1]
+    number = f"{few}{f' to {many}' if many > few else ''} example{'s' * (many > 1)}"
     words: Paragraph = (
-        f"With {few}{f' to {many}' if many > few else ''} example{'s' * (many > 1)} per class, ",
+        f"In search by {number}, " if protocol == "search" else f"With {number} per class, ",
         gradient.name,
         " is on average " if many > few else " is ",
         Verdict(_place(float(gradient.y.mean() - forward.y.mean()))),

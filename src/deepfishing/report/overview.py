@@ -1,0 +1,264 @@
+"""Stage 7, report: where gradients help, over all settings of several folders of results.
+
+Comes in: folders with `results.jsonl`, `scores/` and `curves.jsonl`. Goes out: one page or one
+Markdown file with a part for each gradient feature: its gain over the best forward feature on every
+data set and network, with its interval, and the gain against the number of examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from deepfishing import __version__
+from deepfishing.errors import StoreError
+from deepfishing.experiments.checks import Row
+from deepfishing.experiments.results import Curves, Results
+from deepfishing.features import split_names
+from deepfishing.files import replacing
+from deepfishing.recipes import parse_recipe
+from deepfishing.report.charts import Axis, round_ticks
+from deepfishing.report.gains import gains
+from deepfishing.report.points import Chart, Mark, Panel, Series, group_points, open_points, panels
+from deepfishing.report.rows import group_rows, open_results, title
+from deepfishing.report.tables import finding, one_decimal, table_1
+from deepfishing.report.text import Sheet, Text, markdown
+from deepfishing.statistics import Difference, mean_interval
+
+# What tells settings of the same data set and network apart, where they differ in it.
+TOLD = ("train", "test", "tau", "label", "views", "C", "difficult", "weights_sha256")
+WITH_EXAMPLES = ("low-shot", "search")  # the protocols that are drawn against examples
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A gradient's gain over the best forward feature of a setting, by the official mAP."""
+
+    setting: str
+    over: str
+    forward: float
+    difference: Difference
+
+
+@dataclass(frozen=True)
+class Part:
+    """What was measured of one gradient feature: gains by setting, and against the examples."""
+
+    feature: str
+    gains: tuple[Gain, ...]
+    panels: tuple[Panel, ...]
+
+    @property
+    def words(self) -> str:
+        """How often it is above, and how often that holds."""
+        if not self.gains:
+            return ""
+        above = sum(gain.difference.mean > 0 for gain in self.gains)
+        holds = [gain.difference.mean for gain in self.gains if gain.difference.holds]
+        mean = np.mean([gain.difference.mean for gain in self.gains])
+        return (
+            f"Above the best forward feature in {above} of {len(self.gains)}; at 95 % "
+            f"{sum(m > 0 for m in holds)} gains and {sum(m < 0 for m in holds)} losses hold. "
+            f"On average {one_decimal(float(mean), sign=True)}."
+        )
+
+
+def find_folders(given: Sequence[Path]) -> list[Path]:
+    """Folders of results among those given, and in those that hold none themselves.
+
+    Raises
+    ------
+    StoreError
+        If a folder neither is one of results nor has one in it.
+    """
+    found: list[Path] = []
+    for folder in given:
+        below = [folder, *(sorted(folder.iterdir()) if folder.is_dir() else ())]
+        with_results = [path for path in below if _has_results(path)]
+        if not with_results:
+            open_results(folder)  # says what is missing
+        found += [folder] if folder in with_results else with_results
+    return list(dict.fromkeys(found))
+
+
+def overview(folders: Iterable[Path]) -> tuple[Part, ...]:
+    """What these folders say about each gradient feature; the one of most settings first."""
+    tables, curves = [], []
+    for folder in folders:
+        results = open_results(folder)
+        tables += [(results, rows) for rows in group_rows(results.rows)]
+        curves += group_points(open_points(folder))
+    names = _names([*(rows[0] for _, rows in tables), *(points[0] for points in curves)])
+    found: dict[str, list[Gain]] = {}
+    for results, rows in tables:
+        for feature, gain in _gains(results, rows, names[_setting(rows[0])]):
+            found.setdefault(feature, []).append(gain)
+    lines: dict[tuple[str, str, str, str], list[Series]] = {}
+    for points in curves:
+        for place, series in _lines(points, names[_setting(points[0])]):
+            lines.setdefault(place, []).append(series)
+    features = dict.fromkeys((*found, *(place[0] for place in lines)))
+    parts = [
+        Part(
+            feature,
+            tuple(found.get(feature, ())),
+            tuple(
+                Panel(protocol, feature, x_axis, (_chart(y_axis, series),))
+                for (of, protocol, x_axis, y_axis), series in lines.items()
+                if of == feature
+            ),
+        )
+        for feature in features
+    ]
+    return tuple(sorted(parts, key=lambda part: -len(part.gains)))
+
+
+def write_overview(folders: Sequence[Path], page: Path, features: str | None = None) -> Path:
+    """Write the page, or the tables if its name ends in `.md`; of these features only, if given.
+
+    Raises
+    ------
+    StoreError
+        If results are missing or malformed, have no gradient to compare, or cannot be written.
+    """
+    wanted = None if features is None else split_names(features)
+    parts = [part for part in overview(folders) if wanted is None or part.feature in wanted]
+    if not parts:
+        raise StoreError(
+            f"results must have {features or 'a gradient'} and a forward feature to compare it "
+            f"with, got none in {', '.join(map(str, folders))}; run `deepfish reproduce` with "
+            f"--features '{features or 'all'}'"
+        )
+    if page.suffix == ".md":
+        text = "\n".join(map(markdown, _sheets(parts)))
+    else:
+        from deepfishing.report.html import render_overview
+
+        ends = [e for p in parts for g in p.gains for e in (g.difference.low, g.difference.high)]
+        ticks = round_ticks(min((0.0, *ends)), max((0.0, *ends)))
+        axis = Axis(ticks[0], ticks[-1], ticks, logarithmic=False)
+        text = render_overview(parts, axis, __version__)
+    try:
+        with replacing(page) as partial:
+            partial.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"report cannot be written: {page} ({error})") from None
+    return page
+
+
+def _has_results(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in (Results.name, Curves.name))
+
+
+def _setting(row: Row) -> tuple[str, ...]:
+    return tuple(str(row.get(name, "")) for name in ("dataset", "network", *TOLD))
+
+
+def _names(rows: Sequence[Row]) -> dict[tuple[str, ...], str]:
+    """What each setting is called: data set and network, and what else tells it from others."""
+    every = list(dict.fromkeys(map(_setting, rows)))
+    found = {}
+    for setting in every:
+        name = list(setting[:2])
+        same = [other for other in every if other[:2] == setting[:2]]
+        for key, value in enumerate(setting[2:], start=2):
+            if len({other[key] for other in same}) > 1:
+                name.append(f"{TOLD[key - 2].partition('_')[0]} {value[:12]}")
+                same = [other for other in same if other[key] == value]
+        found[setting] = ", ".join(name)
+    return found
+
+
+def _gains(results: Results, rows: Sequence[Row], setting: str) -> Iterable[tuple[str, Gain]]:
+    forward = finding(table_1(rows)).forward
+    if forward is not None and forward.official is not None:
+        for name, difference in gains(results, rows).items():
+            if parse_recipe(name).is_gradient:
+                yield title(name), Gain(setting, forward.title, forward.official, difference)
+
+
+def _lines(
+    points: Sequence[Row], setting: str
+) -> Iterable[tuple[tuple[str, str, str, str], Series]]:
+    """Gains over the best forward line, by place: feature, protocol, and both axes."""
+    for panel in panels(points):
+        for chart in panel.charts if panel.protocol in WITH_EXAMPLES else ():
+            whole = [s for s in chart.series if all(_y(s, x) is not None for x in chart.xs)]
+            forward = [s for s in whole if not parse_recipe(s.name).is_gradient]
+            if not forward:
+                continue
+            best = max(forward, key=lambda s: sum(_y(s, x) or 0.0 for x in chart.xs))
+            axis = f"gain, points of {chart.y_axis.removesuffix(', %')}"
+            for series in whole:
+                if parse_recipe(series.name).is_gradient:
+                    marks = {x: _minus(series.marks[x], best.marks[x]) for x in chart.xs}
+                    place = title(series.name), panel.protocol, panel.x_axis, axis
+                    yield place, Series(setting, marks, None)
+
+
+def _y(series: Series, x: int) -> float | None:
+    return series.marks[x].y if x in series.marks else None
+
+
+def _minus(a: Mark, b: Mark) -> Mark:
+    """The difference of two marks, which are means over the same draws."""
+    interval = None
+    if len(a.draws) == len(b.draws):
+        interval = mean_interval((np.array(a.draws) - np.array(b.draws)).tolist())
+    return Mark((a.y or 0.0) - (b.y or 0.0), interval, "")
+
+
+def _chart(y_axis: str, series: Sequence[Series]) -> Chart:
+    return Chart(y_axis, tuple(sorted({x for s in series for x in s.marks})), tuple(series))
+
+
+def _sheets(parts: Sequence[Part]) -> Iterable[Sheet]:
+    """A table of all gains, settings down and features across, and one per chart."""
+    settings = {g.setting: (g.over, g.forward) for part in parts for g in part.gains}
+    shown = [part for part in parts if part.gains]
+    if shown:
+        by_setting = [{g.setting: g.difference for g in part.gains} for part in shown]
+        yield Sheet(
+            "mAP of the best forward feature, and how much each gradient is above it (interval at "
+            "95 %, paired bootstrap over test images)",
+            (Text("data set, network"), Text("best forward"), *(Text(p.feature) for p in shown)),
+            (
+                tuple(
+                    (
+                        Text(setting),
+                        Text(f"{over} {one_decimal(forward)}"),
+                        *(Text(_difference(of.get(setting))) for of in by_setting),
+                    )
+                    for setting, (over, forward) in settings.items()
+                ),
+            ),
+        )
+    for part in parts:
+        for panel in part.panels:
+            (chart,) = panel.charts
+            yield Sheet(
+                f"{part.feature}, {panel.title.lower()}: {chart.y_axis}",
+                (Text(panel.x_axis), *(Text(f"{x:,}") for x in chart.xs)),
+                (
+                    tuple(
+                        (Text(s.name), *(Text(_mark(s.marks.get(x))) for x in chart.xs))
+                        for s in chart.series
+                    ),
+                ),
+            )
+
+
+def _difference(d: Difference | None) -> str:
+    return "" if d is None else _with_interval(d.mean, (d.low, d.high))
+
+
+def _mark(mark: Mark | None) -> str:
+    return "" if mark is None or mark.y is None else _with_interval(mark.y, mark.interval)
+
+
+def _with_interval(value: float, interval: tuple[float, float] | None) -> str:
+    ends = " to ".join(one_decimal(end, sign=True) for end in interval or ())
+    return one_decimal(value, sign=True) + f" ({ends})" * bool(ends)
