@@ -23,7 +23,6 @@ from pathlib import Path
 import faiss
 import numpy as np
 
-from deepfishing.extraction import PRECISION
 from deepfishing.gradients.to_store import SHARD_IMAGES
 from deepfishing.kernels import gram
 from deepfishing.rank_one import Array
@@ -31,6 +30,7 @@ from deepfishing.search import Searcher
 from deepfishing.search.compare import choose_recipe
 from deepfishing.store import Row, Store
 from deepfishing.store.contents import Contents
+from deepfishing.store.precision import DEFAULT as PRECISION
 
 QUERIES, BLOCK, NOISE, K = 200, 8192, 0.3, 10
 PROBES, CANDIDATES = (8, 16, 32, 64), (250, 500, 700, 1500)

@@ -72,3 +72,41 @@ def test_what_cannot_be_chosen_is_one_line(deepfish, store, arguments, line):
     assert ran.out == ""
     assert line in ran.err
     assert ran.err.count("\n") == 1
+
+
+def labelled(store, wrong=(), several=False):
+    """Labels of the pictures' folders as a table; of the wrong ones the other."""
+    lines = ["path,labels"]
+    for row in Store.open(store).rows().values():
+        dark = "dark" in row.id
+        names = "dark" if dark != (row.id in wrong) else "light"
+        lines.append(f"{row.id},{names + ';picture' * several}")
+    table = store.parent / "labels.csv"
+    table.write_text("\n".join(lines))
+    return table
+
+
+def test_labels_finds_the_wrong_one_and_says_what_it_would_be(deepfish, store, tmp_path):
+    table = labelled(store, wrong=["test/dark/3.jpg"])
+    ran = deepfish("curate", "labels", store, "--labels", table, "--out", "doubtful.json")
+    assert ran.code == 0, ran.err
+    (line,) = ran.out.splitlines()
+    assert line.endswith("dark/3.jpg")
+    assert "light -> dark" in line
+    assert "1 doubtful labels of 12 images by pow(dW8,0.5)" in ran.err
+    (found,) = json.loads((tmp_path / "doubtful.json").read_text())
+    assert (found["id"], found["given"], found["suggested"]) == (
+        *("test/dark/3.jpg", ["light"], ["dark"]),
+    )
+
+
+def test_with_several_labels_the_one_too_much_and_the_missing_one_are_named(deepfish, store):
+    table = labelled(store, wrong=["test/light/0.jpg"], several=True)
+    ran = deepfish("curate", "labels", store, "--labels", table, "--json")
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)["labels"]
+    assert {one["id"] for one in found} == {"test/light/0.jpg"}
+    assert {tuple(one["suggested"]) for one in found} == {
+        ("picture",),
+        ("dark", "light", "picture"),
+    }

@@ -2,5 +2,6 @@
 
 from deepfishing.curate.choose import Pick, choose_photos
 from deepfishing.curate.facility import choose
+from deepfishing.curate.labels import Doubt, doubtful_labels, label_scores
 
-__all__ = ["Pick", "choose", "choose_photos"]
+__all__ = ["Doubt", "Pick", "choose", "choose_photos", "doubtful_labels", "label_scores"]

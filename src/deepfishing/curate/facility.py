@@ -70,8 +70,8 @@ def choose(
     --------
     >>> x = np.array([[1.0, 0.0], [0.8, 0.6], [0.96, 0.28], [0.0, 1.0]])
     >>> [step.number for step in choose(x, 2)]
-    [1, 0]
-    >>> [step.number for step in choose(x, 1, labelled=[1])]
+    [1, 3]
+    >>> [step.number for step in choose(x, 1, labelled=[1, 3])]
     [0]
     """
     return list(choosing(features, n, labelled, weights, exact, progress))
@@ -96,7 +96,7 @@ def choosing(
     if total <= EXACT_IMAGES if exact is None else exact:
         items, clients = read(np.arange(total)), np.arange(total)
     else:
-        items, clients = _vectors(read, total, tell), sample(total, CLIENTS)
+        items, clients = short_vectors(read, total, tell), sample(total, CLIENTS)
     cover = _Cover(items, clients, weights[clients], tell)
     open_ = np.ones(total, dtype=bool)
     known = np.fromiter(labelled, dtype=np.intp)
@@ -169,7 +169,7 @@ class _Cover:
         return found
 
 
-def _vectors(read: Callable[[Array], Comparable], n: int, tell: Progress) -> Array:
+def short_vectors(read: Callable[[Array], Comparable], n: int, tell: Progress) -> Array:
     """Short vectors (n, m) whose dot product is nearly the kernel, in half precision."""
     embedding = Embedding.fit(read(sample(n, LANDMARKS)), DIMENSIONS)
     vectors = np.empty((n, embedding.root.shape[1]), dtype=np.float16)
