@@ -7,14 +7,15 @@ settings, so that more images need no options at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from deepfishing.distributed import connect
 from deepfishing.distributed.cluster import LOCAL, check_place
-from deepfishing.errors import OptionError
+from deepfishing.errors import OptionError, StoreError
 from deepfishing.features import needed_factors
 from deepfishing.gradients.resources import Resources
 from deepfishing.gradients.to_store import (
@@ -23,8 +24,9 @@ from deepfishing.gradients.to_store import (
     Progress,
     extract_to_store,
 )
-from deepfishing.images.item import Item
+from deepfishing.images.item import Held, Item
 from deepfishing.images.sources import find_images
+from deepfishing.images.streams import blocks
 from deepfishing.networks.reference import PYTHON
 from deepfishing.networks.zoo import DEFAULT, RECORDS
 from deepfishing.options import Options
@@ -39,12 +41,13 @@ if TYPE_CHECKING:
 
 def extract_to(
     store: str | Path,
-    images: str | Path | Sequence[Item | Path],
+    images: str | Path | Iterable[Any],
     *,
     network: str | Network | None = None,
     features: str | Iterable[str] = "all",
     precision: str | None = None,
     resources: Resources | None = None,
+    name: str = "",
     on: str = LOCAL,
     retry: bool = False,
     prune: bool = False,
@@ -61,8 +64,11 @@ def extract_to(
     store : path
         Folder, made if absent. One that exists keeps its settings: nothing needs to be said of
         them again, and what contradicts them is refused.
-    images : str, path or sequence
-        As for `find_images`: a folder, a pattern, a list, a table... or a list of paths.
+    images : str, path or iterable
+        As for `find_images`: a folder, a pattern, a list, a table, a video... or a list of paths.
+        Or images that Python has: a Hugging Face data set, a torch Dataset or DataLoader, an
+        iterable of PIL images, arrays or (image, label), see `streams`. Some are held at a time, at
+        most 256 MB; their ids are numbers in their order, behind `name`.
     network : str or Network, optional
         A name or file as for `load_network`, or a network that is loaded already.
     features : str or list of str
@@ -71,6 +77,8 @@ def extract_to(
         Numbers on disk: int8, int4, float16 or float32; a new store is in int8.
     resources : Resources, optional
         Batch size, memory, engine and device, which decide no number.
+    name : str
+        What ids of images begin with that Python has; by default the split of a data set, or image.
     on : str
         `local`, `ray`, or `ray://HOST:PORT` of a Ray cluster.
     retry, prune, strict, progress, on_failure
@@ -86,7 +94,12 @@ def extract_to(
     """
     resources, folder = resources or Resources(), Path(store)
     check_place(on)
-    items = find_images(images) if isinstance(images, str | Path) else images
+    items = _listed(images)
+    if items is None and (prune or on != LOCAL):
+        raise OptionError(
+            "images that Python has are read once and here, so prune and on must be left out; "
+            "give a folder or a list of paths for them"
+        )
     named = network if isinstance(network, str) else None
     is_new = not (folder / MANIFEST).exists()
     if is_new and (named or DEFAULT) in RECORDS and (network is None or named):
@@ -110,10 +123,10 @@ def extract_to(
     if gpu:
         resources = replace(resources, device="cuda")  # a worker sees its GPU as the only one
     with connect(on, gpu) as place:
-        return extract_to_store(
+        run = partial(
+            extract_to_store,
             opened,
-            items,
-            factors,
+            factors=factors,
             settings=settings,
             network=loaded,
             resources=resources,
@@ -124,6 +137,46 @@ def extract_to(
             progress=progress,
             on_failure=on_failure,
         )
+        if items is not None:
+            return run(items)
+        return _joined(map(run, _new(opened, blocks(cast("Iterable[Any]", images), name))))
+
+
+def _listed(images: str | Path | Iterable[Any]) -> list[Item | Path] | None:
+    """The files that are meant; None for images that only Python has."""
+    if isinstance(images, str | Path):
+        return [*find_images(images)]
+    if isinstance(images, Sequence) and all(isinstance(i, Item | Path | str) for i in images):
+        return [Path(one) if isinstance(one, str) else one for one in images]
+    return None
+
+
+def _new(store: Store, parts: Iterable[list[Item]]) -> Iterator[list[Item]]:
+    """The parts, unless an id is that of another image of the store."""
+    before = store.rows()
+    for part in parts:
+        for item in part:
+            row = before.get(item.id)
+            if row and isinstance(item.path, Held) and row.mtime_ns != item.signature()[1]:
+                raise StoreError(
+                    f"{item.id} is another image in {store.folder}; pass name= for what ids of "
+                    "these images begin with, or choose another folder"
+                )
+        yield part
+
+
+def _joined(parts: Iterable[Extraction]) -> Extraction:
+    done = list(parts)
+    if not done:
+        raise OptionError("images must hold at least one image, got none")
+    return Extraction(
+        keys=tuple(key for part in done for key in part.keys),
+        computed=sum(part.computed for part in done),
+        failures={id_: why for part in done for id_, why in part.failures.items()},
+        removed=(),
+        replaced=(),
+        factors=done[0].factors,
+    )
 
 
 def _settings_of(network: Network, options: dict[str, Any]) -> Settings:

@@ -39,7 +39,7 @@ def extract(
         str,
         typer.Argument(
             help="A folder, a VOC tree, an image, a quoted pattern, a .txt list, a .csv, .tsv or "
-            ".parquet table, a .tar, - for a list on standard input, or a URL such as "
+            ".parquet table, a .tar, a video, - for a list on standard input, or a URL such as "
             "s3://bucket/photos."
         ),
     ],
@@ -86,6 +86,12 @@ def extract(
             "--retry", help="Try images again that could not be used before.", rich_help_panel=MORE
         ),
     ] = False,
+    every: Annotated[
+        float,
+        typer.Option(
+            help="Seconds between the frames of a video; 0 for all.", rich_help_panel=MORE
+        ),
+    ] = 1.0,
     prune: Annotated[
         bool,
         typer.Option(
@@ -114,7 +120,7 @@ def extract(
     resources = Resources(
         batch_size=parse_batch_size(batch_size), memory=memory, engine=engine, device=device
     )
-    items = find_images(images)
+    items = find_images(images, every=every)
     start = time.monotonic()
     events = JsonEvents(len(items)) if as_json else None
     with progress_bar(quiet=as_json) as bar:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -112,6 +113,22 @@ class GradientFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             batch_size=self.batch_size,
         )
         return found[self.feature_]  # type: ignore[return-value]  # one feature, not a sum
+
+    def get_feature_names_out(self, input_features: Any = None) -> Array:
+        """Names of the numbers of a forward feature, `x7_0`...; what `set_output` calls columns."""
+        from deepfishing.gradients.extract import extract
+
+        check_is_fitted(self)
+        if not hasattr(self, "_width"):  # one grey pixel tells it
+            grey = [np.zeros((1, 1, 3), dtype=np.uint8)]
+            found = extract(self.network_, grey, self.feature_, engine="torch")[self.feature_]
+            if isinstance(found, RankOne):
+                raise FeatureError(
+                    f"{self.feature_} is a gradient and has no columns; put "
+                    "deepfishing.estimators.Project behind it, which has"
+                )
+            self._width = found.shape[1]
+        return np.array([f"{self.feature_}_{i}" for i in range(self._width)], dtype=object)
 
     def __sklearn_clone__(self) -> Self:
         # a network is frozen, so clones share it instead of copying its weights for each fold

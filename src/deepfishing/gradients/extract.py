@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +25,8 @@ from deepfishing.gradients.compute import Computer
 from deepfishing.gradients.pipeline import prepare
 from deepfishing.gradients.resources import Resources
 from deepfishing.images.preprocess import ImageLike
+from deepfishing.images.sources import find_images
+from deepfishing.images.streams import samples
 from deepfishing.images.views import find_views
 from deepfishing.kernels import Comparable
 from deepfishing.networks.load import load_network
@@ -45,7 +48,7 @@ class Batch:
 
 def extract(
     network: Network | str,
-    images: Sequence[ImageLike],
+    images: str | Path | Iterable[Any],
     features: str | Iterable[str] = "all",
     *,
     tau: float = 2.0,
@@ -61,11 +64,13 @@ def extract(
     ----------
     network : Network or str
         From `load_network`, or a name that it takes.
-    images : sequence of paths, PIL images or uint8 arrays
-        An unreadable one raises `ImageError`. A path to a JPEG whose short side is 8 times the
-        network's or more (1,792 pixels for 224) is decoded at a reduced size, so its features
-        differ a little, by about 0.001 (1 - cosine), from those of the same picture as a PIL
-        image; see `Preprocess.oversampling`.
+    images : path, or iterable of paths, PIL images, uint8 arrays or (image, label)
+        A path is read as by `find_images`: a folder, a pattern, a tar, a video. An iterable may be
+        a Hugging Face data set, a torch Dataset or DataLoader, or a generator, see `streams`; it is
+        read as the work goes on. An unreadable image raises `ImageError`. A path to a JPEG whose
+        short side is 8 times the network's or more (1,792 pixels for 224) is decoded at a reduced
+        size, so its features differ a little, by about 0.001 (1 - cosine), from those of the same
+        picture as a PIL image; see `Preprocess.oversampling`.
     features : str or list of str
         Names such as `x7`, `x6;x7`, `dW7`; `all` gives the rows of the paper's Table 1. Recipes
         such as `pow(dW8,0.5)+x7`, too, unless they have to be fitted on training images.
@@ -91,22 +96,25 @@ def extract(
     parts: dict[str, list[Array]] = {factor.name: [] for factor in factors}
     settings = Settings.of(network, tau=tau, label=label, views=views)
     resources = Resources(batch_size=batch_size, memory=memory, engine=engine)
-    for batch in Extractor(network, factors, settings=settings, resources=resources)(images):
+    shown = find_images(images) if isinstance(images, str | Path) else map(_image, samples(images))
+    for batch in Extractor(network, factors, settings=settings, resources=resources)(shown):
         if batch.failures:
             raise ImageError(next(iter(batch.failures.values())))
         for name, values in batch.factors.items():
             parts[name].append(values)
-    if not len(images):
+    if not parts[factors[0].name]:
         raise OptionError("images must hold at least one image, got none")
     arrays = {name: np.concatenate(chunks) for name, chunks in parts.items()}
     return {recipe.name: recipe.fit({})(arrays) for recipe in wanted}
 
 
-def _check_images(images: Sequence[ImageLike]) -> None:
-    is_path = isinstance(images, str | Path)
-    if is_path or isinstance(images, Image.Image) or getattr(images, "ndim", 4) < 4:
-        given, written = (f"the path {images}", repr(str(images))) if is_path else ("one", "image")
-        raise OptionError(f"images must be a list of images, got {given}; write [{written}]")
+def _check_images(images: Any) -> None:
+    if isinstance(images, Image.Image) or getattr(images, "ndim", 4) < 4:
+        raise OptionError("images must be a list of images, got one; write [image]")
+
+
+def _image(sample: tuple[ImageLike, object]) -> ImageLike:
+    return sample[0]
 
 
 def _check_fitted(recipes: Iterable[Recipe]) -> None:
@@ -154,7 +162,7 @@ class Extractor:
             batch_size = choose_batch_size(size, len(self.views), resources.memory)
         self.batch_size = batch_size
 
-    def __call__(self, images: Sequence[ImageLike]) -> Iterator[Batch]:
+    def __call__(self, images: Iterable[ImageLike]) -> Iterator[Batch]:
         """Compute the factors of some images."""
         compute, V = self.compute, len(self.views)
         cores = torch.get_num_threads()

@@ -224,7 +224,10 @@ def extract_to_store(
 
 
 class Local:
-    """The work in this process, on all cores."""
+    """The work in this process, on all cores; for one kind of job, whose network is kept ready."""
+
+    def __init__(self) -> None:
+        self.extractor: Extractor | None = None
 
     def hashes(self, items: Sequence[Item]) -> Iterator[tuple[int, list[Hashed]]]:
         """See `Place`."""
@@ -236,9 +239,10 @@ class Local:
         self, job: Job, keys: Sequence[str], items: Sequence[Item]
     ) -> Generator[Done, None, None]:
         """See `Place`."""
-        extractor, work = job.extractor(), Work(job.store.append)
+        work = Work(job.store.append)
+        self.extractor = self.extractor or job.extractor()
         try:
-            for batch in extractor(items):
+            for batch in self.extractor(items):
                 yield work.add(batch, keys, items)
         finally:
             work.flush()

@@ -18,6 +18,7 @@ from deepfishing.images.item import Item, located
 from deepfishing.images.preprocess import Openable
 from deepfishing.images.remote import is_url
 from deepfishing.images.tar import is_tar, read_tar
+from deepfishing.images.video import is_video, read_video
 
 MAX_FILE = 1 << 28  # bytes; a larger file is not read
 
@@ -54,7 +55,7 @@ def _places(folder: Path, path: str) -> Iterator[Openable]:
     for start in (Path(), folder, *folder.parents):
         place = start / path
         yield place
-        yield from _in_tar(place)
+        yield from _inside(place)
         if Path(path).is_absolute():
             return
 
@@ -75,18 +76,19 @@ def _read(place: Openable) -> bytes | None:
         return None  # no permission, a name too long or with a zero in it, no such server
 
 
-def _in_tar(place: Path) -> Iterator[Item]:
-    """The member of a tar that is meant by `photos.tar/a.jpg`."""
+def _inside(place: Path) -> Iterator[Item]:
+    """What is meant by `photos.tar/a.jpg`, a member of a tar, or `clip.mp4/t=3`, a frame."""
     for parent in place.parents:
-        if is_tar(parent) and parent.is_file():
+        if (is_tar(parent) or is_video(parent)) and parent.is_file():
             item = _members(parent).get(str(place))
             if item is not None:
                 yield item
 
 
 @lru_cache(maxsize=16)
-def _members(tar: Path) -> dict[str, Item]:
+def _members(holder: Path) -> dict[str, Item]:
     try:
-        return {str(item): item for item in read_tar(tar)}
-    except DatasetError:
+        found = read_tar(holder) if is_tar(holder) else read_video(holder, every=0)
+        return {str(item): item for item in found}
+    except (DatasetError, MissingDependencyError):
         return {}

@@ -27,6 +27,14 @@ class Member:
 
 
 @dataclass(frozen=True)
+class Frame:
+    """Which frame of a video an image is; `pts` is its place in the file's own units."""
+
+    name: str
+    pts: int
+
+
+@dataclass(frozen=True)
 class Held:
     """Bytes of an image with a name for messages; opens as a file does."""
 
@@ -53,12 +61,12 @@ class Item:
     ----------
     id : str
         Unique in its source, and the same whenever the source is read again.
-    path : Path or RemoteFile
-        The file, or the tar that holds it.
+    path : Path, RemoteFile or Held
+        The file, or the tar or video that holds it; or its bytes themselves.
     labels : tuple of str, or None
         None where the source has no labels for it.
-    member : Member, optional
-        Its place in the tar.
+    member : Member or Frame, optional
+        Its place in the tar or the video.
 
     Examples
     --------
@@ -68,9 +76,9 @@ class Item:
     """
 
     id: str
-    path: Path | RemoteFile
+    path: Path | RemoteFile | Held
     labels: tuple[str, ...] | None = None
-    member: Member | None = None
+    member: Member | Frame | None = None
 
     def __str__(self) -> str:
         path = as_text(str(self.path))
@@ -78,8 +86,12 @@ class Item:
 
     def open(self, mode: str = "rb") -> io.BufferedReader | io.BytesIO:
         """Its bytes."""
-        if self.member is None or isinstance(self.path, RemoteFile):
+        if self.member is None or not isinstance(self.path, Path):
             return self.path.open("rb")
+        if isinstance(self.member, Frame):
+            from deepfishing.images.video import frame_bytes  # which makes items itself
+
+            return io.BytesIO(frame_bytes(self.path, self.member.pts))
         if self.member.size > MAX_MEMBER:
             raise OSError(f"{self.member.size:,} bytes, more than {MAX_MEMBER:,}")
         with self.path.open("rb") as tar:
@@ -88,13 +100,13 @@ class Item:
 
     def signature(self) -> tuple[int, int]:
         """Size and time of change, or version: while they stay, so does the content."""
-        if isinstance(self.path, RemoteFile):
+        if not isinstance(self.path, Path):
             return self.path.signature()
         found = self.path.stat()
         if not stat.S_ISREG(found.st_mode):  # a pipe or a device may never end
             raise OSError("not a file")
         # ctime, not mtime: tools set that back after they have changed a file, and nobody sets this
-        return (self.member.size if self.member else found.st_size), found.st_ctime_ns
+        return getattr(self.member, "size", found.st_size), found.st_ctime_ns
 
     def sha256(self) -> str:
         """Hash of its content, 64 hex digits."""

@@ -23,11 +23,12 @@ from deepfishing.images.item import Item, as_text, located
 from deepfishing.images.remote import RemoteFile, is_url, list_files
 from deepfishing.images.tables import TABLES, read_table
 from deepfishing.images.tar import is_tar, read_tar
+from deepfishing.images.video import is_video, read_video
 
 STDIN = "-"
 
 
-def find_images(source: str | Path) -> list[Item]:
+def find_images(source: str | Path, *, every: float = 1.0) -> list[Item]:
     """The images that `source` stands for, each id once.
 
     Parameters
@@ -47,18 +48,21 @@ def find_images(source: str | Path) -> list[Item]:
         `-` : the same from standard input, relative to the current folder.
         `.csv`, `.tsv`, `.parquet` : see `tables`.
         `.tar` : see `tar`.
+        `.mp4`, `.mov`, `.mkv`... : frames of a video, see `video`.
         any other file : one image; its name.
         a URL such as `s3://bucket/photos` : as the folder, pattern, list or image that it names,
         read through fsspec. Lists may have URLs, too.
+    every : float
+        Of a video the first frame of every so many seconds; 0 for all.
 
     Examples
     --------
     >>> find_images("no/such/folder")
     Traceback (most recent call last):
     deepfishing.errors.DatasetError: images must be a folder, an image, a pattern, a .txt list, a
-        .csv, .tsv or .parquet table, a .tar or -, got no/such/folder, which does not exist
+        .csv, .tsv or .parquet table, a .tar, a video or -, got no/such/folder, which does not exist
     """
-    items = _find(str(source))
+    items = _find(str(source), every)
     by_id: dict[str, Item] = {}
     for item in items:
         known = by_id.setdefault(item.id, item)
@@ -87,7 +91,7 @@ def passed_over_in(source: str | Path) -> Counter[str]:
     return passed_over(path) if searched else Counter()
 
 
-def _find(source: str) -> list[Item]:
+def _find(source: str, every: float) -> list[Item]:
     if source == STDIN:
         return _listed(sys.stdin.buffer.read(), Path(), "standard input")
     if is_url(source):
@@ -100,17 +104,17 @@ def _find(source: str) -> list[Item]:
         return _in_class_folders(Item(as_text(name), path / name) for name in image_ids(path, path))
     if not _is_file(path):
         if glob.has_magic(source):
-            return _matching(source)
+            return _matching(source, every)
         raise DatasetError(
             "images must be a folder, an image, a pattern, a .txt list, a .csv, .tsv or .parquet "
-            f"table, a .tar or -, got {path}, which {_problem(path)}"
+            f"table, a .tar, a video or -, got {path}, which {_problem(path)}"
         )
-    return _in_file(path, path.name)
+    return _in_file(path, path.name, every)
 
 
-def _in_file(path: Path, id_: str) -> list[Item]:
-    if is_tar(path):
-        return read_tar(path)
+def _in_file(path: Path, id_: str, every: float) -> list[Item]:
+    if is_tar(path) or is_video(path):
+        return read_tar(path) if is_tar(path) else read_video(path, every)
     if path.suffix.lower() in TABLES:
         return read_table(path)
     if path.suffix.lower() != ".txt":
@@ -182,7 +186,7 @@ def _suffix(name: str) -> str:
     return PurePosixPath(name).suffix.lower()
 
 
-def _matching(pattern: str) -> list[Item]:
+def _matching(pattern: str, every: float) -> list[Item]:
     parts = Path(pattern).parts
     fixed = next(n for n, part in enumerate(parts) if glob.has_magic(part))
     folder = Path(*parts[:fixed])
@@ -194,10 +198,11 @@ def _matching(pattern: str) -> list[Item]:
     if not files:
         raise DatasetError(f"a pattern must match a file, got none for {pattern}")
     items: list[Item] = []
+    holders = [path for path in files if is_tar(path) or is_video(path)]
     for path in files:
         name = path.relative_to(folder).as_posix()
-        items += read_tar(path) if is_tar(path) else [Item(as_text(name), path)]
-    return items if any(map(is_tar, files)) else _in_class_folders(items)
+        items += _in_file(path, name, every) if path in holders else [Item(as_text(name), path)]
+    return items if holders else _in_class_folders(items)
 
 
 def _in_class_folders(items: Iterable[Item]) -> list[Item]:

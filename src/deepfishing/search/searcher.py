@@ -8,7 +8,6 @@ images are compared; beyond that an index proposes candidates, which are compare
 from __future__ import annotations
 
 import hashlib
-import io
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from PIL import Image
 from deepfishing.errors import ImageError, OptionError
 from deepfishing.images.find_again import find_again
 from deepfishing.images.item import Held
-from deepfishing.images.preprocess import open_image
+from deepfishing.images.streams import lossless
 from deepfishing.rank_one import Array
 from deepfishing.search.collection import Collection
 from deepfishing.search.compare import Features, Query, choose_recipe, fit
@@ -286,9 +285,7 @@ class Searcher:
     def _find(self, example: Example) -> int | Held:
         """The number of a file's content, or the image if it is not in the store."""
         if isinstance(example, Image.Image | np.ndarray):
-            lossless = io.BytesIO()
-            open_image(example).save(lossless, "BMP")
-            return Held("the image given", lossless.getvalue())
+            return Held("the image given", lossless(example))
         upload = example if isinstance(example, bytes) else None
         name = "the bytes given" if upload is not None else str(example)
         if upload is None:

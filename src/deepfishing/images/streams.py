@@ -1,0 +1,142 @@
+"""Stage 1, images: pictures that Python has: Hugging Face datasets, torch Datasets, any iterable.
+
+Comes in: an iterable of images, of (image, label) or of dicts: a `datasets.Dataset` or
+`IterableDataset`, a torch `Dataset` or `DataLoader`, samples of WebDataset, a generator. Goes out:
+the images one by one, or items in blocks of bounded size; never all of them at a time.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from deepfishing.errors import DatasetError, ImageError
+from deepfishing.images.formats import EXTENSIONS
+from deepfishing.images.item import Held, Item
+from deepfishing.images.preprocess import ImageLike, open_image
+
+BLOCK_BYTES, BLOCK_IMAGES = 1 << 28, 4096  # what is held at a time
+IMAGE_KEYS = ("image", "img", "pixel_values", *sorted(end[1:] for end in EXTENSIONS))
+LABEL_KEYS = ("label", "labels", "cls", "target")
+
+Labels = tuple[str, ...] | None
+
+
+def samples(source: Iterable[Any]) -> Iterator[tuple[ImageLike, Labels]]:
+    """Each image of a source with its labels, None where the source has none."""
+    if isinstance(source, Mapping):
+        several = ", ".join(map(str, source))
+        raise DatasetError(f"images must be one split, got several: {several}; take one of them")
+    if hasattr(source, "cast_column"):
+        yield from _hugging_face(source)
+        return
+    inner = getattr(source, "dataset", source)  # of a DataLoader
+    names = tuple(getattr(inner, "classes", ()))
+    batched = inner is not source and getattr(source, "batch_size", None) is not None
+    indexed = hasattr(source, "__getitem__") and not hasattr(source, "__iter__")
+    # a Dataset need not say where it ends when it is only indexed
+    every = (source[i] for i in range(len(source))) if indexed else source  # type: ignore[arg-type, index]
+    for sample in every:
+        image, label = _parts(sample)
+        if not batched:
+            yield _picture(image), _labels(label, names)
+            continue
+        for one, its in zip(image, [None] * len(image) if label is None else label, strict=True):
+            yield _picture(one), _labels(its, names)
+
+
+def blocks(source: Iterable[Any], name: str = "") -> Iterator[list[Item]]:
+    """Items of a source, some at a time; ids are numbers in its order, behind `name`."""
+    prefix = name or str(getattr(source, "split", None) or "image")
+    some: list[Item] = []
+    size = 0
+    for number, (image, labels) in enumerate(samples(source)):
+        id_ = f"{prefix}/{number:07d}"
+        file = image if isinstance(image, Held) else None
+        if isinstance(image, str | Path):
+            some.append(Item(id_, Path(image), labels))
+        else:
+            file = Held(id_, file.content if file else lossless(image))
+            some.append(Item(id_, file, labels))
+            size += len(file.content)
+        if size >= BLOCK_BYTES or len(some) == BLOCK_IMAGES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
+def lossless(image: ImageLike) -> bytes:
+    """An image as the bytes of a file that has the same pixels."""
+    content = io.BytesIO()
+    open_image(image).save(content, "BMP")
+    return content.getvalue()
+
+
+def _hugging_face(source: Any) -> Iterator[tuple[ImageLike, Labels]]:
+    kinds = source.features or {}
+    images = [name for name, kind in kinds.items() if type(kind).__name__ == "Image"]
+    if len(images) != 1:
+        found = ", ".join(images or kinds) or "no known columns"
+        raise DatasetError(
+            f"a data set must have one column of the type Image, got {found}; choose it with "
+            "select_columns, or make it one with cast_column"
+        )
+    classes = [name for name, kind in kinds.items() if type(kind).__name__ == "ClassLabel"]
+    label = next((name for name in (*LABEL_KEYS, *classes) if name in kinds), None)
+    inside = kinds[label] if label else None
+    names = tuple(getattr(getattr(inside, "feature", inside), "names", None) or ())
+    # bytes as they are in the files: decoded by us, and told apart by their content
+    raw = source.with_format(None).cast_column(images[0], type(kinds[images[0]])(decode=False))
+    for row in raw:
+        cell = row[images[0]]
+        file = Path(cell["path"]) if cell["bytes"] is None else Held("image", cell["bytes"])
+        yield file, _labels(row[label] if label else None, names, several=True)
+
+
+def _parts(sample: Any) -> tuple[Any, Any]:
+    if isinstance(sample, Mapping):
+        image = next((key for key in IMAGE_KEYS if key in sample), None)
+        label = next((key for key in LABEL_KEYS if key in sample), None)
+        if image is None:
+            raise DatasetError(f"a sample must have an image, got {', '.join(map(str, sample))}")
+        return sample[image], sample[label] if label else None
+    if isinstance(sample, tuple | list):
+        if len(sample) not in (1, 2):
+            raise DatasetError(f"a sample must be (image, label), got {len(sample)} values")
+        return sample[0], sample[1] if len(sample) == 2 else None
+    return sample, None
+
+
+def _picture(image: Any) -> ImageLike:
+    if isinstance(image, bytes):
+        return Held("image", image)
+    if not hasattr(image, "detach"):
+        return image  # type: ignore[no-any-return]  # whoever opens it says what is wrong
+    pixels = image.detach().cpu().numpy()  # a tensor (C, H, W)
+    if pixels.dtype.kind == "f" and pixels.size and pixels.min() >= 0 and pixels.max() <= 1:
+        pixels = (pixels * 255).round().astype(np.uint8)
+    if pixels.dtype != np.uint8 or pixels.ndim != 3:
+        raise ImageError(
+            "a tensor must be an image (C, H, W) of uint8, or of floats from 0 to 1, got "
+            f"{pixels.dtype} of shape {pixels.shape} with other values; leave out Normalize and "
+            "batches, the network has its own preprocessing"
+        )
+    channels = pixels.transpose(1, 2, 0)
+    return Image.fromarray(channels[:, :, 0] if channels.shape[2] == 1 else channels)
+
+
+def _labels(value: Any, names: Sequence[str], several: bool = False) -> Labels:
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if value is None:
+        return None
+    listed = list(value) if several and isinstance(value, list | tuple) else [value]
+    for one in listed:
+        if isinstance(one, bool) or not isinstance(one, str | int):
+            raise DatasetError(f"a label must be a class or its number, got {str(one)[:60]}")
+    return tuple(names[one] if names and isinstance(one, int) else str(one) for one in listed)
