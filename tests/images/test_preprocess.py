@@ -114,6 +114,20 @@ def test_values_are_scaled_shifted_and_ordered(photo):
     assert plain.shape == (3, 32, 32)
 
 
+@pytest.mark.parametrize("order", ["RGB", "BGR"])
+def test_looked_up_values_are_those_of_the_formula_to_the_last_bit(photo, order):
+    mean, std = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
+    scaled = Preprocess(32, 32, tuple(mean), tuple(std), scale=1 / 255, order=order)
+    pixels = PLAIN(photo)[:: 1 if order == "RGB" else -1]
+    expected = (pixels * np.float32(1 / 255) - mean[:, None, None]) / std[:, None, None]
+    np.testing.assert_array_equal(scaled(photo), expected)
+
+
+def test_what_is_opened_may_be_changed_without_changing_what_was_given(photo):
+    open_image(photo).thumbnail((8, 8))
+    assert photo.size != (8, 8)
+
+
 def test_a_path_an_image_and_an_array_give_the_same(photo, tmp_path):
     from_path = PLAIN(save(photo, tmp_path / "a.png"))
     np.testing.assert_array_equal(from_path, PLAIN(photo))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from deepfishing.errors import ImageError
 from deepfishing.images.formats import must_be, open_picture
@@ -114,13 +114,14 @@ class Preprocess:
         return seen
 
     def _normalise(self, square: Image.Image) -> np.ndarray[Any, Any]:
-        pixels = np.asarray(square, dtype=np.float32)
-        if self.order == "BGR":
-            pixels = pixels[:, :, ::-1]
-        mean = np.asarray(self.mean, dtype=np.float32)
-        std = np.asarray(self.std, dtype=np.float32)
-        normalised: np.ndarray[Any, Any] = (pixels * np.float32(self.scale) - mean) / std
-        return normalised.transpose(2, 0, 1)
+        """Pixels (3, size, size), each of the 256 values computed once and looked up."""
+        mean, std = (np.asarray(of, dtype=np.float32) for of in (self.mean, self.std))
+        values = (np.arange(256, dtype=np.float32)[:, None] * np.float32(self.scale) - mean) / std
+        pixels = np.asarray(square)[:, :, :: -1 if self.order == "BGR" else 1]
+        out = np.empty((3, self.size, self.size), np.float32)
+        for channel in range(3):
+            values[:, channel].take(pixels[:, :, channel], out=out[channel], mode="clip")
+        return out
 
     def as_dict(self) -> dict[str, Any]:
         """Everything that decides the pixels, for manifests."""
@@ -170,7 +171,8 @@ def open_image(image: ImageLike, draft: int = 0) -> Image.Image:
     if isinstance(image, np.ndarray):
         return _to_rgb(_from_array(image), "array")
     if isinstance(image, Image.Image):
-        return _to_rgb(image, getattr(image, "filename", "") or "PIL image")
+        # a copy: whoever shrinks the result in place must not shrink the caller's image
+        return _to_rgb(image.copy(), getattr(image, "filename", "") or "PIL image")
     path = Path(image) if isinstance(image, str) else image
     name = str(path)
     try:
@@ -214,9 +216,11 @@ def _from_array(array: np.ndarray[Any, Any]) -> Image.Image:
 
 def _to_rgb(image: Image.Image, name: str) -> Image.Image:
     with contextlib.suppress(OSError, ValueError, SyntaxError, KeyError, TypeError):
-        image = ImageOps.exif_transpose(image)  # unreadable EXIF says nothing about the pixels
+        # unreadable EXIF says nothing about the pixels
+        if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:  # else it would be copied
+            image = ImageOps.exif_transpose(image)
     if image.mode == "RGB":
-        return image.copy()
+        return image
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         return _scaled_grey(image, name)
     if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
