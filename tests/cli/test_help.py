@@ -64,7 +64,7 @@ def test_options_that_most_people_need_come_first_and_those_of_experts_last(deep
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["extrat"], "no such command 'extrat'. Did you mean 'extract'? (see `deepfish --help`)"),
+        (["extrac"], "no such command 'extrac'. Did you mean 'extract'? (see `deepfish --help`)"),
         (["extract", "a"], "missing argument 'store' (see `deepfish extract --help`)"),
         (["serve", "s", "--prt", "1"], "(see `deepfish serve --help`)"),
         (["search", "s", "q", "-k", "ten"], "invalid value for '-k': "),

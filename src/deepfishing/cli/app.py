@@ -45,6 +45,8 @@ COMMANDS = {
         "fetch": "Download weights and data sets, checked against their published checksums.",
         "plan": "Say what features of many images will cost: hours, bytes, files, memory.",
         "doctor": "Show what this machine has and what is missing, and the command that brings it.",
+        "export": "Write the features of a store into one file, decoded, a row per usable image.",
+        "import": "Make a store of vectors that were made elsewhere.",
         "store": "Look into a store of features, check it, compress it.",
     },
 }

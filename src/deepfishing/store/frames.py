@@ -70,7 +70,7 @@ class Frames:
             shapes[name] = () if first is None else self.read([first], name).shape[1:]
         schema = pa.schema(
             [SCHEMA.field(name) for name in FACTS]
-            + [pa.field(name, _list_type(shape)) for name, shape in shapes.items() if shape]
+            + [pa.field(name, list_type(shape)) for name, shape in shapes.items() if shape]
         )
         values = sum(int(np.prod(shape)) for shape in shapes.values())
         step = max(1, min(rows, BATCH_VALUES // max(values, 1)))
@@ -155,7 +155,7 @@ class Frames:
         shards = self.shards(name)
         has = np.array([key in shards for key in keys])
         if not has.any():
-            return pa.nulls(len(keys), _list_type(shape))
+            return pa.nulls(len(keys), list_type(shape))
         lists = pa.array(
             self.read([k for k, there in zip(keys, has, strict=True) if there], name).reshape(-1)
         )
@@ -164,7 +164,8 @@ class Frames:
         return lists if has.all() else lists.take(pa.array(has.cumsum() - 1, mask=~has))
 
 
-def _list_type(shape: tuple[int, ...]) -> pa.DataType:
+def list_type(shape: tuple[int, ...]) -> pa.DataType:
+    """Arrow's type of a factor."""
     kind = pa.float32()
     for size in reversed(shape):
         kind = pa.list_(kind, size)
