@@ -48,6 +48,8 @@ COMMANDS = {
         "export": "Write the features of a store into one file, decoded, a row per usable image.",
         "import": "Make a store of vectors that were made elsewhere.",
         "store": "Look into a store of features, check it, compress it.",
+        "export-model": "Write a model as one .onnx file: pixels in, probabilities out, "
+        "without Python.",
     },
 }
 

@@ -120,11 +120,11 @@ def _head(
     for path in {str(node.target) for node in nodes if _calls(node)}.difference(read):
         norm = head.get_submodule(path)
         if isinstance(norm, nn.BatchNorm2d) and norm.running_mean is not None:
-            head.set_submodule(path, _Affine(norm))
+            head.set_submodule(path, Affine(norm))
     return head
 
 
-class _Affine(nn.Module):
+class Affine(nn.Module):
     """What a batch norm is in eval mode, with a much cheaper backward pass than torch's."""
 
     scale: torch.Tensor

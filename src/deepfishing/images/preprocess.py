@@ -105,7 +105,7 @@ class Preprocess:
 
         @cache  # a view and its mirror image are one square
         def square(side: int, x: float, y: float) -> np.ndarray[Any, Any]:
-            return self._normalise(resize_and_crop(rgb, side, self.size, self.resample, x, y))
+            return self.normalise(resize_and_crop(rgb, side, self.size, self.resample, x, y))
 
         seen: np.ndarray[Any, Any] = np.empty((len(views), 3, self.size, self.size), np.float32)
         for out, view in zip(seen, views, strict=True):
@@ -113,7 +113,7 @@ class Preprocess:
             out[:] = pixels[:, :, ::-1] if view.mirrored else pixels
         return seen
 
-    def _normalise(self, square: Image.Image) -> np.ndarray[Any, Any]:
+    def normalise(self, square: Image.Image) -> np.ndarray[Any, Any]:
         """Pixels (3, size, size), each of the 256 values computed once and looked up."""
         mean, std = (np.asarray(of, dtype=np.float32) for of in (self.mean, self.std))
         values = (np.arange(256, dtype=np.float32)[:, None] * np.float32(self.scale) - mean) / std

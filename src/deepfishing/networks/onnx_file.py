@@ -115,7 +115,7 @@ class OnnxTrunk(nn.Module):
     @cached_property
     def session(self) -> Any:
         """What runs it."""
-        return _session(self.up_to("trunk"))
+        return start_session(self.up_to("trunk"))
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Run (n, 3, S, S)."""
@@ -185,7 +185,7 @@ def _head(model: Any, output: str) -> _Head:
 
 def _module(node: Any, values: list[Any]) -> nn.Module | None:
     """A step of the head in torch; None where it is not known."""
-    says = {a.name: _package("onnx").helper.get_attribute_value(a) for a in node.attribute}
+    says = {a.name: package("onnx").helper.get_attribute_value(a) for a in node.attribute}
     op, second = node.op_type, values[1]
     shape: tuple[int, ...] = () if second is None else second.shape
     if op in ("Gemm", "MatMul") and len(shape) == 2 and not says.get("transA"):
@@ -238,7 +238,7 @@ def _layer(layer: Any, W: Any, bias: Any) -> nn.Module | None:
 
 def _constants(model: Any) -> dict[str, Any]:
     """What is known without an image: initialisers, constants, and those transposed."""
-    read = _package("onnx").numpy_helper.to_array
+    read = package("onnx").numpy_helper.to_array
     found = {tensor.name: read(tensor) for tensor in model.graph.initializer}
     for node in model.graph.node:
         says = {a.name: a for a in node.attribute}
@@ -253,7 +253,7 @@ def _constants(model: Any) -> dict[str, Any]:
 
 def _up_to(model: Any, pixels: str, size: int | None, tensor: str) -> bytes:
     """What leads from `pixels` to an inner tensor, called `trunk`, for any number of images."""
-    onnx = _package("onnx")
+    onnx = package("onnx")
     whole = onnx.ModelProto()
     whole.CopyFrom(model)
     graph, info = whole.graph, onnx.helper.make_tensor_value_info
@@ -264,12 +264,13 @@ def _up_to(model: Any, pixels: str, size: int | None, tensor: str) -> bytes:
     graph.value_info.append(info("pixels", 1, ["n", 3, size or "high", size or "wide"]))
     graph.value_info.append(info("trunk", 1, None))
     part = onnx.utils.Extractor(whole).extract_model(["pixels"], ["trunk"])
+    part.graph.ClearField("value_info")
     return bytes(part.SerializeToString())
 
 
 def _read(path: Path) -> Any:
     try:
-        model = _package("onnx").load(path, load_external_data=False)
+        model = package("onnx").load(path, load_external_data=False)
     except FileNotFoundError:
         raise NetworkError(f"network file not found: {path}; check --network") from None
     except Exception as error:  # protobuf has errors of its own, which change with its versions
@@ -302,7 +303,7 @@ def _input(model: Any, path: Path) -> tuple[str, int | None]:
 
 def _compare(network: Network, trunk: OnnxTrunk, model: Any, pixels: str, head: _Head) -> None:
     """Refuse a head and a trunk that do not give what the file gives."""
-    whole, side = _session(model.SerializeToString()), network.preprocess.size
+    whole, side = start_session(model.SerializeToString()), network.preprocess.size
     noise = np.random.default_rng(0).normal(size=(2, 3, side, side)).astype(np.float32)
     number = [o.name for o in model.graph.output].index
     problem = ""
@@ -324,8 +325,9 @@ def _compare(network: Network, trunk: OnnxTrunk, model: Any, pixels: str, head: 
     )
 
 
-def _session(model: bytes) -> Any:
-    runtime = _package("onnxruntime")
+def start_session(model: bytes) -> Any:
+    """What runs a model, each call on one core."""
+    runtime = package("onnxruntime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1  # callers bring the threads
     options.log_severity_level = 3
@@ -336,7 +338,8 @@ def _session(model: bytes) -> Any:
         raise NetworkError(f"onnxruntime cannot run the .onnx file ({reason})") from None
 
 
-def _package(name: str) -> Any:
+def package(name: str) -> Any:
+    """onnx or onnxruntime, or the command that brings them."""
     try:
         return importlib.import_module(name)
     except ImportError:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from numbers import Real
+from typing import Any
 
 import numpy as np
 
@@ -70,6 +71,8 @@ class Recipe:
     learns: bool = False  # something from the training images
     weight: float = 1.0  # in the sum that it is a term of
     is_best: bool = False  # the formula that `best` stands for
+    # how it is made, for those who compute it elsewhere: a word, then what it is made of
+    tree: tuple[Any, ...] = ()
 
     @property
     def title(self) -> str:
@@ -146,6 +149,7 @@ def leaf(feature: Feature) -> Recipe:
         lambda whitenings: lambda arrays: assemble(feature, arrays),
         gradients=feature.factors[1:] if feature.is_gradient else (),
         is_plain=True,
+        tree=("feature", feature),
     )
 
 
@@ -169,7 +173,7 @@ def power(inner: Recipe, exponent: float) -> Recipe:
         transform = inner.build(whitenings)
         return lambda arrays: _each_factor(raised, transform(arrays))
 
-    return replace(inner, name=name, build=build)
+    return replace(inner, name=name, build=build, tree=("pow", inner.tree, exponent))
 
 
 def whiten(inner: Recipe, shrinkage: float | None) -> Recipe:
@@ -192,7 +196,8 @@ def whiten(inner: Recipe, shrinkage: float | None) -> Recipe:
         return transform
 
     mixed = (None,) * len(inner.gradients)
-    return replace(inner, name=name, build=build, gradients=mixed, learns=True)
+    tree = ("whiten", inner.tree, name)
+    return replace(inner, name=name, build=build, gradients=mixed, learns=True, tree=tree)
 
 
 def _check_number(what: str, number: float, high: float) -> None:
@@ -221,7 +226,7 @@ def product(parts: list[Recipe]) -> Recipe:
         transforms = [part.build(whitenings) for part in parts]
         return lambda arrays: KernelProduct(tuple(transform(arrays) for transform in transforms))
 
-    return _joined("*".join(part.name for part in parts), parts, build)
+    return _joined("product", "*".join(part.name for part in parts), parts, build)
 
 
 def mean(parts: list[Recipe]) -> Recipe:
@@ -236,14 +241,17 @@ def mean(parts: list[Recipe]) -> Recipe:
             tuple(transform(arrays) for transform in transforms), weights
         )
 
-    return _joined("+".join(map(_term, parts)), parts, build)
+    return _joined("mean", "+".join(map(_term, parts)), parts, build)
 
 
-def _joined(name: str, parts: list[Recipe], build: Callable[[Whitenings], Transform]) -> Recipe:
+def _joined(
+    word: str, name: str, parts: list[Recipe], build: Callable[[Whitenings], Transform]
+) -> Recipe:
     features = dict.fromkeys(feature for part in parts for feature in part.features)
     gradients = tuple(gradient for part in parts for gradient in part.gradients)
     learns = any(part.learns for part in parts)
-    return Recipe(name, tuple(features), build, gradients, learns=learns)
+    tree = (word, *(part.tree for part in parts))
+    return Recipe(name, tuple(features), build, gradients, learns=learns, tree=tree)
 
 
 def _term(part: Recipe) -> str:
@@ -256,4 +264,4 @@ def _constant(arrays: Arrays) -> Array:
     return np.ones((len(next(iter(arrays.values()))), 1), dtype=np.float32)
 
 
-ONE = Recipe("1", (), lambda whitenings: _constant)  # compares all images as 1
+ONE = Recipe("1", (), lambda whitenings: _constant, tree=("one",))  # compares all images as 1

@@ -1,0 +1,300 @@
+"""Stage 6, models: a model as one .onnx file, for those who deploy without Python.
+
+Comes in: a `Model`. Goes out: a graph from pixels (n, S, S, 3), uint8 RGB, to probabilities and
+scores (n, C): normalisation, network, factors by the chain rule (eq:y_derivative), recipe, and the
+kernel against the support vectors, which are constants. Decoding, resizing and cropping are left to
+the caller, docs/onnx.md. What is written is compared with the model first.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, fx, nn
+
+from deepfishing import __version__
+from deepfishing.errors import NetworkError
+from deepfishing.features import TOP, Factor
+from deepfishing.files import replacing
+from deepfishing.gradients.check import sharing_weights
+from deepfishing.gradients.compute import Computer
+from deepfishing.gradients.cut import Affine, cut
+from deepfishing.gradients.engine import OPSET
+from deepfishing.images.preprocess import Preprocess
+from deepfishing.kernels import Comparable, KernelProduct, KernelSum
+from deepfishing.model.model import Model
+from deepfishing.networks.network import Network
+from deepfishing.networks.onnx_file import KEY, onnx_of, package, start_session
+from deepfishing.objectives import find_objective, label_vector
+from deepfishing.rank_one import RankOne
+from deepfishing.recipes import parse_recipe
+from deepfishing.two_sided import draw_matrices
+
+TOLERANCE = 1e-4  # of a probability
+OUTPUTS = ("probabilities", "scores")
+# dE/dx of a step from its x, y and g = dE/dy, by the name of the step
+_BACK: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "relu": lambda x, y, g: g * (y > 0),
+    "relu6": lambda x, y, g: g * ((y > 0) & (y < 6)),
+    "tanh": lambda x, y, g: g * (1 - y * y),
+    "sigmoid": lambda x, y, g: g * y * (1 - y),
+    "flatten": lambda x, y, g: g.reshape(x.shape),
+    **dict.fromkeys(("dropout", "identity"), lambda x, y, g: g),
+    **dict.fromkeys(
+        ("adaptiveavgpool2d", "mean"),
+        lambda x, y, g: (g.flatten(1)[:, :, None, None] / math.prod(x.shape[2:])).expand_as(x),
+    ),
+}
+
+
+def export_model(model: Model, file: str | Path, *, network: Network | None = None) -> float:
+    """Write a model as .onnx; gives by how much its probabilities differ from the model's.
+
+    `network` is the one of the training; without it the model loads it. What has no form in ONNX
+    here is a `NetworkError`.
+    """
+    onnx, settings = package("onnx"), model.settings
+    network = network or settings.load_network()
+    if settings.views != "centre" or settings.network.dtype != "float32":
+        raise _refused(f"{settings.views} views in {settings.network.dtype}")
+    read = {f.path(network.layers) for f in model.factors if f.kind != "probabilities"}
+    parts = cut(network.module, read or {network.layers[TOP]})
+    if parts is None or callable(network.head) or settings.network.scores:
+        raise _refused(f"the network {network.name}, which cannot be cut below its last layers,")
+    below, above = _Below(network.preprocess), _Above(model, network, parts.head)
+    own, size = onnx_of(parts.trunk), network.preprocess.size
+    pixels = torch.zeros(2, size, size, 3, dtype=torch.uint8)
+    if own is None:
+        whole = _export(nn.Sequential(below, parts.trunk, above), pixels, "pixels", OUTPUTS)
+    else:  # the trunk is in ONNX already
+        trunk, middle = onnx.load_from_string(own), parts.trunk(below(pixels))
+        shape = ["n", *middle.shape[1:]]
+        trunk.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("trunk", 1, shape))
+        opset = next(o.version for o in trunk.opset_import if o.domain in ("", "ai.onnx"))
+        first = _export(below, pixels, "pixels", ["below"], opset)
+        last = _export(above, middle, "above", OUTPUTS, opset)
+        whole = _joined(_joined(first, trunk, "below", "pixels"), last, "trunk", "above")
+    reference = settings.network.as_dict()
+    facts = {"classes": list(model.classes), "recipe": model.recipe, "version": __version__}
+    facts |= {name: reference[name] for name in ("network", "weights_sha256", "preprocess")}
+    onnx.helper.set_model_props(
+        whole, {KEY.replace("preprocess", name): json.dumps(fact) for name, fact in facts.items()}
+    )
+    content = whole.SerializeToString()
+    difference = _difference(model, network, content)
+    if not difference <= TOLERANCE:
+        raise _refused(f"a model whose probabilities in ONNX differ by {difference:.2g}")
+    with replacing(Path(file)) as partial:
+        partial.write_bytes(content)
+    return difference
+
+
+class _Below(nn.Module):
+    """From pixels (n, S, S, 3) to the network's input, in the steps of `Preprocess`."""
+
+    def __init__(self, preprocess: Preprocess) -> None:
+        super().__init__()
+        self.preprocess = preprocess
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        made, values = self.preprocess, pixels.permute(0, 3, 1, 2).float()
+        values = values[:, [2, 1, 0]] if made.order == "BGR" else values
+        mean, std = (torch.tensor(v)[:, None, None] for v in (made.mean, made.std))
+        return (values * made.scale - mean) / std
+
+
+class _Above(nn.Module):
+    """From the trunk's output to the model's: last layers, factors, recipe, kernel, machines."""
+
+    def __init__(self, model: Model, network: Network, head: Any) -> None:
+        super().__init__()
+        self.model, self.network, self.head = model, network, head
+        self.tree = parse_recipe(model.recipe, network.layers).tree
+        self.nodes = {str(n.target): n for n in head.graph.nodes if n.op == "call_module"}
+        for factor in model.factors:
+            path = factor.path(network.layers) if factor.kind != "probabilities" else ""
+            layer = head.get_submodule(path)
+            plain = isinstance(layer, nn.Linear) or (
+                isinstance(layer, nn.Conv2d)
+                and {*layer.kernel_size, *layer.stride, layer.groups} == {1}
+                and not any(layer.padding)
+            )
+            once = len(sharing_weights(network.module, path)) == 1
+            if factor.positions == "exact" or (path and not (plain and once)):
+                raise _refused(f"the feature {factor.name} of {type(layer).__name__}")
+
+    def forward(self, middle: Tensor) -> tuple[Tensor, Tensor]:
+        svm = self.model.svm
+        K = self.kernel(self.tree, svm.features, self.factors(middle))
+        level = K.mean(1, keepdim=True)  # kernels are near 1, and what counts is how they differ
+        scores = (K - level) @ _constant(svm.dual) + level * _constant(svm.dual.sum(0))
+        scores = scores + _constant(svm.bias)
+        slope, offset = _constant(svm.calibration)
+        return torch.sigmoid(slope * scores + offset), scores
+
+    def factors(self, middle: Tensor) -> dict[str, Tensor]:
+        """Those of the model, (n, d) each."""
+        run = fx.Interpreter(self.head, garbage_collect_values=False)
+        scores = run.run(middle)
+        deltas, factors = self.deltas(run.env, scores), self.model.factors
+        return {factor.name: self.factor(factor, run.env, scores, deltas) for factor in factors}
+
+    def factor(
+        self,
+        factor: Factor,
+        values: Mapping[fx.Node, Any],
+        scores: Tensor,
+        deltas: dict[str, Tensor],
+    ) -> Tensor:
+        if factor.kind == "probabilities":
+            return find_objective(str(self.network.head)).probabilities(scores)
+        path = factor.path(self.network.layers)
+        node = self.nodes[path]
+        if factor.kind == "output":
+            return _positions(values[node]).mean(1)
+        if factor.kind == "delta":
+            return _positions(deltas[path]).sum(1)
+        x = _positions(values[node.all_input_nodes[0]])
+        if factor.kind == "input":
+            return x.mean(1)
+        delta, layer = _positions(deltas[path]), self.head.get_submodule(path)
+        D, d = layer.weight.shape[:2]
+        R, S = map(_constant, draw_matrices(int(d), int(D), *factor.positions))
+        projected: Tensor = (x @ R.T).transpose(1, 2) @ (delta @ S.T)
+        return projected.flatten(1)
+
+    def deltas(self, values: Mapping[fx.Node, Any], scores: Tensor) -> dict[str, Tensor]:
+        """dE/dy of the layers whose gradients are read, from the top down."""
+        layers, found = self.network.layers, dict[str, Tensor]()
+        wanted = {f.path(layers) for f in self.model.factors if f.needs_backward}
+        (node,) = next(n for n in self.head.graph.nodes if n.op == "output").all_input_nodes
+        g = self.top(scores)
+        while wanted:
+            if (path := str(node.target)) in wanted:
+                found[path] = g
+                wanted.discard(path)
+                continue
+            below = node.all_input_nodes
+            module = self.head.get_submodule(path) if node.op == "call_module" else None
+            name = type(module).__name__ if module else getattr(node.target, "__name__", path)
+            if len(below) != 1 or len(below[0].users) != 1:
+                raise _refused(f"a network whose last layers are no chain ({name})")
+            x, y, node = values[below[0]], values[node], below[0]
+            known = _BACK.get(name.lower().replace("_", ""))
+            if isinstance(module, nn.Linear) and x.ndim == 2:
+                g = g @ module.weight
+            elif isinstance(module, nn.Conv2d) and path in self.network.layers.values():
+                g = torch.conv2d(g, module.weight.transpose(0, 1))
+            elif isinstance(module, Affine):
+                g = g * module.scale
+            elif known:
+                g = known(x, y, g)
+            else:
+                raise _refused(f"a network with {name} between its last layers")
+        return found
+
+    def top(self, y: Tensor) -> Tensor:
+        """dE/dy of the scores: (sigma(y / tau) - g_bar) / tau."""
+        tau, label, head = self.model.settings.tau, self.model.settings.label, self.network.head
+        p = find_objective(str(head)).probabilities(y / tau)
+        if head == "softmax":
+            g_bar = label_vector(label, y)
+            return (p * g_bar.sum(-1, keepdim=True) - g_bar) / tau
+        words = {"uniform": torch.full_like(y, 0.5), "predicted": (y > 0).float()}
+        return (p - (words[label] if isinstance(label, str) else label_vector(label, y))) / tau
+
+    def kernel(self, tree: Any, support: Comparable, factors: dict[str, Tensor]) -> Tensor:
+        """K (n, m) of the images and the support vectors."""
+        if isinstance(support, KernelSum | KernelProduct):
+            parts = zip(tree[1:], support.parts, strict=True)
+            grams = torch.stack([self.kernel(t, s, factors) for t, s in parts])
+            if isinstance(support, KernelProduct):
+                return grams.prod(0)
+            weights = _constant(support.weights or np.ones(len(grams)))
+            return (grams * (weights / weights.sum())[:, None, None]).sum(0)
+        values = self.feature(tree, factors)
+        theirs = [support.x, support.delta] if isinstance(support, RankOne) else [support]
+        K = [value @ _constant(other).T for value, other in zip(values, theirs, strict=True)]
+        return K[0] if len(K) == 1 else K[0] * K[1]
+
+    def feature(self, tree: Any, factors: dict[str, Tensor]) -> list[Tensor]:
+        """One tensor (n, d), or the two factors of a gradient, normalised."""
+        if tree[0] == "one":
+            return [torch.ones_like(next(iter(factors.values()))[:, :1])]
+        if tree[0] == "feature":
+            parts = [_unit(factors[factor.name]) for factor in tree[1].factors]
+            whole = tree[1].is_gradient and not tree[1].is_projected
+            return parts if whole or len(parts) == 1 else [_unit(torch.cat(parts, 1))]
+        inner = self.feature(tree[1], factors)
+        if tree[0] == "pow":
+            return [_unit(v.sign() * v.abs() ** tree[2]) for v in inner]
+        roots = [self.model.fitted.state[f"{tree[2]}/{i}"] for i in range(len(inner))]
+        inverses = [_constant(np.linalg.inv(root.astype(np.float64))) for root in roots]
+        return [_unit(v @ L.T) for v, L in zip(inner, inverses, strict=True)]
+
+
+def _positions(value: Tensor) -> Tensor:
+    """(n, P, channels) of rows or maps."""
+    return value[:, None] if value.ndim == 2 else value.flatten(2).transpose(1, 2)
+
+
+def _unit(rows: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return rows / norm.clamp_min(1e-30)
+
+
+def _constant(values: Any) -> Tensor:
+    return torch.from_numpy(np.array(values, dtype=np.float32))
+
+
+def _export(module: nn.Module, example: Tensor, name: str, outputs: Any, opset: int = OPSET) -> Any:
+    file = io.BytesIO()
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")  # what may be wrong is seen in `_difference`
+            torch.onnx.export(
+                module.eval(),
+                (example,),
+                file,  # type: ignore[arg-type]
+                dynamo=False,  # the other exporter takes ten times as long and another package
+                opset_version=opset,
+                input_names=[name],
+                output_names=list(outputs),
+                dynamic_axes={tensor: {0: "n"} for tensor in (name, *outputs)},
+            )
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise _refused(f"this network ({' '.join(str(error).split())[:120]})") from None
+    return package("onnx").load_from_string(file.getvalue())
+
+
+def _joined(first: Any, second: Any, output: str, name: str) -> Any:
+    """Two models as one, the first's output being the second's input."""
+    compose = package("onnx.compose")
+    inside = compose.add_prefix(second, f"{output}/", rename_inputs=True, rename_outputs=False)
+    inside.ir_version = first.ir_version = max(first.ir_version, second.ir_version)
+    return compose.merge_models(first, inside, io_map=[(output, f"{output}/{name}")])
+
+
+def _difference(model: Model, network: Network, content: bytes) -> float:
+    """The largest difference of a probability on pictures of noise."""
+    made = network.preprocess
+    noise = np.random.default_rng(0).integers(0, 256, (3, made.size, made.size, 3), dtype=np.uint8)
+    batch = np.stack([made.normalise(Image.fromarray(picture)) for picture in noise])
+    computer = Computer(network, model.factors, settings=model.settings, engine="torch")
+    factors = computer.compute(network.module, torch.from_numpy(batch))
+    expected = model.probabilities({factor.name: value for factor, value in factors.items()})
+    found = start_session(content).run(["probabilities"], {"pixels": noise})[0]
+    return float(np.abs(found - expected).max())
+
+
+def _refused(what: str) -> NetworkError:
+    return NetworkError(f"{what} cannot be exported to ONNX; see docs/onnx.md for what can")
