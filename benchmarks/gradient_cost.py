@@ -12,9 +12,9 @@ from timing import Ratio, ratio, sandwich
 
 from deepfishing.features import needed_factors, parse_features, table_features
 from deepfishing.gradients.closed_form import delta_recursion
-from deepfishing.gradients.engine import FASTEST, missing_packages
 from deepfishing.gradients.extract import Extractor
 from deepfishing.gradients.resources import Resources
+from deepfishing.gradients.runtime import FASTEST, missing_packages
 from deepfishing.gradients.tap import tap
 from deepfishing.images.groceries import load_groceries
 from deepfishing.networks.load import load_network

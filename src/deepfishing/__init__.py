@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from deepfishing.classify import KernelSVM, train_svm
+    from deepfishing.classify import train_svm
     from deepfishing.errors import DeepFishingError
     from deepfishing.experiments.reproduce import Protocol, reproduce
     from deepfishing.extraction import extract_to
@@ -40,10 +40,11 @@ if TYPE_CHECKING:
     from deepfishing.report.html import write_report
     from deepfishing.search import Searcher
     from deepfishing.store import Store
+    from deepfishing.svm import KernelSVM
 
 _HOME = {
     "DeepFishingError": "errors",
-    "KernelSVM": "classify",
+    "KernelSVM": "svm",
     "Model": "model",
     "Network": "networks.network",
     "Preprocess": "images.preprocess",
@@ -105,8 +106,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "plot":  # a module of its own, so that `deepfishing.plot.rows(...)` needs no import
-        return importlib.import_module("deepfishing.plot")
     if name not in _HOME:
         raise AttributeError(f"module 'deepfishing' has no attribute {name!r}")
     return getattr(importlib.import_module(f"deepfishing.{_HOME[name]}"), name)

@@ -25,9 +25,7 @@ from deepfishing.images.dataset import DIFFICULT
 from deepfishing.kernels import Comparable, gram
 from deepfishing.metrics import average_precision
 from deepfishing.rank_one import Array
-
-# Test images are scored this many at a time, so that their Gram matrix is never whole.
-SCORE_BLOCK = 1024
+from deepfishing.svm import KernelSVM
 
 # The cost of a class that has too few examples to be cross-validated: the paper's. Every search
 # has it among its costs.
@@ -58,54 +56,6 @@ SEARCHES = {
     "cv-shared": CostSearch(_COSTS, shared=True),
     "vissl": CostSearch((0.01, 0.1, 1, 2, 5, 10, 15, 20, 50, 100, 1000), positive_weight=2.0),
 }
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class KernelSVM:
-    """One-vs-rest machines: f(image) = sum_i dual[i, class] K(image, i) + bias[class].
-
-    `trained` (C,) is false for a class whose labels allowed no machine; its column of `dual`
-    (n, C) is zero. `cost` (C,) is the cost of each machine, `ap` (C,) its mean AP over the folds
-    (scikit-learn's, in percent): NaN without cross-validation, and for a class with too few
-    examples. `calibration` (2, C) holds slope and offset of the probability,
-    sigma(slope f + offset); None if it was not asked for.
-    """
-
-    features: Comparable
-    dual: Array
-    bias: Array
-    trained: Array
-    cost: Array
-    ap: Array
-    calibration: Array | None = None
-
-    def __repr__(self) -> str:
-        of = "probabilities" if self.calibration is not None else "scores alone"
-        machines = f"{int(self.trained.sum())} of {len(self.trained)} classes"
-        return f"KernelSVM({machines}, {len(self.dual):,} training images, {of})"
-
-    def decision_function(self, features: Comparable) -> Array:
-        """Scores (m, C); a class without a machine scores 0 for every image."""
-        scores = np.empty((len(features), self.dual.shape[1]))
-        for start in range(0, len(features), SCORE_BLOCK):
-            rows = slice(start, start + SCORE_BLOCK)
-            scores[rows] = gram(features[rows], self.features) @ self.dual + self.bias
-        return scores
-
-    def probabilities(self, features: Comparable) -> Array:
-        """Probabilities (m, C) that a class is present, each class on its own."""
-        return self.calibrate(self.decision_function(features))
-
-    def calibrate(self, scores: Array) -> Array:
-        """Probabilities of scores (m, C); monotone in each class."""
-        if self.calibration is None:
-            raise OptionError(
-                "probabilities must be asked for in training, got machines without; "
-                "call train_svm(..., calibrated=True)"
-            )
-        slope, offset = self.calibration
-        probabilities: Array = expit(slope * scores + offset)
-        return probabilities
 
 
 def train_svm(

@@ -212,7 +212,7 @@ def _disk() -> Finding:
 def _engines() -> Iterator[Finding]:
     if importlib.util.find_spec("torch") is None:
         return  # told already
-    from deepfishing.gradients.engine import FASTEST, missing_packages
+    from deepfishing.gradients.runtime import FASTEST, missing_packages
 
     for engine in FASTEST:
         name = f"engine {engine}"

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import cholesky, solve_triangular
 
 from deepfishing.errors import OptionError
 from deepfishing.rank_one import Array
@@ -45,6 +44,8 @@ class Whitening:
             shrinkage = max(0.0, float(ledoit_wolf_shrinkage(flat, assume_centered=True)))
         if not 0 <= shrinkage <= 1:
             raise OptionError(f"shrinkage must be between 0 and 1, got {shrinkage!r}")
+        from scipy.linalg import cholesky
+
         A = flat.T @ flat / len(flat)
         level = np.trace(A) / len(A)
         A *= 1 - shrinkage
@@ -54,6 +55,8 @@ class Whitening:
 
     def __call__(self, rows: Array) -> Array:
         """Whiten rows (n, d) or (n, P, d)."""
+        from scipy.linalg import solve_triangular
+
         flat = rows.reshape(-1, rows.shape[-1])
         white: Array = solve_triangular(self.root, flat.T, lower=True, check_finite=False).T
         return np.ascontiguousarray(white).reshape(rows.shape)

@@ -73,3 +73,19 @@ def test_version_help_and_completion_load_typer_and_nothing_else(words, environm
 def test_the_list_of_commands_has_the_first_line_of_their_help(name):
     first = LAZY[name].load().help.partition("\n\n")[0]
     assert " ".join(first.split()) == LAZY[name].short_help
+
+
+@pytest.mark.usefixtures("full_input")
+def test_a_second_prediction_and_a_second_search_need_neither_torch_nor_scikit_learn(
+    deepfish, shapes, tmp_path, monkeypatch
+):
+    features = ("--features", "dW7*x7", "--weights", "random")
+    assert deepfish("extract", shapes / "train/dark", "store", *features).code == 0
+    assert deepfish("train", shapes, "model", *features).code == 0
+    photo = shapes / "test/light/0.jpg"
+    for command in (["predict", "model", photo], ["search", "store", photo, "--by", "dW7*x7"]):
+        first = deepfish(*command)
+        assert first.code == 0, first.err
+        names, said = loaded(*map(str, command))
+        assert said.split() == first.out.split()
+        assert names.isdisjoint({"torch", "sklearn", "faiss", "matplotlib", "openvino"})

@@ -9,13 +9,14 @@ from torch import nn
 from deepfishing.errors import MissingDependencyError, NetworkError, OptionError
 from deepfishing.gradients import compute as computing
 from deepfishing.gradients import engine as engines
-from deepfishing.gradients.engine import choose_engines, exported, start_engine
+from deepfishing.gradients.engine import exported, start_engine
 from deepfishing.gradients.extract import extract
+from deepfishing.gradients.runtime import FASTEST, choose_engines, missing_packages
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.load import load_network
 from deepfishing.networks.network import Network, random_network
 
-INSTALLED = [name for name in engines.FASTEST if not engines.missing_packages(name)]
+INSTALLED = [name for name in FASTEST if not missing_packages(name)]
 OTHERS = [name for name in INSTALLED if name != "torch"]
 installed = pytest.mark.parametrize("name", INSTALLED)
 needs_one = pytest.mark.skipif(not OTHERS, reason="no engine besides torch is installed")
@@ -104,10 +105,11 @@ def test_a_trunk_is_exported_once_and_again_when_its_weights_or_its_file_change(
     (file,) = (home / "engines").iterdir()
     assert file.read_bytes() == first
     with monkeypatch.context() as patch:
-        patch.setattr(engines, "_export", lambda trunk, size: pytest.fail("exported again"))
+        patch.setattr(engines, "export", lambda trunk, size: pytest.fail("exported again"))
         assert exported(trunk, 4) == first
     file.write_bytes(first[:-1])
-    assert exported(trunk, 4) == first
+    with pytest.warns(UserWarning, match="was damaged; it is made again"):
+        assert exported(trunk, 4) == first
     trunk.bias.data += 1
     assert exported(trunk, 4) != first
     assert exported(nn.Conv2d(3, 2, 1, stride=2), 4) != exported(nn.Conv2d(3, 2, 1), 4)

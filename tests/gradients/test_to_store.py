@@ -10,7 +10,7 @@ from PIL import Image
 import deepfishing.gradients.to_store as to_store
 from deepfishing.errors import FeatureError, StoreError
 from deepfishing.features import Factor
-from deepfishing.gradients.extract import Batch
+from deepfishing.gradients.program import Batch
 from deepfishing.gradients.resources import Resources
 from deepfishing.gradients.to_store import Work, extract_to_store
 from deepfishing.images.item import Item

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from deepfishing.features import Factor
-from deepfishing.gradients.extract import Batch
+from deepfishing.gradients.program import Batch
 from deepfishing.web import connections
 from deepfishing.web.gate import Gate
 from deepfishing.web.uploads import Uploads

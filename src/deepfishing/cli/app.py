@@ -46,7 +46,8 @@ COMMANDS = {
         "plan": "Say what features of many images will cost: hours, bytes, files, memory.",
         "doctor": "Show what this machine has and what is missing, and the command that brings it.",
         "export": "Write the features of a store into one file, decoded, a row per usable image.",
-        "import": "Make a store of vectors that were made elsewhere.",
+        "import": "Make a store of vectors that were made elsewhere: search, curate and train as "
+        "with others.",
         "store": "Look into a store of features, check it, compress it.",
         "export-model": "Write a model as one .onnx file: pixels in, probabilities out, "
         "without Python.",

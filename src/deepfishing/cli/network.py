@@ -9,7 +9,6 @@ import typer
 
 from deepfishing.cli.help import NETWORK, WORK
 from deepfishing.networks.zoo import DEFAULT, is_network_file, record
-from deepfishing.recipes import factors_of, parse_recipes
 
 NetworkName = Annotated[
     str | None,
@@ -103,6 +102,8 @@ def check_names(network: str | None, features: str, single: bool = False) -> Non
     name = network or DEFAULT
     if is_network_file(name) or ":" in name:
         return  # only the network itself knows its layers
+
+    from deepfishing.recipes import factors_of, parse_recipes
 
     (factors_of if single else parse_recipes)(features, record(name).layers)
 

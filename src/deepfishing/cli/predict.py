@@ -68,12 +68,11 @@ def predict(
     from deepfishing.gradients.resources import Resources
     from deepfishing.model.predict import predict as run
 
-    network = loaded.settings.load_network(device=device, weights=weights)
     resources = Resources(batch_size=size, device=device)
     width = max(len(item.id) for item in items)
     failed = 0
     with progress_bar(quiet=sys.stdout.isatty()) as bar:  # there, the lines themselves show it
-        found_ones = run(loaded, items, network=network, resources=resources)
+        found_ones = run(loaded, items, weights=weights, resources=resources)
         for done, found in enumerate(found_ones, start=1):
             item = items[found.index]
             best = np.argsort(-found.probabilities, kind="stable")

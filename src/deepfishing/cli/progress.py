@@ -21,8 +21,6 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from deepfishing.experiments.checks import PROTOCOLS
-
 BAR_WIDTH = 14  # so that a line fits into 80 columns
 
 
@@ -30,6 +28,8 @@ class _Rate(ProgressColumn):
     """Images per second; rows and points take seconds each, so their rate says nothing."""
 
     def render(self, task: Task) -> Text:
+        from deepfishing.experiments.checks import PROTOCOLS
+
         speed = task.finished_speed or task.speed
         return Text(f"{speed:.1f}/s" if speed and task.description not in PROTOCOLS else "")
 

@@ -18,7 +18,6 @@ import numpy as np
 from scipy.stats import binom
 from sklearn.svm import SVC
 
-from deepfishing.classify import SCORE_BLOCK
 from deepfishing.errors import DatasetError, FeatureError, OptionError
 from deepfishing.kernels import Comparable, gram
 from deepfishing.metrics import DEFINITIONS, Evaluation, evaluate
@@ -32,6 +31,7 @@ from deepfishing.statistics import (
     bounded,
     mean_interval,
 )
+from deepfishing.svm import SCORE_BLOCK
 
 # As many negatives per positive as a class has among 20 of one size.
 NEGATIVES = 19

@@ -24,8 +24,8 @@ from deepfishing.experiments.checks import TABLE, Row
 from deepfishing.experiments.results import Results, Table, row_key, safe_name, versions
 from deepfishing.features import needed_factors
 from deepfishing.gradients.batch_size import BatchSize, check_batch_size
-from deepfishing.gradients.engine import choose_engines
 from deepfishing.gradients.resources import Resources
+from deepfishing.gradients.runtime import choose_engines
 from deepfishing.gradients.to_store import OnFailure, extract_to_store
 from deepfishing.images.dataset import DIFFICULT, Dataset, Split
 from deepfishing.images.readable import refuse_unreadable

@@ -21,7 +21,7 @@ from deepfishing.errors import LayerError, NetworkError
 from deepfishing.features import TOP, Factor
 from deepfishing.gradients.check import check_gradients, sharing_weights
 from deepfishing.gradients.cut import Cut, cut
-from deepfishing.gradients.engine import Run, choose_engines, start_engine
+from deepfishing.gradients.engine import Run, start_engine
 from deepfishing.gradients.factors import (
     Use,
     block_gradients,
@@ -31,13 +31,14 @@ from deepfishing.gradients.factors import (
 )
 from deepfishing.gradients.layout import Layout, find_layouts, mean_over_positions, own_axis
 from deepfishing.gradients.peak import peak_bytes
+from deepfishing.gradients.program import finish
 from deepfishing.gradients.rows import few_rows, without_zeros
+from deepfishing.gradients.runtime import choose_engines
 from deepfishing.gradients.tap import ErrorFunction, Taps, find_module, tap
 from deepfishing.networks.network import Network
 from deepfishing.objectives import find_objective
-from deepfishing.rank_one import Array, RankOne
+from deepfishing.rank_one import Array
 from deepfishing.settings import Settings
-from deepfishing.two_sided import two_sided
 
 BATCHES = 3  # about as many wait between trunk and head
 TOLERANCE = 1e-3  # of a factor's largest value; in float32 engines differ by about 1e-5
@@ -62,6 +63,7 @@ class Computer:
     ):
         self.network = network
         self.factors = factors
+        self.settings = settings
         self.objective = _error(network, settings)
         self.shared: dict[str, tuple[str, ...]] = {}
         self.backward = [factor for factor in factors if factor.needs_backward]
@@ -99,7 +101,10 @@ class Computer:
         """Factors of what the module makes of a batch."""
         batch = batch.to(self.network.device, self.network.dtype)
         taps = tap(module, batch, self.read, self.gradients, self.objective, bool(self.skips))
-        values = {factor: self.factor(factor, taps) for factor in self.factors}
+        values = {
+            factor: finish(factor, [_to_numpy(part) for part in self.factor(factor, taps)])
+            for factor in self.factors
+        }
         if self.skips is None:
             deltas = [call.delta for path in self.gradients for call in taps.calls[path]]
             self.skips = bool(deltas) and few_rows(deltas)
@@ -214,38 +219,37 @@ class Computer:
             for layout, call in zip(layouts[path], taps.calls[path], strict=True)
         ]
 
-    def factor(self, factor: Factor, taps: Taps) -> Array:
-        """One factor of a pass."""
+    def factor(self, factor: Factor, taps: Taps) -> tuple[Tensor, ...]:
+        """What `finish` makes one factor of."""
         if factor.kind == "probabilities":
             y = _scores(self.network, taps.output)
             y = y if y.dtype == torch.float64 else y.float()
             head = self.network.head
-            return _to_numpy(find_objective("softmax" if callable(head) else head).probabilities(y))
+            return (find_objective("softmax" if callable(head) else head).probabilities(y),)
         if _of_module(factor):
             (path,) = self.paths(factor)
             layouts = self.layouts[path]
             pairs = zip(layouts, taps.calls[path], strict=True)
             outputs = [layout.images_first(call.y) for layout, call in pairs]
-            return _to_numpy(mean_over_positions(outputs, [lo.channel or 0 for lo in layouts]))
+            return (mean_over_positions(outputs, [lo.channel or 0 for lo in layouts]),)
         uses = self.uses(factor, taps, self.layouts)
         layer = uses[0][0]
         if not factor.needs_backward:
             values = [call.y if factor.kind == "output" else call.x for _, call in uses]
-            return _to_numpy(mean_over_positions(values, [own_axis(layer) or -1] * len(values)))
+            return (mean_over_positions(values, [own_axis(layer) or -1] * len(values)),)
         if isinstance(factor.positions, tuple):
             if is_grouped(layer):
-                return two_sided(_to_numpy(block_gradients(uses)), *factor.positions)
+                return (block_gradients(uses),)
             x, delta = gradient_factors(uses)
-            x, delta = without_zeros(x, delta) if self.skips else (x, delta)
-            return two_sided(RankOne(_to_numpy(x), _to_numpy(delta)), *factor.positions)
+            return without_zeros(x, delta) if self.skips else (x, delta)
         is_delta = factor.kind == "delta"
         if factor.positions == "pooled":
-            return _to_numpy(pooled_factors(uses)[is_delta])
+            return (pooled_factors(uses)[is_delta],)
         if not is_grouped(layer):
-            return _to_numpy(gradient_factors(uses)[is_delta])
+            return (gradient_factors(uses)[is_delta],)
         # block-diagonal and no larger than the weights: the whole gradient, times 1
         blocks = block_gradients(uses).flatten(1)
-        return _to_numpy(torch.ones_like(blocks[:, :1]) if is_delta else blocks)
+        return (torch.ones_like(blocks[:, :1]) if is_delta else blocks,)
 
     def difference(self, got: dict[Factor, Array], expected: dict[Factor, Array]) -> str:
         """Which factor differs by more than a thousandth of its largest value, and how much."""

@@ -9,7 +9,6 @@ views of it, whose descriptors are averaged (`aggregate`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from deepfishing.features import Factor, needed_factors
 from deepfishing.gradients.batch_size import BatchSize, choose_batch_size
 from deepfishing.gradients.compute import Computer
 from deepfishing.gradients.pipeline import prepare
+from deepfishing.gradients.program import Batch, aggregate
 from deepfishing.gradients.resources import Resources
 from deepfishing.images.preprocess import ImageLike
 from deepfishing.images.sources import find_images
@@ -35,15 +35,6 @@ from deepfishing.objectives import Label
 from deepfishing.rank_one import Array
 from deepfishing.recipes import Recipe, parse_recipes
 from deepfishing.settings import Settings
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Factors of the images at `indices` by name, and the images that could not be read."""
-
-    indices: list[int]
-    factors: dict[str, Array]
-    failures: dict[int, str]
 
 
 def extract(
@@ -178,43 +169,3 @@ class Extractor:
         finally:
             todo.close()
             torch.set_num_threads(cores)
-
-
-def aggregate(factor: Factor, values: Array, V: int) -> Array:
-    """One descriptor per image of those of its V views, which follow each other.
-
-    Forward factors and the factors of a gradient are averaged. Mean x times mean delta keeps the
-    gradient rank-1; it approximates the mean of the V rank-1 gradients, which is not rank-1, and is
-    exact if x or delta is the same in all views. Projected gradients are averaged too, and there
-    the mean is exact since a projection is linear. Nor is anything lost behind `@exact`: positions
-    of different views show different places, so the views' positions are put side by side and
-    delta is divided by V, which makes the sum over all of them the mean of the V gradients.
-
-    Parameters
-    ----------
-    factor : Factor
-        What the values are.
-    values : ndarray of shape (n * V, d) or (n * V, P, d)
-        One row per input.
-    V : int
-        Views an image.
-
-    Returns
-    -------
-    ndarray of shape (n, d), or (n, V * P, d) behind `@exact`
-
-    Examples
-    --------
-    >>> two_views = np.array([[1.0, 2.0], [3.0, 6.0]])
-    >>> aggregate(Factor("delta", 8), two_views, V=2)
-    array([[2., 4.]])
-    >>> aggregate(Factor("delta", 8, "exact"), two_views, V=2).tolist()
-    [[[0.5, 1.0], [1.5, 3.0]]]
-    """
-    if V == 1:
-        return values
-    if factor.positions == "exact":
-        positions = values.reshape(len(values) // V, -1, values.shape[-1])
-        return positions / V if factor.kind == "delta" else positions
-    means: Array = values.reshape(-1, V, *values.shape[1:]).mean(axis=1)
-    return means

@@ -29,7 +29,8 @@ from deepfishing.store import Row, Store
 from deepfishing.store.index import ERROR, OK, PENDING
 
 if TYPE_CHECKING:
-    from deepfishing.gradients.extract import Batch, Extractor
+    from deepfishing.gradients.extract import Extractor
+    from deepfishing.gradients.program import Batch
     from deepfishing.networks.network import Network
 
 SHARD_IMAGES = 512

@@ -30,7 +30,6 @@ from safetensors.numpy import load as read_tensors
 from safetensors.numpy import save as tensor_bytes
 
 from deepfishing import __version__
-from deepfishing.classify import KernelSVM
 from deepfishing.errors import DeepFishingError, OptionError, WeightsError
 from deepfishing.files import is_intact, replacing, sealed
 from deepfishing.model.model import Model
@@ -39,6 +38,7 @@ from deepfishing.rank_one import Array
 from deepfishing.recipes import parse_recipe
 from deepfishing.settings import Settings
 from deepfishing.store.store import SOURCE
+from deepfishing.svm import KernelSVM
 from deepfishing.two_sided import SCHEME
 
 FORMAT = "deepfishing-model-1"

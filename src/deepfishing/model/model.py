@@ -14,9 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deepfishing.accuracy import has_one_class
-from deepfishing.auto import choose_recipe
-from deepfishing.classify import KernelSVM, train_svm
 from deepfishing.errors import DatasetError, ImageError, OptionError, StoreError, WeightsError
 from deepfishing.features import Factor, parse_factor
 from deepfishing.images.dataset import DIFFICULT
@@ -27,6 +24,7 @@ from deepfishing.rank_one import Array
 from deepfishing.recipes import AUTO, Fitted, parse_recipe
 from deepfishing.settings import Settings
 from deepfishing.store import Store
+from deepfishing.svm import KernelSVM
 
 if TYPE_CHECKING:
     from deepfishing.networks.network import Network
@@ -206,6 +204,11 @@ def train_model(
     C, class_weight, difficult, seed
         See `train_svm`.
     """
+    # a prediction need not wait for these
+    from deepfishing.accuracy import has_one_class
+    from deepfishing.auto import choose_recipe
+    from deepfishing.classify import train_svm
+
     layers, choice = settings.network.layers, None
     if recipe.strip() == AUTO:
         choice = choose_recipe(arrays, labels, layers, seed=seed)

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deepfishing.gradients.extract import Extractor
+from deepfishing.gradients.program import FEW, Describer, describer
 from deepfishing.gradients.resources import Resources
 from deepfishing.images.preprocess import ImageLike
 from deepfishing.model.model import Model
-from deepfishing.networks.load import check_same
-from deepfishing.networks.network import Network
 from deepfishing.rank_one import Array
+
+if TYPE_CHECKING:
+    from deepfishing.networks.network import Network
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +42,7 @@ def predict(
     images: Sequence[ImageLike],
     *,
     network: Network | None = None,
+    weights: str | Path | None = None,
     resources: Resources | None = None,
 ) -> Iterator[Prediction]:
     """Classify images; an unreadable one is reported in its place, not raised.
@@ -49,7 +53,10 @@ def predict(
         From `Model.load` or `train_model`.
     images : sequence of paths, items, PIL images or uint8 arrays
     network : Network, optional
-        The one that the model was trained with; without it the model's settings load it.
+        The one that the model was trained with; without it the model's settings load it, or for a
+        few images take what an earlier run has kept of it, see `describer`.
+    weights : path, optional
+        Its weight file, if it is elsewhere now.
     resources : Resources, optional
         What the work may use.
 
@@ -58,14 +65,9 @@ def predict(
     Prediction
         In the order of the images.
     """
-    settings, resources = model.settings, resources or Resources()
-    if network is None:
-        network = settings.load_network(device=resources.device)
-    else:
-        check_same(settings.network, network)
     none = np.empty(0)
-    extractor = Extractor(network, model.factors, settings=settings, resources=resources)
-    for batch in extractor(images):
+    describe = _describer(model, len(images), network, weights, resources or Resources())
+    for batch in describe(images):
         found = [Prediction(i, none, none, reason) for i, reason in batch.failures.items()]
         if batch.indices:
             scores = model.scores(batch.factors)
@@ -77,3 +79,25 @@ def predict(
                     reason = f"features are not finite: {images[index]}"
                     found.append(Prediction(index, none, none, reason))
         yield from sorted(found, key=lambda one: one.index)
+
+
+def _describer(
+    model: Model,
+    n: int,
+    network: Network | None,
+    weights: str | Path | None,
+    resources: Resources,
+) -> Describer:
+    settings = model.settings
+
+    def load() -> Network:
+        return settings.load_network(device=resources.device, weights=weights)
+
+    if network is None and n <= FEW:
+        return describer(settings, model.factors, load, resources=resources, weights=weights)
+    from deepfishing.gradients.extract import Extractor  # torch takes seconds to load
+    from deepfishing.networks.load import check_same
+
+    if network is not None:
+        check_same(settings.network, network)
+    return Extractor(network or load(), model.factors, settings=settings, resources=resources)

@@ -16,7 +16,7 @@ from typing import Any
 
 from deepfishing.errors import StoreError, WeightsError
 from deepfishing.images.preprocess import Preprocess
-from deepfishing.networks.zoo import RECORDS
+from deepfishing.networks.zoo import RECORDS, find_weights
 
 PUBLISHED, RANDOM, FILES, PYTHON = KINDS = ("published", "random", "files", "python")
 WEIGHTS, PROTOTXT, MEAN = ROLES = ("weights", "prototxt", "mean")
@@ -112,6 +112,23 @@ class NetworkRef:
     head: str = "softmax"
     scores: str = ""
     source: Source = field(default_factory=Source, compare=False)
+
+    def is_unchanged(self, weights: str | Path | None = None) -> bool:
+        """Whether the files that it would be loaded from are still the same, without loading it.
+
+        False where that cannot be told. One that is gone is an error, as for `load_reference`.
+        """
+        kind, files = self.source.kind, self.source.files
+        if str(weights) == RANDOM:
+            return kind == RANDOM
+        if kind == PUBLISHED and self.name in RECORDS:
+            return sha256_of(find_weights(RECORDS[self.name], weights)) == self.weights_sha256
+        if kind != FILES:
+            return weights is None and kind != PYTHON
+        needed = {role: files[role] for role in (WEIGHTS, PROTOTXT) if role in files}
+        for role, file in needed.items():
+            file.find(role, weights)
+        return all(file.sha256 for file in needed.values())
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values, with the keys of a store's manifest."""

@@ -17,13 +17,13 @@ import numpy as np
 
 from deepfishing.errors import ImageError
 from deepfishing.features import Factor
+from deepfishing.gradients.program import Describer, describer
 from deepfishing.gradients.resources import Resources
 from deepfishing.images.item import Held
 from deepfishing.rank_one import Array
 from deepfishing.settings import Settings
 
 if TYPE_CHECKING:
-    from deepfishing.gradients.extract import Extractor
     from deepfishing.networks.network import Network
 
 
@@ -55,24 +55,33 @@ class Encoder:
         self.weights = weights
         self.device = device
         self._lock = threading.Lock()
+        self._describers: dict[tuple[Factor, ...], Describer] = {}
 
     def factors(self, images: Sequence[Held], wanted: Sequence[Factor]) -> dict[str, Array]:
         """Factors of images, each (n, d) or (n, P, d); one that cannot be read is an error."""
         parts: dict[str, list[Array]] = {factor.name: [] for factor in wanted}
         with self._lock:  # one query at a time: the network has all cores already
-            for batch in self._extractor_of(wanted, batch_size=8)(images):
+            for batch in self._describer(tuple(wanted))(images):
                 if batch.failures:
                     raise ImageError(next(iter(batch.failures.values())))
                 for name, values in batch.factors.items():
                     parts[name].append(values)
         return {name: np.concatenate(values) for name, values in parts.items()}
 
-    def _extractor_of(self, wanted: Sequence[Factor], batch_size: int) -> Extractor:
-        from deepfishing.gradients.extract import Extractor  # torch takes seconds to load
-
-        # starting another engine costs more than it saves on a few images
-        resources = Resources(batch_size=batch_size, engine="torch", device=self.device)
-        return Extractor(self._network, wanted, settings=self._settings, resources=resources)
+    def _describer(self, wanted: tuple[Factor, ...]) -> Describer:
+        """Made once: to cut the network takes longer than a photo, and more memory each time."""
+        if wanted not in self._describers:
+            # starting another engine costs more than it saves on a few images
+            resources = Resources(batch_size=8, engine="torch", device=self.device)
+            self._describers[wanted] = describer(
+                self._settings,
+                wanted,
+                lambda: self._network,
+                resources=resources,
+                weights=self.weights,
+                own=self.given is not None,
+            )
+        return self._describers[wanted]
 
     @cached_property
     def _settings(self) -> Settings:

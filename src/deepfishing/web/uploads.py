@@ -13,9 +13,8 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -27,9 +26,6 @@ from deepfishing.images.item import Held
 from deepfishing.images.preprocess import DAMAGED
 from deepfishing.rank_one import Array
 from deepfishing.search.encoder import Encoder
-
-if TYPE_CHECKING:
-    from deepfishing.gradients.extract import Extractor
 
 NOT_LOADED, LOADING, READY, FAILED = "not loaded", "loading", "ready", "failed"
 
@@ -107,15 +103,10 @@ class Uploads(Encoder):
 
     def _factors_of(self, content: bytes) -> dict[str, Array]:
         with self._lock:  # one at a time: the network has all cores already
-            (batch,) = self._extractor([Held("the photo", content)])
+            (batch,) = self._describer(self.remembered)([Held("the photo", content)])
         if batch.failures:
             raise ImageError(batch.failures[0])
         return dict(batch.factors)
-
-    @cached_property
-    def _extractor(self) -> Extractor:
-        """Made once: to cut the network takes longer than a photo, and more memory each time."""
-        return self._extractor_of(self.remembered, batch_size=1)
 
     def recall(self, key: str) -> dict[str, Array]:
         """The factors of a photo, each (1, d) or (1, P, d)."""

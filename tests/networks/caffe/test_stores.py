@@ -162,7 +162,7 @@ def test_a_store_of_version_0_1_learns_its_files_by_one_extract(store, files, de
     query = ("search", store, shapes / "test/light/0.jpg", "-k", "1")
     ran = deepfish(*query)
     assert ran.code == 1
-    assert "pass --weights with the .caffemodel file" in ran.err
+    assert "pass --weights with the .caffemodel or .onnx file" in ran.err
     given = [part for pair in files.items() for part in pair]
     ran = deepfish("extract", shapes / "train", store, "--features", "x7,dW8", *given)
     assert ran.code == 0, ran.err

@@ -1,0 +1,204 @@
+"""Stage 3, gradients: factors of a few images without torch, which takes seconds to load.
+
+Comes in: settings, factors and images. Goes out: what an `Extractor` gives. All of the work on one
+input, forward and backward, is one ONNX model, a program. The first run, which has torch, makes it
+(`trace`), compares it with torch and keeps it under a hash of all that decides it; later ones need
+the program alone, provided that the network's files are still the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from deepfishing.errors import ImageError, NetworkError
+from deepfishing.features import Factor
+from deepfishing.gradients.resources import Resources
+from deepfishing.gradients.runtime import keep, kept, missing_packages, start_onnx
+from deepfishing.images.preprocess import ImageLike
+from deepfishing.images.views import find_views
+from deepfishing.rank_one import Array, RankOne
+from deepfishing.settings import Settings
+from deepfishing.two_sided import two_sided
+
+if TYPE_CHECKING:
+    from deepfishing.networks.network import Network
+
+FEW = 64  # images; with more, torch's batches win back the time that it takes to load
+HUBS = ("timm", "torchvision")  # whose code decides a network, too
+QUICKEST = ("onnxruntime", "openvino")  # to start, not to run
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Factors of the images at `indices` by name, and the images that could not be read."""
+
+    indices: list[int]
+    factors: dict[str, Array]
+    failures: dict[int, str]
+
+
+class Describer(Protocol):
+    """Computes factors of images, batch by batch."""
+
+    def __call__(self, images: Sequence[ImageLike]) -> Iterator[Batch]:
+        """Factors of some images; an unreadable one is reported, not raised."""
+
+
+def describer(
+    settings: Settings,
+    factors: Sequence[Factor],
+    load: Callable[[], Network],
+    *,
+    resources: Resources,
+    weights: str | Path | None = None,
+    own: bool = False,
+) -> Describer:
+    """What describes a few images: the program that was kept, or torch, which makes one to keep.
+
+    Parameters
+    ----------
+    load : callable
+        The network of the settings, called if it is needed.
+    weights : path, optional
+        The weight file, if it is elsewhere now.
+    own : bool
+        Whether the network is one that was given in Python, of which nothing is kept.
+    """
+    engine = next((name for name in QUICKEST if importlib.util.find_spec(name)), "")
+    plain = settings.network.dtype == "float32" and resources.device == "cpu" and not own
+    key = ""
+    if engine and plain and settings.network.is_unchanged(weights):
+        key = _key(settings, factors, engine)
+    model = kept(key) if key else None
+    if model:
+        return Program(start_onnx(engine, model, threads=1), settings, factors)
+    from deepfishing.gradients.extract import Extractor  # torch takes seconds to load
+
+    made = Extractor(load(), factors, settings=settings, resources=resources)
+    if key and model is None and not missing_packages(engine):
+        from deepfishing.gradients.trace import make_program
+
+        try:
+            keep(key, make_program(made.compute, engine))
+        except NetworkError:
+            keep(key, b"")  # so that it is not tried again
+    return made
+
+
+class Program:
+    """A network's work on one input at a time, without the network.
+
+    Parameters
+    ----------
+    run : callable
+        Pixels (1, 3, S, S) to the parts of factors by `part_name`.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Array], dict[str, Array]],
+        settings: Settings,
+        factors: Sequence[Factor],
+    ) -> None:
+        self.run, self.factors = run, factors
+        self.preprocess, self.views = settings.network.preprocess, find_views(settings.views)
+
+    def __call__(self, images: Sequence[ImageLike]) -> Iterator[Batch]:
+        """Compute the factors of some images, one by one."""
+        for index, image in enumerate(images):
+            try:
+                inputs = self.preprocess.see(image, self.views)
+            except ImageError as error:
+                yield Batch([], {}, {index: str(error)})
+                continue
+            each = [self.factors_of(one[None]) for one in inputs]
+            joined = {f: np.concatenate([values[f] for values in each]) for f in self.factors}
+            means = {f.name: aggregate(f, value, len(inputs)) for f, value in joined.items()}
+            yield Batch([index], means, {})
+
+    def factors_of(self, pixels: Array) -> dict[Factor, Array]:
+        """Factors of one input (1, 3, S, S)."""
+        parts, found = self.run(pixels), {}
+        for factor in self.factors:
+            names = [part_name(factor, number) for number in (0, 1)]
+            found[factor] = finish(factor, [parts[name] for name in names if name in parts])
+        return found
+
+
+def part_name(factor: Factor, number: int) -> str:
+    """What a program calls a part of a factor: a projection is made of x and delta."""
+    return f"{factor.name}/{number}"
+
+
+def finish(factor: Factor, parts: Sequence[Array]) -> Array:
+    """A factor of its parts: itself, or what is projected from both sides."""
+    if isinstance(factor.positions, tuple):
+        return two_sided(RankOne(*parts) if len(parts) > 1 else parts[0], *factor.positions)
+    return parts[0]
+
+
+def _key(settings: Settings, factors: Sequence[Factor], engine: str) -> str:
+    """Hash of all that decides a program, and of the code that makes one."""
+    packages = [engine, "torch", *(h for h in HUBS if settings.network.name.startswith(f"{h}:"))]
+    versions = [f"{name} {version(name)}" for name in packages]
+    facts = [settings.digest, [factor.name for factor in factors], versions, _source()]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+
+
+@cache
+def _source() -> str:
+    digest, root = hashlib.sha256(), Path(__file__).parents[1]
+    for pattern in ("*.py", "gradients/*.py", "networks/**/*.py"):
+        for path in sorted(root.glob(pattern)):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def aggregate(factor: Factor, values: Array, V: int) -> Array:
+    """One descriptor per image of those of its V views, which follow each other.
+
+    Forward factors and the factors of a gradient are averaged. Mean x times mean delta keeps the
+    gradient rank-1; it approximates the mean of the V rank-1 gradients, which is not rank-1, and is
+    exact if x or delta is the same in all views. Projected gradients are averaged too, and there
+    the mean is exact since a projection is linear. Nor is anything lost behind `@exact`: positions
+    of different views show different places, so the views' positions are put side by side and
+    delta is divided by V, which makes the sum over all of them the mean of the V gradients.
+
+    Parameters
+    ----------
+    factor : Factor
+        What the values are.
+    values : ndarray of shape (n * V, d) or (n * V, P, d)
+        One row per input.
+    V : int
+        Views an image.
+
+    Returns
+    -------
+    ndarray of shape (n, d), or (n, V * P, d) behind `@exact`
+
+    Examples
+    --------
+    >>> two_views = np.array([[1.0, 2.0], [3.0, 6.0]])
+    >>> aggregate(Factor("delta", 8), two_views, V=2)
+    array([[2., 4.]])
+    >>> aggregate(Factor("delta", 8, "exact"), two_views, V=2).tolist()
+    [[[0.5, 1.0], [1.5, 3.0]]]
+    """
+    if V == 1:
+        return values
+    if factor.positions == "exact":
+        positions = values.reshape(len(values) // V, -1, values.shape[-1])
+        return positions / V if factor.kind == "delta" else positions
+    means: Array = values.reshape(-1, V, *values.shape[1:]).mean(axis=1)
+    return means
