@@ -18,6 +18,9 @@ import numpy as np
 from deepfishing.errors import FeatureError
 from deepfishing.rank_one import Array, RankOne
 
+# How much counter-examples count in a search beside the examples; measured in docs/search.md.
+UNLIKE = 0.25
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Combination:

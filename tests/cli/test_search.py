@@ -47,7 +47,7 @@ def test_the_table_fits_80_columns_and_names_what_it_shows(deepfish, store, quer
     ran = deepfish("search", store, query, "-k", "4")
     assert ran.code == 0, ran.err
     first, head, *rows = ran.out.splitlines()
-    assert first == "4 of 12 images by pow(dW8,0.5)+pow(x7,0.5), exactly"
+    assert first == "4 of 12 images by dW8+x7, exactly"
     assert head.split() == ["score", "forward", "backward", "image", "labels", "classes"]
     assert len(rows) == 4
     assert all(len(line) <= 80 for line in ran.out.splitlines())

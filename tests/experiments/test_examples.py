@@ -34,7 +34,7 @@ def slowly(x, labels, draws, first, seed):
         mean = (K[a] + K[b]) / 2
         one, two = share(K[a], {a}), share(mean, {a, b})
         wrong = next(i for i in two[1] if labels[i, c] == -1)
-        three = share(mean - K[wrong] / 2, {a, b, wrong})
+        three = share(mean - K[wrong] / 4, {a, b, wrong})
         found.append([one[0], two[0], three[0]])
     return np.array(found)
 

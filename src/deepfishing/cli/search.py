@@ -81,7 +81,7 @@ def search(
 
     The score is the similarity by the recipe; forward is how much two images look alike, backward
     how much they mean alike: the score of a gradient is their product. Classes are those that most
-    of the backward similarity comes from. With --unlike, a machine is trained on the examples.
+    of the backward similarity comes from. A quarter of the similarity to --unlike is taken away.
     """
     named = [*([query] if query is not None else []), *(like or [])]
     if not named:

@@ -42,7 +42,7 @@ from deepfishing.experiments.reproduce import Prepared, Progress, Protocol, prep
 from deepfishing.experiments.results import Curves, row_key, versions
 from deepfishing.gradients.to_store import OnFailure
 from deepfishing.images.dataset import Dataset
-from deepfishing.kernels import Comparable
+from deepfishing.kernels import UNLIKE, Comparable
 from deepfishing.metrics import DEFAULT, DEFINITIONS, evaluate
 from deepfishing.networks.network import Network
 from deepfishing.projections import KINDS
@@ -240,7 +240,8 @@ def _runs(
         runs = _approximation(prepared, recipe, protocol, features, largest)
     else:
         measure = {"low-shot": _low_shot, "knn": _knn, "search": _search}[kind]
-        runs = [_Run(recipe.name, {}, lambda: measure(prepared, protocol, *features()))]
+        decided_by = {"unlike": UNLIKE} if kind == "search" else {}
+        runs = [_Run(recipe.name, decided_by, lambda: measure(prepared, protocol, *features()))]
     for number, run in enumerate(runs):
         yield number, len(runs), run
 

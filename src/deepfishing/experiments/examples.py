@@ -5,8 +5,8 @@ absent, 0 difficult). Goes out: which share of the first ten photos shows the cl
 once per draw of the examples. Neither needs torch or the images.
 
 The counter-example is the first photo of the search by the two that does not show the class: the
-one that somebody would mark as wrong. Which examples are drawn depends on labels and seed alone, so
-two features are measured on the same ones.
+one that somebody would mark as wrong. It counts as in `deepfish search`. Which examples are drawn
+depends on labels and seed alone, so two features are measured on the same ones.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from __future__ import annotations
 import numpy as np
 
 from deepfishing.errors import DatasetError
-from deepfishing.kernels import Comparable, gram
+from deepfishing.kernels import UNLIKE, Comparable, gram
 from deepfishing.rank_one import Array
 from deepfishing.statistics import SEED
 
 DRAWS, FIRST = 1200, 10
-UNLIKE = -0.5  # how much the counter-example counts beside the mean of the examples
 BLOCK = 100  # draws at once, which bounds the memory
 
 
@@ -69,7 +68,7 @@ def _shares(features: Comparable, truth: Array, pairs: Array, first: int) -> Arr
         scores[truth == 0] = -np.inf
         scores[rows[:, None], known] = -np.inf
     wrong = np.where(truth == -1, two, -np.inf).argmax(axis=1)
-    three = two + UNLIKE * gram(features, features[wrong]).T
+    three = two - UNLIKE * gram(features, features[wrong]).T
     three[rows, wrong] = -np.inf
     return np.stack([_share(truth, scores, first) for scores in (one, two, three)], axis=1)
 

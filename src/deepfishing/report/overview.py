@@ -133,7 +133,7 @@ def write_overview(folders: Sequence[Path], page: Path, features: str | None = N
             f"--features '{features or 'all'}'"
         )
     if page.suffix == ".md":
-        text = "\n".join(map(markdown, _sheets(parts)))
+        text = "\n".join(map(markdown, sheets(parts)))
     else:
         from deepfishing.report.html import render_overview
 
@@ -215,7 +215,7 @@ def _chart(y_axis: str, series: Sequence[Series]) -> Chart:
     return Chart(y_axis, tuple(sorted({x for s in series for x in s.marks})), tuple(series))
 
 
-def _sheets(parts: Sequence[Part]) -> Iterable[Sheet]:
+def sheets(parts: Sequence[Part]) -> Iterable[Sheet]:
     """A table of all gains, settings down and features across, and one per chart."""
     settings = {g.setting: (g.over, g.forward) for part in parts for g in part.gains}
     shown = [part for part in parts if part.gains]

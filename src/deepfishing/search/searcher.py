@@ -150,7 +150,7 @@ class Searcher:
         k : int
             How many.
         unlike : sequence of examples
-            Negative ones: then a support vector machine is trained on all of them.
+            Negative ones: a quarter of their mean similarity is taken away.
         labels : sequence of str
             Only images that have all of them.
         path : str
