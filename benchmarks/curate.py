@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import platform
-import resource
 import subprocess
 import sys
 import tempfile
@@ -24,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from deepfishing.curate import choose, choose_photos, facility
-from deepfishing.curate.choose import RECIPES, open_photos
+from deepfishing.curate.photos import RECIPES, open_photos
 from deepfishing.search.compare import choose_recipe
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents
@@ -52,7 +51,10 @@ def one(folder: str, n: int) -> None:
     photos = open_photos(folder)
     found = list(choose_photos(photos, n))
     took = {"seconds": time.perf_counter() - start, "processor": time.process_time() - busy}
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+    # of this process alone: rusage has the parent's peak, too
+    lines = Path("/proc/self/status").read_text().splitlines()
+    status = dict(line.split(":", 1) for line in lines)
+    peak = int(status["VmHWM"].split()[0]) / 1000
     print(json.dumps({**took, "peak": peak, "chosen": len(found)}))
 
 

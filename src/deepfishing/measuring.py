@@ -81,7 +81,7 @@ def measure(
     dataset, network, out, protocol, command, progress, on_failure
         As for `reproduce`.
     protocols : iterable of str
-        What is measured: "table", "low-shot", "knn", "search", "approximation".
+        What is measured: "table", "low-shot", "knn", "curate", "search", "approximation".
     features : str or iterable of str, optional
         Recipes; by default those of `table` for the table, and what suits them for curves.
     table : str

@@ -1,4 +1,5 @@
 import csv
+import dataclasses
 import hashlib
 import json
 
@@ -6,8 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from deepfishing.curate import choose_photos
-from deepfishing.curate.choose import open_photos
+from deepfishing.curate import choose_photos, facility, label_scores
+from deepfishing.curate import photos as photos_module
+from deepfishing.curate.photos import open_photos
 from deepfishing.rank_one import l2_normalize
 from deepfishing.store import Row, Store
 
@@ -74,6 +76,67 @@ def test_what_cannot_be_chosen_is_one_line(deepfish, store, arguments, line):
     assert ran.err.count("\n") == 1
 
 
+def test_a_choice_that_is_stopped_is_kept(deepfish, store, tmp_path, monkeypatch):
+    whole = deepfish("curate", "choose", store, "-n", "5").out.splitlines()
+
+    def stopped(*arguments, **options):
+        steps = facility.choosing(*arguments, **options)
+        yield from (next(steps) for _ in range(2))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("deepfishing.curate.photos.choosing", stopped)
+    ran = deepfish("curate", "choose", store, "-n", "5", "--out", "first.csv")
+    assert ran.code == 130
+    assert ran.out.splitlines() == whole[:2]
+    assert "interrupted" in ran.err
+    assert len((tmp_path / "first.csv").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize("command", ["choose", "labels"])
+def test_a_damaged_store_is_one_line_and_stays_as_it_is(deepfish, store, command):
+    for shard in (store / "x7").glob("*.parquet"):
+        shard.write_bytes(shard.read_bytes()[:-40])
+    ran = deepfish("curate", command, store)
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.count("\n") == 1
+    assert "x7" in ran.err
+
+
+def test_photos_that_are_the_same_are_one(deepfish, store):
+    made = Store.open(store)
+    rows = list(made.rows().values())
+    same = {name: np.ones((12, d)) for name, d in (("x7", 8), ("delta8", 4))}
+    copy = Store(store.parent / "same", made.settings)
+    copy.append([row.sha256 for row in rows], same)
+    copy.write_rows(rows)
+    ran = deepfish("curate", "choose", copy.folder, "-n", "5")
+    assert ran.code == 0, ran.err
+    assert len(ran.out.splitlines()) == 1
+    assert "every other photo is labelled, or the same as one of them" in ran.err
+
+
+def test_once_there_are_labels_photos_that_the_machine_is_unsure_of_come_first(deepfish, store):
+    rows = list(Store.open(store).rows().values())
+    known = [row for row in rows if row.id not in ("test/dark/5.jpg", "test/light/5.jpg")]
+    photos = open_photos(store)
+    labels = {row.id: ("dark" if "dark" in row.id else "light",) for row in known}
+    sure = photos_module._unsure(
+        photos, photos.collection.content[[rows.index(row) for row in known]], list(labels.values())
+    )
+    scores = label_scores(photos.features.of(np.arange(12)), make_labels(photos), neighbours=False)
+    assert sure.shape == (12,)
+    assert ((sure > 0) & (sure <= 1)).all()
+    assert np.corrcoef(sure, np.abs(scores[:, 0]))[0, 1] < 0  # the surer, the less it counts
+    few = dict(list(labels.items())[:6])  # of one class only: all count alike
+    assert photos_module._unsure(photos, np.arange(6), list(few.values())) is None
+
+
+def make_labels(photos):
+    dark = np.array(["dark" in photos.collection[row].id for row in range(12)])
+    order = np.argsort(photos.collection.content)
+    return np.where(np.stack([dark, ~dark], axis=1)[order], 1, -1)
+
+
 def labelled(store, wrong=(), several=False):
     """Labels of the pictures' folders as a table; of the wrong ones the other."""
     lines = ["path,labels"]
@@ -110,3 +173,33 @@ def test_with_several_labels_the_one_too_much_and_the_missing_one_are_named(deep
         ("picture",),
         ("dark", "light", "picture"),
     }
+
+
+@pytest.mark.parametrize(
+    ("rows", "line"),
+    [
+        (["test/dark/0.jpg,dark"], "two classes or more are needed"),
+        (["test/dark/0.jpg,dark", "test/light/0.jpg,light"], "got 2 with labels"),
+        (["gone.jpg,dark"], "every row of"),
+        (["test/dark/0.jpg,"], "got none filled in"),
+    ],
+)
+def test_labels_that_cannot_be_doubted_are_one_line(deepfish, store, rows, line):
+    table = store.parent / "few.csv"
+    table.write_text("\n".join(["path,label", *rows]))
+    ran = deepfish("curate", "labels", store, "--labels", table)
+    assert (ran.code, ran.out) == (1, "")
+    assert line in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_without_labels_folders_are_labels_and_their_absence_is_one_line(deepfish, store):
+    ran = deepfish("curate", "labels", store)
+    assert ran.code == 0, ran.err
+    made = Store.open(store)
+    made.write_rows(
+        dataclasses.replace(row, id=row.id.replace("/", "_")) for row in made.rows().values()
+    )
+    ran = deepfish("curate", "labels", store)
+    assert (ran.code, ran.out) == (1, "")
+    assert "sort them into folders, or pass --labels" in ran.err

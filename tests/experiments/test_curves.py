@@ -180,7 +180,7 @@ def test_without_names_the_features_that_the_network_has_are_measured(dataset, n
 
 
 def test_wrong_input_is_one_clear_error(dataset, network, tmp_path):
-    with pytest.raises(OptionError, match=r"one of low-shot, knn, approximation.*mean knn"):
+    with pytest.raises(OptionError, match=r"one of low-shot, knn, curate.*mean knn"):
         measure_curves("kn", dataset, network, tmp_path)
     with pytest.raises(OptionError, match="at least 1 image, got 0"):
         measure_curves("approximation", dataset, network, tmp_path, largest=0)

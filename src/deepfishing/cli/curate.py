@@ -48,7 +48,7 @@ def choose(
     labels of --out and pass the table as --labelled to choose the next ones.
     """
     from deepfishing.cli.progress import progress_bar
-    from deepfishing.curate.choose import Pick, choose_photos, open_photos, read_labelled
+    from deepfishing.curate.photos import Pick, choose_photos, open_photos, read_labelled
     from deepfishing.curate.records import check_out, write_records
 
     check_out(out)
@@ -111,8 +111,8 @@ def labels(
     more they do, the larger the doubt. Works with one label per photo and with several.
     """
     from deepfishing.cli.progress import progress_bar
-    from deepfishing.curate.choose import open_photos
     from deepfishing.curate.labels import doubtful_labels
+    from deepfishing.curate.photos import open_photos
     from deepfishing.curate.records import check_out, write_records
 
     check_out(out)

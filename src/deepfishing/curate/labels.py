@@ -94,7 +94,7 @@ def label_scores(
             linear = train_linear(known, seen)  # type: ignore[arg-type]
             scores[held] = linear.decision_function(features[held])  # type: ignore[arg-type]
     tell("machines", FOLDS, FOLDS)
-    return scores + VOTE * _votes(features, labels, tell) if neighbours else scores
+    return scores + VOTE * neighbour_votes(features, labels, tell) if neighbours else scores
 
 
 def _folds(labels: Array, seed: int) -> Array:
@@ -107,8 +107,9 @@ def _folds(labels: Array, seed: int) -> Array:
     return folds
 
 
-def _votes(features: Comparable, labels: Array, tell: Progress) -> Array:
-    """The mean label of each image's nearest ones, itself left out."""
+def neighbour_votes(features: Comparable, labels: Array, progress: Progress | None = None) -> Array:
+    """The mean label (n, C) of each image's nearest ones, itself left out."""
+    tell = progress or (lambda stage, done, to_do: None)
     among = sample(len(labels), AMONG)
     others, k = features[among], min(NEIGHBOURS, len(among) - 1)
     votes = np.zeros(labels.shape)

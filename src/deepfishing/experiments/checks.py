@@ -18,7 +18,7 @@ from deepfishing.recipes import parse_recipe
 Row = dict[str, Any]
 Kinds = dict[str, type | tuple[type, ...]]
 
-CURVES = ("low-shot", "knn", "search", "approximation")  # the protocols that give curves
+CURVES = ("low-shot", "knn", "curate", "search", "approximation")  # the protocols that give curves
 TABLE = "table"
 PROTOCOLS = (TABLE, *CURVES)
 
@@ -76,8 +76,8 @@ def check_protocol(name: str, known: Sequence[str] = PROTOCOLS) -> None:
     --------
     >>> check_protocol("lowshot")
     Traceback (most recent call last):
-    deepfishing.errors.OptionError: protocol must be one of table, low-shot, knn, search,
-        approximation, got 'lowshot'; did you mean low-shot?
+    deepfishing.errors.OptionError: protocol must be one of table, low-shot, knn, curate,
+        search, approximation, got 'lowshot'; did you mean low-shot?
     """
     if name not in known:
         raise OptionError(

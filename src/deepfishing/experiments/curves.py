@@ -1,10 +1,11 @@
-"""Stage 6, experiments: curves instead of a table, by one of four further protocols.
+"""Stage 6, experiments: curves instead of a table, by one of five further protocols.
 
 Comes in: a data set, a network, feature names, as for `reproduce`. Goes out: measured points, kept
 in `curves.jsonl` as soon as they are there and used again by the next run.
 
 `low-shot`       mAP against the number of positive examples per class
 `knn`            accuracy and mAP of the votes of the k nearest training images
+`curate`         mAP by the photos chosen to be labelled, and share of wrong labels found
 `search`         share of the first ten photos that show the class of one, two and three examples
 `approximation`  error, mAP and time of projected gradients against the exact kernel, by the length
                  of the vectors and by the number of training images
@@ -15,10 +16,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from deepfishing import __version__
 from deepfishing.errors import FeatureError, OptionError
@@ -36,14 +36,16 @@ from deepfishing.experiments.approximation import (
     with_projection,
 )
 from deepfishing.experiments.checks import CURVES, Row, check_protocol
+from deepfishing.experiments.curate import MACHINE, curate_runs, machine_recipe
 from deepfishing.experiments.examples import search_by_examples
+from deepfishing.experiments.point import Point, Run, map_axis
 from deepfishing.experiments.protocols import low_shot, neighbour_curve
 from deepfishing.experiments.reproduce import Prepared, Progress, Protocol, prepare
 from deepfishing.experiments.results import Curves, row_key, versions
 from deepfishing.gradients.to_store import OnFailure
 from deepfishing.images.dataset import Dataset
 from deepfishing.kernels import UNLIKE, Comparable
-from deepfishing.metrics import DEFAULT, DEFINITIONS, evaluate
+from deepfishing.metrics import evaluate
 from deepfishing.networks.network import Network
 from deepfishing.projections import KINDS
 from deepfishing.rank_one import RankOne
@@ -54,6 +56,7 @@ from deepfishing.statistics import mean_interval
 DEFAULTS = {
     "low-shot": ("x7", "dW7", "dW8", "best"),
     "knn": ("x7", "dW7", "best"),
+    "curate": ("x7", MACHINE, f"{MACHINE}+x7", "best"),
     "search": ("x7", "dW7", "dW8", "pow(dW8,0.5)", "dW8+x7", "pow(dW8,0.5)+pow(x7,0.5)"),
     "approximation": ("dW8",),
 }
@@ -74,34 +77,6 @@ POSITIVES, K = "positive images per class", "neighbours k"
 NUMBERS, TRAINING = "numbers per vector", "training images"
 ACCURACY = "accuracy, %"
 EXAMPLES, SHOWN = "examples (the third: counter-example)", "right in the first ten, %"
-
-
-@dataclass(frozen=True)
-class Point:
-    """One point of a curve; `x` is None for a level that does not depend on it.
-
-    `y` is None where it could not be measured, and `note` says why. `draws` are the figures of
-    which it is the mean.
-    """
-
-    x_axis: str
-    x: int | None
-    y_axis: str
-    y: float | None
-    low: float | None = None
-    high: float | None = None
-    n_train: int | None = None
-    note: str = ""
-    draws: list[float] | None = None
-
-
-@dataclass(frozen=True)
-class _Run:
-    """Points that are measured together: their line's name, what decides them, how to measure."""
-
-    series: str
-    decided_by: Mapping[str, Any]
-    measure: Callable[[], list[Point]]
 
 
 def measure_curves(
@@ -142,16 +117,21 @@ def measure_curves(
     tell = progress or (lambda stage, done, total: None)
     wanted = _recipes(kind, features, network.layers)
     curves = Curves(out)
-    prepared = prepare(dataset, network, curves.folder, wanted, protocol, tell, on_failure)
+    needed = wanted
+    if kind == "curate":
+        needed = (*wanted, machine_recipe(wanted, network.layers))
+    prepared = prepare(dataset, network, curves.folder, needed, protocol, tell, on_failure)
     prepared.test_labels()  # told before any work, if there are none
     points: list[Row] = []
     total = 1
     for number, recipe in enumerate(wanted):
-        for done, total, run in _runs(kind, prepared, recipe, protocol, largest):
+        runs = _runs(kind, prepared, recipe, protocol, largest, needed[-1], number == 0)
+        for done, total, run in runs:
             tell(kind, number * total + done, len(wanted) * total)
+            feature = run.feature or recipe.name
             key = row_key(
                 protocol=kind,
-                feature=recipe.name,
+                feature=feature,
                 series=run.series,
                 **run.decided_by,
                 **prepared.decisive,
@@ -164,7 +144,7 @@ def measure_curves(
                 found = [
                     {
                         "protocol": kind,
-                        "feature": recipe.name,
+                        "feature": feature,
                         "series": run.series,
                         **_line(point, prepared, protocol),
                         "seconds": seconds,
@@ -223,25 +203,34 @@ def _line(point: Point, prepared: Prepared, protocol: Protocol) -> Row:
 
 
 def _runs(
-    kind: str, prepared: Prepared, recipe: Recipe, protocol: Protocol, largest: int
-) -> Iterator[tuple[int, int, _Run]]:
+    kind: str,
+    prepared: Prepared,
+    recipe: Recipe,
+    protocol: Protocol,
+    largest: int,
+    machine: Recipe,
+    first: bool,
+) -> Iterator[tuple[int, int, Run]]:
     """What there is to measure of a feature, each with its number and how many there are."""
-    sides: list[tuple[Comparable, Comparable]] = []
+    read: dict[str, tuple[Comparable, Comparable]] = {}
 
-    def features() -> tuple[Comparable, Comparable]:
+    def features(of: Recipe = recipe) -> tuple[Comparable, Comparable]:
         """Train and test, read and fitted once, and not at all if all points are there."""
-        if not sides:
-            train = prepared.train(recipe)
-            fitted = recipe.fit(train)
-            sides.append((fitted(train), fitted(prepared.test(recipe))))
-        return sides[0]
+        if of.name not in read:
+            train = prepared.train(of)
+            fitted = of.fit(train)
+            read[of.name] = fitted(train), fitted(prepared.test(of))
+        return read[of.name]
 
     if kind == "approximation":
         runs = _approximation(prepared, recipe, protocol, features, largest)
+    elif kind == "curate":
+        sides = partial(features, machine)
+        runs = curate_runs(prepared, protocol, recipe, machine, features, sides, first)
     else:
         measure = {"low-shot": _low_shot, "knn": _knn, "search": _search}[kind]
         decided_by = {"unlike": UNLIKE} if kind == "search" else {}
-        runs = [_Run(recipe.name, decided_by, lambda: measure(prepared, protocol, *features()))]
+        runs = [Run(recipe.name, decided_by, lambda: measure(prepared, protocol, *features()))]
     for number, run in enumerate(runs):
         yield number, len(runs), run
 
@@ -293,7 +282,7 @@ def _approximation(
     protocol: Protocol,
     features: Callable[[], tuple[Comparable, Comparable]],
     largest: int,
-) -> list[_Run]:
+) -> list[Run]:
     method, classes = prepared.dataset.official_ap, prepared.dataset.classes
     resampled: dict[int, Gradients] = {}  # the last one only: they are large
 
@@ -333,22 +322,11 @@ def _approximation(
             return [Point(TRAINING, n, SECONDS, None, n_train=n, note=why)]
         return reached(TRAINING, n, with_kernel(larger(n)))
 
-    runs = [_Run(EXACT, {"m": None}, lambda: reached(NUMBERS, None, with_kernel(data())))]
+    runs = [Run(EXACT, {"m": None}, lambda: reached(NUMBERS, None, with_kernel(data())))]
     for kind in KINDS:
-        runs += [_Run(kind, {"m": m}, partial(by_size, kind, m)) for m in SIZES]
+        runs += [Run(kind, {"m": m}, partial(by_size, kind, m)) for m in SIZES]
     for n in (n for n in IMAGES if n <= largest):
         for kind, m in TIMED:
-            runs.append(_Run(f"{kind}, {m:,}", {"images": n}, partial(by_images, n, kind, m)))
-        runs.append(_Run(EXACT, {"images": n}, partial(exact_by_images, n)))
+            runs.append(Run(f"{kind}, {m:,}", {"images": n}, partial(by_images, n, kind, m)))
+        runs.append(Run(EXACT, {"images": n}, partial(exact_by_images, n)))
     return runs
-
-
-def map_axis(method: str) -> str:
-    """The name of an axis of mAP; the default definition needs no word.
-
-    Examples
-    --------
-    >>> map_axis("11point"), map_axis("area")
-    ('11-point mAP, %', 'mAP, %')
-    """
-    return "mAP, %" if method == DEFAULT else f"{DEFINITIONS[method].label} mAP, %"

@@ -19,6 +19,7 @@ from deepfishing.statistics import Interval
 TITLES = {
     "low-shot": "Few examples",
     "knn": "Nearest neighbours",
+    "curate": "Labels chosen and doubted",
     "search": "Search by examples",
     "approximation": "Projections against the exact kernel",
 }

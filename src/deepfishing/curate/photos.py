@@ -6,7 +6,7 @@ their labels are worth most. Photos with the same content are one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from deepfishing.classify import train_svm
 from deepfishing.curate.facility import Progress, choosing
 from deepfishing.errors import DatasetError
 from deepfishing.images.tables import TABLES, read_table
@@ -25,6 +26,9 @@ from deepfishing.store import Store
 
 # The first of these that a store has; docs/curate.md has the measurement.
 RECIPES = ("pow(dW8,0.5)", *DEFAULTS)
+# With so many labelled photos in the median class, photos whose two best classes are close count
+# more: exp(-SHARPNESS * the distance of their scores).
+COLD, SHARPNESS = 5, 3.0
 OWN = "store"  # in place of a file: labels of the store itself
 
 Labels = Mapping[str, tuple[str, ...] | None]  # by id or path; None: labelled, but not known how
@@ -64,12 +68,30 @@ def choose_photos(
         Photos that are labelled already, from `read_labelled`.
     progress : callable, optional
     """
-    collection = photos.collection
-    rows = _rows_of(collection, labelled or {})
-    known = np.unique(collection.content[rows])
-    for step in choosing(photos.features, n, known, progress=progress):
+    collection, given = photos.collection, labelled or {}
+    numbers = collection.content[_rows_of(collection, given)]
+    weights = _unsure(photos, numbers, list(given.values()))
+    for step in choosing(photos.features, n, np.unique(numbers), weights, progress=progress):
         picture = collection[int(collection.rows_of(step.number)[0])]
         yield Pick(picture.id, picture.path, step.gain)
+
+
+def _unsure(
+    photos: Searcher, numbers: Array, labels: Sequence[tuple[str, ...] | None]
+) -> Array | None:
+    """How much each content counts once there are labels; None, all alike, at a cold start."""
+    known = [at for at, names in enumerate(labels) if names is not None]
+    classes = sorted({name for at in known for name in labels[at] or ()})
+    shown = np.array([[name in (labels[at] or ()) for name in classes] for at in known])
+    if len(classes) < 2 or np.median(shown.sum(axis=0)) < COLD:
+        return None
+    machine = train_svm(
+        photos.features.of(numbers[known]), np.where(shown, 1, -1), class_weight="balanced"
+    )
+    scores = np.concatenate([machine.decision_function(b) for b in photos.features.blocks()])
+    second, first = np.partition(scores[:, machine.trained], -2, axis=1)[:, -2:].T
+    unsure: Array = np.exp(-SHARPNESS * (first - second))
+    return unsure
 
 
 def read_labelled(photos: Searcher, source: str | Path) -> Labels:

@@ -1,0 +1,197 @@
+"""Stage 6, experiments: what it is worth to choose photos before labels, and to doubt labels.
+
+Comes in: features of train and test images and their labels. Goes out: runs of two kinds.
+
+- mAP on the test images of a machine that saw 50, 100 and 200 labelled photos, which were drawn at
+  random, by k-means++, or by facility location, under each feature. The machine is always the same:
+  `MACHINE`, positives weighted as much as negatives. Random choices are a mean over `DRAWS`, with
+  Student's interval; facility location has no draws, so its interval is the bootstrap's over test
+  images.
+- share of wrong labels among as many suspects, where `SWAPPED` percent of each class were swapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from deepfishing.accuracy import has_one_class
+from deepfishing.classify import train_svm
+from deepfishing.curate.facility import choose
+from deepfishing.curate.labels import VOTE, label_scores, neighbour_votes
+from deepfishing.errors import DatasetError, FeatureError
+from deepfishing.experiments.point import Point, Run, map_axis
+from deepfishing.experiments.reproduce import Prepared, Protocol
+from deepfishing.kernels import Comparable, gram
+from deepfishing.metrics import evaluate
+from deepfishing.rank_one import Array
+from deepfishing.recipes import Recipe, parse_recipe
+from deepfishing.statistics import SEED, bootstrap, bounded, mean_interval
+
+MACHINE = "pow(dW8,0.5)"
+LABELLED = (50, 100, 200)
+SWAPPED = 10  # percent
+SWAPS, DRAWS = 5, 10  # of labels, of photos
+RANDOM, KMEANS, FACILITY = "random", "k-means++", "facility location"
+PHOTOS, WRONG = "photos labelled", "labels swapped, %"
+FOUND, FOUND_ALONE = "wrong labels found, %", "wrong labels found without neighbours, %"
+
+Sides = Callable[[], tuple[Comparable, Comparable]]  # train and test, read when they are needed
+
+
+def machine_recipe(wanted: Sequence[Recipe], layers: Mapping[int, str]) -> Recipe:
+    """The feature of the machine; without a classifier in the network, the first one named."""
+    try:
+        return parse_recipe(MACHINE, layers)
+    except FeatureError:
+        return wanted[0]
+
+
+def curate_runs(
+    prepared: Prepared,
+    protocol: Protocol,
+    recipe: Recipe,
+    machine: Recipe,
+    sides: Sides,
+    machine_sides: Sides,
+    first: bool,
+) -> list[Run]:
+    """What there is to measure of a feature; random choices do not depend on it: `first` only."""
+    n = len(prepared.train_keys)
+    counts = [count for count in LABELLED if count < n]
+    if not counts:
+        raise DatasetError(
+            f"curate needs more than {LABELLED[0]} training photos, got {n}; take a larger data set"
+        )
+
+    def reached(way: str) -> list[Point]:
+        orders = list(_orders(way, n, max(counts), sides))
+        return [_point(prepared, protocol, machine_sides(), orders, count) for count in counts]
+
+    decided_by = {"machine": machine.name, "draws": DRAWS}
+    ways = {f"{recipe.title}, {way}": way for way in (FACILITY, KMEANS)}
+    ways = {RANDOM: RANDOM, **ways} if first else ways
+    return [
+        *(Run(line, decided_by, partial(reached, way), machine.name) for line, way in ways.items()),
+        Run(recipe.name, {"swapped": SWAPPED}, lambda: _found(prepared, sides()[0])),
+    ]
+
+
+def _orders(way: str, n: int, most: int, sides: Sides) -> Iterator[Array]:
+    """Numbers of photos in the order in which they are labelled, one array per draw."""
+    for draw in range(DRAWS):
+        random = np.random.default_rng((SEED, draw))
+        if way == RANDOM:
+            yield random.permutation(n)[:most]
+        elif way == KMEANS:
+            yield _kmeans(sides()[0], most, random)
+        else:
+            yield np.array([step.number for step in choose(sides()[0], most)])
+            return
+
+
+def _kmeans(features: Comparable, n: int, random: np.random.Generator) -> Array:
+    """k-means++: each next one is drawn by its squared distance from the nearest one so far."""
+    own = np.concatenate([gram(features[i : i + 1]).ravel() for i in range(len(features))])
+    chosen = [int(random.integers(len(features)))]
+    far = np.full(len(features), np.inf)
+    for _ in range(n - 1):
+        last = chosen[-1]
+        away = own + own[last] - 2 * gram(features[last : last + 1], features)[0]
+        far = np.minimum(far, np.maximum(away, 0))
+        far[chosen] = 0
+        weight = far if far.any() else np.isin(np.arange(len(far)), chosen, invert=True)
+        chosen.append(int(random.choice(len(far), p=weight / weight.sum())))
+    return np.array(chosen)
+
+
+def _point(
+    prepared: Prepared,
+    protocol: Protocol,
+    sides: tuple[Comparable, Comparable],
+    orders: Sequence[Array],
+    count: int,
+) -> Point:
+    """mAP of machines that saw the first `count` photos of each order."""
+    (train, test), dataset = sides, prepared.dataset
+    truth, method = prepared.test_labels(), dataset.official_ap
+    values, interval = [], None
+    for order in orders:
+        seen = order[:count]
+        labels = prepared.train_labels()[seen]
+        svm = train_svm(
+            train[seen], labels, protocol.C, protocol.difficult, class_weight="balanced"
+        )
+        scores = svm.decision_function(test)
+        values.append(float(evaluate(truth, scores, dataset.classes).map[method] or 0.0))
+        if len(orders) == 1:
+            interval = bootstrap(truth, scores, dataset.classes).map_interval(method)
+    mean, interval = float(np.mean(values)), interval or mean_interval(values)
+    low, high = bounded(interval, mean) if interval else (None, None)
+    draws = values if len(values) > 1 else None
+    return Point(PHOTOS, count, map_axis(method), mean, low, high, n_train=count, draws=draws)
+
+
+def _found(prepared: Prepared, train: Comparable) -> list[Point]:
+    """The share of swapped labels that is found, with neighbours and by the machine alone."""
+    truth = prepared.train_labels()
+    shares: dict[str, list[float]] = {FOUND: [], FOUND_ALONE: []}
+    for draw in range(SWAPS):
+        labels = swap_labels(truth, np.random.default_rng((SEED, draw)))
+        alone = label_scores(train, labels, neighbours=False, seed=draw)
+        shares[FOUND_ALONE].append(share_found(truth, labels, alone))
+        votes = VOTE * neighbour_votes(train, labels)
+        shares[FOUND].append(share_found(truth, labels, alone + votes))
+    points = []
+    for axis, values in shares.items():
+        mean, interval = float(np.mean(values)), mean_interval(values)
+        low, high = bounded(interval, mean) if interval else (None, None)
+        points.append(Point(WRONG, SWAPPED, axis, mean, low, high, draws=values))
+    return points
+
+
+def swap_labels(labels: Array, random: np.random.Generator) -> Array:
+    """Labels of which `SWAPPED` percent of each class are wrong.
+
+    With one class per image, they get another one; with several, as many images lose the class as
+    others, which do not show it, get it. Difficult ones stay.
+    """
+    wrong = labels.copy()
+    one = has_one_class(labels)
+    for c in range(labels.shape[1]):
+        there, absent = (random.permutation(np.flatnonzero(labels[:, c] == v)) for v in (1, -1))
+        k = min(round(len(there) * SWAPPED / 100), len(absent))
+        wrong[there[:k], c] = -1
+        if one:
+            others = np.delete(np.arange(labels.shape[1]), c)
+            wrong[there[:k], random.choice(others, k)] = 1
+        else:
+            wrong[absent[:k], c] = 1
+    return wrong
+
+
+def share_found(truth: Array, labels: Array, scores: Array) -> float:
+    """Percent of wrong labels among as many suspects, with several classes the mean over classes.
+
+    Examples
+    --------
+    >>> truth = np.array([[1, -1], [1, -1], [-1, 1]])
+    >>> labels = np.array([[1, -1], [-1, 1], [-1, 1]])
+    >>> share_found(truth, labels, scores=np.array([[1.0, -1], [2, -2], [-1, 1]]))
+    100.0
+    """
+    wrong = labels != truth
+    if has_one_class(labels):
+        given = np.where(labels == 1, scores, 0).sum(axis=1)
+        margin = (given - np.where(labels == 1, -np.inf, scores).max(axis=1))[:, None]
+        wrong = wrong.any(axis=1)[:, None]
+    else:
+        margin = np.where(labels == 0, np.inf, labels * scores)
+    shares = [
+        bad[np.argsort(m, kind="stable")[: bad.sum()]].mean()
+        for bad, m in zip(wrong.T, margin.T, strict=True)
+        if bad.any()
+    ]
+    return 100 * float(np.mean(shares)) if shares else 0.0
