@@ -2,7 +2,8 @@
 
 `python scripts/pictures.py` measures what `make demo` measures, or takes `--results results/demo`,
 and photographs the report and the page of it with Chromium: 1,280 and 390 pixels wide, light and
-dark, as docs/assets/{page,report}{,-phone}{,-dark}.webp; search.webp is a sheet of hits. Needs the
+dark, as docs/assets/{page,report}{,-phone}{,-dark}.webp; search.webp is a sheet of hits,
+twins.webp one of planted copies, map.webp the map of all photographs. Needs the
 extra `dev` and Chromium (the package chromium, or its path in CHROMIUM). About a minute on two
 cores, without `--results` two.
 """
@@ -15,14 +16,18 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
-from PIL import Image
+from PIL import Image, ImageOps
 from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
-from deepfishing import load_groceries, load_network, measure, write_report
+from deepfishing import Store, extract_to, load_groceries, load_network, measure, write_report
+from deepfishing.cli.twins import draw_groups
+from deepfishing.curate import find_twins, make_map, open_searcher
+from deepfishing.curate.map_page import write_map
 from deepfishing.search import Searcher
 from deepfishing.search.sheet import contact_sheet
 from deepfishing.store.manifest import find_store
@@ -36,6 +41,8 @@ PAGE: dict[str, ViewportSize] = {
     "": {"width": 1280, "height": 860},
     "-phone": {"width": 390, "height": 844},
 }
+TWINS = ("Granny-Smith_26.jpg", "Watermelon_37.jpg", "Orange_30.jpg")  # that get copies
+MAP: dict[str, ViewportSize] = {"": {"width": 1100, "height": 900}}
 REPORT: dict[str, ViewportSize] = {
     "": {"width": 1280, "height": 2420},
     "-phone": {"width": 390, "height": 1400},
@@ -52,6 +59,11 @@ def main() -> None:
         with served(results) as address:
             photograph(browser, "page", PAGE, address, show_hits)
         sheet_of_hits(results)
+        sheet_of_twins(results, Path(folder))
+        photos = open_searcher(Store.open(find_store(results)))
+        page = Path(folder, "map.html").absolute()
+        write_map(page, make_map(photos), photos)
+        photograph(browser, "map", MAP, page.as_uri(), lambda page: None, schemes=("light",))
         report = write_report(results).absolute().as_uri()
         photograph(browser, "report", REPORT, report, lambda page: None)
 
@@ -105,6 +117,26 @@ def sheet_of_hits(results: Path) -> None:
     save(png.getvalue(), "search.webp")
 
 
+def sheet_of_twins(results: Path, folder: Path) -> None:
+    """What `deepfish curate twins --sheet` draws, as docs/assets/twins.webp: copies are planted."""
+    photos = folder / "photos"
+    photos.mkdir()
+    for name in TWINS:
+        (path,) = (results / "data").rglob(name)
+        with Image.open(path) as opened:
+            one, stem = opened.convert("RGB"), path.stem
+        wide, high = one.size
+        one.save(photos / f"{stem}.jpg", quality=95)
+        one.save(photos / f"{stem}-50.jpg", quality=50)
+        one.resize((wide // 2, high // 2)).save(photos / f"{stem}-half.jpg")
+        one.crop((0, 0, wide * 9 // 10, high * 9 // 10)).save(photos / f"{stem}-crop.jpg")
+        ImageOps.mirror(one).save(photos / f"{stem}-mirror.jpg", quality=90)
+    extract_to(folder / "twins", photos, features="x7,dW8")
+    drawn = folder / "twins.png"
+    draw_groups(drawn, find_twins(open_searcher(Store.open(folder / "twins"))).groups)
+    save(drawn.read_bytes(), "twins.webp")
+
+
 def show_hits(page: Page) -> None:
     """Wait for hits, plot and pictures."""
     page.wait_for_selector("#forward .shot.loaded")
@@ -119,10 +151,11 @@ def photograph(
     sizes: dict[str, ViewportSize],
     url: str,
     wait: Callable[[Page], None],
+    schemes: Sequence[Literal["light", "dark"]] = ("light", "dark"),
 ) -> None:
-    """Write a picture of each size, light and dark."""
+    """Write a picture of each size and colour scheme."""
     for size, viewport in sizes.items():
-        for scheme in ("light", "dark"):
+        for scheme in schemes:
             context = browser.new_context(viewport=viewport, color_scheme=scheme)
             page = context.new_page()
             page.goto(url)

@@ -45,7 +45,7 @@ def test_commands_that_need_no_download_run_as_printed(command, deepfish, shapes
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_in_the_docs_have_only_options_that_exist(command):
-    name, *rest = shlex.split(command)[1:]
+    name, *rest = shlex.split(command.partition(" | ")[0])[1:]
     found = get_command(app).commands[name].load()
     found = getattr(found, "commands", {}).get(rest[0] if rest else "", found)
     known = {option for parameter in found.params for option in parameter.opts}

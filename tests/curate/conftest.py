@@ -34,7 +34,7 @@ def store_of(tmp_path):
         x = np.stack([centre[number] for number in like]) + 0.05 * rng.normal(size=(len(like), 12))
         delta = np.stack([centre[number][:6] for number in like])
         keys = [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
-        made = Store(tmp_path / name, {**LAYERS, **settings})
+        made = Store(tmp_path / name, {**LAYERS, **settings}, "float32")
         once = {key: row for row, key in enumerate(keys)}
         some = list(once.values())
         factors = factors or {"x7": l2_normalize(x), "delta8": l2_normalize(delta)}

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepfishing.cli.curate_options import AsJson, Features, Out, Sheet
+from deepfishing.cli.curate_options import AsJson, Features, Out, Sheet, draw_sheet
 from deepfishing.cli.help import MORE
+from deepfishing.cli.odd import map_, odd
 from deepfishing.cli.say import images_text, say
 from deepfishing.cli.store import StoreFolder
 from deepfishing.cli.twins import twins
@@ -19,7 +19,6 @@ from deepfishing.errors import OptionError
 
 if TYPE_CHECKING:
     from deepfishing.curate.labels import Doubt
-    from deepfishing.search import Searcher
 
 curate_app = typer.Typer(no_args_is_help=True)
 
@@ -146,19 +145,6 @@ def _change(doubt: Doubt) -> str:
     return f"{'+' if to > given else '-'}{next(iter(to ^ given))}"
 
 
-curate_app.command()(twins)
-
-
-def draw_sheet(path: Path, photos: Searcher, captions: Iterable[tuple[str, str]]) -> None:
-    """Draw photos of the store, given by id, each with a caption above its name."""
-    from deepfishing.images.item import Held
-    from deepfishing.search.sheet import save_tiles
-
-    found = ((id_, caption, photos.photo(id_)) for id_, caption in captions)
-    save_tiles(
-        path,
-        [
-            (None if photo is None else Held(id_, photo), caption, Path(id_).name)
-            for id_, caption, photo in found
-        ],
-    )
+for command in (twins, odd):
+    curate_app.command()(command)
+curate_app.command("map")(map_)

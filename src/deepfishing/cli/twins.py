@@ -75,7 +75,7 @@ def twins(
     elif out is not None:
         write_records(out, list(_records(found)), _COLUMNS)
     if sheet is not None and found.groups:
-        _draw(sheet, found.groups[:DRAWN])
+        draw_groups(sheet, found.groups[:DRAWN])
     if as_json:
         document = {"store": str(store), "by": opened[0].recipe.name, "gone": found.gone}
         say(json.dumps({**document, "groups": [asdict(group) for group in found.groups]}, indent=1))
@@ -120,7 +120,7 @@ def _relation(photo: Photo) -> str:
     return f"{photo.relation}, {size}, agreement {photo.agreement:.2f}{stays}"
 
 
-def _draw(path: Path, groups: tuple[Group, ...]) -> None:
+def draw_groups(path: Path, groups: tuple[Group, ...]) -> None:
     """Each group on rows of its own, the photo to keep first."""
     from PIL import Image
 

@@ -8,6 +8,7 @@ proposes candidates, which are compared exactly. There never is a matrix of all 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from deepfishing.kernels import Comparable, gram
 from deepfishing.rank_one import Array
 from deepfishing.search import Searcher
-from deepfishing.search.compare import Features
+from deepfishing.search.compare import DEFAULTS, Features, choose_recipe
 from deepfishing.search.index import Index, Progress
 from deepfishing.search.index_files import Notice
 from deepfishing.store import Store
@@ -39,12 +40,14 @@ def open_searcher(
     store: Store,
     by: str | None = None,
     *,
+    defaults: Sequence[str] = DEFAULTS,
     progress: Progress | None = None,
     notice: Notice | None = None,
 ) -> Searcher:
     """A searcher that can tell the neighbours of all images: with an index if there are many."""
     method = "index" if count_rows(store.folder) > EXACT_CONTENTS else "exact"
-    return Searcher(store, by, method, progress=progress, notice=notice)
+    recipe = choose_recipe(store, by, defaults)
+    return Searcher(store, recipe.name, method, progress=progress, notice=notice)
 
 
 def nearest(

@@ -1,0 +1,148 @@
+"""Stage 8, curate: a collection as a map, and the groups that lie together on it.
+
+Comes in: a store. Goes out: a place in [0, 1] x [0, 1] for every content, and clusters with a name,
+which is what the network sees there, and a typical photo. The places are t-SNE's (openTSNE) of the
+graph of the kernel's nearest neighbours; `map_page` draws them.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import coo_array, csr_matrix
+
+from deepfishing.curate.neighbours import Neighbours, nearest
+from deepfishing.curate.odd import P, read_blocks
+from deepfishing.errors import OptionError, need
+from deepfishing.kernels import gram
+from deepfishing.rank_one import Array
+from deepfishing.search import Searcher
+from deepfishing.search.compare import sample
+from deepfishing.search.index import Embedding, Progress
+from deepfishing.search.why import IMAGENET_CLASSES, imagenet_names
+
+NEIGHBOURS = 15
+FEW = 5  # contents up to which there is nothing to lay out
+LANDMARKS = 1000
+MOST_CLUSTERS = 24
+MEMBERS = 400  # that a typical photo is chosen among
+STEPS = 150, 300  # of t-SNE, with exaggeration and without
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Photos that lie together: name, how many contents, where, and the number of a typical one."""
+
+    name: str
+    photos: int
+    x: float
+    y: float
+    typical: int
+
+
+@dataclass(frozen=True, eq=False)
+class Map:
+    """Places (n, 2) of the contents, the number of each one's cluster (n,), and the clusters."""
+
+    places: Array
+    cluster: Array
+    clusters: tuple[Cluster, ...]
+
+    def records(self, photos: Searcher) -> list[dict[str, object]]:
+        """Place and group of every photo."""
+        places, group = self.places.round(4).tolist(), (self.cluster + 1).tolist()
+        names = [photos.collection.table.column(name).to_pylist() for name in ("path", "id")]
+        rows = zip(*names, photos.collection.content.tolist(), strict=True)
+        return [
+            {"path": path, "id": id_, "x": places[n][0], "y": places[n][1], "group": group[n]}
+            for path, id_, n in rows
+        ]
+
+
+def make_map(
+    photos: Searcher, clusters: int | None = None, *, progress: Progress | None = None
+) -> Map:
+    """Lay out the contents of a store and name their clusters, the largest first.
+
+    Parameters
+    ----------
+    photos : Searcher
+        From `open_searcher`.
+    clusters : int, optional
+        How many; by default about half the root of the number of photos, at most 24.
+    progress : callable, optional
+    """
+    from sklearn.cluster import KMeans  # takes a second to load
+
+    n = len(photos.contents)
+    if clusters is not None and clusters < 1:
+        raise OptionError(f"clusters must be at least 1, got {clusters}")
+    tell = progress or (lambda stage, done, total: None)
+    places = _layout(photos, tell) if n > FEW else np.stack([np.arange(n) / FEW, np.zeros(n)], 1)
+    places = places - places.min(axis=0)
+    places = places / np.maximum(places.max(axis=0), 1e-9)
+    different = len(np.unique(places, axis=0))
+    wanted = clusters or max(1, min(MOST_CLUSTERS, round(np.sqrt(n) / 2)))
+    found = KMeans(min(wanted, different), n_init=4, random_state=SEED).fit_predict(places)
+    order = np.argsort(-np.bincount(found), kind="stable")
+    cluster = np.argsort(order)[found]
+    names = _names(photos, cluster, len(order))
+    described = []
+    for number, name in enumerate(names):
+        members = np.flatnonzero(cluster == number)
+        x, y = places[members].mean(axis=0).tolist()
+        some = members[sample(len(members), MEMBERS)]
+        typical = some[gram(photos.features.of(some)).mean(axis=0).argmax()]
+        described.append(Cluster(name, len(members), x, y, int(typical)))
+        tell("naming", number + 1, len(names))
+    return Map(places, cluster, tuple(described))
+
+
+def _layout(photos: Searcher, tell: Progress) -> Array:
+    """t-SNE of the neighbours' graph, (n, 2)."""
+    tsne = need("openTSNE", "map")
+    graph = _graph(nearest(photos, NEIGHBOURS, progress=tell))
+    affinities = tsne.affinity.PrecomputedAffinities(graph)
+    # the two main axes of the kernel beside its mean: what is far apart stays so
+    n = len(photos.contents)
+    axes = Embedding.fit(photos.features.of(sample(n, LANDMARKS)), 3)
+    blocks = [axes.linear(block)[:, 1:] for block in photos.features.blocks()]
+    start = np.random.default_rng(SEED).normal(scale=1e-6, size=(n, 2))  # in case they are alike
+    main = np.concatenate(blocks)
+    start[:, : main.shape[1]] += 1e-4 * main / max(float(main.std()) if main.size else 0.0, 1e-3)
+    embedding = tsne.TSNEEmbedding(start, affinities, n_jobs=os.cpu_count() or 1, random_state=SEED)
+    for step in range(0, sum(STEPS), 50):
+        early = {"exaggeration": 12, "momentum": 0.5} if step < STEPS[0] else {"momentum": 0.8}
+        embedding.optimize(50, inplace=True, **early)
+        tell("map", step + 50, sum(STEPS))
+    return np.asarray(embedding)
+
+
+def _graph(near: Neighbours) -> csr_matrix:
+    """Neighbours of each other, with weights that add up to 1."""
+    n, k = near.numbers.shape
+    rows, columns = np.repeat(np.arange(n), k), near.numbers.ravel()
+    there = columns >= 0
+    one_way = coo_array((np.ones(there.sum()), (rows[there], columns[there])), shape=(n, n))
+    both = csr_matrix(one_way + one_way.T)
+    return both / both.sum()
+
+
+def _names(photos: Searcher, cluster: Array, n: int) -> list[str]:
+    """What the network sees more often in each cluster than elsewhere."""
+    seen: Array | None = None
+    for numbers, factors in read_blocks(photos.store, photos.contents.keys, [P]):
+        if seen is None:
+            seen = np.zeros((n, factors[P].shape[1]))
+        np.add.at(seen, cluster[numbers], factors[P])
+    if seen is None:
+        return [f"group {number + 1}" for number in range(n)]
+    names = imagenet_names() if seen.shape[1] == IMAGENET_CLASSES else []
+    share = seen / seen.sum(axis=1, keepdims=True)
+    overall = seen.sum(axis=0) / seen.sum()
+    telling = share * np.log(np.maximum(share, 1e-9) / np.maximum(overall, 1e-9))
+    best = np.argsort(-telling, axis=1)[:, :2]
+    return [", ".join(names[c] if names else f"class {c}" for c in some) for some in best]
