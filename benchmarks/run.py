@@ -22,6 +22,7 @@ SECTIONS = {
     "gradient_cost": "Gradients on top of forward features",
     "store_read": "Reading a store of 10,000 images x 8,192 values, warm cache",
     "start": "Starting on a complete store",
+    "first_answer": "First answers of a command, in seconds of processor time",
     "train": "Training 20 machines",
     "projections": "Projections of rank-1 features",
 }

@@ -49,6 +49,7 @@ def ratios(
     baseline: str,
     reference: Callable[[], object],
     repetitions: int,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[Ratio]:
     """Time several against one reference, all of them in turn; the order flips, so drift cancels.
 
@@ -58,7 +59,7 @@ def ratios(
     seconds: dict[Callable[[], object], list[float]] = {f: [] for f in everyone}
     for repetition in range(repetitions):
         for f in everyone if repetition % 2 == 0 else everyone[::-1]:
-            seconds[f].append(_seconds(f))
+            seconds[f].append(_seconds(f, clock))
     return [_row(name, baseline, seconds[f], seconds[reference]) for name, f in contestants.items()]
 
 
@@ -92,10 +93,10 @@ def sandwich(
     ]
 
 
-def _seconds(f: Callable[[], object]) -> float:
-    start = time.perf_counter()
+def _seconds(f: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    start = clock()
     f()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def _row(name: str, baseline: str, own: Sequence[float], reference: Sequence[float]) -> Ratio:

@@ -4,6 +4,7 @@ import os
 import shutil
 import sys
 from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 
 # bfloat16 without AMX, which some virtual machines announce but do not allow
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -36,6 +37,12 @@ def random_rank_one(rng):
         )
 
     return make
+
+
+@cache
+def _once(compile_):
+    """A trunk is compiled once for all commands of a run; more than these are not kept."""
+    return compile_ if hasattr(compile_, "cache_info") else lru_cache(maxsize=8)(compile_)
 
 
 @dataclass(frozen=True)
@@ -95,6 +102,8 @@ def deepfish(monkeypatch, capsys, tmp_path, engines):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("COLUMNS", "80")
         monkeypatch.setenv("DEEPFISHING_HOME", str(home))
+        if runtime := sys.modules.get("deepfishing.gradients.runtime"):
+            monkeypatch.setattr(runtime, "_openvino", _once(runtime._openvino))
         code = 0
         try:
             main()

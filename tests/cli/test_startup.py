@@ -10,6 +10,8 @@ from typer.main import get_command
 from deepfishing.cli.app import app
 
 LAZY = get_command(app).commands
+# their help names networks and data sets, whose records have preprocessing in them
+WITH_RECORDS = ("reproduce", "models", "fetch", "plan", "doctor")
 
 # prints the packages that are not Python's own, and the modules of this one
 LOADED = """
@@ -73,6 +75,15 @@ def test_version_help_and_completion_load_typer_and_nothing_else(words, environm
 def test_the_list_of_commands_has_the_first_line_of_their_help(name):
     first = LAZY[name].load().help.partition("\n\n")[0]
     assert " ".join(first.split()) == LAZY[name].short_help
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_the_help_of_a_command_does_not_load_what_its_work_needs(name):
+    names, said = loaded(name, "--help")
+    assert f"Usage: deepfish {name}" in said
+    heavy = {"torch", "sklearn", "scipy", "pandas", "joblib", "faiss", "ray", "fastapi", "pydantic"}
+    heavy |= set() if name in WITH_RECORDS else {"numpy", "PIL", "pyarrow", "rich"}
+    assert names.isdisjoint(heavy), "import it in the function of the command"
 
 
 @pytest.mark.usefixtures("full_input")

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from deepfishing.fetch import download as download_module
-from deepfishing.fetch.download import Patience
+from deepfishing.fetch.download import Patience, download
 
 
 @dataclass
@@ -141,3 +141,18 @@ def quick(pauses):
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("DEEPFISHING_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
+
+
+@pytest.fixture
+def get(tmp_path, quick):
+    """Download to tmp_path/w/f.bin; `steps` collects what progress was told."""
+    steps = []
+
+    def get(remote, patience=quick, progress=lambda *step: steps.append(step)):
+        return download(remote, tmp_path / "w" / "f.bin", progress, patience)
+
+    get.steps = steps
+    get.target = tmp_path / "w" / "f.bin"
+    get.part = tmp_path / "w" / "f.bin.part"
+    get.files = lambda: sorted(path.name for path in (tmp_path / "w").iterdir())
+    return get

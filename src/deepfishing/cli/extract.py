@@ -28,7 +28,6 @@ from deepfishing.cli.network import (
 )
 from deepfishing.cli.say import SHOWN, images_text, say, say_left_out, say_next, say_passed_over
 from deepfishing.gradients.batch_size import parse_batch_size
-from deepfishing.images.sources import find_images, passed_over_in
 
 if TYPE_CHECKING:
     from deepfishing.gradients.to_store import Extraction
@@ -115,6 +114,7 @@ def extract(
     from deepfishing.cli.progress import JsonEvents, progress_bar
     from deepfishing.extraction import extract_to
     from deepfishing.gradients.resources import Resources
+    from deepfishing.images.sources import find_images, passed_over_in
     from deepfishing.store import Store
 
     resources = Resources(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from deepfishing.cli.help import NETWORK, WORK
-from deepfishing.networks.zoo import DEFAULT, is_network_file, record
+from deepfishing.networks import DEFAULT
 
 NetworkName = Annotated[
     str | None,
@@ -99,6 +99,8 @@ Views = Annotated[
 
 def check_names(network: str | None, features: str, single: bool = False) -> None:
     """Tell a mistyped network or recipe before torch is loaded and before any work."""
+    from deepfishing.networks.zoo import is_network_file, record
+
     name = network or DEFAULT
     if is_network_file(name) or ":" in name:
         return  # only the network itself knows its layers

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 
 from deepfishing.cli.help import NETWORK
@@ -15,8 +14,6 @@ from deepfishing.cli.network import BatchSize, Device, Strict
 from deepfishing.cli.say import images_text, say, say_passed_over
 from deepfishing.errors import OptionError
 from deepfishing.gradients.batch_size import parse_batch_size
-from deepfishing.images.readable import refuse_unreadable, unreadable
-from deepfishing.images.sources import find_images, passed_over_in
 
 
 def predict(
@@ -54,6 +51,10 @@ def predict(
         raise OptionError(f"--top must be at least 1, got {top}")
     size = parse_batch_size(batch_size)
 
+    import numpy as np
+
+    from deepfishing.images.readable import refuse_unreadable, unreadable
+    from deepfishing.images.sources import find_images, passed_over_in
     from deepfishing.model import Model
 
     loaded = Model.load(model)

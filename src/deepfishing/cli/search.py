@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from deepfishing.cli.help import MORE
 from deepfishing.cli.network import Device
@@ -152,6 +149,10 @@ def _document(
 
 
 def _show(searcher: Searcher, hits: list[Hit]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
     console = Console(width=None if sys.stdout.isatty() else 80)
     how = "exactly" if searcher.index is None else "by index"
     say(f"{len(hits)} of {len(searcher.collection)} images by {searcher.recipe.title}, {how}")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 from deepfishing.cli.help import MORE
@@ -29,9 +29,6 @@ from deepfishing.cli.network import (
 )
 from deepfishing.cli.say import images_text, say, say_left_out, say_next, say_passed_over
 from deepfishing.gradients.batch_size import parse_batch_size
-from deepfishing.images.dataset import DIFFICULT
-from deepfishing.images.sources import find_images, passed_over_in
-from deepfishing.recipes import parse_recipe
 
 if TYPE_CHECKING:
     from deepfishing.model import Model
@@ -69,7 +66,7 @@ def train(
         typer.Option(
             help="Difficult examples of a VOC tree: ignore or negative.", rich_help_panel=MORE
         ),
-    ] = DIFFICULT[0],
+    ] = "ignore",
     network: NetworkName = None,
     weights: Weights = None,
     prototxt: Prototxt = None,
@@ -102,6 +99,7 @@ def train(
     say how features are computed; a store has them computed already.
     """
     from deepfishing.classify import check_options
+    from deepfishing.images.sources import find_images, passed_over_in
 
     size = parse_batch_size(batch_size)
     C = _number(cost)
@@ -180,6 +178,8 @@ def _number(text: str) -> float | str:
 
 def _print_choice(choice: Mapping[str, Any]) -> None:
     """What `auto` tried, the best first, and what it took."""
+    from deepfishing.recipes import parse_recipe
+
     for tried in sorted(choice["tried"], key=lambda one: -one["map"]):
         mark = "*" if tried["recipe"] == choice["recipe"] else " "
         say(f"{mark} {tried['map']:5.1f}  {parse_recipe(tried['recipe']).title}")
@@ -187,8 +187,10 @@ def _print_choice(choice: Mapping[str, Any]) -> None:
 
 
 def _print_summary(folder: Path, model: Model, left_out: dict[str, str], as_json: bool) -> None:
+    from deepfishing.recipes import parse_recipe
+
     svm, n = model.svm, model.training["images"]
-    ap = [None if np.isnan(value) else round(float(value), 2) for value in svm.ap]
+    ap = [None if math.isnan(value) else round(float(value), 2) for value in svm.ap]
     known = [value for value in ap if value is not None]
     if as_json:
         summary = {

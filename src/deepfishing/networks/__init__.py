@@ -3,3 +3,5 @@
 `zoo` lists them without loading torch, `network.load_network` makes one ready to use; the
 other files are one architecture each, and `weights` reads their files.
 """
+
+DEFAULT = "efficientnet-lite0"

@@ -20,6 +20,7 @@ from deepfishing.errors import (
     pip_install,
 )
 from deepfishing.images.preprocess import Preprocess
+from deepfishing.networks import DEFAULT as DEFAULT
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,6 @@ _ALEXNET_TORCHVISION = Record(
     ),
 )
 
-DEFAULT = "efficientnet-lite0"
 RECORDS: Mapping[str, Record] = {
     record.name: record
     for record in (
