@@ -125,7 +125,7 @@ def test_other_weights_are_refused_with_both_hashes(deepfish, shapes, model):
 def test_a_store_trains_the_same_model_without_the_network(deepfish, shapes, model, tmp_path):
     ran = deepfish(
         *("extract", shapes / "train", "s", "--weights", "random", "--features", "x7,dW8"),
-        *("--precision", "float16"),  # in which images are kept if `train` extracts them itself
+        *("--precision", "int8"),  # in which images are kept if `train` extracts them itself
     )
     assert ran.code == 0, ran.err
     shutil.rmtree(shapes / "train")
