@@ -125,7 +125,45 @@ def test_the_token_in_the_address_becomes_a_cookie(guarded):
     assert guarded.get("/api/store").status_code == 200  # the client keeps the cookie
 
 
-def test_only_addresses_of_this_machine_come_without_a_token():
+def test_a_program_brings_the_token_in_a_header(guarded):
+    ask = lambda value: guarded.get("/api/store", headers={"Authorization": value}).status_code  # noqa: E731
+    assert ask(f"Bearer {TOKEN}") == 200
+    assert ask(f"bearer  {TOKEN} ") == 200
+    for wrong in (TOKEN, f"Basic {TOKEN}", "Bearer ", "Bearer wrong", f"Bearer {TOKEN}x"):
+        assert ask(wrong) == 401, wrong
+
+
+@pytest.mark.parametrize("token", ["0123456789abcdef", 'spaces; "quotes" & more = %41+/'])
+def test_several_readers_share_the_token_of_the_environment(gallery, monkeypatch, token):
+    monkeypatch.setenv("DEEPFISHING_TOKEN", token)
+    for host in (
+        "127.0.0.1",
+        "0.0.0.0",
+    ):  # the first may be behind a proxy
+        address = bind(host, 0)
+        address.listening.close()
+        assert address.token == token
+        assert address.shown.endswith("/?token=$DEEPFISHING_TOKEN")
+        assert token not in address.shown + repr(address)
+    app = make_app(gallery, host="0.0.0.0", port=80, token=address.token)
+    link = "/?" + address.url.partition("?")[2]
+    for _ in range(2):
+        reader = TestClient(app, base_url="http://192.168.1.7", follow_redirects=False)
+        assert reader.get("/api/store").status_code == 401
+        assert reader.get(link).status_code == 303
+        assert reader.get("/api/store").status_code == 200
+
+
+@pytest.mark.parametrize("token", ["short", "x" * 15, "sixteen and\na line", "\u00e4" * 16])
+def test_a_token_that_is_easily_guessed_or_not_sent_is_refused(monkeypatch, token):
+    monkeypatch.setenv("DEEPFISHING_TOKEN", token)
+    with pytest.raises(OptionError, match="at least 16 characters") as refused:
+        bind("127.0.0.1", 0)
+    assert token not in str(refused.value)
+
+
+def test_only_addresses_of_this_machine_come_without_a_token(monkeypatch):
+    monkeypatch.delenv("DEEPFISHING_TOKEN", raising=False)
     for host in ("127.0.0.1", "localhost"):
         address = bind(host, 0)
         assert address.token is None

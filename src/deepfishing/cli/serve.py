@@ -22,7 +22,8 @@ def serve(
     host: Annotated[
         str,
         typer.Option(
-            help="Address; others than this machine's own need the printed token.",
+            help="Address; others than this machine's own need the printed token, or that in the "
+            "environment, DEEPFISHING_TOKEN.",
             rich_help_panel=MORE,
         ),
     ] = "127.0.0.1",
@@ -68,7 +69,7 @@ def serve(
 
     def ready() -> None:
         say(f"{len(gallery.collection)} images of {store}; Ctrl-C ends")
-        say(address.url)
+        say(address.shown)
         if open_:
             webbrowser.open(address.url)
 

@@ -12,7 +12,7 @@ import ipaddress
 import secrets
 import socket
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, RedirectResponse, Response
@@ -40,7 +40,8 @@ class Guard:
     port : int
         Part of the cookie's name, for cookies do not know ports.
     token : str, optional
-        What a visitor must bring, in the address once and as a cookie then.
+        What a visitor must bring: a browser in the address once and as a cookie then, a program as
+        `Authorization: Bearer TOKEN`.
     """
 
     def __init__(self, app: ASGIApp, host: str, port: int, token: str | None = None) -> None:
@@ -81,10 +82,13 @@ class Guard:
         return self.check_token(scope, headers) if self.token is not None else None
 
     def check_token(self, scope: Scope, headers: Headers) -> Response | None:
-        """Let in who has the cookie; give it to who has the token in the address."""
+        """Let in who has the cookie or the header; the token in the address becomes a cookie."""
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self.is_token(bearer.strip()):
+            return None
         try:
             cookies = SimpleCookie(headers.get("cookie", ""))
-            brought = cookies[self.cookie].value if self.cookie in cookies else ""
+            brought = unquote(cookies[self.cookie].value) if self.cookie in cookies else ""
         except CookieError:
             brought = ""
         if self.is_token(brought):
@@ -92,9 +96,9 @@ class Guard:
         asked = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         if scope["path"] == "/" and self.is_token(asked):
             answer = RedirectResponse("/", status_code=303)  # out of the address, and the history
-            answer.set_cookie(self.cookie, asked, httponly=True, samesite="lax")
+            answer.set_cookie(self.cookie, quote(asked, safe=""), httponly=True, samesite="lax")
             return answer
-        return _refuse(401, "open the address with ?token= that `deepfish serve` printed")
+        return _refuse(401, "open the address with ?token= that `deepfish serve` printed, once")
 
     def is_token(self, text: str) -> bool:
         """Whether it is the token, in a time that tells nothing."""

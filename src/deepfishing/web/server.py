@@ -14,6 +14,7 @@ import secrets
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from urllib.parse import quote
 
 import uvicorn
 
@@ -24,17 +25,24 @@ from deepfishing.web.gallery import Gallery
 from deepfishing.web.guard import is_loopback
 
 PORT = 8765
+SHORTEST = 16  # characters of a token that somebody chose
 HEAPS = 2
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a server listens, and the token that it asks for beyond this machine."""
+    """Where a server listens, and the token that it asks for; `chosen`: by its user."""
 
     listening: socket.socket
     host: str
     port: int
     token: str | None = field(repr=False)
+    chosen: bool = False
+
+    @property
+    def shown(self) -> str:
+        """What to print: a token that was chosen stays out of terminals and logs."""
+        return self.url.partition("=")[0] + "=$DEEPFISHING_TOKEN" if self.chosen else self.url
 
     @property
     def url(self) -> str:
@@ -42,11 +50,14 @@ class Address:
         everywhere = self.host in ("0.0.0.0", "::")  # noqa: S104 - asked for, not bound
         host = socket.gethostname() if everywhere else self.host
         name = f"[{host}]" if ":" in host else host
-        return f"http://{name}:{self.port}/" + (f"?token={self.token}" if self.token else "")
+        return f"http://{name}:{self.port}/" + (f"?token={quote(self.token)}" if self.token else "")
 
 
 def bind(host: str, port: int | None = None) -> Address:
     """Listen; without a port on `PORT`, or a free one if that is in use.
+
+    Beyond this machine a token is needed: that of the variable DEEPFISHING_TOKEN, which is then
+    asked for on this machine, too, or else a random one.
 
     Examples
     --------
@@ -59,6 +70,12 @@ def bind(host: str, port: int | None = None) -> Address:
         with contextlib.suppress(OptionError):
             return bind(host, PORT)
         return bind(host, 0)
+    chosen = os.environ.get("DEEPFISHING_TOKEN", "")
+    if chosen and (len(chosen) < SHORTEST or not chosen.isascii() or not chosen.isprintable()):
+        raise OptionError(
+            f"DEEPFISHING_TOKEN must have at least {SHORTEST} characters, printable ASCII, got "
+            f"{len(chosen)}; make one with `openssl rand -hex 24`"
+        )
     try:
         if not 0 <= port < 1 << 16:
             raise OSError("a port is a number up to 65535")
@@ -72,8 +89,8 @@ def bind(host: str, port: int | None = None) -> Address:
             f"--host and --port must be an address of this machine and a free port, got {host} and "
             f"{port} ({reason}); leave --port out to take a free one"
         ) from None
-    token = None if is_loopback(host) else secrets.token_urlsafe(24)
-    return Address(listening, host, int(listening.getsockname()[1]), token)
+    token = chosen or (None if is_loopback(host) else secrets.token_urlsafe(24))
+    return Address(listening, host, int(listening.getsockname()[1]), token, bool(chosen))
 
 
 class Server(uvicorn.Server):
