@@ -9,11 +9,12 @@ WORKDIR /app
 RUN pip install "torch==2.13.0" --index-url https://download.pytorch.org/whl/cpu
 COPY pyproject.toml README.md LICENSE ./
 COPY src ./src
+# hadolint ignore=DL3013
 RUN pip install ".[onnxruntime]" \
     && useradd --create-home --uid 1000 deepfish \
     && mkdir -p /data \
     && chown deepfish:deepfish /data
-USER deepfish
+USER 1000
 WORKDIR /data
 VOLUME /data
 EXPOSE 8765

@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-com
 export PYTHONDONTWRITEBYTECODE :=
 WARM := $(BIN)/python -c "import deepfishing.classify, deepfishing.gradients.extract"
 
-.PHONY: demo page test test-slow lint bench bench-peers fire fuzz docs clean
+.PHONY: demo page test test-slow lint bench bench-peers fire fuzz docs wheel release-check image clean
 
 demo: $(VENV)/.package
 	$(BIN)/deepfish reproduce groceries --out results/demo
@@ -34,6 +34,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/hadolint Dockerfile
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/run.py
@@ -50,6 +51,18 @@ fuzz: $(VENV)/.fuzz
 
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+wheel: $(VENV)/.dev
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+
+# the wheel in a fresh environment: the demo and the docs' commands, from another folder
+release-check: wheel
+	$(BIN)/python scripts/release_check.py "$(TORCH)" dist
+
+image:
+	docker build --tag deepfishing .
 
 $(VENV)/.torch:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "deepfishing needs Python 3.11 or newer, got $$($(PYTHON) --version); set PYTHON=/path/to/python3.11"; exit 1; }
@@ -79,4 +92,4 @@ $(PEERS)/.package: pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(PEERS) results site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(PEERS) results site dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -21,6 +21,7 @@ from deepfishing.gradients.engine import export
 from deepfishing.gradients.program import Program, part_name
 from deepfishing.gradients.runtime import start_onnx
 from deepfishing.gradients.tap import tap
+from deepfishing.networks.onnx_file import onnx_of
 
 
 def make_program(computer: Computer, engine: str) -> bytes:
@@ -34,6 +35,8 @@ def make_program(computer: Computer, engine: str) -> bytes:
     parts = computer.parts()
     if parts is None:
         raise NetworkError(f"{computer.network.name} cannot be cut below its layers")
+    if onnx_of(parts.trunk) is not None:
+        raise NetworkError(f"{computer.network.name} is not torch's, which would not record it")
     # in the plain layout of memory, since in the other one gradients are written by address
     shared: dict[int, Any] = {id(p): p for p in parts.head.parameters() if p.ndim != 4}
     module = copy.deepcopy(parts.head, shared)
