@@ -29,7 +29,7 @@ from deepfishing.cli.twins import draw_groups
 from deepfishing.curate import find_twins, make_map, open_searcher
 from deepfishing.curate.map_page import write_map
 from deepfishing.search import Searcher
-from deepfishing.search.sheet import contact_sheet
+from deepfishing.search.sheet import save_sheet
 from deepfishing.store.manifest import find_store
 from deepfishing.web.gallery import Gallery
 from deepfishing.web.server import bind, make_server
@@ -112,9 +112,10 @@ def sheet_of_hits(results: Path) -> None:
     query = next(i for i in searcher.collection.table.column("id").to_pylist() if i.endswith(QUERY))
     hits = searcher.search(query, k=9)
     (path,) = (results / "data").rglob(QUERY)
-    png = io.BytesIO()
-    contact_sheet([path], [(hit, hit.path) for hit in hits]).save(png, "PNG")
-    save(png.getvalue(), "search.webp")
+    with tempfile.TemporaryDirectory() as folder:
+        sheet = Path(folder, "hits.png")
+        save_sheet(sheet, [path], [(hit, hit.path) for hit in hits])
+        save(sheet.read_bytes(), "search.webp")
 
 
 def sheet_of_twins(results: Path, folder: Path) -> None:
