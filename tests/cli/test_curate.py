@@ -36,7 +36,7 @@ def test_choose_prints_the_paths_that_the_library_chooses(deepfish, store, tmp_p
     assert ran.code == 0, ran.err
     picks = list(choose_photos(open_photos(store), 4))
     assert ran.out.splitlines() == [pick.path for pick in picks]
-    assert "4 of 12 images by pow(dW8,0.5)" in ran.err
+    assert "4 of 12 images by pow(dW8,0.5)+x7" in ran.err
     with (tmp_path / "first.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["path"] for row in rows] == ran.out.splitlines()
@@ -156,7 +156,7 @@ def test_labels_finds_the_wrong_one_and_says_what_it_would_be(deepfish, store, t
     (line,) = ran.out.splitlines()
     assert line.endswith("dark/3.jpg")
     assert "light -> dark" in line
-    assert "1 doubtful labels of 12 images by pow(dW8,0.5)" in ran.err
+    assert "1 doubtful labels of 12 images by pow(dW8,0.5)+x7" in ran.err
     (found,) = json.loads((tmp_path / "doubtful.json").read_text())
     assert (found["id"], found["given"], found["suggested"]) == (
         *("test/dark/3.jpg", ["light"], ["dark"]),

@@ -25,7 +25,7 @@ from deepfishing.search.compare import DEFAULTS, choose_recipe
 from deepfishing.store import Store
 
 # The first of these that a store has; docs/curate.md has the measurement.
-RECIPES = ("pow(dW8,0.5)", *DEFAULTS)
+RECIPES = ("pow(dW8,0.5)+x7", *DEFAULTS)
 # With so many labelled photos in the median class, photos whose two best classes are close count
 # more: exp(-SHARPNESS * the distance of their scores).
 COLD, SHARPNESS = 5, 3.0
