@@ -29,12 +29,15 @@ def _search_index(folder: Path) -> Run:
     store = make_store(folder / "store")
     recipe = choose_recipe(store, _RECIPE)
     place = files.index_folder(store, recipe)
+    Searcher(store, _RECIPE, method="index")
+    (rows,) = place.glob("rows-*.bin")
+    packed = rows.read_bytes()
 
     def run(data: bytes) -> None:
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
         facts, *others = split(data, 3)
-        names = {}
+        names = {"rows": put(rows, packed).name}
         for (name, ending), content in zip(_ENDINGS.items(), others, strict=True):
             digits = hashlib.sha256(content).hexdigest()[: files.DIGITS]
             names[name] = put(place / f"{name}-{digits}.{ending}", content).name
@@ -44,7 +47,7 @@ def _search_index(folder: Path) -> Run:
     def _look() -> None:
         wanted = files._wanted(store, recipe)
         try:
-            opened = files._load(place, store, recipe, wanted).opened
+            opened, _, _ = files._load(place, store, recipe, wanted)
         except files._Unfit:  # it would be made again, which takes long
             return
         query = Query.of(opened.features.of(np.arange(1)), 1)

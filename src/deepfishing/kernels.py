@@ -127,7 +127,7 @@ def trace_kernel(a: RankOne, b: RankOne) -> Array:
     return K
 
 
-def gram(a: Comparable, b: Comparable | None = None) -> Array:
+def gram(a: Comparable, b: Comparable | None = None, dtype: str = "float64") -> Array:
     """Gram matrix of forward features (linear kernel), gradients (trace kernel), or several.
 
     Computed block by block, so that beyond the result only two blocks are in memory. Without
@@ -137,10 +137,12 @@ def gram(a: Comparable, b: Comparable | None = None) -> Array:
     ----------
     a, b : ndarray of shape (n, d), RankOne, KernelSum or KernelProduct
         Both of one kind. Half precision is computed in single precision.
+    dtype : str
+        Of the result; in single precision it is made in half the time.
 
     Returns
     -------
-    K : float64 ndarray of shape (n, m)
+    K : ndarray of shape (n, m)
 
     Examples
     --------
@@ -151,10 +153,10 @@ def gram(a: Comparable, b: Comparable | None = None) -> Array:
     other = a if b is None else b
     _check_alike(a, other)
     if isinstance(a, KernelSum | KernelProduct) and isinstance(other, KernelSum | KernelProduct):
-        return _combined(a, other if b is not None else None)
+        return _combined(a, other if b is not None else None, dtype)
     if isinstance(a, _Combination) or isinstance(other, _Combination):
         raise FeatureError("a combination of kernels compares with its own kind only")
-    K = np.empty((len(a), len(other)))
+    K = np.empty((len(a), len(other)), dtype)
     step = _block_length(a)
     for top in range(0, len(a), step):
         rows = slice(top, min(top + step, len(a)))
@@ -171,10 +173,12 @@ def gram(a: Comparable, b: Comparable | None = None) -> Array:
     return K
 
 
-def _combined(a: KernelSum | KernelProduct, b: KernelSum | KernelProduct | None) -> Array:
+def _combined(
+    a: KernelSum | KernelProduct, b: KernelSum | KernelProduct | None, dtype: str
+) -> Array:
     """Weighted mean or product of the parts' matrices, at most two of them in memory."""
     others: Sequence[Comparable | None] = [None] * len(a.parts) if b is None else b.parts
-    grams = (gram(part, other) for part, other in zip(a.parts, others, strict=True))
+    grams = (gram(part, other, dtype) for part, other in zip(a.parts, others, strict=True))
     if isinstance(a, KernelProduct):
         return functools.reduce(operator.imul, grams)
     weights = a.weights or (1.0,) * len(a.parts)

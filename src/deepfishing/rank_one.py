@@ -120,9 +120,12 @@ def l2_normalize(rows: Array, out: Array | None = None) -> Array:
            [0. , 0. ]])
     """
     norm = l2_norm(rows)[:, None].astype(rows.dtype)
-    unit: Array = np.divide(
-        rows, norm, out=np.zeros_like(rows) if out is None else out, where=norm > 0
-    )
+    unit: Array
+    if (norm > 0).all():  # without a mask it is twice as quick
+        unit = np.divide(rows, norm, out=out)
+    else:
+        unit = np.zeros_like(rows) if out is None else out
+        np.divide(rows, norm, out=unit, where=norm > 0)
     return unit
 
 

@@ -49,6 +49,42 @@ def test_the_index_finds_what_exact_search_finds(make_store, by):
     assert hits == [found(again, i) for i in queries]
 
 
+def test_an_index_of_many_images_takes_four_bits_for_three_numbers(make_store, monkeypatch):
+    for name, value in {"QUANTISED_IMAGES": N, "DIMENSIONS": 100, "LANDMARKS": 640}.items():
+        monkeypatch.setattr(index_module, name, value)
+    store = make_store(N)
+    exact, index = (Searcher(store, "dW8", method) for method in ("exact", "index"))
+    again = Searcher(store, "dW8", "index")  # from disk
+    assert index.index.vectors.code_size == (index.index.vectors.d // 3 + 1) // 2
+    near = [np.isin(found(exact, i), found(again, i)).mean() for i in range(0, N, 60)]
+    assert np.mean(near) >= 0.95
+    only = {"labels": ["third"], "path": "odd/*"}
+    monkeypatch.setattr(searcher_module, "EXACT_FILTERED", 10)
+    assert all(int(name[:5]) % 6 == 3 for name in found(again, 1, **only))
+
+
+@pytest.mark.parametrize("precision", ["int8", "int4", "float16", "float32"])
+def test_rows_of_an_index_are_those_of_the_store(make_store, precision):
+    store = make_store(300, precision)
+    index, exact = (Searcher(store, "dW8", method) for method in ("index", "exact"))
+    numbers = np.array([299, 7, 8, 9, 0])
+    keys = [index.contents.keys[n].as_py() for n in numbers.tolist()]
+    same = np.array([exact.contents.keys.index(key).as_py() for key in keys])
+    ours, theirs = index.contents.read(numbers, ["x7"]), exact.contents.read(same, ["x7"])
+    assert list(ours) == ["x7"]
+    np.testing.assert_array_equal(ours["x7"], theirs["x7"])
+    assert index.contents.read(numbers[:0], ["x7"])["x7"].shape == (0, *ours["x7"].shape[1:])
+
+
+def test_a_searcher_goes_on_when_another_one_has_extended_the_index(make_store, grow):
+    store = make_store(300)
+    searcher = Searcher(store, "dW8", "index")
+    before = found(searcher, 1)
+    grow(store, 100, begin=300)
+    Searcher(store, "dW8", "index")  # whose files replace those of the first
+    assert found(searcher, 1) == before
+
+
 def test_hits_of_the_index_have_the_exact_scores(make_store):
     store = make_store(N)
     exact, index = (Searcher(store, "dW8", method) for method in ("exact", "index"))
@@ -94,7 +130,7 @@ def test_a_store_that_grew_extends_the_index_which_then_finds_what_a_new_one_fin
     assert stages[-1] == ("indexing", 500, 500)  # no training, and only the new ones
     assert facts_of(store)["images"] == N + 500
     assert facts_of(store)["made_for"] == N
-    assert len(files_of(store)) == 3  # the old files are gone
+    assert len(files_of(store)) == 4  # the old files are gone
     for path in files_of(store):
         path.unlink()
     rebuilt, exact = (Searcher(store, "dW8", method) for method in ("index", "exact"))
@@ -161,7 +197,9 @@ def test_an_index_that_says_another_recipe_or_other_settings_is_made_again(make_
         assert json.loads(path.read_text()) == json.loads(sound)
 
 
-@pytest.mark.parametrize("name", ["index.json", "vectors-*.faiss", "arrays-*.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["index.json", "vectors-*.faiss", "arrays-*.safetensors", "rows-*.bin"]
+)
 @pytest.mark.parametrize("harm", ["cut", "changed", "gone"])
 def test_a_damaged_index_is_made_again_with_one_line(make_store, name, harm):
     store = make_store(300)
@@ -178,7 +216,7 @@ def test_a_damaged_index_is_made_again_with_one_line(make_store, name, harm):
     assert found(Searcher(store, "dW8", "index", notice=told.append), 1) == expected
     assert len(told) == (0 if (harm, name) == ("gone", "index.json") else 1)
     assert all("index is made again" in line and "\n" not in line for line in told)
-    assert len(files_of(store)) == 3
+    assert len(files_of(store)) == 4
     told.clear()
     Searcher(store, "dW8", "index", notice=told.append)
     assert told == []

@@ -25,7 +25,7 @@ from deepfishing.networks.reference import layers_of
 from deepfishing.rank_one import Array
 from deepfishing.recipes import Fitted, Recipe, parse_recipe
 from deepfishing.store import Store
-from deepfishing.store.contents import Contents
+from deepfishing.store.contents import Contents, PackedRows
 
 # The first of these that a store has all factors of. The first one was the most precise on the
 # trainval images of VOC 2007 and level with x7 on groceries (docs/search.md); then gradients from
@@ -75,7 +75,7 @@ def choose_recipe(
 class Features:
     """Contents as a fitted recipe sees them."""
 
-    contents: Contents
+    contents: Contents | PackedRows
     columns: tuple[str, ...]  # the factors that it takes
     fitted: Fitted
     _kept: list[Comparable] = field(default_factory=list, repr=False)
@@ -90,7 +90,7 @@ class Features:
 
     def blocks(self, numbers: Array | None = None) -> Iterator[Comparable]:
         """Features of these contents, or of all, in order and a block at a time."""
-        per_image = 4 * sum(int(np.prod(self.contents.columns[c].shape)) for c in self.columns)
+        per_image = 4 * sum(int(np.prod(self.contents.shapes[c])) for c in self.columns)
         step = max(1, BLOCK_BYTES // per_image)
         if numbers is None:
             numbers = np.arange(len(self))
@@ -107,7 +107,7 @@ class Features:
             yield self.of(numbers[start : start + step])
 
 
-def fit(recipe: Recipe, contents: Contents) -> Fitted:
+def fit(recipe: Recipe, contents: Contents | PackedRows) -> Fitted:
     """Fit a recipe on the store's own images, `FIT_IMAGES` of them drawn if there are more."""
     if not recipe.learns:
         return recipe.fit({})  # nothing to learn, so nothing is read

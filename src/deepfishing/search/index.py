@@ -1,9 +1,9 @@
 """Stage 7, search: an index over many images, for candidates that are then compared exactly.
 
 Comes in: features of all images of a store. Goes out: for a query, the numbers of the images that
-may be nearest. Images are short vectors whose dot product is nearly the recipe's kernel, in one
-byte a number, in lists around centres (FAISS, IVF with a scalar quantiser); a query looks into the
-lists next to it.
+may be nearest. Images are short vectors whose dot product is nearly the recipe's kernel, three
+numbers in four bits, in lists around centres (FAISS, IVF with a product quantiser that is scanned
+in registers); a query looks into the lists next to it.
 
 The vectors: with landmark images L and the eigenvectors V, w of their Gram matrix,
 phi(a) = w^(-1/2) V^T k(L, a) has the dot product of the kernel's projection onto its leading axes
@@ -15,7 +15,7 @@ by the norm makes up for that.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,9 +26,11 @@ from deepfishing.search.compare import SEED, Features, Query, sample
 
 LANDMARKS, DIMENSIONS = 2048, 768  # of the embedding
 LIST_IMAGES = 512  # on average
-MAX_LISTS = 2048
+MAX_LISTS = 512
 TRAIN_PER_LIST = 40  # fewer, and FAISS complains
 ROUNDS = 8  # of k-means
+QUANTISED = 3  # numbers in four bits
+QUANTISED_IMAGES = 50_000  # fewer are kept in a byte per number, which is precise and little
 BLOCK_IMAGES = 4096
 PROBES = 32  # lists that a query looks into
 CANDIDATES = 700  # compared exactly
@@ -70,7 +72,7 @@ class Embedding:
 
     def linear(self, features: Comparable) -> Array:
         """The same without the last division, so that a weighted sum of examples can be made."""
-        vectors: Array = gram(features, self.landmarks).astype(np.float32) @ self.root
+        vectors: Array = gram(features, self.landmarks, "float32") @ self.root
         return vectors
 
 
@@ -101,9 +103,13 @@ class Index:
 
         n = len(features)
         embedding = Embedding.fit(features.of(sample(n, LANDMARKS)), DIMENSIONS)
+        parts, coded = embedding.root.shape[1] // QUANTISED, "SQ8"
+        if n >= QUANTISED_IMAGES and parts:
+            root = np.ascontiguousarray(embedding.root[:, : parts * QUANTISED])
+            embedding, coded = replace(embedding, root=root), f"PQ{parts}x4fsr"
         m = embedding.root.shape[1]
         lists = max(1, min(MAX_LISTS, n // LIST_IMAGES))
-        vectors = faiss.index_factory(m, f"IVF{lists},SQ8", faiss.METRIC_INNER_PRODUCT)
+        vectors = faiss.index_factory(m, f"IVF{lists},{coded}", faiss.METRIC_INNER_PRODUCT)
         vectors.cp.niter, vectors.cp.seed = ROUNDS, SEED + 1
         chosen = sample(n, max(TRAIN_PER_LIST * lists, LANDMARKS))
         blocks = np.array_split(chosen, max(1, len(chosen) // BLOCK_IMAGES))

@@ -2,13 +2,14 @@
 
 `.index/<recipe>/index.json`          what it is of: recipe, settings, shards; hashes of the others
 `.index/<recipe>/vectors-*.faiss`     the vectors
-`.index/<recipe>/arrays-*.safetensors` keys and places of the contents, landmarks, whitening
+`.index/<recipe>/arrays-*.safetensors` keys of the contents, the map to vectors, whitening
+`.index/<recipe>/rows-*.bin`          the contents' factors, see `PackedRows`
 
 Comes in: a store and a recipe. Goes out: `Opened`, an index that covers the store as it is now:
 read if it is there, extended if the store has grown, made if there is none or it does not fit. A
 name carries a hash of the file, and `index.json` is replaced last, so that a reader never sees half
-of it. Every file carries a hash, and so does each row of the store that is read for a candidate: a
-flipped bit makes the index again, or is an error that names the shard.
+of it. Every file carries a hash, and so does each row that is read for a candidate: a flipped bit
+makes the index again, or is an error that says so.
 """
 
 from __future__ import annotations
@@ -18,28 +19,30 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from safetensors import SafetensorError
 from safetensors.numpy import load as read_tensors
 from safetensors.numpy import save as tensor_bytes
 
 from deepfishing import __version__
-from deepfishing.errors import DeepFishingError
+from deepfishing.errors import DeepFishingError, StoreError
 from deepfishing.files import is_intact, replacing, sealed
 from deepfishing.rank_one import Array
 from deepfishing.recipes import Recipe
 from deepfishing.search.compare import Features, fit, sample
 from deepfishing.search.index import GROWTH, Embedding, Index, Progress
 from deepfishing.store import Store
-from deepfishing.store.contents import Contents, shard_files, with_checks
+from deepfishing.store.contents import Contents, PackedRows, pack, shard_files
 from deepfishing.store.store import SOURCE
 
-FORMAT = "deepfishing-index-2"
+FORMAT = "deepfishing-index-3"
 FOLDER = ".index"  # hidden, so that the store does not take it for a factor
 FACTS = "index.json"
 LOCK = ".lock"
@@ -90,29 +93,42 @@ def open_index(
     """
     folder = index_folder(store, recipe)
     facts = _wanted(store, recipe)
+    before: Opened | None = None
+    first: PackedRows | None = None
     try:
-        loaded = _load(folder, store, recipe, facts)
-        opened = loaded.opened
-        if not loaded.stale:
-            return opened
-        opened.index.extend(opened.features, progress)
+        before, first, listed = _load(folder, store, recipe, facts)
+        if listed is None:
+            return before
     except _Unfit as reason:
         if (folder / FACTS).exists():
             notice(f"index is made again: {folder} ({reason})")
-        contents = with_checks(Contents.of(store, recipe.columns))
-        features = Features(contents, recipe.columns, fit(recipe, contents))
-        opened = Opened(Index.build(features, progress), features)
+        listed = Contents.of(store, recipe.columns)
+    contents: Contents | PackedRows = listed
     try:
-        _save(folder, opened, facts)
+        with _locked(folder):
+            rows = folder / f"rows-{_keys_hash(listed.keys)}.bin"
+            contents = pack(rows, listed, store.codec, first)
     except OSError as error:
-        notice(f"index cannot be kept: {folder} ({error.strerror}); it is made anew next time")
+        _cannot_be_kept(notice, folder, error)
+    fitted = before.features.fitted if before else fit(recipe, contents)
+    features = Features(contents, recipe.columns, fitted)
+    if before:
+        index = before.index
+        index.extend(features, progress)
+    else:
+        index = Index.build(features, progress)
+    opened = Opened(index, features)
+    if isinstance(contents, PackedRows):
+        try:
+            with _locked(folder):
+                _write(folder, opened, contents.path, facts)
+        except OSError as error:
+            _cannot_be_kept(notice, folder, error)
     return opened
 
 
-@dataclass(frozen=True, eq=False)
-class _Loaded:
-    opened: Opened
-    stale: bool  # the store has more, or the same in other files
+def _cannot_be_kept(notice: Notice, folder: Path, error: OSError) -> None:
+    notice(f"index cannot be kept: {folder} ({error.strerror}); it is made anew next time")
 
 
 def _wanted(store: Store, recipe: Recipe) -> dict[str, Any]:
@@ -126,7 +142,13 @@ def _wanted(store: Store, recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _load(folder: Path, store: Store, recipe: Recipe, wanted: dict[str, Any]) -> _Loaded:
+def _load(
+    folder: Path, store: Store, recipe: Recipe, wanted: dict[str, Any]
+) -> tuple[Opened, PackedRows, Contents | None]:
+    """What is on disk, its rows, and None, or what the store has now if that is more.
+
+    Then the contents of the index come first.
+    """
     try:
         return _read(folder, store, recipe, wanted)
     except DeepFishingError:
@@ -137,34 +159,42 @@ def _load(folder: Path, store: Store, recipe: Recipe, wanted: dict[str, Any]) ->
         raise _Unfit(f"it is damaged: {' '.join(str(error).split())[:100]}") from None
 
 
-def _read(folder: Path, store: Store, recipe: Recipe, wanted: dict[str, Any]) -> _Loaded:
+def _read(
+    folder: Path, store: Store, recipe: Recipe, wanted: dict[str, Any]
+) -> tuple[Opened, PackedRows, Contents | None]:
     facts = json.loads((folder / FACTS).read_bytes())
     for name in ("format", "recipe", "settings"):
         if facts[name] != wanted[name]:
             raise _Unfit(f"its {name} is another one")
     if not is_intact(facts):
         raise _Unfit(f"{FACTS} is not as it was written")
-    vectors = _checked(folder, facts["files"]["vectors"])
-    arrays = dict(read_tensors(_checked(folder, facts["files"]["arrays"]).read_bytes()))
-    made_for = int(facts["made_for"])
-    keys = Contents.keys_of(arrays)
-    stale = facts["shards"] != wanted["shards"]
-    if stale:
+    files, made_for = facts["files"], int(facts["made_for"])
+    vectors = _checked(folder, files["vectors"])
+    arrays = dict(read_tensors(_checked(folder, files["arrays"]).read_bytes()))
+    keys = pa.array(bytes(arrays["keys"]).decode("ascii").split("\n"))
+    path = folder / Path(files["rows"]).name
+    if path.stem.rpartition("-")[2] != _keys_hash(keys):
+        raise _Unfit(f"{path.name} is of other images")
+    shapes = {name: tuple(facts["shapes"][name]) for name in recipe.columns}
+    rows = PackedRows(path, keys, store.codec, shapes)
+    index = _read_vectors(vectors)
+    if not 0 < made_for <= len(keys) == index.ntotal or index.d != arrays["root"].shape[1]:
+        raise _Unfit(f"{vectors.name} has other images than its keys")
+    fitted = recipe.load(_part("state/", arrays))
+    chosen = sample(made_for, len(arrays["root"]))
+    try:
+        landmarks = fitted(rows.read(chosen, recipe.columns))
+    except StoreError as error:
+        raise _Unfit(f"{path.name} is damaged") from error
+    contents = None
+    if facts["shards"] != wanted["shards"]:
         contents = Contents.of(store, recipe.columns, first=keys)
         if not contents.keys[: len(keys)].equals(keys):
             raise _Unfit("images of it are no longer in the store")
         if len(contents) > GROWTH * made_for:
             raise _Unfit(f"the store has grown from {made_for} to {len(contents)} images")
-        contents = with_checks(contents, arrays, facts["shards"])
-    else:
-        contents = Contents.restored(store, recipe.columns, arrays)
-    fitted = recipe.load(_part("state/", arrays))
-    landmarks = {n: v.astype(np.float32) for n, v in _part("landmark/", arrays).items()}
-    embedding = Embedding(fitted(landmarks), arrays["root"])
-    index = Index(embedding, _read_vectors(vectors), made_for)
-    if len(index) != len(keys) or index.vectors.d != embedding.root.shape[1]:
-        raise _Unfit(f"{vectors.name} has other images than its keys")
-    return _Loaded(Opened(index, Features(contents, recipe.columns, fitted)), stale)
+    made = Index(Embedding(landmarks, arrays["root"]), index, made_for)
+    return Opened(made, Features(rows, recipe.columns, fitted)), rows, contents
 
 
 def _read_vectors(path: Path) -> Any:
@@ -179,26 +209,23 @@ def _read_vectors(path: Path) -> Any:
     return faiss.read_index(str(path))
 
 
-def _save(folder: Path, opened: Opened, facts: dict[str, Any]) -> None:
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One at a time: two processes may make one index."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder.parent / LOCK).open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two processes may make one index at the same time
+        fcntl.flock(lock, fcntl.LOCK_EX)
         for left in folder.glob(".*.*"):  # by one that was killed
             left.unlink(missing_ok=True)
-        _write(folder, opened, facts)
+        yield
 
 
-def _write(folder: Path, opened: Opened, facts: dict[str, Any]) -> None:
+def _write(folder: Path, opened: Opened, rows: Path, facts: dict[str, Any]) -> None:
     index, features = opened.index, opened.features
-    contents, fitted = features.contents, features.fitted
-    chosen = sample(index.made_for, len(index.embedding.landmarks))
-    landmarks = contents.read(chosen, features.columns)
-    arrays = contents.state()
-    for name, values in landmarks.items():
-        half = contents.columns[name].codec.dtype == np.float16
-        arrays[f"landmark/{name}"] = values.astype(np.float16) if half else values
-    arrays |= {f"state/{name}": values for name, values in fitted.state.items()}
+    contents = features.contents
+    arrays = {f"state/{name}": values for name, values in features.fitted.state.items()}
     arrays["root"] = index.embedding.root
+    arrays["keys"] = np.frombuffer("\n".join(contents.keys.to_pylist()).encode(), np.uint8)
     before = set(folder.glob("*-*.*"))
     vectors = _write_vectors(folder, index)
     # safetensors writes the bytes as they lie in memory
@@ -211,12 +238,17 @@ def _write(folder: Path, opened: Opened, facts: dict[str, Any]) -> None:
         "version": __version__,
         "images": len(index),
         "made_for": index.made_for,
-        "files": {"vectors": vectors.name, "arrays": places.name},
+        "shapes": contents.shapes,
+        "files": {"vectors": vectors.name, "arrays": places.name, "rows": rows.name},
     }
     with replacing(folder / FACTS) as partial:
         partial.write_text(json.dumps(sealed(facts), indent=1) + "\n")
-    for old in before - {vectors, places}:
+    for old in before - {vectors, places, rows}:
         old.unlink(missing_ok=True)
+
+
+def _keys_hash(keys: pa.Array) -> str:
+    return hashlib.sha256("\n".join(keys.to_pylist()).encode()).hexdigest()[:DIGITS]
 
 
 def _write_vectors(folder: Path, index: Index) -> Path:

@@ -1,15 +1,18 @@
 """Features on disk: the contents of a store by number, so that a million of them stay small.
 
 Comes in: a store and the factors that are needed. Goes out: keys in a fixed order and, for any
-numbers of that order, the factors' values, through the reader of shards. An index keeps a checksum
-of every row: of a million images a query reads some hundred rows, and hashing every shard that they
-lie in would be to read most of the store.
+numbers of that order, the factors' values, through the reader of shards. Of a million images a
+query reads some hundred rows, which lie in as many shards: an index has them in one file of its own
+(`PackedRows`), each with a checksum, so that a row is one read and no shard is hashed for it.
 """
 
 from __future__ import annotations
 
+import os
+import weakref
+import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +20,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deepfishing.errors import StoreError
+from deepfishing.files import replacing
 from deepfishing.rank_one import Array
-from deepfishing.store.reader import ELSEWHERE, Column, look, row_checks
+from deepfishing.store.precision import Codec
+from deepfishing.store.reader import Column, look, numbers_of
 from deepfishing.store.shards import PATTERN, read_keys
 from deepfishing.store.store import Store
 
-KEY_BYTES = 64  # hex digits of a SHA-256
 BLOCK_ROWS = 4096
+CHECK_BYTES, COPY_BYTES = 4, 1 << 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,97 +96,97 @@ class Contents:
         """Factors of these contents, in their order."""
         return {factor: self.columns[factor].read(numbers) for factor in factors}
 
-    def state(self) -> dict[str, Array]:
-        """Keys and places as arrays, for a file; `restored` makes contents of them again."""
-        keys = np.array(self.keys.to_pylist(), dtype=f"S{KEY_BYTES}")
-        arrays: dict[str, Array] = {"keys": keys.view(np.uint8).reshape(len(keys), KEY_BYTES)}
-        for factor, column in self.columns.items():
-            arrays |= {
-                f"{factor}/offsets": column.offsets,
-                f"{factor}/shard": column.shard,
-                f"{factor}/row": column.row,
-            }
-            if column.checks is not None:
-                arrays[f"{factor}/checks"] = column.checks
-        return arrays
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of one image, by factor."""
+        return {factor: column.shape for factor, column in self.columns.items()}
 
-    @staticmethod
-    def keys_of(state: dict[str, Array]) -> pa.Array:
-        """The keys in a `state`."""
-        raw = np.ascontiguousarray(state["keys"]).view(f"S{KEY_BYTES}").ravel()
-        keys = pa.array(raw, pa.binary())
-        if isinstance(keys, pa.ChunkedArray):  # beyond 16 MB
-            keys = keys.combine_chunks()
-        return keys.cast(pa.string())
 
-    @classmethod
-    def restored(cls, store: Store, factors: Sequence[str], arrays: dict[str, Array]) -> Contents:
-        """Contents whose `state` this is, of a store whose shards are the same."""
-        columns = {}
-        for factor in factors:
-            files = shard_files(store, factor)
-            offsets, shard, row = (arrays[f"{factor}/{n}"] for n in ("offsets", "shard", "row"))
-            ((_, _, shape),) = look(files[:1], factor, store.codec)
-            checks = arrays.get(f"{factor}/checks")
-            n, whole = len(arrays["keys"]), all(a.dtype.kind == "i" for a in (offsets, shard, row))
-            if not whole or (offsets.shape, shard.shape, row.shape) != ((len(files),), (n,), (n,)):
-                raise ValueError(f"{factor} must have one place for each image")
-            inside = (shard >= 0) & (shard < len(files)) & (row >= 0)
-            if not inside.all() or not (offsets >= ELSEWHERE).all():
-                raise ValueError(f"{factor} lies in other places than the shards have")
-            columns[factor] = Column(files, offsets, shard, row, store.codec, factor, shape, checks)
-        return cls(cls.keys_of(arrays), columns)
+@dataclass(frozen=True, eq=False)
+class PackedRows:
+    """n contents in one file: of each the codes of all factors, then their CRC-32.
+
+    Parameters
+    ----------
+    path : Path
+    keys : pyarrow array of n strings
+    codec, shapes
+        How numbers are written; by factor the shape of one image, in the order of the codes.
+    """
+
+    path: Path
+    keys: pa.Array
+    codec: Codec
+    shapes: Mapping[str, tuple[int, ...]]
+    file: int = field(init=False, repr=False)  # stays open: a newer index removes the name
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "file", os.open(self.path, os.O_RDONLY))
+        weakref.finalize(self, os.close, self.file)
+        if os.fstat(self.file).st_size != len(self) * self.width:
+            raise ValueError(f"{self.path.name} must have {len(self)} rows of {self.width} bytes")
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def width(self) -> int:
+        """Bytes per row."""
+        return CHECK_BYTES + sum(map(self._bytes, self.shapes))
+
+    def _bytes(self, factor: str) -> int:
+        return self.codec.width(self.shapes[factor]) * self.codec.dtype.itemsize
+
+    def read(self, numbers: Array, factors: Sequence[str]) -> dict[str, Array]:
+        """Factors of these contents, in their order."""
+        width = self.width
+        rows = np.empty((len(numbers), width), dtype=np.uint8)
+        to = rows.data.cast("B") if rows.size else memoryview(b"")
+        # one read for each run of neighbours
+        apart = np.diff(numbers, prepend=-2) != 1
+        first = np.flatnonzero(apart | (np.arange(len(numbers)) % BLOCK_ROWS == 0))
+        bounds = (np.append(first, len(numbers)) * width).tolist()
+        at = (numbers[first].astype(np.int64) * width).tolist()
+        whole = all(
+            os.preadv(self.file, [to[a:b]], place) == b - a
+            for a, b, place in zip(bounds, bounds[1:], at, strict=False)
+        )
+        written = rows[:, -CHECK_BYTES:].copy().view("<u4").ravel().tolist()
+        begins = range(0, rows.size, width)
+        found = [zlib.crc32(to[begin : begin + width - CHECK_BYTES]) for begin in begins]
+        if not whole or found != written:
+            raise StoreError(
+                f"search index is damaged: {self.path} (a row is not as it was written); remove "
+                f"{self.path.parent} and search again, which makes it anew"
+            )
+        values, begin = {}, 0
+        for factor, shape in self.shapes.items():
+            end = begin + self._bytes(factor)
+            if factor in factors:
+                codes = rows[:, begin:end].view(self.codec.dtype)
+                values[factor] = numbers_of(self.codec, codes, shape)
+            begin = end
+        return values
+
+
+def pack(path: Path, contents: Contents, codec: Codec, before: PackedRows | None) -> PackedRows:
+    """Write the contents into one file, after those of `before`, which are the first of them."""
+    begin = 0 if before is None else len(before)
+    with replacing(path) as partial, partial.open("wb") as file:
+        while before is not None and file.tell() < begin * before.width:
+            file.write(os.pread(before.file, COPY_BYTES, file.tell()))
+        for start in range(begin, len(contents), BLOCK_ROWS):
+            numbers = np.arange(start, min(start + BLOCK_ROWS, len(contents)))
+            codes = [column.codes(numbers).view(np.uint8) for column in contents.columns.values()]
+            rows = np.concatenate(codes, axis=1)
+            checks = np.array([zlib.crc32(row) for row in rows], dtype="<u4")
+            file.write(np.concatenate([rows, checks[:, None].view(np.uint8)], axis=1).data)
+    return PackedRows(path, contents.keys, codec, contents.shapes)
 
 
 def shard_files(store: Store, factor: str) -> tuple[Path, ...]:
     """The shards of a factor; a name has the checksum of what is in it, and so stands for it."""
     return tuple(sorted(store.shards_folder(factor).glob(PATTERN)))
-
-
-def with_checks(
-    contents: Contents,
-    state: Mapping[str, Array] | None = None,
-    shards: Mapping[str, Sequence[str]] | None = None,
-) -> Contents:
-    """The contents with checksums of all rows, each from a shard that was hashed whole first.
-
-    Parameters
-    ----------
-    contents : Contents
-    state : mapping, optional
-        The `state` of earlier contents, whose numbers come first: rows that lie where they lay
-        keep their checksums and are not read.
-    shards : mapping, optional
-        By factor the names of the files that `state` counts.
-    """
-    columns = {
-        factor: replace(column, checks=_checks(column, factor, state or {}, shards or {}))
-        for factor, column in contents.columns.items()
-    }
-    return replace(contents, columns=columns)
-
-
-def _checks(
-    column: Column,
-    factor: str,
-    state: Mapping[str, Array],
-    shards: Mapping[str, Sequence[str]],
-) -> Array:
-    checks = np.zeros(len(column.row), dtype=np.uint32)
-    new = np.ones(len(column.row), dtype=bool)
-    if f"{factor}/checks" in state and factor in shards:
-        known, shard, row = (state[f"{factor}/{name}"] for name in ("checks", "shard", "row"))
-        n = len(known)
-        now = {path.name: number for number, path in enumerate(column.files)}
-        moved = np.array([now.get(name, -1) for name in shards[factor]], dtype=np.int64)
-        there = (row == column.row[:n]) & (moved[shard] == column.shard[:n])
-        checks[:n][there] = known[there]
-        new[:n] &= ~there
-    numbers = np.flatnonzero(new)
-    for start in range(0, len(numbers), BLOCK_ROWS):
-        some = numbers[start : start + BLOCK_ROWS]
-        checks[some] = row_checks(column.codes(some))
-    return checks
 
 
 def _scan(

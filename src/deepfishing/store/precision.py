@@ -113,7 +113,7 @@ class Roots:
         """See `Codec`."""
         if self.in_byte == 2:
             pairs = _PAIRS.take(codes, axis=0, mode="clip")
-            return pairs.reshape(len(codes), -1)[:, :size]
+            return pairs.reshape(len(codes), 2 * codes.shape[1])[:, :size]
         wide = codes.astype(np.int16)  # 127^2 fits
         wide *= np.abs(wide)
         return wide

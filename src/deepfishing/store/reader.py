@@ -2,14 +2,13 @@
 
 Comes in: the shards of a factor and, for each content that is wanted, which shard and which row it
 is. Goes out: its codes as they lie there, checked, or its numbers. Those rows are read and nothing
-else. `Store.read` takes the numbers with their norms; search takes them at norm 1, as the store has
-them, since every recipe normalises.
+else. `Store.read` takes the numbers with their norms; search takes them at any norm, as the store
+has them, since every recipe normalises.
 """
 
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from deepfishing.errors import StoreError
-from deepfishing.rank_one import Array, l2_normalize
+from deepfishing.rank_one import Array
 from deepfishing.store.factor_columns import decoded, stored
 from deepfishing.store.intact import check_shards
 from deepfishing.store.precision import Codec
@@ -48,9 +47,6 @@ class Column:
         For each content, the number of its file and its row there.
     codec, factor, shape
         How numbers are written, whose they are, and the shape of one image.
-    checks : uint32 array (n,), optional
-        Checksums of the rows (`row_checks`). Without them a shard is hashed whole before it is
-        read.
     """
 
     files: tuple[Path, ...]
@@ -60,20 +56,11 @@ class Column:
     codec: Codec
     factor: str
     shape: tuple[int, ...]
-    checks: Array | None = None
     _decoded: dict[int, Array] = field(default_factory=dict, repr=False)
 
     def read(self, numbers: Array) -> Array:
-        """Values (m, d) or (m, P, d) of these contents as float32 at norm 1, in their order."""
-        codes = self.codes(numbers)
-        if codes.dtype == np.float16:
-            values: Array = _SINGLE.take(codes.view(np.uint16), mode="clip")
-        elif codes.dtype == np.float32:
-            values = codes
-        else:
-            numbers_of = self.codec.decode(codes, int(np.prod(self.shape)))
-            values = l2_normalize(numbers_of.astype(np.float32))
-        return values.reshape(len(numbers), *self.shape)
+        """Values (m, d) or (m, P, d) of these contents as float32 at any norm, in their order."""
+        return numbers_of(self.codec, self.codes(numbers), self.shape)
 
     def scaled(self, scale: Array) -> Array:
         """Values of all contents as float32, each times its scale: with the norm that it had.
@@ -101,16 +88,9 @@ class Column:
         return out.reshape(n, *self.shape)
 
     def codes(self, numbers: Array) -> Array:
-        """Rows (m, width) of these contents as they lie in the shards, checked."""
-        if self.checks is None:
-            check_shards(self.files[file] for file in np.unique(self.shard[numbers]))
-            return self._codes(numbers)
-        out = self._codes(numbers)
-        wrong = np.flatnonzero(row_checks(out) != self.checks[numbers])
-        if len(wrong):
-            path = self.files[int(self.shard[numbers[wrong[0]]])]
-            raise damaged(path, ValueError("a row is not as it was written"))
-        return out
+        """Rows (m, width) of these contents as they lie in the shards, which are hashed first."""
+        check_shards(self.files[file] for file in np.unique(self.shard[numbers]))
+        return self._codes(numbers)
 
     def _codes(self, numbers: Array) -> Array:
         out = np.empty((len(numbers), self.codec.width(self.shape)), self.codec.dtype)
@@ -187,16 +167,13 @@ def look(
         yield (codes.offset if isinstance(codes, np.memmap) else ELSEWHERE), scale, shape
 
 
-def row_checks(codes: Array) -> Array:
-    """CRC-32 of each row (n, width), as it lies in memory.
-
-    Examples
-    --------
-    >>> row_checks(np.frombuffer(b"123456789", dtype=np.uint8)[None])
-    array([3421780262], dtype=uint32)
-    """
-    rows = np.ascontiguousarray(codes)
-    return np.fromiter((zlib.crc32(row) for row in rows), dtype=np.uint32, count=len(rows))
+def numbers_of(codec: Codec, codes: Array, shape: tuple[int, ...]) -> Array:
+    """Codes (m, width) as float32 numbers (m, *shape), each row at a norm of its own."""
+    if codes.dtype == np.float16:
+        values: Array = _SINGLE.take(codes.view(np.uint16), mode="clip")
+    else:
+        values = codec.decode(codes, int(np.prod(shape))).astype(np.float32, copy=False)
+    return values.reshape(len(codes), *shape)
 
 
 def _as_slice(index: Array) -> slice | Array:
