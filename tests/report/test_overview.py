@@ -56,6 +56,18 @@ def test_gains_with_few_examples_are_paired_over_the_draws(folders):
         assert series.marks[x].interval == pytest.approx(mean_interval(paired.tolist()))
 
 
+def test_data_sets_with_other_definitions_of_ap_are_lines_of_one_chart(folders, add_points):
+    for series, draws in DRAWS.items():
+        y = float(np.mean(draws))
+        axes = AXES[0], "11-point mAP, %"
+        add_points(folders[0], [(series, 4, y, y, y)], "low-shot", axes=axes, draws=draws)
+    (part,) = [part for part in overview(folders) if part.feature == "dW8"]
+    (panel,) = part.panels
+    assert [len(series.marks) for series in panel.charts[0].series] == [1, 2]
+    assert panel.charts[0].xs == (1, 2, 4)
+    write_overview(folders, folders[0] / "gains.html")
+
+
 def test_settings_of_one_data_set_are_told_apart_by_what_differs(tmp_path, add_rows):
     for tau in (1.0, 2.0):
         add_rows(tmp_path / "r", features=("x7", "dW8"), tau=tau)

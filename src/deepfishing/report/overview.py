@@ -191,7 +191,8 @@ def _lines(
             if not forward:
                 continue
             best = max(forward, key=lambda s: sum(_y(s, x) or 0.0 for x in chart.xs))
-            axis = f"gain, points of {chart.y_axis.removesuffix(', %')}"
+            figure = "mAP" if "mAP" in chart.y_axis else chart.y_axis.removesuffix(", %")
+            axis = f"gain, points of {figure}"  # each data set by its official definition
             for series in whole:
                 if parse_recipe(series.name).is_gradient:
                     marks = {x: _minus(series.marks[x], best.marks[x]) for x in chart.xs}
