@@ -118,3 +118,21 @@ def test_one_photo_photos_that_are_the_same_and_photos_that_are_gone(
         picture(1).save(paths[0])
         picture(1).save(paths[1])
         picture(1).save(paths[2])
+
+
+@pytest.mark.parametrize("command", [["odd"], ["odd", "--score", "delta"], ["map"]])
+def test_a_damaged_store_and_ctrl_c_are_one_line(deepfish, made, monkeypatch, command):
+    import deepfishing.curate.neighbours as module
+
+    store = made[1]("x7", "delta8")
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "count_rows", lambda folder: (_ for _ in ()).throw(KeyboardInterrupt))
+        ran = deepfish("curate", *command, store)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (130, "", 1)
+    for shard in store.glob("*/*.parquet"):
+        content = bytearray(shard.read_bytes())
+        content[len(content) // 2] ^= 1
+        shard.write_bytes(content)
+    ran = deepfish("curate", *command, store)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1)
+    assert "parquet" in ran.err

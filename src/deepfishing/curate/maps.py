@@ -67,13 +67,7 @@ def make_map(
 ) -> Map:
     """Lay out the contents of a store and name their clusters, the largest first.
 
-    Parameters
-    ----------
-    photos : Searcher
-        From `open_searcher`.
-    clusters : int, optional
-        How many; by default about half the root of the number of photos, at most 24.
-    progress : callable, optional
+    By default there are about half the root of the number of photos, at most 24.
     """
     from sklearn.cluster import KMeans  # takes a second to load
 

@@ -23,7 +23,7 @@ from deepfishing.store import Store
 from deepfishing.store.index import count_rows
 
 EXACT_CONTENTS = 10_000
-BLOCK_ROWS = 1024
+BLOCK_ROWS, BLOCK_CANDIDATES = 1024, 1 << 14  # compared at a time, exactly or by the index
 PROBES = 8  # lists of the index that a content looks into
 SPARE = 8  # candidates beyond k, since the index's order is not quite the kernel's
 
@@ -76,8 +76,9 @@ def nearest(
     n, k = len(asked), min(k, len(features) - (of is None))
     numbers, kernel = np.full((n, k), -1), np.full((n, k), -np.inf)
     parts = list(features.blocks()) if among.index is None else []
-    for start in range(0, n, BLOCK_ROWS):
-        rows = np.arange(start, min(start + BLOCK_ROWS, n))
+    step = BLOCK_ROWS if among.index is None else max(1, BLOCK_CANDIDATES // (k + SPARE))
+    for start in range(0, n, step):
+        rows = np.arange(start, min(start + step, n))
         block = features.fitted(asked.contents.read(rows, features.columns))
         if among.index is None:
             K = np.concatenate([gram(block, part) for part in parts], axis=1)

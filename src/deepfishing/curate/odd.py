@@ -111,16 +111,9 @@ def oddness(
     k: int | None = None,
     progress: Progress | None = None,
 ) -> Array:
-    """How odd each content of a store is, (n,), by one of `SCORES`.
+    """How odd each content of a store is, (n,), by one of `SCORES`; recipe and k are for `knn`.
 
-    Parameters
-    ----------
-    photos : Searcher
-        From `open_searcher`; its recipe counts for `knn` alone.
-    score : str
-    k : int, optional
-        Which neighbour's distance counts: by default a twentieth of the photos, from 10 to 50.
-    progress : callable, optional
+    k says which neighbour's distance counts: by default a twentieth of the photos, from 10 to 50.
     """
     if score not in SCORES:
         raise OptionError(

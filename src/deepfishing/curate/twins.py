@@ -45,30 +45,17 @@ NOT_PIXELS = (SOURCE, "dtype", "codebooks")  # settings that may differ between 
 
 @dataclass(frozen=True)
 class Photo:
-    """A photo of a group.
-
-    Parameters
-    ----------
-    id, path, store : str
-        In the store, where the file is now, and the folder of the store.
-    width, height, bytes : int
-    relation : str
-        To the one that is kept: "same content", "same picture" or "mirrored"; "" for itself.
-    agreement : float
-        Of the pixels of both, 1 for the same content.
-    can_go : bool
-        Whether it is a file of the first store, in no archive, and not the one to keep.
-    """
+    """A photo of a group."""
 
     id: str
-    path: str
+    path: str  # where the file is now
     store: str
     width: int
     height: int
     bytes: int
-    relation: str = ""
-    agreement: float = 1.0
-    can_go: bool = False
+    relation: str = ""  # to the one that is kept: "same content", "same picture" or "mirrored"
+    agreement: float = 1.0  # of the pixels of both
+    can_go: bool = False  # a file of the first store, in no archive, and not the one to keep
 
 
 @dataclass(frozen=True)
@@ -118,13 +105,7 @@ def find_twins(
 ) -> Twins:
     """Find groups of photos that are one picture; nothing on disk is changed.
 
-    Parameters
-    ----------
-    photos, against : Searcher
-        From `open_searcher`. With `against`, photos of the first store that the second has, too.
-    least : float
-        Agreement of pixels from which two photos are one picture.
-    progress : callable, optional
+    With `against`, photos of the first store that the second has, too. Both from `open_searcher`.
     """
     if not 0 < least <= 1:
         raise OptionError(f"least agreement must be above 0 and at most 1, got {least}")
