@@ -154,7 +154,10 @@ def _load(
     if weights is not None:
         return load_network(name, weights), RANDOM if str(weights) == RANDOM else "given"
     if is_network_file(name):
-        return load_network(name), "its own"
+        try:
+            return load_network(name), "its own"
+        except OptionError:  # an .onnx file that does not say its mean, which costs nothing
+            return load_network(name, preprocess="imagenet"), "its own"
     try:
         find_weights(record(name))
         return load_network(name), "published"
