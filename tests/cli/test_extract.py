@@ -179,7 +179,7 @@ def test_a_complete_store_is_found_complete_without_torch(deepfish, shapes, tmp_
         (["nowhere", "s"], "nowhere, which does not exist"),
         (["shapes", "s", "--tau", "0"], "tau must be"),
         (["shapes", "s", "--batch-size", "0"], "batch size"),
-        (["shapes", "s", "--precision", "float8"], "float16 or float32"),
+        (["shapes", "s", "--precision", "float8"], "one of int8, int4, float16, float32"),
         (["shapes", "s", "--dtype", "float8"], "dtype must be"),
         (["shapes", "s", "--weights", "none.pth"], "none.pth"),
         (["shapes", "file/s"], "store cannot be made: file/s"),

@@ -88,7 +88,7 @@ def test_search_by_examples_is_measured_and_said_in_words(deepfish, shapes, tmp_
         (["groceries", "--dtype", "float8"], "dtype must be"),
         (["groceries", "--weights", "none.pth"], "none.pth"),
         (["groceries", "--network", "vgg16"], "weights"),
-        (["groceries", "--train", "val"], "groceries is trained on train"),
+        (["groceries", "--train", "val"], "groceries has no choice of --train, got val"),
         (["groceries", "--protocol", "lowshot"], "did you mean low-shot"),
         (["groceries", "--protocol", "knn", "--features", "dw8"], "did you mean dW8"),
         (["groceries", "--protocol", "knn", "--largest", "9"], "--largest must be"),
@@ -188,7 +188,7 @@ def test_the_version_is_told(deepfish):
 
 
 def test_an_interrupt_is_one_line(deepfish, monkeypatch):
-    def interrupt(*_):
+    def interrupt(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("deepfishing.cli.reproduce.load_dataset", interrupt)

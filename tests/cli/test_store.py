@@ -25,7 +25,7 @@ def test_info_shows_what_is_inside_within_80_columns(deepfish, store):
     assert max(map(len, ran.out.splitlines())) <= 80
     facts = json.loads(deepfish("store", "info", "s", "--json").out)
     assert facts["factors"]["x7"]["shape"] == [5]
-    assert facts["settings"] == {"dtype": "float16", "network": "toy", "tau": 2.0}
+    assert facts["settings"] == {"dtype": "int8", "network": "toy", "tau": 2.0}
 
 
 def test_verify_is_silent_about_a_sound_store_and_names_a_damaged_file(deepfish, store):

@@ -100,6 +100,7 @@ class Elsewhere(Local):
     """A place such as Ray: what it is asked to compute, it computes while others come."""
 
     def __init__(self, meanwhile):
+        super().__init__()
         self.meanwhile = meanwhile
 
     def compute(self, job, keys, items):
