@@ -124,7 +124,8 @@ def test_one_photo_and_the_same_photo_ten_times(deepfish, photos, store_of, pict
     ("arguments", "line"),
     [
         (["--least", "0"], "least agreement must be above 0 and at most 1, got 0.0"),
-        (["--out", "x.png"], "--out must end in .csv or .json, got x.png"),
+        (["--out", "x.png"], "--out must end in .csv or .json or .txt, got x.png"),
+        (["--out", "no/list.txt"], "--out must be in a folder that exists, got no/list.txt"),
         (["--against", "gone"], "gone"),
     ],
 )

@@ -97,6 +97,7 @@ def map_(
     from deepfishing.curate.records import check_out, write_records
     from deepfishing.store import Store
 
+    check_out(out, (".html",))
     check_out(points)
     with progress_bar(quiet=as_json) as bar:
         photos = open_searcher(Store.open(store), features, progress=bar)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deepfishing.cli.curate_options import AsJson, Features, Sheet
-from deepfishing.cli.say import images_text, say
+from deepfishing.cli.say import images_text, say, spelled
 from deepfishing.cli.store import StoreFolder
 
 if TYPE_CHECKING:
@@ -51,14 +52,13 @@ def twins(
     """
     from deepfishing.cli.progress import progress_bar
     from deepfishing.curate.neighbours import open_searcher
-    from deepfishing.curate.records import check_out, write_records
+    from deepfishing.curate.records import KINDS, check_out, write_records
     from deepfishing.curate.twins import find_twins
     from deepfishing.files import replacing
     from deepfishing.store import Store
 
+    check_out(out, (*KINDS, LIST))
     as_list = out is not None and out.suffix.lower() == LIST
-    if not as_list:
-        check_out(out)
     with progress_bar(quiet=as_json) as bar:
         opened = [
             open_searcher(Store.open(one), features, progress=bar, notice=_notice)
@@ -87,7 +87,7 @@ def twins(
     if len(found.groups) > SHOWN:
         say(f"and {len(found.groups) - SHOWN:,} more groups, see --out or --sheet", err=True)
     if not as_list:
-        typer.echo(text, nl=False)
+        typer.echo(spelled(text) if sys.stdout.isatty() else text, nl=False)
     said = f"{len(found.groups):,} pictures more than once among "
     said += f"{images_text(len(opened[0].collection))}; {len(listed):,} photos may go"
     say(said, err=True)

@@ -20,10 +20,12 @@ from deepfishing.images.tables import SEPARATOR
 KINDS = (".csv", ".json")
 
 
-def check_out(path: Path | None) -> None:
-    """Refuse a file of another kind, before any work."""
-    if path is not None and path.suffix.lower() not in KINDS:
-        raise OptionError(f"--out must end in {' or '.join(KINDS)}, got {path}")
+def check_out(path: Path | None, kinds: Sequence[str] = KINDS) -> None:
+    """Refuse a file of another kind, or one that cannot be made, before any work."""
+    if path is not None and path.suffix.lower() not in kinds:
+        raise OptionError(f"--out must end in {' or '.join(kinds)}, got {path}")
+    if path is not None and not path.parent.is_dir():
+        raise OptionError(f"--out must be in a folder that exists, got {path}; make it first")
 
 
 def write_records(path: Path, records: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
