@@ -106,6 +106,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "plot":  # a module of its own, so that `deepfishing.plot.rows(...)` needs no import
+        return importlib.import_module("deepfishing.plot")
     if name not in _HOME:
         raise AttributeError(f"module 'deepfishing' has no attribute {name!r}")
     return getattr(importlib.import_module(f"deepfishing.{_HOME[name]}"), name)

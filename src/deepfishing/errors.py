@@ -104,13 +104,14 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
 
 def need(package: str, extra: str) -> Any:
     """Import a package that an extra brings, or say how to install it."""
+    name = package.partition(".")[0]
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
-        if error.name != package:
+        if error.name not in (name, package):
             raise
         raise MissingDependencyError(
-            f"this needs the package {package}; run `{pip_install(extra=extra)}`"
+            f"this needs the package {name}; run `{pip_install(extra=extra)}`"
         ) from None
 
 

@@ -163,3 +163,10 @@ def test_the_index_finds_the_same_twins(photos, monkeypatch):
     searcher = open_searcher(Store.open(photos[1]))
     assert searcher.index is not None
     assert find_twins(searcher) == exact
+
+
+def test_a_notebook_shows_what_is_kept_and_what_is_the_same(photos):
+    found = find_twins(open_searcher(Store.open(photos[1])))
+    assert "\n" not in repr(found)
+    shown = sum(1 + len(group.others) for group in found.groups)
+    assert found._repr_html_().count("<img") == shown

@@ -31,6 +31,7 @@ from deepfishing.errors import ImageError, OptionError
 from deepfishing.images.find_again import find_place
 from deepfishing.images.item import Held
 from deepfishing.images.preprocess import DAMAGED, Openable, open_image
+from deepfishing.images.show import pictures_html
 from deepfishing.rank_one import Array
 from deepfishing.search import Picture, Searcher
 from deepfishing.search.index import Progress
@@ -40,6 +41,7 @@ NEAREST = 5  # contents that are compared by pixels
 LEAST_KERNEL = 0.6  # of these; copies have more, docs/curate.md
 SAME = 0.75  # agreement of pixels from which two are one picture
 BLOCK_PAIRS = 256
+SHOWN = 10  # groups that a notebook shows
 NOT_PIXELS = (SOURCE, "dtype", "codebooks")  # settings that may differ between two stores
 
 
@@ -67,12 +69,23 @@ class Group:
     others: tuple[Photo, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Twins:
     """Groups, the largest first, and the ids of photos that were not found as they were."""
 
     groups: tuple[Group, ...]
     gone: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        photos = sum(len(group.others) for group in self.groups)
+        return f"Twins({len(self.groups)} pictures, {photos} photos beside those to keep)"
+
+    def _repr_html_(self) -> str:
+        shown = []
+        for group in self.groups[:SHOWN]:
+            shown.append((Path(group.keep.path), f"keep {group.keep.id}: {group.why}"))
+            shown += [(Path(one.path), f"{one.relation}: {one.id}") for one in group.others]
+        return pictures_html(repr(self), shown)
 
     def removable(self) -> list[str]:
         """Paths of the photos that may go: all but one of each picture."""

@@ -1,0 +1,217 @@
+"""Stage 7, plots: what the report shows, drawn with matplotlib.
+
+Comes in: what `measure` gave, its rows, or a folder of `deepfish reproduce`; for a sheet, what a
+search gave. Goes out: the axes, new ones unless some are given. Needs the extra `plot`.
+"""
+
+from __future__ import annotations
+
+import colorsys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deepfishing.errors import OptionError, need
+from deepfishing.experiments.checks import Row
+from deepfishing.experiments.results import Results
+from deepfishing.measuring import Measured
+from deepfishing.report.charts import HUES, LOGARITHMIC, styles, tick_text
+from deepfishing.report.confusions import confusions
+from deepfishing.report.curves import row_curves
+from deepfishing.report.points import TITLES, group_points, open_points, panels
+from deepfishing.report.rows import group_rows, open_results, title
+from deepfishing.report.tables import finding, one_decimal, table_1
+from deepfishing.search import Hits
+from deepfishing.search.sheet import contact_sheet
+
+RECALL = np.linspace(0, 1, 101)
+
+From = Measured | Sequence[Row] | str | Path
+
+
+def rows(results: From, ax: Any = None) -> Any:
+    """The mAP of each row with its interval at 95 percent; gradients in another colour."""
+    found = _rows(results)
+    lines = [line for line in table_1(found) if line.official is not None]
+    if not lines:
+        raise OptionError("rows must have a mAP to be drawn, got none with labels")
+    ax = _axes(ax, (6, 0.5 + 0.3 * len(lines)))
+    for place, line in enumerate(reversed(lines)):
+        y, colour = line.official, _colour(HUES[1] if line.gradient else HUES[0])
+        low, high = line.interval or (y, y)
+        ax.plot([low, high], [place, place], color=colour, linewidth=2)
+        ax.plot([y], [place], "o", color=colour, label=line.title)
+        ax.annotate(one_decimal(y), (high, place), (5, 0), textcoords="offset points", va="center")
+    ax.set_yticks(range(len(lines)), [line.title for line in reversed(lines)])
+    ax.set_xlabel("mAP, %")
+    ax.set_title(_subject(found[0]))
+    ax.margins(x=0.12)
+    return ax
+
+
+def precision_recall(
+    results: Measured | str | Path,
+    name: str | None = None,
+    *,
+    features: Sequence[str] | None = None,
+    ax: Any = None,
+) -> Any:
+    """Precision against recall of the best forward feature and the best gradient, or of others.
+
+    Of the class called `name`; without one the mean over the classes, of the precision that each
+    reaches at a recall or beyond it.
+    """
+    found, kept = _rows(results), Results(_folder(results))
+    best = finding(table_1(found))
+    wanted = features or [line.feature for line in (best.forward, best.gradient) if line]
+    by_feature = {row["feature"]: row for row in found}
+    if unknown := [one for one in wanted if one not in by_feature]:
+        raise OptionError(f"features must be of {', '.join(by_feature)}, got {', '.join(unknown)}")
+    if name is not None and name not in found[0]["classes"]:
+        raise OptionError(f"class must be one of {', '.join(found[0]['classes'])}, got {name!r}")
+    ax = _axes(ax, (5, 4))
+    for hue, feature in zip(HUES, wanted, strict=False):
+        curves = row_curves(kept, by_feature[feature])
+        if name is not None:
+            recall, precision = np.array(curves[name]).T
+        else:
+            recall, precision = RECALL, np.mean([_envelope(c) for c in curves.values()], axis=0)
+        ax.plot(recall, precision, color=_colour(hue), label=title(feature))
+    ax.set(xlabel="recall", ylabel="precision", xlim=(0, 1), ylim=(0, 1.02))
+    ax.set_title(f"{_subject(found[0])}: {name or 'mean over the classes'}")
+    ax.legend()
+    return ax
+
+
+def curves(
+    results: Measured | Sequence[Row] | str | Path,
+    protocol: str = "low-shot",
+    *,
+    figure: str | None = None,
+    ax: Any = None,
+) -> Any:
+    """Lines of a protocol with their intervals: low-shot, knn, search or approximation.
+
+    `figure` is the figure to be drawn, such as "accuracy, %"; by default the first that it has.
+    """
+    points = _points(results, protocol)
+    panel = panels(points)[0]
+    charts = {chart.y_axis: chart for chart in panel.charts}
+    if figure is not None and figure not in charts:
+        raise OptionError(f"figure must be one of {'; '.join(charts)}, got {figure!r}")
+    chart = charts[figure] if figure else panel.charts[0]
+    drawn = styles(panel)
+    ax = _axes(ax, (6, 4))
+    for series in chart.series:
+        style = drawn[series.name]
+        look = {"color": "black" if style.hue is None else _colour(style.hue)}
+        look |= {"linestyle": ("-", "--", ":")[style.dash], "label": panel.called(series)}
+        if series.level:
+            if series.level.y is not None:
+                ax.axhline(series.level.y, **look)
+            continue
+        known = [(x, mark) for x, mark in series.marks.items() if mark.y is not None]
+        ax.plot([x for x, _ in known], [mark.y for _, mark in known], marker="o", **look)
+        sure = [(x, *mark.interval) for x, mark in known if mark.interval]
+        if sure:
+            ax.fill_between(*np.array(sure).T, color=look["color"], alpha=0.12, linewidth=0)
+    ax.set_xscale("log")
+    ax.set_xticks(chart.xs, [tick_text(x) for x in chart.xs])
+    ax.minorticks_off()
+    ax.set_yscale("log" if chart.y_axis in LOGARITHMIC else "linear")
+    ax.set(xlabel=panel.x_axis, ylabel=chart.y_axis)
+    ax.set_title(f"{_subject(points[0])}: {panel.title.lower()}")
+    ax.legend()
+    return ax
+
+
+def confusion(results: From, ax: Any = None) -> Any:
+    """Which classes the best row takes for which: images of a class to the right."""
+    rows_ = _rows(results)
+    found = confusions(rows_, table_1(rows_))
+    if found is None:
+        raise OptionError("confusions are of images with one class each, got several or no labels")
+    n = len(found.classes)
+    share = [[found.share(i, j) for j in range(n)] for i in range(n)]
+    ax = _axes(ax, (2 + 0.35 * n, 1.5 + 0.35 * n))
+    ax.imshow(share, cmap="Blues", vmin=0, vmax=1)
+    for i, j in np.argwhere(np.array(found.counts) > 0) if found.numbered else ():
+        shade = "white" if share[i][j] > 0.5 else "black"
+        ax.text(j, i, found.counts[i][j], ha="center", va="center", color=shade, fontsize=8)
+    ax.set_xticks(range(n), found.classes, rotation=90)
+    ax.set_yticks(range(n), found.classes)
+    ax.set(xlabel="taken for", ylabel="shows")
+    ax.set_title(f"{_subject(rows_[0])}: {found.line.title}")
+    return ax
+
+
+def sheet(hits: Hits, ax: Any = None) -> Any:
+    """The pictures that a search found, with their scores."""
+    if not hits:
+        raise OptionError("a sheet must have hits, got none")
+    tiles = [(file, *caption.split(" ", 1)) for file, caption in hits.pictures()]
+    drawn = contact_sheet(tiles)  # type: ignore[arg-type]  # a score and a name each
+    ax = _axes(ax, (drawn.width / 110, drawn.height / 110))
+    ax.imshow(drawn)
+    ax.set_axis_off()
+    return ax
+
+
+def _axes(ax: Any, size: tuple[float, float]) -> Any:
+    pyplot = need("matplotlib.pyplot", "plot")
+    return pyplot.subplots(figsize=size, layout="constrained")[1] if ax is None else ax
+
+
+def _colour(hue: int) -> tuple[float, float, float]:
+    return colorsys.hls_to_rgb(hue / 360, 0.42, 0.7)
+
+
+def _subject(row: Row) -> str:
+    return f"{row['dataset']}, {row['network']}"
+
+
+def _envelope(curve: Sequence[tuple[float, float]]) -> Any:
+    """The best precision at each of `RECALL` or beyond."""
+    recall, precision = np.array(curve).T
+    best = np.maximum.accumulate(precision[::-1])[::-1]
+    place = np.searchsorted(recall, RECALL - 1e-9)
+    return np.append(best, 0.0)[place]
+
+
+def _folder(results: Measured | str | Path) -> Path:
+    return results.page.parent if isinstance(results, Measured) else Path(results)
+
+
+def _rows(results: From) -> list[Row]:
+    """Rows of one setting, in the paper's order."""
+    if isinstance(results, str | Path):
+        listed = open_results(Path(results)).rows
+    else:
+        listed = list(results.rows if isinstance(results, Measured) else results)
+    return _one(group_rows(listed), results)
+
+
+def _points(results: From, protocol: str) -> list[Row]:
+    if protocol not in TITLES:
+        raise OptionError(f"protocol must be one of {', '.join(TITLES)}, got {protocol!r}")
+    if isinstance(results, Measured):
+        listed = list(results.points.get(protocol, ()))
+    elif isinstance(results, str | Path):
+        listed = open_points(Path(results))
+    else:
+        listed = list(results)
+    return _one(group_points(p for p in listed if p["protocol"] == protocol), results)
+
+
+def _one(groups: Sequence[list[Row]], results: From) -> list[Row]:
+    """The only group; rows of two settings are not for one plot."""
+    if len(groups) != 1:
+        where = f" in {results}" if isinstance(results, str | Path) else ""
+        found = "; ".join(dict.fromkeys(_subject(group[0]) for group in groups)) or "none"
+        raise OptionError(
+            f"a plot must be of rows of one setting, got {len(groups)}{where} ({found}); "
+            "give those of one, from deepfishing.report.rows.group_rows or measure"
+        )
+    return groups[0]
