@@ -37,7 +37,7 @@ def rows(results: From, ax: Any = None) -> Any:
     lines = [line for line in table_1(found) if line.official is not None]
     if not lines:
         raise OptionError("rows must have a mAP to be drawn, got none with labels")
-    ax = _axes(ax, (6, 0.5 + 0.3 * len(lines)))
+    ax = _axes(ax, (6, 1 + 0.35 * len(lines)))
     for place, line in enumerate(reversed(lines)):
         y, colour = line.official, _colour(HUES[1] if line.gradient else HUES[0])
         low, high = line.interval or (y, y)
@@ -47,6 +47,7 @@ def rows(results: From, ax: Any = None) -> Any:
     ax.set_yticks(range(len(lines)), [line.title for line in reversed(lines)])
     ax.set_xlabel("mAP, %")
     ax.set_title(_subject(found[0]))
+    ax.set_ylim(-0.6, len(lines) - 0.4)
     ax.margins(x=0.12)
     return ax
 

@@ -29,6 +29,7 @@ from deepfishing.files import replacing
 from deepfishing.images.dataset import Split
 from deepfishing.images.show import table_html
 from deepfishing.rank_one import Array
+from deepfishing.recipes import parse_recipe
 
 # what numpy, and the zip that it reads, raise for damaged bytes, found by fuzzing
 DAMAGED = (
@@ -78,16 +79,17 @@ class Table(list[Row]):
             return "no rows"
         best = max(self, key=lambda row: _figures(row)["mAP"] or 0.0)
         figure, of = _figures(best)["mAP"], f"{best['dataset']} with {best['network']}"
-        found = "" if figure is None else f", best {best['feature']}: {figure:.1f} mAP"
+        found = "" if figure is None else f", best {_title(best)}: {figure:.1f} mAP"
         return f"{len(self)} rows of {of}{found}"
 
     def _repr_html_(self) -> str:
         figures = [_figures(row) for row in self]
-        names = [name for name in _FIGURES if any(one[name] is not None for one in figures)]
+        shown = ("mAP", "top-1")
+        names = [name for name in shown if any(one[name] is not None for one in figures)]
         head = ["feature", *(part for name in names for part in (f"{name}, %", "95 %"))]
         cells = []
         for row, one in zip(self, figures, strict=True):
-            cells.append([row["feature"]])
+            cells.append([_title(row)])
             for name in names:
                 low, high = one[f"{name} low"], one[f"{name} high"]
                 cells[-1] += ["" if one[name] is None else f"{one[name]:.1f}"]
@@ -102,6 +104,10 @@ class Table(list[Row]):
             told = {name: row.get(name) for name in facts}
             lines.append({"feature": row["feature"], **_figures(row), **told})
         return need("pandas", "frames").DataFrame(lines)
+
+
+def _title(row: Row) -> str:
+    return parse_recipe(row["feature"]).title
 
 
 _FIGURES = {"mAP": "map", "top-1": "accuracy", "balanced": "balanced_accuracy"}

@@ -60,7 +60,7 @@ def table_html(
     for number, row in enumerate(rows):
         tints = shade[number] if shade else [0.0] * len(row)
         cells = (
-            f'<td style="text-align:{"right" if column else "left"};'
+            f'<td style="white-space:nowrap;text-align:{"right" if column else "left"};'
             f'background:rgba(31,119,180,{tint:.2f})">{escape(cell)}</td>'
             for column, (cell, tint) in enumerate(zip(row, tints, strict=True))
         )
