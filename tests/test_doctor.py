@@ -6,7 +6,7 @@ import pytest
 from deepfishing import doctor
 from deepfishing.doctor import MISSING, OK, PROBLEM, examine, is_broken
 from deepfishing.errors import pip_install
-from deepfishing.gradients import engine
+from deepfishing.gradients import engine, runtime
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_a_package_that_is_too_old_is_a_problem(findings, monkeypatch):
 
 
 def test_an_engine_that_is_not_installed_is_missing(findings, monkeypatch):
-    monkeypatch.setattr(engine, "missing_packages", lambda name: [] if name == "torch" else [name])
+    monkeypatch.setattr(runtime, "missing_packages", lambda name: [] if name == "torch" else [name])
     found = findings()["engine openvino"]
     assert (found.status, found.fix) == (MISSING, pip_install(extra="openvino"))
 
@@ -93,7 +93,7 @@ def test_an_engine_that_is_wrong_is_a_problem(findings, monkeypatch):
         return run if name == "torch" else lambda pixels: run(pixels) + 1
 
     monkeypatch.setattr(engine, "start_engine", wrong)
-    monkeypatch.setattr(engine, "missing_packages", lambda name: [])
+    monkeypatch.setattr(runtime, "missing_packages", lambda name: [])
     found = findings()
     assert found["engine onnxruntime"].status == PROBLEM
     assert "differs from torch by 1" in found["engine onnxruntime"].detail
