@@ -49,13 +49,13 @@ def test_the_index_finds_what_exact_search_finds(make_store, by):
     assert hits == [found(again, i) for i in queries]
 
 
-def test_an_index_of_many_images_takes_four_bits_for_three_numbers(make_store, monkeypatch):
+def test_an_index_of_many_images_is_scanned_in_four_bits_and_refined(make_store, monkeypatch):
     for name, value in {"QUANTISED_IMAGES": N, "DIMENSIONS": 100, "LANDMARKS": 640}.items():
         monkeypatch.setattr(index_module, name, value)
     store = make_store(N)
-    exact, index = (Searcher(store, "dW8", method) for method in ("exact", "index"))
-    again = Searcher(store, "dW8", "index")  # from disk
-    assert index.index.vectors.code_size == (index.index.vectors.d // 3 + 1) // 2
+    exact, _, again = (Searcher(store, "dW8", how) for how in ("exact", "index", "index"))
+    vectors = again.index.vectors  # from disk
+    assert index_module._lists_of(vectors).code_size == (vectors.d // 3 + 1) // 2
     near = [np.isin(found(exact, i), found(again, i)).mean() for i in range(0, N, 60)]
     assert np.mean(near) >= 0.95
     only = {"labels": ["third"], "path": "odd/*"}

@@ -101,11 +101,7 @@ def _candidates(
     among: Searcher, index: Index, block: Comparable, n: int, itself: Array | None
 ) -> tuple[Array, Array]:
     """What the index proposes for each image of a block, with exact kernel values."""
-    import faiss  # takes a while to load
-
-    params = faiss.SearchParametersIVF(nprobe=min(PROBES, index.vectors.nlist))
-    _, near = index.vectors.search(index.embedding(block), n, params=params)
-    near[near >= len(index)] = -1  # of a damaged index
+    near = index.nearest(index.embedding(block), n, PROBES)
     if itself is not None:
         near[near == itself[:, None]] = -1
     known = np.unique(near[near >= 0])

@@ -3,7 +3,7 @@
 Comes in: features of all images of a store. Goes out: for a query, the numbers of the images that
 may be nearest. Images are short vectors whose dot product is nearly the recipe's kernel, three
 numbers in four bits, in lists around centres (FAISS, IVF with a product quantiser that is scanned
-in registers); a query looks into the lists next to it.
+in registers); a query looks into the lists next to it, and refines by vectors in six bits a number.
 
 The vectors: with landmark images L and the eigenvectors V, w of their Gram matrix,
 phi(a) = w^(-1/2) V^T k(L, a) has the dot product of the kernel's projection onto its leading axes
@@ -32,8 +32,9 @@ ROUNDS = 8  # of k-means
 QUANTISED = 3  # numbers in four bits
 QUANTISED_IMAGES = 50_000  # fewer are kept in a byte per number, which is precise and little
 BLOCK_IMAGES = 4096
-PROBES = 32  # lists that a query looks into
-CANDIDATES = 700  # compared exactly
+PROBES = 16  # lists that a query looks into
+REFINED = 4  # times as many by the coarse vectors as are then kept by the finer ones
+CANDIDATES = 500  # compared exactly
 GROWTH = 4  # times what it was made for, and an index is made again
 
 Progress = Callable[[str, int, int], None]  # stage, done, to do
@@ -106,11 +107,12 @@ class Index:
         parts, coded = embedding.root.shape[1] // QUANTISED, "SQ8"
         if n >= QUANTISED_IMAGES and parts:
             root = np.ascontiguousarray(embedding.root[:, : parts * QUANTISED])
-            embedding, coded = replace(embedding, root=root), f"PQ{parts}x4fsr"
+            embedding, coded = replace(embedding, root=root), f"PQ{parts}x4fsr,Refine(SQ6)"
         m = embedding.root.shape[1]
         lists = max(1, min(MAX_LISTS, n // LIST_IMAGES))
         vectors = faiss.index_factory(m, f"IVF{lists},{coded}", faiss.METRIC_INNER_PRODUCT)
-        vectors.cp.niter, vectors.cp.seed = ROUNDS, SEED + 1
+        centres = _lists_of(vectors).cp
+        centres.niter, centres.seed = ROUNDS, SEED + 1
         chosen = sample(n, max(TRAIN_PER_LIST * lists, LANDMARKS))
         blocks = np.array_split(chosen, max(1, len(chosen) // BLOCK_IMAGES))
         progress("training", 0, 1)
@@ -136,24 +138,38 @@ class Index:
         probes: int = PROBES,
     ) -> Array:
         """At most n numbers of contents that may be nearest, among the allowed ones (a mask)."""
-        import faiss  # takes a while to load
-
-        options: dict[str, Any] = {"nprobe": min(probes, self.vectors.nlist)}
         if allowed is not None:
             # the rarer they are, the more lists it takes to find enough of them
-            wider = probes * len(allowed) // max(int(allowed.sum()), 1)
-            bits = np.packbits(allowed, bitorder="little")
-            options = {
-                "nprobe": min(wider, self.vectors.nlist),
-                "sel": faiss.IDSelectorBitmap(bits),
-            }
+            probes = probes * len(allowed) // max(int(allowed.sum()), 1)
         vector = self.vector(query.examples, query.weights)
-        _, found = self.vectors.search(vector, n, params=faiss.SearchParametersIVF(**options))
-        numbers: Array = found[0]
-        # -1 where there are too few; a damaged index may name any image
-        return np.sort(numbers[(numbers >= 0) & (numbers < len(self))])
+        numbers = self.nearest(vector, n, probes, allowed)[0]
+        return np.sort(numbers[numbers >= 0])
+
+    def nearest(self, vectors: Array, k: int, probes: int, allowed: Array | None = None) -> Array:
+        """Numbers (n, k) of the contents next to each of n vectors; -1 where there are too few."""
+        import faiss  # takes a while to load
+
+        lists = _lists_of(self.vectors)
+        options: dict[str, Any] = {"nprobe": min(probes, lists.nlist)}
+        if allowed is not None:
+            bits = np.packbits(allowed, bitorder="little")
+            options["sel"] = faiss.IDSelectorBitmap(bits)
+        params = faiss.SearchParametersIVF(**options)
+        if isinstance(self.vectors, faiss.IndexRefine):
+            params = faiss.IndexRefineSearchParameters(k_factor=REFINED, base_index_params=params)
+        numbers: Array = self.vectors.search(vectors, k, params=params)[1]
+        numbers[numbers >= len(self)] = -1  # a damaged index may name any image
+        return numbers
 
     def vector(self, examples: Comparable, weights: Array) -> Array:
         """What the vectors are compared with, (1, m): a sum of examples is linear too."""
         total: Array = weights.astype(np.float32)[None] @ self.embedding.linear(examples)
         return total
+
+
+def _lists_of(vectors: Any) -> Any:
+    """The lists of an index, which may be refined by other vectors."""
+    import faiss
+
+    refined = isinstance(vectors, faiss.IndexRefine)
+    return faiss.downcast_index(vectors.base_index) if refined else vectors
