@@ -1,42 +1,44 @@
-"""Stage 5, classification: which recipe suits these training images.
+"""Stage 5, classification: which recipe, temperature and cost suit these training images.
 
-Comes in: factors of the training images and their labels. Goes out: a `Choice`, one recipe out of
-some twenty, with all that was tried. Nothing but the training images is looked at.
+Comes in: factors of the training images and their labels. Goes out: a `Choice` among some thirty
+candidates, with all that was tried. Nothing but the training images is looked at.
 
-The judge is cross-validation of kernel ridge regression, since one inverse answers it for all
-classes and all folds at once. With A = K + ridge I and the targets Y, the residuals of the images F
-of a fold, predicted from all others, are
-
-    Y_F - Y_hat_F = ((A^-1)_FF)^-1 (A^-1 Y)_F,
-
-so no machine is trained in the search. Images that are nearly the same are in one fold. Among the
-candidates whose mean AP is within one standard error of the best one's, the first is taken: they
-are listed from the simplest, x7, to `best`. Where classes have too few examples to be validated, a
-rule decides (docs/recipes.md says how it was found).
+The judge are the machines themselves, cross-validated: one kernel per feature is computed once, the
+candidates are sums and products of these, and a Cholesky factor of each is a set of vectors on
+which `train_linear` trains all classes at once. Images that are nearly the same are in one fold.
+Candidates within one standard error of the best are as good; of these the prior is taken, else
+`best`, else the simplest, and x7 if nothing is better. Where classes have too few examples to be
+validated, a rule decides (docs/recipes.md says how it was found).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import lapack
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
+from scipy.special import softmax
 
 from deepfishing.errors import FeatureError
-from deepfishing.features import TOP
+from deepfishing.images.dataset import DIFFICULT
 from deepfishing.kernels import gram
+from deepfishing.linear import train_linear
 from deepfishing.metrics import average_precision
 from deepfishing.rank_one import Array
-from deepfishing.recipes import candidates, parse_recipe
+from deepfishing.recipes import Recipe, best_recipe, candidates, few_rule, parse_recipe, prior
+from deepfishing.recipes.candidates import SCORES, TEMPERED
 
-MOST_IMAGES = 2500  # that the candidates are compared on
-FOLDS = 5
-RIDGES = (1.0, 0.3, 0.1)
+MOST_IMAGES = 2000  # that the candidates are compared on
+ENOUGH = 20  # examples per class
+FOLDS = 3
+COSTS = (1.0, 3.0, 10.0)  # the paper's first: recipes are compared at it
 SAME = 0.97  # kernel of x7 from which two photographs are nearly the same
 FEW = 5  # examples of a class below which its folds say nothing
+LEAST = 0.05  # points of mAP that count as better
+JITTER = 1e-3  # keeps a kernel matrix in single precision positive
 
 Progress = Callable[[str, int, int], None]  # stage, done, to do
 
@@ -45,10 +47,12 @@ Progress = Callable[[str, int, int], None]  # stage, done, to do
 class Tried:
     """One candidate: its cross-validated mAP in percent, and how far behind the best it is.
 
-    `error` is the standard error of that difference over classes.
+    `error` is the standard error of that difference over classes; `tau` is None for the store's.
     """
 
     recipe: str
+    tau: float | None
+    cost: float
     map: float
     behind: float
     error: float
@@ -56,44 +60,55 @@ class Tried:
 
 @dataclass(frozen=True)
 class Choice:
-    """The recipe that was chosen, why in a sentence, and the candidates in their order."""
+    """What was chosen, why in a sentence, and all that was tried in its order."""
 
     recipe: str
     why: str
+    tau: float | None = None
+    cost: float = COSTS[0]
     tried: tuple[Tried, ...] = ()
 
 
-def few_rule(examples: float, layers: Mapping[int, str]) -> str:
-    """The recipe for so few examples per class that nothing can be validated.
+def looked_at(labels: Array, seed: int = 0) -> Array:
+    """The images that `choose` looks at, all if they are few: sorted numbers.
 
-    Examples
-    --------
-    >>> few_rule(1, {7: "_conv_head", 8: "_fc"}), few_rule(4, {7: "_conv_head", 8: "_fc"})
-    ('2*dW8+pow(dW8,0.5)', 'pow(dW8,0.5)+dW8+dW7')
+    Of very many classes some are drawn, so that there are enough examples of each.
     """
-    if examples < 2 or TOP - 1 not in layers:
-        return "2*dW8+pow(dW8,0.5)"
-    return "pow(dW8,0.5)+dW8+dW7"
+    rng = np.random.default_rng(seed)
+    rows = rng.permutation(len(labels))
+    if len(rows) > MOST_IMAGES and labels.shape[1] > MOST_IMAGES // ENOUGH:
+        drawn = rng.permutation(labels.shape[1])[: MOST_IMAGES // ENOUGH]
+        rows = rows[(labels[rows][:, drawn] == 1).any(axis=1)]
+    return np.sort(rows[:MOST_IMAGES])
 
 
-def choose_recipe(
+def choose(
     factors: Mapping[str, Array],
     labels: Array,
     layers: Mapping[int, str],
     *,
+    recipe: str | None = None,
+    tempered: bool = False,
+    difficult: str = DIFFICULT[0],
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Choice:
-    """Choose a recipe for the images whose factors and labels these are.
+    """Choose recipe, temperature and cost for the images whose factors and labels these are.
 
     Parameters
     ----------
     factors : mapping
-        By name, those of all `candidates`: (n, d) each.
+        By name, (n, d) each; candidates that need others are not tried.
     labels : ndarray of shape (n, n_classes)
-        1 present, -1 absent, 0 difficult.
+        1 present, -1 absent, 0 difficult or not known.
     layers : mapping
         Of the network, k -> module path.
+    recipe : str, optional
+        Choose the cost for this one only.
+    tempered : bool
+        Whether delta8 of other temperatures is made of y8 by `at_temperature`.
+    difficult : "ignore" or "negative"
+        As in `train_svm`.
     seed : int
         Of the folds and of the images that are drawn if there are more than `MOST_IMAGES`.
     progress : callable, optional
@@ -101,108 +116,176 @@ def choose_recipe(
     """
     tell = progress or (lambda stage, done, total: None)
     positives = (labels == 1).sum(axis=0)
-    shown = positives[(positives > 0) & (positives < len(labels))]
+    shown = positives[(positives > 0) & ((labels == -1).any(axis=0))]
     examples = float(np.median(shown)) if len(shown) else 0.0
+    names: list[tuple[str, float | None]]
+    names = [(name, None) for name in ((recipe,) if recipe else candidates(layers, factors))]
+    if not names:
+        raise FeatureError(f"auto needs x7 or more, got only {', '.join(factors)}; extract them")
     if examples < FEW:
-        rule = few_rule(examples, layers)
-        return Choice(rule, f"{examples:g} examples per class are too few to compare recipes by")
-    rng = np.random.default_rng(seed)
-    kept = np.sort(rng.permutation(len(labels))[:MOST_IMAGES])
-    labels = labels[kept]
-    arrays = {name: values[kept] for name, values in factors.items()}
-    folds = _folds(arrays, labels, layers, rng)
-    names = candidates(layers)
+        rule = recipe or few_rule(examples, layers)
+        lacks = not set(parse_recipe(rule, layers).columns) <= set(factors)
+        why = f"{examples:g} examples per class are too few to compare recipes by"
+        return Choice(names[0][0] if lacks else rule, why)
+    if tempered and SCORES in factors and not recipe:
+        known = {name for name, _ in names}
+        names += [(name, tau) for name, tau in TEMPERED if name in known]
+    kept = looked_at(labels, seed)
+    kernels = _Kernels({name: values[kept] for name, values in factors.items()}, layers)
+    labels, folds = labels[kept], kernels.folds(names[0][0], labels[kept], seed)
+
+    def judged(name: str, tau: float | None, costs: Sequence[float]) -> list[Array]:
+        vectors = _vectors(kernels.of(name, tau))
+        return [_validated(vectors, labels, folds, cost, difficult) for cost in costs]
+
     ap = []
-    for number, name in enumerate(names):
-        tell("recipes", number, len(names))
-        recipe = parse_recipe(name, layers)
-        ap.append(_validated(gram(recipe.fit(arrays)(arrays)), labels, folds))
-    tell("recipes", len(names), len(names))
-    return _simplest(names, np.array(ap))
+    for number, (name, tau) in enumerate(names):
+        tell("recipes", number, len(names) + 1)
+        ap += judged(name, tau, COSTS[:1])
+    means = [float(np.nanmean(one)) for one in ap]
+    preferred = () if recipe else (prior(layers), best_recipe(layers))
+    order = _order([name for name, tau in names], preferred, means)
+    best, errors = _errors(np.array(ap))
+    behind = means[best] - np.array(means)
+    chosen = next(i for i in order if behind[i] <= errors[i])
+    name, tau = names[chosen]
+    tell("recipes", len(names), len(names) + 1)
+    by_cost = np.array([ap[chosen], *judged(name, tau, COSTS[1:])])
+    top, doubt = _errors(by_cost)
+    at_cost = np.nanmean(by_cost, axis=1)
+    cost = COSTS[int(np.flatnonzero(at_cost[top] - at_cost <= doubt)[0])]
+    tell("recipes", len(names) + 1, len(names) + 1)
+    tried = [
+        Tried(*one, COSTS[0], float(np.nanmean(each)), float(gap), float(error))
+        for one, each, gap, error in zip(names, ap, behind, errors, strict=True)
+    ]
+    tried += [
+        Tried(name, tau, at, float(mean), float(at_cost[top] - mean), float(error))
+        for at, mean, error in list(zip(COSTS, at_cost, doubt, strict=True))[1:]
+    ]
+    return Choice(name, _why(tried, tried[chosen], cost), tau, cost, tuple(tried))
 
 
-def _simplest(names: tuple[str, ...], ap: Array) -> Choice:
-    """The first candidate within one standard error of the best; AP (candidates, classes)."""
-    means = np.nanmean(ap, axis=1)
-    best = int(means.argmax())
-    gaps = ap[best] - ap
-    known = np.isfinite(gaps).sum(axis=1)
-    errors = np.nanstd(gaps, axis=1, ddof=1) / np.sqrt(known) if known[0] > 1 else 0 * means
-    chosen = int(np.flatnonzero(means[best] - means <= errors)[0])
-    tried = tuple(
-        Tried(name, float(mean), float(means[best] - mean), float(error))
-        for name, mean, error in zip(names, means, errors, strict=True)
-    )
-    gain = means[chosen] - means[0]
-    why = f"cross-validated mAP {means[chosen]:.1f}, {gain:+.1f} to {names[0]}"
-    if chosen != best:
-        why += f"; {names[best]} with {means[best]:.1f} is not clearly better"
-    return Choice(names[chosen], why, tried)
+def at_temperature(factors: Mapping[str, Array], tau: float) -> dict[str, Array]:
+    """The factors with delta8 of another temperature, of the scores: (softmax(y/tau) - 1/P)/tau.
 
-
-def _validated(K: Array, labels: Array, folds: Array) -> Array:
-    """AP (classes,) of images held out, at the best ridge; NaN for a class without positives."""
-    targets = labels - labels.mean(axis=0)
-    best = np.full(labels.shape[1], np.nan)
-    for ridge in RIDGES:
-        scores = held_out(K, targets, folds, ridge)
-        ap = np.array(
-            [
-                average_precision(truth, score, "area") if (truth == 1).any() else np.nan
-                for truth, score in zip(labels.T, scores.T, strict=True)
-            ]
-        )
-        if np.isnan(best).all() or np.nanmean(ap) > np.nanmean(best):
-            best = ap
-    return best
-
-
-def held_out(K: Array, targets: Array, folds: Array, ridge: float) -> Array:
-    """Predictions (n, C) of kernel ridge regression, each from the images of other folds.
+    Right for a softmax and the uniform label, and for one view; lower deltas stay as they are.
 
     Examples
     --------
-    >>> K, targets = np.array([[2.0, 1.0], [1.0, 2.0]]), np.array([[1.0], [3.0]])
-    >>> held_out(K, targets, folds=np.array([0, 1]), ridge=1.0)  # 1/3 of the other's target
-    array([[1.        ],
-           [0.33333333]])
+    >>> at_temperature({"y8": np.array([[2.0, 0.0]])}, 1.0)["delta8"].round(3)
+    array([[ 0.381, -0.381]])
     """
-    n = len(K)
-    A = np.array(K, order="F")
-    A.flat[:: n + 1] += ridge
-    root, failed = lapack.dpotrf(A, lower=1, overwrite_a=1)
-    inverse, failed = lapack.dpotri(root, lower=1, overwrite_c=1) if not failed else (A, failed)
-    if failed:
-        raise FeatureError("features must be finite, got NaN or infinity in the Gram matrix")
-    inverse = np.tril(inverse) + np.tril(inverse, -1).T
-    weights = inverse @ targets
-    predicted: Array = np.empty(targets.shape)
-    for fold in np.unique(folds):
-        held = np.flatnonzero(folds == fold)
-        residual = np.linalg.solve(inverse[np.ix_(held, held)], weights[held])
-        predicted[held] = targets[held] - residual
-    return predicted
+    y = np.asarray(factors[SCORES])
+    delta = (softmax(y / tau, axis=-1) - 1 / y.shape[-1]) / tau
+    return {**factors, "delta8": delta.astype(y.dtype)}
 
 
-def _folds(
-    arrays: Mapping[str, Array], labels: Array, layers: Mapping[int, str], rng: np.random.Generator
-) -> Array:
-    """The fold of each image: near-duplicates together, classes spread evenly."""
-    K = gram(parse_recipe("x7", layers).fit(arrays)(arrays))
-    _, group = connected_components(csr_matrix(K > SAME), directed=False)
-    # a class whose images are all alike is an easy class, and must not be held out as a whole
-    crowded = np.bincount(group)[group] > max(2, len(labels) // (2 * FOLDS * labels.shape[1]))
-    group = np.unique(
-        np.where(crowded, len(group) + np.arange(len(group)), group), return_inverse=True
-    )[1]
-    # groups are dealt out in the order of their rarest class, so every fold has some of each
-    rare = np.where(labels == 1, (labels == 1).sum(axis=0), len(labels) + 1)
-    key = np.where((labels == 1).any(axis=1), rare.argmin(axis=1), labels.shape[1])
-    shuffled = rng.permutation(len(labels))
-    order = shuffled[np.argsort(key[shuffled], kind="stable")]
-    _, first = np.unique(group[order], return_index=True)
-    dealt = group[order][np.sort(first)]
-    fold = np.empty(len(dealt), dtype=int)
-    fold[dealt] = np.arange(len(dealt)) % FOLDS
-    numbered: Array = fold[group]
-    return numbered
+class _Kernels:
+    """Kernel matrices in single precision; those of features are kept, the others made of them."""
+
+    def __init__(self, factors: Mapping[str, Array], layers: Mapping[int, str]) -> None:
+        self.factors, self.layers = factors, layers
+        self.kept: dict[tuple[str, float | None], Array] = {}
+
+    def of(self, name: str, tau: float | None = None) -> Array:
+        """The kernel of a recipe at a temperature, None for the store's."""
+        factors = self.factors if tau is None else at_temperature(self.factors, tau)
+        return self._of(parse_recipe(name, self.layers), tau, factors)
+
+    def _of(self, recipe: Recipe, tau: float | None, factors: Mapping[str, Array]) -> Array:
+        if not recipe.features:
+            return np.ones((1, 1), dtype=np.float32)
+        if recipe.parts and recipe.tree[0] == "mean":
+            total = sum(part.weight for part in recipe.parts)
+            parts = (self._of(p, tau, factors) * np.float32(p.weight / total) for p in recipe.parts)
+            return np.asarray(sum(parts))
+        if recipe.parts:
+            product, *others = (self._of(part, tau, factors) for part in recipe.parts)
+            for other in others:
+                product = product * other
+            return product
+        key = (recipe.name, tau if recipe.is_gradient else None)
+        if key not in self.kept:
+            K = gram(recipe.fit(factors)(factors)).astype(np.float32)
+            if not np.isfinite(K).all():
+                raise FeatureError("features must be finite, got NaN or infinity in a Gram matrix")
+            self.kept[key] = K
+        return self.kept[key]
+
+    def folds(self, name: str, labels: Array, seed: int) -> Array:
+        """The fold of each image: near-duplicates together, classes spread evenly."""
+        rng = np.random.default_rng(seed)
+        _, group = connected_components(csr_matrix(self.of(name) > SAME), directed=False)
+        # a class whose images are all alike is an easy class, and must not be held out as a whole
+        crowded = np.bincount(group)[group] > max(2, len(labels) // (10 * labels.shape[1]))
+        group = np.unique(
+            np.where(crowded, len(group) + np.arange(len(group)), group), return_inverse=True
+        )[1]
+        # groups are dealt out in the order of their rarest class, so every fold has some of each
+        rare = np.where(labels == 1, (labels == 1).sum(axis=0), len(labels) + 1)
+        key = np.where((labels == 1).any(axis=1), rare.argmin(axis=1), labels.shape[1])
+        shuffled = rng.permutation(len(labels))
+        order = shuffled[np.argsort(key[shuffled], kind="stable")]
+        _, first_of = np.unique(group[order], return_index=True)
+        dealt = group[order][np.sort(first_of)]
+        fold = np.empty(len(dealt), dtype=int)
+        fold[dealt] = np.arange(len(dealt)) % FOLDS
+        numbered: Array = fold[group]
+        return numbered
+
+
+def _vectors(K: Array) -> Array:
+    """Vectors (n, n) whose dot products are the kernel: a Cholesky factor."""
+    A = np.array(K, dtype=np.float32, order="F")
+    A.flat[:: len(A) + 1] += JITTER
+    root, failed = lapack.spotrf(A, lower=1, clean=1, overwrite_a=1)
+    if failed:  # a kernel of few directions, in single precision
+        values, axes = np.linalg.eigh(K.astype(np.float64))
+        root = axes * np.sqrt(np.maximum(values, 0.0))
+    return np.ascontiguousarray(root, dtype=np.float32)
+
+
+def _validated(vectors: Array, labels: Array, folds: Array, C: float, difficult: str) -> Array:
+    """AP (classes,) of images held out, in percent; NaN for a class without positives."""
+    scores = np.zeros(labels.shape)
+    for fold in range(FOLDS):
+        held = folds == fold
+        svm = train_linear(vectors[~held], labels[~held], C, difficult)
+        scores[held] = svm.decision_function(vectors[held])
+    return np.array(
+        [
+            average_precision(labels[:, c], scores[:, c], "area") if shown else np.nan
+            for c, shown in enumerate((labels == 1).any(axis=0))
+        ]
+    )
+
+
+def _errors(ap: Array) -> tuple[int, Array]:
+    """The best of ap (candidates, classes), and the standard errors of what it is better by."""
+    best = int(np.nanmean(ap, axis=1).argmax())
+    gaps = ap[best] - ap
+    known = np.isfinite(gaps).sum(axis=1)
+    if known[0] < 2:
+        return best, np.zeros(len(ap))
+    return best, np.nanstd(gaps, axis=1, ddof=1) / np.sqrt(known)
+
+
+def _order(names: Sequence[str], first: Sequence[str], means: Sequence[float]) -> list[int]:
+    """In which order candidates are asked whether they will do."""
+    order = list(range(len(names)))
+    if max(means) < means[0] + LEAST:
+        return order
+    known = [names.index(name) for name in first if name in names]
+    preferred = [i for i in known if means[i] > means[0]]
+    return preferred + order
+
+
+def _why(tried: Sequence[Tried], chosen: Tried, cost: float) -> str:
+    gain = chosen.map - tried[0].map
+    why = f"cross-validated mAP {chosen.map:.1f}, {gain:+.1f} to {tried[0].recipe}"
+    best = max((one for one in tried if one.cost == COSTS[0]), key=lambda one: one.map)
+    if best is not chosen:
+        why += f"; {best.recipe} with {best.map:.1f} is not clearly better"
+    at = next((one for one in tried if one.cost == cost != COSTS[0]), None)
+    return why + (f"; a cost of {cost:g} gives {at.map:.1f}" if at else "")

@@ -124,7 +124,7 @@ def train_svm(
     if len(search.costs) > 1 or calibrated:
         folds = _cross_validate(pool, K, tasks, search.costs, weight, seed)
     ap = _validated_ap(tasks, folds, search.costs)
-    chosen = _choose(ap, search)
+    chosen = choose_costs(ap, search)
     fits = pool(
         delayed(_train_one)(K, task, search.costs[best], weight)
         for task, best in zip(tasks, chosen, strict=True)
@@ -247,7 +247,7 @@ def _validated_ap(
     return ap
 
 
-def _choose(ap: Array, search: CostSearch) -> Array:
+def choose_costs(ap: Array, search: CostSearch) -> Array:
     """Which cost each class gets: the one with the best AP, the lowest of equals."""
     known = ~np.isnan(ap[:, 0])
     if len(search.costs) == 1:

@@ -59,8 +59,9 @@ class LinearSVM:
 def train_linear(
     vectors: Array,
     labels: Array,
-    C: float = 1.0,
+    C: float | Array = 1.0,
     difficult: str = DIFFICULT[0],
+    class_weight: str | float | None = None,
     tolerance: float = 0.1,
     rounds: int = 100,
     seed: int = 0,
@@ -75,9 +76,9 @@ def train_linear(
         in single precision.
     labels : ndarray of shape (n, n_classes)
         1 present, -1 absent, 0 difficult.
-    C : float
+    C : float or ndarray of shape (n_classes,)
         Cost of the machines; the paper's is 1.
-    difficult : "ignore" or "negative"
+    difficult, class_weight
         As in `train_svm`.
     tolerance : float
         Stop when every machine is within this part of its optimal objective.
@@ -99,7 +100,7 @@ def train_linear(
     [True, True, False, False]
     """
     vectors, labels = np.asarray(vectors), np.asarray(labels)
-    check_options(C, difficult)
+    check_options(float(np.min(C)), difficult, class_weight)
     if vectors.ndim != 2 or labels.ndim != 2 or len(labels) != len(vectors):
         raise FeatureError(
             "vectors must be (n, m) and labels (n, n_classes) for the same n images, "
@@ -114,6 +115,11 @@ def train_linear(
     positive, negative = ((sign * y > 0) & (cost > 0) for sign in (1, -1))
     trained: Array = np.any(positive, axis=0) & np.any(negative, axis=0)
     cost *= trained
+    if class_weight == "balanced":
+        counts = [np.maximum(side.sum(axis=0), 1) for side in (positive, negative)]
+        cost *= sum(counts) / (2 * np.where(y > 0, *counts))
+    elif class_weight is not None:
+        cost *= np.where(y > 0, float(class_weight), 1.0)
     beta = np.zeros_like(y)  # alpha y
     met = np.zeros_like(y)  # <w, v> when the image was visited last
     count = -(-len(vectors) // BLOCK)
@@ -232,6 +238,12 @@ def _best_bias(at_margin: Array, y: Array, cost: Array) -> Array:
     bias = np.zeros(y.shape[1])
     for c in np.flatnonzero(cost.any(axis=0)):
         used = cost[:, c] > 0
+        if np.ptp(cost[used, c]):  # the same with weights
+            order = np.argsort(at_margin[used, c])
+            below = np.cumsum(cost[used, c][order])
+            wanted = cost[used & (y[:, c] > 0), c].sum()
+            bias[c] = at_margin[used, c][order][np.searchsorted(below, wanted * (1 - 1e-12))]
+            continue
         positives = np.count_nonzero(y[used, c] > 0)
         middle = (positives - 1, positives)
         bias[c] = np.partition(at_margin[used, c], middle)[list(middle)].mean()

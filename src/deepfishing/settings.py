@@ -101,6 +101,12 @@ class Settings:
         return {name: value for name, value in self.as_dict().items() if name != "source"}
 
     @property
+    def temperable(self) -> bool:
+        """Whether delta8 of another tau follows from y8 alone: softmax, uniform label, one view."""
+        plain = self.network.head == "softmax" and not self.network.scores
+        return plain and self.label == "uniform" and self.views == "centre"
+
+    @property
     def digest(self) -> str:
         """Hash of all that is decisive, 64 hex digits."""
         return hashlib.sha256(json.dumps(self.decisive(), sort_keys=True).encode()).hexdigest()

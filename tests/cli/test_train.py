@@ -1,5 +1,6 @@
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -232,7 +233,7 @@ def test_bad_input_of_predict_is_one_line(deepfish, shapes, model, tmp_path):
 
 
 def test_train_calls_best_by_its_title_and_has_the_formula_once(deepfish, shapes):
-    ran = deepfish("train", shapes, "model", "--weights", "random")
+    ran = deepfish("train", shapes, "model", "--weights", "random", "--features", "best")
     assert ran.code == 0, ran.err
     formula = Model.load(shapes.parent / "model").recipe
     assert ran.out.count(formula) == 1
@@ -240,15 +241,70 @@ def test_train_calls_best_by_its_title_and_has_the_formula_once(deepfish, shapes
     assert "model: best, " in ran.out
 
 
-def test_auto_prints_what_it_tried_and_takes_one_of_it(deepfish, shapes, model):
-    ran = deepfish("train", model / "features", "chosen", "--features", "auto", "--cost", "auto")
-    assert ran.code == 1
-    assert "lacks x6, delta7" in ran.err
-    small = ("--weights", "random")
-    ran = deepfish("train", shapes, "chosen", "--features", "auto", "--cost", "auto", *small)
+def test_auto_is_the_default_and_prints_what_it_tried_and_took(deepfish, shapes):
+    ran = deepfish("train", shapes, "chosen", "--weights", "random")
     assert ran.code == 0, ran.err
     facts = json.loads((shapes.parent / "chosen" / "model.json").read_text())
     chosen = facts["training"]["auto"]
     assert facts["recipe"] == chosen["recipe"]
-    marked = [line for line in ran.out.splitlines() if line.startswith("* ")]
-    assert marked == [f"* {max(one['map'] for one in chosen['tried']):5.1f}  {chosen['recipe']}"]
+    assert facts["cost"] == [chosen["cost"]] * 2
+    assert {"x7", "dW8"} < {one["recipe"] for one in chosen["tried"]}
+    (marked,) = (line for line in ran.out.splitlines() if line.startswith("* "))
+    assert chosen["recipe"] in marked
+    assert f"auto: {chosen['recipe']}, cost {chosen['cost']:g}; cross-validated mAP" in ran.out
+    found = lines(deepfish("predict", "chosen", shapes / "test", "--json"))
+    right = [one["probabilities"][one["image"].split("/")[0]] > 0.5 for one in found]
+    assert all(right)
+
+
+def test_auto_makes_do_with_a_store_that_lacks_a_factor(deepfish, shapes, model):
+    ran = deepfish("train", model / "features", "chosen")
+    assert ran.code == 0, ran.err
+    facts = json.loads((shapes.parent / "chosen" / "model.json").read_text())
+    assert not any("dW7" in one["recipe"] for one in facts["training"]["auto"]["tried"])
+
+
+def test_a_chosen_temperature_is_that_of_the_model(deepfish, shapes, monkeypatch):
+    """Predictions compute delta8 with it, and agree with the machines trained on it."""
+    from deepfishing import auto
+
+    given = ("--weights", "random", "--features", "all", "--precision", "float32")
+    assert deepfish("extract", shapes / "train", "s", *given).code == 0
+    plain = auto.choose
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "deepfishing.auto.choose",
+            lambda *given, **more: replace(plain(*given, **more), recipe="dW8+x7", tau=4.0),
+        )
+        assert deepfish("train", "s", "warm").code == 0
+    facts = json.loads((shapes.parent / "warm" / "model.json").read_text())
+    assert facts["settings"]["tau"] == 4
+    given = (*given[:2], "--features", "x7,dW8", *given[4:], "--tau", "4")
+    assert deepfish("extract", shapes / "train", "s4", *given).code == 0
+    cost = f"{facts['cost'][0]:g}"
+    assert deepfish("train", "s4", "same", "--features", "dW8+x7", "--cost", cost).code == 0
+    one, other = (
+        lines(deepfish("predict", name, shapes / "test", "--json")) for name in ("warm", "same")
+    )
+    for a, b in zip(one, other, strict=True):
+        assert a["scores"]["dark"] == pytest.approx(b["scores"]["dark"], abs=0.02)
+
+
+@pytest.mark.parametrize("recipe", ["pow(dW8,0.5)+x7", "best", "auto"])
+def test_very_many_images_are_trained_on_as_vectors(deepfish, shapes, monkeypatch, recipe):
+    """They are told apart as by the kernel matrix, and a line says what was done."""
+    given = ("--weights", "random", "--features", recipe, "--cost", "1")
+    assert deepfish("train", shapes, "exact", *given).code == 0
+    monkeypatch.setattr("deepfishing.model.training.LARGE", 5)
+    ran = deepfish("train", "exact/features", "large", *given[2:])
+    assert ran.code == 0, ran.err
+    assert "linear machines on vectors of" in ran.out
+    facts = [json.loads((shapes.parent / n / "model.json").read_text()) for n in ("exact", "large")]
+    assert facts[0]["recipe"] == facts[1]["recipe"]
+    exact, large = (
+        lines(deepfish("predict", name, shapes / "test", "--json")) for name in ("exact", "large")
+    )
+    for found in (exact, large):
+        dark = [one["image"].startswith("dark") for one in found]
+        scores = np.array([one["scores"]["dark"] for one in found])
+        assert scores[dark].min() > scores[np.logical_not(dark)].max()

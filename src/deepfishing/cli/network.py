@@ -105,9 +105,9 @@ def check_names(network: str | None, features: str, single: bool = False) -> Non
     if is_network_file(name) or ":" in name:
         return  # only the network itself knows its layers
 
-    from deepfishing.recipes import factors_of, parse_recipes
+    from deepfishing.recipes import parse_recipe, parse_recipes
 
-    (factors_of if single else parse_recipes)(features, record(name).layers)
+    (parse_recipe if single else parse_recipes)(features, record(name).layers)
 
 
 def parse_label(label: str | None) -> str | int | None:

@@ -52,11 +52,18 @@ def train(
     ] = "trainval",
     features: Annotated[
         str,
-        typer.Option(help="One recipe, such as x7 or pow(dW7,0.5)+x7; best; or auto, which tries."),
-    ] = "best",
+        typer.Option(
+            help="auto, which tries some thirty recipes on the training images; best; or one, such "
+            "as x7 or pow(dW7,0.5)+x7."
+        ),
+    ] = "auto",
     cost: Annotated[
-        str, typer.Option(help="Cost of the SVMs: a number, auto, cv, cv-shared or vissl.")
-    ] = "1",
+        str | None,
+        typer.Option(
+            help="Cost of the SVMs: a number, auto, cv, cv-shared or vissl; by default auto with "
+            "--features auto, else 1."
+        ),
+    ] = None,
     class_weight: Annotated[
         str | None,
         typer.Option(help="Weight of positives: balanced, or a number.", rich_help_panel=MORE),
@@ -94,18 +101,21 @@ def train(
 
     Example: deepfish train photos model --features "pow(dW8,0.5)+x7" --cost cv
 
-    The model is model.json and model.safetensors. Features stay on disk, so another cost or recipe
-    only computes what is missing. Unusable images are listed and left out. The network's options
-    say how features are computed; a store has them computed already.
+    By default features and cost are those that suit the training images, by cross-validation; what
+    was tried is printed. The model is model.json and model.safetensors. Features stay on disk, so
+    another cost or recipe only computes what is missing. Unusable images are listed and left out.
+    The network's options say how features are computed; a store has them computed already. Above
+    20,000 images linear machines on projected features take the place of the kernel matrix.
     """
     from deepfishing.classify import check_options
     from deepfishing.images.sources import find_images, passed_over_in
 
     size = parse_batch_size(batch_size)
-    C = _number(cost)
+    C = _number(cost or ("auto" if features.strip() == "auto" else "1"))
     weight = None if class_weight is None else _number(class_weight)
     check_options(C, difficult, weight)
     options: dict[str, Any] = {"C": C, "class_weight": weight, "difficult": difficult, "seed": seed}
+    from deepfishing.cli.progress import progress_bar
     from deepfishing.model.labelled import is_voc, read_labels
     from deepfishing.model.training import train_on_images, train_on_store
     from deepfishing.store import Store
@@ -116,9 +126,10 @@ def train(
         rows = list(opened.rows().values())
         labelled = read_labels(rows, labels, split)
         unused = labelled.unused(rows)
-        trained, left_out = train_on_store(
-            opened, rows, labelled, features, strict=strict, **options
-        )
+        with progress_bar(quiet=as_json) as bar:
+            trained, left_out = train_on_store(
+                opened, rows, labelled, features, strict=strict, progress=bar, **options
+            )
     else:
         place = store or model / "features"
         if network is not None or not (place / MANIFEST).exists():  # which has its own network
@@ -130,7 +141,6 @@ def train(
         labelled = read_labels(items, labels, split)
         unused = labelled.unused(items)
 
-        from deepfishing.cli.progress import progress_bar
         from deepfishing.gradients.resources import Resources
         from deepfishing.options import Options
 
@@ -178,12 +188,19 @@ def _number(text: str) -> float | str:
 
 def _print_choice(choice: Mapping[str, Any]) -> None:
     """What `auto` tried, the best first, and what it took."""
+    if choice["tried"]:
+        say("  mAP  features that were tried, by cross-validation on the training images")
+    for tried in sorted(choice["tried"], key=lambda one: -one["map"]):
+        same = all(tried[name] == choice[name] for name in ("recipe", "tau", "cost"))
+        say(f"{'*' if same else ' '} {tried['map']:5.1f}  {_settled(tried)}")
+    say(f"auto: {_settled(choice)}; {choice['why']}")
+
+
+def _settled(one: Mapping[str, Any]) -> str:
     from deepfishing.recipes import parse_recipe
 
-    for tried in sorted(choice["tried"], key=lambda one: -one["map"]):
-        mark = "*" if tried["recipe"] == choice["recipe"] else " "
-        say(f"{mark} {tried['map']:5.1f}  {parse_recipe(tried['recipe']).title}")
-    say(f"auto: {choice['recipe']}; {choice['why']}")
+    tau = "" if one["tau"] is None else f", tau {one['tau']:g}"
+    return f"{parse_recipe(one['recipe']).title}{tau}, cost {one['cost']:g}"
 
 
 def _print_summary(folder: Path, model: Model, left_out: dict[str, str], as_json: bool) -> None:
@@ -223,5 +240,8 @@ def _print_summary(folder: Path, model: Model, left_out: dict[str, str], as_json
     title = parse_recipe(model.recipe).title
     if title != model.recipe:
         say(f"{title} = {model.recipe}")
-    say(f"{folder}: {title}, {images_text(n)}, {len(svm.dual)} support vectors{mean}")
+    kept = f"{len(svm.dual)} support vectors"
+    if numbers := model.training.get("vectors"):
+        kept = f"linear machines on vectors of {numbers:,} numbers, since images are many"
+    say(f"{folder}: {title}, {images_text(n)}, {kept}{mean}")
     say_next(("deepfish", "predict", folder, "PHOTO.jpg"))

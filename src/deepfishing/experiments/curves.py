@@ -39,8 +39,8 @@ from deepfishing.experiments.checks import CURVES, Row, check_protocol
 from deepfishing.experiments.curate import MACHINE, curate_runs, machine_recipe
 from deepfishing.experiments.examples import search_by_examples
 from deepfishing.experiments.point import Point, Run, map_axis
-from deepfishing.experiments.protocols import low_shot, neighbour_curve
-from deepfishing.experiments.reproduce import Prepared, Progress, Protocol, prepare
+from deepfishing.experiments.protocols import LowShot, low_shot, neighbour_curve
+from deepfishing.experiments.reproduce import Prepared, Progress, Protocol, prepare, settled
 from deepfishing.experiments.results import Curves, row_key, versions
 from deepfishing.gradients.to_store import OnFailure
 from deepfishing.images.dataset import Dataset
@@ -48,8 +48,8 @@ from deepfishing.kernels import UNLIKE, Comparable
 from deepfishing.metrics import evaluate
 from deepfishing.networks.network import Network
 from deepfishing.projections import KINDS
-from deepfishing.rank_one import RankOne
-from deepfishing.recipes import Recipe, parse_recipe, parse_recipes
+from deepfishing.rank_one import Array, RankOne
+from deepfishing.recipes import AUTO, Recipe, parse_recipe, parse_recipes
 from deepfishing.statistics import mean_interval
 
 # Features that each protocol takes where none are named, as far as the network has them.
@@ -217,9 +217,12 @@ def _runs(
     def features(of: Recipe = recipe) -> tuple[Comparable, Comparable]:
         """Train and test, read and fitted once, and not at all if all points are there."""
         if of.name not in read:
-            train = prepared.train(of)
-            fitted = of.fit(train)
-            read[of.name] = fitted(train), fitted(prepared.test(of))
+            both = prepared.train(of), prepared.test(of)
+            is_auto = of.name == AUTO
+            choice = prepared.choose(both[0], prepared.train_labels()) if is_auto else None
+            used, train, test = settled(of, choice, prepared, *both)
+            fitted = used.fit(train)
+            read[of.name] = fitted(train), fitted(test)
         return read[of.name]
 
     if kind == "approximation":
@@ -227,6 +230,8 @@ def _runs(
     elif kind == "curate":
         sides = partial(features, machine)
         runs = curate_runs(prepared, protocol, recipe, machine, features, sides, first)
+    elif kind == "low-shot" and recipe.name == AUTO:
+        runs = [Run(recipe.name, {}, lambda: _auto_low_shot(prepared, recipe))]
     else:
         measure = {"low-shot": _low_shot, "knn": _knn, "search": _search}[kind]
         decided_by = {"unlike": UNLIKE} if kind == "search" else {}
@@ -238,10 +243,32 @@ def _runs(
 def _low_shot(
     prepared: Prepared, protocol: Protocol, train: Comparable, test: Comparable
 ) -> list[Point]:
-    method = prepared.dataset.official_ap
     labels = prepared.train_labels(), prepared.test_labels()
-    found = []
-    for point in low_shot(train, labels[0], test, labels[1], C=protocol.C):
+    return _by_positives(prepared, low_shot(train, labels[0], test, labels[1], C=protocol.C))
+
+
+def _auto_low_shot(prepared: Prepared, recipe: Recipe) -> list[Point]:
+    """`auto` chooses anew for every draw, by the examples drawn and their labels alone."""
+    sides = prepared.train(recipe), prepared.test(recipe)
+    made: dict[tuple[str, float | None], tuple[Comparable, Comparable]] = {}
+
+    def pick(labels: Array) -> tuple[Comparable, Comparable, float]:
+        drawn = labels.any(axis=1)
+        choice = prepared.choose({n: side[drawn] for n, side in sides[0].items()}, labels[drawn])
+        if (choice.recipe, choice.tau) not in made:
+            used, train, test = settled(recipe, choice, prepared, *sides)
+            fitted = used.fit(train)
+            made[choice.recipe, choice.tau] = fitted(train), fitted(test)
+        return *made[choice.recipe, choice.tau], choice.cost
+
+    any_train, any_test = (next(iter(side.values())) for side in sides)
+    labels = prepared.train_labels(), prepared.test_labels()
+    return _by_positives(prepared, low_shot(any_train, labels[0], any_test, labels[1], pick=pick))
+
+
+def _by_positives(prepared: Prepared, points: Iterable[LowShot]) -> list[Point]:
+    method, found = prepared.dataset.official_ap, []
+    for point in points:
         low, high = point.interval(method) or (None, None)
         mean, draws = point.mean(method), list(point.map[method])
         found.append(

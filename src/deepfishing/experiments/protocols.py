@@ -10,7 +10,7 @@ What is drawn depends on labels and seed alone, so two features are measured on 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,6 +110,7 @@ def low_shot(
     negatives: int | None = NEGATIVES,
     C: float = 1.0,
     seed: int = SEED,
+    pick: Callable[[Array], tuple[Comparable, Comparable, float]] | None = None,
 ) -> list[LowShot]:
     """mAP of machines that were trained on 1, 2, 4, ... positive examples per class.
 
@@ -129,6 +130,9 @@ def low_shot(
         How many negatives are drawn per positive, or as many as there are; None takes all.
     C, seed
         Cost of the machines, and which draws.
+    pick : callable, optional
+        Called for every number of examples and draw with the labels of the examples drawn, 0 for
+        all others; gives the features of train and test images and the cost to take for them.
 
     Examples
     --------
@@ -171,17 +175,28 @@ def low_shot(
     used = np.unique(
         np.concatenate([i for by_class in examples for pair in by_class for i in pair])
     )
-    K, K_test = _finite(gram(train[used])), _finite(gram(test, train[used]))
+    compared: dict[int, tuple[Array, Array]] = {}  # by the identity of the training features
+    kept = [train]  # so that no other features get this identity
     truth, names = test_labels[:, usable], [str(column) for column in usable]
     points = []
     for shot in shots:
         measured = []
         for by_class in examples:
+            seen = [
+                (positive[:shot], negative if negatives is None else negative[: shot * negatives])
+                for positive, negative in by_class
+            ]
+            if pick:
+                train, test, C = pick(_examples(train_labels.shape, usable, seen))
+                kept.append(train)
+            if id(train) not in compared:
+                pair = gram(train[used]), gram(test, train[used])
+                compared[id(train)] = _finite(pair[0]), _finite(pair[1])
+            K, K_test = compared[id(train)]
             scores = np.empty(truth.shape)
-            for column, (positive, negative) in enumerate(by_class):
-                rest = negative if negatives is None else negative[: shot * negatives]
-                seen = np.searchsorted(used, np.concatenate([positive[:shot], rest]))
-                scores[:, column] = _scores(K, K_test, seen, shot, C)
+            for column, pair in enumerate(seen):
+                rows = np.searchsorted(used, np.concatenate(pair))
+                scores[:, column] = _scores(K, K_test, rows, shot, C)
             measured.append(evaluate(truth, scores, names).map)
         points.append(
             LowShot(
@@ -307,6 +322,16 @@ def _drawn(
     positive = rng.permutation(np.flatnonzero(column == 1))[:most]
     negative = rng.permutation(np.flatnonzero(column == -1))
     return positive, negative if negatives is None else negative[: most * negatives]
+
+
+def _examples(
+    shape: tuple[int, ...], usable: Sequence[int], seen: Sequence[tuple[Array, Array]]
+) -> Array:
+    """Labels of these examples alone, 0 for all others."""
+    labels = np.zeros(shape, dtype=np.int8)
+    for column, (positive, negative) in zip(usable, seen, strict=True):
+        labels[positive, column], labels[negative, column] = 1, -1
+    return labels
 
 
 def _scores(K: Array, K_test: Array, seen: Array, shot: int, C: float) -> Array:

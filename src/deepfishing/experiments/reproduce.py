@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from deepfishing import __version__
 from deepfishing.accuracy import KEYS, has_one_class, measure_accuracy
+from deepfishing.auto import Choice, at_temperature, choose
 from deepfishing.classify import check_options, train_svm
 from deepfishing.errors import DatasetError, OptionError
 from deepfishing.experiments.checks import TABLE, Row
@@ -35,7 +36,7 @@ from deepfishing.metrics import evaluate
 from deepfishing.networks.network import Network
 from deepfishing.objectives import Label, check_label, check_tau
 from deepfishing.rank_one import Array
-from deepfishing.recipes import Recipe, parse_recipes
+from deepfishing.recipes import AUTO, Arrays, Recipe, parse_recipe, parse_recipes
 from deepfishing.settings import Settings
 from deepfishing.statistics import bootstrap
 from deepfishing.store import Store
@@ -94,7 +95,8 @@ def reproduce(
     out : path
         Folder for `results.jsonl`, `scores/` and `features/`; what is there is used again.
     features : str or list of str
-        Recipes (docs/recipes.md); `all` for the rows of the paper's Table 1 that the network has.
+        Recipes (docs/recipes.md); `all` for the rows of the paper's Table 1 that the network has,
+        `auto` for what suits the training images: recipe, temperature and cost.
     protocol : Protocol
         Temperature, label, cost and so on.
     command : str
@@ -158,6 +160,13 @@ class Prepared:
     def test(self, feature: Recipe) -> dict[str, Array]:
         """Factors of the test images."""
         return {name: self.store.read(self.test_keys, name) for name in feature.columns}
+
+    def choose(self, train: Arrays, labels: Array) -> Choice:
+        """What `auto` takes for these training images and labels."""
+        layers, tempered = self.settings.network.layers, self.settings.temperable
+        return choose(
+            train, labels, layers, tempered=tempered, difficult=self.decisive["difficult"]
+        )
 
     def train_labels(self) -> Array:
         """Labels to train with.
@@ -249,16 +258,20 @@ def _readable(split: Split, keys: tuple[str | None, ...]) -> tuple[Split, list[s
 def _measure(prepared: Prepared, feature: Recipe, protocol: Protocol) -> tuple[Row, Array]:
     start = time.perf_counter()
     dataset, labels = prepared.dataset, prepared.train_labels()
-    train = prepared.train(feature)
-    fitted = feature.fit(train)
-    svm = train_svm(fitted(train), labels, protocol.C, protocol.difficult)
-    scores = svm.decision_function(fitted(prepared.test(feature)))
+    sides = prepared.train(feature), prepared.test(feature)
+    choice = prepared.choose(sides[0], labels) if feature.name == AUTO else None
+    used, train, test = settled(feature, choice, prepared, *sides)
+    fitted = used.fit(train)
+    cost = choice.cost if choice else protocol.C
+    svm = train_svm(fitted(train), labels, cost, protocol.difficult)
+    scores = svm.decision_function(fitted(test))
     untrained = [name for name, ok in zip(dataset.classes, svm.trained, strict=True) if not ok]
     row: Row = {
         "dataset": dataset.name,
         "train": dataset.train.name,
         "test": dataset.test.name,
         "feature": feature.name,
+        **({"auto": asdict(choice)} if choice else {}),
         "C": protocol.C,
         "difficult": protocol.difficult,
         "official_ap": dataset.official_ap,
@@ -287,6 +300,18 @@ def _measure(prepared: Prepared, feature: Recipe, protocol: Protocol) -> tuple[R
             found = measure_accuracy(dataset.test.labels, scores, dataset.classes, svm.trained)
             row |= found.as_row() if found else {}
     return row, scores
+
+
+def settled(
+    feature: Recipe, choice: Choice | None, prepared: Prepared, *sides: Arrays
+) -> tuple[Recipe, Arrays, Arrays]:
+    """The recipe that was chosen, if any, and the factors of both sides at its temperature."""
+    train, test = sides
+    if choice is None:
+        return feature, train, test
+    if choice.tau is not None:
+        train, test = (at_temperature(side, choice.tau) for side in sides)
+    return parse_recipe(choice.recipe, prepared.settings.network.layers), train, test
 
 
 def _submit(out: Path, dataset: Dataset, scores: Array, feature: Recipe) -> str:

@@ -32,7 +32,8 @@ from safetensors.numpy import save as tensor_bytes
 from deepfishing import __version__
 from deepfishing.errors import DeepFishingError, OptionError, WeightsError
 from deepfishing.files import is_intact, replacing, sealed
-from deepfishing.model.model import Model
+from deepfishing.kernel_vectors import Vectors
+from deepfishing.model.model import VECTORS, Model, on_vectors
 from deepfishing.networks.reference import FILES, PUBLISHED, RANDOM, ROLES, WEIGHTS
 from deepfishing.rank_one import Array
 from deepfishing.recipes import parse_recipe
@@ -56,6 +57,8 @@ def save(model: Model, folder: Path) -> None:
     tensors = {f"factor/{name}": values for name, values in model.support.items()}
     tensors |= {f"state/{name}": values for name, values in model.fitted.state.items()}
     tensors |= {"dual": svm.dual, "bias": svm.bias, "calibration": svm.calibration}
+    if not model.support:  # machines on vectors
+        tensors["machines"] = np.asarray(svm.features)
     content = tensor_bytes({n: np.ascontiguousarray(t) for n, t in tensors.items()})
     sha256 = hashlib.sha256(content).hexdigest()
     facts = {
@@ -143,12 +146,14 @@ def _model(facts: dict[str, Any], tensors: dict[str, Array]) -> Model:
     settings, classes = _settings(facts), tuple(map(str, facts["classes"]))
     recipe = parse_recipe(facts["recipe"], settings.network.layers)
     support, state = _part("factor/", tensors), _part("state/", tensors)
-    if set(support) != set(recipe.columns):
+    linear = "machines" in tensors and not support
+    if not linear and set(support) != set(recipe.columns):
         raise ValueError(f"recipe {recipe.name} must have {recipe.columns}, got {list(support)}")
-    support = {name: support[name] for name in recipe.columns}
+    support = {name: support[name] for name in support and recipe.columns}
     if len({len(values) for values in support.values()}) > 1:
         raise ValueError("factors must be of the same images")
-    n, shapes = len(support[recipe.columns[0]]), {name: t.shape for name, t in tensors.items()}
+    n = len(tensors["machines"]) if linear else len(support[recipe.columns[0]])
+    shapes = {name: t.shape for name, t in tensors.items()}
     expected = {
         "dual": (n, len(classes)),
         "bias": (len(classes),),
@@ -163,9 +168,11 @@ def _model(facts: dict[str, Any], tensors: dict[str, Array]) -> Model:
     cost, ap = np.array(facts["cost"], dtype=float), np.array(facts["ap"], dtype=float)
     if not trained.shape == cost.shape == ap.shape == (len(classes),) or not classes:
         raise ValueError(f"trained, cost and ap must have {len(classes)} entries, one per class")
-    fitted = recipe.load(state)
+    fitted = recipe.load({n: t for n, t in state.items() if not n.startswith(VECTORS)})
+    if linear:
+        fitted = on_vectors(fitted, Vectors.restore(_part(VECTORS, state)))
     svm = KernelSVM(
-        features=fitted(support),
+        features=tensors["machines"] if linear else fitted(support),
         dual=tensors["dual"],
         bias=tensors["bias"],
         trained=trained,

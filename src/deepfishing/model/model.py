@@ -7,7 +7,7 @@ support vectors are kept, as factors: the fitted recipe makes features of them a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deepfishing.errors import DatasetError, ImageError, OptionError, StoreError, WeightsError
-from deepfishing.features import Factor, parse_factor
+from deepfishing.features import Factor
 from deepfishing.images.dataset import DIFFICULT
 from deepfishing.images.preprocess import ImageLike
 from deepfishing.images.sources import find_images
+from deepfishing.kernel_vectors import Vectors
 from deepfishing.metrics import evaluate
 from deepfishing.rank_one import Array
 from deepfishing.recipes import AUTO, Fitted, parse_recipe
@@ -27,9 +28,11 @@ from deepfishing.store import Store
 from deepfishing.svm import KernelSVM
 
 if TYPE_CHECKING:
+    from deepfishing.auto import Choice
     from deepfishing.networks.network import Network
 
 ONE, SEVERAL = "one per image", "several per image"  # labels of the training images
+VECTORS = "vectors/"  # begins the names of their arrays in a fitted recipe's state
 
 Images = str | Path | Sequence[ImageLike] | Store
 
@@ -47,7 +50,7 @@ class Model:
     classes : tuple of str
         One per machine.
     support : dict
-        Factors (n, ...) of the support vectors.
+        Factors (n, ...) of the support vectors; none of a model on vectors, see `large`.
     fitted : Fitted
         The recipe, fitted on the training images.
     svm : KernelSVM
@@ -73,12 +76,12 @@ class Model:
     @property
     def columns(self) -> tuple[str, ...]:
         """The names of the factors that an image is scored by."""
-        return tuple(self.support)
+        return tuple(factor.name for factor in self.factors)
 
     @property
     def factors(self) -> tuple[Factor, ...]:
         """The factors that an image is scored by."""
-        return tuple(map(parse_factor, self.support))
+        return parse_recipe(self.recipe, self.settings.network.layers).factors
 
     def scores(self, arrays: Mapping[str, Array]) -> Array:
         """Decision scores (m, C) of images, from their factors."""
@@ -176,6 +179,83 @@ class Model:
         return load(Path(folder))
 
 
+def on_vectors(fitted: Fitted, project: Vectors) -> Fitted:
+    """A fitted recipe whose features are made into vectors."""
+    state = {f"{VECTORS}{name}": values for name, values in project.state().items()}
+    return Fitted(lambda arrays: project(fitted(arrays)), {**fitted.state, **state})
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What a model is trained for and how: labels (n, C) of classes, and options of `train_svm`.
+
+    `progress` is told how far `auto` is.
+    """
+
+    labels: Array
+    classes: Sequence[str]
+    settings: Settings
+    C: float | str = 1.0
+    class_weight: str | float | None = None
+    difficult: str = DIFFICULT[0]
+    seed: int = 0
+    progress: Callable[[str, int, int], None] | None = None
+
+    def decide(self, recipe: str, arrays: Mapping[str, Array], rows: Array) -> Decided:
+        """Settle `auto`, for the recipe or the cost, by the factors of these rows."""
+        if recipe.strip() != AUTO and self.C != AUTO:
+            return Decided(recipe, self, None)
+        from deepfishing.auto import choose  # a prediction need not wait for it
+
+        choice = choose(
+            arrays,
+            self.labels[rows],
+            self.settings.network.layers,
+            recipe=None if recipe.strip() == AUTO else recipe,
+            tempered=self.settings.temperable,
+            difficult=self.difficult,
+            seed=self.seed,
+            progress=self.progress,
+        )
+        settings = replace(self.settings, tau=choice.tau or self.settings.tau)
+        C = choice.cost if self.C == AUTO else self.C
+        return Decided(choice.recipe, replace(self, settings=settings, C=C), choice)
+
+    def facts(self, choice: Choice | None) -> dict[str, Any]:
+        """How it was trained, for people to read."""
+        known = {name: getattr(self, name) for name in ("C", "class_weight", "difficult", "seed")}
+        from deepfishing.accuracy import has_one_class
+
+        kind = ONE if has_one_class(np.asarray(self.labels)) else SEVERAL
+        chosen = {"auto": asdict(choice)} if choice else {}
+        return {"images": len(self.labels), "labels": kind, **known, **chosen}
+
+    def check(self, trained: Array) -> None:
+        """Refuse labels that allow no machine."""
+        if not trained.any():
+            raise DatasetError(
+                f"a class must have images with it and images without it, got none of "
+                f"{', '.join(self.classes)} among {len(self.labels)} images"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Decided:
+    """A recipe and a task without anything left to choose; `choice` is None if nothing was."""
+
+    recipe: str
+    task: Task
+    choice: Choice | None
+
+    def factors(self, arrays: Mapping[str, Array]) -> Mapping[str, Array]:
+        """The factors at the temperature that was chosen."""
+        if self.choice is None or self.choice.tau is None:
+            return arrays
+        from deepfishing.auto import at_temperature
+
+        return at_temperature(arrays, self.choice.tau)
+
+
 def train_model(
     recipe: str,
     arrays: Mapping[str, Array],
@@ -183,68 +263,48 @@ def train_model(
     classes: Sequence[str],
     *,
     settings: Settings,
-    C: float | str = 1.0,
-    class_weight: str | float | None = None,
-    difficult: str = DIFFICULT[0],
-    seed: int = 0,
+    **options: Any,
 ) -> Model:
     """Fit a recipe and train its machines, with probabilities.
 
     Parameters
     ----------
     recipe : str
-        One recipe, or `auto` for the one that suits the training images best, see `choose_recipe`.
+        One recipe, or `auto` for the one that suits the training images best, see `choose`.
     arrays : mapping
         The recipe's factors (n, d) or (n, P, d) of the training images.
-    labels : ndarray of shape (n, C)
-        1 present, -1 absent, 0 difficult.
-    classes : sequence of C names
-    settings
-        See `Model`.
-    C, class_weight, difficult, seed
-        See `train_svm`.
+    labels, classes, settings, options
+        See `Task`; a `C` of "auto" is chosen, too.
     """
-    # a prediction need not wait for these
-    from deepfishing.accuracy import has_one_class
-    from deepfishing.auto import choose_recipe
+    return train_on_arrays(recipe, arrays, Task(labels, classes, settings, **options))
+
+
+def train_on_arrays(recipe: str, arrays: Mapping[str, Array], task: Task) -> Model:
+    """The same for a task as one value."""
     from deepfishing.classify import train_svm
 
-    layers, choice = settings.network.layers, None
-    if recipe.strip() == AUTO:
-        choice = choose_recipe(arrays, labels, layers, seed=seed)
-        recipe = choice.recipe
-    parsed = parse_recipe(recipe, layers)
+    decided = task.decide(recipe, arrays, np.arange(len(task.labels)))
+    task, arrays = decided.task, decided.factors(arrays)
+    parsed = parse_recipe(decided.recipe, task.settings.network.layers)
     fitted = parsed.fit(arrays)
     svm = train_svm(
         fitted(arrays),
-        labels,
-        C,
-        difficult,
-        class_weight=class_weight,
+        task.labels,
+        task.C,
+        task.difficult,
+        class_weight=task.class_weight,
         calibrated=True,
-        seed=seed,
+        seed=task.seed,
     )
-    if not svm.trained.any():
-        raise DatasetError(
-            f"a class must have images with it and images without it, got none of "
-            f"{', '.join(classes)} among {len(labels)} images"
-        )
+    task.check(svm.trained)
     used = np.flatnonzero(svm.dual.any(axis=1))
     support = {name: np.ascontiguousarray(arrays[name][used]) for name in parsed.columns}
     return Model(
         recipe=parsed.name,
-        settings=settings,
-        classes=tuple(classes),
+        settings=task.settings,
+        classes=tuple(task.classes),
         support=support,
         fitted=fitted,
         svm=replace(svm, features=fitted(support), dual=svm.dual[used]),
-        training={
-            "images": len(labels),
-            "labels": ONE if has_one_class(np.asarray(labels)) else SEVERAL,
-            "C": C,
-            "class_weight": class_weight,
-            "difficult": difficult,
-            "seed": seed,
-            **({"auto": asdict(choice)} if choice else {}),
-        },
+        training=task.facts(decided.choice),
     )

@@ -66,6 +66,8 @@ def export_model(model: Model, file: str | Path, *, network: Network | None = No
     network = network or settings.load_network()
     if settings.views != "centre" or settings.network.dtype != "float32":
         raise _refused(f"{settings.views} views in {settings.network.dtype}")
+    if not model.support:
+        raise _refused("a model on vectors, as more than 20,000 images make it,")
     read = {f.path(network.layers) for f in model.factors if f.kind != "probabilities"}
     parts = cut(network.module, read or {network.layers[TOP]})
     if parts is None or callable(network.head) or settings.network.scores:

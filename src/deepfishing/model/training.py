@@ -18,9 +18,10 @@ from deepfishing.gradients.to_store import Progress, extract_to_store
 from deepfishing.images.item import Item
 from deepfishing.images.readable import refuse_unreadable
 from deepfishing.model.labelled import Labelled
-from deepfishing.model.model import Model, train_model
+from deepfishing.model.large import LARGE, train_large
+from deepfishing.model.model import Model, Task, train_on_arrays
 from deepfishing.rank_one import Array
-from deepfishing.recipes import factors_of
+from deepfishing.recipes import AUTO, parse_recipe
 from deepfishing.settings import Settings
 from deepfishing.store import Row, Store
 
@@ -35,6 +36,7 @@ def train_on_store(
     recipe: str,
     *,
     strict: bool = False,
+    progress: Progress | None = None,
     **options: Any,
 ) -> tuple[Model, dict[str, str]]:
     """Train on features that are in a store.
@@ -51,6 +53,8 @@ def train_on_store(
         One recipe, or `auto`.
     strict : bool
         Stop if an image could not be used, instead of leaving it out.
+    progress : callable, optional
+        Called with a stage, how much of it is done and how much there is.
     options
         C, class_weight, difficult, seed: see `train_svm`.
     """
@@ -59,6 +63,7 @@ def train_on_store(
     if strict:
         refuse_unreadable(failures, len(known))
     keys = [row.sha256 if row.error is None else None for row in known]
+    options["progress"] = progress
     return _train(store, keys, labels, labelled, recipe, options), failures
 
 
@@ -93,7 +98,7 @@ def train_on_images(
         C, class_weight, difficult, seed: see `train_svm`.
     """
     known, labels = labelled.of(images)
-    factors = factors_of(recipe, settings.network.layers)
+    factors = parse_recipe(recipe, settings.network.layers).factors
     store = Store(folder, settings.as_dict())
     done = extract_to_store(
         store,
@@ -108,6 +113,7 @@ def train_on_images(
     )
     if strict:  # features that are not finite are known only now
         refuse_unreadable(done.failures, len(known))
+    options["progress"] = progress
     model = _train(store, done.keys, labels, labelled, recipe, options)
     return model, done.failures
 
@@ -127,14 +133,21 @@ def _train(
         )
     usable = [str(keys[number]) for number in good]
     settings = Settings.from_dict(store.settings)
-    columns = [factor.name for factor in factors_of(recipe, settings.network.layers)]
+    columns = parse_recipe(recipe, settings.network.layers).columns
     absent = [name for name in columns if store.missing(usable, [name])]
-    if absent:
+    if recipe.strip() == AUTO:  # makes do with what there is
+        columns = tuple(name for name in columns if name not in absent)
+    elif absent:
         raise StoreError(
             f"store {store.folder} must hold {', '.join(columns)} for {recipe}, but lacks "
             f"{', '.join(absent)}; add them with `deepfish extract` and --features"
         )
-    arrays = {name: store.read(usable, name) for name in columns}
-    return train_model(
-        recipe, arrays, labels[np.array(good)], labelled.classes, settings=settings, **options
-    )
+
+    def read(rows: Sequence[int] | Array) -> dict[str, Array]:
+        keys = [usable[row] for row in rows]
+        return {name: store.read(keys, name) for name in columns}
+
+    task = Task(labels[np.array(good)], labelled.classes, settings, **options)
+    if len(usable) > LARGE:
+        return train_large(recipe, read, task)
+    return train_on_arrays(recipe, read(range(len(usable))), task)

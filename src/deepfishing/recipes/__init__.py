@@ -1,7 +1,7 @@
 """Recipes: kernels made of features, as values (`recipe`) and in a small language (`language`)."""
 
-from deepfishing.recipes.candidates import AUTO, candidates, factors_of
-from deepfishing.recipes.language import BEYOND, parse_recipe, parse_recipes, pieces
+from deepfishing.recipes.candidates import candidates, few_rule, prior
+from deepfishing.recipes.language import AUTO, BEYOND, parse_recipe, parse_recipes, pieces
 from deepfishing.recipes.recipe import BEST, Arrays, Fitted, Recipe, best_recipe
 
 __all__ = [
@@ -13,8 +13,9 @@ __all__ = [
     "Recipe",
     "best_recipe",
     "candidates",
-    "factors_of",
+    "few_rule",
     "parse_recipe",
     "parse_recipes",
     "pieces",
+    "prior",
 ]

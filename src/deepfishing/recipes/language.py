@@ -11,7 +11,7 @@ compares.
             | "(" recipe ")"
 
 `best` alone is the recipe that did best on validation data, docs/recipes.md. Tables call it by that
-title; its name is the formula.
+title; its name is the formula. `auto` alone is chosen when a model is trained.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from deepfishing.recipes.recipe import (
     whiten,
 )
 
+AUTO = "auto"  # what suits the training images: recipes.candidates, deepfishing.auto
 _WORD = r"[+*(),]|[^+*(),\s]+"
 
 # What was tried beyond the paper, and is measured again by `--features beyond` (docs/recipes.md).
@@ -87,6 +88,10 @@ def parse_recipe(text: str, layers: Mapping[int, str] | None = None) -> Recipe:
     """
     if text.strip() in ("all", "beyond"):
         raise FeatureError(f"one recipe is needed here, got {text!r}, a list; try {BEST}")
+    if text.strip() == AUTO:
+        from deepfishing.recipes.candidates import auto_recipe  # which is made of recipes
+
+        return auto_recipe(layers or {TOP: ""})
     parser = _Parser(best_recipe(layers or {}) if text.strip() == BEST else text, layers)
     recipe = parser.sum()
     parser.end()

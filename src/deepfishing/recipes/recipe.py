@@ -73,6 +73,7 @@ class Recipe:
     is_best: bool = False  # the formula that `best` stands for
     # how it is made, for those who compute it elsewhere: a word, then what it is made of
     tree: tuple[Any, ...] = ()
+    parts: tuple[Recipe, ...] = ()  # of a mean or a product
 
     @property
     def title(self) -> str:
@@ -251,7 +252,8 @@ def _joined(
     gradients = tuple(gradient for part in parts for gradient in part.gradients)
     learns = any(part.learns for part in parts)
     tree = (word, *(part.tree for part in parts))
-    return Recipe(name, tuple(features), build, gradients, learns=learns, tree=tree)
+    found = Recipe(name, tuple(features), build, gradients, learns=learns, tree=tree)
+    return replace(found, parts=tuple(parts))
 
 
 def _term(part: Recipe) -> str:

@@ -209,7 +209,7 @@ def _group(
         "gains": bool(known_gains),
         "finding": found,
         "compared": compared,
-        "formulas": formulas([*(ln.feature for ln in lines), *_features(panels(points))]),
+        "formulas": formulas([*(ln.feature for ln in lines), *_features(panels(points))], rows),
         "accurate": any(line.top1 for line in lines),
         "measure": official_measure(rows[0]),
         "confusions": confusions(rows, lines),

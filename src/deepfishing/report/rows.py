@@ -13,7 +13,7 @@ from pathlib import Path
 from deepfishing.errors import StoreError
 from deepfishing.experiments.checks import ROW_SETTING, UNSAID, Row
 from deepfishing.experiments.results import Curves, Results
-from deepfishing.recipes import Recipe, parse_recipe
+from deepfishing.recipes import AUTO, Recipe, parse_recipe
 
 OTHER = 99  # the block of rows that the paper's Table 1 does not have
 
@@ -78,9 +78,16 @@ def title(feature: str) -> str:
     return parse_recipe(feature).title
 
 
-def formulas(features: Iterable[str]) -> list[tuple[str, str]]:
-    """Titles of these features, and what they stand for; without those called by their names."""
-    return [(title(name), name) for name in dict.fromkeys(features) if title(name) != name]
+def formulas(features: Iterable[str], rows: Iterable[Row] = ()) -> list[tuple[str, str]]:
+    """Titles of these features, and what they stand for; without those called by their names.
+
+    Rows say what `auto` has chosen.
+    """
+    found = [(title(name), name) for name in dict.fromkeys(features) if title(name) != name]
+    for choice in (row["auto"] for row in rows if row.get("auto")):
+        tau = "" if choice["tau"] is None else f", tau {choice['tau']:g}"
+        found.append((AUTO, f"{title(choice['recipe'])}{tau}, cost {choice['cost']:g}"))
+    return found
 
 
 def block(recipe: Recipe) -> int:

@@ -204,5 +204,5 @@ def _caption(
     if absent := left_out_text(rows):
         parts.append(f"Left out of the mean: {absent}.")
     parts += [f"{line.title}: {line.note}." for line in lines if line.official is None]
-    parts += [f"{called} = {name}" for called, name in formulas(ln.feature for ln in lines)]
+    parts += [f"{called} = {name}" for called, name in formulas((ln.feature for ln in lines), rows)]
     return Text("\n".join(parts))

@@ -255,7 +255,7 @@ def _table_1(rows: Sequence[Row], lines: Sequence[Line]) -> Sheet:
     if absent := left_out_text(rows):
         parts.append(f"Left out of the mean: {absent}.")
     parts += [f"{line.title}: {line.note}." for line in lines if line.official is None]
-    parts += _formulas(line.feature for line in lines)
+    parts += _formulas((line.feature for line in lines), rows)
     return Sheet(" ".join(parts), tuple(map(Text, head)), tuple(map(tuple, blocks.values())))
 
 
@@ -313,8 +313,8 @@ def _confusions(rows: Sequence[Row], found: Confusions) -> Sheet:
     return Sheet(caption, (Text("shows"), Text("taken for"), *titles, Text("of")), (pairs,))
 
 
-def _formulas(features: Iterable[str]) -> list[str]:
-    return [f"{called} = {name}." for called, name in formulas(features)]
+def _formulas(features: Iterable[str], rows: Iterable[Row] = ()) -> list[str]:
+    return [f"{called} = {name}." for called, name in formulas(features, rows)]
 
 
 def _setting(row: Row) -> str:
