@@ -108,8 +108,8 @@ def first(place: Path) -> None:
 
 def megabytes(place: Path, words: list[str]) -> int:
     """The most memory that a command has at a time."""
-    most = "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024"
-    code = f"import atexit, resource\natexit.register(lambda: print({most}))\n{MAIN}"
+    most = "open('/proc/self/status').read().partition('VmHWM:')[2].split()[0]"
+    code = f"import atexit\natexit.register(lambda: print(int({most}) // 1024))\n{MAIN}"
     return int(start(place, HERE, code, *words).split()[-1])
 
 
