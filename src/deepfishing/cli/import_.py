@@ -46,6 +46,7 @@ def import_(
     Columns called x7, delta8 and so on keep their names; other vectors are called x7. A Parquet
     file of `deepfish export` makes the same store again, which also encodes new photos.
     """
+    from deepfishing.features import features_of
     from deepfishing.vectors import import_vectors
 
     made = import_vectors(
@@ -56,4 +57,6 @@ def import_(
         say(json.dumps({"store": str(store), "images": n, "factors": factors}))
     else:
         say(f"{store}: {images_text(n)}, {', '.join(factors)}")
-        say_next(("deepfish", "serve", store), ("deepfish", "train", store, "model"))
+        by = features_of(factors)[-1].name  # the default needs more than most vectors have
+        train = ("deepfish", "train", store, "model", "--features", by)
+        say_next(("deepfish", "serve", store), train)

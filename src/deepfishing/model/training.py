@@ -140,7 +140,8 @@ def _train(
     elif absent:
         raise StoreError(
             f"store {store.folder} must hold {', '.join(columns)} for {recipe}, but lacks "
-            f"{', '.join(absent)}; add them with `deepfish extract` and --features"
+            f"{', '.join(absent)}; name a recipe of what it has with --features, or add them with "
+            "`deepfish extract`"
         )
 
     def read(rows: Sequence[int] | Array) -> dict[str, Array]:
