@@ -1,6 +1,6 @@
 """`deepfish curate choose` against the number of rows: time, memory, and what is covered.
 
-    python benchmarks/curate.py --features STORE [--rows 1000,10000,100000] [-n 100]
+    python benchmarks/curate.py --features STORE [--rows 1000,10000,100000] [-n 100] [--by RECIPE]
 
 Real features of a store are drawn with replacement and every number is changed by about 30 %, as in
 search.py, and written as a store into a temporary folder, which is removed. Each size runs in a
@@ -32,10 +32,9 @@ from search import write_store
 OUT = Path(__file__).parent / "CURATE.md"
 HEAD = """# Choosing photos: growth
 
-Made by `python benchmarks/curate.py --features STORE --rows {rows} -n {n}` on {machine}, BLAS on
-{blas} thread, load average {load:.1f} when it began. {n} photos are chosen by {by}. Rows are
-features of PASCAL VOC 2007 resampled with 30 % noise on every number. Peak memory is that of a
-whole process.
+Made by `python benchmarks/curate.py --features STORE --rows {rows} -n {n} --by "{by}"` on
+{machine}, BLAS on {blas} thread, load average {load:.1f} when it began. Rows are features
+of PASCAL VOC 2007 resampled with 30 % noise on every number. Peak memory is of a whole process.
 
 On {real:,} real rows, short vectors with {clients:,} clients reach {share:.1%} of what the exact
 choice covers ({near:.4f} of {exact:.4f}); {same} of {n} photos are the same.
@@ -45,10 +44,10 @@ choice covers ({near:.4f} of {exact:.4f}); {same} of {n} photos are the same.
 """
 
 
-def one(folder: str, n: int) -> None:
+def one(folder: str, n: int, by: str | None) -> None:
     """Choose in a store, and print what it took."""
     start, busy = time.perf_counter(), time.process_time()
-    photos = open_photos(folder)
+    photos = open_photos(folder, by)
     found = list(choose_photos(photos, n))
     took = {"seconds": time.perf_counter() - start, "processor": time.process_time() - busy}
     # of this process alone: rusage has the parent's peak, too
@@ -58,9 +57,9 @@ def one(folder: str, n: int) -> None:
     print(json.dumps({**took, "peak": peak, "chosen": len(found)}))
 
 
-def share(store: Store, n: int) -> dict[str, float]:
+def share(store: Store, n: int, by: str) -> dict[str, float]:
     """What vectors and a sample reach of the exact choice's coverage, on 5,000 real rows."""
-    photos = open_photos(store)
+    photos = open_photos(store, by)
     features = photos.features.of(np.arange(min(5000, len(photos.features))))
     picked = [[s.number for s in choose(features, n, exact=how)] for how in (True, False)]
     exact, near = (facility.coverage(features, some) for some in picked)
@@ -74,14 +73,15 @@ def main() -> None:
     parser.add_argument("--features", type=Path)
     parser.add_argument("--rows", default="1000,10000,100000")
     parser.add_argument("-n", type=int, default=100)
+    parser.add_argument("--by")
     parser.add_argument("--one", help="only choose in this store")
     asked = parser.parse_args()
     if asked.one:
-        one(asked.one, asked.n)
+        one(asked.one, asked.n, asked.by)
         return
     load = os.getloadavg()[0]
     source = Store.open(asked.features)
-    recipe = choose_recipe(source, None, RECIPES)
+    recipe = choose_recipe(source, asked.by, RECIPES)
     contents = Contents.of(source, recipe.columns)
     real = contents.read(np.arange(len(contents)), recipe.columns)
     blas = os.environ.get("OPENBLAS_NUM_THREADS", "all")
@@ -89,15 +89,16 @@ def main() -> None:
         rows=asked.rows,
         n=asked.n,
         machine=f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
-        by=f"`{recipe.name}`",
+        by=recipe.name,
         blas=blas,
         load=load,
-        **share(source, asked.n),
+        **share(source, asked.n, recipe.name),
     )
     for rows in map(int, asked.rows.split(",")):
         with tempfile.TemporaryDirectory() as folder:
             write_store(folder, source, real, rows)
             command = [sys.executable, __file__, "--one", folder, "-n", str(asked.n)]
+            command += ["--by", recipe.name]
             ran = subprocess.run(command, capture_output=True, text=True, check=True)
         took = json.loads(ran.stdout)
         way = "exact" if rows <= facility.EXACT_IMAGES else "vectors and a sample"

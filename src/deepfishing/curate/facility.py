@@ -23,9 +23,9 @@ from deepfishing.rank_one import Array
 from deepfishing.search.compare import Features, sample
 from deepfishing.search.index import DIMENSIONS, LANDMARKS, Embedding
 
-EXACT_IMAGES = 20_000
+EXACT_IMAGES = 16_000  # whose Gram matrix, in single precision, is kept
 CLIENTS = 10_000
-KEEP_BYTES = 1 << 30  # a Gram matrix that is smaller is kept
+KEEP_BYTES = 1 << 30  # of a Gram matrix that is kept; else rows are computed again
 BLOCK_VALUES = 1 << 22  # of a block of it
 NOTHING = 1e-6  # share of all images that a gain is worth less than: the rest is the same
 
