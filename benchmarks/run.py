@@ -19,6 +19,7 @@ from timing import Ratio
 
 SECTIONS = {
     "throughput": "Images per second, end to end, and trunks against matrix products",
+    "decoding": "Decoding: seconds of one core",
     "gradient_cost": "Gradients on top of forward features",
     "store_read": "Reading a store of 10,000 images x 8,192 values, warm cache",
     "start": "Starting on a complete store",
