@@ -5,8 +5,9 @@
 Comes in: nothing; a store is made for each size: features of the widths of EfficientNet-Lite0 (x7
 1,280, delta8 1,000, int8), drawn around one centre per 50 photos, and pictures of 96 x 72 pixels,
 one in twenty a smaller copy of another. Made features say nothing of what is found in real photos,
-only what it takes. Goes out: a line per command and size: seconds and the peak of memory of a
-process of its own, first (an index is made beyond 10,000 rows) and again, when it is there.
+only what it takes. Goes out: a line per command and size: seconds, those of the processor (on a
+machine that others use, too), and the peak of memory of a process of its own; beyond 10,000 rows
+first, when an index is made, and again, when it is there.
 """
 
 from __future__ import annotations
@@ -80,8 +81,9 @@ def run(task: str, folder: Path) -> None:
     else:
         found = len(odd_photos(open_searcher(store, defaults=RECIPES)))
     seconds = round(time.perf_counter() - start, 1)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    print(json.dumps({"found": found, "seconds": seconds, "peak_mb": peak}))
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    facts = {"seconds": seconds, "cpu_seconds": round(used.ru_utime + used.ru_stime, 1)}
+    print(json.dumps({"found": found, **facts, "peak_mb": used.ru_maxrss // 1024}))
 
 
 def main() -> None:
