@@ -154,3 +154,14 @@ def test_wrong_shapes_values_and_options_are_refused(rng, random_rank_one):
     dense[3, 2] = np.nan
     with pytest.raises(FeatureError, match="finite"):
         train_linear(dense, labels)
+
+
+@pytest.mark.parametrize("weight", ["balanced", 4.0])
+def test_weighted_classes_are_those_of_scikit_learn(rng, weight):
+    vectors = rng.normal(size=(80, 6)).astype(np.float32)
+    target = np.where(vectors[:, 0] + 0.5 * rng.normal(size=80) > 0.9, 1, -1)
+    svm = train_linear(vectors, target[:, None], class_weight=weight, tolerance=1e-4, rounds=2000)
+    known = weight if weight == "balanced" else {1: weight, -1: 1.0}
+    exact = SVC(kernel="linear", class_weight=known, tol=1e-6).fit(vectors, target)
+    found = svm.decision_function(vectors)[:, 0]
+    np.testing.assert_allclose(found, exact.decision_function(vectors), atol=0.03)
