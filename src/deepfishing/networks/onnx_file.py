@@ -7,11 +7,10 @@ weights, numbered from the top. Before it is used, both together are compared wi
 
 from __future__ import annotations
 
-import importlib
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from deepfishing.errors import MissingDependencyError, NetworkError, OptionError, pip_install
+from deepfishing.errors import NetworkError, OptionError, need
 from deepfishing.features import TOP
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.network import Network, frozen
@@ -27,6 +26,7 @@ from deepfishing.networks.pixels import find_preprocess
 from deepfishing.networks.reference import FILES, WEIGHTS, NetworkFile, Source
 
 KEY = "deepfishing.preprocess"  # of a file's metadata: how it wants its pixels, as JSON
+package = partial(need, extra="onnxruntime")  # onnx, or what runs it
 TOLERANCE = 1e-4  # of the largest score: head and trunk against the whole file
 # What may follow the scores, and what they mean then.
 _ENDS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
@@ -336,13 +336,3 @@ def start_session(model: bytes) -> Any:
     except Exception as error:  # as above
         reason = " ".join(str(error).split())[:200]
         raise NetworkError(f"onnxruntime cannot run the .onnx file ({reason})") from None
-
-
-def package(name: str) -> Any:
-    """onnx or onnxruntime, or the command that brings them."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise MissingDependencyError(
-            f"an .onnx file needs the package {name}; run `{pip_install(extra='onnxruntime')}`"
-        ) from None
