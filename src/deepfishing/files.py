@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 SEAL = "seal"
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
 
 
 @contextmanager
@@ -38,6 +40,22 @@ def replacing(path: Path) -> Iterator[Path]:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def guarded(text: str) -> str:
+    """Text for a cell of a .csv, with an apostrophe where a spreadsheet would see a formula.
+
+    Examples
+    --------
+    >>> guarded("=1+1"), unguarded("'=1+1"), guarded("apple")
+    ("'=1+1", '=1+1', 'apple')
+    """
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
+def unguarded(text: str) -> str:
+    """The text that `guarded` was given."""
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
 def sealed(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 
 from deepfishing.errors import DatasetError, FeatureError, OptionError, StoreError, need
 from deepfishing.features import TOP, parse_factor
+from deepfishing.files import unguarded
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.reference import NetworkRef
 from deepfishing.rank_one import Array
@@ -245,7 +246,11 @@ def _csv(path: Path) -> Iterator[Block]:
         for name in batch.schema.names:
             if (match := re.fullmatch(r"(.+)_(\d+)", name)) and name not in FACTS:
                 parts.setdefault(match[1], []).append(name)
-        facts = {name: batch[name].to_pylist() for name in FACTS if name in batch.schema.names}
+        facts = {
+            name: [one and unguarded(one) for one in batch[name].to_pylist()]
+            for name in FACTS
+            if name in batch.schema.names
+        }
         vectors = {}
         for name, columns in parts.items():
             if columns != [f"{name}_{i}" for i in range(len(columns))]:

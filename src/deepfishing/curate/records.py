@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from deepfishing.errors import OptionError
-from deepfishing.files import replacing
+from deepfishing.files import guarded, replacing
 from deepfishing.images.tables import SEPARATOR
 
 KINDS = (".csv", ".json")
@@ -45,5 +45,5 @@ def write_records(path: Path, records: Sequence[Mapping[str, Any]], columns: Seq
 
 def _cell(value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return SEPARATOR.join(map(str, value))
-    return "" if value is None else value
+        value = SEPARATOR.join(map(str, value))
+    return guarded(value) if isinstance(value, str) else "" if value is None else value

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from deepfishing.errors import DatasetError
+from deepfishing.files import unguarded
 from deepfishing.images.item import Item, located
 
 TABLES = (".csv", ".tsv", ".parquet")
@@ -79,7 +80,7 @@ def _csv(path: Path) -> dict[str, list[Any]]:
                 f"each row of a table must have {len(head)} values as its head, got {len(row)} in "
                 f"row {number} of {path}"
             )
-    return {name.strip(): [row[i] for row in rows] for i, name in enumerate(head)}
+    return {name.strip(): [unguarded(row[i]) for row in rows] for i, name in enumerate(head)}
 
 
 def _parquet(path: Path) -> dict[str, list[Any]]:

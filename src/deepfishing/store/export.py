@@ -19,7 +19,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from deepfishing.errors import OptionError, StoreError, need
-from deepfishing.files import replacing
+from deepfishing.files import guarded, replacing
 from deepfishing.rank_one import Array
 from deepfishing.store.frames import FACTS
 from deepfishing.store.store import Store
@@ -62,12 +62,14 @@ def _csv(path: Path, store: Store, columns: list[str]) -> None:
     file = None
     try:
         for batch in store.to_batches(columns):
-            cells = {name: batch[name] for name in FACTS}
-            labels = (
-                None if cell is None else SEPARATOR.join(cell)
-                for cell in batch["labels"].to_pylist()
-            )
-            cells["labels"] = pa.array(labels, pa.string())
+            cells = {}
+            for name in FACTS:
+                texts = (
+                    SEPARATOR.join(cell) if isinstance(cell, list) else cell
+                    for cell in batch[name].to_pylist()
+                )
+                text = [None if one is None else guarded(one) for one in texts]
+                cells[name] = pa.array(text, pa.string())
             for name in batch.schema.names[len(FACTS) :]:
                 values = filled(batch[name]).reshape(len(batch), -1)
                 cells |= {
