@@ -50,7 +50,7 @@ def open_gallery(folder: Path) -> Gallery:
     make_store(folder / "store", keys, photos)
     train(folder / "model")
     gallery = Gallery(folder / "store", model=folder / "model")
-    gallery.uploads._network = tiny_network()
+    gallery.uploads.given = gallery.uploads._network = tiny_network()  # of which nothing is kept
     return gallery
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -75,7 +76,8 @@ def test_the_network_is_made_ready_once_for_all_photos(monkeypatch, jpeg):
 
     monkeypatch.setattr("deepfishing.gradients.extract.Extractor", Extractor)
     monkeypatch.setattr(Uploads, "_network", None)
-    monkeypatch.setattr(Uploads, "_settings", None)
+    settings = SimpleNamespace(network=SimpleNamespace(dtype="float64"))  # nothing is kept of it
+    monkeypatch.setattr(Uploads, "_settings", settings)
     uploads = Uploads({}, [Factor("input", 8)])
     keys = {uploads.add(jpeg + bytes([number])) for number in range(5)}
     assert len(keys) == 5
