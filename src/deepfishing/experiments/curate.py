@@ -7,7 +7,8 @@ Comes in: features of train and test images and their labels. Goes out: runs of 
   `MACHINE`, positives weighted as much as negatives. Random choices are a mean over `DRAWS`, with
   Student's interval; facility location has no draws, so its interval is the bootstrap's over test
   images.
-- share of wrong labels among as many suspects, where `SWAPPED` percent of each class were swapped.
+- share of photos with a wrong label among as many suspects, where `SWAPPED` percent of each class
+  were swapped.
 """
 
 from __future__ import annotations
@@ -173,7 +174,9 @@ def swap_labels(labels: Array, random: np.random.Generator) -> Array:
 
 
 def share_found(truth: Array, labels: Array, scores: Array) -> float:
-    """Percent of wrong labels among as many suspects, with several classes the mean over classes.
+    """Percent of photos with a wrong label among as many suspects.
+
+    A photo is as suspect as the label that its scores contradict most.
 
     Examples
     --------
@@ -182,16 +185,11 @@ def share_found(truth: Array, labels: Array, scores: Array) -> float:
     >>> share_found(truth, labels, scores=np.array([[1.0, -1], [2, -2], [-1, 1]]))
     100.0
     """
-    wrong = labels != truth
+    wrong = (labels != truth).any(axis=1)
     if has_one_class(labels):
         given = np.where(labels == 1, scores, 0).sum(axis=1)
-        margin = (given - np.where(labels == 1, -np.inf, scores).max(axis=1))[:, None]
-        wrong = wrong.any(axis=1)[:, None]
+        margin = given - np.where(labels == 1, -np.inf, scores).max(axis=1)
     else:
-        margin = np.where(labels == 0, np.inf, labels * scores)
-    shares = [
-        bad[np.argsort(m, kind="stable")[: bad.sum()]].mean()
-        for bad, m in zip(wrong.T, margin.T, strict=True)
-        if bad.any()
-    ]
-    return 100 * float(np.mean(shares)) if shares else 0.0
+        margin = np.where(labels == 0, np.inf, labels * scores).min(axis=1)
+    suspects = np.argsort(margin, kind="stable")[: wrong.sum()]
+    return 100 * float(wrong[suspects].mean()) if len(suspects) else 0.0
