@@ -6,6 +6,7 @@ the recipes `pow` and `whiten` change them, or vectors that any estimator of sci
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from numbers import Integral
 from typing import Any, Self
 
@@ -42,11 +43,12 @@ class _OneFeature(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return X
 
 
-class _RecipeStep(OneToOneFeatureMixin, _OneFeature):  # type: ignore[misc]
+class _RecipeStep(OneToOneFeatureMixin, _OneFeature, ABC):  # type: ignore[misc]
     """A recipe of one function; the features that come in stand for the network's."""
 
+    @abstractmethod
     def _recipe(self, feature: Recipe) -> Recipe:
-        raise NotImplementedError
+        """The function of the feature."""
 
     def fit(self, X: Rows, y: Any = None) -> Self:
         """Learn what there is to learn from the features of the training images."""
