@@ -76,9 +76,9 @@ def fill(photos: Path, folder: Path, images: int) -> None:
     store = Store(folder, Settings(network=network).as_dict())
     rows = []
     for item in find_images(str(photos)):
-        size, mtime_ns = item.signature()
+        size, stamp = item.signature()
         rows.append(
-            Row(item.id, str(item), item.sha256(), size, mtime_ns, item.labels, OK, None, (FACTOR,))
+            Row(item.id, str(item), item.sha256(), size, stamp, item.labels, OK, None, (FACTOR,))
         )
     random = np.random.default_rng(0)
     for start in range(0, images, BLOCK):

@@ -157,7 +157,7 @@ def _new(store: Store, parts: Iterable[list[Item]]) -> Iterator[list[Item]]:
     for part in parts:
         for item in part:
             row = before.get(item.id)
-            if row and isinstance(item.path, Held) and row.mtime_ns != item.signature()[1]:
+            if row and isinstance(item.path, Held) and row.stamp != item.signature()[1]:
                 raise StoreError(
                     f"{item.id} is another image in {store.folder}; pass name= for what ids of "
                     "these images begin with, or choose another folder"

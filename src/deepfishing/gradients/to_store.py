@@ -314,14 +314,14 @@ def _scan(items: Sequence[Item], old: Mapping[str, Row], tell: Progress, place: 
     for number, item in enumerate(items):
         path, before = str(item), old.get(item.id)
         try:
-            size, mtime_ns = item.signature()
+            size, stamp = item.signature()
         except (OSError, ValueError) as error:
             rows.append(_unreadable(Row(item.id, path, labels=item.labels), _reason(error)))
             continue
-        if before and (before.path, before.size, before.mtime_ns) == (path, size, mtime_ns):
+        if before and (before.path, before.size, before.stamp) == (path, size, stamp):
             row = before if before.labels == item.labels else replace(before, labels=item.labels)
         else:
-            row = Row(item.id, path, None, size, mtime_ns, item.labels)
+            row = Row(item.id, path, None, size, stamp, item.labels)
         rows.append(row)
         if row.sha256 is None:
             new.append(number)

@@ -99,7 +99,7 @@ class Item:
             return io.BytesIO(tar.read(self.member.size))
 
     def signature(self) -> tuple[int, int]:
-        """Size and time of change, or version: while they stay, so does the content."""
+        """Size and stamp, a time of change or a version: while they stay, so does the content."""
         if not isinstance(self.path, Path):
             return self.path.signature()
         found = self.path.stat()

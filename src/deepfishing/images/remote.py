@@ -54,7 +54,7 @@ class RemoteFile:
     ----------
     url : str
         With its protocol.
-    size, version : int, optional
+    size, stamp : int, optional
         As the listing had them, see `signature`; -1 if nobody has asked yet.
 
     Examples
@@ -71,7 +71,7 @@ class RemoteFile:
 
     url: str
     size: int = -1
-    version: int = -1
+    stamp: int = -1
 
     def __str__(self) -> str:
         return self.url
@@ -85,7 +85,7 @@ class RemoteFile:
     def signature(self) -> tuple[int, int]:
         """Size, and a number made of the entity tag, the checksum or the time of change."""
         if self.size >= 0:
-            return self.size, self.version
+            return self.size, self.stamp
         system, path = _file_system(self.url)
         with _os_errors():
             return _signature(system.info(path))
@@ -174,10 +174,10 @@ def _os_errors() -> Iterator[None]:
 
 
 def _signature(info: Mapping[str, Any]) -> tuple[int, int]:
-    """Size and version; a file that tells neither is taken not to change."""
+    """Size and stamp; a file that tells neither is taken not to change."""
     told = next((str(info[key]) for key in (*_VERSION, *_TIME) if info.get(key) is not None), "")
-    version = int(hashlib.sha256(told.encode()).hexdigest()[:15], 16)  # fits into 63 bits
-    return int(info.get("size") or 0), version
+    stamp = int(hashlib.sha256(told.encode()).hexdigest()[:15], 16)  # fits into 63 bits
+    return int(info.get("size") or 0), stamp
 
 
 def _one_line(error: BaseException) -> str:

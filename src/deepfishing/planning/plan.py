@@ -227,9 +227,9 @@ def _index_bytes(
 ) -> int:
     """Bytes of the index of so many images, if paths are of usual length."""
     rows = []
-    for size, mtime in random.integers((1 << 20, 1 << 60), size=(images, 2)).tolist():
+    for size, stamp in random.integers((1 << 20, 1 << 60), size=(images, 2)).tolist():
         id_ = f"{random.bytes(2).hex()}/{random.bytes(5).hex()}.jpg"
         key = random.bytes(32).hex()
-        rows.append(Row(id_, f"photos/{id_}", key, size, mtime, None, OK, None, tuple(factors)))
+        rows.append(Row(id_, f"photos/{id_}", key, size, stamp, None, OK, None, tuple(factors)))
     store.write_rows(rows)
     return (store.folder / INDEX).stat().st_size

@@ -7,7 +7,7 @@ its features), its labels, and whether its features are there. Two ids may share
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,7 +26,7 @@ SCHEMA = pa.schema(
         ("path", pa.string()),
         ("sha256", pa.string()),
         ("size", pa.int64()),
-        ("mtime_ns", pa.int64()),
+        ("mtime_ns", pa.int64()),  # the stamp; stores of the first version call it so
         ("labels", _STRINGS),
         ("status", pa.string()),
         ("error", pa.string()),
@@ -47,8 +47,8 @@ class Row:
         Where it was seen last.
     sha256 : str or None
         Of its content; None if the file could not be read at all.
-    size, mtime_ns : int
-        Of the file when it was hashed; -1 if it could not be read.
+    size, stamp : int
+        Of the file when it was hashed, as `Item.signature` tells them; -1 if it could not be read.
     labels : tuple of str, or None
         None where nothing is known, () where there are none.
     status : "ok", "error" or "pending"
@@ -63,7 +63,7 @@ class Row:
     path: str
     sha256: str | None = None
     size: int = -1
-    mtime_ns: int = -1
+    stamp: int = -1
     labels: tuple[str, ...] | None = None
     status: str = PENDING
     error: str | None = None
@@ -73,7 +73,7 @@ class Row:
 def write_index(folder: Path, rows: Iterable[Row]) -> None:
     """Replace the index by these rows, sorted by id."""
     rows = sorted(rows, key=lambda row: row.id)
-    columns = [[getattr(row, name) for row in rows] for name in SCHEMA.names]
+    columns = [[getattr(row, field.name) for row in rows] for field in fields(Row)]
     arrays = [pa.array(c, type=f.type) for c, f in zip(columns, SCHEMA, strict=True)]
     path = folder / INDEX
     try:
