@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from deepfishing.experiments.checks import TABLE, Row, check_protocol
+from deepfishing.experiments.checks import TABLE, Result, check_protocol
 from deepfishing.experiments.curves import measure_curves
 from deepfishing.experiments.reproduce import Progress, Protocol, reproduce
 from deepfishing.experiments.results import Results, Table
@@ -38,7 +38,7 @@ class Measured:
 
     rows: Table
     gains: Mapping[str, Difference]
-    points: Mapping[str, list[Row]]
+    points: Mapping[str, list[Result]]
     words: tuple[str, ...]
     page: Path
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from deepfishing.errors import OptionError, need
-from deepfishing.experiments.checks import Row
+from deepfishing.experiments.checks import Result
 from deepfishing.experiments.results import Results
 from deepfishing.measuring import Measured
 from deepfishing.report.charts import HUES, LOGARITHMIC, styles, tick_text
@@ -28,7 +28,7 @@ from deepfishing.search.sheet import contact_sheet
 
 RECALL = np.linspace(0, 1, 101)
 
-From = Measured | Sequence[Row] | str | Path
+From = Measured | Sequence[Result] | str | Path
 
 
 def rows(results: From, ax: Any = None) -> Any:
@@ -87,7 +87,7 @@ def precision_recall(
 
 
 def curves(
-    results: Measured | Sequence[Row] | str | Path,
+    results: Measured | Sequence[Result] | str | Path,
     protocol: str = "low-shot",
     *,
     figure: str | None = None,
@@ -169,7 +169,7 @@ def _colour(hue: int) -> tuple[float, float, float]:
     return colorsys.hls_to_rgb(hue / 360, 0.42, 0.7)
 
 
-def _subject(row: Row) -> str:
+def _subject(row: Result) -> str:
     return f"{row['dataset']}, {row['network']}"
 
 
@@ -185,7 +185,7 @@ def _folder(results: Measured | str | Path) -> Path:
     return results.page.parent if isinstance(results, Measured) else Path(results)
 
 
-def _rows(results: From) -> list[Row]:
+def _rows(results: From) -> list[Result]:
     """Rows of one setting, in the paper's order."""
     if isinstance(results, str | Path):
         listed = open_results(Path(results)).rows
@@ -194,7 +194,7 @@ def _rows(results: From) -> list[Row]:
     return _one(group_rows(listed), results)
 
 
-def _points(results: From, protocol: str) -> list[Row]:
+def _points(results: From, protocol: str) -> list[Result]:
     if protocol not in TITLES:
         raise OptionError(f"protocol must be one of {', '.join(TITLES)}, got {protocol!r}")
     if isinstance(results, Measured):
@@ -206,7 +206,7 @@ def _points(results: From, protocol: str) -> list[Row]:
     return _one(group_points(p for p in listed if p["protocol"] == protocol), results)
 
 
-def _one(groups: Sequence[list[Row]], results: From) -> list[Row]:
+def _one(groups: Sequence[list[Result]], results: From) -> list[Result]:
     """The only group; rows of two settings are not for one plot."""
     if len(groups) != 1:
         where = f" in {results}" if isinstance(results, str | Path) else ""

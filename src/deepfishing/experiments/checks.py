@@ -15,7 +15,7 @@ from deepfishing.errors import FeatureError, OptionError, did_you_mean
 from deepfishing.metrics import DEFINITIONS
 from deepfishing.recipes import parse_recipe
 
-Row = dict[str, Any]
+Result = dict[str, Any]  # a line of results.jsonl or curves.jsonl
 Kinds = dict[str, type | tuple[type, ...]]
 
 CURVES = ("low-shot", "knn", "curate", "search", "approximation")  # the protocols that give curves
@@ -85,7 +85,7 @@ def check_protocol(name: str, known: Sequence[str] = PROTOCOLS) -> None:
         )
 
 
-def wrong_row(row: Row) -> str | None:
+def wrong_row(row: Result) -> str | None:
     """The first key of a row that is missing or not of its type.
 
     Examples
@@ -126,7 +126,7 @@ def wrong_row(row: Row) -> str | None:
     return None if _is_confusion(row.get("confusion"), row["classes"]) else "confusion"
 
 
-def wrong_point(point: Row) -> str | None:
+def wrong_point(point: Result) -> str | None:
     """The first key of a point that is missing or not of its type."""
     wrong = _wrong_kind(point, {**POINT_SETTING, **_POINT})
     if wrong:
@@ -149,11 +149,11 @@ def wrong_point(point: Row) -> str | None:
     return None
 
 
-def _wrong_kind(row: Row, kinds: Kinds) -> str | None:
+def _wrong_kind(row: Result, kinds: Kinds) -> str | None:
     return next((name for name, kind in kinds.items() if not isinstance(row.get(name), kind)), None)
 
 
-def _has(row: Row, name: str, usable: Any) -> bool:
+def _has(row: Result, name: str, usable: Any) -> bool:
     """Whether there is a usable value for the official definition, and for all that are given."""
     values = row[name]
     return (

@@ -35,7 +35,7 @@ from deepfishing.experiments.approximation import (
     with_kernel,
     with_projection,
 )
-from deepfishing.experiments.checks import CURVES, Row, check_protocol
+from deepfishing.experiments.checks import CURVES, Result, check_protocol
 from deepfishing.experiments.curate import MACHINE, curate_runs, machine_recipe
 from deepfishing.experiments.examples import search_by_examples
 from deepfishing.experiments.point import Point, Run, map_axis
@@ -90,7 +90,7 @@ def measure_curves(
     progress: Progress | None = None,
     on_failure: OnFailure | None = None,
     largest: int = LARGEST,
-) -> list[Row]:
+) -> list[Result]:
     """Measure the curves of a protocol, and keep them in `out`.
 
     Parameters
@@ -122,7 +122,7 @@ def measure_curves(
         needed = (*wanted, machine_recipe(wanted, network.layers))
     prepared = prepare(dataset, network, curves.folder, needed, protocol, tell, on_failure)
     prepared.test_labels()  # told before any work, if there are none
-    points: list[Row] = []
+    points: list[Result] = []
     total = 1
     for number, recipe in enumerate(wanted):
         runs = _runs(kind, prepared, recipe, protocol, largest, needed[-1], number == 0)
@@ -186,7 +186,7 @@ def _recipes(
     return tuple(recipes.values())
 
 
-def _line(point: Point, prepared: Prepared, protocol: Protocol) -> Row:
+def _line(point: Point, prepared: Prepared, protocol: Protocol) -> Result:
     dataset = prepared.dataset
     return {
         "dataset": dataset.name,

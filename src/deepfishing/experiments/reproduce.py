@@ -21,7 +21,7 @@ from deepfishing.accuracy import KEYS, has_one_class, measure_accuracy
 from deepfishing.auto import Choice, at_temperature, choose
 from deepfishing.classify import check_options, train_svm
 from deepfishing.errors import DatasetError, OptionError
-from deepfishing.experiments.checks import TABLE, Row
+from deepfishing.experiments.checks import TABLE, Result
 from deepfishing.experiments.results import Results, Table, row_key, safe_name, versions
 from deepfishing.features import needed_factors
 from deepfishing.gradients.batch_size import BatchSize, check_batch_size
@@ -255,7 +255,7 @@ def _readable(split: Split, keys: tuple[str | None, ...]) -> tuple[Split, list[s
     return kept, [key for key in keys if key]
 
 
-def _measure(prepared: Prepared, feature: Recipe, protocol: Protocol) -> tuple[Row, Array]:
+def _measure(prepared: Prepared, feature: Recipe, protocol: Protocol) -> tuple[Result, Array]:
     start = time.perf_counter()
     dataset, labels = prepared.dataset, prepared.train_labels()
     sides = prepared.train(feature), prepared.test(feature)
@@ -266,7 +266,7 @@ def _measure(prepared: Prepared, feature: Recipe, protocol: Protocol) -> tuple[R
     svm = train_svm(fitted(train), labels, cost, protocol.difficult)
     scores = svm.decision_function(fitted(test))
     untrained = [name for name, ok in zip(dataset.classes, svm.trained, strict=True) if not ok]
-    row: Row = {
+    row: Result = {
         "dataset": dataset.name,
         "train": dataset.train.name,
         "test": dataset.test.name,

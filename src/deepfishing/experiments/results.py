@@ -24,7 +24,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from deepfishing.errors import StoreError, need
-from deepfishing.experiments.checks import Row, wrong_point, wrong_row
+from deepfishing.experiments.checks import Result, wrong_point, wrong_row
 from deepfishing.files import replacing
 from deepfishing.images.dataset import Split
 from deepfishing.images.show import table_html
@@ -71,7 +71,7 @@ def _number(text: str) -> int | float:
     return int(text) if len(text) < 300 else float(text)
 
 
-class Table(list[Row]):
+class Table(list[Result]):
     """Measured rows, as a list; a notebook shows them with their intervals."""
 
     def __repr__(self) -> str:
@@ -106,14 +106,14 @@ class Table(list[Row]):
         return need("pandas", "frames").DataFrame(lines)
 
 
-def _title(row: Row) -> str:
+def _title(row: Result) -> str:
     return parse_recipe(row["feature"]).title
 
 
 _FIGURES = {"mAP": "map", "top-1": "accuracy", "balanced": "balanced_accuracy"}
 
 
-def _figures(row: Row) -> dict[str, float | None]:
+def _figures(row: Result) -> dict[str, float | None]:
     """The figures of a row and the ends of their intervals, None where there are none."""
     found: dict[str, float | None] = {}
     for name, key in _FIGURES.items():
@@ -139,7 +139,7 @@ class _Lines:
             text = self.file.read_text(encoding="utf-8") if self.file.exists() else ""
         except (OSError, UnicodeDecodeError) as error:
             raise StoreError(f"output folder cannot be used: {self.folder} ({error})") from None
-        self.rows: list[Row] = []
+        self.rows: list[Result] = []
         for number, line in enumerate(text.splitlines(), 1):
             where = f"in {self.file} line {number}; remove the line to measure it again"
             try:
@@ -153,7 +153,7 @@ class _Lines:
             self._check(row, where)
             self.rows.append(row)
 
-    def _check(self, row: Row, where: str) -> None:
+    def _check(self, row: Result, where: str) -> None:
         wrong = (wrong_row if self.what == Results.what else wrong_point)(row)
         if wrong:
             raise StoreError(
@@ -161,7 +161,7 @@ class _Lines:
                 f"{where}"
             )
 
-    def _keep(self, rows: Sequence[Row]) -> None:
+    def _keep(self, rows: Sequence[Result]) -> None:
         """Write these rows in place of those with the same keys, if they can be read again."""
         for row in rows:
             self._check(row, f"for {self.file}, which is left as it was")
@@ -183,11 +183,11 @@ class Curves(_Lines):
     name = "curves.jsonl"
     what = "point"
 
-    def find(self, key: str) -> list[Row]:
+    def find(self, key: str) -> list[Result]:
         """The points measured under this key; none if they were not."""
         return [row for row in self.rows if row["key"] == key]
 
-    def add(self, points: Sequence[Row]) -> None:
+    def add(self, points: Sequence[Result]) -> None:
         """Keep points that were measured together: all of them, or none if writing fails."""
         try:
             self._keep(points)
@@ -207,11 +207,11 @@ class Results(_Lines):
     name = "results.jsonl"
     what = "result"
 
-    def find(self, key: str) -> Row | None:
+    def find(self, key: str) -> Result | None:
         """The row measured under this key, if it was."""
         return next((row for row in self.rows if row["key"] == key), None)
 
-    def add(self, row: Row, scores: Array | None = None, split: Split | None = None) -> None:
+    def add(self, row: Result, scores: Array | None = None, split: Split | None = None) -> None:
         """Keep a row, and the scores of the split it was measured on."""
         try:
             if scores is not None and split is not None:
@@ -224,11 +224,11 @@ class Results(_Lines):
         except OSError as error:
             raise StoreError(f"result cannot be written: {self.folder} ({error})") from None
 
-    def scores_path(self, row: Row) -> Path:
+    def scores_path(self, row: Result) -> Path:
         """Where the scores of a row are."""
         return self.folder / "scores" / f"{safe_name(row['feature'])}-{row['key']}.npz"
 
-    def scores(self, row: Row) -> tuple[Array, Array, list[str]]:
+    def scores(self, row: Result) -> tuple[Array, Array, list[str]]:
         """Scores (m, C), labels (m, C) or empty, and the image ids behind a row."""
         path = self.scores_path(row)
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from deepfishing.experiments.checks import Row
+from deepfishing.experiments.checks import Result
 from deepfishing.images.show import table_html
 from deepfishing.report.tables import Line, finding
 
@@ -67,7 +67,7 @@ class Confusions:
         return self.counts[row][column] / (sum(self.counts[row]) or 1)
 
 
-def confusions(rows: Sequence[Row], lines: Sequence[Line]) -> Confusions | None:
+def confusions(rows: Sequence[Result], lines: Sequence[Line]) -> Confusions | None:
     """What is confused in rows of one setting; None where images have several classes.
 
     Parameters

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from deepfishing.errors import StoreError
-from deepfishing.experiments.checks import Row
+from deepfishing.experiments.checks import Result
 from deepfishing.experiments.results import Results
 from deepfishing.metrics import precision_recall
 from deepfishing.rank_one import Array
@@ -38,7 +38,7 @@ def curve(truth: Array, scores: Array, most: int = MOST_POINTS) -> Curve:
     return [(0.0, points[0][1]), *points]
 
 
-def row_curves(results: Results, row: Row) -> dict[str, Curve]:
+def row_curves(results: Results, row: Result) -> dict[str, Curve]:
     """The curve of each class that has an AP in this row.
 
     Raises
@@ -55,7 +55,7 @@ def row_curves(results: Results, row: Row) -> dict[str, Curve]:
     }
 
 
-def row_scores(results: Results, row: Row) -> tuple[Array, Array]:
+def row_scores(results: Results, row: Result) -> tuple[Array, Array]:
     """Scores and labels behind a row, both (n_test, n_classes).
 
     Raises

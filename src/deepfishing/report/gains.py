@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from deepfishing.errors import DeepFishingError
-from deepfishing.experiments.checks import Row
+from deepfishing.experiments.checks import Result
 from deepfishing.experiments.results import DAMAGED, Results
 from deepfishing.files import replacing
 from deepfishing.rank_one import Array
@@ -24,7 +24,7 @@ from deepfishing.report.tables import finding, table_1
 from deepfishing.statistics import RESAMPLES, Difference, bootstrap, difference
 
 
-def gains(results: Results, rows: Sequence[Row]) -> dict[str, Difference]:
+def gains(results: Results, rows: Sequence[Result]) -> dict[str, Difference]:
     """Official mAP of each row minus that of the best forward row, by feature.
 
     Parameters
@@ -59,19 +59,19 @@ def gains(results: Results, rows: Sequence[Row]) -> dict[str, Difference]:
     return found
 
 
-def same_test(results: Results, a: Row, b: Row) -> bool:
+def same_test(results: Results, a: Result, b: Result) -> bool:
     """Whether two rows were measured on the same images, labels and classes."""
     (_, labels_a, ids_a), (_, labels_b, ids_b) = results.scores(a), results.scores(b)
     return ids_a == ids_b and np.array_equal(labels_a, labels_b) and _columns(a) == _columns(b)
 
 
-def _columns(row: Row) -> list[int]:
+def _columns(row: Result) -> list[int]:
     """The classes that have an AP."""
     ap = row["ap"][row["official_ap"]]
     return [column for column, name in enumerate(row["classes"]) if ap.get(name) is not None]
 
 
-def _map_draws(results: Results, row: Row) -> Array:
+def _map_draws(results: Results, row: Result) -> Array:
     """Official mAP of a row on each draw, (RESAMPLES,)."""
     source = results.scores_path(row)
     file = source.with_suffix(".draws.npy")

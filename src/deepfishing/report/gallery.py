@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deepfishing.errors import DeepFishingError
-from deepfishing.experiments.checks import Row
+from deepfishing.experiments.checks import Result
 from deepfishing.experiments.results import Results
 from deepfishing.report.curves import row_scores
 from deepfishing.report.gains import same_test
 from deepfishing.report.pictures import Strips, strips
 from deepfishing.report.tables import Finding, Line
 from deepfishing.report.thumbnails import Album
-from deepfishing.store.index import Row as IndexRow
+from deepfishing.store.index import Row
 
 MOST_CLASSES = 20  # more pictures than a page of a few megabytes can hold
 
@@ -85,7 +85,7 @@ class Gallery:
         self._album: Album | None = None
         self._images = images
 
-    def shown(self, rows: Sequence[Row], found: Finding) -> Shown:
+    def shown(self, rows: Sequence[Result], found: Finding) -> Shown:
         """The pictures for rows of one setting, or why there are none."""
         if found.forward is None or found.gradient is None:
             return Shown(problem="pictures need a forward and a gradient feature to compare")
@@ -106,7 +106,7 @@ class Gallery:
         place = {i: self._place(self._album, index.get(i)) for i in _ids(in_order)}
         return Shown(in_order, place, len(classes))
 
-    def _place(self, album: Album, row: IndexRow | None) -> int | str:
+    def _place(self, album: Album, row: Row | None) -> int | str:
         thumbnail = album.thumbnail(row)
         if not thumbnail.uri:
             return thumbnail.problem
@@ -117,7 +117,7 @@ class Gallery:
 
 
 def _classes(
-    results: Results, forward: tuple[Line, Row], gradient: tuple[Line, Row]
+    results: Results, forward: tuple[Line, Result], gradient: tuple[Line, Result]
 ) -> list[ClassPictures]:
     """Every class that both rows have an AP of."""
     (line, row), (other_line, other_row) = forward, gradient

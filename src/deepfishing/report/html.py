@@ -21,7 +21,7 @@ from markupsafe import Markup, escape
 
 from deepfishing import __version__
 from deepfishing.errors import DeepFishingError, ImageError, StoreError
-from deepfishing.experiments.checks import POINT_SETTING, Row
+from deepfishing.experiments.checks import POINT_SETTING, Result
 from deepfishing.experiments.results import Results
 from deepfishing.files import replacing
 from deepfishing.images.dataset import is_folder
@@ -182,13 +182,13 @@ def _environment() -> Environment:
     return environment
 
 
-def _setting(row: Row) -> str:
+def _setting(row: Result) -> str:
     """What a table and curves must agree in to stand in one part of the page."""
     return json.dumps([{"views": "centre", **row}[name] for name in POINT_SETTING])
 
 
 def _group(
-    rows: list[Row], points: list[Row], results: Results, gallery: Gallery
+    rows: list[Result], points: list[Result], results: Results, gallery: Gallery
 ) -> dict[str, Any]:
     """All that the template shows of the rows of one setting, and of its curves."""
     known_gains = gains(results, rows)
@@ -239,7 +239,7 @@ def _group(
     }
 
 
-def _curve_group(points: list[Row]) -> dict[str, Any]:
+def _curve_group(points: list[Result]) -> dict[str, Any]:
     """All that the template shows of the points of one setting."""
     return {
         "row": points[0],
@@ -275,14 +275,14 @@ def _pixels(preprocess: Any) -> str:
         return ""
 
 
-def _made_with(row: Row) -> str:
+def _made_with(row: Result) -> str:
     """Versions of this package, of Python and of others; older rows have the first alone."""
     others = row.get("versions")
     others = others if isinstance(others, dict) else {}
     return ", ".join([row["version"], *(f"{name} {number}" for name, number in others.items())])
 
 
-def _features_by(key: str, rows: Sequence[Row]) -> dict[str, list[str]]:
+def _features_by(key: str, rows: Sequence[Result]) -> dict[str, list[str]]:
     """The features that share a value, for each value that is not empty."""
     found: dict[str, dict[str, None]] = {}
     for row in rows:
@@ -292,7 +292,7 @@ def _features_by(key: str, rows: Sequence[Row]) -> dict[str, list[str]]:
 
 
 def _curves(
-    rows: Sequence[Row], lines: Sequence[Line], results: Results
+    rows: Sequence[Result], lines: Sequence[Line], results: Results
 ) -> tuple[dict[str, dict[str, Curve]], list[tuple[Line, str]]]:
     """Curves of these lines by class and feature, and why some are not there."""
     row_of = {row["feature"]: row for row in rows}

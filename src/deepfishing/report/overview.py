@@ -15,7 +15,7 @@ import numpy as np
 
 from deepfishing import __version__
 from deepfishing.errors import StoreError
-from deepfishing.experiments.checks import Row
+from deepfishing.experiments.checks import Result
 from deepfishing.experiments.results import Curves, Results
 from deepfishing.features import split_names
 from deepfishing.files import replacing
@@ -153,11 +153,11 @@ def _has_results(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (Results.name, Curves.name))
 
 
-def _setting(row: Row) -> tuple[str, ...]:
+def _setting(row: Result) -> tuple[str, ...]:
     return tuple(str(row.get(name, "")) for name in ("dataset", "network", *TOLD))
 
 
-def _names(rows: Sequence[Row]) -> dict[tuple[str, ...], str]:
+def _names(rows: Sequence[Result]) -> dict[tuple[str, ...], str]:
     """What each setting is called: data set and network, and what else tells it from others."""
     every = list(dict.fromkeys(map(_setting, rows)))
     found = {}
@@ -172,7 +172,7 @@ def _names(rows: Sequence[Row]) -> dict[tuple[str, ...], str]:
     return found
 
 
-def _gains(results: Results, rows: Sequence[Row], setting: str) -> Iterable[tuple[str, Gain]]:
+def _gains(results: Results, rows: Sequence[Result], setting: str) -> Iterable[tuple[str, Gain]]:
     forward = finding(table_1(rows)).forward
     if forward is not None and forward.official is not None:
         for name, difference in gains(results, rows).items():
@@ -181,7 +181,7 @@ def _gains(results: Results, rows: Sequence[Row], setting: str) -> Iterable[tupl
 
 
 def _lines(
-    points: Sequence[Row], setting: str
+    points: Sequence[Result], setting: str
 ) -> Iterable[tuple[tuple[str, str, str, str], Series]]:
     """Gains over the best forward line, by place: feature, protocol, and both axes."""
     for panel in panels(points):

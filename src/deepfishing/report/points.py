@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deepfishing.experiments.checks import POINT_SETTING, UNSAID, Row
+from deepfishing.experiments.checks import POINT_SETTING, UNSAID, Result
 from deepfishing.experiments.results import Curves
 from deepfishing.report.rows import title
 from deepfishing.statistics import Interval
@@ -98,7 +98,7 @@ class Panel:
         return tuple(dict.fromkeys(mark.note for mark in marks if mark.note))
 
 
-def open_points(folder: Path) -> list[Row]:
+def open_points(folder: Path) -> list[Result]:
     """The points of a folder, each of them whole; none where there is no `curves.jsonl`.
 
     Raises
@@ -111,9 +111,9 @@ def open_points(folder: Path) -> list[Row]:
     return Curves(folder).rows
 
 
-def group_points(points: Iterable[Row]) -> list[list[Row]]:
+def group_points(points: Iterable[Result]) -> list[list[Result]]:
     """Points of one setting together, in the order in which settings first came."""
-    groups: dict[str, list[Row]] = {}
+    groups: dict[str, list[Result]] = {}
     for point in points:
         unsaid = [point.get(name, value) for name, value in UNSAID.items()]
         setting = json.dumps([*unsaid, *(point[name] for name in POINT_SETTING)])
@@ -121,12 +121,12 @@ def group_points(points: Iterable[Row]) -> list[list[Row]]:
     return list(groups.values())
 
 
-def panels(points: Sequence[Row]) -> tuple[Panel, ...]:
+def panels(points: Sequence[Result]) -> tuple[Panel, ...]:
     """Panels of the points of one setting, protocol by protocol.
 
     Where a point was measured more than once, by two versions of the package say, the last counts.
     """
-    found: dict[tuple[int, str, str], list[Row]] = {}
+    found: dict[tuple[int, str, str], list[Result]] = {}
     for point in points:
         subject = "" if point["series"] == point["feature"] else point["feature"]
         place = list(TITLES).index(point["protocol"])
@@ -137,7 +137,7 @@ def panels(points: Sequence[Row]) -> tuple[Panel, ...]:
     )
 
 
-def _charts(points: Sequence[Row]) -> tuple[Chart, ...]:
+def _charts(points: Sequence[Result]) -> tuple[Chart, ...]:
     by_figure: dict[str, dict[str, dict[int | None, Mark]]] = {}
     for p in points:
         interval = None if p["low"] is None else (p["low"], p["high"])

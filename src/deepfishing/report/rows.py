@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from deepfishing.errors import StoreError
-from deepfishing.experiments.checks import ROW_SETTING, UNSAID, Row
+from deepfishing.experiments.checks import ROW_SETTING, UNSAID, Result
 from deepfishing.experiments.results import Curves, Results
 from deepfishing.recipes import AUTO, Recipe, parse_recipe
 
@@ -45,7 +45,7 @@ def open_results(folder: Path) -> Results:
     return results
 
 
-def group_rows(rows: Iterable[Row]) -> list[list[Row]]:
+def group_rows(rows: Iterable[Result]) -> list[list[Result]]:
     """Rows that may be compared, together and in the paper's order; groups as they first came.
 
     Where a feature was measured more than once under the same setting, by two versions of the
@@ -59,7 +59,7 @@ def group_rows(rows: Iterable[Row]) -> list[list[Row]]:
     >>> [[row["feature"] for row in group] for group in group_rows(rows)]
     [['y8', 'x8', 'x6;x7', 'dW7'], ['x7']]
     """
-    groups: dict[str, dict[str, Row]] = {}
+    groups: dict[str, dict[str, Result]] = {}
     for row in rows:
         unsaid = [row.get(name, value) for name, value in UNSAID.items()]
         setting = json.dumps([*unsaid, *(row[name] for name in ROW_SETTING)])
@@ -78,7 +78,7 @@ def title(feature: str) -> str:
     return parse_recipe(feature).title
 
 
-def formulas(features: Iterable[str], rows: Iterable[Row] = ()) -> list[tuple[str, str]]:
+def formulas(features: Iterable[str], rows: Iterable[Result] = ()) -> list[tuple[str, str]]:
     """Titles of these features, and what they stand for; without those called by their names.
 
     Rows say what `auto` has chosen.
@@ -108,7 +108,7 @@ def block(recipe: Recipe) -> int:
     return feature.around or (0 if single else OTHER)
 
 
-def paper_order(row: Row) -> tuple[int, bool, int, bool]:
+def paper_order(row: Result) -> tuple[int, bool, int, bool]:
     """Single layers from below (y8 before x8), then layer by layer, the gradient last."""
     recipe = parse_recipe(row["feature"])
     place, (letter, layer, _) = block(recipe), recipe.features[0].symbols[0]

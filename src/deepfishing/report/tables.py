@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from deepfishing.experiments.checks import Row
+from deepfishing.experiments.checks import Result
 from deepfishing.experiments.paper import printed_ap, printed_map
 from deepfishing.images.dataset import MEASURES
 from deepfishing.metrics import DEFINITIONS
@@ -113,7 +113,9 @@ class Finding:
         return sum((_minus(g.official, f.official) or 0.0) > 0 for f, g in self.layers)
 
 
-def table_1(rows: Sequence[Row], gains: Mapping[str, Difference] | None = None) -> tuple[Line, ...]:
+def table_1(
+    rows: Sequence[Result], gains: Mapping[str, Difference] | None = None
+) -> tuple[Line, ...]:
     """The lines of Table 1, one per row; `gains` are those of `report.gains`, by feature.
 
     Examples
@@ -130,7 +132,7 @@ def table_1(rows: Sequence[Row], gains: Mapping[str, Difference] | None = None) 
     return tuple(_line(row, gains.get(row["feature"])) for row in rows)
 
 
-def per_class(rows: Sequence[Row], features: Sequence[str]) -> dict[str, list[Cell]]:
+def per_class(rows: Sequence[Result], features: Sequence[str]) -> dict[str, list[Cell]]:
     """Official AP by class: one cell for each of these features."""
     row_of = {row["feature"]: row for row in rows}
     chosen = [row_of[feature] for feature in features]
@@ -190,7 +192,7 @@ def interval_text(interval: Interval | None, dash: str = "-") -> str:
     return "" if interval is None else dash.join(map(one_decimal, interval))
 
 
-def label_text(row: Row) -> str:
+def label_text(row: Result) -> str:
     """The label of the error in words.
 
     Examples
@@ -206,18 +208,18 @@ def label_text(row: Row) -> str:
     return f"given label vector of {len(label)} entries"
 
 
-def official_measure(row: Row) -> str:
+def official_measure(row: Result) -> str:
     """What the data set is compared by, of `MEASURES`; mAP in rows that do not say it."""
     named = row.get("official_measure")
     return named if named in MEASURES and row.get(named) is not None else "map"
 
 
-def left_out(rows: Iterable[Row]) -> dict[str, str]:
+def left_out(rows: Iterable[Result]) -> dict[str, str]:
     """Classes that are not in the mean of some row, and why."""
     return {name: why for row in rows for name, why in row["left_out"].items()}
 
 
-def left_out_text(rows: Iterable[Row], most: int = 10) -> str:
+def left_out_text(rows: Iterable[Result], most: int = 10) -> str:
     """The same in words, by reason, with at most so many names for each; empty if there are none.
 
     Examples
@@ -234,7 +236,7 @@ def left_out_text(rows: Iterable[Row], most: int = 10) -> str:
     )
 
 
-def _line(row: Row, gain: Difference | None) -> Line:
+def _line(row: Result, gain: Difference | None) -> Line:
     first, measured, note = row["official_ap"], row["map"] or {}, ""
     recipe = parse_recipe(row["feature"])
     if row["map"] is None:
@@ -255,12 +257,12 @@ def _line(row: Row, gain: Difference | None) -> Line:
     )
 
 
-def _accuracy(row: Row, name: str) -> Accuracy | None:
+def _accuracy(row: Result, name: str) -> Accuracy | None:
     value = row.get(name)
     return None if value is None else Accuracy(value, _interval(row.get(f"{name}_interval")))
 
 
-def _cell(row: Row, name: str) -> Cell:
+def _cell(row: Result, name: str) -> Cell:
     printed = printed_ap(row["dataset"], row["test"], row["network"], row["feature"])
     measured = (row["ap"] or {}).get(row["official_ap"], {}).get(name)
     interval = row.get("ap_interval", {}).get(row["official_ap"], {}).get(name)

@@ -13,7 +13,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from deepfishing.experiments.checks import Row
+from deepfishing.experiments.checks import Result
 from deepfishing.images.dataset import MEASURES
 from deepfishing.metrics import DEFINITIONS
 from deepfishing.report.charts import mark_text
@@ -36,7 +36,7 @@ GRADIENT_STYLE = "cyan"
 WIDTH, NAMES = 80, 20  # of a terminal, and of the classes' names beside a matrix
 
 
-def table_1(rows: Sequence[Row], gains: Mapping[str, Difference] | None = None) -> Table:
+def table_1(rows: Sequence[Result], gains: Mapping[str, Difference] | None = None) -> Table:
     """Table 1 for rows of one setting: mAP in percent, measured beside printed.
 
     `gains` are those of `report.gains`. Columns without a figure are left out.
@@ -80,7 +80,7 @@ def table_1(rows: Sequence[Row], gains: Mapping[str, Difference] | None = None) 
     return table
 
 
-def confusion_table(rows: Sequence[Row]) -> Table | None:
+def confusion_table(rows: Sequence[Result]) -> Table | None:
     """Which classes are taken for which by the best row, as a matrix or, of many classes, by pair.
 
     None where images have several classes, or where nothing is confused.
@@ -139,7 +139,7 @@ def _accuracies(line: Line) -> tuple[str, ...]:
     )
 
 
-def chart_tables(points: Sequence[Row]) -> list[Table]:
+def chart_tables(points: Sequence[Result]) -> list[Table]:
     """A table for each chart of these points: lines down, the chart's axis across."""
     tables = []
     for panel in panels(points):
@@ -148,7 +148,7 @@ def chart_tables(points: Sequence[Row]) -> list[Table]:
     return tables
 
 
-def _chart_table(panel: Panel, chart: Chart, row: Row) -> Table:
+def _chart_table(panel: Panel, chart: Chart, row: Result) -> Table:
     subject = f" of {title(panel.feature)}" if panel.feature else ""
     heading = f"{panel.title}{subject}: {chart.y_axis}, on {row['dataset']} {row['test']}"
     notes = [f"Not measured: {note}." for note in panel.notes]
@@ -178,7 +178,7 @@ def _gain(gain: Difference | None) -> str:
 
 
 def _caption(
-    rows: Sequence[Row], lines: Sequence[Line], reference: Line | None, intervals: bool
+    rows: Sequence[Result], lines: Sequence[Line], reference: Line | None, intervals: bool
 ) -> Text:
     row = rows[0]
     official = f"AP: {DEFINITIONS[row['official_ap']].label}"

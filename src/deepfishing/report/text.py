@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deepfishing.errors import StoreError
-from deepfishing.experiments.checks import Row
+from deepfishing.experiments.checks import Result
 from deepfishing.experiments.results import Results
 from deepfishing.files import replacing
 from deepfishing.images.dataset import MEASURES
@@ -86,7 +86,7 @@ def write_latex(folder: str | Path) -> Path:
     return _write(folder, "report.tex", latex, "% needs \\usepackage{booktabs}\n")
 
 
-def sheets(results: Results, rows: Sequence[Row]) -> tuple[Sheet, ...]:
+def sheets(results: Results, rows: Sequence[Result]) -> tuple[Sheet, ...]:
     """Table 1, the table of classes and that of confusions for rows of one setting.
 
     Classes stand only where there is AP, confusions where images have one class each and some are
@@ -102,7 +102,7 @@ def sheets(results: Results, rows: Sequence[Row]) -> tuple[Sheet, ...]:
     return tuple(found)
 
 
-def curve_sheets(points: Sequence[Row]) -> list[Sheet]:
+def curve_sheets(points: Sequence[Result]) -> list[Sheet]:
     """A table for each chart of the points of one setting: lines down, the chart's axis across."""
     found = []
     for panel in panels(points):
@@ -210,7 +210,7 @@ def _write(folder: str | Path, name: str, write: Callable[[Sheet], str], first: 
     return path
 
 
-def _table_1(rows: Sequence[Row], lines: Sequence[Line]) -> Sheet:
+def _table_1(rows: Sequence[Result], lines: Sequence[Line]) -> Sheet:
     found = finding(lines)
     intervals = any(line.interval for line in lines)
     gained = any(line.gain for line in lines)
@@ -259,7 +259,7 @@ def _table_1(rows: Sequence[Row], lines: Sequence[Line]) -> Sheet:
     return Sheet(" ".join(parts), tuple(map(Text, head)), tuple(map(tuple, blocks.values())))
 
 
-def _classes(rows: Sequence[Row], lines: Sequence[Line]) -> Sheet:
+def _classes(rows: Sequence[Result], lines: Sequence[Line]) -> Sheet:
     detailed = class_lines(lines)
     classes = per_class(rows, [line.feature for line in detailed])
     columns = zip(*classes.values(), strict=True)
@@ -287,7 +287,7 @@ def _classes(rows: Sequence[Row], lines: Sequence[Line]) -> Sheet:
     return Sheet(caption, tuple(head), (tuple(body), (tuple(mean),)))
 
 
-def _confusions(rows: Sequence[Row], found: Confusions) -> Sheet:
+def _confusions(rows: Sequence[Result], found: Confusions) -> Sheet:
     """The matrix, or of many classes the pairs that are confused most often."""
     if found.numbered:
         head = ["class", *(str(number + 1) for number in range(len(found.classes)))]
@@ -313,11 +313,11 @@ def _confusions(rows: Sequence[Row], found: Confusions) -> Sheet:
     return Sheet(caption, (Text("shows"), Text("taken for"), *titles, Text("of")), (pairs,))
 
 
-def _formulas(features: Iterable[str], rows: Iterable[Row] = ()) -> list[str]:
+def _formulas(features: Iterable[str], rows: Iterable[Result] = ()) -> list[str]:
     return [f"{called} = {name}." for called, name in formulas(features, rows)]
 
 
-def _setting(row: Row) -> str:
+def _setting(row: Result) -> str:
     return (
         f"{row['dataset']} {row['test']} ({row['n_test']:,} images), trained on {row['train']} "
         f"({row['n_train']:,}): {row['network']}, tau {row['tau']:g}, {label_text(row)}, "

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deepfishing.experiments.checks import Row
+from deepfishing.experiments.checks import Result
 from deepfishing.rank_one import Array
 from deepfishing.recipes import parse_recipe
 from deepfishing.report.points import Chart, Series, panels
@@ -83,7 +83,7 @@ def table_words(found: Finding) -> Paragraph:
     return words
 
 
-def curve_words(points: Sequence[Row]) -> Paragraph:
+def curve_words(points: Sequence[Result]) -> Paragraph:
     """What curves over the number of examples say: on average, and with the fewest."""
     words: list[str | Named | Verdict] = []
     for panel in panels(points):
