@@ -3,8 +3,8 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from deepfishing.planning import rates as rates_module
-from deepfishing.planning.rates import Rates
+from deepfishing import planning
+from deepfishing.planning import Rates
 
 RATES = Rates(
     "efficientnet-lite0",
@@ -70,7 +70,7 @@ def test_what_is_measured_goes_into_the_file_and_is_used_the_next_time(
         measured.append(network)
         return replace(RATES, network=network, features=features, core_seconds=len(measured))
 
-    monkeypatch.setattr(rates_module, "measure_rates", measure)
+    monkeypatch.setattr(planning, "measure_rates", measure)
     first, second = (json.loads(plan(deepfish, "9", "--json").out)["rates"] for _ in range(2))
     assert first == second
     again = json.loads(plan(deepfish, "9", "--measure", "--json").out)["rates"]

@@ -12,12 +12,11 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from torch import nn
 
-from deepfishing import Preprocess, extract, load_network, wrap
+from deepfishing import Preprocess, extract, load_network, planning, wrap
 from deepfishing.errors import NetworkError, OptionError, WeightsError
 from deepfishing.networks.load import load_reference
 from deepfishing.networks.onnx_file import KEY, load_onnx
 from deepfishing.networks.zoo import RECORDS
-from deepfishing.planning import rates
 from deepfishing.store import Store
 
 SIZE = 12
@@ -143,7 +142,7 @@ def test_what_the_file_says_of_its_pixels_is_taken(module_file):
 
 def test_its_cost_is_planned_without_a_word_on_its_pixels(module_file):
     _, file = module_file
-    network, which = rates._load(str(file), None, tell=print)
+    network, which = planning.load(str(file), None)
     assert (network.preprocess.size, which) == (SIZE, "its own")
 
 

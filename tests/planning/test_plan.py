@@ -3,10 +3,9 @@ from dataclasses import replace
 
 import pytest
 
+from deepfishing import machine
 from deepfishing.errors import OptionError
-from deepfishing.planning import plan as plan_module
-from deepfishing.planning.plan import make_plan, parse_count
-from deepfishing.planning.rates import Rates
+from deepfishing.planning import Rates, make_plan, parse_count
 
 
 @pytest.fixture
@@ -63,7 +62,7 @@ def test_core_hours_do_not_depend_on_how_many_share_them(rates):
 
 
 def test_a_store_whose_index_does_not_fit_into_memory_is_split(rates, monkeypatch):
-    monkeypatch.setattr(plan_module, "machine_memory", lambda: 4 * 10**9)
+    monkeypatch.setattr(machine, "memory", lambda: 4 * 10**9)
     assert make_plan(10**6, rates).stores == 1  # 2 GB, half of it
     assert make_plan(10**7, rates).stores == 10
 

@@ -4,11 +4,11 @@ from dataclasses import asdict
 import pytest
 from PIL import Image
 
+from deepfishing import planning
 from deepfishing.errors import ImageError, OptionError, WeightsError
 from deepfishing.gradients.extract import extract
 from deepfishing.networks.load import load_network
-from deepfishing.planning import rates as rates_module
-from deepfishing.planning.rates import Rates, measure_rates
+from deepfishing.planning import Rates, measure_rates
 
 RATES = Rates("vgg16", "x7", {"x7": (4096,)}, 0.1, 0.001, 1e-4, 5.0, 2**30, 2000.0, 2, "here")
 
@@ -80,6 +80,6 @@ def test_a_network_without_weights_here_is_measured_with_random_ones(monkeypatch
     def absent(record):
         raise WeightsError("no weights")
 
-    monkeypatch.setattr(rates_module, "find_weights", absent)
-    network, which = rates_module._load("efficientnet-lite0", None, lambda line: None)
+    monkeypatch.setattr(planning, "find_weights", absent)
+    network, which = planning.load("efficientnet-lite0", None)
     assert (network.weights_sha256, which) == ("random-0", "random")

@@ -17,7 +17,7 @@ from deepfishing.errors import OptionError
 from deepfishing.networks.zoo import DEFAULT
 
 if TYPE_CHECKING:
-    from deepfishing.planning.plan import Plan, Run
+    from deepfishing.planning import Plan, Run
 
 WIDTH = 24  # of a column
 
@@ -80,21 +80,21 @@ def plan(
     here; everything else is counted up from that.
     """
     # the store takes a while to load, which other commands need not wait for
-    from deepfishing.planning import rates as rates_
-    from deepfishing.planning.plan import check_counts, footprint, make_plan, parse_count
+    from deepfishing import planning
+    from deepfishing.store.precision import check_precision
 
-    count = parse_count(images)
+    count = planning.parse_count(images)
     check_names(network, features)
     name = network or DEFAULT
     if on not in (LOCAL, RAY):
         raise OptionError(f"on must be local or ray, got {on!r}; a plan needs no address")
     if workers is not None and on != RAY:
         raise OptionError(f"workers go with --on ray, got --workers {workers} and --on {on}")
-    check_counts(workers=workers, cores=cores)
-    footprint(1, {}, precision)  # a wrong one is told before anything is measured
-    found = None if measure or rates is None else rates_.Rates.read(rates)
+    planning.check_counts(workers=workers, cores=cores)
+    check_precision(precision)
+    found = None if measure or rates is None else planning.Rates.read(rates)
     if found is None:
-        found = rates_.measure_rates(name, features, weights, engine, sample, tell=_tell)
+        found = planning.measure_rates(name, features, weights, engine, sample, tell=_tell)
         if rates is not None:
             found.write(rates)
     else:
@@ -107,7 +107,7 @@ def plan(
                     f"{rates} has rates for --{option} {had}, got --{option} {asked}; give "
                     f"--{option} {had}, or another file"
                 )
-    made = make_plan(count, found, precision, cores, (workers or 1) if on == RAY else None)
+    made = planning.make_plan(count, found, precision, cores, (workers or 1) if on == RAY else None)
     if as_json:
         say(json.dumps(asdict(made), indent=1))
     else:
