@@ -213,8 +213,8 @@ def test_classes_with_few_examples_still_get_a_cost_and_a_probability(rng):
 
 def test_the_same_seed_gives_the_same_machines_with_any_number_of_threads(rng):
     features, labels = overlapping(rng)
-    one = train_svm(features, labels, C="cv", calibrated=True, jobs=1)
-    many = train_svm(features, labels, C="cv", calibrated=True, jobs=4)
+    one = train_svm(features, labels, C="cv", calibrated=True, n_jobs=1)
+    many = train_svm(features, labels, C="cv", calibrated=True, n_jobs=4)
     np.testing.assert_array_equal(one.dual, many.dual)
     np.testing.assert_array_equal(one.calibration, many.calibration)
 

@@ -63,7 +63,7 @@ def train_svm(
     labels: Array,
     C: float | str = 1.0,
     difficult: str = DIFFICULT[0],
-    jobs: int | None = None,
+    n_jobs: int | None = None,
     class_weight: str | float | None = None,
     calibrated: bool = False,
     seed: int = 0,
@@ -82,7 +82,7 @@ def train_svm(
         benchmark.
     difficult : "ignore" or "negative"
         Difficult examples are left out, as in the devkit's example, or are negatives.
-    jobs : int, optional
+    n_jobs : int, optional
         Threads; all cores by default.
     class_weight : None, "balanced" or float
         Factor on the cost of positives; balanced gives both sides the same total.
@@ -119,7 +119,7 @@ def train_svm(
     weight = search.positive_weight if class_weight is None else class_weight
     tasks = [_Task.of(column, difficult, search.folds) for column in labels.T]
     # libsvm releases the interpreter lock, so threads share the one matrix without a copy
-    pool = Parallel(n_jobs=jobs or os.cpu_count() or 1, backend="threading")
+    pool = Parallel(n_jobs=n_jobs or os.cpu_count() or 1, backend="threading")
     folds: list[list[_Fold]] = [[] for _ in tasks]
     if len(search.costs) > 1 or calibrated:
         folds = _cross_validate(pool, K, tasks, search.costs, weight, seed)

@@ -37,8 +37,8 @@ class TraceKernelSVC(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     C : float, "cv", "cv-shared" or "vissl"
         Cost of the machines; the paper's is 1. The words choose it by cross-validation on one Gram
         matrix, which is cheaper than a grid search, see `train_svm`.
-    balanced : bool
-        Give the positives and the negatives of each machine the same total cost.
+    class_weight : None, "balanced" or float
+        Factor on the cost of positives; balanced gives both sides the same total.
     calibrated : bool
         Also fit probabilities, for `predict_proba`.
     n_jobs : int, optional
@@ -64,12 +64,12 @@ class TraceKernelSVC(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         C: float | str = 1.0,
-        balanced: bool = False,
+        class_weight: str | float | None = None,
         calibrated: bool = False,
         n_jobs: int | None = None,
     ) -> None:
         self.C = C
-        self.balanced = balanced
+        self.class_weight = class_weight
         self.calibrated = calibrated
         self.n_jobs = n_jobs
 
@@ -95,8 +95,8 @@ class TraceKernelSVC(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             X,
             labels,
             C=self.C,
-            jobs=effective_n_jobs(self.n_jobs),
-            class_weight="balanced" if self.balanced else None,
+            n_jobs=effective_n_jobs(self.n_jobs),
+            class_weight=self.class_weight,
             calibrated=self.calibrated,
         )
         # a label that every image has, or none, has no machine: all that is known is its sign
