@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from deepfishing import __version__
-from deepfishing.errors import DeepFishingError, pip_install
+from deepfishing.errors import DeepFishingError, one_line, pip_install
 from deepfishing.fetch.place import fetched_data
 from deepfishing.images.records import DATASETS, DatasetRecord
 from deepfishing.machine import cores, memory, processor
@@ -173,8 +173,7 @@ def _tried(name: str, detail: str, attempt: Callable[[], None], fix: str) -> tup
     try:
         attempt()
     except (ImportError, OSError, RuntimeError, ValueError, AttributeError) as error:
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
-        return PROBLEM, f"{name} is installed but does not work ({reason})", fix
+        return PROBLEM, f"{name} is installed but does not work ({one_line(error)})", fix
     return OK, detail, ""
 
 

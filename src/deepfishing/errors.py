@@ -82,6 +82,11 @@ class MissingDependencyError(DeepFishingError, ImportError):
     """An optional package that is not installed; the message has the pip command."""
 
 
+def one_line(error: BaseException | str) -> str:
+    """What an error of another package says, for the brackets of one of ours."""
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """Say which choice was probably meant, or nothing.
 

@@ -25,7 +25,14 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from deepfishing.errors import DatasetError, FeatureError, OptionError, StoreError, need
+from deepfishing.errors import (
+    DatasetError,
+    FeatureError,
+    OptionError,
+    StoreError,
+    need,
+    one_line,
+)
 from deepfishing.features import TOP, parse_factor
 from deepfishing.files import unguarded
 from deepfishing.images.preprocess import Preprocess
@@ -216,8 +223,7 @@ def _blocks(path: Path) -> Iterator[Block]:
     except (DatasetError, ImportError):
         raise
     except DAMAGED as error:
-        reason = " ".join(str(error).split())[:200]
-        raise DatasetError(f"vectors cannot be read: {path} ({reason})") from None
+        raise DatasetError(f"vectors cannot be read: {path} ({one_line(error)})") from None
 
 
 def _parquet(path: Path) -> Iterator[Block]:

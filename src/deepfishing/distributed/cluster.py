@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deepfishing.errors import MissingDependencyError, OptionError, pip_install
+from deepfishing.errors import MissingDependencyError, OptionError, one_line, pip_install
 from deepfishing.gradients.to_store import Local
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def _init(address: str, options: dict[str, Any]) -> str:
     except Exception as error:  # of a part that does not start Ray raises the plain class
         _end_processes(error)
         ray.shutdown()
-        return " ".join(str(error).split())[:200] or type(error).__name__
+        return one_line(error)
     return ""
 
 

@@ -25,7 +25,7 @@ from deepfishing.distributed.worker import (
     read_answer,
     worker_job,
 )
-from deepfishing.errors import DeepFishingError
+from deepfishing.errors import DeepFishingError, one_line
 from deepfishing.gradients.to_store import Done, Hashed, Job
 from deepfishing.images.item import Item
 
@@ -104,9 +104,9 @@ class OnRay:
         try:
             yield from map(read_answer, rows(chunks, work, options))
         except (ray.exceptions.RayActorError, ray.exceptions.RaySystemError) as error:
-            reason = " ".join(str(error).split())[:200]
             raise DeepFishingError(
-                f"Ray was lost ({reason}); what is computed stays, run the command again to go on"
+                f"Ray was lost ({one_line(error)}); what is computed stays, run the command "
+                "again to go on"
             ) from None
 
     def _remote_rows(self, *pipeline: Any) -> Iterator[dict[str, Any]]:

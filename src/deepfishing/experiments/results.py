@@ -23,7 +23,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from deepfishing.errors import StoreError, need
+from deepfishing.errors import StoreError, need, one_line
 from deepfishing.experiments.checks import Result, wrong_point, wrong_row
 from deepfishing.files import replacing
 from deepfishing.images.dataset import Split
@@ -239,7 +239,6 @@ class Results(_Lines):
                 raise ValueError("it must hold scores, labels and ids of the same images")
             return scores, labels, ids.tolist()
         except DAMAGED as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
             raise StoreError(
-                f"scores cannot be read: {path} ({reason}); run the experiment again"
+                f"scores cannot be read: {path} ({one_line(error)}); run the experiment again"
             ) from None

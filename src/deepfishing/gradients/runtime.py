@@ -23,6 +23,7 @@ from deepfishing.errors import (
     NetworkError,
     OptionError,
     did_you_mean,
+    one_line,
     pip_install,
 )
 from deepfishing.files import replacing
@@ -109,8 +110,9 @@ def _digest(model: bytes) -> str:
 
 def cannot_run(what: str, error: Warning | Exception | str) -> NetworkError:
     """That an engine does not take a network, in one line."""
-    reason = " ".join(str(error).split())[:200]  # these packages explain at length
-    return NetworkError(f"the part below the lowest layer asked for is not for {what} ({reason})")
+    return NetworkError(
+        f"the part below the lowest layer asked for is not for {what} ({one_line(error)})"
+    )
 
 
 def _onnxruntime(model: bytes) -> Callable[[Array], dict[str, Array]]:

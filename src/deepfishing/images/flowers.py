@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from deepfishing.errors import DatasetError
+from deepfishing.errors import DatasetError, one_line
 from deepfishing.images.dataset import Dataset
 from deepfishing.images.lists import Classes, find_root, labelled
 from deepfishing.rank_one import Array
@@ -64,8 +64,8 @@ def _numbers(path: Path, *names: str) -> list[Array]:
         if any(array.dtype.kind not in "iu" or not len(array) for array in arrays):
             raise ValueError("it must have whole numbers")
     except Exception as error:  # damaged bytes raise whatever the parser stumbles over
-        reason = " ".join(str(error).split())[:100] or type(error).__name__
         raise DatasetError(
-            f"{path} must be a MATLAB file with {', '.join(names)} ({reason}); get it again"
+            f"{path} must be a MATLAB file with {', '.join(names)} ({one_line(error)}); get it "
+            "again"
         ) from None
     return [array.astype(np.int64) for array in arrays]

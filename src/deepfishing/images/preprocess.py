@@ -19,7 +19,7 @@ from typing import IO, Any, Protocol
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from deepfishing.errors import ImageError
+from deepfishing.errors import ImageError, one_line
 from deepfishing.images.formats import must_be, open_picture
 from deepfishing.images.views import View
 
@@ -197,11 +197,7 @@ def open_image(image: ImageLike, draft: int = 0) -> Image.Image:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise ImageError(f"image has too many pixels: {name}; make it smaller first") from None
     except DAMAGED as error:
-        raise ImageError(f"image cannot be decoded: {name} ({_one_line(error)})") from None
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+        raise ImageError(f"image cannot be decoded: {name} ({one_line(error)})") from None
 
 
 def _from_array(array: np.ndarray[Any, Any]) -> Image.Image:

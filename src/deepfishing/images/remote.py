@@ -23,6 +23,7 @@ from deepfishing.errors import (
     DatasetError,
     DeepFishingError,
     MissingDependencyError,
+    one_line,
     pip_install,
 )
 
@@ -123,7 +124,7 @@ def list_files(url: str) -> dict[str, RemoteFile] | None:
             else:
                 raise DatasetError(f"images must be there, got {url}, which does not exist")
     except OSError as error:
-        raise DatasetError(f"images cannot be listed: {url} ({_one_line(error)})") from None
+        raise DatasetError(f"images cannot be listed: {url} ({one_line(error)})") from None
     files = {}
     for name, info in found.items():
         below = name.removeprefix(folder).lstrip("/")
@@ -152,7 +153,7 @@ def _file_system(url: str) -> tuple[Any, str]:
             run = pip_install(extra="remote")
         raise MissingDependencyError(f"{url} needs another package; run `{run}`") from None
     except (OSError, *_STUMBLES) as error:  # unknown, or it lacks settings
-        raise DatasetError(f"URL cannot be used: {url} ({_one_line(error)})") from None
+        raise DatasetError(f"URL cannot be used: {url} ({one_line(error)})") from None
     return system, str(path)
 
 
@@ -170,7 +171,7 @@ def _os_errors() -> Iterator[None]:
     except (*known, *_STUMBLES) as error:
         if isinstance(error, OSError | DeepFishingError):
             raise
-        raise OSError(_one_line(error)) from None
+        raise OSError(one_line(error)) from None
 
 
 def _signature(info: Mapping[str, Any]) -> tuple[int, int]:
@@ -178,7 +179,3 @@ def _signature(info: Mapping[str, Any]) -> tuple[int, int]:
     told = next((str(info[key]) for key in (*_VERSION, *_TIME) if info.get(key) is not None), "")
     stamp = int(hashlib.sha256(told.encode()).hexdigest()[:15], 16)  # fits into 63 bits
     return int(info.get("size") or 0), stamp
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from deepfishing.errors import DatasetError
+from deepfishing.errors import DatasetError, one_line
 from deepfishing.files import unguarded
 from deepfishing.images.item import Item, located
 
@@ -94,5 +94,4 @@ def _parquet(path: Path) -> dict[str, list[Any]]:
             return {name: table.column(name).to_pylist() for name in known}
     except (OSError, pa.ArrowException, ValueError, LookupError, OverflowError) as error:
         # beside Arrow's own: text that is not UTF-8, a column twice, a time beyond all years
-        reason = " ".join(str(error).split())[:200]
-        raise DatasetError(f"table cannot be read: {path} ({reason})") from None
+        raise DatasetError(f"table cannot be read: {path} ({one_line(error)})") from None

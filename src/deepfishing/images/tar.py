@@ -11,7 +11,7 @@ import json
 import tarfile
 from pathlib import Path, PurePosixPath
 
-from deepfishing.errors import DatasetError
+from deepfishing.errors import DatasetError, one_line
 from deepfishing.images.formats import EXTENSIONS
 from deepfishing.images.item import Item, Member
 
@@ -63,8 +63,9 @@ def read_tar(path: Path) -> list[Item]:
                     file = tar.extractfile(info)  # reads; does not extract
                     labels[_key(info.name)] = _labels(info.name, file.read() if file else b"")
     except _DAMAGED as error:
-        reason = " ".join(str(error).split())[:100] or type(error).__name__
-        raise DatasetError(f"tar cannot be read: {path} ({reason}); get it again") from None
+        raise DatasetError(
+            f"tar cannot be read: {path} ({one_line(error)}); get it again"
+        ) from None
     if not images:
         raise DatasetError(f"a tar of images must hold one, got none in {path}")
     return [

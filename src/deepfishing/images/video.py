@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from deepfishing.errors import DatasetError, OptionError, need
+from deepfishing.errors import DatasetError, OptionError, need, one_line
 from deepfishing.images.item import Frame, Item
 
 VIDEOS = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg")
@@ -37,8 +37,7 @@ def read_video(path: Path, every: float = 1.0) -> list[Item]:
             second = 1 / float(stream.time_base)
             times = sorted({packet.pts for packet in file.demux(stream)} - {None})
     except (av.FFmpegError, OSError, LookupError, ValueError, TypeError) as error:
-        reason = " ".join(str(error).split())[:100] or type(error).__name__
-        raise DatasetError(f"video cannot be read: {path} ({reason})") from None
+        raise DatasetError(f"video cannot be read: {path} ({one_line(error)})") from None
     items, due = [], 0.0
     for pts in times:
         at = (pts - times[0]) / second
@@ -90,7 +89,7 @@ class _Reader:
                 picture = frame.to_image()
             except (self.av.FFmpegError, OSError, ValueError, TypeError) as error:
                 self.frames = None
-                raise OSError(" ".join(str(error).split())[:100]) from None
+                raise OSError(one_line(error)) from None
         if frame.rotation:  # a telephone that was held upright
             picture = picture.rotate(frame.rotation, expand=True)
         content = io.BytesIO()

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from defusedxml.ElementTree import ParseError, fromstring
 
-from deepfishing.errors import DatasetError, OptionError, did_you_mean
+from deepfishing.errors import DatasetError, OptionError, did_you_mean, one_line
 from deepfishing.images.dataset import Dataset, Split, is_folder, is_plain_name
 from deepfishing.metrics import official_ap
 
@@ -295,8 +295,9 @@ def _objects(folder: Path, image_id: str) -> list[tuple[str, bool]]:
         raise DatasetError(f"annotation {path} cannot be read: {error.strerror}") from None
     except (ParseError, ValueError, LookupError) as error:
         # damaged XML; forbidden XML (entity bombs) and odd encodings are ValueError, LookupError
-        reason = " ".join(str(error).split())[:100]
-        raise DatasetError(f"annotation must be plain XML, got {path} ({reason})") from None
+        raise DatasetError(
+            f"annotation must be plain XML, got {path} ({one_line(error)})"
+        ) from None
     objects = []
     for node in root.iterfind("object"):
         name = (node.findtext("name") or "").strip()

@@ -22,7 +22,7 @@ from PIL import Image
 from torch import Tensor, fx, nn
 
 from deepfishing import __version__
-from deepfishing.errors import NetworkError
+from deepfishing.errors import NetworkError, one_line
 from deepfishing.features import TOP, Factor
 from deepfishing.files import replacing
 from deepfishing.gradients.check import sharing_weights
@@ -274,7 +274,7 @@ def _export(module: nn.Module, example: Tensor, name: str, outputs: Any, opset: 
                 dynamic_axes={tensor: {0: "n"} for tensor in (name, *outputs)},
             )
     except (RuntimeError, TypeError, ValueError) as error:
-        raise _refused(f"this network ({' '.join(str(error).split())[:120]})") from None
+        raise _refused(f"this network ({one_line(error)})") from None
     return package("onnx").load_from_string(file.getvalue())
 
 

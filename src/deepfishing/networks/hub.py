@@ -20,6 +20,7 @@ from deepfishing.errors import (
     NetworkError,
     WeightsError,
     did_you_mean,
+    one_line,
     pip_install,
 )
 from deepfishing.images.preprocess import Preprocess
@@ -118,10 +119,9 @@ def _create(name: str, create: Any) -> nn.Module:
     try:
         module: nn.Module = create()
     except (OSError, RuntimeError, ValueError) as error:  # no connection, no such weights
-        reason = " ".join(str(error).split())[:200]
         raise WeightsError(
-            f"{name} cannot be made with its published weights ({reason}); give --weights FILE, or "
-            "--weights random"
+            f"{name} cannot be made with its published weights ({one_line(error)}); give --weights "
+            "FILE, or --weights random"
         ) from None
     return module
 

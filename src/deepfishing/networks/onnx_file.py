@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from deepfishing.errors import NetworkError, OptionError, need
+from deepfishing.errors import NetworkError, OptionError, need, one_line
 from deepfishing.features import TOP
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.network import Network, frozen
@@ -274,8 +274,7 @@ def _read(path: Path) -> Any:
     except FileNotFoundError:
         raise NetworkError(f"network file not found: {path}; check --network") from None
     except Exception as error:  # protobuf has errors of its own, which change with its versions
-        reason = " ".join(str(error).split())[:100]
-        raise NetworkError(f"{path} is damaged or not an ONNX file ({reason})") from None
+        raise NetworkError(f"{path} is damaged or not an ONNX file ({one_line(error)})") from None
     if any(tensor.external_data for tensor in model.graph.initializer):
         raise NetworkError(
             f"{path} must hold all its weights, got some in other files; write one file with "
@@ -318,7 +317,7 @@ def _compare(network: Network, trunk: OnnxTrunk, model: Any, pixels: str, head: 
                 return
             problem = f"scores {found.shape} differ by {error:.2g}"
         except Exception as error:  # onnxruntime's errors have no other common class
-            problem = " ".join(str(error).split())[:200]
+            problem = one_line(error)
     raise NetworkError(
         f"{network.name} must give the same in two parts, trunk and last layers, as in one, but "
         f"{problem}; such a network cannot be used"
@@ -334,5 +333,4 @@ def start_session(model: bytes) -> Any:
     try:
         return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # as above
-        reason = " ".join(str(error).split())[:200]
-        raise NetworkError(f"onnxruntime cannot run the .onnx file ({reason})") from None
+        raise NetworkError(f"onnxruntime cannot run the .onnx file ({one_line(error)})") from None

@@ -20,7 +20,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from deepfishing.errors import WeightsError
+from deepfishing.errors import WeightsError, one_line
 
 # What the two readers raise for damaged bytes, found by damaging files at random places.
 _DAMAGED = (
@@ -149,7 +149,7 @@ def _safetensors(path: Path) -> object:
         return safetensors.torch.load_file(path)
     except _DAMAGED as error:
         raise WeightsError(
-            f"{path} is damaged or not a safetensors file ({_one_line(error)}); get it again"
+            f"{path} is damaged or not a safetensors file ({one_line(error)}); get it again"
         ) from None
 
 
@@ -202,8 +202,4 @@ def _first_few(items: list[str], few: int = 3) -> str:
 def _unreadable(path: Path, error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
         return f"weights file not found: {path}; check the path given with --weights"
-    return f"weights cannot be read: {path} ({error.strerror or _one_line(error)})"
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return f"weights cannot be read: {path} ({error.strerror or one_line(error)})"

@@ -32,7 +32,7 @@ from safetensors.numpy import load as read_tensors
 from safetensors.numpy import save as tensor_bytes
 
 from deepfishing import __version__
-from deepfishing.errors import DeepFishingError, StoreError
+from deepfishing.errors import DeepFishingError, StoreError, one_line
 from deepfishing.files import is_intact, replacing, sealed
 from deepfishing.rank_one import Array
 from deepfishing.recipes import Recipe
@@ -156,7 +156,7 @@ def _load(
     except FileNotFoundError as error:
         raise _Unfit(f"{Path(error.filename).name} is not there") from None
     except _UNREADABLE as error:  # RuntimeError: FAISS's, also if a newer one was made just now
-        raise _Unfit(f"it is damaged: {' '.join(str(error).split())[:100]}") from None
+        raise _Unfit(f"it is damaged: {one_line(error)}") from None
 
 
 def _read(

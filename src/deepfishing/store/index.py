@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from deepfishing.errors import StoreError
+from deepfishing.errors import StoreError, one_line
 from deepfishing.files import replacing
 
 INDEX = "index.parquet"
@@ -105,7 +105,7 @@ def read_index(folder: Path) -> dict[str, Row]:
             table = file.read()
         table.validate(full=True)  # that text is UTF-8, which Parquet only claims
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise _damaged(path, " ".join(str(error).split())[:200]) from None
+        raise _damaged(path, one_line(error)) from None
     if table.schema.remove_metadata() != SCHEMA:
         raise _damaged(path, f"columns must be {SCHEMA.names}, got {table.column_names}")
     for name in ("id", "path", "status", "factors"):
