@@ -9,7 +9,7 @@ import pytest
 
 from deepfishing.cli.app import main
 from deepfishing.fetch import place
-from deepfishing.fetch.catalogue import CATALOGUE, Item
+from deepfishing.fetch.catalogue import CATALOGUE, Download
 from deepfishing.files import Remote
 
 CONTENT = b"weights" * 1000
@@ -35,7 +35,7 @@ def server(tmp_path, monkeypatch):
         digest = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
         for name, file in {"net": "net.pth", "lost": "lost.pth"}.items():
             remote = Remote(f"{url}/{file}", digest, len(CONTENT), megabytes=1)
-            monkeypatch.setitem(CATALOGUE, name, Item(name, "MIT", (remote,)))
+            monkeypatch.setitem(CATALOGUE, name, Download(name, "MIT", (remote,)))
         yield url
         server.shutdown()
         thread.join()

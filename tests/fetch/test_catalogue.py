@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from deepfishing.errors import OptionError
-from deepfishing.fetch.catalogue import CATALOGUE, find_item
+from deepfishing.fetch.catalogue import CATALOGUE, find_download
 from deepfishing.images.records import DATASETS
 from deepfishing.networks.zoo import RECORDS
 
@@ -33,7 +33,7 @@ def test_no_two_files_go_to_the_same_place():
 
 @pytest.mark.parametrize("name", [name for name, record in RECORDS.items() if record.weights.url])
 def test_weights_land_where_their_record_looks_for_them(name):
-    (remote,) = find_item(name).files
+    (remote,) = find_download(name).files
     source = RECORDS[name].weights
     assert remote.url == source.url
     assert remote.file == source.file
@@ -41,7 +41,7 @@ def test_weights_land_where_their_record_looks_for_them(name):
 
 def test_an_unknown_name_lists_the_known_ones_and_the_nearest():
     with pytest.raises(OptionError, match=r"one of alexnet-caffe.*eurosat, got .*mean voc2012\?"):
-        find_item("voc-2012")
+        find_download("voc-2012")
 
 
 @pytest.mark.parametrize("item", CATALOGUE.values(), ids=lambda item: item.name)

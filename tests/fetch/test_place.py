@@ -12,7 +12,7 @@ from scipy.io import savemat
 
 from deepfishing.errors import FetchError, MissingDependencyError, OptionError
 from deepfishing.fetch import place
-from deepfishing.fetch.catalogue import CATALOGUE, Item
+from deepfishing.fetch.catalogue import CATALOGUE, Download
 from deepfishing.fetch.download import Patience
 from deepfishing.fetch.place import fetch, fetched_data
 from deepfishing.files import Remote
@@ -57,7 +57,7 @@ ARCHIVES = {"trainval.tar": voc_split("trainval", "1"), "test.tar": voc_split("t
 def weights(monkeypatch, page):
     """`deepfish fetch net` gets one file of the site."""
     remote = Remote(page("/w/net.pth", CONTENT), sha256(CONTENT), len(CONTENT), megabytes=1)
-    monkeypatch.setitem(CATALOGUE, "net", Item("net", "MIT", (remote,)))
+    monkeypatch.setitem(CATALOGUE, "net", Download("net", "MIT", (remote,)))
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def voc(monkeypatch, page):
         Remote(page(f"/{name}", content), sha256(content), len(content), megabytes=1)
         for name, content in ARCHIVES.items()
     )
-    item = Item("voc2007", "terms", remotes, archives=True)
+    item = Download("voc2007", "terms", remotes, archives=True)
     monkeypatch.setitem(CATALOGUE, "voc2007", item)
     return item
 
@@ -267,7 +267,9 @@ def test_a_data_set_of_several_kinds_of_files_is_fetched(monkeypatch, page, home
         Remote(page(f"/{name}", content), sha256(content), len(content), megabytes=1)
         for name, content in files.items()
     )
-    monkeypatch.setitem(CATALOGUE, "flowers102", Item("flowers102", "none", remotes, archives=True))
+    monkeypatch.setitem(
+        CATALOGUE, "flowers102", Download("flowers102", "none", remotes, archives=True)
+    )
     assert fetch("flowers102").status == "fetched"
     assert fetch("flowers102").status == "here"
     data = find_record("flowers102").read(fetched_data("flowers102"))

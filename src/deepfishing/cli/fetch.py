@@ -20,7 +20,7 @@ from rich.progress import Progress as Bar
 from deepfishing.cli.progress import BAR_WIDTH, TimeColumn
 from deepfishing.cli.say import say, say_next
 from deepfishing.errors import DeepFishingError
-from deepfishing.fetch.catalogue import CATALOGUE, find_item
+from deepfishing.fetch.catalogue import CATALOGUE, find_download
 from deepfishing.fetch.download import Patience, Progress
 from deepfishing.fetch.place import fetch as fetch_one
 
@@ -42,7 +42,7 @@ def fetch(
     goes to ~/.cache/deepfishing, or to $DEEPFISHING_HOME.
     """
     for name in names:
-        find_item(name)  # a mistyped name is told before the first download
+        find_download(name)  # a mistyped name is told before the first download
     failed = False
     for name in names:
         try:
@@ -64,9 +64,9 @@ def fetch(
     if failed:
         raise typer.Exit(1)
     if not as_json:
-        item = find_item(names[-1])
-        photos = ("extract", "photos", "store", "--network", item.name)
-        say_next(("deepfish", *(("reproduce", item.name) if item.archives else photos)))
+        wanted = find_download(names[-1])
+        photos = ("extract", "photos", "store", "--network", wanted.name)
+        say_next(("deepfish", *(("reproduce", wanted.name) if wanted.archives else photos)))
 
 
 @contextmanager

@@ -31,15 +31,7 @@ class UnreachableError(FetchError):
 
 
 class DroppedError(Exception):
-    """An attempt that failed for a reason that may pass.
-
-    Parameters
-    ----------
-    reason : str
-        What happened.
-    connected : bool
-        Whether a server was reached at all.
-    """
+    """An attempt that failed for a reason that may pass; `connected` if a server was reached."""
 
     def __init__(self, reason: str, connected: bool = True):
         super().__init__(reason)
@@ -52,24 +44,12 @@ class StartOverError(DroppedError):
 
 @dataclass(frozen=True)
 class Answer:
-    """A server's answer to a request for a file.
+    """A server's answer to a request for a file."""
 
-    Parameters
-    ----------
-    body : HTTPResponse
-        The bytes from `start` on.
-    start : int
-        Where in the file the body begins: what was asked for, or 0.
-    total : int or None
-        Length of the whole file, if the server says so.
-    etag, modified : str
-        By which a later answer can be told to be about the same file; empty if not said.
-    """
-
-    body: http.client.HTTPResponse
-    start: int
-    total: int | None
-    etag: str
+    body: http.client.HTTPResponse  # the bytes from `start` on
+    start: int  # what was asked for, or 0
+    total: int | None  # length of the whole file, if the server says so
+    etag: str  # it and `modified` tell whether a later answer is about the same file
     modified: str
 
     def read(self) -> bytes:
@@ -82,17 +62,7 @@ class Answer:
 
 @contextmanager
 def ask(url: str, offset: int, timeout: float) -> Iterator[Answer]:
-    """Ask for a file from `offset` on.
-
-    Parameters
-    ----------
-    url : str
-        An http or https address; up to 10 redirects to such addresses are followed.
-    offset : int
-        How many bytes of the file are there already.
-    timeout : float
-        Seconds of silence after which the connection counts as dropped.
-    """
+    """Ask for a file from byte `offset` on; after `timeout` seconds of silence it is dropped."""
     with _open(url, offset, timeout) as response:
         yield _judge(response, url, offset)
 
@@ -123,15 +93,9 @@ def _open_once(url: str, offset: int, timeout: float) -> http.client.HTTPRespons
     if offset:
         headers["Range"] = f"bytes={offset}-"
     opener = urllib.request.OpenerDirector()  # nothing but http and https, through a proxy if set
-    for handler in (
-        urllib.request.ProxyHandler,
-        urllib.request.HTTPHandler,
-        urllib.request.HTTPSHandler,
-        urllib.request.HTTPDefaultErrorHandler,
-        urllib.request.HTTPErrorProcessor,
-        urllib.request.UnknownHandler,
-    ):
-        opener.add_handler(handler())
+    for kind in ("Proxy", "HTTP", "HTTPS", "HTTPDefaultError", "Unknown"):
+        opener.add_handler(getattr(urllib.request, f"{kind}Handler")())
+    opener.add_handler(urllib.request.HTTPErrorProcessor())
     try:
         request = urllib.request.Request(url, headers=headers)  # noqa: S310, see the handlers
         response: http.client.HTTPResponse = opener.open(request, timeout=timeout)

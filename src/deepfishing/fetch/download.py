@@ -28,46 +28,18 @@ _ENOUGH = 1 << 20  # bytes that make an attempt count as progress, however it en
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to go on with a bad connection.
+    """How long to go on with a bad connection."""
 
-    Parameters
-    ----------
-    timeout : float
-        Seconds of silence after which an attempt is given up.
-    attempts : int
-        How many attempts without progress in a row are made.
-    pause : float
-        Seconds before the second attempt; twice as long before each further one, at most 30.
-    """
-
-    timeout: float = 30.0
-    attempts: int = 5
-    pause: float = 1.0
+    timeout: float = 30.0  # seconds of silence after which an attempt is given up
+    attempts: int = 5  # without progress in a row
+    pause: float = 1.0  # seconds before the second attempt; then twice as long, at most 30
 
 
 def download(remote: Remote, target: Path, progress: Progress, patience: Patience) -> bool:
-    """Get a file, unless it is there; either way it is checked.
-
-    Parameters
-    ----------
-    remote : Remote
-        What to get.
-    target : Path
-        Where it goes. A file that is there and is not the published one is set aside.
-    progress : callable
-        Told the file's name, the bytes that are here and the bytes there are.
-    patience : Patience
-        How long to go on with a bad connection.
-
-    Returns
-    -------
-    new : bool
-        Whether it was downloaded now.
-    """
+    """Get a file, unless it exists; either way it is checked. True if it was downloaded now."""
     with disk_errors(target):
         if target.exists():
-            wrong = _difference(target, remote)
-            if wrong:
+            if wrong := _difference(target, remote):
                 aside = target.with_name(f"{target.name}.wrong")
                 target.replace(aside)
                 raise FetchError(
@@ -77,8 +49,7 @@ def download(remote: Remote, target: Path, progress: Progress, patience: Patienc
         target.parent.mkdir(parents=True, exist_ok=True)
         part = _Part(target)
         _receive(remote, part, progress, patience)
-        wrong = _difference(part.path, remote)
-        if wrong:
+        if wrong := _difference(part.path, remote):
             part.clear()
             raise UnreachableError(f"what {remote.url} gave {wrong}; it was removed")
         part.path.replace(target)

@@ -1,12 +1,11 @@
 """Before stage 1, fetching: a name becomes files where the other stages look for them.
 
-Comes in: a name of the catalogue. Goes out: `weights/<file>` or `data/<name>/` in the
-folder that is kept between runs, `home()`. What is there is verified and left alone.
+Comes in: a name of the catalogue. Goes out: `weights/<file>` or `data/<name>/` in the folder that
+is kept between runs, `home()`. What exists already is verified and left alone.
 """
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,10 +13,10 @@ from pathlib import Path
 
 from deepfishing.errors import FetchError, MissingDependencyError, OptionError, pip_install
 from deepfishing.fetch.answer import UnreachableError
-from deepfishing.fetch.catalogue import Item, find_item
+from deepfishing.fetch.catalogue import Download, find_download
 from deepfishing.fetch.download import Patience, Progress, disk_errors, download
 from deepfishing.fetch.unpack import RECORD, difference, unpack
-from deepfishing.networks.zoo import home
+from deepfishing.networks.zoo import home, package_folder
 
 try:
     import fcntl
@@ -27,116 +26,83 @@ except ImportError:  # Windows, where two runs at once are not kept apart
 
 @dataclass(frozen=True)
 class Fetched:
-    """What became of a name.
-
-    Parameters
-    ----------
-    name : str
-        As asked for.
-    status : "fetched" or "here"
-        Whether something was downloaded now, or all was there and verified.
-    paths : tuple of Path
-        Weight files, the folder of a data set, or the folder of a package.
-    licence : str
-        Under which it is published.
-    """
+    """What became of a name."""
 
     name: str
-    status: str
-    paths: tuple[Path, ...]
+    status: str  # "fetched" now, or "here" and verified
+    paths: tuple[Path, ...]  # weight files, or the folder of a data set or of a package
     licence: str
 
 
-def _silent(_what: str, _done: int, _total: int) -> None:
-    pass
-
-
-def fetch(name: str, progress: Progress = _silent, patience: Patience | None = None) -> Fetched:
-    """Get weights or a data set by name, unless they are there; either way they are verified.
-
-    Parameters
-    ----------
-    name : str
-        One of the catalogue.
-    progress : callable
-        Told what is worked on, the bytes that are done and the bytes there are.
-    patience : Patience, optional
-        How long to go on with a bad connection.
-
-    Returns
-    -------
-    fetched : Fetched
-    """
-    item = find_item(name)
+def fetch(
+    name: str, progress: Progress = lambda *_: None, patience: Patience | None = None
+) -> Fetched:
+    """Get weights or a data set by name, unless they exist; either way they are verified."""
+    wanted = find_download(name)
     patience = patience or Patience()
     if not 0 < patience.timeout <= 3600:
         raise OptionError(f"timeout must be more than 0 and at most 3600 s, got {patience.timeout}")
-    if item.package:
-        return Fetched(name, "here", (_package_folder(item),), item.licence)
+    if wanted.package:
+        return Fetched(name, "here", (_package_folder(wanted),), wanted.licence)
     with _alone(home() / f".{name}.lock", name):
-        if item.archives:
-            return _data(item, progress, patience)
-        new = _files(item, home() / "weights", progress, patience)
-        paths = tuple(home() / "weights" / remote.file for remote in item.files)
-        return Fetched(name, "fetched" if new else "here", paths, item.licence)
+        if wanted.archives:
+            folder = home() / "data" / name
+            new, paths = _data(wanted, folder, progress, patience), [folder]
+        else:
+            folder = home() / "weights"
+            new = _files(wanted, folder, progress, patience)
+            paths = [folder / remote.file for remote in wanted.files]
+        return Fetched(name, "fetched" if new else "here", tuple(paths), wanted.licence)
 
 
 def fetched_data(name: str) -> Path | None:
-    """Folder of a data set that was fetched, as its reader takes it; None if it was not.
-
-    Examples
-    --------
-    >>> fetched_data("groceries") is None
-    True
-    """
+    """Folder of a data set that was fetched, as its reader takes it; None if it was not."""
     folder = home() / "data" / name
     with disk_errors(folder):
         return folder if (folder / RECORD).is_file() else None
 
 
-def _files(item: Item, folder: Path, progress: Progress, patience: Patience) -> bool:
+def _files(wanted: Download, folder: Path, progress: Progress, patience: Patience) -> bool:
     """Download what is missing; True if anything was."""
     new = False
-    for remote in item.files:
+    for remote in wanted.files:
         try:
             new |= download(remote, folder / remote.file, progress, patience)
         except UnreachableError as error:
-            missing = [r for r in item.files if not (folder / r.file).exists()]
+            missing = [r for r in wanted.files if not (folder / r.file).exists()]
             by_hand = " and ".join(f"{r.url} as {folder / r.file}" for r in missing)
             raise FetchError(
-                f"{error}; to do it by hand, save {by_hand}, then run `deepfish fetch {item.name}`"
-                ", which checks it"
+                f"{error}; to do it by hand, save {by_hand}, then run "
+                f"`deepfish fetch {wanted.name}`, which checks it"
             ) from None
     return new
 
 
-def _data(item: Item, progress: Progress, patience: Patience) -> Fetched:
-    data = home() / "data"
-    folder = data / item.name
-    made_of = {remote.file: remote.digest for remote in item.files}
+def _data(wanted: Download, folder: Path, progress: Progress, patience: Patience) -> bool:
+    """Make the folder of a data set; True if it did not exist."""
+    made_of = {remote.file: remote.digest for remote in wanted.files}
     with disk_errors(folder):
         if folder.exists():
-            wrong = difference(folder, made_of)
-            if wrong:
+            if wrong := difference(folder, made_of):
                 raise FetchError(f"{folder} {wrong}; move it away and run it again")
-            return Fetched(item.name, "here", (folder,), item.licence)
-        _files(item, data, progress, patience)
-        archives = [data / remote.file for remote in item.files]
-        inner = [name for remote in item.files for name in remote.inner]
+            return False
+        _files(wanted, folder.parent, progress, patience)
+        archives = [folder.parent / remote.file for remote in wanted.files]
+        inner = [name for remote in wanted.files for name in remote.inner]
         unpack(archives, folder, made_of, progress, inner=inner)
         for path in archives:
             path.unlink()  # all of it is in the folder now
-        return Fetched(item.name, "fetched", (folder,), item.licence)
+        return True
 
 
-def _package_folder(item: Item) -> Path:
-    spec = importlib.util.find_spec(item.package)  # finds the folder, runs no code of it
-    if spec is None or not spec.submodule_search_locations:
+def _package_folder(wanted: Download) -> Path:
+    folder = package_folder(wanted.package)
+    if folder is None:
         raise MissingDependencyError(
-            f"{item.name} comes with a package that is not installed; "
-            f"run `{pip_install(item.package)}`"
+            f"{wanted.name} comes with a package that is not installed; "
+            f"run `{pip_install(wanted.package)}`"
         )
-    return Path(spec.submodule_search_locations[0])
+    return folder
 
 
 @contextmanager

