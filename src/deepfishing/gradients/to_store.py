@@ -1,9 +1,7 @@
 """Stage 3, gradients: compute what a store lacks, and nothing else.
 
-Comes in: settings, images, a store. Goes out: the store with all factors of all usable images,
-and a summary. Work is written every `SHARD_IMAGES` images, so a crash loses no more than that.
-It is done in this process, or in others (`Place`, see `deepfishing.distributed`). Torch is only
-loaded when there is something to compute.
+Comes in: settings, images, a store. Goes out: the store with all factors of all usable images, and
+a summary. A crash loses `SHARD_IMAGES` images at most. Torch is loaded if there is work for it.
 """
 
 from __future__ import annotations
@@ -38,33 +36,18 @@ HASH_IMAGES = 64  # hashed between two reports: of photos of 5 MB, some tenths o
 
 Progress = Callable[[str, int, int], None]  # "hashing" or "images", done, to do
 OnFailure = Callable[[str, str], None]  # id, reason
+Append = Callable[[list[str], dict[str, Array], dict[str, str]], None]  # keys, factors, errors
 
 
 @dataclass(frozen=True, repr=False)
 class Extraction:
-    """What came of it.
+    """What came of it."""
 
-    Parameters
-    ----------
-    keys : tuple of str or None
-        Per image the key of its features in the store; None where it cannot be used.
-    computed : int
-        How many contents were computed now.
-    failures : dict
-        Id and reason of each image that cannot be used.
-    removed : tuple of str
-        Ids that are in the store and not among the images; pruned, if that was asked for.
-    replaced : tuple of str
-        Ids that were of another file with another content, whose features are gone.
-    factors : tuple of str
-        Which factors they are.
-    """
-
-    keys: tuple[str | None, ...]
-    computed: int
-    failures: dict[str, str]
-    removed: tuple[str, ...]
-    replaced: tuple[str, ...]
+    keys: tuple[str | None, ...]  # per image, of its features; None where it cannot be used
+    computed: int  # contents, now
+    failures: dict[str, str]  # id and reason of each image that cannot be used
+    removed: tuple[str, ...]  # ids in the store and not among the images; pruned, if asked for
+    replaced: tuple[str, ...]  # ids that were another file's, whose features are gone
     factors: tuple[str, ...]
 
     def __repr__(self) -> str:
@@ -74,10 +57,7 @@ class Extraction:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Job:
-    """What is to be computed into a store, and with what.
-
-    Without a `network` it is loaded by the settings, where the work is done.
-    """
+    """What is to be computed into a store; without a `network` the settings load it."""
 
     store: Store
     factors: tuple[Factor, ...]
@@ -135,19 +115,11 @@ def extract_to_store(
 
     Parameters
     ----------
-    store : Store
-        Made with the settings.
     images : sequence of Item or Path
         From `find_images`; the id of a path is the path itself.
-    factors : sequence of Factor
-        From `needed_factors`.
-    settings : Settings
-        What decides the numbers.
     network : Network, optional
         That of the settings, if it is loaded already. Without it the settings load it, and only if
         there is something to compute.
-    resources : Resources, optional
-        What the work may use.
     on : Place, optional
         From `deepfishing.distributed.connect`; without it the work is done in this process.
     retry : bool
@@ -156,61 +128,53 @@ def extract_to_store(
         Drop ids that are not among the images. Features that no id needs always go.
     strict : bool
         Stop if an image cannot be used, before anything is computed; otherwise it is left out.
-    progress : callable
-        Called with a stage, how much of it is done and how much there is.
-    on_failure : callable
-        Called with id and reason as soon as an image turns out to be unusable.
-
-    Raises
-    ------
-    ImageError
-        If `strict` and an image cannot be used.
+    progress, on_failure : callable
+        Told of a stage, how much of it is done and how much there is; and of the id and reason of
+        an image as soon as it turns out to be unusable.
     """
     items = [Item(as_text(str(i)), i) if isinstance(i, Path) else i for i in images]
     tell = progress or (lambda stage, done, total: None)
     tell_failure = on_failure or (lambda id_, reason: None)
     place = on or Local()
-    columns = [factor.name for factor in factors]
+    columns = tuple(factor.name for factor in factors)
     with store.writing():
         old = store.rows()
         rows = _scan(items, old, tell, place)
         if retry:
             store.forget_errors({row.sha256 for row in rows if row.sha256})
-        useless = store.errors()
-        keys = [row.sha256 for row in rows]
-        todo = store.missing((key for key in keys if key and key not in useless), columns)
         removed = tuple(sorted(old.keys() - {row.id for row in rows}))
         kept = [] if prune else [old[id_] for id_ in removed]
         rows = _judge(store, rows, columns)
         written = _update_index(store, [*kept, *rows], old)
-        item_of = dict(zip(keys, items, strict=True))
-        job = Job(
-            store=store,
-            factors=tuple(factors),
-            settings=settings,
-            resources=resources or Resources(),
-            network=network,
-        )
+        todo = list(dict.fromkeys(str(row.sha256) for row in rows if row.status == PENDING))
+        item_of = {row.sha256: item for row, item in zip(rows, items, strict=True)}
+        todo_items = [item_of[key] for key in todo]
         if strict:
             refused = {row.id: str(row.error) for row in rows if row.status == ERROR}
             if isinstance(place, Local):  # others may see files that this machine does not
-                refused |= unreadable([item_of[key] for key in todo], tell)
+                refused |= unreadable(todo_items, tell)
             for id_, reason in refused.items():
                 tell_failure(id_, reason)
             refuse_unreadable(refused, len(items))
         done = failed = 0
         tell("images", 0, len(todo))
-        try:
-            if todo:
-                with closing(place.compute(job, todo, [item_of[key] for key in todo])) as parts:
+        if todo:
+            job = Job(
+                store=store,
+                factors=tuple(factors),
+                settings=settings,
+                resources=resources or Resources(),
+                network=network,
+            )
+            try:
+                with closing(place.compute(job, todo, todo_items)) as parts:
                     for part in parts:
                         for key, reason in part.errors.items():
                             tell_failure(item_of[key].id, reason)
                         done += part.images
                         failed += len(part.errors)
                         tell("images", done, len(todo))
-        finally:  # also when interrupted: what is computed stays
-            if todo:
+            finally:  # also when interrupted: what is computed stays
                 rows = _judge(store, rows, columns)
                 _update_index(store, [*kept, *rows], written)
         store.compact({row.sha256 for row in [*kept, *rows] if row.sha256})
@@ -220,7 +184,7 @@ def extract_to_store(
         failures={row.id: str(row.error) for row in rows if row.status == ERROR},
         removed=removed,
         replaced=tuple(row.id for row in rows if row.id in old and _is_another(row, old[row.id])),
-        factors=tuple(columns),
+        factors=columns,
     )
 
 
@@ -240,8 +204,8 @@ class Local:
         self, job: Job, keys: Sequence[str], items: Sequence[Item]
     ) -> Generator[Done, None, None]:
         """See `Place`."""
-        work = Work(job.store.append)
         self.extractor = self.extractor or job.extractor()
+        work = Work(job.store.append)
         try:
             for batch in self.extractor(items):
                 yield work.add(batch, keys, items)
@@ -257,9 +221,7 @@ class Work:
     same batches as one that was not interrupted, and the same features to the last bit.
     """
 
-    def __init__(
-        self, append: Callable[[list[str], dict[str, Array], dict[str, str]], None]
-    ) -> None:
+    def __init__(self, append: Append) -> None:
         self.append = append
         self._empty()
 
@@ -270,26 +232,27 @@ class Work:
 
     def add(self, batch: Batch, keys: Sequence[str], items: Sequence[Item]) -> Done:
         """Take a batch of these contents; write, if there is enough for a shard."""
-        failures = dict(batch.failures)
+        n, failures = len(batch.indices), dict(batch.failures)
+        good = np.ones(n, dtype=bool)
         for factor, values in batch.factors.items():
-            if len(values) != len(batch.indices):
+            if len(values) != n:
                 raise FeatureError(
-                    f"{factor} must have a row per image, got {len(values)} rows for "
-                    f"{len(batch.indices)} images; nothing of this batch is stored"
+                    f"{factor} must have a row per image, got {len(values)} rows for {n} images; "
+                    "nothing of this batch is stored"
                 )
-        good = _finite(batch.factors, len(batch.indices))
-        for row, index in enumerate(batch.indices):
-            if not good[row]:
+            good &= np.isfinite(values.reshape(n, -1)).all(axis=1)
+        for index, fine in zip(batch.indices, good, strict=True):
+            if fine:
+                self.keys.append(keys[index])
+            else:
                 failures[index] = f"features are not finite: {items[index]}"
         if good.any():
-            self.keys += [keys[i] for i, ok in zip(batch.indices, good, strict=True) if ok]
-            all_good = good.all()
-            self.values.append({f: v if all_good else v[good] for f, v in batch.factors.items()})
+            self.values.append({f: v if good.all() else v[good] for f, v in batch.factors.items()})
         errors = {keys[index]: reason for index, reason in failures.items()}
         self.errors |= errors
         if len(self.keys) + len(self.errors) >= SHARD_IMAGES:
             self.flush()
-        return Done(len(batch.indices) + len(batch.failures), errors)
+        return Done(n + len(batch.failures), errors)
 
     def flush(self) -> None:
         """Write what is computed."""
@@ -297,14 +260,6 @@ class Work:
         self._empty()
         factors = values[0] if values else ()
         self.append(keys, {f: np.concatenate([v[f] for v in values]) for f in factors}, errors)
-
-
-def _finite(factors: Mapping[str, Array], n: int) -> Array:
-    """Which of n images have no NaN and no infinity in any factor."""
-    good = np.ones(n, dtype=bool)
-    for values in factors.values():
-        good &= np.isfinite(values.reshape(n, -1)).all(axis=1)
-    return good
 
 
 def _scan(items: Sequence[Item], old: Mapping[str, Row], tell: Progress, place: Place) -> list[Row]:
@@ -360,31 +315,24 @@ def _unreadable(row: Row, reason: str) -> Row:
 def _judge(store: Store, rows: Sequence[Row], columns: Sequence[str]) -> list[Row]:
     """The rows with what the store has for them now."""
     useless, asked = store.errors(), set(columns)
-    there = {name: store.shards(name).keys() for name in store.factors()}
-    every = tuple(there)
-    whole = set.intersection(*map(set, there.values())) if there else set()
+    stored = {name: store.shards(name).keys() for name in store.factors()}
+    every, whole = tuple(stored), set.intersection(*map(set, stored.values())) if stored else set()
     judged = []
     for row in rows:
-        if row.sha256 is None:
-            judged.append(row)
-            continue
-        has = every
-        if row.sha256 not in whole:
-            has = tuple(name for name, keys in there.items() if row.sha256 in keys)
-        error = None
-        if asked.issubset(has):
-            status = OK
-        else:
-            error = useless.get(row.sha256)
-            status = ERROR if error else PENDING
-        if (row.status, row.error, row.factors) != (status, error, has):
-            row = replace(row, status=status, error=error, factors=has)
+        if row.sha256 is not None:
+            has = every
+            if row.sha256 not in whole:
+                has = tuple(name for name, keys in stored.items() if row.sha256 in keys)
+            error = None if asked.issubset(has) else useless.get(row.sha256)
+            status = OK if asked.issubset(has) else ERROR if error else PENDING
+            if (row.status, row.error, row.factors) != (status, error, has):
+                row = replace(row, status=status, error=error, factors=has)
         judged.append(row)
     return judged
 
 
 def _update_index(store: Store, rows: Sequence[Row], before: Mapping[str, Row]) -> dict[str, Row]:
-    """Write the rows, unless they are what is there already."""
+    """Write the rows, unless they are what the index has already."""
     after = {row.id: row for row in rows}
     if after != before:
         store.write_rows(rows)
