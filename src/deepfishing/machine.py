@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import sys
 from pathlib import Path
 
@@ -24,29 +25,31 @@ def cores() -> int:
 
 def memory() -> int:
     """Bytes of memory that this process may use: the machine's, or its control group's if less."""
-    return min(memory_limits())
-
-
-def memory_limits() -> list[int]:
-    """What the machine has, and the limits of the control groups that this process is in."""
-    limits = _cgroup_limits()
-    if hasattr(os, "sysconf"):  # not on Windows
-        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    return limits
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for line in _lines(_OWN_CGROUPS):
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":  # version 2
+            root, name = _CGROUPS, "memory.max"
+        elif controllers == "memory":
+            root, name = _CGROUPS / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        inner = root / path.lstrip("/")
+        for folder in (inner, *inner.parents):
+            limits += [int(text) for text in _lines(folder / name) if text.isdecimal()]  # or "max"
+    return min(limits)
 
 
 def peak_memory() -> int:
     """The most bytes of memory that this process has had at a time."""
-    import resource  # not on Windows
-
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak  # kilobytes elsewhere
 
 
 def processor() -> str:
     """The processor's name, or at least its kind."""
-    lines = _CPUS.read_text().splitlines() if _CPUS.is_file() else []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    lines = (line for line in _lines(_CPUS) if line.startswith("model name"))
+    named = (line.partition(":")[2].strip() for line in lines)
     return next(named, "") or platform.processor() or platform.machine()
 
 
@@ -61,21 +64,5 @@ def describe() -> str:
     return f"{cores()} cores, {processor()}, {memory() / 1e9:.0f} GB"
 
 
-def _cgroup_limits() -> list[int]:
-    """The limits of the control groups that this process is in, and of those around them."""
-    limits = []
-    lines = _OWN_CGROUPS.read_text().splitlines() if _OWN_CGROUPS.is_file() else []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":  # version 2
-            root, name = _CGROUPS, "memory.max"
-        elif controllers == "memory":
-            root, name = _CGROUPS / "memory", "memory.limit_in_bytes"
-        else:
-            continue
-        inner = root / path.lstrip("/")
-        for folder in (inner, *inner.parents):
-            file = folder / name
-            if file.is_file() and (text := file.read_text().strip()).isdecimal():  # or "max"
-                limits.append(int(text))
-    return limits
+def _lines(file: Path) -> list[str]:
+    return file.read_text().splitlines() if file.is_file() else []

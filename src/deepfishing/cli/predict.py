@@ -13,7 +13,7 @@ from deepfishing.cli.help import NETWORK
 from deepfishing.cli.network import BatchSize, Device, Strict
 from deepfishing.cli.say import images_text, say, say_passed_over
 from deepfishing.errors import OptionError
-from deepfishing.gradients.batch_size import parse_batch_size
+from deepfishing.gradients.resources import parse_batch_size
 
 
 def predict(

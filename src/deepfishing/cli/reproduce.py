@@ -34,7 +34,7 @@ from deepfishing.cli.network import (
 from deepfishing.cli.say import Spelled, say, say_left_out, say_next, say_passed_over
 from deepfishing.errors import OptionError
 from deepfishing.experiments.checks import PROTOCOLS, TABLE, check_protocol
-from deepfishing.gradients.batch_size import parse_batch_size
+from deepfishing.gradients.resources import parse_batch_size
 from deepfishing.images.dataset import DIFFICULT
 from deepfishing.images.item import as_text
 from deepfishing.images.records import DATASETS, find_record

@@ -28,7 +28,7 @@ from deepfishing.cli.network import (
     parse_label,
 )
 from deepfishing.cli.say import images_text, say, say_left_out, say_next, say_passed_over
-from deepfishing.gradients.batch_size import parse_batch_size
+from deepfishing.gradients.resources import parse_batch_size
 
 if TYPE_CHECKING:
     from deepfishing.model import Model

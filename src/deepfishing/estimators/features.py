@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from deepfishing.errors import FeatureError, ImageError
 from deepfishing.features import parse_features
-from deepfishing.gradients.batch_size import BatchSize, check_batch_size
+from deepfishing.gradients.resources import BatchSize, check_batch_size
 from deepfishing.images.preprocess import ImageLike
 from deepfishing.images.views import find_views
 from deepfishing.networks.zoo import DEFAULT

@@ -24,8 +24,7 @@ from deepfishing.errors import DatasetError, OptionError
 from deepfishing.experiments.checks import TABLE, Result
 from deepfishing.experiments.results import Results, Table, row_key, safe_name, versions
 from deepfishing.features import needed_factors
-from deepfishing.gradients.batch_size import BatchSize, check_batch_size
-from deepfishing.gradients.resources import Resources
+from deepfishing.gradients.resources import BatchSize, Resources, check_batch_size
 from deepfishing.gradients.runtime import choose_engines
 from deepfishing.gradients.to_store import OnFailure, extract_to_store
 from deepfishing.images.dataset import DIFFICULT, Dataset, Split

@@ -19,11 +19,10 @@ from PIL import Image
 
 from deepfishing.errors import FeatureError, ImageError, OptionError
 from deepfishing.features import Factor, needed_factors
-from deepfishing.gradients.batch_size import BatchSize, choose_batch_size
 from deepfishing.gradients.compute import Computer
 from deepfishing.gradients.pipeline import prepare
 from deepfishing.gradients.program import Batch, aggregate
-from deepfishing.gradients.resources import Resources
+from deepfishing.gradients.resources import BatchSize, Resources, choose_batch_size
 from deepfishing.images.preprocess import ImageLike
 from deepfishing.images.sources import find_images
 from deepfishing.images.streams import samples

@@ -1,13 +1,27 @@
 """Stage 3, gradients: what decides how fast factors are computed, and none of their numbers.
 
-The numbers are decided by `deepfishing.settings.Settings`.
+Comes in: what a user says of batch size, memory, engine and device. Goes out: `Resources`, and the
+batch size that `auto` stands for. That must be the same whenever a run is resumed, since another
+one may change the last bit of a feature, so it does not look at what happens to be free. Where
+stores of different machines must agree to the last bit, give a number instead.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Literal
 
-from deepfishing.gradients.batch_size import BatchSize, check_batch_size, parse_memory
+from deepfishing.errors import OptionError
+from deepfishing.machine import memory as machine_memory
+
+BatchSize = int | Literal["auto"]
+
+MOST_INPUTS = 32  # images times views; with more the head is hardly faster
+SHARE = 1 / 4  # of the machine's memory,
+CAP = 2 * 2**30  # and never more than this
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,3 +58,53 @@ class Resources:
     def __post_init__(self) -> None:
         check_batch_size(self.batch_size)
         parse_memory(self.memory)
+
+
+def check_batch_size(batch_size: BatchSize) -> None:
+    """Refuse a batch without images."""
+    if batch_size != "auto" and (not isinstance(batch_size, int) or batch_size < 1):
+        raise OptionError(f"batch size must be auto or at least 1, got {batch_size!r}")
+
+
+def parse_batch_size(text: str) -> BatchSize:
+    """Read a batch size as the command line takes it."""
+    if text == "auto":
+        return "auto"
+    try:
+        batch_size = int(text)
+    except ValueError:
+        raise OptionError(f"batch size must be auto or a whole number, got {text!r}") from None
+    check_batch_size(batch_size)
+    return batch_size
+
+
+def parse_memory(memory: int | str | None) -> int:
+    """Bytes of a budget; None is a share of what this process may use at most.
+
+    Examples
+    --------
+    >>> parse_memory("1.5 GB"), parse_memory("1GiB"), parse_memory(1000)
+    (1500000000, 1073741824, 1000)
+    """
+    if memory is None:
+        return min(CAP, int(machine_memory() * SHARE))
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]i?)?b?", str(memory).strip().lower())
+    amount = float(match[1]) * _UNITS[match[2] or ""] if match else 0
+    if amount < 1:
+        raise OptionError(f"memory must be bytes or text such as 2GB, got {memory!r}")
+    return int(amount)
+
+
+def choose_batch_size(bytes_per_input: int, views: int, memory: int | str | None = None) -> int:
+    """The batch size that `auto` stands for: a power of two, at least 1.
+
+    Examples
+    --------
+    >>> choose_batch_size(2_000_000, views=1, memory="1GB")
+    32
+    >>> choose_batch_size(2_000_000, views=1, memory="20MB"), choose_batch_size(1, views=6)
+    (8, 4)
+    """
+    inputs = min(MOST_INPUTS, parse_memory(memory) // max(bytes_per_input, 1))
+    images = max(1, inputs // views)
+    return 1 << (images.bit_length() - 1)

@@ -4,12 +4,11 @@ import pytest
 
 from deepfishing import machine
 from deepfishing.errors import OptionError
-from deepfishing.gradients.batch_size import (
+from deepfishing.gradients.resources import (
     CAP,
     MOST_INPUTS,
     check_batch_size,
     choose_batch_size,
-    default_memory,
     parse_batch_size,
     parse_memory,
 )
@@ -74,7 +73,7 @@ def cgroups(tmp_path, monkeypatch):
 def test_without_limits_the_default_is_a_share_of_the_machine(cgroups):
     cgroups("0::/\n", {"memory.max": "max"})
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert default_memory() == parse_memory(None) == min(CAP, whole // 4)
+    assert parse_memory(None) == min(CAP, whole // 4)
 
 
 @pytest.mark.parametrize(
@@ -89,9 +88,9 @@ def test_without_limits_the_default_is_a_share_of_the_machine(cgroups):
 )
 def test_the_limit_of_a_control_group_counts(cgroups, own, limits):
     cgroups(own, limits)
-    assert default_memory() == 100_000
+    assert parse_memory(None) == 100_000
 
 
 def test_a_machine_without_control_groups_has_a_default(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "_OWN_CGROUPS", tmp_path / "none")
-    assert 0 < default_memory() <= CAP
+    assert 0 < parse_memory(None) <= CAP
