@@ -13,6 +13,7 @@ validated, a rule decides (docs/recipes.md says how it was found).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,7 +30,7 @@ from deepfishing.linear import train_linear
 from deepfishing.metrics import average_precision
 from deepfishing.rank_one import Array
 from deepfishing.recipes import Recipe, best_recipe, candidates, few_rule, parse_recipe, prior
-from deepfishing.recipes.candidates import SCORES, TEMPERED
+from deepfishing.recipes.named import SCORES, TEMPERED
 
 MOST_IMAGES = 2000  # that the candidates are compared on
 ENOUGH = 20  # examples per class
@@ -118,18 +119,20 @@ def choose(
     positives = (labels == 1).sum(axis=0)
     shown = positives[(positives > 0) & ((labels == -1).any(axis=0))]
     examples = float(np.median(shown)) if len(shown) else 0.0
+
+    def known(name: str) -> bool:
+        return set(parse_recipe(name, layers).columns) <= set(factors)
+
     names: list[tuple[str, float | None]]
-    names = [(name, None) for name in ((recipe,) if recipe else candidates(layers, factors))]
+    names = [(name, None) for name in ([recipe] if recipe else filter(known, candidates(layers)))]
     if not names:
         raise FeatureError(f"auto needs x7 or more, got only {', '.join(factors)}; extract them")
     if examples < FEW:
         rule = recipe or few_rule(examples, layers)
-        lacks = not set(parse_recipe(rule, layers).columns) <= set(factors)
         why = f"{examples:g} examples per class are too few to compare recipes by"
-        return Choice(names[0][0] if lacks else rule, why)
+        return Choice(rule if known(rule) else names[0][0], why)
     if tempered and SCORES in factors and not recipe:
-        known = {name for name, _ in names}
-        names += [(name, tau) for name, tau in TEMPERED if name in known]
+        names += [(name, tau) for name, tau in TEMPERED if (name, None) in names]
     kept = looked_at(labels, seed)
     kernels = _Kernels({name: values[kept] for name, values in factors.items()}, layers)
     labels, folds = labels[kept], kernels.folds(names[0][0], labels[kept], seed)
@@ -194,17 +197,14 @@ class _Kernels:
         return self._of(parse_recipe(name, self.layers), tau, factors)
 
     def _of(self, recipe: Recipe, tau: float | None, factors: Mapping[str, Array]) -> Array:
-        if not recipe.features:
+        if recipe.step == "one":
             return np.ones((1, 1), dtype=np.float32)
-        if recipe.parts and recipe.tree[0] == "mean":
+        if recipe.step == "mean":
             total = sum(part.weight for part in recipe.parts)
             parts = (self._of(p, tau, factors) * np.float32(p.weight / total) for p in recipe.parts)
             return np.asarray(sum(parts))
-        if recipe.parts:
-            product, *others = (self._of(part, tau, factors) for part in recipe.parts)
-            for other in others:
-                product = product * other
-            return product
+        if recipe.step == "product":
+            return functools.reduce(np.multiply, (self._of(p, tau, factors) for p in recipe.parts))
         key = (recipe.name, tau if recipe.is_gradient else None)
         if key not in self.kept:
             K = gram(recipe.fit(factors)(factors)).astype(np.float32)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deepfishing.kernels import Comparable, KernelProduct, KernelSum
+from deepfishing.kernels import Combination, Comparable, KernelSum
 from deepfishing.projections import Projection, fit_projection, restore
 from deepfishing.rank_one import Array, RankOne, l2_normalize
 
@@ -73,16 +73,9 @@ class Vectors:
 
 
 def _vectors(value: Comparable, project: Callable[[RankOne], Array]) -> Array:
+    if isinstance(value, Combination):
+        parts = [_vectors(part, project) for part in value.parts]
+        return value.vectors(parts, lambda a, b: l2_normalize(project(RankOne(a, b))))
     if isinstance(value, RankOne):
         return l2_normalize(project(value))
-    if isinstance(value, KernelSum):
-        weights = value.weights or (1.0,) * len(value.parts)
-        parts = zip(value.parts, weights, strict=True)
-        scaled = [_vectors(p, project) * np.float32((w / sum(weights)) ** 0.5) for p, w in parts]
-        return np.concatenate(scaled, axis=1)
-    if isinstance(value, KernelProduct):
-        first, *rest = (_vectors(part, project) for part in value.parts)
-        for other in rest:
-            first = l2_normalize(project(RankOne(first, other)))
-        return first
     return np.asarray(value, dtype=np.float32)

@@ -2,14 +2,15 @@
 
 Comes in: forward features (n, d), or gradients as `RankOne`. Goes out: K (n, m) in float64.
 The trace kernel of two gradients is the product of a forward and a backward dot product
-(eq:tr), so its cost is that of two linear kernels.
+(eq:tr), so its cost is that of two linear kernels. A kernel made of others is a `Combination`.
 """
 
 from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -23,10 +24,18 @@ UNLIKE = 0.25
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _Combination:
-    """Several features of the same images, each with its own kernel."""
+class Combination(ABC):
+    """Several features of the same images, whose kernels become one."""
 
     parts: tuple[Comparable, ...]
+
+    @abstractmethod
+    def combine(self, grams: Iterable[Array]) -> Array:
+        """One matrix of those of the parts, which may be written over."""
+
+    def vectors(self, parts: Sequence[Array], join: Callable[[Array, Array], Array]) -> Array:
+        """Vectors with this kernel as dot product, of those of the parts; `join` multiplies two."""
+        raise FeatureError(f"{type(self).__name__} has no vectors; train on fewer images")
 
     def __repr__(self) -> str:
         parts = (f"array {p.shape}" if isinstance(p, np.ndarray) else repr(p) for p in self.parts)
@@ -45,11 +54,9 @@ class _Combination:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class KernelSum(_Combination):
+class KernelSum(Combination):
     """Compared with the mean of the kernels of its parts, weighted if weights are given.
 
-    Examples
-    --------
     >>> both = KernelSum((np.eye(2), np.ones((2, 1))))
     >>> gram(both)
     array([[1. , 0.5],
@@ -61,21 +68,43 @@ class KernelSum(_Combination):
 
     weights: tuple[float, ...] | None = None
 
+    @property
+    def shares(self) -> list[float]:
+        """What each part counts for; 1 together."""
+        weights = self.weights or (1.0,) * len(self.parts)
+        return [weight / sum(weights) for weight in weights]
+
+    def combine(self, grams: Iterable[Array]) -> Array:
+        """Their weighted mean, at most two of them in memory."""
+        scaled = (K * share for K, share in zip(grams, self.shares, strict=True))
+        return functools.reduce(operator.iadd, scaled)
+
+    def vectors(self, parts: Sequence[Array], join: Callable[[Array, Array], Array]) -> Array:
+        """Those of the parts side by side."""
+        both = zip(parts, self.shares, strict=True)
+        return np.concatenate([part * np.float32(share**0.5) for part, share in both], axis=1)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
-class KernelProduct(_Combination):
+class KernelProduct(Combination):
     """Compared with the product of the kernels of its parts.
 
-    Examples
-    --------
     >>> both = KernelProduct((np.eye(2), 2 * np.eye(2)))
     >>> gram(both)
     array([[4., 0.],
            [0., 4.]])
     """
 
+    def combine(self, grams: Iterable[Array]) -> Array:
+        """Their product, at most two of them in memory."""
+        return functools.reduce(operator.imul, grams)
 
-Comparable = Array | RankOne | KernelSum | KernelProduct
+    def vectors(self, parts: Sequence[Array], join: Callable[[Array, Array], Array]) -> Array:
+        """The first times the second, times the third..."""
+        return functools.reduce(join, parts)
+
+
+Comparable = Array | RankOne | Combination
 
 # A block of the Gram matrix holds at most this many numbers per operand (float32: 128 MB).
 BLOCK_VALUES = 32_000_000
@@ -104,8 +133,7 @@ def trace_kernel(a: RankOne, b: RankOne) -> Array:
 
     Returns
     -------
-    K : ndarray of shape (n, m)
-        K[i, j] = <x_i, x_j> * <delta_i, delta_j>.
+    K : ndarray of shape (n, m), K[i, j] = <x_i, x_j> * <delta_i, delta_j>
 
     Examples
     --------
@@ -138,11 +166,7 @@ def gram(a: Comparable, b: Comparable | None = None, dtype: str = "float64") -> 
     a, b : ndarray of shape (n, d), RankOne, KernelSum or KernelProduct
         Both of one kind. Half precision is computed in single precision.
     dtype : str
-        Of the result; in single precision it is made in half the time.
-
-    Returns
-    -------
-    K : ndarray of shape (n, m)
+        Of the result (n, m); in single precision it is made in half the time.
 
     Examples
     --------
@@ -150,12 +174,11 @@ def gram(a: Comparable, b: Comparable | None = None, dtype: str = "float64") -> 
     array([[1., 1.],
            [1., 2.]])
     """
-    other = a if b is None else b
+    other: Any = a if b is None else b
     _check_alike(a, other)
-    if isinstance(a, KernelSum | KernelProduct) and isinstance(other, KernelSum | KernelProduct):
-        return _combined(a, other if b is not None else None, dtype)
-    if isinstance(a, _Combination) or isinstance(other, _Combination):
-        raise FeatureError("a combination of kernels compares with its own kind only")
+    if isinstance(a, Combination):
+        others = (None,) * len(a.parts) if b is None else other.parts
+        return a.combine(gram(p, q, dtype) for p, q in zip(a.parts, others, strict=True))
     K = np.empty((len(a), len(other)), dtype)
     step = _block_length(a)
     for top in range(0, len(a), step):
@@ -173,21 +196,8 @@ def gram(a: Comparable, b: Comparable | None = None, dtype: str = "float64") -> 
     return K
 
 
-def _combined(
-    a: KernelSum | KernelProduct, b: KernelSum | KernelProduct | None, dtype: str
-) -> Array:
-    """Weighted mean or product of the parts' matrices, at most two of them in memory."""
-    others: Sequence[Comparable | None] = [None] * len(a.parts) if b is None else b.parts
-    grams = (gram(part, other, dtype) for part, other in zip(a.parts, others, strict=True))
-    if isinstance(a, KernelProduct):
-        return functools.reduce(operator.imul, grams)
-    weights = a.weights or (1.0,) * len(a.parts)
-    scaled = (K * (w / sum(weights)) for K, w in zip(grams, weights, strict=True))
-    return functools.reduce(operator.iadd, scaled)
-
-
 def _check_alike(a: Comparable, b: Comparable) -> None:
-    kinds = {type(side) if isinstance(side, RankOne | _Combination) else Array for side in (a, b)}
+    kinds = {type(side) if isinstance(side, RankOne | Combination) else Array for side in (a, b)}
     if len(kinds) > 1 or a.shape[1:] != b.shape[1:]:
         raise FeatureError(
             "both sides of a kernel must be of one kind and width, got "

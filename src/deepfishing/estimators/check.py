@@ -14,7 +14,7 @@ import numpy as np
 from sklearn.utils.validation import validate_data
 
 from deepfishing.errors import FeatureError
-from deepfishing.kernels import Comparable, KernelProduct, KernelSum
+from deepfishing.kernels import Combination, Comparable
 from deepfishing.rank_one import RankOne
 
 FLOATS = [np.float64, np.float32]
@@ -40,7 +40,7 @@ def check_features(estimator: Any, X: Any, reset: bool) -> Comparable:
     deepfishing.errors.FeatureError: Estimator was fitted on RankOne (n, 2, 3), got RankOne
         (n, 2, 5); give it the same feature
     """
-    combined = isinstance(X, RankOne | KernelSum | KernelProduct)
+    combined = isinstance(X, RankOne | Combination)
     form = _form(X) if combined else "an array"
     if not reset and estimator.form_ != form:
         raise FeatureError(
@@ -62,20 +62,20 @@ def check_features(estimator: Any, X: Any, reset: bool) -> Comparable:
 
 
 def _form(X: Comparable) -> str:
-    if isinstance(X, KernelSum | KernelProduct):
+    if isinstance(X, Combination):
         return f"{type(X).__name__} of {' and '.join(map(_form, X.parts))}"
     kind = "RankOne" if isinstance(X, RankOne) else "array"
     return f"{kind} (n, {', '.join(map(str, X.shape[1:]))})"
 
 
 def _is_finite(X: Comparable) -> bool:
-    if isinstance(X, KernelSum | KernelProduct):
+    if isinstance(X, Combination):
         return all(map(_is_finite, X.parts))
     factors = (X.x, X.delta) if isinstance(X, RankOne) else (X,)
     return all(bool(np.isfinite(values).all()) for values in factors)
 
 
 def _size(X: Comparable) -> int:
-    if isinstance(X, KernelSum | KernelProduct):
+    if isinstance(X, Combination):
         return sum(map(_size, X.parts))
     return math.prod(X.shape[1:])

@@ -25,7 +25,7 @@ from deepfishing.estimators.check import check_features
 from deepfishing.features import parse_feature
 from deepfishing.projections import fit_projection
 from deepfishing.rank_one import Array, RankOne
-from deepfishing.recipes.recipe import Recipe, leaf, power, whiten
+from deepfishing.recipes.recipe import Recipe, apply, leaf
 
 Rows = Array | RankOne
 
@@ -94,7 +94,7 @@ class Power(_RecipeStep):
         self.exponent = exponent
 
     def _recipe(self, feature: Recipe) -> Recipe:
-        return power(feature, self.exponent)
+        return apply("pow", feature, self.exponent)
 
 
 class Whiten(_RecipeStep):
@@ -130,7 +130,7 @@ class Whiten(_RecipeStep):
         return super().fit(X)
 
     def _recipe(self, feature: Recipe) -> Recipe:
-        return whiten(feature, self.shrinkage)
+        return apply("whiten", feature, self.shrinkage)
 
 
 class Project(ClassNamePrefixFeaturesOutMixin, _OneFeature):  # type: ignore[misc]

@@ -36,7 +36,7 @@ from deepfishing.networks.network import Network
 from deepfishing.networks.onnx_file import KEY, onnx_of, package, start_session
 from deepfishing.objectives import find_objective, label_vector
 from deepfishing.rank_one import RankOne
-from deepfishing.recipes import parse_recipe
+from deepfishing.recipes import Recipe, parse_recipe
 from deepfishing.two_sided import draw_matrices
 
 TOLERANCE = 1e-4  # of a probability
@@ -120,7 +120,7 @@ class _Above(nn.Module):
     def __init__(self, model: Model, network: Network, head: Any) -> None:
         super().__init__()
         self.model, self.network, self.head = model, network, head
-        self.tree = parse_recipe(model.recipe, network.layers).tree
+        self.recipe = parse_recipe(model.recipe, network.layers)
         self.nodes = {str(n.target): n for n in head.graph.nodes if n.op == "call_module"}
         for factor in model.factors:
             path = factor.path(network.layers) if factor.kind != "probabilities" else ""
@@ -136,7 +136,7 @@ class _Above(nn.Module):
 
     def forward(self, middle: Tensor) -> tuple[Tensor, Tensor]:
         svm = self.model.svm
-        K = self.kernel(self.tree, svm.features, self.factors(middle))
+        K = self.kernel(self.recipe, svm.features, self.factors(middle))
         level = K.mean(1, keepdim=True)  # kernels are near 1, and what counts is how they differ
         scores = (K - level) @ _constant(svm.dual) + level * _constant(svm.dual.sum(0))
         scores = scores + _constant(svm.bias)
@@ -214,32 +214,33 @@ class _Above(nn.Module):
         words = {"uniform": torch.full_like(y, 0.5), "predicted": (y > 0).float()}
         return (p - (words[label] if isinstance(label, str) else label_vector(label, y))) / tau
 
-    def kernel(self, tree: Any, support: Comparable, factors: dict[str, Tensor]) -> Tensor:
+    def kernel(self, recipe: Recipe, support: Comparable, factors: dict[str, Tensor]) -> Tensor:
         """K (n, m) of the images and the support vectors."""
         if isinstance(support, KernelSum | KernelProduct):
-            parts = zip(tree[1:], support.parts, strict=True)
-            grams = torch.stack([self.kernel(t, s, factors) for t, s in parts])
+            parts = zip(recipe.parts, support.parts, strict=True)
+            grams = torch.stack([self.kernel(r, s, factors) for r, s in parts])
             if isinstance(support, KernelProduct):
                 return grams.prod(0)
-            weights = _constant(support.weights or np.ones(len(grams)))
-            return (grams * (weights / weights.sum())[:, None, None]).sum(0)
-        values = self.feature(tree, factors)
+            return (grams * _constant(support.shares)[:, None, None]).sum(0)
+        values = self.feature(recipe, factors)
         theirs = [support.x, support.delta] if isinstance(support, RankOne) else [support]
         K = [value @ _constant(other).T for value, other in zip(values, theirs, strict=True)]
         return K[0] if len(K) == 1 else K[0] * K[1]
 
-    def feature(self, tree: Any, factors: dict[str, Tensor]) -> list[Tensor]:
+    def feature(self, recipe: Recipe, factors: dict[str, Tensor]) -> list[Tensor]:
         """One tensor (n, d), or the two factors of a gradient, normalised."""
-        if tree[0] == "one":
+        if recipe.step == "one":
             return [torch.ones_like(next(iter(factors.values()))[:, :1])]
-        if tree[0] == "feature":
-            parts = [_unit(factors[factor.name]) for factor in tree[1].factors]
-            whole = tree[1].is_gradient and not tree[1].is_projected
-            return parts if whole or len(parts) == 1 else [_unit(torch.cat(parts, 1))]
-        inner = self.feature(tree[1], factors)
-        if tree[0] == "pow":
-            return [_unit(v.sign() * v.abs() ** tree[2]) for v in inner]
-        roots = [self.model.fitted.state[f"{tree[2]}/{i}"] for i in range(len(inner))]
+        if recipe.feature:
+            parts = [_unit(factors[factor.name]) for factor in recipe.factors]
+            whole = bool(recipe.gradients) or len(parts) == 1
+            return parts if whole else [_unit(torch.cat(parts, 1))]
+        if recipe.step not in ("pow", "whiten"):
+            raise _refused(f"the recipe {recipe.name}")
+        inner = self.feature(recipe.parts[0], factors)
+        if recipe.step == "pow":
+            return [_unit(v.sign() * v.abs() ** recipe.number) for v in inner]
+        roots = [self.model.fitted.state[f"{recipe.name}/{i}"] for i in range(len(inner))]
         inverses = [_constant(np.linalg.inv(root.astype(np.float64))) for root in roots]
         return [_unit(v @ L.T) for v, L in zip(inner, inverses, strict=True)]
 

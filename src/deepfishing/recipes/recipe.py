@@ -1,17 +1,14 @@
 """A recipe as a value: kernels made of features, what they learn, and what they are called.
 
 Comes in: features, and parts that are recipes themselves. Goes out: a `Recipe`, which is fitted on
-the training images and then turns factors into something that `gram` compares.
-
-`power` raises both factors of a gradient to a signed power, sign(v) |v|^p, and normalises again.
-`whiten` divides both factors by the Cholesky root of their second moments on the training images:
-the Fisher kernel with the information matrix factored as A (x) G, docs/recipes.md. The shrinkage is
-Ledoit and Wolf's unless one is given.
+the training images and then turns factors into something that `gram` compares. `STEPS` has a
+record for each way to make a recipe of others; those that take a number are functions of the
+language.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
@@ -19,18 +16,13 @@ from typing import Any
 import numpy as np
 
 from deepfishing.errors import FeatureError
-from deepfishing.features import TOP, Factor, Feature, assemble, needed_factors
+from deepfishing.features import Factor, Feature, assemble, needed_factors
 from deepfishing.kernels import Comparable, KernelProduct, KernelSum
 from deepfishing.rank_one import Array, RankOne, l2_normalize
-from deepfishing.whitening import Whitening
-
-BEST = "best"
+from deepfishing.recipes.named import AUTO, BEST
+from deepfishing.whitening import second_moment_root, whiten
 
 Arrays = Mapping[str, Array]
-Transform = Callable[[Arrays], Comparable]
-
-# what `whiten` needs to know: its own name, the feature it takes and the shrinkage asked for
-Whitenings = Callable[[str, Transform, float | None], list[Whitening]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +32,7 @@ class Fitted:
     `state` is all that it learnt, the roots of its whitenings, for `Recipe.load`.
     """
 
-    transform: Transform
+    transform: Callable[[Arrays], Comparable]
     state: dict[str, Array]
 
     def __call__(self, arrays: Arrays) -> Comparable:
@@ -50,35 +42,35 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A parsed recipe: its name in one spelling, its features, and how to fit it.
+    """A parsed recipe: its name in one spelling, and a step with the parts that it is made of.
 
-    Examples
-    --------
     >>> from deepfishing.recipes import parse_recipe
     >>> recipe = parse_recipe("pow( dW7 , .5 ) + x7", {7: "fc7", 8: "fc8"})
     >>> recipe.name, recipe.columns
     ('pow(dW7,0.5)+x7', ('x6', 'delta7', 'x7'))
-    >>> parse_recipe("best", {7: "fc7", 8: "fc8"}).title
-    'best'
+    >>> recipe.step, recipe.parts[0].step, recipe.parts[0].number
+    ('mean', 'pow', 0.5)
     """
 
     name: str
-    features: tuple[Feature, ...]
-    build: Callable[[Whitenings], Transform]
-    # per gradient the factor whose columns its delta has, None where whitening has mixed them
-    gradients: tuple[Factor | None, ...] = ()
-    is_plain: bool = False  # one feature or a transform of it, not a combination of kernels
-    learns: bool = False  # something from the training images
-    weight: float = 1.0  # in the sum that it is a term of
+    step: str  # "feature", "one" (compares all images as 1), or one of `STEPS`
+    parts: tuple[Recipe, ...] = ()
+    feature: Feature | None = None  # of the step "feature"
+    number: float = 0.0  # of a function; 0 where it has none
+    weight: float = 1.0  # in the mean that it is a part of
     is_best: bool = False  # the formula that `best` stands for
-    # how it is made, for those who compute it elsewhere: a word, then what it is made of
-    tree: tuple[Any, ...] = ()
-    parts: tuple[Recipe, ...] = ()  # of a mean or a product
 
     @property
     def title(self) -> str:
         """What tables and the page call it: its name, unless that is the formula of `best`."""
         return BEST if self.is_best else self.name
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        """The features that it is made of, each once."""
+        if self.feature:
+            return (self.feature,)
+        return tuple(dict.fromkeys(feature for part in self.parts for feature in part.features))
 
     @property
     def factors(self) -> tuple[Factor, ...]:
@@ -91,179 +83,172 @@ class Recipe:
         return tuple(factor.name for factor in self.factors)
 
     @property
+    def gradients(self) -> tuple[Factor | None, ...]:
+        """Per gradient the factor whose columns its delta has; None where whitening mixed them."""
+        if self.feature:
+            return self.feature.factors[1:] if self.feature.is_gradient else ()
+        found = tuple(gradient for part in self.parts for gradient in part.gradients)
+        return (None,) * len(found) if self.step == "whiten" else found
+
+    @property
     def is_gradient(self) -> bool:
         """Whether one of its features is a gradient."""
         return any(feature.is_gradient for feature in self.features)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is one feature or a transform of it, not a combination of kernels."""
+        return self.feature is not None or (self.step in STEPS and STEPS[self.step].is_plain)
+
+    @property
+    def learns(self) -> bool:
+        """Whether it learns something from the training images."""
+        return any(True for _ in self._learning())
+
     def fit(self, train: Arrays) -> Fitted:
         """Learn what there is to learn from the training images' factors."""
         state: dict[str, Array] = {}
-
-        def learn(name: str, inner: Transform, shrinkage: float | None) -> list[Whitening]:
-            seen = inner(train)
-            factors = [seen.x, seen.delta] if isinstance(seen, RankOne) else [seen]
-            learnt = [Whitening.fit(f, shrinkage) for f in factors]  # type: ignore[arg-type]
-            state.update({f"{name}/{n}": white.root for n, white in enumerate(learnt)})
-            return learnt
-
-        return Fitted(self.build(learn), state)
+        for recipe, learn in self._learning():
+            learnt = learn(recipe.parts[0].value(train, state), recipe.number)
+            state.update({f"{recipe.name}/{n}": root for n, root in enumerate(learnt)})
+        return Fitted(lambda arrays: self.value(arrays, state), state)
 
     def load(self, state: Arrays) -> Fitted:
         """The fitted recipe again, from the `state` that an earlier fit left."""
+        for recipe, _ in self._learning():
+            if f"{recipe.name}/0" not in state:
+                raise FeatureError(f"state of recipe {self.name} must hold {recipe.name}, got none")
+        return Fitted(lambda arrays: self.value(arrays, state), dict(state))
 
-        def recall(name: str, inner: Transform, shrinkage: float | None) -> list[Whitening]:
-            roots = [state[key] for n in range(2) if (key := f"{name}/{n}") in state]
-            if not roots:
-                raise FeatureError(f"state of recipe {self.name} must hold {name}, got none")
-            return [Whitening(root, shrinkage or 0.0) for root in roots]
+    def value(self, arrays: Arrays, state: Arrays) -> Comparable:
+        """What `gram` compares, of the factors of some images and what was learnt."""
+        if self.feature:
+            return assemble(self.feature, arrays)
+        if self.step == "one":
+            return np.ones((len(next(iter(arrays.values()))), 1), dtype=np.float32)
+        learnt = [state[key] for n in range(2) if (key := f"{self.name}/{n}") in state]
+        return STEPS[self.step].value(
+            self, tuple(part.value(arrays, state) for part in self.parts), learnt
+        )
 
-        return Fitted(self.build(recall), dict(state))
+    def _learning(self) -> Iterator[tuple[Recipe, Learn]]:
+        """Itself and its parts, as far as they learn; a part comes before what is made of it."""
+        for part in self.parts:
+            yield from part._learning()
+        if self.step in STEPS and (learn := STEPS[self.step].learn):
+            yield self, learn
 
 
-def best_recipe(layers: Mapping[int, str]) -> str:
-    """What `best` stands for: "looks alike" below the layers, times "means alike" in them.
+Learn = Callable[[Comparable, float], list[Array]]
 
-    What is below fully connected layers is a map, which says where things are. Below other
-    layers it is averaged over positions, and then it counts for two thirds.
 
-    Examples
-    --------
-    >>> best_recipe({6: "fc6", 7: "fc7", 8: "fc8"})
-    'x5*(whiten(dW7,0.5)+whiten(dW8,0.5)+pow(dW8,0.5)+x6+x7)'
-    >>> best_recipe({7: "_conv_head", 8: "_fc"})
-    '(2*x6+1)*(whiten(dW7,0.5)+whiten(dW8,0.5)+pow(dW8,0.5)+x7)'
+@dataclass(frozen=True)
+class Step:
+    """How a recipe is made of its parts: from their values, and what it learnt, to its own."""
+
+    value: Callable[[Recipe, tuple[Comparable, ...], list[Array]], Comparable]
+    is_plain: bool = False  # makes one feature of one feature, not a combination of kernels
+    number: str = ""  # what a function takes: "an exponent"
+    most: float = 1.0  # that this number may be
+    optional: bool = False
+    learn: Learn | None = None
+
+    @property
+    def needs(self) -> str:
+        """The number and its range, in words."""
+        return f"{self.number} above 0 and up to {self.most:g}"
+
+
+def _power(recipe: Recipe, parts: tuple[Comparable, ...], learnt: list[Array]) -> Comparable:
+    """Both factors of a gradient, or the feature, to a signed power: sign(v) |v|^p."""
+    return _unit([np.sign(v) * np.abs(v) ** recipe.number for v in _factors(parts[0])])
+
+
+def _whiten(recipe: Recipe, parts: tuple[Comparable, ...], learnt: list[Array]) -> Comparable:
+    """Divided by the Cholesky root of the second moments on the training images.
+
+    The Fisher kernel with the information matrix factored as A (x) G, docs/recipes.md.
     """
-    if TOP not in layers:
-        raise FeatureError(f"recipe {BEST!r} needs a network with a classifier; name the features")
-    lowest = min(layers)
-    low = f"x{lowest - 1}" if lowest <= TOP - 2 else f"(2*x{lowest - 1}+1)"
-    whitened = [f"whiten(dW{k},0.5)" for k in (TOP - 1, TOP) if k in layers]
-    forward = [f"x{k}" for k in range(min(lowest, TOP - 1), TOP)]
-    return f"{low}*({'+'.join([*whitened, f'pow(dW{TOP},0.5)', *forward])})"
+    factors = zip(learnt, _factors(parts[0]), strict=True)
+    return _unit([whiten(root, values) for root, values in factors])
+
+
+def _no_auto(*args: Any) -> Any:
+    raise FeatureError(f"{AUTO!r} is chosen by `deepfish train`; name a recipe here")
+
+
+STEPS = {
+    "mean": Step(lambda recipe, parts, _: KernelSum(parts, tuple(p.weight for p in recipe.parts))),
+    "product": Step(lambda recipe, parts, _: KernelProduct(parts)),
+    "pow": Step(_power, is_plain=True, number="an exponent", most=4.0),
+    "whiten": Step(
+        _whiten,
+        is_plain=True,
+        number="a shrinkage",  # Ledoit and Wolf's unless one is given
+        optional=True,
+        learn=lambda value, number: [
+            second_moment_root(v, number or None) for v in _factors(value)
+        ],
+    ),
+    AUTO: Step(_no_auto, learn=_no_auto),
+}
+FUNCTIONS = {name: step for name, step in STEPS.items() if step.number}
+ONE = Recipe("1", "one")
 
 
 def leaf(feature: Feature) -> Recipe:
     """A feature as it is."""
-    return Recipe(
-        feature.name,
-        (feature,),
-        lambda whitenings: lambda arrays: assemble(feature, arrays),
-        gradients=feature.factors[1:] if feature.is_gradient else (),
-        is_plain=True,
-        tree=("feature", feature),
-    )
+    return Recipe(feature.name, "feature", feature=feature)
 
 
-def power(inner: Recipe, exponent: float) -> Recipe:
-    """The signed power of a feature, of both factors if it is a gradient."""
-    _check_number("an exponent above 0 and up to 4", exponent, 4.0)
-    name = f"pow({inner.name},{spell(exponent)})"
+def apply(function: str, inner: Recipe, number: float | None = None) -> Recipe:
+    """A function of the language, such as the signed power of a feature."""
+    step = FUNCTIONS[function]
+    is_number = isinstance(number, Real) and 0 < number <= step.most
+    if not is_number and not (number is None and step.optional):
+        raise FeatureError(f"recipe needs {step.needs}, got {number}")
+    name = f"{function}({inner.name}{'' if number is None else f',{_spell(number)}'})"
     for feature in inner.features:
-        if feature.is_projected:  # the power of a projection is not the projection of the power
+        if function == "pow" and feature.is_projected:  # the power of a projection is another thing
             whole = replace(feature.factors[0], positions="pooled").name
             raise FeatureError(
                 f"{name} cannot be computed: of {feature.name} only a projection is known, and pow "
                 f"takes the gradient itself; write {name.replace(feature.name, whole)}"
             )
-
-    def raised(values: Array) -> Array:
-        out: Array = np.sign(values) * np.abs(values) ** exponent
-        return out
-
-    def build(whitenings: Whitenings) -> Transform:
-        transform = inner.build(whitenings)
-        return lambda arrays: _each_factor(raised, transform(arrays))
-
-    return replace(inner, name=name, build=build, tree=("pow", inner.tree, exponent))
+    return Recipe(name, function, (inner,), number=number or 0.0)
 
 
-def whiten(inner: Recipe, shrinkage: float | None) -> Recipe:
-    """A feature in units of its spread on the training images."""
-    if shrinkage is not None:
-        _check_number("a shrinkage above 0 and up to 1", shrinkage, 1.0)
-    number = "" if shrinkage is None else f",{spell(shrinkage)}"
-    name = f"whiten({inner.name}{number})"
-
-    def build(whitenings: Whitenings) -> Transform:
-        before = inner.build(whitenings)
-        learnt = whitenings(name, before, shrinkage)
-
-        def transform(arrays: Arrays) -> Comparable:
-            value = before(arrays)
-            if isinstance(value, RankOne):
-                return RankOne(learnt[0](value.x), learnt[1](value.delta)).normalize()
-            return l2_normalize(learnt[0](value))  # type: ignore[arg-type]
-
-        return transform
-
-    mixed = (None,) * len(inner.gradients)
-    tree = ("whiten", inner.tree, name)
-    return replace(inner, name=name, build=build, gradients=mixed, learns=True, tree=tree)
+def product(parts: Sequence[Recipe]) -> Recipe:
+    """The product of kernels."""
+    if len(parts) == 1:
+        return parts[0]
+    return Recipe("*".join(part.name for part in parts), "product", tuple(parts))
 
 
-def _check_number(what: str, number: float, high: float) -> None:
-    if not (isinstance(number, Real) and 0 < number <= high):
-        raise FeatureError(f"recipe needs {what}, got {number}")
+def mean(parts: Sequence[Recipe]) -> Recipe:
+    """The mean of kernels, by their weights."""
+    if len(parts) == 1:  # a weight says nothing without others
+        return replace(parts[0], weight=1.0)
+    return Recipe("+".join(map(_term, parts)), "mean", tuple(parts))
 
 
-def spell(number: float) -> str:
+def _term(part: Recipe) -> str:
+    if not part.features:
+        return _spell(part.weight)
+    return part.name if part.weight == 1 else f"{_spell(part.weight)}*{part.name}"
+
+
+def _spell(number: float) -> str:
     """Short where that is the same number: a name must be read back as the recipe it names."""
     short = f"{number:g}"
     return short if float(short) == number else repr(number)
 
 
-def _each_factor(change: Callable[[Array], Array], value: Comparable) -> Comparable:
-    if isinstance(value, RankOne):
-        return RankOne(change(value.x), change(value.delta)).normalize()
-    return l2_normalize(change(value))  # type: ignore[arg-type]
+def _factors(value: Comparable) -> list[Array]:
+    """The arrays of one feature: two of a gradient."""
+    return [value.x, value.delta] if isinstance(value, RankOne) else [value]  # type: ignore[list-item]
 
 
-def product(parts: list[Recipe]) -> Recipe:
-    """The product of kernels."""
-    if len(parts) == 1:
-        return parts[0]
-
-    def build(whitenings: Whitenings) -> Transform:
-        transforms = [part.build(whitenings) for part in parts]
-        return lambda arrays: KernelProduct(tuple(transform(arrays) for transform in transforms))
-
-    return _joined("product", "*".join(part.name for part in parts), parts, build)
-
-
-def mean(parts: list[Recipe]) -> Recipe:
-    """The mean of kernels, by their weights."""
-    if len(parts) == 1:  # a weight says nothing without others
-        return replace(parts[0], weight=1.0)
-    weights = tuple(part.weight for part in parts)
-
-    def build(whitenings: Whitenings) -> Transform:
-        transforms = [part.build(whitenings) for part in parts]
-        return lambda arrays: KernelSum(
-            tuple(transform(arrays) for transform in transforms), weights
-        )
-
-    return _joined("mean", "+".join(map(_term, parts)), parts, build)
-
-
-def _joined(
-    word: str, name: str, parts: list[Recipe], build: Callable[[Whitenings], Transform]
-) -> Recipe:
-    features = dict.fromkeys(feature for part in parts for feature in part.features)
-    gradients = tuple(gradient for part in parts for gradient in part.gradients)
-    learns = any(part.learns for part in parts)
-    tree = (word, *(part.tree for part in parts))
-    found = Recipe(name, tuple(features), build, gradients, learns=learns, tree=tree)
-    return replace(found, parts=tuple(parts))
-
-
-def _term(part: Recipe) -> str:
-    if not part.features:
-        return spell(part.weight)
-    return part.name if part.weight == 1 else f"{spell(part.weight)}*{part.name}"
-
-
-def _constant(arrays: Arrays) -> Array:
-    return np.ones((len(next(iter(arrays.values()))), 1), dtype=np.float32)
-
-
-ONE = Recipe("1", (), lambda whitenings: _constant, tree=("one",))  # compares all images as 1
+def _unit(factors: list[Array]) -> Array | RankOne:
+    """One feature of its arrays, normalised."""
+    return RankOne(*factors).normalize() if len(factors) == 2 else l2_normalize(factors[0])

@@ -18,7 +18,7 @@ import numpy as np
 
 from deepfishing.errors import OptionError
 from deepfishing.features import TOP
-from deepfishing.kernels import Comparable, KernelProduct, KernelSum, gram
+from deepfishing.kernels import Combination, Comparable, gram
 from deepfishing.rank_one import Array, RankOne
 from deepfishing.recipes import Recipe
 
@@ -120,7 +120,7 @@ def gradients_in(features: Comparable) -> list[RankOne]:
     """
     if isinstance(features, RankOne):
         return [features]
-    parts = features.parts if isinstance(features, KernelSum | KernelProduct) else ()
+    parts = features.parts if isinstance(features, Combination) else ()
     return [gradient for part in parts for gradient in gradients_in(part)]
 
 
