@@ -17,6 +17,7 @@ import numpy as np
 from deepfishing.errors import DatasetError
 from deepfishing.images.item import Item
 from deepfishing.images.show import pictures_html
+from deepfishing.images.tree import is_plain_name
 from deepfishing.metrics import DEFINITIONS
 
 # What difficult examples are in training, the default first: left out, as the devkit's
@@ -34,51 +35,15 @@ MEASURES = {
 SHOWN = 20  # classes that a notebook has a picture of
 
 
-def is_plain_name(name: str) -> bool:
-    """Whether a name from an untrusted file can be a file name without leaving its folder.
-
-    Examples
-    --------
-    >>> is_plain_name("2008_000002"), is_plain_name("../../etc/passwd")
-    (True, False)
-    """
-    return name not in ("", ".", "..") and not any(c in name for c in "/\\\0")
-
-
-def is_folder(path: Path) -> bool:
-    """Whether a folder is there to be read; also False where that cannot be found out.
-
-    Examples
-    --------
-    >>> is_folder(Path(".")), is_folder(Path("x" * 5000))
-    (True, False)
-    """
-    try:
-        return path.is_dir()
-    except OSError:  # no permission, or a name too long: for the reader that is "not there"
-        return False
-
-
 @dataclass(frozen=True, eq=False, repr=False)  # arrays are neither compared nor printed
 class Split:
     """Images of one split, with or without labels.
 
-    Parameters
-    ----------
-    name : str
-        "trainval", "test" ...
-    ids : tuple of n str
-        Stable and unique: they name an image in stores, results and submissions.
-    paths : tuple of n Path
-        Where the images are, in the order of `ids`.
-    labels : int8 array of shape (n, n_classes), or None
-        1 present, -1 absent, 0 difficult; None where labels are not public.
+    Labels are int8 of shape (n, n_classes): 1 present, -1 absent, 0 difficult; None where they are
+    not public. Ids are stable and unique: they name an image in stores, results and submissions.
 
-    Examples
-    --------
     >>> labels = np.array([[1, -1], [-1, 0]], dtype=np.int8)
-    >>> split = Split("test", ("a", "b"), (Path("a.jpg"), Path("b.jpg")), labels)
-    >>> len(split)
+    >>> len(Split("test", ("a", "b"), (Path("a.jpg"), Path("b.jpg")), labels))
     2
     """
 
@@ -88,30 +53,31 @@ class Split:
     labels: np.ndarray[Any, np.dtype[np.int8]] | None
 
     def __post_init__(self) -> None:
-        if not self.ids:
-            raise DatasetError(f"split {self.name} must have at least one image, got none")
-        if len(self.paths) != len(self.ids):
+        name, ids, paths, labels = self.name, self.ids, self.paths, self.labels
+        if not ids:
+            raise DatasetError(f"split {name} must have at least one image, got none")
+        if len(paths) != len(ids):
             raise DatasetError(
-                f"split {self.name} must have one path per id, "
-                f"got {len(self.ids)} ids and {len(self.paths)} paths, first {self.paths[:1]}"
+                f"split {name} must have one path per id, got {len(ids)} ids and {len(paths)} "
+                f"paths, first {paths[:1]}"
             )
-        image_id, times = Counter(self.ids).most_common(1)[0]
+        twice, times = Counter(ids).most_common(1)[0]
         if times > 1:
-            path = self.paths[self.ids.index(image_id)]
+            path = paths[ids.index(twice)]
             raise DatasetError(
-                f"ids of split {self.name} must be unique, got {image_id!r} {times} times ({path})"
+                f"ids of split {name} must be unique, got {twice!r} {times} times ({path})"
             )
-        if self.labels is None:
+        if labels is None:
             return
-        if self.labels.ndim != 2 or len(self.labels) != len(self.ids):
+        if labels.ndim != 2 or len(labels) != len(ids):
             raise DatasetError(
-                f"labels of split {self.name} must have shape ({len(self.ids)}, n_classes), "
-                f"got {self.labels.shape} for {self.paths[0]} ..."
+                f"labels of split {name} must have shape ({len(ids)}, n_classes), got "
+                f"{labels.shape} for {paths[0]} ..."
             )
-        if self.labels.dtype != np.int8 or not np.isin(self.labels, (-1, 0, 1)).all():
+        if labels.dtype != np.int8 or not np.isin(labels, (-1, 0, 1)).all():
             raise DatasetError(
-                f"labels of split {self.name} must be int8 of 1, -1 and 0, got {self.labels.dtype} "
-                f"of {np.unique(self.labels)[:5].tolist()} ... for {self.paths[0]} ..."
+                f"labels of split {name} must be int8 of 1, -1 and 0, got {labels.dtype} of "
+                f"{np.unique(labels)[:5].tolist()} ... for {paths[0]} ..."
             )
 
     def __repr__(self) -> str:
@@ -122,14 +88,7 @@ class Split:
         return len(self.ids)
 
     def items(self, classes: Sequence[str]) -> list[Item]:
-        """The images as a store knows them, each with the names of the classes that it shows.
-
-        Examples
-        --------
-        >>> split = Split("test", ("a",), (Path("d/a.jpg"),), np.array([[1, -1]], dtype=np.int8))
-        >>> split.items(["cat", "dog"])[0].labels
-        ('cat',)
-        """
+        """The images as a store knows them, each with the names of the classes that it shows."""
         shown: list[tuple[str, ...] | None] = [None] * len(self)
         if self.labels is not None:
             shown = [tuple(np.array(classes)[row == 1].tolist()) for row in self.labels]
@@ -140,21 +99,9 @@ class Split:
 class Dataset:
     """Train and test images of one data set.
 
-    Parameters
-    ----------
-    name : str
-        "voc2007", "groceries" ...
-    classes : tuple of str
-        One per column of the labels.
-    train : Split
-        Always labelled.
-    test : Split
-        No image of it may be in `train`.
-    official_ap : str
-        The definition of average precision that is the data set's own, of
-        `deepfishing.metrics.DEFINITIONS`.
-    measure : str
-        What its figures are compared by, of `MEASURES`.
+    A class per column of the labels; the test split may be without labels and shares no image with
+    the other. `official_ap` is the data set's own definition of average precision, of
+    `metrics.DEFINITIONS`; `measure` is what its figures are compared by, of `MEASURES`.
     """
 
     name: str
@@ -165,16 +112,16 @@ class Dataset:
     measure: str = "map"
 
     def __post_init__(self) -> None:
+        first = self.train.paths[0]
         unique = len(set(self.classes)) == len(self.classes)
         if not self.classes or not unique or not all(map(is_plain_name, self.classes)):
             raise DatasetError(
                 f"classes of data set {self.name} must be unique plain names, got {self.classes} "
-                f"for {self.train.paths[0]} ..."
+                f"for {first} ..."
             )
         if self.train.labels is None:
             raise DatasetError(
-                f"the train split of data set {self.name} must have labels, got none "
-                f"for {self.train.paths[0]} ..."
+                f"the train split of data set {self.name} must have labels, got none for {first} ..."
             )
         for split in (self.train, self.test):
             if split.labels is not None and split.labels.shape[1] != len(self.classes):
@@ -188,16 +135,11 @@ class Dataset:
                 f"splits {self.train.name} and {self.test.name} of data set {self.name} must not "
                 f"share images, got {len(both)} in both, first {min(both)}; choose other splits"
             )
-        if self.official_ap not in DEFINITIONS:
-            raise DatasetError(
-                f"official_ap of data set {self.name} must be one of {', '.join(DEFINITIONS)}, "
-                f"got {self.official_ap!r}"
-            )
-        if self.measure not in MEASURES:
-            raise DatasetError(
-                f"measure of data set {self.name} must be one of {', '.join(MEASURES)}, "
-                f"got {self.measure!r}"
-            )
+        for key, known in (("official_ap", DEFINITIONS), ("measure", MEASURES)):
+            if (got := getattr(self, key)) not in known:
+                raise DatasetError(
+                    f"{key} of data set {self.name} must be one of {', '.join(known)}, got {got!r}"
+                )
 
     def __repr__(self) -> str:
         sizes = " and ".join(f"{len(split):,} {split.name}" for split in (self.train, self.test))

@@ -1,7 +1,8 @@
-"""Stage 1, images: read images that are sorted into one folder per class.
+"""Stage 1, images: folders of images, and those that are sorted into one folder per class.
 
-Comes in: `root/train/<class>/*` with `root/test/<class>/*`, or `root/<class>/*`, which is then
-split here. Goes out: a `Dataset` in which every image has exactly one class.
+Comes in: a folder. Goes out: the paths of its images; or, of `root/train/<class>/*` with
+`root/test/<class>/*`, or of `root/<class>/*`, which is then split here, a `Dataset` in which every
+image has exactly one class.
 """
 
 from __future__ import annotations
@@ -9,42 +10,37 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from deepfishing.errors import DatasetError, OptionError
-from deepfishing.images.dataset import Dataset, Split, is_folder
+from deepfishing.images.dataset import Dataset, Split
 from deepfishing.images.formats import EXTENSIONS, passed_over_text
 from deepfishing.images.item import as_text
+from deepfishing.images.tree import is_folder
 from deepfishing.metrics import DEFAULT
 
 # Folders of these names alone, or train and another of them, are splits, not classes.
 SPLITS = frozenset({"train", "val", "valid", "validation", "trainval", "test"})
 
+Classes = dict[str, list[str]]  # class -> ids of its images
+
 
 def read_folder(root: str | Path, test_fraction: float = 0.5, seed: int = 0) -> Dataset:
-    """Read a folder of class folders.
-
-    Images are found at any depth inside a class folder, by their extension; hidden files and
-    folders are skipped. An id is the path below `root`, with forward slashes.
+    """Read a folder of class folders, with images at any depth inside them.
 
     Parameters
     ----------
     root : path
         If it holds both `train` and `test`, these are the splits; otherwise its folders are
-        the classes.
+        the classes. An id is the path below it, with forward slashes.
     test_fraction : float
         Between 0 and 1: the share of each class that is tested, where the split is made here.
         A class of two or more images is in both splits, a single image is for training.
     seed : int
         Another seed, another split. Only ids and seed decide it, not the order of the files.
-
-    Returns
-    -------
-    dataset : Dataset
-        Classes are sorted; the name is that of the folder.
 
     Examples
     --------
@@ -62,13 +58,7 @@ def read_folder(root: str | Path, test_fraction: float = 0.5, seed: int = 0) -> 
         raise OptionError(f"test_fraction must be between 0 and 1, got {test_fraction}")
     root = Path(root)
     if is_folder(root / "train") and is_folder(root / "test"):
-        train, test = read_classes(root, root / "train"), read_classes(root, root / "test")
-        extra = sorted(set(test) - set(train))
-        if extra:
-            raise DatasetError(
-                f"classes in test must be in train too, got {root / 'test' / extra[0]} "
-                f"({len(extra)} in all) but no {root / 'train' / extra[0]}"
-            )
+        train, test = (read_classes(root, root / split) for split in ("train", "test"))
     else:
         train, test = {}, {}
         for name, ids in read_classes(root, root).items():
@@ -78,22 +68,15 @@ def read_folder(root: str | Path, test_fraction: float = 0.5, seed: int = 0) -> 
                 f"splits must be {root / 'train'} and {root / 'test'}, got {', '.join(train)}; "
                 "rename them"
             )
-    classes = tuple(sorted(train))
-    if len(classes) < 2:
+    if len(train) < 2:
         raise DatasetError(
-            f"two class folders or more are needed to tell classes apart, got only {classes[0]!r} "
-            f"in {root}; expected {root / '<class>'} or {root / 'train' / '<class>'} and "
-            f"{root / 'test' / '<class>'}"
+            "two class folders or more are needed to tell classes apart, got only "
+            f"{next(iter(train))!r} in {root}; expected {root / '<class>'} or "
+            f"{root / 'train' / '<class>'} and {root / 'test' / '<class>'}"
         )
     if not any(test.values()):
         raise DatasetError(f"a class must have two images to be tested, got one each in {root}")
-    return Dataset(
-        name=as_text(root.resolve().name),
-        classes=classes,
-        train=class_split("train", root, classes, train),
-        test=class_split("test", root, classes, test),
-        official_ap=DEFAULT,
-    )
+    return one_class_each(as_text(root.resolve().name), root, train, test)
 
 
 def shuffled(ids: list[str], seed: int) -> list[str]:
@@ -108,18 +91,26 @@ def divide(ids: list[str], test_fraction: float, seed: int) -> tuple[list[str], 
     return order[:n_test], order[n_test:]
 
 
-def class_split(
-    name: str, root: Path, classes: tuple[str, ...], images: Mapping[str, Sequence[str]]
-) -> Split:
-    """A split of images that have one class each, from the ids of each class."""
-    pairs = sorted((i, column) for column, c in enumerate(classes) for i in images.get(c, ()))
-    labels = np.full((len(pairs), len(classes)), -1, dtype=np.int8)
-    labels[np.arange(len(pairs)), [column for _, column in pairs]] = 1
-    ids = tuple(i for i, _ in pairs)
-    return Split(name, ids, tuple(root / i for i in ids), labels)
+def one_class_each(name: str, root: Path, train: Classes, test: Classes) -> Dataset:
+    """The data set of images that have one class each; an id is the path below `root`."""
+    extra = sorted(set(test) - set(train))
+    if extra:
+        raise DatasetError(
+            f"classes in test must be in train too, got {extra[0]!r} in "
+            f"{root / test[extra[0]][0]}, {len(extra)} in all"
+        )
+    classes = tuple(sorted(train))
+    splits = []
+    for split, images in (("train", train), ("test", test)):
+        pairs = sorted((i, column) for column, c in enumerate(classes) for i in images.get(c, ()))
+        labels = np.full((len(pairs), len(classes)), -1, dtype=np.int8)
+        labels[np.arange(len(pairs)), [column for _, column in pairs]] = 1
+        ids = tuple(i for i, _ in pairs)
+        splits.append(Split(split, ids, tuple(root / i for i in ids), labels))
+    return Dataset(name, classes, *splits, official_ap=DEFAULT)
 
 
-def read_classes(root: Path, folder: Path) -> dict[str, list[str]]:
+def read_classes(root: Path, folder: Path) -> Classes:
     """Ids of the images of each class folder in `folder`, relative to `root`."""
     try:
         entries = sorted(folder.iterdir())
@@ -138,12 +129,17 @@ def read_classes(root: Path, folder: Path) -> dict[str, list[str]]:
         raise DatasetError(
             f"no class folders in {folder}; expected {folder / '<class>'} with images"
         )
-    try:
-        "".join(name for ids in found.values() for name in ids).encode()
-    except UnicodeEncodeError as error:  # results have ids and classes as UTF-8
-        near = error.object[max(error.start - 30, 0) : error.end]
-        raise DatasetError(f"file names must be UTF-8, got ...{near!r} in {folder}") from None
+    require_utf8((name for ids in found.values() for name in ids), folder)
     return found
+
+
+def require_utf8(names: Iterable[str], source: object) -> None:
+    """Refuse ids that results, stores and pages cannot have."""
+    try:
+        "\n".join(names).encode()
+    except UnicodeEncodeError as error:
+        near = error.object[max(error.start - 30, 0) : error.end]
+        raise DatasetError(f"file names must be UTF-8, got ...{near!r} in {source}") from None
 
 
 def image_ids(root: Path, folder: Path) -> list[str]:
@@ -167,17 +163,7 @@ def image_ids(root: Path, folder: Path) -> list[str]:
 
 
 def passed_over(folder: Path) -> Counter[str]:
-    """How many files in a folder and below are no images, by how they end; without hidden ones.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as root:
-    ...     for name in ("1.jpg", "list.TXT", ".hidden"):
-    ...         Path(root, name).touch()
-    ...     passed_over(Path(root))
-    Counter({'.txt': 1})
-    """
+    """How many files in a folder and below are no images, by how they end; without hidden ones."""
     endings = (_ending(name) for _, names in _walk(folder) for name in names)
     return Counter(ending for ending in endings if ending not in EXTENSIONS)
 
@@ -203,10 +189,6 @@ def _ending(name: str) -> str:
 def folder_classes(ids: Sequence[str]) -> list[str | None]:
     """The class of each image by the folder that it lies in; None for one in no class folder.
 
-    Where the folders are splits (`split_folders`), the class folders are in them.
-
-    Examples
-    --------
     >>> folder_classes(["cat/1.jpg", "dog/pug/2.jpg", "3.jpg"])
     ['cat', 'dog', None]
     >>> folder_classes(["train/cat/1.jpg", "test/cat/2.jpg", "test/3.jpg", "more/4.jpg"])
@@ -222,8 +204,6 @@ def folder_classes(ids: Sequence[str]) -> list[str | None]:
 def split_folders(ids: Sequence[str]) -> set[str]:
     """Those of the outermost folders that are splits, not classes; none in most collections.
 
-    Examples
-    --------
     >>> sorted(split_folders(["train/cat/1.jpg", "test/cat/2.jpg"]))
     ['test', 'train']
     >>> split_folders(["train/1.jpg", "bus/2.jpg"])  # things that move

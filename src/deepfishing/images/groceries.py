@@ -9,15 +9,13 @@ groceries.zip beside this file, which scripts/groceries.py makes; nothing is dow
 from __future__ import annotations
 
 import zipfile
-import zlib
-from collections.abc import Mapping, Set
 from pathlib import Path
 
 import numpy as np
 
-from deepfishing.errors import DatasetError, OptionError, did_you_mean
-from deepfishing.files import replacing
+from deepfishing.errors import OptionError, did_you_mean
 from deepfishing.images.dataset import Dataset, Split
+from deepfishing.images.tree import write_once
 
 ARCHIVE = Path(__file__).with_name("groceries.zip")
 
@@ -50,18 +48,13 @@ def load_groceries(
     Parameters
     ----------
     folder : path
-        Made if absent.
+        Made if absent. A file of the same name with another content is a `DatasetError`.
     n_train, n_test : int
         How many photographs, up to 350 each, spread evenly over the varieties: 28 are two of
         each, and fewer are the first of the more.
     labels : "variety", "kind" or "both"
         The classes: 14 varieties ("Granny-Smith"), 5 kinds ("Apple"), or 17 of which a photograph
         may have two.
-
-    Raises
-    ------
-    DatasetError
-        If a file of the same name has another content, or the folder cannot be written.
 
     Examples
     --------
@@ -84,47 +77,15 @@ def load_groceries(
     shown = LABELS[labels]
     classes = tuple(sorted(set().union(*shown.values())))
     root = Path(folder) / "groceries"
+    splits = []
     with zipfile.ZipFile(ARCHIVE) as archive:
-        train, test = (
-            _split(archive, root, split, n, classes, shown)
-            for split, n in (("train", n_train), ("test", n_test))
-        )
-        _unpack(archive, "LICENSE", root)
-    return Dataset("groceries", classes, train, test, official_ap="area")
-
-
-def _split(
-    archive: zipfile.ZipFile,
-    root: Path,
-    name: str,
-    n: int,
-    classes: tuple[str, ...],
-    shown: Mapping[str, Set[str]],
-) -> Split:
-    """The first n photographs of a split, unpacked: one of each variety, then the next of each."""
-    first = 1 if name == "train" else EACH + 1
-    rounds = [(variety, number) for number in range(first, first + EACH) for variety in KINDS]
-    chosen = sorted(rounds[:n])
-    ids = tuple(f"{name}/{variety}/{variety}_{number:02d}.jpg" for variety, number in chosen)
-    positive = [[c in shown[variety] for c in classes] for variety, _ in chosen]
-    labels = np.where(positive, 1, -1).astype(np.int8)
-    return Split(name, ids, tuple(_unpack(archive, i, root) for i in ids), labels)
-
-
-def _unpack(archive: zipfile.ZipFile, name: str, root: Path) -> Path:
-    """Where a file of the archive is in the folder; written beside and renamed if it is absent."""
-    path = root / name
-    try:
-        if path.exists():
-            if zlib.crc32(path.read_bytes()) != archive.getinfo(name).CRC:
-                raise DatasetError(
-                    f"{path} must be the photograph of the package, got another content; "
-                    "delete that file or choose another folder"
-                )
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as partial:
-                partial.write_bytes(archive.read(name))
-    except OSError as error:
-        raise DatasetError(f"data set groceries cannot be unpacked: {path} ({error})") from None
-    return path
+        for split, n, first in (("train", n_train, 1), ("test", n_test, 1 + EACH)):
+            # one of each variety, then the next of each
+            rounds = [(variety, first + number) for number in range(EACH) for variety in KINDS]
+            chosen = sorted(rounds[:n])
+            ids = tuple(f"{split}/{name}/{name}_{number:02d}.jpg" for name, number in chosen)
+            paths = tuple(write_once(root / id_, archive.read(id_)) for id_ in ids)
+            positive = [[c in shown[variety] for c in classes] for variety, _ in chosen]
+            splits.append(Split(split, ids, paths, np.where(positive, 1, -1).astype(np.int8)))
+        write_once(root / "LICENSE", archive.read("LICENSE"))
+    return Dataset("groceries", classes, *splits, official_ap="area")

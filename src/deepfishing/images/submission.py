@@ -16,6 +16,7 @@ from deepfishing.errors import DatasetError, FeatureError, OptionError, did_you_
 from deepfishing.files import replacing
 from deepfishing.images.dataset import Dataset
 
+# trained on the data set's own images only, or with other data, such as ImageNet for the network
 COMPETITIONS = ("comp1", "comp2")
 
 
@@ -27,24 +28,8 @@ def write_submission(
 ) -> tuple[Path, ...]:
     """Write `<folder>/results/VOC2012/Main/comp1_cls_test_aeroplane.txt` and so on.
 
-    A line is an image id and its confidence, in full precision, so that the order is kept.
-
-    Parameters
-    ----------
-    folder : path
-        Made if absent; files of an earlier submission in it are replaced, each at once.
-    dataset : Dataset
-        The test split gives ids and file names, the name the middle folder.
-    scores : array of shape (n_test, n_classes)
-        Higher means that the class is more probably in the image.
-    competition : "comp1" or "comp2"
-        Classification trained on the data set's own images only (comp1), or with any other
-        data (comp2). A network that was trained on ImageNet makes it comp2.
-
-    Returns
-    -------
-    paths : tuple of Path
-        The files, in the order of the classes.
+    Scores have shape (n_test, n_classes). A line is an image id and its confidence, in full
+    precision, so that the order is kept.
     """
     if competition not in COMPETITIONS:
         raise OptionError(
@@ -60,16 +45,14 @@ def write_submission(
     if not np.isfinite(scores).all():
         raise FeatureError("scores must be finite, got NaN or infinity; no submission was written")
     main = Path(folder) / "results" / dataset.name.upper() / "Main"
-    paths = []
+    names = [f"{competition}_cls_{dataset.test.name}_{name}.txt" for name in dataset.classes]
     try:
         main.mkdir(parents=True, exist_ok=True)
-        for column, name in enumerate(dataset.classes):
-            path = main / f"{competition}_cls_{dataset.test.name}_{name}.txt"
-            pairs = zip(dataset.test.ids, scores[:, column].tolist(), strict=True)
-            lines = "".join(f"{image_id} {score!r}\n" for image_id, score in pairs)
-            with replacing(path) as partial:
+        for name, column in zip(names, scores.T, strict=True):
+            pairs = zip(dataset.test.ids, column.tolist(), strict=True)
+            with replacing(main / name) as partial:
+                lines = "".join(f"{image_id} {score!r}\n" for image_id, score in pairs)
                 partial.write_text(lines, encoding="utf-8", newline="\n")
-            paths.append(path)
     except OSError as error:
         raise DatasetError(f"submission cannot be written to {main}: {error.strerror}") from None
-    return tuple(paths)
+    return tuple(main / name for name in names)

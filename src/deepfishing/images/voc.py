@@ -1,23 +1,29 @@
 """Stage 1, images: read PASCAL VOC, and any data set in its layout.
 
-Comes in: a folder with `JPEGImages/<id>.jpg`, `ImageSets/Main/<split>.txt` (one id a line)
+Comes in: a folder with `JPEGImages/<id>.jpg`, `ImageSets/Main/<split>.txt` (one id per line)
 and the labels, either as class lists `ImageSets/Main/<class>_<split>.txt` ("000005 -1") or as
-`Annotations/<id>.xml`. Goes out: a `Dataset`. The files are untrusted: whatever is wrong in
-them is a `DatasetError` that names the file, the line and what stands there.
+`Annotations/<id>.xml`. Goes out: a `Dataset`, or a split with its labels.
 """
 
 from __future__ import annotations
 
-import codecs
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from defusedxml.ElementTree import ParseError, fromstring
 
 from deepfishing.errors import DatasetError, OptionError, did_you_mean, one_line
-from deepfishing.images.dataset import Dataset, Split, is_folder, is_plain_name
+from deepfishing.images.dataset import Dataset, Split
+from deepfishing.images.tree import (
+    is_folder,
+    is_plain_name,
+    names_in,
+    read_bytes,
+    read_lines,
+    require_images,
+)
 from deepfishing.metrics import official_ap
 
 CLASSES = (
@@ -31,10 +37,18 @@ Labels = np.ndarray[Any, np.dtype[np.int8]]
 _VALUES = {"1": 1, "+1": 1, "0": 0, "-1": -1}
 
 
+class LabelledSplit(NamedTuple):
+    """Ids of a split, its classes, and labels (n, C) of 1, -1 and 0, or None where it has none."""
+
+    ids: tuple[str, ...]
+    classes: tuple[str, ...]
+    labels: Labels | None
+
+
 def read_voc(
     root: str | Path, year: int = 2007, train: str = "trainval", test: str = "test"
 ) -> Dataset:
-    """Read PASCAL VOC of a year, with its 20 classes in the official order.
+    """Read PASCAL VOC of a year, with its 20 classes in the official order, named "voc<year>".
 
     Parameters
     ----------
@@ -44,16 +58,21 @@ def read_voc(
         2007 to 2012: the years that share the 20 classes.
     train, test : str
         Names of splits. The test split may be without labels (VOC2012), the train split not.
-
-    Returns
-    -------
-    dataset : Dataset
-        Named "voc<year>".
     """
     if year not in range(2007, 2013):
         raise OptionError(f"year of PASCAL VOC must be 2007 to 2012, got {year!r}")
-    folder = _find(Path(root), f"VOC{year}")
-    return read_voc_layout(folder, f"voc{year}", CLASSES, train, test)
+    root, voc = Path(root), f"VOC{year}"
+    places = [root / voc, root / "VOCdevkit" / voc]
+    given = root.resolve().name
+    if given == voc or not given.upper().startswith("VOC20"):  # not another year's folder
+        places.insert(0, root)
+    for place in places:
+        if is_folder(place / "ImageSets" / "Main"):
+            return read_voc_layout(place, voc.lower(), CLASSES, train, test)
+    looked = ", ".join(str(place / "ImageSets" / "Main") for place in places)
+    raise DatasetError(
+        f"{voc} not found from {root}: looked for {looked}; give the VOCdevkit folder"
+    )
 
 
 def read_voc_layout(
@@ -63,88 +82,55 @@ def read_voc_layout(
     train: str = "trainval",
     test: str = "test",
 ) -> Dataset:
-    """Read any data set in VOC layout.
-
-    Labels come from the class lists. Where a split has none of them they come from the
-    annotations: 1 if an image has an object of the class that is not difficult, 0 if it has
-    only difficult ones, -1 otherwise. A test split without class lists, of which some image
-    has no annotation, is returned without labels.
-
-    Parameters
-    ----------
-    folder : path
-        Holds JPEGImages and ImageSets/Main.
-    name : str
-        Name of the data set, which also says its definition of AP (`metrics.official_ap`).
-    classes : sequence of str, optional
-        By default those of the train split's class lists, or else of its annotations, sorted.
-    train, test : str
-        Names of splits.
-    """
+    """Read any data set in VOC layout; its name also says its definition of AP."""
     folder = Path(folder)
-    images = set(_names(folder / "JPEGImages"))
-    train_ids = read_split(folder, train)
-    test_ids = read_split(folder, test)
-    found = tuple(classes) if classes is not None else find_classes(folder, train, train_ids)
-    train_labels = read_labels(folder, train, train_ids, found)
-    if train_labels is None:
+    splits = []
+    for split in (train, test):
+        ids, classes, labels = read_split(folder, split, classes, must_be_labelled=split == train)
+        require_images(folder, [f"JPEGImages/{id_}.jpg" for id_ in ids])
+        paths = tuple(folder / "JPEGImages" / f"{id_}.jpg" for id_ in ids)
+        splits.append(Split(split, ids, paths, labels))
+    return Dataset(name, tuple(classes or ()), *splits, official_ap=official_ap(name))
+
+
+def voc_layout(folder: Path) -> Path | None:
+    """The folder in VOC layout that a folder is or holds, if any."""
+
+    def fits(place: Path) -> bool:
+        return is_folder(place / "JPEGImages") and is_folder(place / "ImageSets" / "Main")
+
+    if fits(folder):
+        return folder
+    years = sorted(p for year in ("VOC20*", "VOCdevkit/VOC20*") for p in folder.glob(year))
+    found = [place for place in years if fits(place)]
+    if len(found) > 1:
         raise DatasetError(
-            f"no labels for split {train}: expected class lists such as "
-            f"{_list_path(folder, f'{found[0]}_{train}')}, or {folder / 'Annotations'} with "
-            "one XML file per image"
+            f"images must be one data set, got {len(found)} in {folder}; give one of them: "
+            f"{', '.join(map(str, found))}"
         )
-    test_labels = read_labels(folder, test, test_ids, found)
-    return Dataset(
-        name=name,
-        classes=found,
-        train=_split(folder, train, train_ids, images, train_labels),
-        test=_split(folder, test, test_ids, images, test_labels),
-        official_ap=official_ap(name),
-    )
+    return found[0] if found else None
 
 
-def _find(root: Path, voc: str) -> Path:
-    """The folder of one year, from any of the three folders that users give."""
-    places = [root / voc, root / "VOCdevkit" / voc]
-    given = root.resolve().name
-    if given == voc or not given.upper().startswith("VOC20"):  # not another year's folder
-        places.insert(0, root)
-    for place in places:
-        if is_folder(place / "ImageSets" / "Main"):
-            return place
-    looked = ", ".join(str(place / "ImageSets" / "Main") for place in places)
-    raise DatasetError(
-        f"{voc} not found from {root}: looked for {looked}; give the VOCdevkit folder"
-    )
+def labels_by_id(folder: Path) -> dict[str, tuple[str, ...]]:
+    """Classes of each image that is in a labelled split; difficult ones are not counted."""
+    named: dict[str, tuple[str, ...]] = {}
+    for split in sorted(split_names(folder), key=lambda name: (name != "trainval", name)):
+        ids = _read_ids(folder, split)
+        if named.keys() >= set(ids):
+            continue  # train and val, once trainval is known
+        _, classes, labels = read_split(folder, split)
+        if labels is not None:
+            shown = (tuple(np.array(classes)[row == 1].tolist()) for row in labels)
+            named.update(zip(ids, shown, strict=True))
+    return named
 
 
-def _names(folder: Path) -> list[str]:
-    """All names in a folder: one listing instead of one question per file."""
-    try:
-        return [path.name for path in folder.iterdir()]
-    except OSError as error:
-        raise DatasetError(
-            f"folder {folder} of the data set cannot be read: {error.strerror}; "
-            "a data set in VOC layout has JPEGImages and ImageSets/Main"
-        ) from None
-
-
-def _list_path(folder: Path, stem: str) -> Path:
-    return folder / "ImageSets" / "Main" / f"{stem}.txt"
-
-
-def _stems(folder: Path) -> list[str]:
-    """Names of all lists, splits and classes alike."""
-    names = _names(folder / "ImageSets" / "Main")
-    return sorted(name.removesuffix(".txt") for name in names if name.endswith(".txt"))
-
-
-def split_names(folder: Path, wanted: str) -> list[str]:
+def split_names(folder: Path, wanted: str = "") -> list[str]:
     """Names of the splits: lists whose name is not `<class>_<a list, or the wanted one>`.
 
     So `train.txt` is a split, and `train_train.txt` is the class `train` in it.
     """
-    stems = _stems(folder)
+    stems = _list_names(folder)
     lists = {*stems, wanted}
 
     def is_class_list(stem: str) -> bool:
@@ -154,145 +140,115 @@ def split_names(folder: Path, wanted: str) -> list[str]:
     return [stem for stem in stems if not is_class_list(stem)]
 
 
-def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Place ("file:line: content", for errors) and fields of each line that is not blank."""
-    try:
-        raw = path.read_bytes().removeprefix(codecs.BOM_UTF8)
-    except OSError as error:
-        raise DatasetError(f"list {path} cannot be read: {error.strerror}") from None
-    for number, line in enumerate(raw.splitlines(), start=1):
-        try:
-            text = line.decode("utf-8")
-        except UnicodeDecodeError:
+def read_split(
+    folder: Path,
+    split: str,
+    classes: Sequence[str] | None = None,
+    *,
+    must_be_labelled: bool = False,
+) -> LabelledSplit:
+    """A split with its labels from the class lists, or else from the annotations.
+
+    From annotations: 1 if an image has an object of the class that is not difficult, 0 if it has
+    only difficult ones, -1 otherwise. A split without class lists, of which some image has no
+    annotation, has no labels.
+    """
+    ids = _read_ids(folder, split)
+    ending = f"_{split}"
+    lists = [stem.removesuffix(ending) for stem in _list_names(folder) if stem.endswith(ending)]
+    wanted = tuple(lists if classes is None else classes)
+    missing = [c for c in wanted if c not in lists]
+    if wanted and not missing:
+        columns = [_read_class(_list_path(folder, c + ending), ids) for c in wanted]
+        return LabelledSplit(ids, wanted, np.stack(columns, axis=1))
+    if len(missing) < len(wanted):
+        raise DatasetError(
+            f"every class must have a list for split {split}, got {len(missing)} of "
+            f"{len(wanted)} without, first {_list_path(folder, missing[0] + ending)}"
+        )
+    files = [folder / "Annotations" / f"{id_}.xml" for id_ in ids]
+    is_annotated = is_folder(folder / "Annotations") and {file.name for file in files}.issubset(
+        names_in(folder / "Annotations")
+    )
+    objects = [_objects(file) for file in files] if is_annotated else []
+    wanted = wanted or tuple(sorted({name for some in objects for name, _ in some}))
+    if not is_annotated or not wanted:
+        if must_be_labelled:
+            example = _list_path(folder, (wanted or ("<class>",))[0] + ending)
             raise DatasetError(
-                f"a list must be UTF-8, got {line[:60]!r} in {path}, line {number}"
-            ) from None
-        fields = text.split()
-        if fields:
-            yield f"{text[:60]!r} in {path}, line {number}", fields
+                f"no labels for split {split}: expected class lists such as {example}, or objects "
+                f"in {folder / 'Annotations'}, one XML file per image"
+            )
+        return LabelledSplit(ids, wanted, None)
+    columns_of = {c: column for column, c in enumerate(wanted)}
+    labels = np.full((len(ids), len(wanted)), -1, dtype=np.int8)
+    for row, (file, some) in enumerate(zip(files, objects, strict=True)):
+        for name, is_difficult in some:
+            if name not in columns_of:
+                raise DatasetError(
+                    f"an object must be one of {', '.join(wanted)}, got {name!r} in "
+                    f"{file}{did_you_mean(name, wanted)}"
+                )
+            at = row, columns_of[name]
+            labels[at] = max(labels[at], 0 if is_difficult else 1)
+    return LabelledSplit(ids, wanted, labels)
 
 
-def read_split(folder: Path, split: str) -> tuple[str, ...]:
-    """Image ids of a split, as its list names them."""
-    splits = split_names(folder, split)
+def _list_path(folder: Path, stem: str) -> Path:
+    return folder / "ImageSets" / "Main" / f"{stem}.txt"
+
+
+def _list_names(folder: Path) -> list[str]:
+    """Names of all lists, splits and classes alike."""
+    names = names_in(folder / "ImageSets" / "Main")
+    return sorted(name.removesuffix(".txt") for name in names if name.endswith(".txt"))
+
+
+def _read_ids(folder: Path, split: str) -> tuple[str, ...]:
+    path, splits = _list_path(folder, split), split_names(folder, split)
     if split not in splits:
         raise DatasetError(
-            f"split must be one of {splits}, got {split!r}: no {_list_path(folder, split)}"
-            + did_you_mean(split, splits)
+            f"split must be one of {splits}, got {split!r}: no {path}{did_you_mean(split, splits)}"
         )
-    path = _list_path(folder, split)
     ids: dict[str, None] = {}
-    for place, fields in _lines(path):
-        image_id = fields[0]
-        if len(fields) != 1:
+    for place, text in read_lines(path):
+        if len(text.split()) != 1:
             raise DatasetError(f"a line of a split must be one image id, got {place}")
-        if not is_plain_name(image_id):
+        if not is_plain_name(text):
             raise DatasetError(f"an image id must be a plain file name, got {place}")
-        if image_id in ids:
+        if text in ids:
             raise DatasetError(f"image ids must be unique, got a second {place}")
-        ids[image_id] = None
+        ids[text] = None
     if not ids:
         raise DatasetError(f"a split must list at least one image, got none in {path}")
     return tuple(ids)
 
 
-def _split(
-    folder: Path, name: str, ids: tuple[str, ...], images: set[str], labels: Labels | None
-) -> Split:
-    missing = [image_id for image_id in ids if f"{image_id}.jpg" not in images]
+def _read_class(path: Path, ids: tuple[str, ...]) -> Labels:
+    found: dict[str, int | None] = dict.fromkeys(ids)
+    for place, text in read_lines(path):
+        id_, *values = text.split()
+        if len(values) != 1 or values[0] not in _VALUES:
+            raise DatasetError(f"a line must be an image id and 1, -1 or 0, got {place}")
+        if id_ not in found:
+            raise DatasetError(f"a class list must only have ids of its split, got {place}")
+        if found[id_] is not None:
+            raise DatasetError(f"an image must have one line in a class list, got a second {place}")
+        found[id_] = _VALUES[values[0]]
+    missing = [id_ for id_, value in found.items() if value is None]
     if missing:
         raise DatasetError(
-            f"every id of split {name} must have an image, got {len(missing)} of {len(ids)} "
-            f"without, first {folder / 'JPEGImages' / (missing[0] + '.jpg')}; "
-            "the data set is not complete, get it again"
-        )
-    paths = tuple(folder / "JPEGImages" / f"{image_id}.jpg" for image_id in ids)
-    return Split(name, ids, paths, labels)
-
-
-def find_classes(folder: Path, split: str, ids: tuple[str, ...]) -> tuple[str, ...]:
-    """Classes of a split's class lists, else of its annotations."""
-    ending = f"_{split}"
-    found = [stem.removesuffix(ending) for stem in _stems(folder) if stem.endswith(ending)]
-    if not found and _has_annotations(folder, ids):
-        found = sorted({name for i in ids for name, _ in _objects(folder, i)})
-    if not found:
-        raise DatasetError(
-            f"no classes for split {split}: expected class lists such as "
-            f"{_list_path(folder, '<class>' + ending)}, or objects in {folder / 'Annotations'}"
-        )
-    return tuple(found)
-
-
-def read_labels(
-    folder: Path, split: str, ids: tuple[str, ...], classes: tuple[str, ...]
-) -> Labels | None:
-    """Labels (n, n_classes) from the class lists, else the annotations, else None."""
-    stems = set(_stems(folder))
-    missing = [c for c in classes if f"{c}_{split}" not in stems]
-    if not missing:
-        columns = [_read_class(_list_path(folder, f"{c}_{split}"), ids) for c in classes]
-        return np.stack(columns, axis=1)
-    if len(missing) < len(classes):
-        raise DatasetError(
-            f"every class must have a list for split {split}, got {len(missing)} of "
-            f"{len(classes)} without, first {_list_path(folder, f'{missing[0]}_{split}')}"
-        )
-    return _read_annotations(folder, ids, classes) if _has_annotations(folder, ids) else None
-
-
-def _read_class(path: Path, ids: tuple[str, ...]) -> Labels:
-    rows = {image_id: row for row, image_id in enumerate(ids)}
-    unset = 2
-    labels = np.full(len(ids), unset, dtype=np.int8)
-    for place, fields in _lines(path):
-        if len(fields) != 2 or fields[1] not in _VALUES:
-            raise DatasetError(f"a line must be an image id and 1, -1 or 0, got {place}")
-        row = rows.get(fields[0])
-        if row is None:
-            raise DatasetError(f"a class list must only have ids of its split, got {place}")
-        if labels[row] != unset:
-            raise DatasetError(f"an image must have one line in a class list, got a second {place}")
-        labels[row] = _VALUES[fields[1]]
-    missing = np.flatnonzero(labels == unset)
-    if len(missing):
-        raise DatasetError(
             f"a class list must have a line for every id of its split, got {len(missing)} of "
-            f"{len(ids)} without, first {ids[missing[0]]!r}, in {path}"
+            f"{len(ids)} without, first {missing[0]!r}, in {path}"
         )
-    return labels
+    return np.array(list(found.values()), dtype=np.int8)
 
 
-def _has_annotations(folder: Path, ids: tuple[str, ...]) -> bool:
-    """Whether every image has its XML file."""
-    annotations = folder / "Annotations"
-    if not is_folder(annotations):
-        return False
-    return {f"{image_id}.xml" for image_id in ids} <= set(_names(annotations))
-
-
-def _read_annotations(folder: Path, ids: tuple[str, ...], classes: tuple[str, ...]) -> Labels:
-    columns = {c: column for column, c in enumerate(classes)}
-    labels = np.full((len(ids), len(classes)), -1, dtype=np.int8)
-    for row, image_id in enumerate(ids):
-        for name, difficult in _objects(folder, image_id):
-            if name not in columns:
-                raise DatasetError(
-                    f"an object must be one of {', '.join(classes)}, got {name!r} in "
-                    f"{folder / 'Annotations' / image_id}.xml{did_you_mean(name, classes)}"
-                )
-            column = columns[name]
-            labels[row, column] = max(labels[row, column], 0 if difficult else 1)
-    return labels
-
-
-def _objects(folder: Path, image_id: str) -> list[tuple[str, bool]]:
+def _objects(path: Path) -> list[tuple[str, bool]]:
     """Class and difficulty of each object of an image, from its annotation."""
-    path = folder / "Annotations" / f"{image_id}.xml"
+    content = read_bytes(path)
     try:
-        root = fromstring(path.read_bytes())
-    except OSError as error:
-        raise DatasetError(f"annotation {path} cannot be read: {error.strerror}") from None
+        root = fromstring(content)
     except (ParseError, ValueError, LookupError) as error:
         # damaged XML; forbidden XML (entity bombs) and odd encodings are ValueError, LookupError
         raise DatasetError(

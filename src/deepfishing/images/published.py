@@ -1,0 +1,206 @@
+"""Stage 1, images: the data sets that people compare on, in the layouts that they are published in.
+
+Comes in: the folder of a data set, or the one above it. Goes out: a `Dataset` in which every image
+has exactly one class. What tells two data sets of lists apart stands in records.toml.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from deepfishing.errors import DatasetError, one_line
+from deepfishing.images.dataset import Dataset
+from deepfishing.images.folder import Classes, divide, one_class_each, read_classes, shuffled
+from deepfishing.images.tree import (
+    find_root,
+    is_folder,
+    read_bytes,
+    read_lines,
+    require_images,
+    write_once,
+)
+from deepfishing.rank_one import Array
+
+CALTECH_TRAIN, CALTECH_TEST = 30, 50  # images of each kind to train, and at most to test
+BACKGROUND = "BACKGROUND_Google"  # of Caltech-101: photographs of none of its kinds
+EUROSAT_TESTED = 0.2  # of each kind, as its authors do
+LARGEST_MAT = 1 << 20  # bytes of a MATLAB file: the published ones have 15,000
+CIFAR_SIDE = 32
+
+
+def read_lists(
+    root: str | Path,
+    *,
+    name: str,
+    inside: Sequence[str],
+    train: Sequence[str],
+    test: Sequence[str],
+    line: str,
+    example: str,
+    pictures: Sequence[str],
+) -> Dataset:
+    """Splits are text files with a line per image: pets, food101, dtd, sun397.
+
+    `line` has the groups `image` and `kind`, the class; the first of `pictures` whose folder exists
+    makes a path of the former.
+    """
+    root = find_root(Path(root), train[0], inside)
+    picture = next((one for one in pictures if is_folder((root / one).parent)), pictures[0])
+    splits: list[Classes] = [{}, {}]
+    for files, classes in zip((train, test), splits, strict=True):
+        for file in files:
+            lines = [one for one in read_lines(root / file) if not one[1].startswith("#")]
+            if not lines:
+                raise DatasetError(f"a list must name an image, got none in {root / file}")
+            for place, text in lines:
+                match = re.fullmatch(line, text)
+                if match is None:
+                    raise DatasetError(f"a line must be like {example!r}, got {place}")
+                kind = match["kind"].replace("/", "-")
+                classes.setdefault(kind, []).append(picture.format(match["image"]))
+    return _complete(name, root, *splits)
+
+
+def read_caltech101(root: str | Path, seed: int = 0) -> Dataset:
+    """Caltech-101, `101_ObjectCategories/<kind>/image_0001.jpg`; its splits are drawn."""
+    pictures = "101_ObjectCategories"
+    root = find_root(Path(root), pictures, ["caltech-101", "caltech101"])
+    kinds = read_classes(root, root / pictures)
+    kinds.pop(BACKGROUND, None)
+    for kind, ids in kinds.items():
+        if len(ids) <= CALTECH_TRAIN:
+            raise DatasetError(
+                f"every kind must have more than {CALTECH_TRAIN} images, {CALTECH_TRAIN} to train "
+                f"and some to test, got {len(ids)} in {root / pictures / kind}; the data set is "
+                "not complete, get it again"
+            )
+    order = {kind: shuffled(ids, seed) for kind, ids in kinds.items()}
+    train = {kind: ids[:CALTECH_TRAIN] for kind, ids in order.items()}
+    test = {kind: ids[CALTECH_TRAIN:][:CALTECH_TEST] for kind, ids in order.items()}
+    return one_class_each("caltech101", root, train, test)
+
+
+def read_eurosat(root: str | Path, seed: int = 0) -> Dataset:
+    """EuroSAT in RGB, `2750/<kind>/<kind>_1.jpg`; its splits are drawn."""
+    places = ["2750", "EuroSAT", "eurosat/2750", "EuroSAT_RGB"]
+    root = find_root(Path(root), "AnnualCrop", places)  # the first of its kinds
+    train: Classes = {}
+    test: Classes = {}
+    for kind, ids in read_classes(root, root).items():
+        if len(ids) < 2:
+            raise DatasetError(f"every kind must have two images, got one in {root / kind}")
+        test[kind], train[kind] = divide(ids, EUROSAT_TESTED, seed)
+    return one_class_each("eurosat", root, train, test)
+
+
+def read_flowers102(root: str | Path) -> Dataset:
+    """Oxford Flowers: trains on `trnid` and `valid` of setid.mat, tests on `tstid`.
+
+    Classes are numbers in the files, and have names such as `flower 001` here.
+    """
+    root = find_root(Path(root), "setid.mat", ["flowers-102", "flowers102", "102flowers"])
+    (kinds,) = _read_mat(root / "imagelabels.mat", "labels")
+    trained, valid, tested = _read_mat(root / "setid.mat", "trnid", "valid", "tstid")
+
+    def by_class(images: Array) -> Classes:
+        if images.min() < 1 or images.max() > len(kinds):
+            raise DatasetError(
+                f"images must be numbered from 1 to {len(kinds)}, for which imagelabels.mat has "
+                f"labels, got {images.min()} to {images.max()} in {root / 'setid.mat'}"
+            )
+        found: Classes = {}
+        for image in images.tolist():
+            kind = f"flower {kinds[image - 1]:03d}"
+            found.setdefault(kind, []).append(f"jpg/image_{image:05d}.jpg")
+        return found
+
+    return _complete(
+        "flowers102", root, by_class(np.concatenate([trained, valid])), by_class(tested)
+    )
+
+
+def _read_mat(path: Path, *names: str) -> list[Array]:
+    """Arrays of a MATLAB file, each flat and of whole numbers."""
+    from scipy.io import loadmat  # takes a while to load
+
+    raw = read_bytes(path, LARGEST_MAT + 1)
+    try:
+        if len(raw) > LARGEST_MAT:
+            raise ValueError(f"it has more than {LARGEST_MAT:,} bytes")
+        content = loadmat(io.BytesIO(raw), variable_names=names)
+        arrays = [np.asarray(content[name]).ravel() for name in names]
+        if any(array.dtype.kind not in "iu" or not len(array) for array in arrays):
+            raise ValueError("it must have whole numbers")
+    except Exception as error:  # damaged bytes raise whatever the parser stumbles over
+        raise DatasetError(
+            f"{path} must be a MATLAB file with {', '.join(names)} ({one_line(error)}); "
+            "get it again"
+        ) from None
+    return [array.astype(np.int64) for array in arrays]
+
+
+def read_cifar(
+    root: str | Path,
+    into: str | Path,
+    *,
+    name: str,
+    inside: str,
+    names: str,
+    train: Sequence[str],
+    test: Sequence[str],
+    labels: int,
+) -> Dataset:
+    """The binary version of CIFAR; the Python version is pickles, which are programs.
+
+    Pictures go to `<into>/<name>/<split>/<class>/00001.bmp` and keep their 32 x 32 pixels. The file
+    `names` has the classes, and `labels` bytes stand before the pixels of each image.
+    """
+    places = [Path(root), Path(root) / inside]
+    found = next((place for place in places if (place / names).is_file()), None)
+    if found is None:
+        raise DatasetError(
+            f"{name} was not found: no {names} in {places[0]} or {places[1]}; the binary version is "
+            f"read, not the pickles of the Python version: run `deepfish fetch {name}`"
+        )
+    lines = read_bytes(found / names).decode("latin-1").splitlines()
+    classes = [line.strip() for line in lines if line.strip()]
+    home = Path(into) / name
+    splits: dict[str, Classes] = {"train": {}, "test": {}}
+    for (split, ids), files in zip(splits.items(), (train, test), strict=True):
+        images = (one for file in files for one in _read_bin(found / file, labels, len(classes)))
+        for number, (kind, pixels) in enumerate(images, start=1):
+            id_ = f"{split}/{classes[kind]}/{number:05d}.bmp"
+            picture = io.BytesIO()
+            Image.fromarray(np.ascontiguousarray(pixels)).save(picture, "BMP")
+            write_once(home / id_, picture.getvalue())
+            ids.setdefault(classes[kind], []).append(id_)
+    return one_class_each(name, home, **splits)
+
+
+def _read_bin(path: Path, labels: int, classes: int) -> zip[tuple[int, Array]]:
+    """Class and pixels (32, 32, 3) of each image: of several labels the last is its own."""
+    raw = np.frombuffer(read_bytes(path), dtype=np.uint8)
+    length = labels + 3 * CIFAR_SIDE**2
+    if not len(raw) or len(raw) % length:
+        raise DatasetError(
+            f"{path} must have {length} bytes per image, got {len(raw)}; the file is not complete, "
+            "get it again"
+        )
+    rows = raw.reshape(-1, length)
+    kinds = rows[:, labels - 1]
+    if kinds.max() >= classes:
+        raise DatasetError(f"{path} must have labels below {classes}, got {kinds.max()}")
+    pixels = rows[:, labels:].reshape(-1, 3, CIFAR_SIDE, CIFAR_SIDE).transpose(0, 2, 3, 1)
+    return zip(kinds.tolist(), pixels, strict=True)
+
+
+def _complete(name: str, root: Path, train: Classes, test: Classes) -> Dataset:
+    found = one_class_each(name, root, train, test)
+    require_images(root, [*found.train.ids, *found.test.ids])
+    return found
