@@ -89,7 +89,7 @@ def test_what_the_folder_has_already_is_kept_and_a_changed_photograph_is_refused
     load_groceries(tmp_path, n_train=14, n_test=1)
     assert first.stat().st_mtime_ns == before
     first.write_bytes(first.read_bytes()[:-1] + b"?")
-    with pytest.raises(DatasetError, match=f"{first} must be the photograph of the package"):
+    with pytest.raises(DatasetError, match=f"{first} must be the picture of the data set"):
         load_groceries(tmp_path, n_train=14, n_test=1)
 
 

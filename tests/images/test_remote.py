@@ -91,9 +91,8 @@ def test_tables_and_tars_behind_urls_are_refused(tmp_path):
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch):
-    import importlib.util
-
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None)
+    for module in ("fsspec", "fsspec.core"):
+        monkeypatch.setitem(sys.modules, module, None)  # importing it fails
     with pytest.raises(MissingDependencyError, match=r"pip install .*\[remote\]'"):
         find_images("s3://bucket/photos")
 

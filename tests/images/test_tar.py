@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 
 from deepfishing.errors import DatasetError, ImageError
+from deepfishing.images.inside import read_tar
 from deepfishing.images.item import Item, Member
 from deepfishing.images.preprocess import open_image
-from deepfishing.images.tar import read_tar
 
 
 def write(path, members):

@@ -16,8 +16,8 @@ from PIL import GifImagePlugin, Image, ImageFile, PngImagePlugin, TiffImagePlugi
 
 from deepfishing.errors import ImageError
 from deepfishing.images.formats import FORMATS, learn_heic
+from deepfishing.images.inside import read_tar
 from deepfishing.images.preprocess import open_image
-from deepfishing.images.tar import read_tar
 from deepfishing.web.uploads import check_photo
 
 

@@ -121,7 +121,7 @@ class Dataset:
             )
         if self.train.labels is None:
             raise DatasetError(
-                f"the train split of data set {self.name} must have labels, got none for {first} ..."
+                f"the train split of data set {self.name} must have labels, got none for {first}"
             )
         for split in (self.train, self.test):
             if split.labels is not None and split.labels.shape[1] != len(self.classes):

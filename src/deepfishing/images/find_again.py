@@ -14,11 +14,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from deepfishing.errors import DatasetError, MissingDependencyError
+from deepfishing.images.inside import holds_images, read_inside
 from deepfishing.images.item import Item, located
 from deepfishing.images.preprocess import Openable
 from deepfishing.images.remote import is_url
-from deepfishing.images.tar import is_tar, read_tar
-from deepfishing.images.video import is_video, read_video
 
 MAX_FILE = 1 << 28  # bytes; a larger file is not read
 
@@ -26,8 +25,6 @@ MAX_FILE = 1 << 28  # bytes; a larger file is not read
 def find_again(folder: Path, path: str, sha256: str) -> bytes | None:
     """The content with this hash, seen at `path` when the store in `folder` was made, or None.
 
-    Examples
-    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as work:
     ...     _ = Path(work, "a.jpg").write_bytes(b"pixels")
@@ -42,9 +39,11 @@ def find_again(folder: Path, path: str, sha256: str) -> bytes | None:
 
 def find_place(folder: Path, path: str, sha256: str) -> tuple[Openable, bytes] | None:
     """The same with the place: a Path, or what a member of a tar or a file behind a URL is."""
-    found = ((place, _read(place)) for place in _places(folder.absolute(), path))
-    same = ((at, c) for at, c in found if c and hashlib.sha256(c).hexdigest() == sha256)
-    return next(same, None)
+    for place in _places(folder.absolute(), path):
+        content = _read(place)
+        if content and hashlib.sha256(content).hexdigest() == sha256:
+            return place, content
+    return None
 
 
 def _places(folder: Path, path: str) -> Iterator[Openable]:
@@ -55,9 +54,19 @@ def _places(folder: Path, path: str) -> Iterator[Openable]:
     for start in (Path(), folder, *folder.parents):
         place = start / path
         yield place
-        yield from _inside(place)
+        for parent in place.parents:  # `photos.tar/a.jpg` is a member, `clip.mp4/t=3` a frame
+            if holds_images(parent) and parent.is_file() and str(place) in _inside(parent):
+                yield _inside(parent)[str(place)]
         if Path(path).is_absolute():
             return
+
+
+@lru_cache(maxsize=16)
+def _inside(holder: Path) -> dict[str, Item]:
+    try:
+        return {str(item): item for item in read_inside(holder, every=0)}
+    except (DatasetError, MissingDependencyError):
+        return {}
 
 
 def _read(place: Openable) -> bytes | None:
@@ -74,21 +83,3 @@ def _read(place: Openable) -> bytes | None:
             return file.read(MAX_FILE)
     except (OSError, ValueError, MissingDependencyError):
         return None  # no permission, a name too long or with a zero in it, no such server
-
-
-def _inside(place: Path) -> Iterator[Item]:
-    """What is meant by `photos.tar/a.jpg`, a member of a tar, or `clip.mp4/t=3`, a frame."""
-    for parent in place.parents:
-        if (is_tar(parent) or is_video(parent)) and parent.is_file():
-            item = _members(parent).get(str(place))
-            if item is not None:
-                yield item
-
-
-@lru_cache(maxsize=16)
-def _members(holder: Path) -> dict[str, Item]:
-    try:
-        found = read_tar(holder) if is_tar(holder) else read_video(holder, every=0)
-        return {str(item): item for item in found}
-    except (DatasetError, MissingDependencyError):
-        return {}

@@ -107,7 +107,7 @@ def one_class_each(name: str, root: Path, train: Classes, test: Classes) -> Data
         labels[np.arange(len(pairs)), [column for _, column in pairs]] = 1
         ids = tuple(i for i, _ in pairs)
         splits.append(Split(split, ids, tuple(root / i for i in ids), labels))
-    return Dataset(name, classes, *splits, official_ap=DEFAULT)
+    return Dataset(name, classes, splits[0], splits[1], official_ap=DEFAULT)
 
 
 def read_classes(root: Path, folder: Path) -> Classes:

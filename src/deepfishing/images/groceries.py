@@ -88,4 +88,4 @@ def load_groceries(
             positive = [[c in shown[variety] for c in classes] for variety, _ in chosen]
             splits.append(Split(split, ids, paths, np.where(positive, 1, -1).astype(np.int8)))
         write_once(root / "LICENSE", archive.read("LICENSE"))
-    return Dataset("groceries", classes, *splits, official_ap="area")
+    return Dataset("groceries", classes, splits[0], splits[1], official_ap="area")

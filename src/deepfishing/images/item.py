@@ -1,7 +1,7 @@
 """Stage 1, images: one image of a source, before anything of it is read.
 
 Comes in: what a source says of it. Goes out: its id, its labels, and its bytes when they are
-asked for, whether it is a file, a member of a tar or behind a URL.
+asked for, whether it is a file, a member of a tar, a frame of a video or behind a URL.
 """
 
 from __future__ import annotations
@@ -57,19 +57,9 @@ class Held:
 class Item:
     """An image that may be opened later, as often as needed and from any thread.
 
-    Parameters
-    ----------
-    id : str
-        Unique in its source, and the same whenever the source is read again.
-    path : Path, RemoteFile or Held
-        The file, or the tar or video that holds it; or its bytes themselves.
-    labels : tuple of str, or None
-        None where the source has no labels for it.
-    member : Member or Frame, optional
-        Its place in the tar or the video.
+    Its id is unique in its source, and the same whenever the source is read again. `member` is its
+    place in the tar or the video that `path` then is; labels are None where the source has none.
 
-    Examples
-    --------
     >>> item = Item("photos.tar/a.jpg", Path("photos.tar"), member=Member("a.jpg", 512, 9))
     >>> str(item)
     'photos.tar/a.jpg'
@@ -89,7 +79,7 @@ class Item:
         if self.member is None or not isinstance(self.path, Path):
             return self.path.open("rb")
         if isinstance(self.member, Frame):
-            from deepfishing.images.video import frame_bytes  # which makes items itself
+            from deepfishing.images.inside import frame_bytes  # which makes items itself
 
             return io.BytesIO(frame_bytes(self.path, self.member.pts))
         if self.member.size > MAX_MEMBER:
@@ -114,22 +104,20 @@ class Item:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def located(folder: Path, name: str) -> Path | RemoteFile:
-    """What a list in a folder means by a name: a file relative to it, or a URL.
+def located(folder: Path | str, name: str) -> Path | RemoteFile:
+    """What a list in a folder, or below the start of a URL, means by a name.
 
-    Examples
-    --------
     >>> str(located(Path("lists"), "a.jpg")), str(located(Path("lists"), "s3://bucket/a.jpg"))
     ('lists/a.jpg', 's3://bucket/a.jpg')
     """
-    return RemoteFile(name) if is_url(name) else folder / name
+    if is_url(name):
+        return RemoteFile(name)
+    return RemoteFile(folder + name) if isinstance(folder, str) else folder / name
 
 
 def as_text(name: str) -> str:
-    r"""A file's name as UTF-8, for stores, messages and pages; bytes that are none are escaped.
+    r"""A file's name as UTF-8, for stores, messages and pages; other bytes are escaped.
 
-    Examples
-    --------
     >>> as_text("café.jpg"), as_text("caf\udce9.jpg")
     ('café.jpg', 'caf\\xe9.jpg')
     """

@@ -165,8 +165,8 @@ def read_cifar(
     found = next((place for place in places if (place / names).is_file()), None)
     if found is None:
         raise DatasetError(
-            f"{name} was not found: no {names} in {places[0]} or {places[1]}; the binary version is "
-            f"read, not the pickles of the Python version: run `deepfish fetch {name}`"
+            f"{name} was not found: no {names} in {places[0]} or {places[1]}; the binary version "
+            f"is read, not the pickles of the Python version: run `deepfish fetch {name}`"
         )
     lines = read_bytes(found / names).decode("latin-1").splitlines()
     classes = [line.strip() for line in lines if line.strip()]

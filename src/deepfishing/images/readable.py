@@ -18,22 +18,14 @@ Progress = Callable[[str, int, int], None]  # "checking", done, to do
 
 
 def unreadable(items: Sequence[Item], progress: Progress | None = None) -> dict[str, str]:
-    """Id and reason of each image that cannot be decoded, in the order of the images.
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> unreadable([Item("a.jpg", Path("nowhere/a.jpg"))])
-    {'a.jpg': 'image not found: nowhere/a.jpg'}
-    """
-    tell = progress or (lambda stage, done, total: None)
+    """Id and reason of each image that cannot be decoded, in the order of the images."""
     found = {}
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        reasons = pool.map(_reason, items)
-        for done, (item, reason) in enumerate(zip(items, reasons, strict=True), 1):
+        for done, (item, reason) in enumerate(zip(items, pool.map(_reason, items), strict=True), 1):
             if reason:
                 found[item.id] = reason
-            tell("checking", done, len(items))
+            if progress is not None:
+                progress("checking", done, len(items))
     return found
 
 

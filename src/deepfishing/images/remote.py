@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import glob
 import hashlib
-import importlib.util
 import io
 import re
 import sys
@@ -23,6 +22,7 @@ from deepfishing.errors import (
     DatasetError,
     DeepFishingError,
     MissingDependencyError,
+    need,
     one_line,
     pip_install,
 )
@@ -49,26 +49,7 @@ _PACKAGES = {"smbclient": "smbprotocol", "libarchive": "libarchive-c"}  # named 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file behind a URL, with what stands in for the path of a local one.
-
-    Parameters
-    ----------
-    url : str
-        With its protocol.
-    size, stamp : int, optional
-        As the listing had them, see `signature`; -1 if nobody has asked yet.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = PurePosixPath(folder, "a.jpg")
-    ...     with open(path, "wb") as file:
-    ...         _ = file.write(b"pixels")
-    ...     remote = RemoteFile(f"file://{path}")
-    ...     print(remote.open().read(), remote.signature()[0])
-    b'pixels' 6
-    """
+    """A file behind a URL; size and stamp as the listing had them, -1 if nobody has asked yet."""
 
     url: str
     size: int = -1
@@ -95,8 +76,6 @@ class RemoteFile:
 def is_url(name: str) -> bool:
     """Whether a name has a protocol.
 
-    Examples
-    --------
     >>> is_url("s3://bucket/photos"), is_url("photos/a.jpg")
     (True, False)
     """
@@ -104,25 +83,20 @@ def is_url(name: str) -> bool:
 
 
 def list_files(url: str) -> dict[str, RemoteFile] | None:
-    """The files that a folder or a pattern stands for, by their path below it; None for a file.
-
-    Hidden files are left out. The order is that of the paths.
-    """
+    """The files of a folder or a pattern by their path below it, in order; None for a file."""
     system, path = _file_system(url)
     try:
         with _os_errors():
             if glob.has_magic(url):
                 parts = path.split("/")
                 fixed = next(n for n, part in enumerate(parts) if glob.has_magic(part))
-                folder = "/".join(parts[:fixed])
-                found = system.glob(path, detail=True)
+                folder, found = "/".join(parts[:fixed]), system.glob(path, detail=True)
             elif system.isdir(path):
-                folder = path
-                found = system.find(path, detail=True)
+                folder, found = path, system.find(path, detail=True)
             elif system.exists(path):
                 return None
             else:
-                raise DatasetError(f"images must be there, got {url}, which does not exist")
+                raise DatasetError(f"images must exist, got {url}, which does not exist")
     except OSError as error:
         raise DatasetError(f"images cannot be listed: {url} ({one_line(error)})") from None
     files = {}
@@ -136,21 +110,15 @@ def list_files(url: str) -> dict[str, RemoteFile] | None:
 
 def _file_system(url: str) -> tuple[Any, str]:
     """What reads a URL, and the path that it knows; fsspec makes each one once."""
-    if importlib.util.find_spec("fsspec") is None:
-        raise MissingDependencyError(
-            f"{url} needs the package fsspec; run `{pip_install(extra='remote')}`"
-        )
-    from fsspec.core import url_to_fs
-
+    fsspec = need("fsspec.core", "remote")
     if "::" in url:
         raise DatasetError(f"a URL must have one protocol, got {url}; unpack the archive first")
     try:
-        system, path = url_to_fs(url)
+        system, path = fsspec.url_to_fs(url)
     except ImportError as error:
         module = str(getattr(error.__cause__, "name", None) or "fsspec").partition(".")[0]
-        run = pip_install(_PACKAGES.get(module, module))
-        if module in _OF_EXTRA:
-            run = pip_install(extra="remote")
+        package = _PACKAGES.get(module, module)
+        run = pip_install(extra="remote") if module in _OF_EXTRA else pip_install(package)
         raise MissingDependencyError(f"{url} needs another package; run `{run}`") from None
     except (OSError, *_STUMBLES) as error:  # unknown, or it lacks settings
         raise DatasetError(f"URL cannot be used: {url} ({one_line(error)})") from None

@@ -1,13 +1,14 @@
 """Stage 1, images: from what a user points at to a list of images with stable ids.
 
-Comes in: a folder, a data set in VOC layout, an image, a pattern, a list, a table, a tar, `-` for a
-list on standard input, or the URL of a folder, a pattern, a list or an image. Goes out: items, in
-an order that does not depend on the machine.
+Comes in: a folder, a data set in VOC layout, an image, a pattern, a list, a table, a tar, a video,
+`-` for a list on standard input, or the URL of a folder, a pattern, a list or an image. Goes out:
+items, in an order that does not depend on the machine.
 """
 
 from __future__ import annotations
 
 import glob
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterable
@@ -15,15 +16,14 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from deepfishing.errors import DatasetError, did_you_mean
-from deepfishing.images import voc
-from deepfishing.images.dataset import is_folder
-from deepfishing.images.folder import folder_classes, image_ids, passed_over
+from deepfishing.images.folder import folder_classes, image_ids, passed_over, require_utf8
 from deepfishing.images.formats import EXTENSIONS
+from deepfishing.images.inside import holds_images, read_inside
 from deepfishing.images.item import Item, as_text, located
 from deepfishing.images.remote import RemoteFile, is_url, list_files
 from deepfishing.images.tables import TABLES, read_table
-from deepfishing.images.tar import is_tar, read_tar
-from deepfishing.images.video import is_video, read_video
+from deepfishing.images.tree import is_folder
+from deepfishing.images.voc import labels_by_id, voc_layout
 
 STDIN = "-"
 
@@ -43,12 +43,11 @@ def find_images(source: str | Path, *, every: float = 1.0) -> list[Item]:
         a folder in VOC layout, or a VOCdevkit with one year : the ids of the data set, with their
         labels (classes that are present and not difficult).
         a pattern such as `photos/**/*.jpg` : the path below the folder before the first wildcard;
-        tars that match give their images.
-        a `.txt` list, one path a line : the line; paths are relative to the list's folder.
+        tars and videos that match give their images.
+        a `.txt` list, one path per line : the line; paths are relative to the list's folder.
         `-` : the same from standard input, relative to the current folder.
         `.csv`, `.tsv`, `.parquet` : see `tables`.
-        `.tar` : see `tar`.
-        `.mp4`, `.mov`, `.mkv`... : frames of a video, see `video`.
+        `.tar`, or a video such as `.mp4` : see `inside`.
         any other file : one image; its name.
         a URL such as `s3://bucket/photos` : as the folder, pattern, list or image that it names,
         read through fsspec. Lists may have URLs, too.
@@ -62,19 +61,14 @@ def find_images(source: str | Path, *, every: float = 1.0) -> list[Item]:
     deepfishing.errors.DatasetError: images must be a folder, an image, a pattern, a .txt list, a
         .csv, .tsv or .parquet table, a .tar, a video or -, got no/such/folder, which does not exist
     """
-    items = _find(str(source), every)
     by_id: dict[str, Item] = {}
-    for item in items:
+    for item in _find(str(source), every):
         known = by_id.setdefault(item.id, item)
         if known is not item and known != item:
             raise DatasetError(
                 f"ids of images must be unique, got {item.id!r} for {known} and {item} in {source}"
             )
-    try:
-        "\n".join(by_id).encode()
-    except UnicodeEncodeError as error:  # stores and pages have ids as UTF-8
-        near = error.object[max(error.start - 30, 0) : error.end]
-        raise DatasetError(f"file names must be UTF-8, got ...{near!r} in {source}") from None
+    require_utf8(by_id, source)
     if not by_id:
         raise DatasetError(f"a list must name at least one image, got none in {source}")
     return list(by_id.values())
@@ -87,67 +81,69 @@ def passed_over_in(source: str | Path) -> Counter[str]:
     """
     path = Path(source)
     searched = not is_url(str(source)) and is_folder(path) and voc_layout(path) is None
-    searched = searched and not (path / "store.json").is_file()
-    return passed_over(path) if searched else Counter()
+    return passed_over(path) if searched and not (path / "store.json").is_file() else Counter()
 
 
 def _find(source: str, every: float) -> list[Item]:
     if source == STDIN:
         return _listed(sys.stdin.buffer.read(), Path(), "standard input")
     if is_url(source):
-        return _behind(source)
+        return _behind(source, every)
     path = Path(source)
     if is_folder(path):
         layout = voc_layout(path)
         if layout is not None:
-            return _voc_items(layout)
+            return _in_voc(layout)
         return _in_class_folders(Item(as_text(name), path / name) for name in image_ids(path, path))
-    if not _is_file(path):
-        if glob.has_magic(source):
-            return _matching(source, every)
-        raise DatasetError(
-            "images must be a folder, an image, a pattern, a .txt list, a .csv, .tsv or .parquet "
-            f"table, a .tar, a video or -, got {path}, which {_problem(path)}"
-        )
-    return _in_file(path, path.name, every)
+    if _is_file(path):
+        return _in_file(path, path.name, every)
+    if glob.has_magic(source):
+        return _matching(source, every)
+    raise DatasetError(
+        "images must be a folder, an image, a pattern, a .txt list, a .csv, .tsv or .parquet "
+        f"table, a .tar, a video or -, got {path}, which {_problem(path)}"
+    )
 
 
-def _in_file(path: Path, id_: str, every: float) -> list[Item]:
-    if is_tar(path) or is_video(path):
-        return read_tar(path) if is_tar(path) else read_video(path, every)
-    if path.suffix.lower() in TABLES:
-        return read_table(path)
-    if path.suffix.lower() != ".txt":
-        return [Item(as_text(id_), path)]
-    try:
-        return _listed(path.read_bytes(), path.parent, str(path))
-    except OSError as error:
-        raise DatasetError(f"list of images cannot be read: {path} ({error.strerror})") from None
+def _is_file(path: Path) -> bool:
+    return os.path.isfile(path)  # noqa: PTH113  # which never raises, whatever the name
 
 
 def _problem(path: Path) -> str:
     """Why a path is neither a file nor a folder, and which of its neighbours may be meant."""
+    beside: list[str] = []
     try:
+        beside += [entry.name for entry in path.parent.iterdir()]
         path.stat()
     except PermissionError as error:
         return f"cannot be read ({error.strerror})"
     except (OSError, ValueError):
         pass
-    try:
-        beside = [entry.name for entry in path.parent.iterdir()]
-    except (OSError, ValueError):
-        beside = []
     return f"does not exist{did_you_mean(path.name, beside)}"
 
 
-def _is_file(path: Path) -> bool:
+def _in_file(file: Path | RemoteFile, name: str, every: float) -> list[Item]:
+    """The images that one file holds or lists, or else the file itself."""
+    ending = PurePosixPath(name).suffix.lower()
+    if ending in TABLES or holds_images(PurePosixPath(name)):
+        if isinstance(file, RemoteFile):
+            raise DatasetError(
+                f"a table, tar or video must be a local file, got {file}; download it first"
+            )
+        return read_table(file) if ending in TABLES else read_inside(file, every)
+    if ending != ".txt":
+        return [Item(as_text(name), file)]
     try:
-        return path.is_file()
-    except (OSError, ValueError):  # a name too long, or with a zero byte
-        return False
+        with file.open("rb") as opened:
+            content = opened.read()
+    except OSError as error:
+        reason = error.strerror or error
+        raise DatasetError(f"list of images cannot be read: {file} ({reason})") from None
+    folder = file.parent if isinstance(file, Path) else file.url.removesuffix(name)
+    return _listed(content, folder, str(file))
 
 
-def _listed(content: bytes, folder: Path, source: str) -> list[Item]:
+def _listed(content: bytes, folder: Path | str, source: str) -> list[Item]:
     try:
         lines = content.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
@@ -155,35 +151,16 @@ def _listed(content: bytes, folder: Path, source: str) -> list[Item]:
     return [Item(name, located(folder, name)) for name in map(str.strip, lines) if name]
 
 
-def _behind(url: str) -> list[Item]:
+def _behind(url: str, every: float) -> list[Item]:
     files = list_files(url)
     if files is None:
-        return _in_remote_file(RemoteFile(url), PurePosixPath(url))
+        return _in_file(RemoteFile(url), PurePosixPath(url).name, every)
     if not glob.has_magic(url):
-        files = {n: file for n, file in files.items() if _suffix(n) in EXTENSIONS}
+        suffixes = {name: PurePosixPath(name).suffix.lower() for name in files}
+        files = {name: file for name, file in files.items() if suffixes[name] in EXTENSIONS}
     if not files:
         raise DatasetError(f"a folder or pattern must hold an image, got none in {url}")
     return _in_class_folders(Item(name, file) for name, file in files.items())
-
-
-def _in_remote_file(file: RemoteFile, path: PurePosixPath) -> list[Item]:
-    if path.suffix.lower() in (*TABLES, ".tar"):
-        raise DatasetError(f"a table or tar must be a local file, got {file}; download it first")
-    if path.suffix.lower() != ".txt":
-        return [Item(path.name, file)]
-    try:
-        items = _listed(file.open().read(), Path(), str(file))
-    except OSError as error:
-        raise DatasetError(f"list of images cannot be read: {file} ({error})") from None
-    near = str(file).removesuffix(path.name)  # names are relative to the list's folder
-    return [
-        item if isinstance(item.path, RemoteFile) else Item(item.id, RemoteFile(near + item.id))
-        for item in items
-    ]
-
-
-def _suffix(name: str) -> str:
-    return PurePosixPath(name).suffix.lower()
 
 
 def _matching(pattern: str, every: float) -> list[Item]:
@@ -194,15 +171,19 @@ def _matching(pattern: str, every: float) -> list[Item]:
         found = sorted(folder.glob("/".join(parts[fixed:])))
     except (ValueError, OSError) as error:
         raise DatasetError(f"pattern cannot be used: {pattern} ({error})") from None
-    files = [path for path in found if _is_file(path) and not _is_hidden(path, folder)]
+    files = {}
+    for path in filter(_is_file, found):
+        below = path.relative_to(folder)
+        if not any(part.startswith(".") for part in below.parts):
+            files[path] = below.as_posix()
     if not files:
         raise DatasetError(f"a pattern must match a file, got none for {pattern}")
+    if not any(map(holds_images, files)):
+        return _in_class_folders(Item(as_text(name), path) for path, name in files.items())
     items: list[Item] = []
-    holders = [path for path in files if is_tar(path) or is_video(path)]
-    for path in files:
-        name = path.relative_to(folder).as_posix()
-        items += _in_file(path, name, every) if path in holders else [Item(as_text(name), path)]
-    return items if holders else _in_class_folders(items)
+    for path, name in files.items():
+        items += read_inside(path, every) if holds_images(path) else [Item(as_text(name), path)]
+    return items
 
 
 def _in_class_folders(items: Iterable[Item]) -> list[Item]:
@@ -215,54 +196,10 @@ def _in_class_folders(items: Iterable[Item]) -> list[Item]:
     ]
 
 
-def _is_hidden(path: Path, folder: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(folder).parts)
-
-
-def voc_layout(folder: Path) -> Path | None:
-    """The folder in VOC layout that a folder is or holds, if any."""
-
-    def fits(place: Path) -> bool:
-        return is_folder(place / "JPEGImages") and is_folder(place / "ImageSets" / "Main")
-
-    if fits(folder):
-        return folder
-    found = sorted(p for year in ("VOC20*", "VOCdevkit/VOC20*") for p in folder.glob(year))
-    found = [place for place in found if fits(place)]
-    if len(found) > 1:
-        raise DatasetError(
-            f"images must be one data set, got {len(found)} in {folder}; give one of them: "
-            f"{', '.join(map(str, found))}"
-        )
-    return found[0] if found else None
-
-
-def _voc_items(folder: Path) -> list[Item]:
-    pictures = folder / "JPEGImages"
-    names = image_ids(pictures, pictures)
-    labels = _voc_labels(folder)
-    ids = [Path(name).with_suffix("").as_posix() for name in names]
-    return [Item(as_text(i), pictures / n, labels.get(i)) for i, n in zip(ids, names, strict=True)]
-
-
-def _voc_labels(folder: Path) -> dict[str, tuple[str, ...]]:
-    """Classes of each image that is in a labelled split; difficult ones are not counted."""
-    found: dict[str, tuple[str, ...]] = {}
-    splits = voc.split_names(folder, "")
-    for split in sorted(splits, key=lambda name: (name != "trainval", name)):
-        ids = voc.read_split(folder, split)
-        if found.keys() >= set(ids):
-            continue  # train and val, once trainval is known
-        classes = _voc_classes(folder, split, ids)
-        labels = voc.read_labels(folder, split, ids, classes) if classes else None
-        if labels is not None:
-            present = ([c for c, y in zip(classes, row, strict=True) if y == 1] for row in labels)
-            found.update(zip(ids, map(tuple, present), strict=True))
-    return found
-
-
-def _voc_classes(folder: Path, split: str, ids: Iterable[str]) -> tuple[str, ...]:
-    try:
-        return voc.find_classes(folder, split, tuple(ids))
-    except DatasetError:
-        return ()  # a split without labels, such as VOC2012's test
+def _in_voc(folder: Path) -> list[Item]:
+    pictures, labels = folder / "JPEGImages", labels_by_id(folder)
+    items = []
+    for name in image_ids(pictures, pictures):
+        id_ = Path(name).with_suffix("").as_posix()
+        items.append(Item(as_text(id_), pictures / name, labels.get(id_)))
+    return items

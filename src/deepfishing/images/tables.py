@@ -24,8 +24,6 @@ SEPARATOR = ";"
 def read_table(path: Path) -> list[Item]:
     """The images that a table lists.
 
-    Examples
-    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     table = Path(folder, "t.csv")
@@ -33,7 +31,13 @@ def read_table(path: Path) -> list[Item]:
     ...     print([(item.id, item.labels) for item in read_table(table)])
     [('a.jpg', ('cat', 'dog')), ('b.jpg', None)]
     """
-    columns = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
+    try:
+        columns = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
+    except (OSError, csv.Error, pa.ArrowException, ValueError, LookupError, OverflowError) as error:
+        # beside Arrow's own: text that is not UTF-8, a column twice, a time beyond all years
+        if isinstance(error, DatasetError):
+            raise
+        raise DatasetError(f"table cannot be read: {path} ({one_line(error)})") from None
     if "path" not in columns:
         names = ", ".join(map(str, columns)) or "none"
         raise DatasetError(
@@ -52,13 +56,12 @@ def read_table(path: Path) -> list[Item]:
                 f"each row of a table must have a path and an id, got {name!r} and {id_!r} in "
                 f"row {row} of {path}"
             )
-        items.append(
-            Item(str(id_), located(path.parent, name), _labels(label, "labels" in columns))
-        )
+        named = _labels(label, several="labels" in columns)
+        items.append(Item(str(id_), located(path.parent, name), named))
     return items
 
 
-def _labels(value: Any, several: bool) -> tuple[str, ...] | None:
+def _labels(value: Any, *, several: bool) -> tuple[str, ...] | None:
     if value is None or value == "":
         return None
     if isinstance(value, list):
@@ -69,11 +72,8 @@ def _labels(value: Any, several: bool) -> tuple[str, ...] | None:
 
 def _csv(path: Path) -> dict[str, list[Any]]:
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            head, *rows = [row for row in csv.reader(file, delimiter=delimiter) if row] or [[]]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DatasetError(f"table cannot be read: {path} ({error})") from None
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        head, *rows = [row for row in csv.reader(file, delimiter=delimiter) if row] or [[]]
     for number, row in enumerate(rows, start=1):
         if len(row) != len(head):
             raise DatasetError(
@@ -84,14 +84,10 @@ def _csv(path: Path) -> dict[str, list[Any]]:
 
 
 def _parquet(path: Path) -> dict[str, list[Any]]:
-    try:
-        with pq.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            known = [name for name in ("path", "id", "label", "labels") if name in names]
-            if "path" not in known:
-                return {name: [] for name in names}
-            table = file.read(columns=known)
-            return {name: table.column(name).to_pylist() for name in known}
-    except (OSError, pa.ArrowException, ValueError, LookupError, OverflowError) as error:
-        # beside Arrow's own: text that is not UTF-8, a column twice, a time beyond all years
-        raise DatasetError(f"table cannot be read: {path} ({one_line(error)})") from None
+    with pq.ParquetFile(path) as file:
+        names = file.schema_arrow.names
+        known = [name for name in ("path", "id", "label", "labels") if name in names]
+        if "path" not in known:
+            return {name: [] for name in names}
+        table = file.read(columns=known)
+        return {name: table.column(name).to_pylist() for name in known}

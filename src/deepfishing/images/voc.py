@@ -90,7 +90,7 @@ def read_voc_layout(
         require_images(folder, [f"JPEGImages/{id_}.jpg" for id_ in ids])
         paths = tuple(folder / "JPEGImages" / f"{id_}.jpg" for id_ in ids)
         splits.append(Split(split, ids, paths, labels))
-    return Dataset(name, tuple(classes or ()), *splits, official_ap=official_ap(name))
+    return Dataset(name, tuple(classes or ()), splits[0], splits[1], official_ap(name))
 
 
 def voc_layout(folder: Path) -> Path | None:

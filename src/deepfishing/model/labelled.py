@@ -15,11 +15,10 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from deepfishing.errors import DatasetError
-from deepfishing.images import voc
-from deepfishing.images.dataset import is_folder
 from deepfishing.images.folder import folder_classes, split_folders
-from deepfishing.images.sources import voc_layout
 from deepfishing.images.tables import TABLES, read_table
+from deepfishing.images.tree import is_folder
+from deepfishing.images.voc import read_split, voc_layout
 from deepfishing.rank_one import Array
 
 
@@ -160,9 +159,5 @@ def _voc(source: Path, split: str) -> Labelled:
             f"labels must be a table or a folder in VOC layout, got {source}, which has no "
             "JPEGImages and ImageSets/Main"
         )
-    ids = voc.read_split(folder, split)
-    classes = voc.find_classes(folder, split, ids)
-    labels = voc.read_labels(folder, split, ids, classes)
-    if labels is None:
-        raise DatasetError(f"split {split} of {folder} must have labels, got none; take another")
-    return Labelled(classes, dict(zip(ids, labels, strict=True)))
+    ids, classes, labels = read_split(folder, split, must_be_labelled=True)
+    return Labelled(classes, dict(zip(ids, np.asarray(labels), strict=True)))

@@ -24,7 +24,7 @@ from deepfishing.errors import DeepFishingError, ImageError, StoreError
 from deepfishing.experiments.checks import POINT_SETTING, Result
 from deepfishing.experiments.results import Results
 from deepfishing.files import replacing
-from deepfishing.images.dataset import is_folder
+from deepfishing.images.tree import is_folder
 from deepfishing.metrics import DEFINITIONS
 from deepfishing.recipes import pieces
 from deepfishing.report.charts import (

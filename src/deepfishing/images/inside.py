@@ -1,0 +1,168 @@
+"""Stage 1, images: images inside of another file: members of a tar, frames of a video.
+
+Comes in: an uncompressed tar as WebDataset lays it out, `key.jpg` and beside it `key.cls` (a label)
+or `key.json` (an object with `label` or `labels`); or a video, which needs the extra `video`. Goes
+out: items. Nothing is unpacked and no name in a tar is ever used as a path; links, devices and
+sparse files are left out. A frame is decoded when it is read, so nothing is kept in memory, and a
+video that has not changed is not decoded again.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import tarfile
+import threading
+from functools import lru_cache
+from pathlib import Path, PurePath, PurePosixPath
+from typing import Any
+
+from deepfishing.errors import DatasetError, OptionError, need, one_line
+from deepfishing.images.formats import EXTENSIONS
+from deepfishing.images.item import Frame, Item, Member
+
+COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+VIDEOS = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg")
+MAX_LABEL_BYTES = 1 << 20
+AHEAD = 5.0  # seconds: a frame so near is decoded up to, a later one is jumped to
+
+# what tarfile raises for damaged or hostile headers
+_DAMAGED = (
+    *(tarfile.TarError, OSError, EOFError, ValueError, ArithmeticError, LookupError),
+    MemoryError,  # a header that claims to be huge
+)
+
+
+def holds_images(path: PurePath) -> bool:
+    """Whether a name is that of a tar, compressed or not, or of a video."""
+    return path.name.lower().endswith((".tar", *COMPRESSED, *VIDEOS))
+
+
+def read_inside(path: Path, every: float = 1.0) -> list[Item]:
+    """The images inside of a tar or a video; an id is the file's name and the image's."""
+    return read_video(path, every) if path.suffix.lower() in VIDEOS else read_tar(path)
+
+
+def read_tar(path: Path) -> list[Item]:
+    """The images of a tar in its order."""
+    if path.name.lower().endswith(COMPRESSED):
+        raise DatasetError(
+            "a tar must not be compressed, for its images are read in any order, "
+            f"got {path}; decompress it first"
+        )
+    images: dict[str, Member] = {}
+    labels: dict[str, tuple[str, ...] | None] = {}
+    try:
+        with tarfile.open(path, mode="r:", errors="strict") as tar:
+            for info in tar:
+                name = PurePosixPath(info.name)
+                suffix = name.suffix.lower()
+                if info.size < 0:  # tarfile would go backwards, for ever
+                    raise tarfile.ReadError(f"{info.name!r} has a size of {info.size}")
+                if not info.isreg() or info.issparse() or name.name.startswith("."):
+                    continue
+                if suffix in EXTENSIONS:
+                    # a second member of a name replaces the first, as when it is unpacked
+                    images[info.name] = Member(info.name, info.offset_data, info.size)
+                elif suffix in (".json", ".cls") and info.size <= MAX_LABEL_BYTES:
+                    file = tar.extractfile(info)  # reads; does not extract
+                    labels[_key(info.name)] = _labels(info.name, file.read() if file else b"")
+    except _DAMAGED as error:
+        raise DatasetError(
+            f"tar cannot be read: {path} ({one_line(error)}); get it again"
+        ) from None
+    if not images:
+        raise DatasetError(f"a tar of images must hold one, got none in {path}")
+    return [
+        Item(f"{path.name}/{name}", path, labels.get(_key(name)), member)
+        for name, member in images.items()
+    ]
+
+
+def _key(name: str) -> str:
+    """What the members of one sample share: all before the first dot of the file's name."""
+    path = PurePosixPath(name)
+    return str(path.with_name(path.name.partition(".")[0] or path.name))
+
+
+def _labels(name: str, content: bytes) -> tuple[str, ...] | None:
+    """Labels of a sample; None where a JSON file says nothing of them."""
+    try:
+        text = content.decode("utf-8")
+        if name.lower().endswith(".cls"):
+            return (text.strip(),) if text.strip() else None
+        facts = json.loads(text)
+    except (ValueError, RecursionError):
+        raise tarfile.ReadError(f"labels must be UTF-8 text or JSON, got {name!r}") from None
+    found = facts.get("labels", facts.get("label")) if isinstance(facts, dict) else None
+    if found is None:
+        return None
+    return tuple(str(label) for label in (found if isinstance(found, list) else [found]))
+
+
+def read_video(path: Path, every: float) -> list[Item]:
+    """The first frame of every so many seconds, of 0 all; names are the times, `t=12.5`."""
+    if not every >= 0:
+        raise OptionError(f"every must be a number of seconds, 0 for all frames, got {every}")
+    av = need("av", "video")
+    try:
+        with av.open(str(path)) as file:
+            stream = file.streams.video[0]
+            second = 1 / float(stream.time_base)
+            times = sorted({packet.pts for packet in file.demux(stream)} - {None})
+    except (av.FFmpegError, OSError, LookupError, ValueError, TypeError) as error:
+        raise DatasetError(f"video cannot be read: {path} ({one_line(error)})") from None
+    items, due = [], 0.0
+    for pts in times:
+        at = (pts - times[0]) / second
+        if at + 1e-6 >= due:
+            name = f"t={at:.3f}".rstrip("0").rstrip(".")
+            items.append(Item(f"{path.name}/{name}", path, member=Frame(name, pts)))
+            due = (math.floor(at / every + 1e-6) + 1) * every if every else 0.0
+    if not items:
+        raise DatasetError(f"a video must have frames, got none in {path}")
+    return items
+
+
+def frame_bytes(path: Path, pts: int) -> bytes:
+    """One frame as the bytes of a picture without loss; an `OSError` if it cannot be decoded."""
+    return _video(path, path.stat().st_mtime_ns).read(pts)
+
+
+@lru_cache(maxsize=4)
+def _video(path: Path, changed: int) -> _Video:
+    return _Video(path)
+
+
+class _Video:
+    """An open video, which goes on from the last frame; threads take turns."""
+
+    def __init__(self, path: Path) -> None:
+        self.av = need("av", "video")
+        self.lock = threading.Lock()
+        self.file = self.av.open(str(path))
+        self.stream = self.file.streams.video[0]
+        self.frames: Any = None
+        self.last = 0
+
+    def read(self, pts: int) -> bytes:
+        with self.lock:
+            try:
+                ahead = (pts - self.last) * float(self.stream.time_base)
+                if self.frames is None or not 0 < ahead <= AHEAD:
+                    self.file.seek(pts, stream=self.stream)
+                    self.frames = self.file.decode(self.stream)
+                frame = next((one for one in self.frames if one.pts >= pts), None)
+                if frame is None or frame.pts != pts:
+                    raise OSError("no such frame")
+                self.last = pts
+                picture = frame.to_image()
+            except (self.av.FFmpegError, OSError, ValueError, TypeError) as error:
+                self.frames = None
+                raise OSError(one_line(error)) from None
+        if frame.rotation:  # a telephone that was held upright
+            picture = picture.rotate(frame.rotation, expand=True)
+        content = io.BytesIO()
+        picture.save(content, "BMP")
+        return content.getvalue()
