@@ -37,7 +37,7 @@ def make_store(folder: Path, n: int) -> None:
     photos = folder / "photos"
     photos.mkdir(parents=True)
     settings = {"network": "made", "layers": {"8": "fc"}, "head": "softmax", "tau": 2.0}
-    store = Store(folder / "store", settings, dtype="int8")
+    store = Store(folder / "store", settings, precision="int8")
     rows = []
     for start in range(0, n, BLOCK):
         rng = np.random.default_rng([n, start])

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from timing import Ratio, ratio
 
-from deepfishing.store import Store, intact
+from deepfishing.store import Store, shards
 
 WIDTH, SHARD = 8192, 512
 
@@ -54,7 +54,7 @@ def run(quick: bool = False) -> list[Ratio]:
 
 def _read(store: Store, order: list[str], is_first: bool) -> None:
     if is_first:
-        intact._digits.cache_clear()
+        shards._digits.cache_clear()
     store.read(order, "x7")
 
 

@@ -28,7 +28,7 @@ from deepfishing.errors import DeepFishingError
 from deepfishing.model import Model, train_model
 from deepfishing.search import Searcher
 from deepfishing.settings import Settings
-from deepfishing.store import Store, intact
+from deepfishing.store import Store, shards
 from deepfishing.store.check import verify
 
 IDS = ("a/000.jpg", "b/021.jpg", "a/038.jpg")
@@ -113,7 +113,7 @@ def flip(target: Target, bit: int, expected: Any) -> tuple[str, str]:
     changed = bytearray(beside[target.file])
     changed[bit // 8] ^= 1 << bit % 8
     target.file.write_bytes(changed)
-    intact._digits.cache_clear()  # flips follow each other within a tick of the clock
+    shards._digits.cache_clear()  # flips follow each other within a tick of the clock
     try:
         found = target.read()
     except DeepFishingError as error:

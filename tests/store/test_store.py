@@ -23,7 +23,7 @@ def files(folder):
 
 def test_what_is_read_is_what_was_written_in_any_order(tmp_path, rng):
     x = rng.normal(size=(6, 5)).astype(np.float32) * 1000
-    store = Store(tmp_path / "s", SETTINGS, dtype="float32")
+    store = Store(tmp_path / "s", SETTINGS, precision="float32")
     store.append(list("abc"), {"x7": x[:3]})
     store.append(list("def"), {"x7": x[3:]})
     for opened in (store, Store.open(tmp_path / "s")):
@@ -45,7 +45,7 @@ def test_half_precision_keeps_tiny_and_huge_factors(tmp_path, rng):
 def test_positions_keep_their_shape_and_names_may_hold_anything(tmp_path, rng):
     x = rng.normal(size=(2, 4, 3))
     name = "in:blocks.0.a/b [1]@exact"
-    Store(tmp_path, SETTINGS, dtype="float32").append(["a", "b"], {name: x})
+    Store(tmp_path, SETTINGS, precision="float32").append(["a", "b"], {name: x})
     store = Store.open(tmp_path)
     for stranger in ("%2e%2e", "%787", ".hidden"):
         (store.folder / stranger).mkdir()
@@ -81,7 +81,7 @@ def test_a_store_made_with_other_settings_is_refused_and_says_which(tmp_path):
     with pytest.raises(StoreError, match=r"made with tau = 2.0, now it is 4.0"):
         Store(tmp_path, {**SETTINGS, "tau": 4.0})
     with pytest.raises(StoreError, match="made with dtype = 'int8'"):
-        Store(tmp_path, SETTINGS, dtype="float32")
+        Store(tmp_path, SETTINGS, precision="float32")
     facts = json.loads((tmp_path / "store.json").read_text())
     assert facts["version"] == __version__
     assert facts["created"].endswith("+00:00")
@@ -152,7 +152,7 @@ def test_several_writers_at_a_time_write_what_one_would_write(tmp_path, rng):
     one, several = Store(tmp_path / "one", SETTINGS), Store(tmp_path / "several", SETTINGS)
 
     def write(number):
-        Store.open(several.folder).append_part(*work(number), there={})
+        Store.open(several.folder).append(*work(number), there={})
 
     def work(number):
         values = x[2 * number : 2 * number + 2]
@@ -181,9 +181,9 @@ def test_a_part_whose_writer_died_half_way_is_finished_by_the_next_writer(tmp_pa
 
     monkeypatch.setattr(Path, "replace", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        store.append_part(["a"], {"x7": np.ones((1, 2)), "y8": np.ones((1, 2))}, {}, {})
+        store.append(["a"], {"x7": np.ones((1, 2)), "y8": np.ones((1, 2))}, there={})
     monkeypatch.undo()
-    store.append_part(["b"], {"x7": np.ones((1, 2))}, {}, {})  # leaves the other one alone
+    store.append(["b"], {"x7": np.ones((1, 2))}, there={})  # leaves the other one alone
     assert Store.open(tmp_path).missing(["a", "b"], ["x7"]) == ["a"]
     with store.writing():
         assert store.missing(["a"], ["x7", "y8"]) == []
@@ -247,7 +247,7 @@ def test_many_large_rows_are_cut_into_shards_and_read_as_pyarrow_reads_them(
     tmp_path, rng, monkeypatch
 ):
     import deepfishing.store.store as module
-    from deepfishing.store.factor_columns import decoded, stored
+    from deepfishing.store.columns import decoded, stored
 
     monkeypatch.setattr(module, "MAX_ROWS", 7)
     x = rng.normal(size=(20, 33))

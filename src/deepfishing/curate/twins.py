@@ -35,7 +35,7 @@ from deepfishing.images.show import pictures_html
 from deepfishing.rank_one import Array
 from deepfishing.search import Picture, Searcher
 from deepfishing.search.index import Progress
-from deepfishing.store.store import SOURCE
+from deepfishing.store.manifest import SOURCE
 
 NEAREST = 5  # contents that are compared by pixels
 LEAST_KERNEL = 0.6  # of these; copies have more, docs/curate.md

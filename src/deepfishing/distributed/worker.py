@@ -97,7 +97,7 @@ class Worker:
         import torch
 
         torch.set_num_threads(self.site.threads)  # counts for this thread alone
-        work = Work(partial(self.job.store.append_part, there=chunk.there))
+        work = Work(partial(self.job.store.append, there=chunk.there))
         batches = self.extractor(chunk.items)
         parts = [work.add(batch, chunk.keys, chunk.items) for batch in batches]
         work.flush()

@@ -38,7 +38,7 @@ from deepfishing.networks.reference import FILES, PUBLISHED, RANDOM, ROLES, WEIG
 from deepfishing.rank_one import Array
 from deepfishing.recipes import parse_recipe
 from deepfishing.settings import Settings
-from deepfishing.store.store import SOURCE
+from deepfishing.store.manifest import SOURCE
 from deepfishing.svm import KernelSVM
 from deepfishing.two_sided import SCHEME
 

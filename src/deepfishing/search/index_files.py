@@ -40,7 +40,7 @@ from deepfishing.search.compare import Features, fit, sample
 from deepfishing.search.index import GROWTH, Embedding, Index, Progress
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents, PackedRows, pack, shard_files
-from deepfishing.store.store import SOURCE
+from deepfishing.store.manifest import SOURCE
 
 FORMAT = "deepfishing-index-3"
 FOLDER = ".index"  # hidden, so that the store does not take it for a factor

@@ -14,12 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 from deepfishing.errors import StoreError
-from deepfishing.store.factor_columns import decoded, stored
+from deepfishing.store.columns import decoded, stored
 from deepfishing.store.index import ERROR, OK, PENDING, Row
 from deepfishing.store.journal import JOURNALS, leftovers
 from deepfishing.store.manifest import read_manifest
+from deepfishing.store.reading import ERRORS
 from deepfishing.store.shards import PATTERN, checksum, damaged, read_table
-from deepfishing.store.store import ERRORS, Store
+from deepfishing.store.store import Store
 
 
 def info(store: Store) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def info(store: Store) -> dict[str, Any]:
         if shards.files:
             size = sum(path.stat().st_size for path in shards.files)
             factors[name] = {
-                "shape": list(stored(shards.files[0], name, store.codec)[2]),
+                "shape": list(store.shape(name)),
                 "contents": len(shards),
                 "bytes": size,
                 "bytes_per_image": round(size / max(len(shards), 1)),

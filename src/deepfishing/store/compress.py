@@ -7,6 +7,7 @@ takes what is new.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,18 +23,7 @@ Progress = Callable[[str, int, int], None]  # stage, done, to do
 def compress(
     source: Store, folder: str | Path, precision: str, progress: Progress | None = None
 ) -> Store:
-    """Write all of a store into another one, in another precision.
-
-    Parameters
-    ----------
-    source : Store
-        Is only read.
-    folder : path
-        Of the copy; made if absent.
-    precision : str
-        One of `precision.CODECS`.
-    progress : callable
-        Called with a stage, how much of it is done and how much there is.
+    """Write all of a store into another one, in another precision; the source is only read.
 
     Examples
     --------
@@ -62,7 +52,9 @@ def compress(
         work = {name: copy.missing(source.shards(name).keys(), [name]) for name in source.factors()}
         total, done = sum(map(len, work.values())), 0
         for name, keys in work.items():
-            for some in _blocks(source, name, keys):
+            step = max(1, min(4096, BLOCK_VALUES // max(math.prod(source.shape(name)), 1)))
+            for start in range(0, len(keys), step):
+                some = keys[start : start + step]
                 copy.append(some, {name: source.read(some, name)})
                 done += len(some)
                 tell("copying", done, total)
@@ -72,12 +64,3 @@ def compress(
         there = (source.shards(name).keys() for name in source.factors())
         copy.compact({row.sha256 for row in rows.values() if row.sha256}.union(*there))
     return copy
-
-
-def _blocks(source: Store, name: str, keys: list[str]) -> list[list[str]]:
-    """The keys in the order of the shards, some at a time."""
-    if not keys:
-        return []
-    size = source.read(keys[:1], name).size
-    step = max(1, min(4096, BLOCK_VALUES // max(size, 1)))
-    return [keys[start : start + step] for start in range(0, len(keys), step)]

@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 from deepfishing.errors import StoreError
 from deepfishing.files import replacing
 from deepfishing.rank_one import Array
+from deepfishing.store.columns import Column, numbers_of
 from deepfishing.store.precision import Codec
-from deepfishing.store.reader import Column, look, numbers_of
 from deepfishing.store.shards import PATTERN, read_keys
 from deepfishing.store.store import Store
 
@@ -33,20 +33,13 @@ CHECK_BYTES, COPY_BYTES = 4, 1 << 24
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """n contents that have all of some factors, numbered.
-
-    Parameters
-    ----------
-    keys : pyarrow array of n strings
-        SHA-256 of each.
-    columns : dict
-        Where the values of each factor lie.
+    """n contents that have all of some factors, numbered: the SHA-256 of each, a column per factor.
 
     Examples
     --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     store = Store(folder, {"network": "toy"}, dtype="float32")
+    ...     store = Store(folder, {"network": "toy"}, "float32")
     ...     store.append(["k1", "k2", "k3"], {"x7": np.eye(3)})
     ...     Contents.of(store, ["x7"]).read(np.array([2, 0]), ["x7"])["x7"]
     array([[0., 0., 1.],
@@ -57,35 +50,26 @@ class Contents:
     columns: dict[str, Column]
 
     @classmethod
-    def of(
-        cls,
-        store: Store,
-        factors: Sequence[str],
-        first: pa.Array | None = None,
-    ) -> Contents:
+    def of(cls, store: Store, factors: Sequence[str], first: pa.Array | None = None) -> Contents:
         """All contents that have the factors; those of `first`, if given, come first."""
-        found = {factor: _scan(store, factor) for factor in factors}
-        keys = found[factors[0]][0]
-        for factor in factors:
-            keys = keys.filter(pc.is_in(keys, value_set=found[factor][0]))
+        files = {factor: shard_files(store, factor) for factor in factors}
+        listed = {factor: [read_keys(path) for path in files[factor]] for factor in factors}
+        found = {factor: pa.concat_arrays(some) for factor, some in listed.items()}
+        keys = found[factors[0]]
+        for others in found.values():
+            keys = keys.filter(pc.is_in(keys, value_set=others))
         keys = keys.unique()
         if first is not None:
             new = keys.filter(pc.invert(pc.is_in(keys, value_set=first)))
             keys = pa.concat_arrays([first.filter(pc.is_in(first, value_set=keys)), new])
         columns = {}
-        for factor, (listed, files, offsets, counts, shape) in found.items():
-            place = pc.index_in(keys, value_set=listed).to_numpy()
-            begin = np.concatenate([[0], np.cumsum(counts)])
+        for factor in factors:
+            place = pc.index_in(keys, value_set=found[factor]).to_numpy()
+            begin = np.cumsum([0, *map(len, listed[factor])])
             shard = np.searchsorted(begin, place, side="right") - 1
-            row = place - begin[shard]
-            columns[factor] = Column(
-                files,
-                offsets,
-                shard.astype(np.int32),
-                row.astype(np.int32),
-                store.codec,
-                factor,
-                shape,
+            row = (place - begin[shard]).astype(np.int32)
+            columns[factor] = Column.of(
+                files[factor], shard.astype(np.int32), row, store.codec, factor
             )
         return cls(keys, columns)
 
@@ -104,15 +88,7 @@ class Contents:
 
 @dataclass(frozen=True, eq=False)
 class PackedRows:
-    """n contents in one file: of each the codes of all factors, then their CRC-32.
-
-    Parameters
-    ----------
-    path : Path
-    keys : pyarrow array of n strings
-    codec, shapes
-        How numbers are written; by factor the shape of one image, in the order of the codes.
-    """
+    """n contents in one file: of each the codes by factor, as `shapes` has them, then a CRC-32."""
 
     path: Path
     keys: pa.Array
@@ -186,17 +162,7 @@ def pack(path: Path, contents: Contents, codec: Codec, before: PackedRows | None
 
 def shard_files(store: Store, factor: str) -> tuple[Path, ...]:
     """The shards of a factor; a name has the checksum of what is in it, and so stands for it."""
-    return tuple(sorted(store.shards_folder(factor).glob(PATTERN)))
-
-
-def _scan(
-    store: Store, factor: str
-) -> tuple[pa.Array, tuple[Path, ...], Array, list[int], tuple[int, ...]]:
-    """Keys of all rows of a factor; its files, where values start, rows of each, shape."""
-    files = shard_files(store, factor)
+    files = tuple(sorted(store.shards_folder(factor).glob(PATTERN)))
     if not files:
         raise StoreError(f"{factor} must be in {store.folder}, got no shard; extract it first")
-    found = list(look(files, factor, store.codec))
-    keys = [read_keys(path) for path in files]
-    offsets = np.array([offset for offset, _, _ in found], dtype=np.int64)
-    return pa.concat_arrays(keys), files, offsets, [len(some) for some in keys], found[0][2]
+    return files

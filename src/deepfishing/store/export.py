@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from deepfishing.errors import OptionError, StoreError, need
 from deepfishing.files import guarded, replacing
 from deepfishing.rank_one import Array
-from deepfishing.store.frames import FACTS
+from deepfishing.store.reading import FACTS
 from deepfishing.store.store import Store
 
 SEPARATOR = ";"  # of the labels of an image, where a cell is text

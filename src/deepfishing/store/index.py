@@ -37,26 +37,11 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Row:
-    """One image of a store.
+    """One image of a store: its path where it was seen last, and what its file and features are.
 
-    Parameters
-    ----------
-    id : str
-        Unique in the store.
-    path : str
-        Where it was seen last.
-    sha256 : str or None
-        Of its content; None if the file could not be read at all.
-    size, stamp : int
-        Of the file when it was hashed, as `Item.signature` tells them; -1 if it could not be read.
-    labels : tuple of str, or None
-        None where nothing is known, () where there are none.
-    status : "ok", "error" or "pending"
-        Pending rows are only found in a store whose extraction did not end.
-    error : str or None
-        The reason, where the status is "error".
-    factors : tuple of str
-        Those that are in the store for it.
+    `sha256` is None, and `size` and `stamp` (see `Item.signature`) are -1, of a file that could not
+    be read; `labels` are None where nothing is known, () where there are none. Pending rows are
+    only found in a store whose extraction did not end.
     """
 
     id: str

@@ -11,7 +11,7 @@ and stands for q |q| times the scale. Bytes then keep numbers down to a 65,000th
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -19,32 +19,12 @@ from deepfishing.errors import OptionError
 from deepfishing.rank_one import Array
 
 
-class Codec(Protocol):
-    """One way to write numbers."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of the codes."""
-
-    @property
-    def scale(self) -> str:
-        """What the column of the scales is called: the factor's name, "_" and this."""
-
-    def width(self, shape: tuple[int, ...]) -> int:
-        """Codes per image."""
-
-    def encode(self, flat: Array, norm: Array) -> tuple[Array, Array]:
-        """Codes (n, width) and scales (n,) of finite rows (n, P * d) and their l2 norms (n,)."""
-
-    def decode(self, codes: Array, size: int) -> Array:
-        """Numbers (n, size) of any dtype, which times the scales are the rows; size is P * d."""
-
-
 class Floats:
     """Vectors of norm 1 in half or single precision; the scale is the norm.
 
     So half precision keeps three digits of any vector, however small (delta is about 1e-6) or
-    large it is.
+    large it is. `dtype` is that of the codes; the column of the scales is called as the factor, "_"
+    and `scale`.
 
     Examples
     --------
@@ -59,15 +39,15 @@ class Floats:
         self.dtype: np.dtype[Any] = np.dtype(name)
 
     def width(self, shape: tuple[int, ...]) -> int:
-        """One code per number."""
+        """Codes per image."""
         return int(np.prod(shape))
 
     def encode(self, flat: Array, norm: Array) -> tuple[Array, Array]:
-        """See `Codec`."""
+        """Codes (n, width) and scales (n,) of finite rows (n, P * d) and their l2 norms (n,)."""
         return unit(flat, norm).astype(self.dtype), norm
 
     def decode(self, codes: Array, size: int) -> Array:
-        """They are the numbers."""
+        """Numbers (n, size) of any dtype, which times the scales are the rows; size is P * d."""
         return codes
 
 
@@ -95,11 +75,11 @@ class Roots:
         self.dtype: np.dtype[Any] = np.dtype(np.int8 if bits == 8 else np.uint8)
 
     def width(self, shape: tuple[int, ...]) -> int:
-        """Bytes per image."""
+        """Codes, which are bytes, per image."""
         return -(-int(np.prod(shape)) // self.in_byte)
 
     def encode(self, flat: Array, norm: Array) -> tuple[Array, Array]:
-        """See `Codec`."""
+        """As of `Floats`."""
         peak = np.abs(flat).max(axis=1, initial=0.0).astype(np.float64)
         codes = np.rint(self.top * signed_root(unit(flat, peak))).astype(np.int8)
         if self.in_byte == 2:
@@ -110,7 +90,7 @@ class Roots:
         return codes, peak / self.top**2
 
     def decode(self, codes: Array, size: int) -> Array:
-        """See `Codec`."""
+        """As of `Floats`."""
         if self.in_byte == 2:
             pairs = _PAIRS.take(codes, axis=0, mode="clip")
             return pairs.reshape(len(codes), 2 * codes.shape[1])[:, :size]
@@ -124,6 +104,7 @@ _HALVES = np.stack([np.arange(256) % 16, np.arange(256) // 16], axis=1) - 8
 _PAIRS: Array = (_HALVES * np.abs(_HALVES)).astype(np.float32)
 
 
+Codec = Floats | Roots
 CODECS: dict[str, Codec] = {
     "int8": Roots(8),
     "int4": Roots(4),

@@ -2,13 +2,17 @@
 
 Comes in: tables with a `sha256` column. Goes out: files `shard-<checksum>.parquet`, and where each
 key's row is. A shard never changes, and its name carries the first digits of its own SHA-256, so
-that a damaged one can be told without a list.
+that a flipped bit anywhere in it is found before a number of it is used.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
+import re
 from collections.abc import Collection, Iterable, KeysView
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +29,11 @@ from deepfishing.two_sided import SCHEME
 PATTERN = "shard-*.parquet"
 DIGITS = 16  # of the checksum: 64 bits
 
+# a shard of another writer has a name of its own, which says nothing of its content
+_NAMED = re.compile(rf"shard-[0-9a-f]{{{DIGITS}}}")
+
 # Every column of a shard is one uncompressed page, so its values lie side by side in the file
-# and can be used where they are (`factor_columns.stored`). A page cannot hold 2 GB.
+# and can be used where they are (`columns.stored`). A page cannot hold 2 GB.
 MAX_ROWS, MAX_BYTES = 4096, 1 << 28
 ONE_PAGE = {b"pages": b"one a column"}
 
@@ -77,11 +84,7 @@ class Shards:
         rows = np.fromiter((self._rows[key] for key in keys), dtype=np.int64)
         starts = np.array(self._starts, dtype=np.int64)
         shard = np.searchsorted(starts, rows, side="right") - 1
-        return shard, rows - starts[shard] if len(rows) else rows
-
-    def files_of(self, keys: Iterable[str]) -> list[Path]:
-        """The files that hold some of the keys."""
-        return [self.files[number] for number in np.unique(self.find(keys)[0]).tolist()]
+        return shard, rows - starts[shard]
 
     def compact(self, keep: Collection[str], journal: Journal) -> None:
         """Have the rows of all other keys dropped; open the folder again after that."""
@@ -89,6 +92,7 @@ class Shards:
             keys = read_keys(path).to_pylist()
             rows = [row for row, key in enumerate(keys) if key in keep]
             if len(rows) < len(keys):
+                check_shards([path])  # or a damaged row would get a new checksum
                 if rows:
                     write_shard(self.folder, read_table(path).take(rows), journal)
                 journal.remove(path)
@@ -121,6 +125,31 @@ def write_shard(folder: Path, table: pa.Table, journal: Journal) -> Path:
 def checksum(content: Any) -> str:
     """The digits that a shard's name carries."""
     return hashlib.sha256(content).hexdigest()[:DIGITS]
+
+
+def check_shards(files: Iterable[Path]) -> None:
+    """Raise the error for a shard whose content is not the one that its name says."""
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:  # hashing lets other threads run
+        list(pool.map(check_shard, dict.fromkeys(files)))
+
+
+def check_shard(path: Path) -> None:
+    """The same for one shard; a process looks at a file once, as long as it stays the same."""
+    if not _NAMED.fullmatch(path.stem):
+        return
+    try:
+        stat = path.stat()
+        found = _digits(path, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+    except OSError as error:
+        raise damaged(path, error) from None
+    if path.stem != f"shard-{found}":
+        raise damaged(path, ValueError(f"its checksum is {found}"))
+
+
+@lru_cache(maxsize=1 << 16)
+def _digits(path: Path, *same: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
 
 
 def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
