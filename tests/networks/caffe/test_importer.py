@@ -215,7 +215,7 @@ def test_a_map_of_scores_is_no_classifier(caffe, w, write):
     conv = caffe.L("score", "Convolution", ["data"], blobs=[w(5, 3, 1, 1), w(5)])
     conv.params = {"num_output": 5, "kernel_size": 1}
     _, caffemodel = write([conv, caffe.L("prob", "Softmax", ["score"])], size=2)
-    with pytest.raises(NetworkError, match="must make one score a class, got a map of 5x2x2"):
+    with pytest.raises(NetworkError, match="must make one score per class, got a map of 5x2x2"):
         load_caffe(caffemodel)
 
 

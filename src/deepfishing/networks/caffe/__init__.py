@@ -1,11 +1,6 @@
-"""Stage 2, networks: Caffe's files as published.
+"""Stage 2, networks: Caffe's files as published -> a `Network`, by `importer.load_caffe`.
 
-Comes in: a `.caffemodel`, and optionally a deploy `.prototxt` and a mean `.binaryproto`. Goes
-out: a `Network`, by `importer.load_caffe`. The files in the order of the data:
-
-`schema`    the part of Caffe's format that a classifier needs, and `Message`, its values
-`wire`      binary bytes -> Message        `prototxt`  text -> Message
-`blobs`     a message's numbers -> array   `graph`     which layers run, in which order
-`part`      a layer with its shapes and weights, checked
-`layers`    that -> torch module, output shape, tensors    `modules`  the ones that torch lacks
+In the order of the data: `wire` (binary files) and `prototxt` (text) read what `schema` knows into
+its `Message`; `blobs` makes arrays of the weights; `graph` says which layers run, `layers` makes a
+torch module of each, and `modules` has the ones that torch lacks.
 """

@@ -1,8 +1,8 @@
 """Stage 2, networks: the numbers of a Caffe blob as an array.
 
 Comes in: a `BlobProto` message. Goes out: a read-only array that still lies in the mapped file,
-with the shape that the file declares; a shape is believed only if exactly that many numbers are
-there. Also reads a mean image, of which the mean pixel is kept.
+with the shape that the file declares, which is believed only if exactly that many numbers follow.
+Also reads a mean image, of which the mean pixel is kept.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ def blob_array(blob: Message) -> Array:
     Examples
     --------
     >>> numbers = np.arange(6, dtype="<f4").tobytes()
-    >>> shape = Message("BlobShape", "a.caffemodel, byte 0", {"dim": [2, 3]})
-    >>> blob = Message("BlobProto", "a.caffemodel, byte 0", {"data": [numbers], "shape": [shape]})
+    >>> shape = Message("a.caffemodel, byte 0", {"dim": [2, 3]})
+    >>> blob = Message("a.caffemodel, byte 0", {"data": [numbers], "shape": [shape]})
     >>> blob_array(blob)
     array([[0., 1., 2.],
            [3., 4., 5.]], dtype=float32)
     """
-    name, dtype = ("double_data", "<f8") if blob.has("double_data") else ("data", "<f4")
+    name, dtype = ("double_data", "<f8") if blob.many("double_data") else ("data", "<f4")
     chunks = blob.many(name)
-    # one chunk is what Caffe writes; unpacked numbers come one a chunk
+    # one chunk is what Caffe writes; unpacked numbers come one per chunk
     values = np.frombuffer(chunks[0] if len(chunks) == 1 else b"".join(chunks), dtype)
     shape = _shape(blob, values.size)
     if math.prod(max(size, 1) for size in shape) > MOST_NUMBERS:  # an empty one may claim any
@@ -53,15 +53,13 @@ def blob_array(blob: Message) -> Array:
 
 
 def _shape(blob: Message, count: int) -> tuple[int, ...]:
-    if blob.has("shape"):
+    if blob.many("shape"):
         shape = tuple(blob.child("shape").many("dim"))
         if len(shape) > 32:  # Caffe's limit
             raise WeightsError(f"{blob.where}: a blob must have at most 32 axes, got {len(shape)}")
         return shape
     old = ("num", "channels", "height", "width")  # the first generation's four axes
-    if any(blob.has(name) for name in old):
-        return tuple(blob.one(name, 0) for name in old)
-    return (count,)
+    return tuple(blob.one(name, 0) for name in old) if any(map(blob.many, old)) else (count,)
 
 
 def given_mean(mean: str | Path) -> tuple[float, float, float]:

@@ -51,84 +51,44 @@ class Layer:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """What has to be computed for the class scores.
+    """What has to be computed for the class scores, which the last layer makes."""
 
-    Parameters
-    ----------
-    source : Layer
-        Where the image comes in.
-    layers : tuple of Layer
-        In the order in which they run; the last one makes the scores.
-    inputs : tuple of tuples of int
-        Per layer: 0 is the image, i the output of the i-th layer.
-    """
-
-    source: Layer
-    layers: tuple[Layer, ...]
-    inputs: tuple[tuple[int, ...], ...]
+    source: Layer  # where the image comes in
+    layers: tuple[Layer, ...]  # in the order in which they run
+    inputs: tuple[tuple[int, ...], ...]  # per layer: 0 is the image, i the output of the i-th layer
 
 
 def read_layers(net: Message) -> list[Layer]:
-    """All layers of a network, the inputs that the file lists apart from them first.
-
-    Examples
-    --------
-    >>> from deepfishing.networks.caffe.prototxt import parse
-    >>> net = parse("input: 'data' layers { name: 'fc' type: INNER_PRODUCT bottom: 'data' }",
-    ...             "NetParameter", "old.prototxt")
-    >>> [(layer.name, layer.type) for layer in read_layers(net)]
-    [('data', 'Input'), ('fc', 'InnerProduct')]
-    """
+    """All layers of a network, the inputs that the file lists apart from them first."""
     old, new = net.many("layers"), net.many("layer")
     if old and new:
         raise net.error("a network must have `layer` or `layers`, got both; use one generation")
-    if any(layer.has("layer") for layer in old):
+    if any(layer.many("layer") for layer in old):
         raise net.error(
             "the format of Caffe before 2014 (V0) is not supported; convert the file with Caffe's "
             "upgrade_net_proto_text or upgrade_net_proto_binary"
         )
     if not old and not new:
         raise net.error("a network must have layers, got none; is this a Caffe network?")
-    inputs = [
-        Layer(name, "Input", (), (name,), _input_message(net, place))
-        for place, name in enumerate(net.many("input"))
-    ]
-    return inputs + [
-        Layer(
-            message.one("name", ""),
-            V1_TYPES.get(kind, kind) if old else kind,
-            tuple(message.many("bottom")),
-            tuple(message.many("top")),
-            message,
-        )
-        for message in old + new
-        for kind in [message.one("type", "NONE" if old else "None")]
-    ]
-
-
-def _input_message(net: Message, place: int) -> Message:
-    """The `Input` layer that stands for the net's own input fields."""
-    dims, shapes = net.many("input_dim"), net.many("input_shape")
-    if dims:  # four numbers an input
-        shapes = [
-            Message("BlobShape", net.where, {"dim": dims[i : i + 4]})
-            for i in range(0, len(dims), 4)
-        ]
-    parameter = Message("InputParameter", net.where, {"shape": shapes[place : place + 1]})
-    return Message("LayerParameter", net.where, {"input_param": [parameter]})
+    shapes = net.many("input_shape")
+    if dims := net.many("input_dim"):  # four numbers per input
+        starts = range(0, len(dims), 4)
+        shapes = [Message(net.where, {"dim": dims[i : i + 4]}) for i in starts]
+    layers = []
+    for place, name in enumerate(net.many("input")):
+        parameter = Message(net.where, {"shape": shapes[place : place + 1]})
+        message = Message(net.where, {"input_param": [parameter]})
+        layers.append(Layer(name, "Input", (), (name,), message))
+    for message in old + new:
+        kind = message.one("type", "NONE" if old else "None")
+        kind = V1_TYPES.get(kind, kind) if old else kind
+        bottoms, tops = tuple(message.many("bottom")), tuple(message.many("top"))
+        layers.append(Layer(message.one("name", ""), kind, bottoms, tops, message))
+    return layers
 
 
 def in_test_phase(net: Message, layers: Iterable[Layer]) -> list[Layer]:
-    """The layers that Caffe keeps for testing: rules on phase, level and stage.
-
-    Examples
-    --------
-    >>> from deepfishing.networks.caffe.prototxt import parse
-    >>> net = parse("layer { name: 'a' include { phase: TRAIN } } layer { name: 'b' }",
-    ...             "NetParameter", "train.prototxt")
-    >>> [layer.name for layer in in_test_phase(net, read_layers(net))]
-    ['b']
-    """
+    """The layers that Caffe keeps for testing: rules on phase, level and stage."""
     state = net.child("state")
     level, stages = state.one("level", 0), set(state.many("stage"))
 
@@ -226,7 +186,7 @@ def numbered_layers(graph: Graph) -> dict[int, int]:
 
     Examples
     --------
-    >>> def layer(type): return Layer(type, type, (), (), Message("LayerParameter", ""))
+    >>> def layer(type): return Layer(type, type, (), (), Message(""))
     >>> stack = [layer(t) for t in ("Pooling", "InnerProduct", "ReLU", "InnerProduct")]
     >>> numbered_layers(Graph(layer("Input"), tuple(stack), ((0,), (1,), (2,), (3,))))
     {7: 1, 8: 3}

@@ -12,7 +12,6 @@ import hashlib
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -56,59 +55,41 @@ def load_caffe(
 ) -> Network:
     """Load a feed-forward classifier from Caffe's files.
 
-    Parameters
-    ----------
-    caffemodel : path
-        The trained weights.
-    prototxt : path, optional
-        The network, best the deploy version; of a training version the layers for the phase TEST
-        are taken. Without it the definition inside the caffemodel is used.
-    mean : path or str, optional
-        A mean image, `.binaryproto`, whose mean pixel is subtracted, or the pixel itself,
-        `"104,117,123"`: blue, green, red. Without it the `mean_value` of the prototxt's or else the
-        caffemodel's data layer, or else the mean pixel of ImageNet. A `mean_file` that they name
-        is not looked for; a warning says which one it is. `notes` of the network say which mean
-        is used.
-    device, dtype
-        As for `load_network`.
-    preprocess : Preprocess, optional
-        Where it is known beforehand, instead of what the files say.
+    Without `prototxt` the definition inside the caffemodel is used; of a training version the
+    layers for the phase TEST are taken. `mean` is a mean image, `.binaryproto`, whose mean pixel is
+    subtracted, or the pixel itself, `"104,117,123"`: blue, green, red; without it the `mean_value`
+    of the prototxt's or else the caffemodel's data layer, or else the mean pixel of ImageNet. A
+    `mean_file` that they name is not looked for; a warning says which one it is. `preprocess` goes
+    before all of these. `notes` of the network say which mean is used.
 
-    Returns
-    -------
-    network : Network
-        Named as the caffemodel's file. A layer's name is its module's path; a dot, comma,
-        semicolon, @ or blank in it becomes `_`, and a name that torch needs for itself gets `_`
-        behind it. `layers` numbers the fully connected layers from the top: 8 makes the scores,
-        7 and 6 are below it. The module returns the scores before the Softmax.
-
-    Examples
-    --------
-    >>> load_caffe("bvlc_alexnet.caffemodel", "deploy.prototxt")
-    Traceback (most recent call last):
-    deepfishing.errors.WeightsError: file not found: bvlc_alexnet.caffemodel; check the path
+    A layer's name is its module's path; a dot, comma, semicolon, @ or blank in it becomes `_`, and
+    a name that torch needs for itself gets `_` behind it. The module returns the scores before the
+    Softmax.
     """
     precision = torch_dtype(dtype)
     place = torch_device(device, precision)
     path = Path(caffemodel)
-    trained = read_binary(path, "NetParameter")
-    trained_layers = read_layers(trained)
-    if prototxt is None:
-        # its rules were applied when the training net was made; they say nothing of testing
-        layers = trained_layers
-    else:
+    trained = read_layers(read_binary(path, "NetParameter"))
+    layers = trained  # its rules were applied when the training net was made, not for testing
+    if prototxt is not None:
         net = read_prototxt(Path(prototxt))
         layers = in_test_phase(net, read_layers(net))
     graph = trace(layers)
     notes: tuple[str, ...] = ()
     if preprocess is None:
-        mean_used = _mean(graph.source, trained_layers, mean)
-        preprocess = _preprocess(graph.source, trained_layers, mean_used.pixel)
-        notes = (str(mean_used),)
-        if mean_used.unread:
-            warnings.warn(mean_used.warning(path), stacklevel=2)
+        data = [layer for layer in (graph.source, *trained) if layer.type in SOURCES]
+        pixel, origin, unread = _mean(data, mean)
+        preprocess = _preprocess(data, pixel)
+        shown = ", ".join(f"{value:.6g}" for value in pixel)
+        notes = (f"mean pixel {shown} (blue, green, red): {origin}",)
+        if unread:
+            warnings.warn(
+                f"{path.name} was trained with the mean file {unread!r}, which was not given; "
+                f"{notes[0]}; pass --mean FILE or --mean BLUE,GREEN,RED",
+                stacklevel=2,
+            )
     names = _module_names(graph)
-    module, arrays = _assemble(graph, names, preprocess.size, _blobs(trained_layers, path), path)
+    module, arrays = _assemble(graph, names, preprocess.size, _blobs(trained, path), path)
     tensors = {name: _tensor(array, precision) for name, array in arrays.items()}
     load_into(module, cast(tensors, precision), str(path))
     given = {WEIGHTS: path, PROTOTXT: prototxt}
@@ -156,7 +137,7 @@ def _assemble(
         arrays |= {f"{name}.{tensor}": array for tensor, array in built.tensors.items()}
     if math.prod(shapes[-1][1:]) != 1:
         raise graph.layers[-1].error(
-            f"must make one score a class, got a map of {'x'.join(map(str, shapes[-1]))}"
+            f"must make one score per class, got a map of {'x'.join(map(str, shapes[-1]))}"
         )
     return CaffeNet(modules, graph.inputs), arrays
 
@@ -179,66 +160,39 @@ def _tensor(array: Array, precision: torch.dtype) -> Tensor:
         return torch.from_numpy(np.array(array, dtype=wide, order="C"))
 
 
-@dataclass(frozen=True)
-class _Mean:
-    """The mean pixel that is subtracted, from where it is, and a file that nobody gave."""
-
-    pixel: Sequence[float]
-    origin: str
-    unread: str = ""
-
-    def __str__(self) -> str:
-        pixel = ", ".join(f"{value:.6g}" for value in self.pixel)
-        return f"mean pixel {pixel} (blue, green, red): {self.origin}"
-
-    def warning(self, path: Path) -> str:
-        return (
-            f"{path.name} was trained with the mean file {self.unread!r}, which was not given; "
-            f"{self}; pass --mean FILE or --mean BLUE,GREEN,RED"
-        )
-
-
-def _mean(source: Layer, trained: Sequence[Layer], mean: str | Path | None) -> _Mean:
+def _mean(data: Sequence[Layer], mean: str | Path | None) -> tuple[Sequence[float], str, str]:
+    """The mean pixel that is subtracted, where it comes from, and a file that nobody gave."""
     if mean is not None:
-        return _Mean(given_mean(mean), "as given")
+        return given_mean(mean), "as given", ""
     unread = ""
-    for layer in (source, *trained):
-        if layer.type not in SOURCES:
-            continue
-        for given in (layer.message.child(name) for name in _DATA_FIELDS):
+    for message in (layer.message for layer in data):
+        for given in map(message.child, _DATA_FIELDS):
             unread = unread or given.one("mean_file", "")
-        pixel = layer.message.child("transform_param").many("mean_value")
+        pixel = message.child("transform_param").many("mean_value")
         pixel = pixel * 3 if len(pixel) == 1 else pixel
         if pixel and (len(pixel) != 3 or not all(map(math.isfinite, pixel))):
-            raise source.error(f"must have 1 or 3 finite values of mean_value, got {pixel[:4]}")
+            raise data[0].error(f"must have 1 or 3 finite values of mean_value, got {pixel[:4]}")
         if pixel:
-            return _Mean(pixel, f"mean_value of {layer.message.where}", unread)
-    origin = "ImageNet's, since neither --mean nor the files give one"
-    return _Mean(IMAGENET_MEAN, origin, unread)
+            return pixel, f"mean_value of {message.where}", unread
+    return IMAGENET_MEAN, "ImageNet's, since neither --mean nor the files give one", unread
 
 
-def _preprocess(source: Layer, trained: Sequence[Layer], pixel: Sequence[float]) -> Preprocess:
-    size = _input_size(source)
-    data = [layer.message for layer in (source, *trained) if layer.type in SOURCES]
-    scales = [m.child(name) for m in data for name in _DATA_FIELDS]
-    scale = next((given.one("scale", 1.0) for given in scales if given.has("scale")), 1.0)
+def _preprocess(data: Sequence[Layer], pixel: Sequence[float]) -> Preprocess:
+    source, size = data[0], _input_size(data[0])
+    scales = [layer.message.child(name) for layer in data for name in _DATA_FIELDS]
+    scale = next((given.one("scale", 1.0) for given in scales if given.many("scale")), 1.0)
     if not 1e-6 < abs(scale) < 1e6:
         raise source.error(f"must have a scale between 1e-6 and 1e6, got {scale}")
-    blue, green, red = pixel
     # Caffe multiplies after it has subtracted the mean
-    return Preprocess(
-        size=size,
-        short_side=size,
-        mean=(blue, green, red),
-        std=(1 / scale, 1 / scale, 1 / scale),
-        order="BGR",
-    )
+    blue, green, red = pixel
+    std = (1 / scale, 1 / scale, 1 / scale)
+    return Preprocess(size=size, short_side=size, mean=(blue, green, red), std=std, order="BGR")
 
 
 def _input_size(source: Layer) -> int:
     message = source.message
     shape: list[int] = []
-    if source.type == "Input" and message.child("input_param").has("shape"):
+    if source.type == "Input" and message.child("input_param").many("shape"):
         shape = message.child("input_param").many("shape")[0].many("dim")[1:]
     elif source.type == "MemoryData":
         memory = message.child("memory_data_param")

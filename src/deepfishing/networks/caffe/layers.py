@@ -1,12 +1,14 @@
 """Stage 2, networks: one Caffe layer as a torch module.
 
 Comes in: a layer, the shapes of its inputs (of one image, without the batch) and its blobs. Goes
-out: the module, still without memory for its weights, the shape of its output, and the weights,
-which are checked against both.
+out: the module, still without memory for its weights, the shape of its output, and the weights, or
+an error that names the layer. All sizes are plain integers until they are known to agree with
+numbers that are really in the file, so nothing is allocated on a file's word.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,20 +17,22 @@ import numpy as np
 import torch
 from torch import nn
 
+from deepfishing.errors import WeightsError
 from deepfishing.networks.caffe.blobs import Array
 from deepfishing.networks.caffe.graph import Layer
 from deepfishing.networks.caffe.modules import (
-    Concat,
-    Eltwise,
+    Join,
     LocalResponseNorm,
+    Pair,
     Pool,
-    Reshape,
     Scale,
+    weighted_sum,
 )
-from deepfishing.networks.caffe.part import MAX_WINDOW, Part, Shape, shape_text
-from deepfishing.networks.caffe.schema import FIELDS, Message
+from deepfishing.networks.caffe.schema import Message
 
+Shape = tuple[int, ...]  # of one image's values, without the batch
 MAX_VALUES = 2**27  # of one layer's output for one image: half a gigabyte
+MAX_WINDOW = 10_000  # for kernels, strides, paddings
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,57 +45,120 @@ class Built:
 
 
 def build(layer: Layer, shapes: Sequence[Shape], blobs: Sequence[Array], source: str) -> Built:
-    """Make the module of a layer.
-
-    Parameters
-    ----------
-    layer : Layer
-        From the file.
-    shapes : sequence of tuples of int
-        Of its inputs, for one image.
-    blobs : sequence of arrays
-        Its weights in Caffe's order.
-    source : str
-        The file that the blobs come from, for error messages.
-
-    Examples
-    --------
-    >>> relu = Layer("relu1", "ReLU", ("a",), ("a",), Message("LayerParameter", "net.prototxt"))
-    >>> build(relu, [(96, 55, 55)], [], "net.caffemodel").module
-    ReLU()
-    """
+    """Make the module of a layer; `source` is the file of its blobs, for error messages."""
     if layer.type not in _BUILDERS:
         raise layer.error(f"is not supported; supported are {', '.join(sorted(_BUILDERS))}")
-    parameter, several, builder = _BUILDERS[layer.type]
+    parameter, builder = _BUILDERS[layer.type]
+    several = layer.type in ("Concat", "Eltwise")
     if not shapes or (len(shapes) > 1 and not several):
         raise layer.error(f"must have {'inputs' if several else 'one input'}, got {len(shapes)}")
     # the first generation has no field for the parameters that came later: all are defaults
-    given = Message(FIELDS["LayerParameter"][parameter].kind, layer.message.where)
-    if parameter in FIELDS[layer.message.kind]:
-        given = layer.message.child(parameter)
+    given = layer.message.child(parameter)
     if given.unknown:
         raise layer.error(
             "has parameters that Caffe does not define, so what it computes is not known: "
             f"{', '.join(given.unknown[:3])}; give a deploy prototxt without them"
         )
-    part = Part(layer, given, tuple(shapes), tuple(blobs), source)
     with torch.device("meta"):
-        built = builder(part)
+        built = builder(_Part(layer, given, tuple(shapes), tuple(blobs), source))
     if min(built.shape) < 1 or math.prod(built.shape) > MAX_VALUES:
         raise layer.error(
-            f"makes an output of {shape_text(built.shape)} of {shape_text(shapes[0])}; "
+            f"makes an output of {_text(built.shape)} of {_text(shapes[0])}; "
             f"each side must be at least 1, and all at most {MAX_VALUES:,} values"
         )
     return built
 
 
-def _convolution(part: Part) -> Built:
-    channels, height, width = part.map_shape()
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """A layer with all that decides its module, each value within its limits."""
+
+    layer: Layer
+    given: Message  # the parameters of its type
+    shapes: tuple[Shape, ...]  # of its inputs
+    blobs: tuple[Array, ...]  # its weights in Caffe's order
+    source: str
+
+    @property
+    def shape(self) -> Shape:
+        return self.shapes[0]
+
+    def map_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of the only input."""
+        if len(self.shape) != 3:
+            raise self.layer.error(f"must take a map of 3 axes, got {_text(self.shape)}")
+        return self.shape[0], self.shape[1], self.shape[2]
+
+    def count(self, name: str, default: int) -> int:
+        """A number of things, at least one; 0 as default means that the file must give it."""
+        value = self.given.one(name, default)
+        if value < 1:
+            raise self.layer.error(f"must have {name} of at least 1, got {value}")
+        return value
+
+    def pair(self, name: str, default: int, least: int = 1) -> Pair:
+        """A value for height and width: `stride` once or twice, or `stride_h` and `stride_w`."""
+        values = self.given.many(name)
+        sides = [f"{name.removesuffix('_size')}_{side}" for side in "hw"]
+        if any(map(self.given.many, sides)):
+            if values:
+                raise self.layer.error(f"must have {name} or {' and '.join(sides)}, got both")
+            values = [self.given.one(side, default) for side in sides]
+        values = values or [default]
+        if len(values) > 2 or not all(least <= value <= MAX_WINDOW for value in values):
+            raise self.layer.error(
+                f"must have 1 or 2 values of {name}, {least} to {MAX_WINDOW}, got {values[:3]}"
+            )
+        return values[0], values[-1]
+
+    def choice(self, name: str, *allowed: str) -> str:
+        """One of the allowed names, the first if the file gives none."""
+        value = self.given.one(name, allowed[0])
+        if value not in allowed:
+            raise self.layer.error(f"must have {name} {' or '.join(allowed)}, got {value}")
+        return value
+
+    def axis(self, name: str, default: int) -> int:
+        """An axis, counted with the batch, which is 0 and must not be touched."""
+        axes = len(self.shape) + 1
+        value = self.given.one(name, default)
+        axis = value + axes if value < 0 else value
+        if not 1 <= axis < axes:
+            raise self.layer.error(f"must have {name} between 1 and {axes - 1}, got {value}")
+        return axis
+
+    def weights(self, **expected: Shape | None) -> dict[str, Array]:
+        """The blobs under these names, if they have these shapes; None is a blob not wanted."""
+        wanted = {name: shape for name, shape in expected.items() if shape is not None}
+        given = [blob.shape for blob in self.blobs]
+        # the first generation stores every blob with four axes, (1, 1, 1, 96) for (96)
+        if list(map(_bare, given)) != list(map(_bare, wanted.values())):
+            raise WeightsError(
+                f"{self.source}: {self.layer.title} must have weights "
+                f"of {_text(*wanted.values())}, got {_text(*given) or 'none'}; "
+                "give the weights of this network"
+            )
+        pairs = zip(wanted.items(), self.blobs, strict=True)
+        return {name: blob.reshape(shape) for (name, shape), blob in pairs}
+
+
+def _bare(shape: Shape) -> Shape:
+    while shape and shape[0] == 1:
+        shape = shape[1:]
+    return shape
+
+
+def _text(*shapes: Shape) -> str:
+    """Shapes for an error message: 96x3x11x11, 96."""
+    few = ", ".join("x".join(map(str, shape)) or "1" for shape in shapes[:6])
+    return few + (", ..." if len(shapes) > 6 else "")
+
+
+def _convolution(part: _Part) -> Built:
+    channels, *size = part.map_shape()
     outputs, groups = part.count("num_output", 0), part.count("group", 1)
-    kernel = part.pair("kernel_size", 0)
-    stride = part.pair("stride", 1)
-    pad = part.pair("pad", 0, least=0)
-    dilation = part.pair("dilation", 1)
+    kernel, stride = part.pair("kernel_size", 0), part.pair("stride", 1)
+    pad, dilation = part.pair("pad", 0, least=0), part.pair("dilation", 1)
     if part.given.one("axis", 1) != 1:
         raise part.layer.error("must have axis 1")
     if channels % groups or outputs % groups:
@@ -99,84 +166,73 @@ def _convolution(part: Part) -> Built:
             f"must have channels in multiples of its {groups} groups, got {channels} in and "
             f"{outputs} out"
         )
-    bias = {"bias": (outputs,)} if part.given.one("bias_term", True) else {}
-    tensors = part.weights(weight=(outputs, channels // groups, *kernel), **bias)
+    bias = part.given.one("bias_term", True)
+    weight = (outputs, channels // groups, *kernel)
+    tensors = part.weights(weight=weight, bias=(outputs,) if bias else None)
     size = [
         (length + 2 * pad[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1
-        for i, length in enumerate((height, width))
+        for i, length in enumerate(size)
     ]
-    module = nn.Conv2d(channels, outputs, kernel, stride, pad, dilation, groups, bool(bias))
+    module = nn.Conv2d(channels, outputs, kernel, stride, pad, dilation, groups, bias)
     return Built(module, (outputs, *size), tensors)
 
 
-def _inner_product(part: Part) -> Built:
+def _inner_product(part: _Part) -> Built:
     inputs, outputs = math.prod(part.shape), part.count("num_output", 0)
     if part.axis("axis", 1) != 1:
         raise part.layer.error("must have axis 1")
-    bias = {"bias": (outputs,)} if part.given.one("bias_term", True) else {}
-    if part.given.one("transpose", False):
-        tensors = part.weights(weight=(inputs, outputs), **bias)
+    bias, transposed = part.given.one("bias_term", True), part.given.one("transpose", False)
+    weight = (inputs, outputs) if transposed else (outputs, inputs)
+    tensors = part.weights(weight=weight, bias=(outputs,) if bias else None)
+    if transposed:
         tensors["weight"] = tensors["weight"].T
-    else:
-        tensors = part.weights(weight=(outputs, inputs), **bias)
-    return Built(nn.Linear(inputs, outputs, bool(bias)), (outputs,), tensors)
+    return Built(nn.Linear(inputs, outputs, bias), (outputs,), tensors)
 
 
-def _pooling(part: Part) -> Built:
+def _pooling(part: _Part) -> Built:
     channels, *size = part.map_shape()
     average = part.choice("pool", "MAX", "AVE") == "AVE"
+    stride, pad = part.pair("stride", 1), part.pair("pad", 0, least=0)
     if part.given.one("global_pooling", False):
-        if part.pair("pad", 0, 0) != (0, 0) or part.pair("stride", 1) != (1, 1):
+        if pad != (0, 0) or stride != (1, 1):
             raise part.layer.error("with global_pooling must have pad 0 and stride 1")
         module = nn.AdaptiveAvgPool2d(1) if average else nn.AdaptiveMaxPool2d(1)
         return Built(module, (channels, 1, 1))
     kernel = part.pair("kernel_size", 0)
-    stride = part.pair("stride", 1)
-    pad = part.pair("pad", 0, least=0)
     if pad[0] >= kernel[0] or pad[1] >= kernel[1]:
         raise part.layer.error(f"must have pad below its kernel {kernel}, got {pad}")
     if channels * (size[0] + 2 * pad[0]) * (size[1] + 2 * pad[1]) > MAX_VALUES:
-        raise part.layer.error(f"must not pad {shape_text(part.shape)} with {pad}")
+        raise part.layer.error(f"must not pad {_text(part.shape)} with {pad}")
     ceil = part.choice("round_mode", "CEIL", "FLOOR") == "CEIL"
     pool = Pool(average, kernel, stride, pad, ceil)
     out = pool.output_size((size[0], size[1]))
     if any((out[i] - 1) * stride[i] - pad[i] >= size[i] for i in (0, 1)):
         # kernel below stride: Caffe itself makes -FLT_MAX of a window without a pixel
-        raise part.layer.error(f"has a window outside its input of {shape_text(part.shape)}")
+        raise part.layer.error(f"has a window outside its input of {_text(part.shape)}")
     return Built(pool, (channels, *out))
 
 
-def _lrn(part: Part) -> Built:
+def _lrn(part: _Part) -> Built:
     part.map_shape()
     size = part.count("local_size", 5)
     if size % 2 == 0 or size > MAX_WINDOW:
         raise part.layer.error(f"must have an odd local_size up to {MAX_WINDOW}, got {size}")
-    region = part.choice("norm_region", "ACROSS_CHANNELS", "WITHIN_CHANNEL")
-    module = LocalResponseNorm(
-        size,
-        alpha=part.given.one("alpha", 1.0),
-        beta=part.given.one("beta", 0.75),
-        k=part.given.one("k", 1.0),
-        within=region == "WITHIN_CHANNEL",
-    )
-    return Built(module, part.shape)
+    within = part.choice("norm_region", "ACROSS_CHANNELS", "WITHIN_CHANNEL") == "WITHIN_CHANNEL"
+    alpha, beta = part.given.one("alpha", 1.0), part.given.one("beta", 0.75)
+    return Built(LocalResponseNorm(size, alpha, beta, part.given.one("k", 1.0), within), part.shape)
 
 
-def _relu(part: Part) -> Built:
+def _relu(part: _Part) -> Built:
     slope = part.given.one("negative_slope", 0.0)
     return Built(nn.LeakyReLU(slope) if slope else nn.ReLU(), part.shape)
 
 
-def _prelu(part: Part) -> Built:
+def _prelu(part: _Part) -> Built:
     slopes = 1 if part.given.one("channel_shared", False) else part.shape[0]
     return Built(nn.PReLU(slopes), part.shape, part.weights(weight=(slopes,)))
 
 
-def _elu(part: Part) -> Built:
-    return Built(nn.ELU(part.given.one("alpha", 1.0)), part.shape)
-
-
-def _batch_norm(part: Part) -> Built:
+def _batch_norm(part: _Part) -> Built:
     if not part.given.one("use_global_stats", True):
         raise part.layer.error(
             "normalises by the batch, so that an image's features would depend on the others; "
@@ -186,30 +242,25 @@ def _batch_norm(part: Part) -> Built:
     if eps < 0:
         raise part.layer.error(f"must have eps of at least 0, got {eps:g}")
     channels = (part.shape[0],)
-    stored = part.weights(mean=channels, variance=channels, factor=(1,))
+    stored = part.weights(mean=channels, var=channels, factor=(1,))
     # Caffe stores sums and by what to divide them; 0 before any training
     factor = float(stored["factor"][0])
     scale = 1.0 / factor if factor else 0.0
     with np.errstate(all="ignore"):  # what is not finite is found with all other weights
-        tensors = {
-            "running_mean": stored["mean"] * scale,
-            "running_var": stored["variance"] * scale,
-        }
+        tensors = {f"running_{name}": stored[name] * scale for name in ("mean", "var")}
     kind = nn.BatchNorm2d if len(part.shape) == 3 else nn.BatchNorm1d
-    module = kind(*channels, eps=eps, affine=False)
-    return Built(module, part.shape, tensors)
+    return Built(kind(*channels, eps=eps, affine=False), part.shape, tensors)
 
 
-def _scale(part: Part) -> Built:
+def _scale(part: _Part) -> Built:
     if part.axis("axis", 1) != 1 or part.given.one("num_axes", 1) != 1:
         raise part.layer.error("must have axis 1 and num_axes 1")
-    channels = (part.shape[0],)
-    bias = part.given.one("bias_term", False)
-    tensors = part.weights(weight=channels, **({"bias": channels} if bias else {}))
+    channels, bias = (part.shape[0],), part.given.one("bias_term", False)
+    tensors = part.weights(weight=channels, bias=channels if bias else None)
     return Built(Scale(*channels, bias), part.shape, tensors)
 
 
-def _eltwise(part: Part) -> Built:
+def _eltwise(part: _Part) -> Built:
     operation = part.choice("operation", "SUM", "PROD", "MAX")
     coefficients = tuple(part.given.many("coeff"))
     if not all(map(math.isfinite, coefficients)):
@@ -220,23 +271,28 @@ def _eltwise(part: Part) -> Built:
             f"{len(part.shapes)} inputs and {operation}"
         )
     if len(set(part.shapes)) > 1:
-        raise part.layer.error(f"must have inputs of one shape, got {shape_text(*part.shapes)}")
-    return Built(Eltwise(operation, coefficients), part.shape)
+        raise part.layer.error(f"must have inputs of one shape, got {_text(*part.shapes)}")
+    functions = {
+        "SUM": functools.partial(weighted_sum, coefficients=coefficients),
+        "PROD": functools.partial(functools.reduce, torch.mul),
+        "MAX": functools.partial(functools.reduce, torch.maximum),
+    }
+    return Built(Join(functions[operation]), part.shape)
 
 
-def _concat(part: Part) -> Built:
-    axis = part.axis("concat_dim" if part.given.has("concat_dim") else "axis", 1)
+def _concat(part: _Part) -> Built:
+    axis = part.axis("concat_dim" if part.given.many("concat_dim") else "axis", 1)
     others = {(*shape[: axis - 1], *shape[axis:]) for shape in part.shapes}
     if len(others) > 1 or len({len(shape) for shape in part.shapes}) > 1:
         raise part.layer.error(
-            f"must have inputs that differ in axis {axis} only, got {shape_text(*part.shapes)}"
+            f"must have inputs that differ in axis {axis} only, got {_text(*part.shapes)}"
         )
     joined = list(part.shape)
     joined[axis - 1] = sum(shape[axis - 1] for shape in part.shapes)
-    return Built(Concat(axis), tuple(joined))
+    return Built(Join(functools.partial(torch.cat, dim=axis)), tuple(joined))
 
 
-def _flatten(part: Part) -> Built:
+def _flatten(part: _Part) -> Built:
     first, last = part.axis("axis", 1), part.axis("end_axis", -1)
     if first > last:
         raise part.layer.error(f"must have axis up to end_axis, got {first} and {last}")
@@ -244,7 +300,7 @@ def _flatten(part: Part) -> Built:
     return Built(nn.Flatten(first, last), (*part.shape[: first - 1], middle, *part.shape[last:]))
 
 
-def _reshape(part: Part) -> Built:
+def _reshape(part: _Part) -> Built:
     dims = part.given.child("shape").many("dim")
     if part.given.one("axis", 0) != 0 or part.given.one("num_axes", -1) != -1 or dims[:1] != [0]:
         raise part.layer.error("must keep the batch: a shape that begins with dim: 0, axis 0")
@@ -254,37 +310,31 @@ def _reshape(part: Part) -> Built:
         rest = -math.prod(shape)
         shape[shape.index(-1)] = count // rest if rest > 0 else 0
     if len(shape) > 32 or not shape or min(shape) < 1 or math.prod(shape) != count:
-        raise part.layer.error(
-            f"must keep {count} values of {shape_text(part.shape)}, got dims {dims}"
-        )
-    return Built(Reshape(tuple(shape)), tuple(shape))
+        raise part.layer.error(f"must keep {count} values of {_text(part.shape)}, got dims {dims}")
+    return Built(nn.Sequential(nn.Flatten(), nn.Unflatten(1, tuple(shape))), tuple(shape))
 
 
-def _softmax(part: Part) -> Built:
-    return Built(nn.Softmax(part.axis("axis", 1)), part.shape)
+def _plain(module: Callable[[_Part], nn.Module]) -> Callable[[_Part], Built]:
+    return lambda part: Built(module(part), part.shape)
 
 
-def _plain(module: Callable[[], nn.Module]) -> Callable[[Part], Built]:
-    return lambda part: Built(module(), part.shape)
-
-
-# type -> field of its parameters, whether it takes several inputs, builder
-_BUILDERS: Mapping[str, tuple[str, bool, Callable[[Part], Built]]] = {
-    "BatchNorm": ("batch_norm_param", False, _batch_norm),
-    "Concat": ("concat_param", True, _concat),
-    "Convolution": ("convolution_param", False, _convolution),
-    "Dropout": ("dropout_param", False, _plain(nn.Identity)),  # Caffe scales while training
-    "ELU": ("elu_param", False, _elu),
-    "Eltwise": ("eltwise_param", True, _eltwise),
-    "Flatten": ("flatten_param", False, _flatten),
-    "InnerProduct": ("inner_product_param", False, _inner_product),
-    "LRN": ("lrn_param", False, _lrn),
-    "PReLU": ("prelu_param", False, _prelu),
-    "Pooling": ("pooling_param", False, _pooling),
-    "ReLU": ("relu_param", False, _relu),
-    "Reshape": ("reshape_param", False, _reshape),
-    "Scale": ("scale_param", False, _scale),
-    "Sigmoid": ("sigmoid_param", False, _plain(nn.Sigmoid)),
-    "Softmax": ("softmax_param", False, _softmax),
-    "TanH": ("tanh_param", False, _plain(nn.Tanh)),
+# type -> field of its parameters, builder
+_BUILDERS: Mapping[str, tuple[str, Callable[[_Part], Built]]] = {
+    "BatchNorm": ("batch_norm_param", _batch_norm),
+    "Concat": ("concat_param", _concat),
+    "Convolution": ("convolution_param", _convolution),
+    "Dropout": ("dropout_param", _plain(lambda _: nn.Identity())),  # Caffe scales while training
+    "ELU": ("elu_param", _plain(lambda part: nn.ELU(part.given.one("alpha", 1.0)))),
+    "Eltwise": ("eltwise_param", _eltwise),
+    "Flatten": ("flatten_param", _flatten),
+    "InnerProduct": ("inner_product_param", _inner_product),
+    "LRN": ("lrn_param", _lrn),
+    "PReLU": ("prelu_param", _prelu),
+    "Pooling": ("pooling_param", _pooling),
+    "ReLU": ("relu_param", _relu),
+    "Reshape": ("reshape_param", _reshape),
+    "Scale": ("scale_param", _scale),
+    "Sigmoid": ("sigmoid_param", _plain(lambda _: nn.Sigmoid())),
+    "Softmax": ("softmax_param", _plain(lambda part: nn.Softmax(part.axis("axis", 1)))),
+    "TanH": ("tanh_param", _plain(lambda _: nn.Tanh())),
 }

@@ -6,7 +6,8 @@ where torch has the same layer, `layers` uses torch's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -16,14 +17,10 @@ Pair = tuple[int, int]
 
 
 class CaffeNet(nn.Module):
-    """A network whose sub-modules bear the names of Caffe's layers.
+    """A network whose sub-modules bear the names of Caffe's layers, in the order they run.
 
-    Parameters
-    ----------
-    layers : mapping from str to Module
-        By name, in the order in which they run; the last one makes the class scores.
-    inputs : sequence of tuples of int
-        Per layer the values it takes: 0 is the image, i the output of the i-th layer.
+    `inputs` has per layer the values it takes: 0 is the image, i the output of the i-th layer. The
+    last layer makes the class scores.
 
     Examples
     --------
@@ -31,8 +28,6 @@ class CaffeNet(nn.Module):
     >>> net = CaffeNet(layers, [(0,), (1,)])
     >>> net(torch.zeros(2, 3, 8, 8)).shape
     torch.Size([2, 5])
-    >>> net.get_submodule("fc/8")
-    Linear(in_features=3, out_features=5, bias=True)
     """
 
     def __init__(self, layers: Mapping[str, nn.Module], inputs: Sequence[tuple[int, ...]]) -> None:
@@ -63,22 +58,8 @@ class Pool(nn.Module):
     """Caffe's pooling, whose windows may hang over the border.
 
     A maximum is over the pixels of the window that exist. An average divides by the size of the
-    window cut off at the padded border, so that padding counts and what lies beyond does not.
-
-    Parameters
-    ----------
-    average : bool
-        Mean instead of maximum.
-    kernel, stride, pad : pairs of int
-        Height and width.
-    ceil : bool
-        Caffe's rule, a last window for what is left over; False drops that (round_mode FLOOR).
-
-    Examples
-    --------
-    >>> pool = Pool(True, kernel=(2, 2), stride=(2, 2), pad=(0, 0))
-    >>> pool(torch.ones(1, 1, 3, 3)).flatten()
-    tensor([1., 1., 1., 1.])
+    window cut off at the padded border, so that padding counts and what lies beyond does not. With
+    `ceil` there is a last window for what is left over (Caffe's rule; False is round_mode FLOOR).
     """
 
     def __init__(
@@ -128,24 +109,12 @@ class Pool(nn.Module):
         end = (start + self.kernel[axis]).clamp(max=length + self.pad[axis])
         return self.kernel[axis] / (end - start)
 
-    def extra_repr(self) -> str:
-        """Show the numbers when printed."""
-        method = "average" if self.average else "max"
-        return f"{method}, kernel={self.kernel}, stride={self.stride}, pad={self.pad}"
-
 
 class LocalResponseNorm(nn.Module):
     """Caffe's LRN: a / (k + alpha/m * sum of a^2 over the neighbours)^beta.
 
-    Parameters
-    ----------
-    size : int
-        Odd; across channels the neighbours are m = `size` channels, within a channel the
-        m = `size` x `size` pixels around.
-    alpha, beta, k : float
-        Caffe takes k = 1 within a channel, whatever the file says.
-    within : bool
-        Within a channel instead of across channels.
+    The neighbours are m = `size` (odd) channels or, `within` a channel, the m = `size` x `size`
+    pixels around; there Caffe takes k = 1, whatever the file says.
     """
 
     def __init__(self, size: int, alpha: float, beta: float, k: float, within: bool) -> None:
@@ -166,14 +135,9 @@ class LocalResponseNorm(nn.Module):
             mean = functional.conv2d(square, (near.to(wide.dtype) / self.size)[:, :, None, None])
         return (wide * (self.k + self.alpha * mean) ** -self.beta).to(a.dtype)
 
-    def extra_repr(self) -> str:
-        """Show the numbers when printed."""
-        region = "within a channel" if self.within else "across channels"
-        return f"{self.size} {region}, alpha={self.alpha}, beta={self.beta}, k={self.k}"
-
 
 class Scale(nn.Module):
-    """One factor and optionally one summand a channel."""
+    """One factor and optionally one summand per channel."""
 
     def __init__(self, channels: int, bias: bool) -> None:
         super().__init__()
@@ -187,51 +151,19 @@ class Scale(nn.Module):
         return scaled if self.bias is None else scaled + self.bias.view(per_channel)
 
 
-class Eltwise(nn.Module):
-    """Join maps of the same shape: weighted sum, product or maximum.
+class Join(nn.Module):
+    """Several maps become one by a function of all of them."""
 
-    Examples
-    --------
-    >>> Eltwise("SUM", (1.0, -1.0))(torch.tensor([3.0]), torch.tensor([2.0]))
-    tensor([1.])
-    """
-
-    def __init__(self, operation: str, coefficients: tuple[float, ...] = ()) -> None:
+    def __init__(self, function: Callable[[Sequence[Tensor]], Tensor]) -> None:
         super().__init__()
-        self.operation, self.coefficients = operation, coefficients
+        self.function = function
 
     def forward(self, *maps: Tensor) -> Tensor:
-        """Join them element by element."""
-        if self.operation == "SUM" and self.coefficients:
-            maps = tuple(c * m for c, m in zip(self.coefficients, maps, strict=True))
-        joined = maps[0]
-        for other in maps[1:]:
-            if self.operation == "SUM":
-                joined = joined + other
-            else:
-                joined = joined * other if self.operation == "PROD" else joined.maximum(other)
-        return joined
+        """Join them."""
+        return self.function(maps)
 
 
-class Concat(nn.Module):
-    """Join maps along an axis; 1 are the channels."""
-
-    def __init__(self, axis: int) -> None:
-        super().__init__()
-        self.axis = axis
-
-    def forward(self, *maps: Tensor) -> Tensor:
-        """Put them side by side."""
-        return torch.cat(maps, dim=self.axis)
-
-
-class Reshape(nn.Module):
-    """Another shape for each image's values."""
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        super().__init__()
-        self.shape = shape
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Keep the images, arrange the rest."""
-        return x.reshape(len(x), *self.shape)
+def weighted_sum(maps: Sequence[Tensor], coefficients: tuple[float, ...]) -> Tensor:
+    """Maps of the same shape, each times its coefficient, added from the first to the last."""
+    weighted = [c * m for c, m in zip(coefficients, maps, strict=True)] if coefficients else maps
+    return functools.reduce(torch.add, weighted)

@@ -1,15 +1,15 @@
 """Stage 2, networks: Caffe's text files (`.prototxt`) -> `Message`.
 
 Comes in: protocol-buffer text, untrusted. Goes out: the same `Message` that the binary reader
-makes. Every rule of the text format that protocol buffers print or people write is known:
-comments, `:` left out before `{`, `<` for `{`, lists in brackets, strings in either quote and
-in several parts. What the tables in `schema` do not know is read over, in bounded depth.
+makes. Every rule of the text format that protocol buffers print or people write is known: comments,
+`:` left out before `{`, `<` for `{`, lists in brackets, strings in either quote and in several
+parts. What the table in `schema` does not know is read over, in bounded depth.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from deepfishing.networks.caffe.schema import ENUMS, FIELDS, MAX_NAME, Message
 
 MAX_BYTES = 1_000_000  # ResNet-152's deploy.prototxt has 150,000
 MAX_DEPTH = 32
+MAX_SHOWN = 40  # of what a hostile text brings into an error message
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+|\#[^\n]*)
@@ -27,8 +28,9 @@ _TOKEN = re.compile(
       | (?P<mark>[{}<>\[\]:,;-])""",
     re.VERBOSE | re.ASCII,
 )
-
 _ESCAPES = {b"a": b"\a", b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
+_BOOLS = dict.fromkeys(("true", "True", "t", "1"), True)
+_BOOLS |= dict.fromkeys(("false", "False", "f", "0"), False)
 
 
 class _Token(NamedTuple):  # lighter than a dataclass: there are hundreds of thousands
@@ -38,19 +40,11 @@ class _Token(NamedTuple):  # lighter than a dataclass: there are hundreds of tho
 
     @property
     def shown(self) -> str:
-        """For an error message, which a hostile text must not make endless."""
-        return repr(self.text[:40] or "the end")
+        return repr(self.text[:MAX_SHOWN] or "the end")
 
 
 def read_prototxt(path: Path) -> Message:
-    """Read a network definition.
-
-    Examples
-    --------
-    >>> read_prototxt(Path("deploy.prototxt"))
-    Traceback (most recent call last):
-    deepfishing.errors.NetworkError: prototxt not found: deploy.prototxt; check the path
-    """
+    """Read a network definition."""
     try:
         if not path.exists():
             raise NetworkError(f"prototxt not found: {path}; check the path")
@@ -63,16 +57,7 @@ def read_prototxt(path: Path) -> Message:
 
 
 def parse(text: str, kind: str, source: str) -> Message:
-    """Parse the text of one message.
-
-    Parameters
-    ----------
-    text : str
-        All of the message's fields.
-    kind : str
-        One of `schema.FIELDS`.
-    source : str
-        Name of the file, for error messages.
+    """Parse one message of a kind of `schema.FIELDS`; `source` is the file's name for errors.
 
     Examples
     --------
@@ -123,73 +108,64 @@ class _Parser:
         """Fields up to the closing mark, or to the end of the text."""
         if depth > MAX_DEPTH:
             raise self.error(f"messages must nest at most {MAX_DEPTH} deep")
-        found = Message(kind, f"{self.source}, line {line}")
+        found = Message(f"{self.source}, line {line}")
         known = FIELDS.get(kind, {})
         while not (self.take(end) if end else self.token.kind == "end"):
-            name = self.next()
-            if name.kind != "word":
-                raise self.error(f"a field's name expected, got {name.shown}", name)
-            field = known.get(name.text)
-            if field is None:
-                found.unknown.append(name.text[:40])
-            values = self.field(name, "skip" if field is None else field.kind, depth)
-            if field is not None:
-                found.values.setdefault(field.name, []).extend(values)
+            token = self.next()
+            if token.kind != "word":
+                raise self.error(f"a field's name expected, got {token.shown}", token)
+            name = token.text[:MAX_SHOWN]  # longer than any name that is known
+            values = self.field(name, known[name][1] if name in known else "skip", depth)
+            if name in known:
+                found.values.setdefault(name, []).extend(values)
+            else:
+                found.unknown.append(name)
             self.take(",", ";")
         return found
 
-    def field(self, name: _Token, kind: str, depth: int) -> list[Any]:
+    def field(self, name: str, kind: str, depth: int) -> list[Any]:
         colon = self.take(":")
         if colon and self.take("["):
             values = []
             while not self.take("]"):
                 values.append(self.value(name, kind, depth))
                 if not self.take(",") and self.token.text != "]":
-                    raise self.error(f"a comma or ] expected in the list of {name.text[:40]}")
+                    raise self.error(f"a comma or ] expected in the list of {name}")
             return values
         if not colon and self.token.text not in ("{", "<"):
-            raise self.error(f"a colon expected after {name.text[:40]}, got {self.token.shown}")
+            raise self.error(f"a colon expected after {name}, got {self.token.shown}")
         return [self.value(name, kind, depth)]
 
-    def value(self, name: _Token, kind: str, depth: int) -> Any:
-        opened = self.take("{", "<")
-        if opened:
+    def value(self, name: str, kind: str, depth: int) -> Any:
+        line = self.token.line
+        if opened := self.take("{", "<"):
             if kind not in FIELDS and kind != "skip":
-                raise self.error(f"{name.text[:40]} must be a single value, got a message", name)
-            found = self.message(kind, "}" if opened == "{" else ">", depth + 1, name.line)
+                raise self.error(f"{name} must be a single value, got a message")
+            found = self.message(kind, "}" if opened == "{" else ">", depth + 1, line)
             return None if kind == "skip" else found
         if kind in FIELDS:
-            raise self.error(
-                f"{name.text[:40]} must be a message in braces, got {self.token.shown}"
-            )
-        return self.scalar(name, kind)
-
-    def scalar(self, name: _Token, kind: str) -> Any:
+            raise self.error(f"{name} must be a message in braces, got {self.token.shown}")
         sign = self.take("-")  # stands alone before inf, or before a blank
         token = self.next()
-        text = sign + token.text
         if kind == "string" or token.kind == "string":
             return self.string(name, kind, token)
         if token.kind not in ("word", "number"):
-            raise self.error(f"{name.text[:40]} must have a value, got {token.shown}", token)
-        if kind == "skip":
-            return None
-        if kind == "bool":
-            if text in ("true", "True", "t", "1", "false", "False", "f", "0"):
-                return text in ("true", "True", "t", "1")
-            raise self.error(f"{name.text[:40]} must be true or false, got {token.shown}", token)
-        if kind in ENUMS:
-            return self.enum(name, kind, token)
-        what, convert = ("an integer", _integer) if kind == "int" else ("a number", _number)
+            raise self.error(f"{name} must have a value, got {token.shown}", token)
+        return None if kind == "skip" else self.scalar(name, kind, token, sign + token.text)
+
+    def scalar(self, name: str, kind: str, token: _Token, text: str) -> Any:
+        what, convert = _SCALARS.get(kind, ("a number", _number))
         try:
             return convert(text)
-        except ValueError:
-            raise self.error(f"{name.text[:40]} must be {what}, got {text[:40]!r}", token) from None
+        except (ValueError, KeyError):
+            hint = did_you_mean(text[:MAX_SHOWN], ENUMS.get(kind, ()))
+            got = f"{text[:MAX_SHOWN]!r}{hint}"
+            raise self.error(f"{name} must be {what}, got {got}", token) from None
 
-    def string(self, name: _Token, kind: str, token: _Token) -> str | None:
+    def string(self, name: str, kind: str, token: _Token) -> str | None:
         if token.kind != "string" or kind not in ("string", "skip"):
             expected = "a text in quotes" if kind == "string" else "given without quotes"
-            raise self.error(f"{name.text[:40]} must be {expected}, got {token.shown}", token)
+            raise self.error(f"{name} must be {expected}, got {token.shown}", token)
         parts = [token.text]
         while self.token.kind == "string":
             parts.append(self.next().text)
@@ -197,18 +173,8 @@ class _Parser:
             return None
         text = "".join(map(_unquoted, parts))
         if len(text.encode()) > MAX_NAME:
-            raise self.error(f"{name.text[:40]} must have at most {MAX_NAME} bytes", token)
+            raise self.error(f"{name} must have at most {MAX_NAME} bytes", token)
         return text
-
-    def enum(self, name: _Token, kind: str, token: _Token) -> str:
-        names = ENUMS[kind]
-        if token.text in names:
-            return token.text
-        if token.text.isdecimal() and int(token.text[:9]) < len(names):
-            return names[int(token.text[:9])]
-        few = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-        hint = did_you_mean(token.text[:40], names)
-        raise self.error(f"{name.text[:40]} must be one of {few}, got {token.shown}{hint}", token)
 
     def error(self, text: str, token: _Token | None = None) -> NetworkError:
         """What is wrong at this token or the present one."""
@@ -230,8 +196,7 @@ def _unquoted(text: str) -> str:
 def _integer(text: str) -> int:
     if len(text) > 24 or "_" in text:  # more than 64 bits; Python's own way to group digits
         raise ValueError(text)
-    octal = re.fullmatch(r"-?0[0-7]+", text)
-    value = int(text, 8 if octal else 0)
+    value = int(text, 8 if re.fullmatch(r"-?0[0-7]+", text) else 0)
     if not -(1 << 63) <= value < 1 << 64:
         raise ValueError(text)
     return value
@@ -241,3 +206,16 @@ def _number(text: str) -> float:
     if len(text) > 400 or "_" in text:
         raise ValueError(text)
     return float(text.removesuffix("f") if text.lower().strip("+-") != "inf" else text)
+
+
+def _enum(names: tuple[str, ...]) -> tuple[str, Callable[[str], str]]:
+    known = {str(number): name for number, name in enumerate(names)} | {n: n for n in names}
+    few = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    return f"one of {few}", known.__getitem__
+
+
+_SCALARS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "bool": ("true or false", _BOOLS.__getitem__),
+    "int": ("an integer", _integer),
+    **{kind: _enum(names) for kind, names in ENUMS.items()},
+}

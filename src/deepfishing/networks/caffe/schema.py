@@ -1,13 +1,10 @@
 """Stage 2, networks: the part of Caffe's file format that a classifier needs.
 
-Comes in: nothing; the tables below say which fields a message has, by name (text files) and by
-number (binary files). Goes out: `FIELDS` and `Message`, in which both readers put what they find,
-so that everything after them does not know which kind of file it came from.
-
-Messages and fields that cannot change a classifier's output (fillers, learning rates, engines)
-have the kind `skip`: they are passed over without being decoded. A field that is not listed at
-all is noted in `Message.unknown`: in a layer's own parameters it may change what the layer
-computes, so such a layer is refused (`layers.build`).
+`FIELDS` says which fields a message has, by name (text files) and by number (binary files); both
+readers put what they find into a `Message`, so that nothing after them depends on the kind of file.
+Fields that cannot change a classifier's output (fillers, learning rates, engines) have the kind
+`skip` and are passed over. A field that is not listed is noted in `Message.unknown`: it may change
+what a layer computes, so such a layer is refused (`layers.build`).
 """
 
 from __future__ import annotations
@@ -23,8 +20,8 @@ T = TypeVar("T")
 
 MAX_NAME = 256  # bytes of a layer's or blob's name
 
-# One line a field: name, number, kind. Kinds: int (any varint), bool, float, string, skip,
-# float32s and float64s (raw bytes of the numbers), the name of an enum or of a message.
+# Per field: name, number, kind. Kinds: int (any varint), bool, float, string, skip, float32s and
+# float64s (raw bytes of the numbers), the name of an enum or of a message.
 _TABLE = """
 NetParameter:
     name 1 string; layers 2 V1LayerParameter; input 3 string; input_dim 4 int; state 6 NetState
@@ -112,49 +109,20 @@ SoftmaxParameter:
     engine 1 skip; axis 2 int
 """
 
-# The types of the first generation, `layers`, and what the second, `layer`, calls them.
-V1_TYPES: Mapping[str, str] = {
-    "NONE": "None",
-    "ACCURACY": "Accuracy",
-    "BNLL": "BNLL",
-    "CONCAT": "Concat",
-    "CONVOLUTION": "Convolution",
-    "DATA": "Data",
-    "DROPOUT": "Dropout",
-    "EUCLIDEAN_LOSS": "EuclideanLoss",
-    "FLATTEN": "Flatten",
-    "HDF5_DATA": "HDF5Data",
-    "HDF5_OUTPUT": "HDF5Output",
-    "IM2COL": "Im2col",
-    "IMAGE_DATA": "ImageData",
-    "INFOGAIN_LOSS": "InfogainLoss",
-    "INNER_PRODUCT": "InnerProduct",
-    "LRN": "LRN",
-    "MULTINOMIAL_LOGISTIC_LOSS": "MultinomialLogisticLoss",
-    "POOLING": "Pooling",
-    "RELU": "ReLU",
-    "SIGMOID": "Sigmoid",
-    "SOFTMAX": "Softmax",
-    "SOFTMAX_LOSS": "SoftmaxWithLoss",
-    "SPLIT": "Split",
-    "TANH": "TanH",
-    "WINDOW_DATA": "WindowData",
-    "ELTWISE": "Eltwise",
-    "POWER": "Power",
-    "SIGMOID_CROSS_ENTROPY_LOSS": "SigmoidCrossEntropyLoss",
-    "HINGE_LOSS": "HingeLoss",
-    "MEMORY_DATA": "MemoryData",
-    "ARGMAX": "ArgMax",
-    "THRESHOLD": "Threshold",
-    "DUMMY_DATA": "DummyData",
-    "SLICE": "Slice",
-    "MVN": "MVN",
-    "ABSVAL": "AbsVal",
-    "SILENCE": "Silence",
-    "CONTRASTIVE_LOSS": "ContrastiveLoss",
-    "EXP": "Exp",
-    "DECONVOLUTION": "Deconvolution",
-}
+# The types of the first generation, `layers`, in the order of their numbers, and what the second,
+# `layer`, calls them.
+_V1_TYPES = """
+    NONE=None ACCURACY=Accuracy BNLL=BNLL CONCAT=Concat CONVOLUTION=Convolution DATA=Data
+    DROPOUT=Dropout EUCLIDEAN_LOSS=EuclideanLoss FLATTEN=Flatten HDF5_DATA=HDF5Data
+    HDF5_OUTPUT=HDF5Output IM2COL=Im2col IMAGE_DATA=ImageData INFOGAIN_LOSS=InfogainLoss
+    INNER_PRODUCT=InnerProduct LRN=LRN MULTINOMIAL_LOGISTIC_LOSS=MultinomialLogisticLoss
+    POOLING=Pooling RELU=ReLU SIGMOID=Sigmoid SOFTMAX=Softmax SOFTMAX_LOSS=SoftmaxWithLoss
+    SPLIT=Split TANH=TanH WINDOW_DATA=WindowData ELTWISE=Eltwise POWER=Power
+    SIGMOID_CROSS_ENTROPY_LOSS=SigmoidCrossEntropyLoss HINGE_LOSS=HingeLoss MEMORY_DATA=MemoryData
+    ARGMAX=ArgMax THRESHOLD=Threshold DUMMY_DATA=DummyData SLICE=Slice MVN=MVN ABSVAL=AbsVal
+    SILENCE=Silence CONTRASTIVE_LOSS=ContrastiveLoss EXP=Exp DECONVOLUTION=Deconvolution
+"""
+V1_TYPES: Mapping[str, str] = dict(pair.split("=") for pair in _V1_TYPES.split())
 # A value's place is its number.
 ENUMS: Mapping[str, tuple[str, ...]] = {
     "Phase": ("TRAIN", "TEST"),
@@ -166,60 +134,40 @@ ENUMS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class Field:
-    """A field of a message: its name in text, its number in bytes, the kind of its values."""
-
-    name: str
-    number: int
-    kind: str
-
-
-def _read_table(table: str) -> dict[str, dict[str, Field]]:
-    messages: dict[str, dict[str, Field]] = {}
+def _read_table(table: str) -> dict[str, dict[str, tuple[int, str]]]:
+    messages: dict[str, dict[str, tuple[int, str]]] = {}
     for line in table.strip().splitlines():
         if line.endswith(":"):
             fields = messages[line[:-1]] = {}
             continue
         for entry in line.split(";"):
             name, number, kind = entry.split()
-            fields[name] = Field(name, int(number), kind)
+            fields[name] = int(number), kind
     return messages
 
 
-FIELDS: Mapping[str, Mapping[str, Field]] = _read_table(_TABLE)
+# message -> name of a field -> its number and kind
+FIELDS: Mapping[str, Mapping[str, tuple[int, str]]] = _read_table(_TABLE)
 
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """The fields of one message, whichever file it came from.
-
-    Parameters
-    ----------
-    kind : str
-        One of `FIELDS`.
-    where : str
-        File and line, or file and byte, for error messages.
-    values : dict from str to list
-        Field name -> its values in order; enums as their names.
-    unknown : list of str
-        Fields that the table does not know.
+    """The fields of one message: name -> values in order, enums as their names.
 
     Examples
     --------
-    >>> pooling = Message("PoolingParameter", "net.prototxt, line 7", {"kernel_size": [3]})
+    >>> pooling = Message("net.prototxt, line 7", {"kernel_size": [3]})
     >>> pooling.one("kernel_size", 1), pooling.one("stride", 1), pooling.many("pad")
     (3, 1, [])
     """
 
-    kind: str
-    where: str
+    where: str  # file and line, or file and byte, for error messages
     values: dict[str, list[Any]] = field(default_factory=dict)
-    unknown: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)  # fields that the table does not know
 
     def many(self, name: str) -> list[Any]:
         """All values of a field, [] if it is absent."""
-        return self.values.get(FIELDS[self.kind][name].name, [])
+        return self.values.get(name, [])
 
     def one(self, name: str, default: T) -> T:
         """The value of a field that occurs at most once."""
@@ -233,11 +181,7 @@ class Message:
 
     def child(self, name: str) -> Message:
         """The message in a field; an absent one has no fields."""
-        return self.one(name, Message(FIELDS[self.kind][name].kind, self.where))
-
-    def has(self, name: str) -> bool:
-        """Whether the file gives this field."""
-        return bool(self.many(name))
+        return self.one(name, Message(self.where))
 
     def error(self, text: str) -> NetworkError:
         """What is wrong with this message, to be raised."""

@@ -1,13 +1,9 @@
 """Stage 2, networks: Caffe's binary files (`.caffemodel`, `.binaryproto`) -> `Message`.
 
-Comes in: the bytes of a protocol-buffer message, untrusted. Goes out: a `Message` whose numbers
-are still where they were in the file: weights are slices of the memory-mapped file.
-
-Why a reader of our own instead of the protobuf runtime: the wire format is five rules; the
-runtime would add a dependency whose generated code must match its version, and it copies every
-weight into objects of its own before we can look at it. Here a length is compared with the bytes
-that are really there before it is used, a message nests no deeper than the tables in `schema`,
-and the number of fields is bounded, so a hostile file costs seconds at most and no memory.
+Comes in: the bytes of a protocol-buffer message, untrusted. Goes out: a `Message` whose weights are
+slices of the memory-mapped file; docs/house.md says why protobuf's own reader is not used. A length
+is compared with the bytes that really follow before it is used, a message nests no deeper than the
+table in `schema`, and the number of fields is bounded, so a hostile file costs seconds at most.
 """
 
 from __future__ import annotations
@@ -18,29 +14,24 @@ from pathlib import Path
 from typing import Any
 
 from deepfishing.errors import WeightsError
-from deepfishing.networks.caffe.schema import ENUMS, FIELDS, MAX_NAME, Field, Message
+from deepfishing.networks.caffe.schema import ENUMS, FIELDS, MAX_NAME, Message
 
 # Fields decoded at most; a message counts as ten. ResNet-152's caffemodel has some 60,000.
 MAX_FIELDS = 1_000_000
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_BY_NUMBER = {
-    kind: {field.number: field for field in fields.values()} for kind, fields in FIELDS.items()
-}
 # kind -> wire type of one value; several numbers may also be packed into one run of bytes
-_WIRE_TYPES = {"int": _VARINT, "bool": _VARINT, "float": _FIXED32, "string": _BYTES}
-_WIRE_TYPES |= {"float32s": _FIXED32, "float64s": _FIXED64} | dict.fromkeys(ENUMS, _VARINT)
+_WIRE_TYPES = {"int": _VARINT, "bool": _VARINT, "float": _FIXED32, "float32s": _FIXED32}
+_WIRE_TYPES |= {"float64s": _FIXED64} | dict.fromkeys(ENUMS, _VARINT)
+_WIDTHS = {"float": 4, "float32s": 4, "float64s": 8}
+_BY_NUMBER = {
+    message: {number: (name, kind) for name, (number, kind) in fields.items()}
+    for message, fields in FIELDS.items()
+}
 
 
 def read_binary(path: Path, kind: str) -> Message:
-    """Read a binary file that holds one message of this kind.
-
-    Examples
-    --------
-    >>> read_binary(Path("bvlc_alexnet.caffemodel"), "NetParameter")
-    Traceback (most recent call last):
-    deepfishing.errors.WeightsError: file not found: bvlc_alexnet.caffemodel; check the path
-    """
+    """Read a binary file that holds one message of this kind."""
     try:
         if not path.exists():
             raise WeightsError(f"file not found: {path}; check the path")
@@ -56,16 +47,7 @@ def read_binary(path: Path, kind: str) -> Message:
 
 
 def decode(data: memoryview, kind: str, source: str) -> Message:
-    """Decode one message.
-
-    Parameters
-    ----------
-    data : memoryview of bytes
-        The whole message.
-    kind : str
-        One of `schema.FIELDS`.
-    source : str
-        Name of the file, for error messages.
+    """Decode one message of a kind of `schema.FIELDS`; `source` is the file's name for errors.
 
     Examples
     --------
@@ -87,28 +69,26 @@ class _Decoder:
         self.fields_left = MAX_FIELDS
 
     def message(self, kind: str, position: int, end: int) -> Message:
-        found = Message(kind, f"{self.source}, byte {position}")
+        found = Message(f"{self.source}, byte {position}")
         self.spend(10, position)
         while position < end:
-            start = position
+            place = f"at byte {position}"
+            self.spend(1, position)
             tag, position = self.varint(position, end)
             number, wire_type = tag >> 3, tag & 7
             if number == 0:
-                raise self.damaged(f"at byte {start} a field has the number 0")
-            position, content = self.content(start, position, end, wire_type)
-            self.spend(1, start)
-            field = _BY_NUMBER[kind].get(number)
-            if field is None:
+                raise self.damaged(f"{place} a field has the number 0")
+            begin, position = self.content(place, position, end, wire_type)
+            if number not in _BY_NUMBER[kind]:
                 found.unknown.append(f"field {number}")
-            else:
-                values = found.values.setdefault(field.name, [])
-                values += self.values(field, wire_type, content, start)
+                continue
+            name, field_kind = _BY_NUMBER[kind][number]
+            values = self.values(f"{place} {name}", field_kind, wire_type, begin, position)
+            found.values.setdefault(name, []).extend(values)
         return found
 
-    def content(
-        self, start: int, position: int, end: int, wire_type: int
-    ) -> tuple[int, tuple[int, int]]:
-        """Where a field's content begins and ends, and where the next field begins."""
+    def content(self, place: str, position: int, end: int, wire_type: int) -> tuple[int, int]:
+        """Where a field's content begins and ends."""
         if wire_type == _VARINT:
             after = self.varint(position, end)[1]
         elif wire_type in (_FIXED32, _FIXED64):
@@ -117,60 +97,51 @@ class _Decoder:
             length, position = self.varint(position, end)
             after = position + length
         else:  # groups, which Caffe never had, and numbers without a meaning
-            raise self.damaged(f"at byte {start} a field has the type {wire_type}")
+            raise self.damaged(f"{place} a field has the type {wire_type}")
         if after > end:
-            raise self.damaged(
-                f"at byte {start} a field of {after - position} bytes begins, "
-                f"but {end - position} are left"
-            )
-        return after, (position, after)
+            size, left = after - position, end - position
+            raise self.damaged(f"{place} a field of {size} bytes begins, but {left} are left")
+        return position, after
 
-    def values(
-        self, field: Field, wire_type: int, content: tuple[int, int], start: int
-    ) -> list[Any]:
-        position, end = content
-        if field.kind == "skip":
+    def values(self, field: str, kind: str, wire_type: int, begin: int, end: int) -> list[Any]:
+        if kind == "skip":
             return [None]
-        expected = _WIRE_TYPES.get(field.kind, _BYTES)
-        if wire_type != expected and (wire_type != _BYTES or field.kind == "string"):
-            raise self.damaged(
-                f"at byte {start} {field.name} must have the wire type {expected}, got {wire_type}"
-            )
-        if field.kind in FIELDS:
-            return [self.message(field.kind, position, end)]
-        if field.kind == "string":
-            if end - position > MAX_NAME:
-                raise self.damaged(f"at byte {start} {field.name} has {end - position} bytes")
+        expected = _WIRE_TYPES.get(kind, _BYTES)
+        if wire_type not in (expected, _BYTES):
+            raise self.damaged(f"{field} must have the wire type {expected}, got {wire_type}")
+        if kind in FIELDS:
+            return [self.message(kind, begin, end)]
+        content = self.data[begin:end]
+        if kind == "string":
+            if len(content) > MAX_NAME:
+                raise self.damaged(f"{field} has {len(content)} bytes")
             # names need not be valid UTF-8; the text reader turns the same bytes into the same name
-            return [bytes(self.data[position:end]).decode("utf-8", "backslashreplace")]
-        if field.kind in ("float32s", "float64s"):
-            width = 4 if field.kind == "float32s" else 8
-            if (end - position) % width:
-                raise self.damaged(f"at byte {start} {field.name} ends within a number")
-            return [self.data[position:end]]
-        if field.kind == "float":
-            if (end - position) % 4:
-                raise self.damaged(f"at byte {start} {field.name} ends within a number")
-            self.spend((end - position) // 4, start)
-            return list(struct.unpack(f"<{(end - position) // 4}f", self.data[position:end]))
-        return self.integers(field, position, end)
+            return [bytes(content).decode("utf-8", "backslashreplace")]
+        if kind not in _WIDTHS:
+            return self.integers(kind, begin, end)
+        if len(content) % _WIDTHS[kind]:
+            raise self.damaged(f"{field} ends within a number")
+        if kind != "float":
+            return [content]
+        self.spend(len(content) // 4, begin)
+        return [value for (value,) in struct.iter_unpack("<f", content)]
 
-    def integers(self, field: Field, position: int, end: int) -> list[Any]:
+    def integers(self, kind: str, position: int, end: int) -> list[Any]:
         found: list[Any] = []
+        names = ENUMS.get(kind, ())
         while position < end:
             value, position = self.varint(position, end)
             self.spend(1, position)
-            if field.kind == "bool":
+            if kind == "bool":
                 found.append(bool(value))
-            elif field.kind in ENUMS:
-                names = ENUMS[field.kind]
+            elif names:
                 found.append(names[value] if value < len(names) else f"number {value}")
             else:
                 found.append(value - (1 << 64) if value >> 63 else value)
         return found
 
     def varint(self, position: int, end: int) -> tuple[int, int]:
-        """Seven bits a byte, the lowest first; the eighth says that more follow."""
+        """Seven bits per byte, the lowest first; the eighth says that more follow."""
         start, value = position, 0
         while position < end and position - start < 10:
             byte = self.data[position]
