@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from deepfishing.features import needed_factors
-from deepfishing.gradients import runtime, trace
+from deepfishing.gradients import engine as engines
+from deepfishing.gradients import runtime
 from deepfishing.gradients.extract import Extractor
 from deepfishing.gradients.program import QUICKEST, Program, describer
 from deepfishing.gradients.resources import Resources
@@ -141,14 +142,14 @@ def test_a_network_that_is_no_program_stays_in_torch_and_is_tried_once(
     expected = values(Extractor(tiny, factors, settings=Settings.of(tiny)), images)
     assert_same(values(describe(tiny, factors), images), expected)
     assert capfd.readouterr().out == ""
-    monkeypatch.setattr(trace, "make_program", lambda *_: pytest.fail("tried again"))
+    monkeypatch.setattr(engines, "make_program", lambda *_: pytest.fail("tried again"))
     assert isinstance(describe(tiny, factors), Extractor)
 
 
 def test_a_program_that_differs_from_torch_is_not_kept(tiny, monkeypatch):
-    wrong = trace._plain_steps()
+    wrong = engines._plain_steps()
     step = torch.ops.aten.threshold_backward.default
-    monkeypatch.setattr(trace, "_plain_steps", lambda: {**wrong, step: lambda g, x, low: g * 2})
+    monkeypatch.setattr(engines, "_plain_steps", lambda: {**wrong, step: lambda g, x, low: g * 2})
     factors = needed(tiny, "all")
     describe(tiny, factors)
     assert isinstance(describe(tiny, factors), Extractor)

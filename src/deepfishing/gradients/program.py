@@ -2,8 +2,8 @@
 
 Comes in: settings, factors and images. Goes out: what an `Extractor` gives. All of the work on one
 input, forward and backward, is one ONNX model, a program. The first run, which has torch, makes it
-(`trace`), compares it with torch and keeps it under a hash of all that decides it; later ones need
-the program alone, provided that the network's files are still the same.
+(`engine.make_program`), compares it with torch and keeps it under a hash of all that decides it;
+later ones need the program alone, provided that the network's files are still the same.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from deepfishing.errors import ImageError, NetworkError
 from deepfishing.features import Factor
 from deepfishing.gradients.resources import Resources
-from deepfishing.gradients.runtime import keep, kept, missing_packages, start_onnx
+from deepfishing.gradients.runtime import RunOnnx, keep, kept, missing_packages, start_onnx
 from deepfishing.images.preprocess import ImageLike
 from deepfishing.images.views import find_views
 from deepfishing.rank_one import Array, RankOne
@@ -47,11 +47,7 @@ class Batch:
     failures: dict[int, str]
 
 
-class Describer(Protocol):
-    """Computes factors of images, batch by batch."""
-
-    def __call__(self, images: Sequence[ImageLike]) -> Iterator[Batch]:
-        """Factors of some images; an unreadable one is reported, not raised."""
+Describer = Callable[[Sequence[ImageLike]], Iterator[Batch]]  # an unreadable image is reported
 
 
 def describer(
@@ -65,14 +61,8 @@ def describer(
 ) -> Describer:
     """What describes a few images: the program that was kept, or torch, which makes one to keep.
 
-    Parameters
-    ----------
-    load : callable
-        The network of the settings, called if it is needed.
-    weights : path, optional
-        The weight file, if it is elsewhere now.
-    own : bool
-        Whether the network is one that was given in Python, of which nothing is kept.
+    `load` gives the network of the settings, `weights` is its weight file if it is elsewhere now,
+    and `own` says that it was given in Python: then nothing is kept of it.
     """
     engine = next((name for name in QUICKEST if importlib.util.find_spec(name)), "")
     plain = settings.network.dtype == "float32" and resources.device == "cpu" and not own
@@ -86,7 +76,7 @@ def describer(
 
     made = Extractor(load(), factors, settings=settings, resources=resources)
     if key and model is None and not missing_packages(engine):
-        from deepfishing.gradients.trace import make_program
+        from deepfishing.gradients.engine import make_program
 
         try:
             keep(key, make_program(made.compute, engine))
@@ -96,20 +86,9 @@ def describer(
 
 
 class Program:
-    """A network's work on one input at a time, without the network.
+    """A network's work on one input at a time: `run` makes parts of factors by `part_name`."""
 
-    Parameters
-    ----------
-    run : callable
-        Pixels (1, 3, S, S) to the parts of factors by `part_name`.
-    """
-
-    def __init__(
-        self,
-        run: Callable[[Array], dict[str, Array]],
-        settings: Settings,
-        factors: Sequence[Factor],
-    ) -> None:
+    def __init__(self, run: RunOnnx, settings: Settings, factors: Sequence[Factor]) -> None:
         self.run, self.factors = run, factors
         self.preprocess, self.views = settings.network.preprocess, find_views(settings.views)
 
@@ -128,10 +107,11 @@ class Program:
 
     def factors_of(self, pixels: Array) -> dict[Factor, Array]:
         """Factors of one input (1, 3, S, S)."""
-        parts, found = self.run(pixels), {}
+        outputs = self.run(pixels)
+        found = {}
         for factor in self.factors:
-            names = [part_name(factor, number) for number in (0, 1)]
-            found[factor] = finish(factor, [parts[name] for name in names if name in parts])
+            names = part_name(factor, 0), part_name(factor, 1)
+            found[factor] = finish(factor, [outputs[name] for name in names if name in outputs])
         return found
 
 
@@ -157,11 +137,9 @@ def _key(settings: Settings, factors: Sequence[Factor], engine: str) -> str:
 
 @cache
 def _source() -> str:
-    digest, root = hashlib.sha256(), Path(__file__).parents[1]
-    for pattern in ("*.py", "gradients/*.py", "networks/**/*.py"):
-        for path in sorted(root.glob(pattern)):
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
+    root, patterns = Path(__file__).parents[1], ("*.py", "gradients/*.py", "networks/**/*.py")
+    files = (path for pattern in patterns for path in sorted(root.glob(pattern)))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
 def aggregate(factor: Factor, values: Array, V: int) -> Array:
@@ -172,20 +150,8 @@ def aggregate(factor: Factor, values: Array, V: int) -> Array:
     exact if x or delta is the same in all views. Projected gradients are averaged too, and there
     the mean is exact since a projection is linear. Nor is anything lost behind `@exact`: positions
     of different views show different places, so the views' positions are put side by side and
-    delta is divided by V, which makes the sum over all of them the mean of the V gradients.
-
-    Parameters
-    ----------
-    factor : Factor
-        What the values are.
-    values : ndarray of shape (n * V, d) or (n * V, P, d)
-        One row per input.
-    V : int
-        Views an image.
-
-    Returns
-    -------
-    ndarray of shape (n, d), or (n, V * P, d) behind `@exact`
+    delta is divided by V, which makes the sum over all of them the mean of the V gradients. Values
+    (n * V, d) or (n * V, P, d) become (n, d), or (n, V * P, d) behind `@exact`.
 
     Examples
     --------

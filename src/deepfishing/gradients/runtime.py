@@ -1,8 +1,7 @@
 """Stage 3, gradients: the engines that run an ONNX model, and where such models are kept.
 
-Comes in: the name of an engine, a model. Goes out: a function from pixels (n, 3, S, S) to arrays by
-name, which several threads may call at a time, each of them on one core. Models are kept in
-`home()/engines`, under a hash of all that decides them. Nothing here needs torch.
+Comes in: the name of an engine, a model. Goes out: a function that several threads may call at a
+time, each of them on one core. Models are kept in `home()/engines`. Nothing here needs torch.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 from deepfishing.errors import (
@@ -29,6 +29,8 @@ from deepfishing.errors import (
 from deepfishing.files import replacing
 from deepfishing.networks.zoo import home
 from deepfishing.rank_one import Array
+
+RunOnnx = Callable[[Array], dict[str, Array]]  # pixels (n, 3, S, S) to arrays by name
 
 # `auto` takes the first that is installed; fastest first
 FASTEST = ("openvino", "onnxruntime", "torch")
@@ -71,7 +73,7 @@ def missing_packages(engine: str) -> list[str]:
     return [name for name in needed if importlib.util.find_spec(name) is None]
 
 
-def start_onnx(engine: str, model: bytes, threads: int) -> Callable[[Array], dict[str, Array]]:
+def start_onnx(engine: str, model: bytes, threads: int) -> RunOnnx:
     """Make a model ready to run in so many threads at a time; its input is called `pixels`."""
     return _onnxruntime(model) if engine == "onnxruntime" else _openvino(model, threads)
 
@@ -97,10 +99,9 @@ def keep(key: str, model: bytes) -> None:
         with replacing(folder / f"{key}-{_digest(model)}.onnx") as partial:
             partial.write_bytes(model)
         newest = sorted(folder.glob("*.onnx"), key=lambda path: -path.stat().st_mtime)
-        used = 0
-        for path in newest:
-            used += path.stat().st_size
-            if used > KEPT and path != newest[0]:
+        used = accumulate(path.stat().st_size for path in newest)
+        for path, size in list(zip(newest, used, strict=True))[1:]:
+            if size > KEPT:
                 path.unlink()
 
 
@@ -115,12 +116,12 @@ def cannot_run(what: str, error: Warning | Exception | str) -> NetworkError:
     )
 
 
-def _onnxruntime(model: bytes) -> Callable[[Array], dict[str, Array]]:
+def _onnxruntime(model: bytes) -> RunOnnx:
     package = importlib.import_module("onnxruntime")
     state = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
     options = package.SessionOptions()
-    options.intra_op_num_threads = 1  # then a run stays in the thread that calls
-    options.inter_op_num_threads = 1
+    # then a run stays in the thread that calls
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
     try:
         session = package.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except (state.Fail, state.InvalidGraph, state.NotImplemented, state.InvalidProtobuf) as error:
@@ -129,7 +130,7 @@ def _onnxruntime(model: bytes) -> Callable[[Array], dict[str, Array]]:
     return lambda pixels: dict(zip(names, session.run(names, {"pixels": pixels}), strict=True))
 
 
-def _openvino(model: bytes, threads: int) -> Callable[[Array], dict[str, Array]]:
+def _openvino(model: bytes, threads: int) -> RunOnnx:
     core = importlib.import_module("openvino").Core()
     settings = {
         "NUM_STREAMS": str(threads),  # each on a core of its own
@@ -141,7 +142,6 @@ def _openvino(model: bytes, threads: int) -> Callable[[Array], dict[str, Array]]
     except RuntimeError as error:
         raise cannot_run("openvino", error) from None
     own = threading.local()  # a request serves one thread at a time
-
     names = [output.any_name for output in compiled.outputs]
 
     def run(pixels: Array) -> dict[str, Array]:

@@ -8,10 +8,8 @@ the caller, docs/onnx.md. What is written is compared with the model first.
 
 from __future__ import annotations
 
-import io
 import json
 import math
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,7 @@ from deepfishing.files import replacing
 from deepfishing.gradients.check import sharing_weights
 from deepfishing.gradients.compute import Computer
 from deepfishing.gradients.cut import Affine, cut
-from deepfishing.gradients.engine import OPSET
+from deepfishing.gradients.engine import OPSET, write_onnx
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.kernels import Comparable, KernelProduct, KernelSum
 from deepfishing.model.model import Model
@@ -260,23 +258,12 @@ def _constant(values: Any) -> Tensor:
 
 
 def _export(module: nn.Module, example: Tensor, name: str, outputs: Any, opset: int = OPSET) -> Any:
-    file = io.BytesIO()
     try:
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")  # what may be wrong is seen in `_difference`
-            torch.onnx.export(
-                module.eval(),
-                (example,),
-                file,  # type: ignore[arg-type]
-                dynamo=False,  # the other exporter takes ten times as long and another package
-                opset_version=opset,
-                input_names=[name],
-                output_names=list(outputs),
-                dynamic_axes={tensor: {0: "n"} for tensor in (name, *outputs)},
-            )
+        with torch.no_grad():  # what it warns of is seen in `_difference`
+            content, _ = write_onnx(module.eval(), example, outputs, name=name, opset=opset)
     except (RuntimeError, TypeError, ValueError) as error:
         raise _refused(f"this network ({one_line(error)})") from None
-    return package("onnx").load_from_string(file.getvalue())
+    return package("onnx").load_from_string(content)
 
 
 def _joined(first: Any, second: Any, output: str, name: str) -> Any:
