@@ -63,8 +63,6 @@ def must_be(name: str) -> str:
 def passed_over_text(counts: Mapping[str, int]) -> str:
     """Files that are no pictures, by how they end; and how to read them, if there is a way.
 
-    Examples
-    --------
     >>> passed_over_text({".txt": 1, "": 2, ".csv": 12})
     '12 .csv, 2 without an ending, 1 .txt'
     >>> passed_over_text({f".{letter}": 1 for letter in "abcdefgh"})

@@ -22,6 +22,7 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from deepfishing.errors import ImageError, one_line
 from deepfishing.images.formats import must_be, open_picture
 from deepfishing.images.views import View
+from deepfishing.rank_one import Array
 
 
 class Openable(Protocol):
@@ -31,7 +32,7 @@ class Openable(Protocol):
         """Its bytes; called as `open("rb")` when the image is decoded."""
 
 
-ImageLike = str | Path | Image.Image | np.ndarray[Any, Any] | Openable
+ImageLike = str | Path | Image.Image | Array | Openable
 
 # Above this an image is refused instead of filling the memory: Pillow's own limit, as RGB 0.5 GB.
 MAX_PIXELS = 178_956_970
@@ -50,10 +51,9 @@ class Preprocess:
 
     Parameters
     ----------
-    size : int
-        Side of the square that the network sees.
-    short_side : int
-        The short side is resized to this before the central crop; the paper takes `size`.
+    size, short_side : int
+        Side of the square that the network sees; the short side of the image is resized to the
+        latter before the central crop. The paper takes the same for both.
     mean, std : tuple of 3 floats
         In the order of `order`, after `scale`.
     scale : float
@@ -85,16 +85,13 @@ class Preprocess:
     resample: str = "bilinear"
     oversampling: int = 4
 
-    def __call__(self, image: ImageLike) -> np.ndarray[Any, Any]:
+    def __call__(self, image: ImageLike) -> Array:
         """Read, resize, crop to the central square and normalise one image."""
-        centre: np.ndarray[Any, Any] = self.see(image, [View()])[0]
-        return centre
+        return self.see(image, [View()])[0]
 
-    def see(self, image: ImageLike, views: Sequence[View]) -> np.ndarray[Any, Any]:
+    def see(self, image: ImageLike, views: Sequence[View]) -> Array:
         """Several views of one image (V, 3, size, size); it is decoded once.
 
-        Examples
-        --------
         >>> half_white = np.uint8([[[0] * 3, [255] * 3]])
         >>> plain = Preprocess(size=1, short_side=1, mean=(0.0,) * 3, std=(1.0,) * 3)
         >>> plain.see(half_white, [View(x=0), View(x=1)])[:, 0].ravel()
@@ -104,16 +101,16 @@ class Preprocess:
         rgb = open_image(image, draft=self.oversampling * max(short_side.values()))
 
         @cache  # a view and its mirror image are one square
-        def square(side: int, x: float, y: float) -> np.ndarray[Any, Any]:
+        def square(side: int, x: float, y: float) -> Array:
             return self.normalise(resize_and_crop(rgb, side, self.size, self.resample, x, y))
 
-        seen: np.ndarray[Any, Any] = np.empty((len(views), 3, self.size, self.size), np.float32)
+        seen: Array = np.empty((len(views), 3, self.size, self.size), np.float32)
         for out, view in zip(seen, views, strict=True):
             pixels = square(short_side[view], view.x, view.y)
             out[:] = pixels[:, :, ::-1] if view.mirrored else pixels
         return seen
 
-    def normalise(self, square: Image.Image) -> np.ndarray[Any, Any]:
+    def normalise(self, square: Image.Image) -> Array:
         """Pixels (3, size, size), each of the 256 values computed once and looked up."""
         mean, std = (np.asarray(of, dtype=np.float32) for of in (self.mean, self.std))
         values = (np.arange(256, dtype=np.float32)[:, None] * np.float32(self.scale) - mean) / std
@@ -129,16 +126,9 @@ class Preprocess:
 
 
 def resize_and_crop(
-    image: Image.Image,
-    short_side: int,
-    size: int,
-    resample: str,
-    x: float = 0.5,
-    y: float = 0.5,
+    image: Image.Image, short_side: int, size: int, resample: str, x: float = 0.5, y: float = 0.5
 ) -> Image.Image:
-    """Short side to `short_side`, aspect kept, then a `size` x `size` square, the central one.
-
-    Other squares lie at x and y between 0, the left and upper edge, and 1, the right and lower.
+    """Short side to `short_side`, aspect kept, then the square of `size` pixels at x, y.
 
     Only what the crop shows is resampled (Pillow's `box`), so a panorama costs no more than a
     square; the pixels are those of resizing first and cropping at whole pixels then.
@@ -149,8 +139,7 @@ def resize_and_crop(
     left, top = int((wide - size) * x), int((high - size) * y)
     step_x, step_y = width / wide, height / high
     box = (left * step_x, top * step_y, (left + size) * step_x, (top + size) * step_y)
-    filters = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
-    return image.resize((size, size), filters[resample], box)
+    return image.resize((size, size), Image.Resampling[resample.upper()], box)
 
 
 def open_image(image: ImageLike, draft: int = 0) -> Image.Image:
@@ -159,14 +148,8 @@ def open_image(image: ImageLike, draft: int = 0) -> Image.Image:
     Rules: EXIF rotation is applied; grey, palette, CMYK and others are converted by Pillow;
     transparency is laid over white; 16-bit and float grey is scaled linearly from its full
     range (0..65535 for integers, minimum to maximum for floats); of an animation the first
-    frame is taken. A truncated file is an error, never half a picture.
-
-    Parameters
-    ----------
-    image : path, anything with `open("rb")`, PIL image or array
-        Arrays are (H, W), (H, W, 3) or (H, W, 4) of uint8.
-    draft : int
-        A large JPEG may be decoded at a reduced size whose short side is still at least this.
+    frame is taken. A truncated file is an error, never half a picture. A large JPEG may be decoded
+    at a reduced size whose short side is still at least `draft`.
     """
     if isinstance(image, np.ndarray):
         return _to_rgb(_from_array(image), "array")
@@ -200,7 +183,7 @@ def open_image(image: ImageLike, draft: int = 0) -> Image.Image:
         raise ImageError(f"image cannot be decoded: {name} ({one_line(error)})") from None
 
 
-def _from_array(array: np.ndarray[Any, Any]) -> Image.Image:
+def _from_array(array: Array) -> Image.Image:
     shape_ok = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))
     if not shape_ok or array.dtype != np.uint8 or array.size == 0:
         raise ImageError(
@@ -241,6 +224,5 @@ def _scaled_grey(image: Image.Image, name: str) -> Image.Image:
     return Image.fromarray(grey).convert("RGB")
 
 
-def _parts(values: np.ndarray[Any, Any], size: int = 1 << 20) -> list[np.ndarray[Any, Any]]:
-    """Views of a contiguous array, of at most so many numbers each."""
+def _parts(values: Array, size: int = 1 << 20) -> list[Array]:
     return np.split(values.reshape(-1), range(size, values.size, size))

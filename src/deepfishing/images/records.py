@@ -2,7 +2,7 @@
 
 From a record come the names that `deepfish reproduce` and `deepfish fetch` take, their help, their
 errors, and the lines of `deepfish doctor` and of docs/datasets.md. To add a data set, add its
-record there, and a reader beside `voc.py` if none of those here fits.
+record there, and a reader in `published.py` if none fits.
 """
 
 from __future__ import annotations
@@ -23,46 +23,24 @@ if TYPE_CHECKING:  # readers are only loaded when a data set is read
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetRecord:
-    """All that is known of a data set before it is read.
-
-    Parameters
-    ----------
-    name, about : str
-        As commands take it, and what it shows in a few words.
-    reader : str
-        "module:function" of this folder, called with the data set's folder, `fixed`, and those of
-        `options` that were given.
-    options : tuple of str
-        What may be asked of the reader: "train", "test" (names of splits), "seed" (which draw),
-        and "into" (a folder to unpack pictures into).
-    split : str
-        The official split in words; what is drawn where there is none.
-    measure : str
-        What figures are compared by, of `deepfishing.images.dataset.MEASURES`.
-    licence : str
-        Under which it is published.
-    sizes : pair of int, optional
-        Images to train and to test as published.
-    files : tuple of Remote
-        What `deepfish fetch` gets; none where it cannot be fetched.
-    embedded : bool
-        Whether it comes with this package, so that no folder is needed.
-    protocols, table
-        What `deepfish reproduce` measures by default.
-    """
+    """All that is known of a data set before it is read."""
 
     name: str
-    about: str
+    about: str  # what it shows, in a few words
+    # "module:function" of this folder, called with the data set's folder, `fixed`, and those of
+    # `options` that were given
     reader: str
-    split: str
-    measure: str
+    split: str  # the official one in words; what is drawn where there is none
+    measure: str  # what figures are compared by, of `dataset.MEASURES`
     licence: str
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    # what may be asked of the reader: "train", "test" (names of splits), "seed" (which draw), and
+    # "into" (a folder to unpack pictures into)
     options: tuple[str, ...] = ()
-    sizes: tuple[int, int] | None = None
-    files: tuple[Remote, ...] = ()
-    embedded: bool = False
-    protocols: tuple[str, ...] = ("table",)
+    sizes: tuple[int, int] | None = None  # images to train and to test as published
+    files: tuple[Remote, ...] = ()  # what `deepfish fetch` gets
+    embedded: bool = False  # in this package, so that no folder is needed
+    protocols: tuple[str, ...] = ("table",)  # what `deepfish reproduce` measures by default
     table: str = "all"
 
     def read(self, folder: str | Path | None, **asked: Any) -> Dataset:
@@ -76,10 +54,6 @@ class DatasetRecord:
 def find_record(name: str) -> DatasetRecord:
     """The record of a data set.
 
-    Examples
-    --------
-    >>> find_record("pets").sizes
-    (3680, 3669)
     >>> find_record("pet")
     Traceback (most recent call last):
     deepfishing.errors.DatasetError: data set must be one of groceries, folder, voc2007, voc2012,

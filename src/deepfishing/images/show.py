@@ -49,13 +49,7 @@ def table_html(
     rows: Iterable[Sequence[str]],
     shade: Sequence[Sequence[float]] = (),
 ) -> str:
-    """Cells below a head, the first column to the left; `shade` colours cells, 0 to 1.
-
-    Examples
-    --------
-    >>> table_html("mAP", ["feature", "%"], [["x7", "80.9"]]).count("<td")
-    2
-    """
+    """Cells below a head, the first column to the left; `shade` colours cells, 0 to 1."""
     lines = []
     for number, row in enumerate(rows):
         tints = shade[number] if shade else [0.0] * len(row)

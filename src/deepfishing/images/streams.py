@@ -43,10 +43,9 @@ def samples(source: Iterable[Any]) -> Iterator[tuple[ImageLike, Labels]]:
     every = (source[i] for i in range(len(source))) if indexed else source  # type: ignore[arg-type, index]
     for sample in every:
         image, label = _parts(sample)
-        if not batched:
-            yield _picture(image), _labels(label, names)
-            continue
-        for one, its in zip(image, [None] * len(image) if label is None else label, strict=True):
+        images = image if batched else [image]
+        labels = (label if batched else [label]) if label is not None else [None] * len(images)
+        for one, its in zip(images, labels, strict=True):
             yield _picture(one), _labels(its, names)
 
 
@@ -57,13 +56,12 @@ def blocks(source: Iterable[Any], name: str = "") -> Iterator[list[Item]]:
     size = 0
     for number, (image, labels) in enumerate(samples(source)):
         id_ = f"{prefix}/{number:07d}"
-        file = image if isinstance(image, Held) else None
         if isinstance(image, str | Path):
             some.append(Item(id_, Path(image), labels))
         else:
-            file = Held(id_, file.content if file else lossless(image))
-            some.append(Item(id_, file, labels))
-            size += len(file.content)
+            content = image.content if isinstance(image, Held) else lossless(image)
+            some.append(Item(id_, Held(id_, content), labels))
+            size += len(content)
         if size >= BLOCK_BYTES or len(some) == BLOCK_IMAGES:
             yield some
             some, size = [], 0
@@ -100,17 +98,18 @@ def _hugging_face(source: Any) -> Iterator[tuple[ImageLike, Labels]]:
 
 
 def _parts(sample: Any) -> tuple[Any, Any]:
+    """What of a sample is the image and what the label, None if it has none."""
     if isinstance(sample, Mapping):
         image = next((key for key in IMAGE_KEYS if key in sample), None)
         label = next((key for key in LABEL_KEYS if key in sample), None)
         if image is None:
             raise DatasetError(f"a sample must have an image, got {', '.join(map(str, sample))}")
         return sample[image], sample[label] if label else None
-    if isinstance(sample, tuple | list):
-        if len(sample) not in (1, 2):
-            raise DatasetError(f"a sample must be (image, label), got {len(sample)} values")
-        return sample[0], sample[1] if len(sample) == 2 else None
-    return sample, None
+    if not isinstance(sample, tuple | list):
+        return sample, None
+    if len(sample) not in (1, 2):
+        raise DatasetError(f"a sample must be (image, label), got {len(sample)} values")
+    return sample[0], sample[1] if len(sample) == 2 else None
 
 
 def _picture(image: Any) -> ImageLike:

@@ -15,22 +15,12 @@ from deepfishing.errors import OptionError, did_you_mean
 
 @dataclass(frozen=True)
 class View:
-    """One square that the network sees.
+    """One square that the network sees."""
 
-    Parameters
-    ----------
-    scale : float
-        The short side is resized to `scale` times what it is for the central square; at least 1.
-    x, y : float
-        Where the square lies: 0 at the left or upper edge, 1 at the right or lower edge.
-    mirrored : bool
-        Left and right exchanged, after the square was cut out.
-    """
-
-    scale: float = 1.0
-    x: float = 0.5
-    y: float = 0.5
-    mirrored: bool = False
+    scale: float = 1.0  # of the short side, which for the central square is 1; at least 1
+    x: float = 0.5  # where the square lies: 0 at the left edge, 1 at the right
+    y: float = 0.5  # 0 at the upper edge, 1 at the lower
+    mirrored: bool = False  # left and right exchanged, after the square was cut out
 
 
 def _with_mirror_images(*views: View) -> tuple[View, ...]:
@@ -57,10 +47,6 @@ def find_views(name: str) -> tuple[View, ...]:
     `centre` is the central square, `flip` it and its mirror image, `scales` central squares at
     three scales, `crops` the centre and the four corners; the last two with mirror images.
 
-    Examples
-    --------
-    >>> find_views("flip")[1]
-    View(scale=1.0, x=0.5, y=0.5, mirrored=True)
     >>> [len(find_views(name)) for name in VIEWS]
     [1, 2, 6, 10]
     >>> find_views("scale")

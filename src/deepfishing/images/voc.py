@@ -166,32 +166,17 @@ def read_split(
             f"every class must have a list for split {split}, got {len(missing)} of "
             f"{len(wanted)} without, first {_list_path(folder, missing[0] + ending)}"
         )
-    files = [folder / "Annotations" / f"{id_}.xml" for id_ in ids]
-    is_annotated = is_folder(folder / "Annotations") and {file.name for file in files}.issubset(
-        names_in(folder / "Annotations")
-    )
-    objects = [_objects(file) for file in files] if is_annotated else []
-    wanted = wanted or tuple(sorted({name for some in objects for name, _ in some}))
-    if not is_annotated or not wanted:
-        if must_be_labelled:
-            example = _list_path(folder, (wanted or ("<class>",))[0] + ending)
-            raise DatasetError(
-                f"no labels for split {split}: expected class lists such as {example}, or objects "
-                f"in {folder / 'Annotations'}, one XML file per image"
-            )
-        return LabelledSplit(ids, wanted, None)
-    columns_of = {c: column for column, c in enumerate(wanted)}
-    labels = np.full((len(ids), len(wanted)), -1, dtype=np.int8)
-    for row, (file, some) in enumerate(zip(files, objects, strict=True)):
-        for name, is_difficult in some:
-            if name not in columns_of:
-                raise DatasetError(
-                    f"an object must be one of {', '.join(wanted)}, got {name!r} in "
-                    f"{file}{did_you_mean(name, wanted)}"
-                )
-            at = row, columns_of[name]
-            labels[at] = max(labels[at], 0 if is_difficult else 1)
-    return LabelledSplit(ids, wanted, labels)
+    objects = _read_annotations(folder, ids)
+    wanted = wanted or tuple(sorted({name for some in objects.values() for name in some}))
+    if wanted and objects:
+        return LabelledSplit(ids, wanted, _labels_of(objects, wanted))
+    if must_be_labelled:
+        example = _list_path(folder, (wanted or ("<class>",))[0] + ending)
+        raise DatasetError(
+            f"no labels for split {split}: expected class lists such as {example}, or objects in "
+            f"{folder / 'Annotations'}, one XML file per image"
+        )
+    return LabelledSplit(ids, wanted, None)
 
 
 def _list_path(folder: Path, stem: str) -> Path:
@@ -244,8 +229,16 @@ def _read_class(path: Path, ids: tuple[str, ...]) -> Labels:
     return np.array(list(found.values()), dtype=np.int8)
 
 
-def _objects(path: Path) -> list[tuple[str, bool]]:
-    """Class and difficulty of each object of an image, from its annotation."""
+def _read_annotations(folder: Path, ids: tuple[str, ...]) -> dict[Path, dict[str, int]]:
+    """What each annotation shows, 0 for classes that are all difficult; {} unless all exist."""
+    folder = folder / "Annotations"
+    files = [folder / f"{id_}.xml" for id_ in ids]
+    if not is_folder(folder) or not {file.name for file in files}.issubset(names_in(folder)):
+        return {}
+    return {file: _read_annotation(file) for file in files}
+
+
+def _read_annotation(path: Path) -> dict[str, int]:
     content = read_bytes(path)
     try:
         root = fromstring(content)
@@ -254,7 +247,7 @@ def _objects(path: Path) -> list[tuple[str, bool]]:
         raise DatasetError(
             f"annotation must be plain XML, got {path} ({one_line(error)})"
         ) from None
-    objects = []
+    shown: dict[str, int] = {}
     for node in root.iterfind("object"):
         name = (node.findtext("name") or "").strip()
         difficult = (node.findtext("difficult") or "0").strip()
@@ -263,5 +256,17 @@ def _objects(path: Path) -> list[tuple[str, bool]]:
                 "an object must have a name and difficult 0 or 1, "
                 f"got {name!r} and {difficult!r} in {path}"
             )
-        objects.append((name, difficult == "1"))
-    return objects
+        shown[name] = max(shown.get(name, 0), 1 - int(difficult))
+    return shown
+
+
+def _labels_of(annotations: dict[Path, dict[str, int]], classes: tuple[str, ...]) -> Labels:
+    for path, shown in annotations.items():
+        strange = next((name for name in shown if name not in classes), None)
+        if strange is not None:
+            raise DatasetError(
+                f"an object must be one of {', '.join(classes)}, got {strange!r} in "
+                f"{path}{did_you_mean(strange, classes)}"
+            )
+    rows = [[shown.get(c, -1) for c in classes] for shown in annotations.values()]
+    return np.array(rows, dtype=np.int8)
