@@ -87,7 +87,8 @@ class Preprocess:
 
     def __call__(self, image: ImageLike) -> Array:
         """Read, resize, crop to the central square and normalise one image."""
-        return self.see(image, [View()])[0]
+        centre: Array = self.see(image, [View()])[0]
+        return centre
 
     def see(self, image: ImageLike, views: Sequence[View]) -> Array:
         """Several views of one image (V, 3, size, size); it is decoded once.
