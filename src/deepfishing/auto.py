@@ -14,7 +14,7 @@ validated, a rule decides (docs/recipes.md says how it was found).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +28,7 @@ from deepfishing.images.dataset import DIFFICULT
 from deepfishing.kernels import gram
 from deepfishing.linear import train_linear
 from deepfishing.metrics import average_precision
+from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
 from deepfishing.recipes import Recipe, best_recipe, candidates, few_rule, parse_recipe, prior
 from deepfishing.recipes.named import SCORES, TEMPERED
@@ -40,8 +41,6 @@ SAME = 0.97  # kernel of x7 from which two photographs are nearly the same
 FEW = 5  # examples of a class below which its folds say nothing
 LEAST = 0.05  # points of mAP that count as better
 JITTER = 1e-3  # keeps a kernel matrix in single precision positive
-
-Progress = Callable[[str, int, int], None]  # stage, done, to do
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ def choose(
     progress : callable, optional
         Called with a stage, how much of it is done and how much there is.
     """
-    tell = progress or (lambda stage, done, total: None)
+    tell = progress or silent
     positives = (labels == 1).sum(axis=0)
     shown = positives[(positives > 0) & ((labels == -1).any(axis=0))]
     examples = float(np.median(shown)) if len(shown) else 0.0

@@ -21,7 +21,6 @@ from deepfishing.gradients.resources import Resources
 from deepfishing.gradients.to_store import (
     Extraction,
     OnFailure,
-    Progress,
     extract_to_store,
 )
 from deepfishing.images.item import Held, Item
@@ -30,6 +29,7 @@ from deepfishing.images.streams import blocks
 from deepfishing.networks.reference import PYTHON
 from deepfishing.networks.zoo import DEFAULT, RECORDS
 from deepfishing.options import Options
+from deepfishing.progress import Progress
 from deepfishing.recipes import parse_recipes
 from deepfishing.settings import Settings
 from deepfishing.store import Store

@@ -14,11 +14,12 @@ from typing import Any
 
 from deepfishing.experiments.checks import TABLE, Result, check_protocol
 from deepfishing.experiments.curves import measure_curves
-from deepfishing.experiments.reproduce import Progress, Protocol, reproduce
+from deepfishing.experiments.reproduce import Protocol, reproduce
 from deepfishing.experiments.results import Results, Table
 from deepfishing.gradients.to_store import OnFailure
 from deepfishing.images.dataset import Dataset
 from deepfishing.networks.network import Network
+from deepfishing.progress import Progress
 from deepfishing.report.confusions import Confusions, confusions
 from deepfishing.report.gains import gains
 from deepfishing.report.html import write_report

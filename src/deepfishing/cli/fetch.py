@@ -21,8 +21,9 @@ from deepfishing.cli.progress import BAR_WIDTH, TimeColumn
 from deepfishing.cli.say import say, say_next
 from deepfishing.errors import DeepFishingError
 from deepfishing.fetch.catalogue import CATALOGUE, find_download
-from deepfishing.fetch.download import Patience, Progress
+from deepfishing.fetch.download import Patience
 from deepfishing.fetch.place import fetch as fetch_one
+from deepfishing.progress import Progress
 
 
 def fetch(

@@ -19,6 +19,7 @@ import numpy as np
 
 from deepfishing.errors import OptionError
 from deepfishing.kernels import Comparable, gram
+from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
 from deepfishing.search.compare import Features, sample
 from deepfishing.search.index import DIMENSIONS, LANDMARKS, Embedding
@@ -28,8 +29,6 @@ CLIENTS = 10_000
 KEEP_BYTES = 1 << 30  # of a Gram matrix that is kept; else rows are computed again
 BLOCK_VALUES = 1 << 22  # of a block of it
 NOTHING = 1e-6  # share of all images that a gain is worth less than: the rest is the same
-
-Progress = Callable[[str, int, int], None]  # stage, done, to do
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ def choosing(
     progress: Progress | None = None,
 ) -> Iterator[Step]:
     """The images of `choose` one by one; those there are when it is stopped are a choice, too."""
-    total, tell = len(features), progress or (lambda stage, done, to_do: None)
+    total, tell = len(features), progress or silent
     if n < 1:
         raise OptionError(f"n must be at least 1 image, got {n}")
     weights = np.ones(total) if weights is None else np.asarray(weights, dtype=float)

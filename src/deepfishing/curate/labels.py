@@ -17,11 +17,12 @@ import numpy as np
 
 from deepfishing.accuracy import has_one_class
 from deepfishing.classify import train_svm
-from deepfishing.curate.facility import Progress, short_vectors
+from deepfishing.curate.facility import short_vectors
 from deepfishing.errors import DatasetError
 from deepfishing.kernels import Comparable, gram
 from deepfishing.linear import train_linear
 from deepfishing.model.labelled import read_labels
+from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
 from deepfishing.search import Searcher
 from deepfishing.search.compare import sample
@@ -77,7 +78,7 @@ def label_scores(
     >>> (label_scores(x, labels)[3] > 0).tolist()
     [True, False]
     """
-    tell = progress or (lambda stage, done, to_do: None)
+    tell = progress or silent
     on_kernel = len(features) <= KERNEL_IMAGES
     if not on_kernel and not isinstance(features, np.ndarray):
         features = short_vectors(features.__getitem__, len(features), tell)
@@ -109,7 +110,7 @@ def _folds(labels: Array, seed: int) -> Array:
 
 def neighbour_votes(features: Comparable, labels: Array, progress: Progress | None = None) -> Array:
     """The mean label (n, C) of each image's nearest ones, itself left out."""
-    tell = progress or (lambda stage, done, to_do: None)
+    tell = progress or silent
     among = sample(len(labels), AMONG)
     others, k = features[among], min(NEIGHBOURS, len(among) - 1)
     votes = np.zeros(labels.shape)
@@ -182,7 +183,7 @@ def doubtful_labels(
             "labels can be doubted where a class has two photos and another has one, got "
             f"{len(known)} with labels in {photos.store.folder}; label more"
         )
-    numbers, tell = collection.content[known], progress or (lambda stage, done, to_do: None)
+    numbers, tell = collection.content[known], progress or silent
     if len(known) <= KERNEL_IMAGES:
         features = photos.features.of(numbers)
     else:

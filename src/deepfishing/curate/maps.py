@@ -17,10 +17,11 @@ from deepfishing.curate.neighbours import Neighbours, nearest
 from deepfishing.curate.odd import P, read_blocks
 from deepfishing.errors import OptionError, need
 from deepfishing.kernels import gram
+from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
 from deepfishing.search import Searcher
 from deepfishing.search.compare import sample
-from deepfishing.search.index import Embedding, Progress
+from deepfishing.search.index import Embedding
 from deepfishing.search.why import IMAGENET_CLASSES, imagenet_names
 
 NEIGHBOURS = 15
@@ -74,7 +75,7 @@ def make_map(
     n = len(photos.contents)
     if clusters is not None and clusters < 1:
         raise OptionError(f"clusters must be at least 1, got {clusters}")
-    tell = progress or (lambda stage, done, total: None)
+    tell = progress or silent
     places = _layout(photos, tell) if n > FEW else np.stack([np.arange(n) / FEW, np.zeros(n)], 1)
     places = places - places.min(axis=0)
     places = places / np.maximum(places.max(axis=0), 1e-9)

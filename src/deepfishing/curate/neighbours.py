@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from deepfishing.kernels import Comparable, gram
+from deepfishing.progress import Progress
 from deepfishing.rank_one import Array
 from deepfishing.search import Searcher
 from deepfishing.search.compare import DEFAULTS, Features, choose_recipe
-from deepfishing.search.index import Index, Progress
+from deepfishing.search.index import Index
 from deepfishing.search.index_files import Notice
 from deepfishing.store import Store
 from deepfishing.store.index import count_rows

@@ -17,10 +17,10 @@ from scipy.special import logsumexp, softmax
 from deepfishing.curate.neighbours import nearest
 from deepfishing.errors import OptionError, StoreError, did_you_mean
 from deepfishing.features import TOP
+from deepfishing.progress import Progress
 from deepfishing.rank_one import Array, l2_norm
 from deepfishing.search import Searcher
 from deepfishing.search.compare import DEFAULTS
-from deepfishing.search.index import Progress
 from deepfishing.store import Store
 
 BLOCK_ROWS = 4096

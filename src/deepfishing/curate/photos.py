@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deepfishing.classify import train_svm
-from deepfishing.curate.facility import Progress, choosing
+from deepfishing.curate.facility import choosing
 from deepfishing.errors import DatasetError
 from deepfishing.images.tables import TABLES, read_table
+from deepfishing.progress import Progress
 from deepfishing.rank_one import Array
 from deepfishing.search import Searcher
 from deepfishing.search.collection import Collection

@@ -32,9 +32,9 @@ from deepfishing.images.find_again import find_place
 from deepfishing.images.item import Held
 from deepfishing.images.preprocess import DAMAGED, Openable, open_image
 from deepfishing.images.show import pictures_html
+from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
 from deepfishing.search import Picture, Searcher
-from deepfishing.search.index import Progress
 from deepfishing.store.manifest import SOURCE
 
 NEAREST = 5  # contents that are compared by pixels
@@ -124,7 +124,7 @@ def find_twins(
         raise OptionError(f"least agreement must be above 0 and at most 1, got {least}")
     if against is not None:
         _check_alike(photos, against)
-    tell = progress or (lambda stage, done, total: None)
+    tell = progress or silent
     album = _Album([photos] if against is None else [photos, against])
     pairs, same = _candidates(photos, against, tell)
     album.look(np.unique(pairs).tolist(), tell)

@@ -40,13 +40,14 @@ from deepfishing.experiments.curate import MACHINE, curate_runs, machine_recipe
 from deepfishing.experiments.examples import search_by_examples
 from deepfishing.experiments.point import Point, Run, map_axis
 from deepfishing.experiments.protocols import LowShot, low_shot, neighbour_curve
-from deepfishing.experiments.reproduce import Prepared, Progress, Protocol, prepare, settled
+from deepfishing.experiments.reproduce import Prepared, Protocol, prepare, settled
 from deepfishing.experiments.results import Curves, row_key, versions
 from deepfishing.gradients.to_store import OnFailure
 from deepfishing.images.dataset import Dataset
 from deepfishing.kernels import UNLIKE, Comparable
 from deepfishing.metrics import evaluate
 from deepfishing.networks.network import Network
+from deepfishing.progress import Progress, silent
 from deepfishing.projections import KINDS
 from deepfishing.rank_one import Array, RankOne
 from deepfishing.recipes import AUTO, Recipe, parse_recipe, parse_recipes
@@ -114,7 +115,7 @@ def measure_curves(
     if largest < 1:
         raise OptionError(f"largest must be at least 1 image, got {largest}")
     protocol = protocol or Protocol()
-    tell = progress or (lambda stage, done, total: None)
+    tell = progress or silent
     wanted = _recipes(kind, features, network.layers)
     curves = Curves(out)
     needed = wanted

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,13 +34,12 @@ from deepfishing.images.views import find_views
 from deepfishing.metrics import evaluate
 from deepfishing.networks.network import Network
 from deepfishing.objectives import Label, check_label, check_tau
+from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
 from deepfishing.recipes import AUTO, Arrays, Recipe, parse_recipe, parse_recipes
 from deepfishing.settings import Settings
 from deepfishing.statistics import bootstrap
 from deepfishing.store import Store
-
-Progress = Callable[[str, int, int], None]  # stage, done, total
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ def reproduce(
         without labels, for which submission files are written instead.
     """
     protocol = protocol or Protocol()
-    tell = progress or (lambda stage, done, total: None)
+    tell = progress or silent
     wanted = parse_recipes(features, network.layers)
     results = Results(out)
     prepared = prepare(dataset, network, results.folder, wanted, protocol, tell, on_failure)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +19,9 @@ from typing import Any
 from deepfishing.errors import FetchError
 from deepfishing.fetch.answer import Answer, DroppedError, StartOverError, UnreachableError, ask
 from deepfishing.files import Remote, replacing
+from deepfishing.progress import Progress
 
 # what is worked on, how many bytes are done and how many there are (0 if nobody knows)
-Progress = Callable[[str, int, int], None]
 
 _ENOUGH = 1 << 20  # bytes that make an attempt count as progress, however it ended
 

@@ -14,9 +14,10 @@ from pathlib import Path
 from deepfishing.errors import FetchError, MissingDependencyError, OptionError, pip_install
 from deepfishing.fetch.answer import UnreachableError
 from deepfishing.fetch.catalogue import Download, find_download
-from deepfishing.fetch.download import Patience, Progress, disk_errors, download
+from deepfishing.fetch.download import Patience, disk_errors, download
 from deepfishing.fetch.unpack import RECORD, difference, unpack
 from deepfishing.networks.zoo import home, package_folder
+from deepfishing.progress import Progress, silent
 
 try:
     import fcntl
@@ -34,9 +35,7 @@ class Fetched:
     licence: str
 
 
-def fetch(
-    name: str, progress: Progress = lambda *_: None, patience: Patience | None = None
-) -> Fetched:
+def fetch(name: str, progress: Progress = silent, patience: Patience | None = None) -> Fetched:
     """Get weights or a data set by name, unless they exist; either way they are verified."""
     wanted = find_download(name)
     patience = patience or Patience()

@@ -22,7 +22,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from deepfishing.errors import FetchError
-from deepfishing.fetch.download import Progress, disk_errors
+from deepfishing.fetch.download import disk_errors
+from deepfishing.progress import Progress
 
 RECORD = "fetched.json"
 _MOST_MEMBERS = 150_000  # SUN397, the largest, has 110 thousand

@@ -21,6 +21,7 @@ from deepfishing.features import Factor
 from deepfishing.gradients.resources import Resources
 from deepfishing.images.item import Item, as_text
 from deepfishing.images.readable import refuse_unreadable, unreadable
+from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
 from deepfishing.settings import Settings
 from deepfishing.store import Row, Store
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 SHARD_IMAGES = 512
 HASH_IMAGES = 64  # hashed between two reports: of photos of 5 MB, some tenths of a second
 
-Progress = Callable[[str, int, int], None]  # "hashing" or "images", done, to do
 OnFailure = Callable[[str, str], None]  # id, reason
 Append = Callable[[list[str], dict[str, Array], dict[str, str]], None]  # keys, factors, errors
 
@@ -133,7 +133,7 @@ def extract_to_store(
         an image as soon as it turns out to be unusable.
     """
     items = [Item(as_text(str(i)), i) if isinstance(i, Path) else i for i in images]
-    tell = progress or (lambda stage, done, total: None)
+    tell = progress or silent
     tell_failure = on_failure or (lambda id_, reason: None)
     place = on or Local()
     columns = tuple(factor.name for factor in factors)

@@ -7,14 +7,13 @@ that names the first. Each is decoded once, at the smallest size that its format
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from deepfishing.errors import ImageError
 from deepfishing.images.item import Item
 from deepfishing.images.preprocess import open_image
-
-Progress = Callable[[str, int, int], None]  # "checking", done, to do
+from deepfishing.progress import Progress
 
 
 def unreadable(items: Sequence[Item], progress: Progress | None = None) -> dict[str, str]:

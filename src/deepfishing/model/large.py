@@ -19,6 +19,7 @@ from deepfishing.linear import train_linear
 from deepfishing.machine import memory
 from deepfishing.metrics import average_precision
 from deepfishing.model.model import Model, Task, on_vectors
+from deepfishing.progress import silent
 from deepfishing.projections import FIT_IMAGES
 from deepfishing.rank_one import Array
 from deepfishing.recipes import Arrays, parse_recipe
@@ -53,7 +54,7 @@ def train_large(recipe: str, read: Read, task: Task) -> Model:
     project = Vectors.fit(fitted(some)[:FIT_IMAGES], numbers, task.seed)
     width = project(fitted({name: values[:2] for name, values in some.items()})).shape[1]
     vectors: Array = np.empty((n, width), dtype=np.float16)
-    tell = task.progress or (lambda stage, done, total: None)
+    tell = task.progress or silent
     for start in range(0, n, BLOCK):
         tell("vectors", start, n)
         rows = np.arange(start, min(start + BLOCK, n))

@@ -14,12 +14,13 @@ import numpy as np
 
 from deepfishing.errors import DatasetError, StoreError
 from deepfishing.gradients.resources import Resources
-from deepfishing.gradients.to_store import Progress, extract_to_store
+from deepfishing.gradients.to_store import extract_to_store
 from deepfishing.images.item import Item
 from deepfishing.images.readable import refuse_unreadable
 from deepfishing.model.labelled import Labelled
 from deepfishing.model.large import LARGE, train_large
 from deepfishing.model.model import Model, Task, train_on_arrays
+from deepfishing.progress import Progress
 from deepfishing.rank_one import Array
 from deepfishing.recipes import AUTO, parse_recipe
 from deepfishing.settings import Settings

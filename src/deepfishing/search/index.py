@@ -14,13 +14,13 @@ by the norm makes up for that.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from deepfishing.kernels import Comparable, gram
+from deepfishing.progress import Progress
 from deepfishing.rank_one import Array, l2_normalize
 from deepfishing.search.compare import SEED, Features, Query, sample
 
@@ -36,8 +36,6 @@ PROBES = 16  # lists that a query looks into
 REFINED = 4  # times as many by the coarse vectors as are then kept by the finer ones
 CANDIDATES = 500  # compared exactly
 GROWTH = 4  # times what it was made for, and an index is made again
-
-Progress = Callable[[str, int, int], None]  # stage, done, to do
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,10 +34,11 @@ from safetensors.numpy import save as tensor_bytes
 from deepfishing import __version__
 from deepfishing.errors import DeepFishingError, StoreError, one_line
 from deepfishing.files import is_intact, replacing, sealed
+from deepfishing.progress import Progress
 from deepfishing.rank_one import Array
 from deepfishing.recipes import Recipe
 from deepfishing.search.compare import Features, fit, sample
-from deepfishing.search.index import GROWTH, Embedding, Index, Progress
+from deepfishing.search.index import GROWTH, Embedding, Index
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents, PackedRows, pack, shard_files
 from deepfishing.store.manifest import SOURCE

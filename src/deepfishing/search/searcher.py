@@ -22,12 +22,13 @@ from deepfishing.errors import ImageError, OptionError
 from deepfishing.images.find_again import find_again
 from deepfishing.images.item import Held
 from deepfishing.images.streams import lossless
+from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
 from deepfishing.search.collection import Collection
 from deepfishing.search.compare import Features, Query, choose_recipe, fit
 from deepfishing.search.encoder import Encoder
 from deepfishing.search.hits import Hit, Hits
-from deepfishing.search.index import CANDIDATES, PROBES, Index, Progress
+from deepfishing.search.index import CANDIDATES, PROBES, Index
 from deepfishing.search.index_files import Notice, open_index
 from deepfishing.search.why import (
     IMAGENET_CLASSES,
@@ -114,7 +115,7 @@ class Searcher:
         self.explanation = Explanation.of(self.recipe)
         self.index: Index | None = None
         if method == "index" or (method == "auto" and count_rows(self.store.folder) > EXACT_IMAGES):
-            opened = open_index(self.store, self.recipe, progress or _silent, notice or _warn)
+            opened = open_index(self.store, self.recipe, progress or silent, notice or _warn)
             self.index, self.features = opened.index, opened.features
         else:
             contents = Contents.of(self.store, self.recipe.columns)
@@ -330,10 +331,6 @@ def _largest(scores: Array, k: int) -> Array:
     least = np.partition(scores, len(scores) - k)[len(scores) - k]
     chosen = np.flatnonzero(scores >= least)
     return chosen[np.argsort(-scores[chosen], kind="stable")][:k]
-
-
-def _silent(stage: str, done: int, total: int) -> None:
-    """Tell nothing."""
 
 
 def _warn(line: str) -> None:

@@ -8,16 +8,14 @@ takes what is new.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 from deepfishing.errors import OptionError
+from deepfishing.progress import Progress, silent
 from deepfishing.store.precision import check_precision
 from deepfishing.store.store import Store
 
 BLOCK_VALUES = 1 << 24  # numbers on their way from store to store
-
-Progress = Callable[[str, int, int], None]  # stage, done, to do
 
 
 def compress(
@@ -36,7 +34,7 @@ def compress(
     ...     print(small.precision, small.read(["k2", "k1"], "x7").round(1).tolist())
     int8 [[0.0, 2.0], [-4.0, 1.0]]
     """
-    tell = progress or (lambda stage, done, total: None)
+    tell = progress or silent
     folder = Path(folder)
     check_precision(precision)
     if folder.resolve() == source.folder.resolve():

@@ -21,10 +21,10 @@ import numpy as np
 import pyarrow.compute as pc
 
 from deepfishing.errors import OptionError, did_you_mean
+from deepfishing.progress import Progress
 from deepfishing.rank_one import Array
 from deepfishing.recipes import parse_recipe
 from deepfishing.search import Hit, Searcher
-from deepfishing.search.index import Progress
 from deepfishing.store import Store
 from deepfishing.web.judge import Judge
 from deepfishing.web.offer import make_offer
