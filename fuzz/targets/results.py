@@ -12,9 +12,8 @@ import numpy as np
 from deepfishing.experiments.results import Results, row_key
 from deepfishing.report.confusions import confusions
 from deepfishing.report.html import write_report
-from deepfishing.report.points import group_points, open_points
-from deepfishing.report.rows import group_rows, open_results
-from deepfishing.report.tables import class_lines, finding, left_out, per_class, table_1
+from deepfishing.report.rows import group_points, group_rows, open_points, open_results
+from deepfishing.report.tables import comparison, left_out
 from deepfishing.report.text import curve_sheets, latex, markdown, write_markdown
 from fuzz.parts import join, split
 from fuzz.rule import obey
@@ -73,11 +72,10 @@ def _results(folder: Path) -> Run:
 def _tables(folder: Path) -> None:
     results, points = open_results(folder), open_points(folder)
     for rows in group_rows(results.rows):
-        lines = table_1(rows)
-        finding(lines)
+        table = comparison(rows)
         left_out(rows)
-        confusions(rows, lines)
-        per_class(rows, [line.feature for line in class_lines(lines)])
+        confusions(table)
+        _ = table.classes
     for group in group_points(points):
         for sheet in curve_sheets(group):
             markdown(sheet)

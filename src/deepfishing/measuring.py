@@ -21,9 +21,9 @@ from deepfishing.images.dataset import Dataset
 from deepfishing.networks.network import Network
 from deepfishing.progress import Progress
 from deepfishing.report.confusions import Confusions, confusions
-from deepfishing.report.gains import gains
 from deepfishing.report.html import write_report
-from deepfishing.report.tables import finding, table_1
+from deepfishing.report.scores import gains
+from deepfishing.report.tables import comparison
 from deepfishing.report.words import curve_words, plain, table_words
 from deepfishing.statistics import Difference
 
@@ -46,7 +46,7 @@ class Measured:
     @property
     def confusions(self) -> Confusions | None:
         """Which classes the best row takes for which; None where images have several classes."""
-        return confusions(self.rows, table_1(self.rows)) if self.rows else None
+        return confusions(comparison(self.rows)) if self.rows else None
 
     def __repr__(self) -> str:
         curves = (f"{len(some)} points of {name}" for name, some in self.points.items())
@@ -108,5 +108,5 @@ def measure(
             points[name] = measure_curves(name, dataset, network, out, features, **how, **options)
     page = write_report(out)
     known = gains(Results(out), rows) if rows else {}
-    words = [table_words(finding(table_1(rows, known))), *map(curve_words, points.values())]
+    words = [table_words(comparison(rows, known)), *map(curve_words, points.values())]
     return Measured(rows, known, points, tuple(plain(said) for said in words if said), page)

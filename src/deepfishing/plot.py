@@ -17,12 +17,11 @@ from deepfishing.errors import OptionError, need
 from deepfishing.experiments.checks import Result
 from deepfishing.experiments.results import Results
 from deepfishing.measuring import Measured
-from deepfishing.report.charts import HUES, LOGARITHMIC, styles, tick_text
+from deepfishing.report.charts import HUES, LOGARITHMIC, TITLES, panels, tick_text
 from deepfishing.report.confusions import confusions
-from deepfishing.report.curves import row_curves
-from deepfishing.report.points import TITLES, group_points, open_points, panels
-from deepfishing.report.rows import group_rows, open_results, title
-from deepfishing.report.tables import finding, one_decimal, table_1
+from deepfishing.report.rows import group_points, group_rows, open_points, open_results, title
+from deepfishing.report.scores import row_curves
+from deepfishing.report.tables import comparison, one_decimal
 from deepfishing.search import Hits
 from deepfishing.search.sheet import contact_sheet
 
@@ -34,7 +33,7 @@ From = Measured | Sequence[Result] | str | Path
 def rows(results: From, ax: Any = None) -> Any:
     """The mAP of each row with its interval at 95 percent; gradients in another colour."""
     found = _rows(results)
-    lines = [line for line in table_1(found) if line.official is not None]
+    lines = [line for line in comparison(found).lines if line.official is not None]
     if not lines:
         raise OptionError("rows must have a mAP to be drawn, got none with labels")
     ax = _axes(ax, (6, 1 + 0.35 * len(lines)))
@@ -65,8 +64,8 @@ def precision_recall(
     reaches at a recall or beyond it.
     """
     found, kept = _rows(results), Results(_folder(results))
-    best = finding(table_1(found))
-    wanted = features or [line.feature for line in (best.forward, best.gradient) if line]
+    best = comparison(found)
+    wanted = features or [line.feature for line in best.compared]
     by_feature = {row["feature"]: row for row in found}
     if unknown := [one for one in wanted if one not in by_feature]:
         raise OptionError(f"features must be of {', '.join(by_feature)}, got {', '.join(unknown)}")
@@ -103,10 +102,9 @@ def curves(
     if figure is not None and figure not in charts:
         raise OptionError(f"figure must be one of {'; '.join(charts)}, got {figure!r}")
     chart = charts[figure] if figure else panel.charts[0]
-    drawn = styles(panel)
     ax = _axes(ax, (6, 4))
     for series in chart.series:
-        style = drawn[series.name]
+        style = panel.styles[series.name]
         look = {"color": "black" if style.hue is None else _colour(style.hue)}
         look |= {"linestyle": ("-", "--", ":")[style.dash], "label": panel.called(series)}
         if series.level:
@@ -131,7 +129,7 @@ def curves(
 def confusion(results: From, ax: Any = None) -> Any:
     """Which classes the best row takes for which: images of a class to the right."""
     rows_ = _rows(results)
-    found = confusions(rows_, table_1(rows_))
+    found = confusions(comparison(rows_))
     if found is None:
         raise OptionError("confusions are of images with one class each, got several or no labels")
     n = len(found.classes)

@@ -10,7 +10,7 @@ from deepfishing.experiments.curves import measure_curves
 from deepfishing.experiments.reproduce import Protocol, prepare
 from deepfishing.metrics import evaluate
 from deepfishing.recipes import parse_recipe
-from deepfishing.report.points import panels
+from deepfishing.report.charts import panels
 
 
 def test_points_are_those_of_machines_on_the_photos_chosen(dataset, network, tmp_path, monkeypatch):

@@ -6,16 +6,9 @@ import pytest
 from rich.console import Console
 
 from deepfishing.experiments.approximation import SECONDS
-from deepfishing.report.charts import (
-    curve_points,
-    log_ticks,
-    mark_text,
-    round_ticks,
-    x_axis,
-    y_axis,
-)
+from deepfishing.report.charts import Chart, Mark, Panel, Series, log_ticks, panels, round_ticks
 from deepfishing.report.html import write_report
-from deepfishing.report.points import Chart, Mark, Panel, Series, open_points, panels
+from deepfishing.report.rows import open_points
 from deepfishing.report.terminal import chart_tables
 from deepfishing.report.text import write_latex, write_markdown
 
@@ -108,17 +101,17 @@ def test_a_level_is_a_line_across(tmp_path, add_points):
     points = [("exact kernel", None, 82.4, None, None), ("product", 1024, 80.0, None, None)]
     rows = add_points(tmp_path, points, "approximation", "dW8", ("numbers per vector", "mAP, %"))
     ((chart,),) = (panel.charts for panel in panels(rows))
-    (left, right) = curve_points(chart, chart.series[0])
+    (left, right) = chart.path(chart.series[0])
     assert (left[0], right[0]) == (0, 100)
-    assert left[1] == right[1] < curve_points(chart, chart.series[1])[0][1]
+    assert left[1] == right[1] < chart.path(chart.series[1])[0][1]
 
 
 def test_a_chart_without_any_figure_can_be_drawn():
     empty = Chart(SECONDS, (5,), (Series("a", {5: Mark(None, None, "no room")}, None),))
-    assert curve_points(empty, empty.series[0]) == []
-    assert x_axis(empty).place(5) == 50.0
-    assert y_axis(empty).ticks
-    assert mark_text(Panel("knn", None, "k", (empty,)), empty, empty.series[0].at(5)) == ("", "")
+    assert empty.path(empty.series[0]) == []
+    assert empty.across.place(5) == 50.0
+    assert empty.up.ticks
+    assert Panel("knn", None, "k", (empty,)).text(empty, empty.series[0].at(5)) == ("", "")
 
 
 def test_a_page_has_tables_and_curves_together_and_neither_without_points(

@@ -9,12 +9,11 @@ from rich.console import Console
 
 from deepfishing.errors import StoreError
 from deepfishing.report.confusions import confusions
-from deepfishing.report.gains import gains
 from deepfishing.report.html import write_report
 from deepfishing.report.rows import open_results
-from deepfishing.report.tables import interval_text, one_decimal, table_1
-from deepfishing.report.terminal import confusion_table
-from deepfishing.report.terminal import table_1 as terminal_table
+from deepfishing.report.scores import gains
+from deepfishing.report.tables import comparison, interval_text, one_decimal
+from deepfishing.report.terminal import confusion_table, table_1
 from deepfishing.report.text import write_latex, write_markdown
 
 FEATURES = {"x7": 1.5, "dW7": 2.5}
@@ -41,7 +40,7 @@ def printed(*tables):
 
 def test_the_matrix_is_that_of_the_best_row_and_the_pairs_count_both(measured):
     rows = measured(["ape", "bee", "cat"]).rows
-    found = confusions(rows, table_1(rows))
+    found = confusions(comparison(rows))
     best = max(rows, key=lambda row: row["map"]["area"])
     assert found.line.feature == best["feature"]
     for i, name in enumerate(found.classes):
@@ -63,7 +62,7 @@ def test_every_form_of_the_report_has_the_accuracies_with_their_intervals(measur
     page = write_report(tmp_path).read_text()
     text = write_markdown(tmp_path).read_text()
     tex = write_latex(tmp_path).read_text()
-    terminal = printed(terminal_table(rows, gains(results, rows)), confusion_table(rows))
+    terminal = printed(table_1(rows, gains(results, rows)), confusion_table(rows))
     assert max(map(len, terminal.splitlines())) <= 80
     for row in rows:
         for name in ("accuracy", "balanced_accuracy"):
@@ -84,7 +83,7 @@ def test_any_number_of_classes_has_its_matrix_and_fits_the_terminal(measured, tm
     names = [f"class number {i}" for i in range(n_classes)]
     rows = measured(names, n=2 * n_classes, intervals=False).rows
     page = write_report(tmp_path).read_text()
-    found = confusions(rows, table_1(rows))
+    found = confusions(comparison(rows))
     cells = sum(n > 0 for counts in found.counts for n in counts)
     assert ("<svg class=" in page and 'class="heat"' in page) == (n_classes > 20)
     if n_classes > 20:
@@ -115,17 +114,17 @@ def test_rows_of_older_versions_have_no_accuracy_and_stand_beside_new_ones(measu
             del rows[0][name]
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert open_results(tmp_path).rows == rows
-    found = confusions(rows, table_1(rows))
+    found = confusions(comparison(rows))
     assert [line.feature for line in found.compared] == ["dW7"]
     page = write_report(tmp_path).read_text()
     assert page.count("<td></td>") >= 2
     assert one_decimal(rows[1]["accuracy"]) in page
-    assert "top-1" in printed(terminal_table(rows))
+    assert "top-1" in printed(table_1(rows))
 
 
 def test_images_with_several_classes_have_neither(tmp_path, add_rows):
     rows = add_rows(tmp_path, features=("x7",)).rows
-    assert confusions(rows, table_1(rows)) is None
+    assert confusions(comparison(rows)) is None
     assert confusion_table(rows) is None
     page = write_report(tmp_path).read_text()
     assert "top-1" not in page

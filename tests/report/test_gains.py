@@ -3,8 +3,8 @@ import os
 import numpy as np
 import pytest
 
-import deepfishing.report.gains as module
-from deepfishing.report.gains import gains
+import deepfishing.report.scores as module
+from deepfishing.report.scores import gains
 from deepfishing.statistics import compare
 
 

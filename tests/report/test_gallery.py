@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from deepfishing.errors import ImageError
-from deepfishing.report import gallery
+from deepfishing.report import pictures
 from deepfishing.report.html import write_report
 
 CLASSES = ("cat", "dog", "<b>&cow")
@@ -103,7 +103,7 @@ def test_a_damaged_index_is_told_in_place_of_the_pictures(made):
 
 def test_of_many_classes_those_are_shown_in_which_the_two_differ_most(made, monkeypatch):
     folder, results = made
-    monkeypatch.setattr(gallery, "MOST_CLASSES", 1)
+    monkeypatch.setattr(pictures, "MOST_CLASSES", 1)
     a, b = (row["ap"]["11point"] for row in results.rows)
     most = max(CLASSES[:2] + CLASSES[2:], key=lambda name: abs(a[name] - b[name]))
     text = write_report(folder).read_text(encoding="utf-8")

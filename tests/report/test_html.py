@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from deepfishing.errors import StoreError
-from deepfishing.report.gains import gains
 from deepfishing.report.html import write_report
+from deepfishing.report.scores import gains
 from deepfishing.report.tables import one_decimal
 
 VOID = {"meta", "link", "br", "img", "hr", "input", "line", "circle", "rect", "path", "polyline"}

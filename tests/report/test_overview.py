@@ -5,8 +5,8 @@ import pytest
 
 from deepfishing.errors import StoreError
 from deepfishing.experiments.results import Results
-from deepfishing.report.gains import gains
 from deepfishing.report.overview import find_folders, overview, write_overview
+from deepfishing.report.scores import gains
 from deepfishing.report.tables import one_decimal
 from deepfishing.statistics import mean_interval
 

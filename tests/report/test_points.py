@@ -3,7 +3,8 @@ import json
 import pytest
 
 from deepfishing.errors import StoreError
-from deepfishing.report.points import group_points, open_points, panels
+from deepfishing.report.charts import panels
+from deepfishing.report.rows import group_points, open_points
 
 SOME = [("x7", 1, 60.0, 58.0, 62.0), ("x7", 5, 70.0, 69.0, 71.0), ("dW7", 1, 61.0, 59.0, 63.0)]
 

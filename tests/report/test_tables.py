@@ -1,12 +1,13 @@
 from deepfishing.metrics import DEFINITIONS, Definition
 from deepfishing.report.html import write_report
-from deepfishing.report.tables import finding, left_out, per_class, table_1
+from deepfishing.report.tables import comparison, left_out, per_class
 from deepfishing.report.text import write_latex, write_markdown
+from deepfishing.report.words import plain, table_words
 
 
 def test_table_1_has_the_measured_values_unrounded_and_the_official_one_first(tmp_path, add_rows):
     rows = add_rows(tmp_path, official_ap="area").rows
-    for line, row in zip(table_1(rows), rows, strict=True):
+    for line, row in zip(comparison(rows).lines, rows, strict=True):
         assert line.feature == row["feature"]
         assert line.map == row["map"]
         assert list(line.map) == ["area", "11point", "sklearn"]
@@ -15,7 +16,7 @@ def test_table_1_has_the_measured_values_unrounded_and_the_official_one_first(tm
 
 def test_printed_numbers_stand_beside_measured_ones(tmp_path, add_rows):
     rows = add_rows(tmp_path, features=("x7", "x6;x7", "dW7")).rows
-    lines = table_1(rows)
+    lines = comparison(rows).lines
     assert [line.printed for line in lines] == [79.4, 79.1, 80.9]  # the paper, Table 1
     assert [line.difference for line in lines] == [
         rows[0]["map"]["11point"] - 79.4,
@@ -28,8 +29,8 @@ def test_a_network_that_the_paper_does_not_have_has_no_printed_numbers(
     tmp_path, add_rows, groceries
 ):
     rows = add_rows(tmp_path, features=("x7", "dW7"), **groceries).rows
-    assert [line.printed for line in table_1(rows)] == [None, None]
-    assert [line.difference for line in table_1(rows)] == [None, None]
+    assert [line.printed for line in comparison(rows).lines] == [None, None]
+    assert [line.difference for line in comparison(rows).lines] == [None, None]
     assert {cell.printed for cells in per_class(rows, ["x7"]).values() for cell in cells} == {None}
 
 
@@ -37,11 +38,12 @@ def test_a_test_split_without_labels_has_a_note_instead_of_figures(tmp_path, add
     rows = add_rows(
         tmp_path, features=("x6;x7", "dW7"), labelled=False, dataset="voc2012", official_ap="area"
     ).rows
-    both, gradient = table_1(rows)
+    found = comparison(rows)
+    both, gradient = found.lines
     assert both.map == {"area": None, "11point": None, "sklearn": None}
     assert both.note == "no labels; submission files in submission/x6_x7"
     assert (gradient.printed, gradient.difference) == (76.5, None)  # the paper, Table 1 right
-    assert finding([both, gradient]).best is None
+    assert found.best is None
 
 
 def test_per_class_values_are_those_of_the_rows(tmp_path, add_rows):
@@ -69,10 +71,12 @@ def test_the_finding_compares_the_best_of_each_kind(tmp_path, add_rows):
     value = {row["feature"]: row["map"]["11point"] for row in rows}
     forward = max((f for f in value if "W" not in f), key=value.__getitem__)
     gradient = max((f for f in value if "W" in f), key=value.__getitem__)
-    found = finding(table_1(rows))
+    found = comparison(rows)
     assert (found.forward.feature, found.gradient.feature) == (forward, gradient)
     assert found.best.feature == max(value, key=value.__getitem__)
-    assert found.difference == value[gradient] - value[forward]
+    points = value[gradient] - value[forward]
+    side = "above" if points > 0 else "below"
+    assert f"{abs(points):.1f} points {side} the best forward" in plain(table_words(found))
     pairs = [("x5;x6", "dW6"), ("x6;x7", "dW7"), ("x7;y8", "dW8")]
     assert [(a.feature, b.feature) for a, b in found.layers] == pairs
     assert found.layers_won == sum(value[b] > value[a] for a, b in pairs)
@@ -80,16 +84,17 @@ def test_the_finding_compares_the_best_of_each_kind(tmp_path, add_rows):
 
 def test_a_worse_gradient_is_found_worse(tmp_path, add_rows):
     rows = add_rows(tmp_path, features=("x7", "dW7"), strength={"x7": 3.0, "dW7": 0.5}).rows
-    found = finding(table_1(rows))
-    assert found.difference < 0
+    found = comparison(rows)
+    assert "below the best forward feature" in plain(table_words(found))
     assert found.best.feature == "x7"
 
 
 def test_there_is_no_difference_with_one_kind_only(tmp_path, add_rows):
-    found = finding(table_1(add_rows(tmp_path, features=("dW7",)).rows))
+    found = comparison(add_rows(tmp_path, features=("dW7",)).rows)
     assert found.forward is None
-    assert found.difference is None
-    assert found.printed_difference is None
+    words = plain(table_words(found))
+    assert words.endswith("No forward feature has been measured to compare it with.")
+    assert "In the paper" not in words
 
 
 def test_another_definition_of_ap_has_its_column_and_its_explanation(

@@ -3,7 +3,7 @@ import re
 
 from rich.console import Console
 
-from deepfishing.report.gains import gains
+from deepfishing.report.scores import gains
 from deepfishing.report.tables import one_decimal
 from deepfishing.report.terminal import table_1
 

@@ -1,17 +1,28 @@
-"""Stage 7, report: where the marks of a chart lie, and how its figures are written.
+"""Stage 7, report: the points of a setting as panels of charts, and where their marks lie.
 
-Comes in: a chart. Goes out: places in percent of the plot's width and height, so that a page can
-draw it at any size with text that stays readable, and figures as text for the tables below it.
+Comes in: points. Goes out: panels. A panel has one axis to the right and the same lines in one
+chart per figure: accuracy and mAP against k, say. Places are in percent of the plot's width and
+height, so that a page can draw it at any size with text that stays readable.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from deepfishing.experiments.approximation import BIAS, EXACT, RMS, SECONDS, WITH_PROJECTION
-from deepfishing.report.points import Chart, Mark, Panel, Series
+from deepfishing.experiments.checks import Result
+from deepfishing.report.rows import title
+from deepfishing.statistics import Interval
 
+TITLES = {
+    "low-shot": "Few examples",
+    "knn": "Nearest neighbours",
+    "curate": "Labels chosen and doubted",
+    "search": "Search by examples",
+    "approximation": "Projections against the exact kernel",
+}
 # Ratios matter here, not differences: twice the time, half the error.
 TIMES = (SECONDS, WITH_PROJECTION)
 LOGARITHMIC = (*TIMES, RMS)
@@ -21,59 +32,208 @@ HUES = (206, 20, 140, 285, 45, 330, 175, 95, 250)
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis with round ticks; percent 0 is its lower end."""
+    """An axis from its first tick to its last."""
 
-    low: float
-    high: float
     ticks: tuple[float, ...]
-    logarithmic: bool
+    logarithmic: bool = False
 
     def place(self, value: float) -> float:
         """Where a value lies, in percent of the axis.
 
-        Examples
-        --------
-        >>> Axis(1, 100, (1, 10, 100), True).place(10), Axis(0, 10, (0, 5, 10), False).place(2.5)
+        >>> Axis((1, 10, 100), logarithmic=True).place(10), Axis((0, 5, 10)).place(2.5)
         (50.0, 25.0)
         """
-        ends = (self.low, value, self.high)
+        ends = (self.ticks[0], value, self.ticks[-1])
         low, at, high = map(math.log, ends) if self.logarithmic else ends
         return 50.0 if high == low else round(100 * (at - low) / (high - low), 2)
 
 
-def x_axis(chart: Chart) -> Axis:
-    """The axis to the right: counts that double, so logarithmic, with a tick at each."""
-    xs = chart.xs or (1,)  # a chart of levels alone
-    return Axis(xs[0], xs[-1], tuple(xs), logarithmic=True)
+@dataclass(frozen=True)
+class Mark:
+    """A measured figure; `y` is None where it could not be measured, and `note` says why.
+
+    `draws` are the figures of which it is the mean, in the same order for all lines.
+    """
+
+    y: float | None
+    interval: Interval | None
+    note: str = ""
+    draws: tuple[float, ...] = ()
 
 
-def y_axis(chart: Chart) -> Axis:
-    """The axis upwards, around all figures and their intervals."""
-    marks = [m for s in chart.series for m in (*s.marks.values(), s.level) if m]
-    values = [v for m in marks for v in (m.y, *(m.interval or ())) if v is not None]
-    low, high = min(values, default=0.0), max(values, default=1.0)
-    if chart.y_axis in LOGARITHMIC and low > 0:
-        ticks = log_ticks(low, high)
-        return Axis(ticks[0], ticks[-1], ticks, logarithmic=True)
-    ticks = round_ticks(low, high)
-    return Axis(ticks[0], ticks[-1], ticks, logarithmic=False)
+@dataclass(frozen=True)
+class Series:
+    """A line of a chart: marks by x, or one `level` for all x."""
+
+    name: str
+    marks: dict[int, Mark]
+    level: Mark | None = None
+
+    def at(self, x: int) -> Mark | None:
+        """The mark at x; a level is the same everywhere."""
+        return self.level or self.marks.get(x)
 
 
-def round_ticks(low: float, high: float) -> tuple[float, ...]:
-    """Round numbers in even steps around a range, at most eight.
+@dataclass(frozen=True)
+class Style:
+    """How a line is drawn: `dash` is 0 for a whole line, 1 for dashes, 2 for dots.
 
-    Examples
-    --------
-    >>> round_ticks(41.2, 78.0)
-    (40.0, 50.0, 60.0, 70.0, 80.0)
+    `hue` is None for the exact kernel, which has the colour of text.
+    """
+
+    hue: int | None
+    dash: int
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One figure against the panel's axis."""
+
+    y_axis: str
+    xs: tuple[int, ...]
+    series: tuple[Series, ...]
+
+    @property
+    def across(self) -> Axis:
+        """The axis to the right: counts that double, so logarithmic, with a tick at each."""
+        return Axis(self.xs or (1,), logarithmic=True)  # without any: a chart of levels alone
+
+    @property
+    def up(self) -> Axis:
+        """The axis upwards, around all figures and their intervals."""
+        marks = [m for s in self.series for m in (*s.marks.values(), s.level) if m]
+        values = [v for m in marks for v in (m.y, *(m.interval or ())) if v is not None]
+        low, high = min(values, default=0.0), max(values, default=1.0)
+        if self.y_axis in LOGARITHMIC and low > 0:
+            return Axis(log_ticks(low, high), logarithmic=True)
+        return Axis(round_ticks(low, high))
+
+    def path(self, series: Series) -> list[tuple[float, float]]:
+        """The line through the marks of a series in percent, y downwards as in SVG."""
+        across, up = self.across, self.up
+        marks = [(across.place(x), mark) for x, mark in series.marks.items()]
+        if series.level:
+            marks = [(0.0, series.level), (100.0, series.level)]
+        return [(x, round(100 - up.place(mark.y), 2)) for x, mark in marks if mark.y is not None]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Charts with the same axis and lines.
+
+    `feature` is what was measured where the lines are not features themselves, else None.
+    """
+
+    protocol: str
+    feature: str | None
+    x_axis: str
+    charts: tuple[Chart, ...]
+
+    @property
+    def title(self) -> str:
+        """The protocol in words."""
+        return TITLES[self.protocol]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The lines of its charts, each once."""
+        return tuple(dict.fromkeys(s.name for chart in self.charts for s in chart.series))
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The features that it is about."""
+        return (self.feature,) if self.feature else self.names
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Why points are missing."""
+        marks = [m for c in self.charts for s in c.series for m in s.marks.values()]
+        return tuple(dict.fromkeys(mark.note for mark in marks if mark.note))
+
+    @property
+    def styles(self) -> dict[str, Style]:
+        """How each line is drawn: those of one projection in one colour, with other dashes.
+
+        >>> names = ("exact kernel", "product, 2,048", "product, 8,192", "nystroem")
+        >>> chart = Chart("seconds", (), tuple(Series(name, {}) for name in names))
+        >>> panel = Panel("approximation", "dW8", "training images", (chart,))
+        >>> [(style.hue, style.dash) for style in panel.styles.values()]
+        [(None, 1), (206, 0), (206, 1), (20, 0)]
+        """
+        seen: dict[str, int] = {}  # how many lines of each projection there were
+        found = {}
+        for name in self.names:
+            base = name.partition(", ")[0] if self.feature else name
+            if base == EXACT:
+                found[name] = Style(None, dash=1)
+                continue
+            seen[base] = seen.get(base, -1) + 1
+            hue = HUES[list(seen).index(base) % len(HUES)]
+            found[name] = Style(hue, min(seen[base], 2))
+        return found
+
+    def called(self, series: Series) -> str:
+        """What a line is called: by the title of its feature, if it stands for one."""
+        return series.name if self.feature else title(series.name)
+
+    def heading(self, chart: Chart) -> str:
+        """What a chart shows."""
+        subject = f" of {title(self.feature)}" if self.feature else ""
+        return f"{self.title}{subject}: {chart.y_axis}"
+
+    def text(self, chart: Chart, mark: Mark | None) -> tuple[str, str]:
+        """A mark's figure and its interval, each empty if there is none."""
+        if mark is None:
+            return "", ""
+        exact = self.feature is not None
+        ends = [figure_text(chart.y_axis, end, exact) for end in mark.interval or ()]
+        return figure_text(chart.y_axis, mark.y, exact), "–".join(ends)
+
+
+def panels(points: Sequence[Result]) -> tuple[Panel, ...]:
+    """Panels of the points of one setting, protocol by protocol.
+
+    Where a point was measured more than once, by two versions of the package say, the last counts.
+    """
+    found: dict[tuple[int, str, str], list[Result]] = {}
+    for point in points:
+        subject = "" if point["series"] == point["feature"] else point["feature"]
+        place = list(TITLES).index(point["protocol"])
+        found.setdefault((place, subject, point["x_axis"]), []).append(point)
+    return tuple(
+        Panel(list(TITLES)[place], subject or None, x_axis, _charts(rows))
+        for (place, subject, x_axis), rows in sorted(found.items(), key=lambda item: item[0][:2])
+    )
+
+
+def _charts(points: Iterable[Result]) -> tuple[Chart, ...]:
+    by_figure: dict[str, dict[str, dict[int | None, Mark]]] = {}
+    for p in points:
+        interval = None if p["low"] is None else (p["low"], p["high"])
+        mark = Mark(p["y"], interval, p["note"], tuple(p.get("draws") or ()))
+        by_figure.setdefault(p["y_axis"], {}).setdefault(p["series"], {})[p["x"]] = mark
+    charts = []
+    for y_axis, lines in by_figure.items():
+        xs = tuple(sorted({x for marks in lines.values() for x in marks if x is not None}))
+        series = (
+            Series(name, {x: marks[x] for x in xs if x in marks}, marks.get(None))
+            for name, marks in lines.items()
+        )
+        charts.append(Chart(y_axis, xs, tuple(series)))
+    return tuple(charts)
+
+
+def round_ticks(low: float, high: float, least: float = 0.0) -> tuple[float, ...]:
+    """Round numbers in even steps of at least `least` around a range, at most eight.
+
+    >>> round_ticks(41.2, 78.0), round_ticks(5.0, 5.0)
+    ((40.0, 50.0, 60.0, 70.0, 80.0), (5.0, 5.2))
     >>> round_ticks(-0.0062, 0.0023)
     (-0.008, -0.006, -0.004, -0.002, 0.0, 0.002, 0.004)
-    >>> round_ticks(5.0, 5.0)
-    (5.0, 5.2)
     """
     spread = high - low or 1.0
     scale = 10.0 ** math.floor(math.log10(spread))
-    step = next(s * scale for s in (0.2, 0.5, 1, 2) if spread <= 5 * s * scale)
+    step = max(least, next(s * scale for s in (0.2, 0.5, 1, 2) if spread <= 5 * s * scale))
     digits = max(0, 1 - math.floor(math.log10(step)))
     first = math.floor(round(low / step, 6))
     last = max(math.ceil(round(high / step, 6)), first + 1)
@@ -83,8 +243,6 @@ def round_ticks(low: float, high: float) -> tuple[float, ...]:
 def log_ticks(low: float, high: float) -> tuple[float, ...]:
     """1, 2 and 5 times powers of ten around a range, or the powers alone if there are many.
 
-    Examples
-    --------
     >>> log_ticks(0.3, 7.0)
     (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
     >>> log_ticks(0.3, 2000.0)
@@ -102,8 +260,6 @@ def log_ticks(low: float, high: float) -> tuple[float, ...]:
 def tick_text(value: float) -> str:
     """A tick's label, short.
 
-    Examples
-    --------
     >>> tick_text(1024), tick_text(16_000), tick_text(0.002), tick_text(70.0)
     ('1,024', '16k', '0.002', '70')
     """
@@ -115,13 +271,11 @@ def tick_text(value: float) -> str:
 def figure_text(y_axis: str, value: float | None, exact: bool = False) -> str:
     """A figure as its table shows it; `exact` is for figures that differ by little.
 
-    Examples
-    --------
     >>> figure_text("accuracy, %", 71.26), figure_text("mAP, %", 82.424, exact=True)
     ('71.3', '82.42')
     >>> [figure_text(SECONDS, seconds) for seconds in (0.4132, 147.2, None)]
     ['0.41', '147', '']
-    >>> figure_text("bias of the kernel", -0.00041)
+    >>> figure_text(BIAS, -0.00041)
     '-0.0004'
     """
     if value is None:
@@ -131,62 +285,3 @@ def figure_text(y_axis: str, value: float | None, exact: bool = False) -> str:
     if y_axis in (BIAS, RMS):
         return f"{value:+.4f}" if y_axis == BIAS else f"{value:.4f}"
     return f"{value:.2f}" if exact else f"{value:.1f}"
-
-
-def mark_text(panel: Panel, chart: Chart, mark: Mark | None) -> tuple[str, str]:
-    """A mark's figure and its interval, each empty if there is none."""
-    if mark is None:
-        return "", ""
-    exact = panel.feature is not None
-    ends = [figure_text(chart.y_axis, end, exact) for end in mark.interval or ()]
-    return figure_text(chart.y_axis, mark.y, exact), "–".join(ends)
-
-
-def curve_points(chart: Chart, series: Series) -> list[tuple[float, float]]:
-    """The line through the marks of a series in percent, y downwards as in SVG."""
-    across, up = x_axis(chart), y_axis(chart)
-    if series.level:
-        level = series.level.y
-        return [] if level is None else [(x, round(100 - up.place(level), 2)) for x in (0.0, 100.0)]
-    return [
-        (across.place(x), round(100 - up.place(mark.y), 2))
-        for x, mark in series.marks.items()
-        if mark.y is not None
-    ]
-
-
-@dataclass(frozen=True)
-class Style:
-    """How a line is drawn; `hue` is None for the exact kernel, which has the colour of text.
-
-    `dash` is 0 for a whole line, 1 for dashes, 2 for dots.
-    """
-
-    hue: int | None
-    dash: int
-
-
-def styles(panel: Panel) -> dict[str, Style]:
-    """How each line of a panel is drawn.
-
-    Lines of one projection that differ in its length have one colour and differ in their dashes.
-
-    Examples
-    --------
-    >>> names = ("exact kernel", "product, 2,048", "product, 8,192", "product, 1,024", "nystroem")
-    >>> lines = tuple(Series(name, {}, None) for name in names)
-    >>> panel = Panel("approximation", "dW8", "training images", (Chart("seconds", (), lines),))
-    >>> [(style.hue, style.dash) for style in styles(panel).values()]
-    [(None, 1), (206, 0), (206, 1), (206, 2), (20, 0)]
-    """
-    seen: dict[str, int] = {}  # how many lines of each projection there were
-    found = {}
-    for name in panel.names:
-        base = name.partition(", ")[0] if panel.feature else name
-        if base == EXACT:
-            found[name] = Style(None, dash=1)
-            continue
-        seen[base] = seen.get(base, -1) + 1
-        hue = HUES[list(seen).index(base) % len(HUES)]
-        found[name] = Style(hue, min(seen[base], 2))
-    return found

@@ -7,12 +7,10 @@ gradient feature. Nothing is drawn here: the terminal, the page and the text tab
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from deepfishing.experiments.checks import Result
 from deepfishing.images.show import table_html
-from deepfishing.report.tables import Line, finding
+from deepfishing.report.tables import Comparison, Line, compare_lines
 
 MOST_PAIRS = 10
 NUMBERED = 20  # up to this many classes the matrix has a number in each cell
@@ -67,54 +65,45 @@ class Confusions:
         return self.counts[row][column] / (sum(self.counts[row]) or 1)
 
 
-def confusions(rows: Sequence[Result], lines: Sequence[Line]) -> Confusions | None:
-    """What is confused in rows of one setting; None where images have several classes.
-
-    Parameters
-    ----------
-    rows : sequence of dict
-        Of one setting.
-    lines : sequence of Line
-        Their lines of Table 1, from `table_1`.
-    """
-    found = {row["feature"]: row["confusion"] for row in rows if row.get("confusion")}
-    having = [line for line in lines if line.feature in found]
-    both = finding(having)
-    if both.best is None:
+def confusions(table: Comparison) -> Confusions | None:
+    """What is confused in rows of one setting; None where images have several classes."""
+    matrices = {row["feature"]: row["confusion"] for row in table.rows if row.get("confusion")}
+    found = compare_lines(table.rows, [ln for ln in table.lines if ln.feature in matrices])
+    if found.best is None:
         return None
-    compared = tuple(line for line in (both.forward, both.gradient) if line)
-    matrix = found[both.best.feature]
-    seen = set(matrix) | {answer for by_answer in matrix.values() for answer in by_answer}
-    classes = tuple(name for name in rows[0]["classes"] if name in seen)
+    best, compared, classes = found.best, found.compared, table.rows[0]["classes"]
+
+    def count(line: Line, truth: str, answer: str) -> int:
+        return int(matrices[line.feature].get(truth, {}).get(answer, 0))
+
     wrong = {
         (truth, answer)
         for line in compared
-        for truth, by_answer in found[line.feature].items()
-        for answer in by_answer
+        for truth, answers in matrices[line.feature].items()
+        for answer in answers
         if truth != answer
     }
-    place = {name: number for number, name in enumerate(rows[0]["classes"])}
-    order = sorted(compared, key=lambda line: line is not both.best)
+    order = sorted(compared, key=lambda line: line is not best)
+    place = {name: number for number, name in enumerate(classes)}
     pairs = sorted(
         wrong,
-        key=lambda pair: (
-            *(-found[line.feature].get(pair[0], {}).get(pair[1], 0) for line in order),
-            *map(place.__getitem__, pair),
-        ),
+        key=lambda pair: (*(-count(ln, *pair) for ln in order), place[pair[0]], place[pair[1]]),
     )
+    matrix = matrices[best.feature]
+    seen = {*matrix, *(answer for answers in matrix.values() for answer in answers)}
+    shown = tuple(name for name in classes if name in seen)
     return Confusions(
-        line=both.best,
-        classes=classes,
-        counts=tuple(tuple(matrix.get(i, {}).get(j, 0) for j in classes) for i in classes),
+        line=best,
+        classes=shown,
+        counts=tuple(tuple(count(best, i, j) for j in shown) for i in shown),
         compared=compared,
         pairs=tuple(
             Pair(
-                truth,
-                answer,
-                tuple(found[line.feature].get(truth, {}).get(answer, 0) for line in compared),
-                max(sum(found[line.feature].get(truth, {}).values()) for line in compared),
+                *pair,
+                images=tuple(count(line, *pair) for line in compared),
+                of=max(sum(matrices[ln.feature].get(pair[0], {}).values()) for ln in compared),
             )
-            for truth, answer in pairs[:MOST_PAIRS]
+            for pair in pairs[:MOST_PAIRS]
         ),
         of_pairs=len(pairs),
     )

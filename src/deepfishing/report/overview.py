@@ -13,24 +13,28 @@ from pathlib import Path
 
 import numpy as np
 
-from deepfishing import __version__
 from deepfishing.errors import StoreError
 from deepfishing.experiments.checks import Result
 from deepfishing.experiments.results import Curves, Results
 from deepfishing.features import split_names
-from deepfishing.files import replacing
 from deepfishing.recipes import parse_recipe
-from deepfishing.report.charts import Axis, round_ticks
-from deepfishing.report.gains import gains
-from deepfishing.report.points import Chart, Mark, Panel, Series, group_points, open_points, panels
-from deepfishing.report.rows import group_rows, open_results, title
-from deepfishing.report.tables import finding, one_decimal, table_1
-from deepfishing.report.text import Sheet, Text, markdown
-from deepfishing.statistics import Difference, mean_interval
+from deepfishing.report.charts import Axis, Chart, Mark, Panel, Series, panels, round_ticks
+from deepfishing.report.rows import (
+    group_points,
+    group_rows,
+    open_points,
+    open_results,
+    save_report,
+    title,
+)
+from deepfishing.report.scores import gains
+from deepfishing.report.tables import comparison, one_decimal, signed_ends
+from deepfishing.report.text import Sheet, markdown
+from deepfishing.report.words import WITH_EXAMPLES
+from deepfishing.statistics import Difference, Interval, mean_interval
 
 # What tells settings of the same data set and network apart, where they differ in it.
 TOLD = ("train", "test", "tau", "label", "views", "C", "difficult", "weights_sha256")
-WITH_EXAMPLES = ("low-shot", "search")  # the protocols that are drawn against examples
 
 
 @dataclass(frozen=True)
@@ -67,24 +71,19 @@ class Part:
 
 
 def find_folders(given: Sequence[Path]) -> list[Path]:
-    """Folders of results among those given, and in those that hold none themselves.
-
-    Raises
-    ------
-    StoreError
-        If a folder neither is one of results nor has one in it.
-    """
+    """Folders of results among those given, and in those that hold none themselves."""
     found: list[Path] = []
     for folder in given:
         below = [folder, *(sorted(folder.iterdir()) if folder.is_dir() else ())]
-        with_results = [path for path in below if _has_results(path)]
+        names = (Results.name, Curves.name)
+        with_results = [path for path in below if any((path / name).is_file() for name in names)]
         if not with_results:
             open_results(folder)  # says what is missing
         found += [folder] if folder in with_results else with_results
     return list(dict.fromkeys(found))
 
 
-def overview(folders: Iterable[Path]) -> tuple[Part, ...]:
+def overview(folders: Iterable[Path]) -> list[Part]:
     """What these folders say about each gradient feature; the one of most settings first."""
     tables, curves = [], []
     for folder in folders:
@@ -94,36 +93,24 @@ def overview(folders: Iterable[Path]) -> tuple[Part, ...]:
     names = _names([*(rows[0] for _, rows in tables), *(points[0] for points in curves)])
     found: dict[str, list[Gain]] = {}
     for results, rows in tables:
-        for feature, gain in _gains(results, rows, names[_setting(rows[0])]):
+        for feature, gain in _gains(results, rows, names[_facts(rows[0])]):
             found.setdefault(feature, []).append(gain)
-    lines: dict[tuple[str, str, str, str], list[Series]] = {}
+    lines: dict[str, dict[tuple[str, str, str], list[Series]]] = {}
     for points in curves:
-        for place, series in _lines(points, names[_setting(points[0])]):
-            lines.setdefault(place, []).append(series)
-    features = dict.fromkeys((*found, *(place[0] for place in lines)))
-    parts = [
-        Part(
-            feature,
-            tuple(found.get(feature, ())),
-            tuple(
-                Panel(protocol, feature, x_axis, (_chart(y_axis, series),))
-                for (of, protocol, x_axis, y_axis), series in lines.items()
-                if of == feature
-            ),
-        )
-        for feature in features
-    ]
-    return tuple(sorted(parts, key=lambda part: -len(part.gains)))
+        for feature, place, series in _lines(points, names[_facts(points[0])]):
+            lines.setdefault(feature, {}).setdefault(place, []).append(series)
+    parts = []
+    for feature in dict.fromkeys((*found, *lines)):
+        shown = []
+        for (protocol, x_axis, y_axis), some in lines.get(feature, {}).items():
+            xs = tuple(sorted({x for series in some for x in series.marks}))
+            shown.append(Panel(protocol, feature, x_axis, (Chart(y_axis, xs, tuple(some)),)))
+        parts.append(Part(feature, tuple(found.get(feature, ())), tuple(shown)))
+    return sorted(parts, key=lambda part: -len(part.gains))
 
 
 def write_overview(folders: Sequence[Path], page: Path, features: str | None = None) -> Path:
-    """Write the page, or the tables if its name ends in `.md`; of these features only, if given.
-
-    Raises
-    ------
-    StoreError
-        If results are missing or malformed, have no gradient to compare, or cannot be written.
-    """
+    """Write the page, or the tables if its name ends in `.md`; of these features only, if given."""
     wanted = None if features is None else split_names(features)
     parts = [part for part in overview(folders) if wanted is None or part.feature in wanted]
     if not parts:
@@ -133,47 +120,35 @@ def write_overview(folders: Sequence[Path], page: Path, features: str | None = N
             f"--features '{features or 'all'}'"
         )
     if page.suffix == ".md":
-        text = "\n".join(map(markdown, sheets(parts)))
-    else:
-        from deepfishing.report.html import render_overview
+        return save_report(page, "\n".join(map(markdown, sheets(parts))))
+    from deepfishing.report.html import render
 
-        ends = [e for p in parts for g in p.gains for e in (g.difference.low, g.difference.high)]
-        ticks = round_ticks(min((0.0, *ends)), max((0.0, *ends)))
-        axis = Axis(ticks[0], ticks[-1], ticks, logarithmic=False)
-        text = render_overview(parts, axis, __version__)
-    try:
-        with replacing(page) as partial:
-            partial.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"report cannot be written: {page} ({error})") from None
-    return page
+    ends = [e for p in parts for g in p.gains for e in (g.difference.low, g.difference.high)]
+    axis = Axis(round_ticks(min((0.0, *ends)), max((0.0, *ends))))
+    return save_report(page, render("overview.html.j2", parts=parts, axis=axis))
 
 
-def _has_results(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in (Results.name, Curves.name))
-
-
-def _setting(row: Result) -> tuple[str, ...]:
+def _facts(row: Result) -> tuple[str, ...]:
     return tuple(str(row.get(name, "")) for name in ("dataset", "network", *TOLD))
 
 
 def _names(rows: Sequence[Result]) -> dict[tuple[str, ...], str]:
     """What each setting is called: data set and network, and what else tells it from others."""
-    every = list(dict.fromkeys(map(_setting, rows)))
+    every = list(dict.fromkeys(map(_facts, rows)))
     found = {}
-    for setting in every:
-        name = list(setting[:2])
-        same = [other for other in every if other[:2] == setting[:2]]
-        for key, value in enumerate(setting[2:], start=2):
+    for facts in every:
+        name = list(facts[:2])
+        same = [other for other in every if other[:2] == facts[:2]]
+        for key, value in enumerate(facts[2:], start=2):
             if len({other[key] for other in same}) > 1:
                 name.append(f"{TOLD[key - 2].partition('_')[0]} {value[:12]}")
                 same = [other for other in same if other[key] == value]
-        found[setting] = ", ".join(name)
+        found[facts] = ", ".join(name)
     return found
 
 
 def _gains(results: Results, rows: Sequence[Result], setting: str) -> Iterable[tuple[str, Gain]]:
-    forward = finding(table_1(rows)).forward
+    forward = comparison(rows).forward
     if forward is not None and forward.official is not None:
         for name, difference in gains(results, rows).items():
             if parse_recipe(name).is_gradient:
@@ -182,8 +157,8 @@ def _gains(results: Results, rows: Sequence[Result], setting: str) -> Iterable[t
 
 def _lines(
     points: Sequence[Result], setting: str
-) -> Iterable[tuple[tuple[str, str, str, str], Series]]:
-    """Gains over the best forward line, by place: feature, protocol, and both axes."""
+) -> Iterable[tuple[str, tuple[str, str, str], Series]]:
+    """Gains over the best forward line: their feature, protocol and both axes, and the line."""
     for panel in panels(points):
         for chart in panel.charts if panel.protocol in WITH_EXAMPLES else ():
             whole = [s for s in chart.series if all(_y(s, x) is not None for x in chart.xs)]
@@ -196,8 +171,8 @@ def _lines(
             for series in whole:
                 if parse_recipe(series.name).is_gradient:
                     marks = {x: _minus(series.marks[x], best.marks[x]) for x in chart.xs}
-                    place = title(series.name), panel.protocol, panel.x_axis, axis
-                    yield place, Series(setting, marks, None)
+                    place = panel.protocol, panel.x_axis, axis
+                    yield title(series.name), place, Series(setting, marks)
 
 
 def _y(series: Series, x: int) -> float | None:
@@ -209,11 +184,7 @@ def _minus(a: Mark, b: Mark) -> Mark:
     interval = None
     if len(a.draws) == len(b.draws):
         interval = mean_interval((np.array(a.draws) - np.array(b.draws)).tolist())
-    return Mark((a.y or 0.0) - (b.y or 0.0), interval, "")
-
-
-def _chart(y_axis: str, series: Sequence[Series]) -> Chart:
-    return Chart(y_axis, tuple(sorted({x for s in series for x in s.marks})), tuple(series))
+    return Mark((a.y or 0.0) - (b.y or 0.0), interval)
 
 
 def sheets(parts: Sequence[Part]) -> Iterable[Sheet]:
@@ -221,45 +192,33 @@ def sheets(parts: Sequence[Part]) -> Iterable[Sheet]:
     settings = {g.setting: (g.over, g.forward) for part in parts for g in part.gains}
     shown = [part for part in parts if part.gains]
     if shown:
-        by_setting = [{g.setting: g.difference for g in part.gains} for part in shown]
+        known = [{g.setting: g.difference for g in part.gains} for part in shown]
+        body = []
+        for setting, (over, forward) in settings.items():
+            found = [differences.get(setting) for differences in known]
+            cells = ["" if d is None else _with_interval(d.mean, (d.low, d.high)) for d in found]
+            body.append([setting, f"{over} {one_decimal(forward)}", *cells])
         yield Sheet(
             "mAP of the best forward feature, and how much each gradient is above it (interval at "
             "95 %, paired bootstrap over test images)",
-            (Text("data set, network"), Text("best forward"), *(Text(p.feature) for p in shown)),
-            (
-                tuple(
-                    (
-                        Text(setting),
-                        Text(f"{over} {one_decimal(forward)}"),
-                        *(Text(_difference(of.get(setting))) for of in by_setting),
-                    )
-                    for setting, (over, forward) in settings.items()
-                ),
-            ),
+            ["data set, network", "best forward", *(part.feature for part in shown)],
+            [body],
         )
     for part in parts:
         for panel in part.panels:
             (chart,) = panel.charts
-            yield Sheet(
-                f"{part.feature}, {panel.title.lower()}: {chart.y_axis}",
-                (Text(panel.x_axis), *(Text(f"{x:,}") for x in chart.xs)),
-                (
-                    tuple(
-                        (Text(s.name), *(Text(_mark(s.marks.get(x))) for x in chart.xs))
-                        for s in chart.series
-                    ),
-                ),
-            )
+            body = []
+            for series in chart.series:
+                marks = [series.marks.get(x) for x in chart.xs]
+                body.append([series.name])
+                body[-1] += [
+                    _with_interval(m.y, m.interval) if m and m.y is not None else "" for m in marks
+                ]
+            head = [panel.x_axis, *(f"{x:,}" for x in chart.xs)]
+            caption = f"{part.feature}, {panel.title.lower()}: {chart.y_axis}"
+            yield Sheet(caption, head, [body])
 
 
-def _difference(d: Difference | None) -> str:
-    return "" if d is None else _with_interval(d.mean, (d.low, d.high))
-
-
-def _mark(mark: Mark | None) -> str:
-    return "" if mark is None or mark.y is None else _with_interval(mark.y, mark.interval)
-
-
-def _with_interval(value: float, interval: tuple[float, float] | None) -> str:
-    ends = " to ".join(one_decimal(end, sign=True) for end in interval or ())
-    return one_decimal(value, sign=True) + f" ({ends})" * bool(ends)
+def _with_interval(value: float, interval: Interval | None) -> str:
+    ends = f" ({signed_ends(interval)})" if interval else ""
+    return one_decimal(value, sign=True) + ends

@@ -1,20 +1,37 @@
-"""Stage 7, report: which test images tell something about two kernels.
+"""Stage 7, report: the pictures of the page, class by class.
 
-Comes in: labels, and the scores that two rows give the same images. Goes out, for a class and each
-of the two: the images that it ranks first, those that show the class and that it ranks last, and
-those that it finds and the other does not. Only ids and ranks: `thumbnails` has the pixels.
+Comes in: the rows of one setting with their scores, and the stores in `features/`, which know
+where each image was seen and what its content is. Goes out: for each class the test images that
+the best forward and the best gradient feature rank first, last and differently, as thumbnails; each
+is in the page once, however often it is shown.
+
+An image may have moved since, with the results or without them, so a few places are tried. Only a
+file with the very content that was measured is shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from deepfishing.errors import DeepFishingError, ImageError
+from deepfishing.experiments.checks import Result
+from deepfishing.experiments.results import Results
+from deepfishing.images.item import Held
+from deepfishing.images.show import square_uri
 from deepfishing.rank_one import Array
+from deepfishing.report.scores import row_scores, same_test
+from deepfishing.report.tables import Comparison, Line
+from deepfishing.store.index import Row, read_index
 
 TILES = 5  # in a strip
+MOST_CLASSES = 20  # more pictures than a page of a few megabytes can hold
 
 
 @dataclass(frozen=True)
@@ -44,20 +61,10 @@ class Strips:
 def strips(
     truth: Array, scores: Array, other: Array, ids: Sequence[str], most: int = TILES
 ) -> Strips:
-    """The telling images of one class for one kernel, beside another.
+    """The telling images of one class for one kernel, beside another; arrays are (n,).
 
-    Parameters
-    ----------
-    truth : array of shape (n,)
-        1 present, -1 absent, 0 difficult: left out, as in every AP here.
-    scores, other : arrays of shape (n,)
-        By the kernel and by the one that it is compared with. Equal scores keep the images' order.
-    ids : sequence of n str
-    most : int
-        How many images a strip has at most.
+    Difficult images, 0 in `truth`, are left out, as in every AP here. Equal scores keep the order.
 
-    Examples
-    --------
     >>> truth, ids = np.array([1, -1, 1, 0]), ["a", "b", "c", "d"]
     >>> found = strips(truth, np.array([3.0, 2.0, 1.0, 9.0]), np.array([1.0, 3.0, 2.0, 9.0]), ids)
     >>> [tile.id for tile in found.first], [tile.id for tile in found.last]
@@ -89,3 +96,185 @@ def _ranks(scores: Array) -> Array:
     ranks = np.empty(len(scores), dtype=np.int64)
     ranks[np.argsort(-scores, kind="stable")] = np.arange(1, len(scores) + 1)
     return ranks
+
+
+@dataclass(frozen=True)
+class ClassPictures:
+    """What two features make of one class: their lines, AP and strips, forward first."""
+
+    name: str
+    sides: tuple[tuple[Line, float, Strips], ...]
+
+
+@dataclass(frozen=True)
+class SettingPictures:
+    """The pictures of one setting.
+
+    `place` says of each image's id which picture it is, or, as text, why there is none; `problem`
+    why nothing is shown at all; `of` how many classes could be shown.
+    """
+
+    classes: tuple[ClassPictures, ...] = ()
+    place: dict[str, int | str] = field(default_factory=dict)
+    of: int = 0
+    problem: str = ""
+
+    @property
+    def examples(self) -> dict[str, int]:
+        """A picture that shows the class, for each class that has one."""
+        found: dict[str, int] = {}
+        for pictures in self.classes:
+            for tile in (tile for _, _, side in reversed(pictures.sides) for tile in side.first):
+                place = self.place[tile.id]
+                if tile.shows and isinstance(place, int):
+                    found.setdefault(pictures.name, place)
+        return found
+
+    @property
+    def missing(self) -> int:
+        """How many images have no picture."""
+        return sum(isinstance(place, str) for place in self.place.values())
+
+
+class Album:
+    """The pictures of a page; `images` is where the images are now, if they have moved.
+
+    `pictures` are data URIs, each once. Without `features/` beside the results no image is found.
+    """
+
+    def __init__(self, results: Results, images: Path | None = None) -> None:
+        self.results = results
+        self.folder = results.folder.absolute()
+        self.roots = ([images] if images else []) + [self.folder]
+        self.pictures: list[str] = []
+        self._placed: dict[str, int | str] = {}  # by content
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """What the stores know of every image."""
+        indexes = sorted(self.results.folder.glob("features/*/index.parquet"))
+        return [row for index in indexes for row in read_index(index.parent).values()]
+
+    def show(self, table: Comparison) -> SettingPictures:
+        """The pictures for rows of one setting, or why there are none."""
+        if table.forward is None or table.gradient is None:
+            return SettingPictures(
+                problem="pictures need a forward and a gradient feature to compare"
+            )
+        row_of = {row["feature"]: row for row in table.rows}
+        rows = row_of[table.forward.feature], row_of[table.gradient.feature]
+        try:
+            if not same_test(self.results, *rows):
+                problem = "the two best features were measured on different images"
+                return SettingPictures(problem=problem)
+            ids = self.results.scores(rows[0])[2]
+            classes = self._classes((table.forward, table.gradient), rows, ids)
+            known = match_ids(self.rows, rows[0]["dataset"], ids)
+        except DeepFishingError as error:
+            return SettingPictures(problem=str(error))
+        most_different = sorted(classes, key=_difference, reverse=True)[:MOST_CLASSES]
+        chosen = tuple(pictures for pictures in classes if pictures in most_different)
+        shown = (
+            tile.id
+            for pictures in chosen
+            for _, _, side in pictures.sides
+            for tile in (*side.first, *side.last, *side.higher)
+        )
+        place = {id_: self.place(known.get(id_)) for id_ in dict.fromkeys(shown)}
+        return SettingPictures(chosen, place, len(classes))
+
+    def _classes(
+        self, lines: tuple[Line, Line], rows: tuple[Result, Result], ids: Sequence[str]
+    ) -> list[ClassPictures]:
+        """Every class that both rows have an AP of."""
+        (scores, labels), (others, _) = (row_scores(self.results, row) for row in rows)
+        found = []
+        for column, name in enumerate(rows[0]["classes"]):
+            ap, other_ap = (row["ap"][row["official_ap"]].get(name) for row in rows)
+            if ap is None or other_ap is None:
+                continue
+            a, b, truth = scores[:, column], others[:, column], labels[:, column]
+            forward = lines[0], ap, strips(truth, a, b, ids)
+            gradient = lines[1], other_ap, strips(truth, b, a, ids)
+            found.append(ClassPictures(name, (forward, gradient)))
+        return found
+
+    def place(self, row: Row | None) -> int | str:
+        """Which picture shows an image, its central square as the network saw it; or why none."""
+        if row is None or row.sha256 is None:
+            return "not in features/"
+        if row.sha256 not in self._placed:
+            self._placed[row.sha256] = self._add(row, row.sha256)
+        return self._placed[row.sha256]
+
+    def _add(self, row: Row, sha256: str) -> int | str:
+        found = (_read(path, row.size, sha256) for path in self._places(row))
+        content = next(filter(None, found), None)
+        if content is None:
+            return "not found"
+        try:
+            uri = square_uri(Held(str(row.path), content))
+        except ImageError:
+            return "not readable"
+        if uri not in self.pictures:
+            self.pictures.append(uri)
+        return self.pictures.index(uri)
+
+    def _places(self, row: Row) -> Iterator[Path]:
+        """Where the image may be, the likeliest first."""
+        path = Path(row.path)
+        yield path
+        # a relative path started where the command ran, which often is above the results
+        yield from (parent / path for parent in (self.folder, *self.folder.parents))
+        parts = [part for part in path.parts if part not in ("..", path.anchor)]
+        for root in self.roots:
+            yield from (root.joinpath(*parts[start:]) for start in range(len(parts)))
+
+
+def _difference(pictures: ClassPictures) -> float:
+    """How far the two features are apart in this class."""
+    (_, a, _), (_, b, _) = pictures.sides
+    return abs(a - b)
+
+
+def match_ids(rows: Sequence[Row], dataset: str, ids: Sequence[str]) -> dict[str, Row]:
+    """The row of each id: paths of one folder end in the ids, with or without a suffix.
+
+    Several data sets may share ids; then the folder counts that has the data set's name in it.
+
+    >>> rows = [Row(p, p) for p in ("VOC2007/a.jpg", "VOC2007/b.jpg", "groceries/a.jpg")]
+    >>> [row.path for row in match_ids(rows, "voc2007", ["b", "a"]).values()]
+    ['VOC2007/b.jpg', 'VOC2007/a.jpg']
+    >>> match_ids(rows, "voc2007", ["a", "c"])
+    {}
+    """
+    named: defaultdict[str, list[tuple[PurePosixPath, Row]]] = defaultdict(list)
+    for row in rows:
+        path = PurePosixPath(Path(row.path).as_posix())
+        for name in {path.name, path.stem}:
+            named[name].append((path, row))
+    folders: defaultdict[str, dict[str, Row]] = defaultdict(dict)
+    for image_id in ids:
+        for path, row in named[PurePosixPath(image_id).name]:
+            for tail in (str(path), str(path.with_suffix(""))):
+                if f"/{tail}".endswith(f"/{image_id}"):
+                    folders[tail.removesuffix(image_id)][image_id] = row
+    whole = {name: found for name, found in folders.items() if len(found) == len(set(ids))}
+    by_name = {name: found for name, found in whole.items() if dataset in name.lower()}
+    for candidates in (by_name, whole):
+        # the same contents in two places are as good as one
+        contents = {tuple(found[i].sha256 for i in ids): found for found in candidates.values()}
+        if len(contents) == 1:
+            return next(iter(contents.values()))
+    return {}
+
+
+def _read(path: Path, size: int, sha256: str) -> bytes | None:
+    """The bytes of a file if they are these; never those of a pipe, which may not end."""
+    try:
+        if not path.is_file() or path.stat().st_size != size:
+            return None
+        content = path.read_bytes()
+    except (OSError, ValueError):  # no permission, a name too long or with a zero in it
+        return None
+    return content if hashlib.sha256(content).hexdigest() == sha256 else None

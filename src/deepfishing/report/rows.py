@@ -1,7 +1,7 @@
-"""Stage 7, report: the rows of a results folder, checked, and grouped by what may be compared.
+"""Stage 7, report: what a folder of results holds, checked, and grouped by what may be compared.
 
-Comes in: a folder with `results.jsonl`. Goes out: rows that the tables can rely on, in groups of
-one setting each and in the order of the paper's Table 1.
+Comes in: a folder with `results.jsonl` or `curves.jsonl`. Goes out: rows and points in groups of
+one setting each, rows in the order of the paper's Table 1.
 """
 
 from __future__ import annotations
@@ -11,21 +11,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from deepfishing.errors import StoreError
-from deepfishing.experiments.checks import ROW_SETTING, UNSAID, Result
+from deepfishing.experiments.checks import POINT_SETTING, ROW_SETTING, UNSAID, Result
 from deepfishing.experiments.results import Curves, Results
+from deepfishing.files import replacing
 from deepfishing.recipes import AUTO, Recipe, parse_recipe
 
 OTHER = 99  # the block of rows that the paper's Table 1 does not have
 
 
 def open_results(folder: Path) -> Results:
-    """The results of a folder, each row whole; at least one, unless the folder has curves.
-
-    Raises
-    ------
-    StoreError
-        If the folder or its results are missing, empty or malformed.
-    """
+    """The results of a folder, each row whole; at least one, unless the folder has curves."""
     if not folder.is_dir():
         raise StoreError(
             f"results must be a folder, got {folder}, which is none; run `deepfish reproduce` first"
@@ -45,33 +40,49 @@ def open_results(folder: Path) -> Results:
     return results
 
 
+def open_points(folder: Path) -> list[Result]:
+    """The points of a folder, each of them whole; none where it has no `curves.jsonl`."""
+    return Curves(folder).rows if (folder / Curves.name).is_file() else []
+
+
+def save_report(path: Path, text: str) -> Path:
+    """Write a page or its tables, whole or not at all."""
+    try:
+        with replacing(path) as partial:
+            partial.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"report cannot be written: {path} ({error})") from None
+    return path
+
+
+def setting(row: Result, names: Iterable[str] = POINT_SETTING) -> str:
+    """What rows and points must agree in to be compared."""
+    said = {**UNSAID, **row}
+    return json.dumps([said[name] for name in (*UNSAID, *names)])
+
+
 def group_rows(rows: Iterable[Result]) -> list[list[Result]]:
     """Rows that may be compared, together and in the paper's order; groups as they first came.
 
-    Where a feature was measured more than once under the same setting, by two versions of the
-    package say, the last one counts.
-
-    Examples
-    --------
-    >>> setting = dict.fromkeys(ROW_SETTING, "")
-    >>> rows = [{**setting, "feature": f} for f in ("dW7", "x8", "x6;x7", "y8")]
-    >>> rows += [{**setting, "feature": "x7", "tau": 4}]
-    >>> [[row["feature"] for row in group] for group in group_rows(rows)]
-    [['y8', 'x8', 'x6;x7', 'dW7'], ['x7']]
+    Of a feature that was measured twice, by two versions of the package say, the last row counts.
     """
     groups: dict[str, dict[str, Result]] = {}
     for row in rows:
-        unsaid = [row.get(name, value) for name, value in UNSAID.items()]
-        setting = json.dumps([*unsaid, *(row[name] for name in ROW_SETTING)])
-        groups.setdefault(setting, {})[row["feature"]] = row
+        groups.setdefault(setting(row, ROW_SETTING), {})[row["feature"]] = row
     return [sorted(group.values(), key=paper_order) for group in groups.values()]
+
+
+def group_points(points: Iterable[Result]) -> list[list[Result]]:
+    """Points of one setting together, in the order in which settings first came."""
+    groups: dict[str, list[Result]] = {}
+    for point in points:
+        groups.setdefault(setting(point), []).append(point)
+    return list(groups.values())
 
 
 def title(feature: str) -> str:
     """What a feature is called in tables and plots.
 
-    Examples
-    --------
     >>> title("(2*x7+1)*(whiten(dW8,0.5)+pow(dW8,0.5)+x7)"), title("pow(dW8,0.5)+x7")
     ('best', 'pow(dW8,0.5)+x7')
     """
@@ -79,10 +90,7 @@ def title(feature: str) -> str:
 
 
 def formulas(features: Iterable[str], rows: Iterable[Result] = ()) -> list[tuple[str, str]]:
-    """Titles of these features, and what they stand for; without those called by their names.
-
-    Rows say what `auto` has chosen.
-    """
+    """Titles that are not the names of their features, and these; of `auto` what it has chosen."""
     found = [(title(name), name) for name in dict.fromkeys(features) if title(name) != name]
     for choice in (row["auto"] for row in rows if row.get("auto")):
         tau = "" if choice["tau"] is None else f", tau {choice['tau']:g}"
@@ -95,8 +103,6 @@ def block(recipe: Recipe) -> int:
 
     0 is for a single layer's output, k for the concatenation around layer k and its gradient.
 
-    Examples
-    --------
     >>> names = ("x7", "x6;x7", "dW7", "x7;y8", "x:features.3", "pow(x7,0.5)", "dW8@64x64")
     >>> [block(parse_recipe(name)) for name in names]
     [0, 7, 7, 8, 99, 99, 8]

@@ -1,14 +1,15 @@
 """Stage 7, report: what stands in the tables, as values.
 
 Comes in: rows of one setting. Goes out: the lines of the paper's Table 1 and of its per-class
-tables, measured beside printed, and what they say about the method. Nothing is rounded here and
-nothing is drawn: the terminal and the HTML page show the same values, each in its own way.
+tables, measured beside printed, and what they say about the method. Nothing is drawn here: the
+terminal, the page and the text tables show the same values, each in its own way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from deepfishing.experiments.checks import Result
 from deepfishing.experiments.paper import printed_ap, printed_map
@@ -22,21 +23,20 @@ ALWAYS_SHOWN = ("x7", "dW7")  # the two that the paper's per-class tables have
 
 
 @dataclass(frozen=True)
-class Accuracy:
-    """A share of images that are classified right, in percent, and its interval at 95 percent."""
+class Figure:
+    """A percentage and its interval at 95 percent; None where they are not known."""
 
-    value: float
-    interval: Interval | None
+    value: float | None = None
+    interval: Interval | None = None
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of Table 1, in percent.
+    """One line of Table 1, in percent; what is not known is None.
 
-    `map` has the data set's official definition first; a value that was not measured is None,
-    and `note` says why. `interval` is that of the official mAP at 95 percent, `gain` its difference
-    from the best forward row; None where they are not known. `top1` and `balanced` are the
-    accuracies over all images and over all classes; None where images have several classes.
+    `map` has the data set's official definition first, and `note` says why it was not measured.
+    `interval` is that of the official mAP, `gain` its difference from the best forward row.
+    `top1` and `balanced` are the accuracies over all images and over all classes.
     """
 
     feature: str
@@ -47,8 +47,8 @@ class Line:
     note: str
     interval: Interval | None
     gain: Difference | None
-    top1: Accuracy | None = None
-    balanced: Accuracy | None = None
+    top1: Figure = Figure()
+    balanced: Figure = Figure()
 
     @property
     def title(self) -> str:
@@ -63,7 +63,7 @@ class Line:
     @property
     def difference(self) -> float | None:
         """Official minus printed."""
-        return _minus(self.official, self.printed)
+        return minus(self.official, self.printed)
 
 
 @dataclass(frozen=True)
@@ -76,104 +76,126 @@ class Cell:
     interval: Interval | None
 
 
-@dataclass(frozen=True)
-class Finding:
-    """The best gradient against the best forward feature, by the official definition.
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Rows of one setting, their lines of Table 1, and what these say about the method.
 
-    `layers` has the same two for each layer: the concatenation of the layer's input and output,
-    and the gradient.
+    `forward` and `gradient` are the best lines of each kind by the official definition, `best` the
+    better of the two. `layers` has a pair per layer: the concatenation of its input and output,
+    and the gradient. The flags say which figures some line has.
     """
 
+    rows: Sequence[Result]
+    lines: Sequence[Line]
     forward: Line | None
     gradient: Line | None
-    layers: tuple[tuple[Line, Line], ...]
+    best: Line | None
+    layers: list[tuple[Line, Line]]
+    printed: bool
+    intervals: bool
+    gains: bool
+    accurate: bool
 
     @property
-    def best(self) -> Line | None:
-        """The best line of all."""
-        return _best(line for line in (self.forward, self.gradient) if line)
-
-    @property
-    def difference(self) -> float | None:
-        """Gradient minus forward, in points."""
-        if self.gradient is None or self.forward is None:
-            return None
-        return _minus(self.gradient.official, self.forward.official)
-
-    @property
-    def printed_difference(self) -> float | None:
-        """The difference between the same two rows in the paper."""
-        if self.gradient is None or self.forward is None:
-            return None
-        return _minus(self.gradient.printed, self.forward.printed)
+    def compared(self) -> tuple[Line, ...]:
+        """The best forward and the best gradient line, as far as they exist."""
+        return tuple(line for line in (self.forward, self.gradient) if line)
 
     @property
     def layers_won(self) -> int:
         """In how many layers the gradient is above the concatenation."""
-        return sum((_minus(g.official, f.official) or 0.0) > 0 for f, g in self.layers)
+        return sum((minus(g.official, f.official) or 0.0) > 0 for f, g in self.layers)
+
+    @property
+    def measure(self) -> str:
+        """What the data set is compared by, of `MEASURES`; mAP where its rows do not say it."""
+        named = self.rows[0].get("official_measure")
+        return named if named in MEASURES and self.rows[0].get(named) is not None else "map"
+
+    @property
+    def detailed(self) -> list[Line]:
+        """The lines that the table of classes has: the best two, and those of the paper's."""
+        shown = {*ALWAYS_SHOWN, *(line.feature for line in self.compared)}
+        return [ln for ln in self.lines if ln.official is not None and ln.feature in shown]
+
+    @cached_property
+    def classes(self) -> dict[str, list[Cell]]:
+        """Official AP by class: a cell for each of the detailed lines."""
+        return per_class(self.rows, [line.feature for line in self.detailed])
+
+    @cached_property
+    def class_columns(self) -> list[tuple[Line, bool]]:
+        """The detailed lines, and whether the paper prints the AP of their classes."""
+        columns = zip(*self.classes.values(), strict=True)
+        printed = [any(cell.printed is not None for cell in column) for column in columns]
+        return list(zip(self.detailed, printed, strict=False))
 
 
-def table_1(
-    rows: Sequence[Result], gains: Mapping[str, Difference] | None = None
-) -> tuple[Line, ...]:
-    """The lines of Table 1, one per row; `gains` are those of `report.gains`, by feature.
+def comparison(rows: Sequence[Result], gains: Mapping[str, Difference] | None = None) -> Comparison:
+    """Table 1 of these rows; `gains` are those of `report.scores`, by feature.
 
-    Examples
-    --------
     >>> row = {"dataset": "voc2007", "test": "test", "network": "vgg16", "official_ap": "area"}
     >>> row |= {"feature": "dW7", "map": {"11point": 88.25, "area": 91.5, "sklearn": 91.0}}
-    >>> [line] = table_1([row])
+    >>> [line] = comparison([row]).lines
     >>> line.map
     {'area': 91.5, '11point': 88.25, 'sklearn': 91.0}
     >>> line.printed, line.difference, line.block
     (90.0, 1.5, 7)
     """
-    gains = gains or {}
-    return tuple(_line(row, gains.get(row["feature"])) for row in rows)
+    return compare_lines(rows, [_line(row, (gains or {}).get(row["feature"])) for row in rows])
 
 
-def per_class(rows: Sequence[Result], features: Sequence[str]) -> dict[str, list[Cell]]:
+def compare_lines(rows: Sequence[Result], lines: Sequence[Line]) -> Comparison:
+    """What these lines say; they may be some of those of the rows."""
+    forward, gradient = _best_of_each_kind(lines)
+    blocks = sorted({line.block for line in lines} - {0, OTHER})
+    layers = [_best_of_each_kind([line for line in lines if line.block == k]) for k in blocks]
+    return Comparison(
+        rows=rows,
+        lines=lines,
+        forward=forward,
+        gradient=gradient,
+        best=_best(line for line in (forward, gradient) if line),
+        layers=[(below, above) for below, above in layers if below and above],
+        printed=any(line.printed is not None for line in lines),
+        intervals=any(line.interval for line in lines),
+        gains=any(line.gain for line in lines),
+        accurate=any(line.top1.value is not None for line in lines),
+    )
+
+
+def per_class(rows: Sequence[Result], features: Iterable[str]) -> dict[str, list[Cell]]:
     """Official AP by class: one cell for each of these features."""
     row_of = {row["feature"]: row for row in rows}
     chosen = [row_of[feature] for feature in features]
     return {name: [_cell(row, name) for row in chosen] for name in rows[0]["classes"]}
 
 
-def class_lines(lines: Sequence[Line]) -> tuple[Line, ...]:
-    """The lines that the table of classes has: the best two, and those of the paper's tables."""
-    found = finding(lines)
-    return tuple(
-        line
-        for line in lines
-        if line.official is not None
-        and (line in (found.forward, found.gradient) or line.feature in ALWAYS_SHOWN)
-    )
-
-
-def finding(lines: Sequence[Line]) -> Finding:
-    """What the table says about the method."""
-    pairs = []
-    for k in sorted({line.block for line in lines} - {0, OTHER}):
-        forward = _best(line for line in lines if line.block == k and not line.gradient)
-        gradient = _best(line for line in lines if line.block == k and line.gradient)
-        if forward and gradient:
-            pairs.append((forward, gradient))
-    return Finding(
-        forward=_best(line for line in lines if not line.gradient),
-        gradient=_best(line for line in lines if line.gradient),
-        layers=tuple(pairs),
-    )
+def columns(table: Comparison) -> dict[str, list[str]]:
+    """The columns of Table 1 behind the feature, a figure per line; none that has no figure."""
+    lines, (official, *others) = table.lines, table.lines[0].map
+    found = {DEFINITIONS[official].label: [one_decimal(line.official) for line in lines]}
+    if table.intervals:
+        found["interval"] = [interval_text(line.interval) for line in lines]
+    if table.gains:
+        found["gain"] = [gain_text(line.gain) for line in lines]
+    accuracies = {"top-1": [ln.top1 for ln in lines], "balanced": [ln.balanced for ln in lines]}
+    for name, figures in accuracies.items() if table.accurate else ():
+        found[name] = [one_decimal(figure.value) for figure in figures]
+        found[f"{name} interval"] = [interval_text(figure.interval) for figure in figures]
+    for method in others:
+        found[DEFINITIONS[method].label] = [one_decimal(line.map[method]) for line in lines]
+    if table.printed:
+        found["paper"] = [one_decimal(line.printed) for line in lines]
+        found["difference"] = [one_decimal(line.difference, sign=True) for line in lines]
+    return found
 
 
 def one_decimal(value: float | None, sign: bool = False) -> str:
     """A figure as it is shown: one decimal, and nothing if there is no figure.
 
-    Examples
-    --------
     >>> one_decimal(80.94), one_decimal(0.26, sign=True), one_decimal(-0.01, sign=True)
     ('80.9', '+0.3', '0.0')
-    >>> one_decimal(None)
-    ''
     """
     if value is None:
         return ""
@@ -182,21 +204,23 @@ def one_decimal(value: float | None, sign: bool = False) -> str:
 
 
 def interval_text(interval: Interval | None, dash: str = "-") -> str:
-    """An interval as it is shown.
-
-    Examples
-    --------
-    >>> interval_text((79.812, 82.04)), interval_text(None)
-    ('79.8-82.0', '')
-    """
+    """An interval as it is shown."""
     return "" if interval is None else dash.join(map(one_decimal, interval))
+
+
+def signed_ends(interval: Interval) -> str:
+    """The ends of an interval of a difference."""
+    return " to ".join(one_decimal(end, sign=True) for end in interval)
+
+
+def gain_text(gain: Difference | None) -> str:
+    """A gain, marked if it holds."""
+    return "" if gain is None else one_decimal(gain.mean, sign=True) + "!" * gain.holds
 
 
 def label_text(row: Result) -> str:
     """The label of the error in words.
 
-    Examples
-    --------
     >>> label_text({"label": "uniform"}), label_text({"label": 3}), label_text({"label": [0.5] * 2})
     ('uniform label', 'one-hot label of class 3', 'given label vector of 2 entries')
     """
@@ -208,12 +232,6 @@ def label_text(row: Result) -> str:
     return f"given label vector of {len(label)} entries"
 
 
-def official_measure(row: Result) -> str:
-    """What the data set is compared by, of `MEASURES`; mAP in rows that do not say it."""
-    named = row.get("official_measure")
-    return named if named in MEASURES and row.get(named) is not None else "map"
-
-
 def left_out(rows: Iterable[Result]) -> dict[str, str]:
     """Classes that are not in the mean of some row, and why."""
     return {name: why for row in rows for name, why in row["left_out"].items()}
@@ -222,8 +240,6 @@ def left_out(rows: Iterable[Result]) -> dict[str, str]:
 def left_out_text(rows: Iterable[Result], most: int = 10) -> str:
     """The same in words, by reason, with at most so many names for each; empty if there are none.
 
-    Examples
-    --------
     >>> left_out_text([{"left_out": {"cat": "no image", "dog": "no image", "cow": "no label"}}], 1)
     'cat and 1 more (no image), cow (no label)'
     """
@@ -234,6 +250,11 @@ def left_out_text(rows: Iterable[Result], most: int = 10) -> str:
         f"{', '.join(names[:most])}{f' and {len(names) - most} more' * (len(names) > most)} ({why})"
         for why, names in by_reason.items()
     )
+
+
+def minus(a: float | None, b: float | None) -> float | None:
+    """The difference of two figures, where both are known."""
+    return None if a is None or b is None else a - b
 
 
 def _line(row: Result, gain: Difference | None) -> Line:
@@ -252,14 +273,11 @@ def _line(row: Result, gain: Difference | None) -> Line:
         note=note,
         interval=_interval(row.get("map_interval", {}).get(first)),
         gain=gain,
-        top1=_accuracy(row, "accuracy"),
-        balanced=_accuracy(row, "balanced_accuracy"),
+        top1=Figure(row.get("accuracy"), _interval(row.get("accuracy_interval"))),
+        balanced=Figure(
+            row.get("balanced_accuracy"), _interval(row.get("balanced_accuracy_interval"))
+        ),
     )
-
-
-def _accuracy(row: Result, name: str) -> Accuracy | None:
-    value = row.get(name)
-    return None if value is None else Accuracy(value, _interval(row.get(f"{name}_interval")))
 
 
 def _cell(row: Result, name: str) -> Cell:
@@ -273,10 +291,13 @@ def _interval(pair: list[float] | None) -> Interval | None:
     return None if pair is None else (pair[0], pair[1])
 
 
-def _minus(a: float | None, b: float | None) -> float | None:
-    return None if a is None or b is None else a - b
-
-
 def _best(lines: Iterable[Line]) -> Line | None:
     measured = [(line.official, line) for line in lines if line.official is not None]
     return max(measured, key=lambda pair: pair[0])[1] if measured else None
+
+
+def _best_of_each_kind(lines: Sequence[Line]) -> tuple[Line | None, Line | None]:
+    forward, gradient = (
+        _best(line for line in lines if line.gradient == kind) for kind in (False, True)
+    )
+    return forward, gradient

@@ -12,29 +12,28 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deepfishing.errors import StoreError
 from deepfishing.experiments.checks import Result
-from deepfishing.experiments.results import Results
-from deepfishing.files import replacing
 from deepfishing.images.dataset import MEASURES
 from deepfishing.metrics import DEFINITIONS
 from deepfishing.recipes import pieces
-from deepfishing.report.charts import mark_text
+from deepfishing.report.charts import panels
 from deepfishing.report.confusions import Confusions, confusions
-from deepfishing.report.gains import gains
-from deepfishing.report.points import group_points, open_points, panels
-from deepfishing.report.rows import formulas, group_rows, open_results, title
+from deepfishing.report.rows import (
+    formulas,
+    group_points,
+    group_rows,
+    open_points,
+    open_results,
+    save_report,
+)
+from deepfishing.report.scores import gains
 from deepfishing.report.tables import (
-    Line,
-    class_lines,
-    finding,
-    interval_text,
+    Comparison,
+    columns,
+    comparison,
     label_text,
     left_out_text,
-    official_measure,
     one_decimal,
-    per_class,
-    table_1,
 )
 
 _LATEX = {
@@ -46,60 +45,58 @@ _LATEX = {
 }
 
 
-@dataclass(frozen=True)
-class Text:
-    """A cell: plain text or a feature's name, which each format writes in its own way."""
+class Bold(str):
+    """A cell that stands out."""
 
-    text: str = ""
-    feature: bool = False
-    bold: bool = False
+
+class FeatureName(str):
+    """A cell with a feature's name, which LaTeX sets in the paper's letters."""
+
+
+Cells = Sequence[str]  # a row of a table
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table: blocks of rows of cells below a head, with a caption."""
+    """A table: blocks of rows below a head, with a caption."""
 
     caption: str
-    head: tuple[Text, ...]
-    blocks: tuple[tuple[tuple[Text, ...], ...], ...]
+    head: Cells
+    blocks: Sequence[Sequence[Cells]]
 
 
 def write_markdown(folder: str | Path) -> Path:
-    """Write the tables of a folder of results as `report.md` into it.
-
-    Raises
-    ------
-    StoreError
-        If the folder or its results are missing, empty or malformed.
-    """
-    return _write(folder, "report.md", markdown)
+    """Write the tables of a folder of results as `report.md` into it."""
+    return _write(Path(folder), "report.md", markdown)
 
 
 def write_latex(folder: str | Path) -> Path:
-    """Write the tables of a folder of results as `report.tex`, for `\\input` into a paper.
-
-    Raises
-    ------
-    StoreError
-        If the folder or its results are missing, empty or malformed.
-    """
-    return _write(folder, "report.tex", latex, "% needs \\usepackage{booktabs}\n")
+    """Write the tables of a folder of results as `report.tex`, for `\\input` into a paper."""
+    return _write(Path(folder), "report.tex", latex, "% needs \\usepackage{booktabs}\n")
 
 
-def sheets(results: Results, rows: Sequence[Result]) -> tuple[Sheet, ...]:
+def _write(folder: Path, name: str, write: Callable[[Sheet], str], first: str = "") -> Path:
+    results, sheets = open_results(folder), []
+    for rows in group_rows(results.rows):
+        sheets += table_sheets(comparison(rows, gains(results, rows)))
+    for points in group_points(open_points(folder)):
+        sheets += curve_sheets(points)
+    return save_report(folder / name, first + "\n".join(map(write, sheets)))
+
+
+def table_sheets(table: Comparison) -> list[Sheet]:
     """Table 1, the table of classes and that of confusions for rows of one setting.
 
     Classes stand only where there is AP, confusions where images have one class each and some are
-    taken for another. Columns without a figure are left out.
+    taken for another.
     """
-    lines = table_1(rows, gains(results, rows))
-    found = [_table_1(rows, lines)]
-    if class_lines(lines):
-        found.append(_classes(rows, lines))
-    confused = confusions(rows, lines)
+    found = [_table_1(table)]
+    if table.detailed:
+        found.append(_classes(table))
+    confused = confusions(table)
     if confused and confused.pairs:
-        found.append(_confusions(rows, confused))
-    return tuple(found)
+        found.append(_confusions(_setting(table.rows[0]), confused))
+    return found
 
 
 def curve_sheets(points: Sequence[Result]) -> list[Sheet]:
@@ -107,29 +104,26 @@ def curve_sheets(points: Sequence[Result]) -> list[Sheet]:
     found = []
     for panel in panels(points):
         for chart in panel.charts:
-            head = [panel.x_axis, *(f"{x:,}" for x in chart.xs)]
             body = []
             for series in chart.series:
-                cells = [Text(panel.called(series), feature=panel.feature is None)]
+                name = panel.called(series)
+                cells = [name if panel.feature else FeatureName(name)]
                 for x in chart.xs:
-                    figure, interval = mark_text(panel, chart, series.at(x))
-                    cells.append(Text(f"{figure} ({interval})" if interval else figure))
-                body.append(tuple(cells))
-            subject = f" of {title(panel.feature)}" if panel.feature else ""
-            caption = f"{panel.title}{subject}: {chart.y_axis}, on {_setting(points[0])}."
-            notes = [f"Not measured: {note}." for note in panel.notes]
-            caption = " ".join([caption, *notes, *_formulas(panel.features)])
-            found.append(Sheet(caption, tuple(map(Text, head)), (tuple(body),)))
+                    figure, interval = panel.text(chart, series.at(x))
+                    cells.append(f"{figure} ({interval})" if interval else figure)
+                body.append(cells)
+            caption = [f"{panel.heading(chart)}, on {_setting(points[0])}."]
+            caption += [f"Not measured: {note}." for note in panel.notes]
+            caption += _formulas(panel.features)
+            head = [panel.x_axis, *(f"{x:,}" for x in chart.xs)]
+            found.append(Sheet(" ".join(caption), head, [body]))
     return found
 
 
 def markdown(sheet: Sheet) -> str:
     """A table in GitHub's Markdown.
 
-    Examples
-    --------
-    >>> body = (((Text("x7", feature=True), Text("80.9", bold=True)),),)
-    >>> print(markdown(Sheet("mAP", (Text("feature"), Text("a|b")), body)))
+    >>> print(markdown(Sheet("mAP", ["feature", "a|b"], [[["x7", Bold("80.9")]]])))
     mAP
     <BLANKLINE>
     | feature | a\\|b |
@@ -138,9 +132,9 @@ def markdown(sheet: Sheet) -> str:
     <BLANKLINE>
     """
 
-    def write(cell: Text) -> str:
-        text = _markdown_text(cell.text)
-        return f"**{text}**" if cell.bold and text else text
+    def write(cell: str) -> str:
+        text = _markdown_text(cell)
+        return f"**{text}**" if isinstance(cell, Bold) and text else text
 
     rows = [row for block in sheet.blocks for row in block]
     rule = "|---|" + "---:|" * (len(sheet.head) - 1)
@@ -151,10 +145,8 @@ def markdown(sheet: Sheet) -> str:
 def latex(sheet: Sheet) -> str:
     r"""A table in LaTeX, with the rules of booktabs.
 
-    Examples
-    --------
-    >>> body = (((Text("dW7*x6;x7", feature=True), Text("-0.4", bold=True)),),)
-    >>> print(latex(Sheet("50 %", (Text("feature"), Text("gain")), body)))
+    >>> row = [FeatureName("dW7*x6;x7"), Bold("-0.4")]
+    >>> print(latex(Sheet("50 %", ["feature", "gain"], [[row]])))
     \begin{table}
     \centering
     \caption{50 \%}
@@ -169,148 +161,96 @@ def latex(sheet: Sheet) -> str:
     <BLANKLINE>
     """
 
-    def write(cell: Text) -> str:
-        text = _latex_feature(cell.text) if cell.feature else _latex_text(cell.text)
-        return rf"\textbf{{{text}}}" if cell.bold and text else text
+    def write(cell: str) -> str:
+        text = _latex_feature(cell) if isinstance(cell, FeatureName) else _latex_text(cell)
+        return rf"\textbf{{{text}}}" if isinstance(cell, Bold) and text else text
 
-    def row(cells: Sequence[Text]) -> str:
+    def row(cells: Cells) -> str:
         return " & ".join(map(write, cells)) + r" \\"
 
     blocks = ["\n".join(map(row, block)) for block in sheet.blocks]
-    return "\n".join(
-        [
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{_latex_text(sheet.caption)}}}",
-            rf"\begin{{tabular}}{{l{'r' * (len(sheet.head) - 1)}}}",
-            r"\toprule",
-            row(sheet.head),
-            r"\midrule",
-            "\n\\midrule\n".join(blocks),
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-            "",
-        ]
+    lines = (
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{_latex_text(sheet.caption)}}}",
+        rf"\begin{{tabular}}{{l{'r' * (len(sheet.head) - 1)}}}",
+        r"\toprule",
+        row(sheet.head),
+        r"\midrule",
+        "\n\\midrule\n".join(blocks),
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+        "",
     )
+    return "\n".join(lines)
 
 
-def _write(folder: str | Path, name: str, write: Callable[[Sheet], str], first: str = "") -> Path:
-    results = open_results(Path(folder))
-    written = [sheet for rows in group_rows(results.rows) for sheet in sheets(results, rows)]
-    for points in group_points(open_points(results.folder)):
-        written += curve_sheets(points)
-    text = "\n".join(map(write, written))
-    path = results.folder / name
-    try:
-        with replacing(path) as partial:
-            partial.write_text(first + text, encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"report cannot be written: {path} ({error})") from None
-    return path
-
-
-def _table_1(rows: Sequence[Result], lines: Sequence[Line]) -> Sheet:
-    found = finding(lines)
-    intervals = any(line.interval for line in lines)
-    gained = any(line.gain for line in lines)
-    printed = any(line.printed is not None for line in lines)
-    official, *others = [DEFINITIONS[method].label for method in lines[0].map]
-    accurate = any(line.top1 for line in lines)
-    head = ["feature", official] + ["interval"] * intervals + ["gain"] * gained
-    head += ["top-1", "interval", "balanced", "interval"] * accurate
-    head += others + ["paper", "difference"] * printed
-
-    def row(line: Line) -> tuple[Text, ...]:
-        first, *rest = map(one_decimal, line.map.values())
-        cells = [Text(line.title, feature=True), Text(first, bold=line == found.best)]
-        if intervals:
-            cells.append(Text(interval_text(line.interval)))
-        if gained:
-            mark = "!" if line.gain and line.gain.holds else ""
-            cells.append(Text(one_decimal(line.gain.mean, True) + mark if line.gain else ""))
-        for accuracy in (line.top1, line.balanced) if accurate else ():
-            cells.append(Text(one_decimal(accuracy.value if accuracy else None)))
-            cells.append(Text(interval_text(accuracy.interval if accuracy else None)))
-        cells += map(Text, rest)
-        if printed:
-            cells += [Text(one_decimal(line.printed)), Text(one_decimal(line.difference, True))]
-        return tuple(cells)
-
-    blocks: dict[int, list[tuple[Text, ...]]] = {}
-    for line in lines:
-        blocks.setdefault(line.block, []).append(row(line))
-    parts = [f"mAP in percent on {_setting(rows[0])}; {official} is the official definition."]
-    if gained and found.forward:
+def _table_1(table: Comparison) -> Sheet:
+    shown = columns(table)
+    blocks: dict[int, list[Cells]] = {}
+    for line, (first, *rest) in zip(table.lines, zip(*shown.values(), strict=True), strict=True):
+        figure = Bold(first) if line == table.best else first
+        blocks.setdefault(line.block, []).append([FeatureName(line.title), figure, *rest])
+    official, row = next(iter(shown)), table.rows[0]
+    parts = [f"mAP in percent on {_setting(row)}; {official} is the official definition."]
+    if table.gains and table.forward:
         parts.append(
-            f"Gain: over {found.forward.title}, the best forward feature; "
+            f"Gain: over {table.forward.title}, the best forward feature; "
             "! holds at 95 % in the paired bootstrap."
         )
-    if accurate:
+    if table.accurate:
         parts.append(
             "Top-1: images whose class has the highest score; balanced: the mean over the classes."
         )
-    if (measure := official_measure(rows[0])) != "map":
-        parts.append(f"The data set's official measure is {MEASURES[measure]}.")
-    if absent := left_out_text(rows):
+    if table.measure != "map":
+        parts.append(f"The data set's official measure is {MEASURES[table.measure]}.")
+    if absent := left_out_text(table.rows):
         parts.append(f"Left out of the mean: {absent}.")
-    parts += [f"{line.title}: {line.note}." for line in lines if line.official is None]
-    parts += _formulas((line.feature for line in lines), rows)
-    return Sheet(" ".join(parts), tuple(map(Text, head)), tuple(map(tuple, blocks.values())))
+    parts += [f"{line.title}: {line.note}." for line in table.lines if line.official is None]
+    parts += _formulas((line.feature for line in table.lines), table.rows)
+    heads = ("interval" if name.endswith(" interval") else name for name in shown)
+    return Sheet(" ".join(parts), ["feature", *heads], list(blocks.values()))
 
 
-def _classes(rows: Sequence[Result], lines: Sequence[Line]) -> Sheet:
-    detailed = class_lines(lines)
-    classes = per_class(rows, [line.feature for line in detailed])
-    columns = zip(*classes.values(), strict=True)
-    printed = [any(cell.printed is not None for cell in column) for column in columns]
-    head, mean = [Text("class")], [Text("mean")]
-    for line, has_printed in zip(detailed, printed, strict=True):
-        head.append(Text(line.title, feature=True))
-        mean.append(Text(one_decimal(line.official)))
-        if has_printed:
-            head.append(Text("paper"))
-            mean.append(Text(one_decimal(line.printed)))
+def _classes(table: Comparison) -> Sheet:
+    head, mean = ["class"], ["mean"]
+    for line, has_printed in table.class_columns:
+        head += [FeatureName(line.title), *["paper"] * has_printed]
+        mean += [one_decimal(line.official), *[one_decimal(line.printed)] * has_printed]
     body = []
-    for name, cells in classes.items():
+    for name, cells in table.classes.items():
         top = max((cell.measured for cell in cells if cell.measured is not None), default=None)
-        row = [Text(name)]
-        for cell, has_printed in zip(cells, printed, strict=True):
-            best = cell.measured is not None and cell.measured == top
-            row.append(Text(one_decimal(cell.measured), bold=best))
-            if has_printed:
-                row.append(Text(one_decimal(cell.printed)))
-        body.append(tuple(row))
-    official = DEFINITIONS[rows[0]["official_ap"]].label
-    caption = f"{official} AP in percent by class on {_setting(rows[0])}."
-    caption = " ".join([caption, *_formulas(line.feature for line in detailed)])
-    return Sheet(caption, tuple(head), (tuple(body), (tuple(mean),)))
+        row = [name]
+        for cell, (_, has_printed) in zip(cells, table.class_columns, strict=True):
+            figure = one_decimal(cell.measured)
+            row.append(Bold(figure) if cell.measured == top else figure)
+            row += [one_decimal(cell.printed)] * has_printed
+        body.append(row)
+    official = DEFINITIONS[table.rows[0]["official_ap"]].label
+    caption = [f"{official} AP in percent by class on {_setting(table.rows[0])}."]
+    caption += _formulas(line.feature for line in table.detailed)
+    return Sheet(" ".join(caption), head, [body, [mean]])
 
 
-def _confusions(rows: Sequence[Result], found: Confusions) -> Sheet:
+def _confusions(where: str, found: Confusions) -> Sheet:
     """The matrix, or of many classes the pairs that are confused most often."""
     if found.numbered:
         head = ["class", *(str(number + 1) for number in range(len(found.classes)))]
-        body = tuple(
-            (
-                Text(f"{i + 1} {name}"),
-                *(Text(str(n) if n else "", bold=i == j) for j, n in enumerate(counts)),
-            )
-            for i, (name, counts) in enumerate(zip(found.classes, found.counts, strict=True))
-        )
+        body = []
+        for i, (name, counts) in enumerate(zip(found.classes, found.counts, strict=True)):
+            cells = [str(n or "") for n in counts]
+            cells[i] = Bold(cells[i])
+            body.append([f"{i + 1} {name}", *cells])
         what = f"Images of each class (rows) by the class that {found.line.title} takes them for"
-        caption = f"{what} (columns), on {_setting(rows[0])}."
-        return Sheet(caption, tuple(map(Text, head)), (body,))
-    titles = (Text(line.title, feature=True) for line in found.compared)
-    pairs = tuple(
-        tuple(map(Text, (pair.truth, pair.answer, *map(str, (*pair.images, pair.of)))))
-        for pair in found.pairs
-    )
+        return Sheet(f"{what} (columns), on {where}.", head, [body])
+    titles = (FeatureName(line.title) for line in found.compared)
+    pairs = [[p.truth, p.answer, *map(str, (*p.images, p.of))] for p in found.pairs]
     caption = (
         f"The {len(pairs)} most frequent confusions of {found.of_pairs:,} pairs of classes: images "
-        f"that are taken for another class, of so many, on {_setting(rows[0])}."
+        f"that are taken for another class, of so many, on {where}."
     )
-    return Sheet(caption, (Text("shows"), Text("taken for"), *titles, Text("of")), (pairs,))
+    return Sheet(caption, ["shows", "taken for", *titles, "of"], [pairs])
 
 
 def _formulas(features: Iterable[str], rows: Iterable[Result] = ()) -> list[str]:

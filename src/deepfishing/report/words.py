@@ -1,8 +1,8 @@
 """Stage 7, report: what was seen, in plain words.
 
-Comes in: the finding of a table, or the points of curves. Goes out: a paragraph as parts, of which
-some are names of features and some are the verdict, so that the terminal prints and the page draws
-the same words. They say what the figures say, whichever way these fall.
+Comes in: a table, or the points of curves. Goes out: a paragraph as parts, of which some are names
+of features and some are the verdict, so that the terminal prints and the page draws the same
+words. They say what the figures say, whichever way these fall.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import numpy as np
 from deepfishing.experiments.checks import Result
 from deepfishing.rank_one import Array
 from deepfishing.recipes import parse_recipe
-from deepfishing.report.points import Chart, Series, panels
+from deepfishing.report.charts import Chart, Series, panels
 from deepfishing.report.rows import title
-from deepfishing.report.tables import Finding, Line, one_decimal
+from deepfishing.report.tables import Comparison, Line, minus, one_decimal, signed_ends
 from deepfishing.statistics import Interval, mean_interval
+
+WITH_EXAMPLES = ("low-shot", "search")  # the protocols that are drawn against examples
 
 
 @dataclass(frozen=True)
@@ -47,39 +49,36 @@ Paragraph = tuple[str | Named | Verdict, ...]
 def plain(words: Paragraph) -> str:
     """A paragraph as text.
 
-    Examples
-    --------
     >>> plain(("The best is ", Named("dW7", True), "."))
     'The best is dW7.'
     """
     return "".join(word if isinstance(word, str) else word.text for word in words)
 
 
-def table_words(found: Finding) -> Paragraph:
+def table_words(table: Comparison) -> Paragraph:
     """What a table says about gradients; nothing where nothing was measured."""
-    forward, gradient = found.forward, found.gradient
+    forward, gradient = table.forward, table.gradient
     if forward is None or gradient is None:
-        only = forward or gradient
-        if only is None:
+        if table.best is None:
             return ()
         rest = f"No {'gradient' if forward else 'forward'} feature has been measured to compare"
-        figure = f" with {one_decimal(only.official)} mAP. {rest} it with."
-        return ("The best feature is ", _named(only), figure)
+        figure = f" with {one_decimal(table.best.official)} mAP. {rest} it with."
+        return ("The best feature is ", _named(table.best), figure)
     words: Paragraph = (
         "The best gradient feature, ",
         _named(gradient),
         f", reaches {one_decimal(gradient.official)} mAP, ",
-        Verdict(_place(found.difference or 0.0)),
+        Verdict(_place(minus(gradient.official, forward.official) or 0.0)),
         " the best forward feature, ",
         _named(forward),
         f" ({one_decimal(forward.official)}).",
     )
     if gradient.gain:
-        interval = gradient.gain.low, gradient.gain.high
-        words += (f" The difference {_holds(interval)}: its interval is {_ends(interval)}.",)
-    if found.printed_difference is not None:
-        printed = one_decimal(found.printed_difference, sign=True)
-        words += (f" In the paper the same two rows differ by {printed}.",)
+        words += (f" The difference {_certainty((gradient.gain.low, gradient.gain.high))}.",)
+    printed = minus(gradient.printed, forward.printed)
+    if printed is not None:
+        figure = one_decimal(printed, sign=True)
+        words += (f" In the paper the same two rows differ by {figure}.",)
     return words
 
 
@@ -87,18 +86,14 @@ def curve_words(points: Sequence[Result]) -> Paragraph:
     """What curves over the number of examples say: on average, and with the fewest."""
     words: list[str | Named | Verdict] = []
     for panel in panels(points):
-        if panel.protocol in ("low-shot", "search"):
-            for chart in panel.charts:
-                words += [" "] * bool(words) + [*_chart_words(chart, panel.protocol)]
+        for chart in panel.charts if panel.protocol in WITH_EXAMPLES else ():
+            words += [" "] * bool(words) + [*_chart_words(chart, panel.protocol)]
     return tuple(words)
 
 
 def _chart_words(chart: Chart, protocol: str) -> Paragraph:
-    sides: tuple[list[_Line], list[_Line]] = ([], [])  # forward, gradient
-    for series in chart.series:
-        line = _Line.of(series, chart.xs)
-        if line:
-            sides[line.name.gradient].append(line)
+    whole = [line for series in chart.series if (line := _whole_line(series, chart.xs))]
+    sides = [[line for line in whole if line.name.gradient == kind] for kind in (False, True)]
     if not all(sides):
         return ()
     forward, gradient = (max(side, key=lambda line: line.y.mean()) for side in sides)
@@ -116,8 +111,8 @@ def _chart_words(chart: Chart, protocol: str) -> Paragraph:
     if gradient.draws.shape == forward.draws.shape:
         interval = mean_interval((gradient.draws - forward.draws).mean(axis=1).tolist())
         if interval:
-            held = f"that {_holds(interval)}: its interval is {_ends(interval)}"
-            words += (f"; over {len(gradient.draws)} draws of the examples {held}",)
+            over = f"; over {len(gradient.draws)} draws of the examples that "
+            words += (over + _certainty(interval),)
     words += (".",)
     if many > few and first is not forward:
         best, other = (one_decimal(float(line.y[0])) for line in (first, forward))
@@ -127,7 +122,7 @@ def _chart_words(chart: Chart, protocol: str) -> Paragraph:
 
 
 @dataclass(frozen=True, eq=False)
-class _Line:
+class _WholeLine:
     """A line of a chart that has a figure everywhere.
 
     `y` (m,) is one figure per place, `draws` (n, m) are those of which it is the mean; (0, m) if
@@ -138,15 +133,16 @@ class _Line:
     y: Array
     draws: Array
 
-    @classmethod
-    def of(cls, series: Series, xs: Sequence[int]) -> _Line | None:
-        marks = [series.marks[x] for x in xs if x in series.marks]
-        y = [mark.y for mark in marks if mark.y is not None]
-        if len(y) < len(xs):
-            return None
-        whole = len({len(mark.draws) for mark in marks}) == 1
-        draws = np.array([mark.draws for mark in marks]).T if whole else np.empty((0, len(xs)))
-        return cls(Named(series.name, parse_recipe(series.name).is_gradient), np.array(y), draws)
+
+def _whole_line(series: Series, xs: Sequence[int]) -> _WholeLine | None:
+    marks = [series.marks[x] for x in xs if x in series.marks]
+    y = [mark.y for mark in marks if mark.y is not None]
+    if len(y) < len(xs):
+        return None
+    same = len({len(mark.draws) for mark in marks}) == 1
+    draws = np.array([mark.draws for mark in marks]).T if same else np.empty((0, len(xs)))
+    name = Named(series.name, parse_recipe(series.name).is_gradient)
+    return _WholeLine(name, np.array(y), draws)
 
 
 def _named(line: Line) -> Named:
@@ -156,8 +152,6 @@ def _named(line: Line) -> Named:
 def _place(difference: float) -> str:
     """Where a figure lies beside another.
 
-    Examples
-    --------
     >>> _place(1.94), _place(-1.0), _place(0.04)
     ('1.9 points above', '1.0 point below', 'level with')
     """
@@ -167,10 +161,8 @@ def _place(difference: float) -> str:
     return f"{size} point{'' if size == '1.0' else 's'} {'above' if difference > 0 else 'below'}"
 
 
-def _holds(interval: Interval) -> str:
+def _certainty(interval: Interval) -> str:
     """Whether a difference with this interval is one."""
-    return "holds at 95 %" if interval[0] > 0 or interval[1] < 0 else "could be chance"
-
-
-def _ends(interval: Interval) -> str:
-    return " to ".join(one_decimal(end, sign=True) for end in interval)
+    holds = interval[0] > 0 or interval[1] < 0
+    verdict = "holds at 95 %" if holds else "could be chance"
+    return f"{verdict}: its interval is {signed_ends(interval)}"

@@ -1,8 +1,8 @@
-"""Stage 7, report: which rows really differ from the best forward feature.
+"""Stage 7, report: what the scores that were kept beside rows say.
 
-Comes in: rows of one setting and the scores that were kept beside them. Goes out: for each row its
-difference from the best forward row (concatenations and recipes of forward features included), by
-the official mAP, in the paired bootstrap.
+Comes in: rows of one setting and their scores. Goes out: precision-recall curves thin enough for a
+page, and for each row its difference from the best forward row (concatenations and recipes of
+forward features included) by the official mAP, in the paired bootstrap.
 
 The mAP of a row on each draw of test images is kept beside its scores, so it is computed once.
 """
@@ -14,33 +14,62 @@ from pathlib import Path
 
 import numpy as np
 
-from deepfishing.errors import DeepFishingError
+from deepfishing.errors import DeepFishingError, StoreError
 from deepfishing.experiments.checks import Result
 from deepfishing.experiments.results import DAMAGED, Results
 from deepfishing.files import replacing
+from deepfishing.metrics import precision_recall
 from deepfishing.rank_one import Array
-from deepfishing.report.curves import row_scores
-from deepfishing.report.tables import finding, table_1
+from deepfishing.report.tables import comparison
 from deepfishing.statistics import RESAMPLES, Difference, bootstrap, difference
+
+MOST_POINTS = 100  # as many as a small plot has pixels
+
+Curve = list[tuple[float, float]]  # (recall, precision), both 0..1, recall rising
+
+
+def curve(truth: Array, scores: Array, most: int = MOST_POINTS) -> Curve:
+    """Points of the precision-recall curve of one class.
+
+    Those at which recall rises, and of these at most `most`, evenly picked; each is a true point
+    of the curve. The first precision is held down to recall 0.
+
+    >>> curve(np.array([1, -1, -1, 1]), np.array([0.9, 0.8, 0.7, 0.6]))
+    [(0.0, 1.0), (0.5, 1.0), (1.0, 0.5)]
+    """
+    precision, recall = precision_recall(truth, scores)
+    rises = np.flatnonzero(np.diff(recall, prepend=0.0))
+    if len(rises) > most:
+        rises = rises[np.linspace(0, len(rises) - 1, most).round().astype(int)]
+    points = list(zip(recall[rises].tolist(), precision[rises].tolist(), strict=True))
+    return [(0.0, points[0][1]), *points]
+
+
+def row_curves(results: Results, row: Result) -> dict[str, Curve]:
+    """The curve of each class that has an AP in this row."""
+    scores, labels = row_scores(results, row)
+    return {row["classes"][c]: curve(labels[:, c], scores[:, c]) for c in _columns(row)}
+
+
+def row_scores(results: Results, row: Result) -> tuple[Array, Array]:
+    """Scores and labels behind a row, both (n_test, n_classes)."""
+    scores, labels, _ = results.scores(row)
+    shape = (row["n_test"], len(row["classes"]))
+    if scores.shape != shape or labels.shape != shape:
+        raise StoreError(
+            f"scores and labels must have shape {shape}, got {scores.shape} and {labels.shape} in "
+            f"{results.scores_path(row)}; run the experiment again"
+        )
+    return scores, labels
 
 
 def gains(results: Results, rows: Sequence[Result]) -> dict[str, Difference]:
     """Official mAP of each row minus that of the best forward row, by feature.
 
-    Parameters
-    ----------
-    results : Results
-        Where the rows' scores are.
-    rows : sequence of dict
-        Of one setting.
-
-    Returns
-    -------
-    gains : dict
-        Without the best forward row itself, and without rows that cannot be compared with it on
-        the same images: no labels, no scores, other images, or other classes left out.
+    Without the best forward row itself, and without rows that cannot be compared with it on the
+    same images: no labels, no scores, other images, or other classes left out.
     """
-    best = finding(table_1(rows)).forward
+    best = comparison(rows).forward
     if best is None:
         return {}
     reference = next(row for row in rows if row["feature"] == best.feature)
