@@ -24,12 +24,10 @@ from deepfishing.errors import (
     pip_install,
 )
 from deepfishing.images.preprocess import Preprocess
-from deepfishing.networks.network import Network, cast, torch_device, torch_dtype
+from deepfishing.networks.network import Network, cast, torch_target
 from deepfishing.networks.reference import FILES, PUBLISHED, RANDOM, WEIGHTS, NetworkFile, Source
 from deepfishing.networks.weights import load_into, read_weights
 from deepfishing.networks.wrap import state_sha256, wrap
-
-HUBS = ("timm", "torchvision")
 
 _OPERATORS: list[Any] = []  # torch forgets operators whose library object is collected
 
@@ -38,11 +36,9 @@ def load_hub(
     hub: str, model: str, weights: str | Path | None, device: str | torch.device, dtype: str
 ) -> Network:
     """A model of timm or torchvision with its published weights, a file's, or random ones."""
-    precision = torch_dtype(dtype)
-    place = torch_device(device, precision)
-    load = _timm if hub == "timm" else _torchvision
+    place, precision = torch_target(device, dtype)
     torch.manual_seed(0)  # for random weights
-    module, preprocess = load(model, pretrained=weights is None)
+    module, preprocess = HUBS[hub](model, pretrained=weights is None)
     if weights is not None and weights != RANDOM:
         load_into(module, read_weights(weights), f"{weights} for {hub}:{model}")
     module.load_state_dict(cast(module.state_dict(), precision), assign=True)
@@ -86,13 +82,9 @@ def _timm(model: str, pretrained: bool) -> tuple[nn.Module, Preprocess]:
     module = _create(f"timm:{model}", lambda: timm.create_model(model, pretrained=pretrained))
     config = timm.data.resolve_model_data_config(module)
     size = config["input_size"][-1]
-    return module, _preprocess(
-        size,
-        round(size / config["crop_pct"]),
-        config["mean"],
-        config["std"],
-        config["interpolation"],
-    )
+    short_side = round(size / config["crop_pct"])
+    kind = config["interpolation"]
+    return module, _preprocess(size, short_side, config["mean"], config["std"], kind)
 
 
 def _torchvision(model: str, pretrained: bool) -> tuple[nn.Module, Preprocess]:
@@ -101,18 +93,15 @@ def _torchvision(model: str, pretrained: bool) -> tuple[nn.Module, Preprocess]:
     if model not in known:
         raise _unknown("torchvision", model, known)
     weights = models.get_model_weights(model).DEFAULT
-    module = _create(
-        f"torchvision:{model}",
-        lambda: models.get_model(model, weights=weights if pretrained else None),
-    )
+    used = weights if pretrained else None
+    module = _create(f"torchvision:{model}", lambda: models.get_model(model, weights=used))
     config = weights.transforms()
-    return module, _preprocess(
-        config.crop_size[0],
-        config.resize_size[0],
-        config.mean,
-        config.std,
-        config.interpolation.value,
-    )
+    (size, *_), (short_side, *_) = config.crop_size, config.resize_size
+    kind = config.interpolation.value
+    return module, _preprocess(size, short_side, config.mean, config.std, kind)
+
+
+HUBS = {"timm": _timm, "torchvision": _torchvision}
 
 
 def _create(name: str, create: Any) -> nn.Module:

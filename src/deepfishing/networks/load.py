@@ -18,10 +18,9 @@ from deepfishing.networks.network import (
     Network,
     build_module,
     cast,
-    frozen,
     random_network,
-    torch_device,
-    torch_dtype,
+    ready,
+    torch_target,
 )
 from deepfishing.networks.onnx_file import load_onnx
 from deepfishing.networks.reference import (
@@ -34,17 +33,9 @@ from deepfishing.networks.reference import (
     NetworkFile,
     NetworkRef,
     Source,
-    sha256_of,
 )
 from deepfishing.networks.weights import load_into, read_weights
-from deepfishing.networks.zoo import (
-    DEFAULT,
-    RECORDS,
-    Record,
-    find_weights,
-    is_network_file,
-    record,
-)
+from deepfishing.networks.zoo import DEFAULT, RECORDS, find_weights, is_network_file, record
 
 
 def load_network(
@@ -99,40 +90,30 @@ def load_network(
         return load_hub(hub, model, weights, device, dtype)
     entry = record(name)
     if weights == RANDOM:
-        network = random_network(name, dtype=dtype)
-        network.module.to(torch_device(device, torch_dtype(dtype)))
-        return network
+        return random_network(name, dtype=dtype, device=device)
     path = find_weights(entry, weights)
     if path.suffix == ".caffemodel":
         network = load_caffe(path, device=device, dtype=dtype, preprocess=entry.preprocess)
         source = network.source if weights is not None else Source(kind=PUBLISHED)
         return replace(network, name=name, source=source)
-    return _load(entry, path, published=weights is None, device=device, dtype=dtype)
-
-
-def _load(
-    entry: Record, path: Path, published: bool, device: str | torch.device, dtype: str
-) -> Network:
-    precision = torch_dtype(dtype)
-    place = torch_device(device, precision)
-    tensors = read_weights(path)
-    sha256 = sha256_of(path)
-    if published and not sha256.startswith(entry.weights.sha256):
+    place, precision = torch_target(device, dtype)
+    tensors, file = read_weights(path), NetworkFile.of(path)
+    if weights is None and not file.sha256.startswith(entry.weights.sha256):
         raise WeightsError(
-            f"{path} must have the sha256 {entry.weights.sha256}.., got {sha256}; "
+            f"{path} must have the sha256 {entry.weights.sha256}.., got {file.sha256}; "
             "remove the file and get it again"
         )
     module = build_module(entry, {name: tuple(t.shape) for name, t in tensors.items()})
     # cast before the check, so that a weight too large for float16 is found too
     load_into(module, cast(tensors, precision), f"{path} for {entry.name}")
-    file = NetworkFile(path=str(path.resolve()), sha256=sha256)
+    own = Source(kind=FILES, files={WEIGHTS: file})
     return Network(
         name=entry.name,
-        module=frozen(module, place),
+        module=ready(module, place),
         layers=entry.layers,
         preprocess=entry.preprocess,
-        weights_sha256=sha256,
-        source=Source(kind=PUBLISHED) if published else Source(kind=FILES, files={WEIGHTS: file}),
+        weights_sha256=file.sha256,
+        source=Source(kind=PUBLISHED) if weights is None else own,
     )
 
 
@@ -144,19 +125,7 @@ def load_reference(
 ) -> Network:
     """Load the very network of a reference, and check that it is the one.
 
-    Parameters
-    ----------
-    reference : NetworkRef
-        Of a store or a model.
-    device : str or torch.device
-        As for `load_network`.
-    weights : path or "random", optional
-        The weight file, if it is elsewhere now; its prototxt may lie beside it.
-
-    Raises
-    ------
-    WeightsError
-        If a file is gone or changed, or only Python has the network.
+    `weights` is its weight file, if it is elsewhere now; its prototxt may lie beside it.
     """
     ref, files = reference, dict(reference.source.files)
     if weights is not None and str(weights) != RANDOM:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from deepfishing.errors import NetworkError, OptionError, need, one_line
 from deepfishing.features import TOP
 from deepfishing.images.preprocess import Preprocess
-from deepfishing.networks.network import Network, frozen
+from deepfishing.networks.network import Network, ready
 from deepfishing.networks.pixels import find_preprocess
 from deepfishing.networks.reference import FILES, WEIGHTS, NetworkFile, Source
 
@@ -82,7 +82,7 @@ def load_onnx(
     parts = OrderedDict[str, nn.Module]([("trunk", trunk), *head.parts])
     network = Network(
         name=path.name,
-        module=frozen(nn.Sequential(parts), torch.device("cpu")),
+        module=ready(nn.Sequential(parts), torch.device("cpu")),
         layers={k: f"layer{k}" for k in sorted(head.layers)},
         preprocess=find_preprocess(wanted, size),
         weights_sha256=weights.sha256,

@@ -37,28 +37,21 @@ class NetworkFile:
         return cls(path=str(Path(path).resolve()), sha256=sha256_of(path))
 
     def find(self, role: str, weights: str | Path | None = None) -> Path:
-        """Where the file is: beside the weights that the user gave, or where it was.
-
-        Raises
-        ------
-        WeightsError
-            If it is gone or is another one now; the line says which file, and what to do.
-        """
+        """Where the file is: beside the weights that the user gave, or where it was."""
         path = Path(self.path)
         if weights is not None:
             beside = Path(weights).parent / path.name
             path = Path(weights) if role == WEIGHTS else beside if beside.is_file() else path
         needed = f" with the sha256 {self.sha256}" if self.sha256 else ""
         elsewhere = "pass --weights FILE" + ("" if role == WEIGHTS else " with it in that folder")
+        problem = ""
         if not path.is_file():
+            problem = "which does not exist; put it back"
+        elif self.sha256 and (found := sha256_of(path)) != self.sha256:
+            problem = f"got a file with {found}; put the right one there"
+        if problem:
             raise WeightsError(
-                f"the network needs its {role} file {path}{needed}, which does not exist; put it "
-                f"back, or {elsewhere}"
-            )
-        if self.sha256 and (found := sha256_of(path)) != self.sha256:
-            raise WeightsError(
-                f"the network needs its {role} file {path}{needed}, got a file with {found}; put "
-                f"the right one there, or {elsewhere}"
+                f"the network needs its {role} file {path}{needed}, {problem}, or {elsewhere}"
             )
         return path
 
@@ -67,13 +60,8 @@ class NetworkFile:
 class Source:
     """From where a network is loaded again.
 
-    Parameters
-    ----------
-    kind : "published", "random", "files" or "python"
-        Weights that are found by the network's name; random ones; those in `files`; or a module
-        that only Python has.
-    files : mapping from str to NetworkFile
-        By what they are: weights, prototxt, mean.
+    Its weights are found by its name (`published`), random, in `files`, or in a module that only
+    Python has. `files` are by what they are: weights, prototxt, mean.
     """
 
     kind: str = PYTHON
@@ -82,42 +70,19 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkRef:
-    """All of a network that decides a feature, and where it comes from.
+    """All of a network that decides a feature, and where it comes from."""
 
-    Parameters
-    ----------
-    name : str
-        As in the zoo, `timm:NAME`, `torchvision:NAME`, or the name of a file or of a module.
-    weights_sha256 : str
-        Which weights these are, and which prototxt if there is one.
-    layers : mapping from int to str
-        k -> path of the module that holds W_k.
-    preprocess : Preprocess
-        How it wants its pixels.
-    dtype : str
-        Precision in which it computes.
-    head : str
-        What its scores mean: softmax, sigmoid, or the identity of an error of one's own.
-    scores : str
-        Which part of its output the scores are; empty where they are all of it.
-    source : Source
-        Where its files are, which decides nothing.
-    """
-
-    name: str
-    weights_sha256: str
-    layers: Mapping[int, str]
+    name: str  # as in the zoo, `timm:NAME`, `torchvision:NAME`, or that of a file or a module
+    weights_sha256: str  # which weights these are, and which prototxt if there is one
+    layers: Mapping[int, str]  # k -> path of the module that holds W_k
     preprocess: Preprocess
-    dtype: str = "float32"
-    head: str = "softmax"
-    scores: str = ""
-    source: Source = field(default_factory=Source, compare=False)
+    dtype: str = "float32"  # in which it computes
+    head: str = "softmax"  # what its scores mean, or the identity of an error of one's own
+    scores: str = ""  # which part of its output the scores are; empty where they are all of it
+    source: Source = field(default_factory=Source, compare=False)  # decides nothing
 
     def is_unchanged(self, weights: str | Path | None = None) -> bool:
-        """Whether the files that it would be loaded from are still the same, without loading it.
-
-        False where that cannot be told. One that is gone is an error, as for `load_reference`.
-        """
+        """Whether its files are still the same, without loading it; False if that is not known."""
         kind, files = self.source.kind, self.source.files
         if str(weights) == RANDOM:
             return kind == RANDOM
@@ -141,10 +106,7 @@ class NetworkRef:
             "compute_dtype": self.dtype,
             "head": self.head,
             "scores": self.scores,
-            "source": {
-                "kind": self.source.kind,
-                "files": {role: asdict(file) for role, file in self.source.files.items()},
-            },
+            "source": asdict(self.source),
         }
 
     @classmethod
@@ -164,13 +126,7 @@ class NetworkRef:
 
 
 def layers_of(facts: Mapping[str, Any]) -> dict[int, str]:
-    """A network's layers, from the settings of a store or a model, which may be damaged.
-
-    Examples
-    --------
-    >>> layers_of({"layers": {"8": "_fc"}})
-    {8: '_fc'}
-    """
+    """A network's layers, from the settings of a store or a model, which may be damaged."""
     layers = facts.get("layers")
     pairs = layers.items() if isinstance(layers, dict) else [("", layers)]
     if not all(re.fullmatch("[0-9]{1,2}", k) and isinstance(path, str) for k, path in pairs):
@@ -203,13 +159,11 @@ def _source(facts: Any) -> Source:
     if not isinstance(files, dict) or facts.get("kind") not in KINDS:
         raise _unusable("source", facts, f"kind ({', '.join(KINDS)}) and files")
     for role, file in files.items():
-        if role not in ROLES or not isinstance(file, dict) or set(file) != {"path", "sha256"}:
+        is_text = isinstance(file, dict) and all(isinstance(text, str) for text in file.values())
+        if role not in ROLES or not is_text or set(file) != {"path", "sha256"}:
             raise _unusable("source", facts, "a path and a sha256 for each file")
-        if not all(isinstance(value, str) for value in file.values()):
-            raise _unusable("source", facts, "a path and a sha256 for each file")
-    return Source(
-        kind=facts["kind"], files={role: NetworkFile(**file) for role, file in files.items()}
-    )
+    found = {role: NetworkFile(**file) for role, file in files.items()}
+    return Source(kind=facts["kind"], files=found)
 
 
 def read_preprocess(facts: Any) -> Preprocess:

@@ -34,7 +34,7 @@ from deepfishing.networks.caffe.layers import MAX_VALUES, build
 from deepfishing.networks.caffe.modules import CaffeNet
 from deepfishing.networks.caffe.prototxt import read_prototxt
 from deepfishing.networks.caffe.wire import read_binary
-from deepfishing.networks.network import Network, cast, frozen, torch_device, torch_dtype
+from deepfishing.networks.network import Network, cast, ready, torch_target
 from deepfishing.networks.reference import FILES, MEAN, PROTOTXT, WEIGHTS, NetworkFile, Source
 from deepfishing.networks.weights import load_into
 
@@ -66,8 +66,7 @@ def load_caffe(
     a name that torch needs for itself gets `_` behind it. The module returns the scores before the
     Softmax.
     """
-    precision = torch_dtype(dtype)
-    place = torch_device(device, precision)
+    place, precision = torch_target(device, dtype)
     path = Path(caffemodel)
     trained = read_layers(read_binary(path, "NetParameter"))
     layers = trained  # its rules were applied when the training net was made, not for testing
@@ -97,7 +96,7 @@ def load_caffe(
     files = {role: NetworkFile.of(file) for role, file in given.items() if file is not None}
     return Network(
         name=path.stem,
-        module=frozen(module, place),
+        module=ready(module, place),
         layers={k: names[i] for k, i in numbered_layers(graph).items()},
         preprocess=preprocess,
         weights_sha256=_hash(files),
