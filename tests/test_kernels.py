@@ -3,7 +3,7 @@ import pytest
 
 import deepfishing.kernels as kernels
 from deepfishing.errors import FeatureError
-from deepfishing.features import concatenate
+from deepfishing.features import assemble, parse_feature
 from deepfishing.kernels import gram, linear_kernel, trace_kernel
 from deepfishing.rank_one import RankOne
 
@@ -50,8 +50,9 @@ def test_half_precision_is_computed_in_single_precision(rng):
 def test_concatenation_is_the_mean_of_the_kernels_of_its_parts(rng):
     parts = [rng.normal(size=(6, 3)), rng.normal(size=(6, 50)) * 100]
     unit = [p / np.linalg.norm(p, axis=1, keepdims=True) for p in parts]
+    joined = assemble(parse_feature("x6;x7"), dict(zip(("x6", "x7"), parts, strict=True)))
     mean = (linear_kernel(unit[0], unit[0]) + linear_kernel(unit[1], unit[1])) / 2
-    np.testing.assert_allclose(gram(concatenate(parts)), mean, rtol=1e-10)
+    np.testing.assert_allclose(gram(joined), mean, rtol=1e-10)
 
 
 @pytest.mark.parametrize("other", [np.ones((2, 4)), RankOne(np.ones((2, 3)), np.ones((2, 9)))])

@@ -32,12 +32,10 @@ def test_a_label_that_fits_no_class_is_refused(label):
 def test_a_new_objective_is_one_record(monkeypatch, rng):
     """It can be asked for by name, describes images, gives x8 and is told from the others."""
     squares = Objective(
-        name="squares",
-        summary="scores whose distance from zero counts",
         error=lambda tau, label: lambda y: (y**2).sum() / (2 * tau),
         probabilities=lambda y: y.abs(),
     )
-    monkeypatch.setattr(objectives, "OBJECTIVES", {**OBJECTIVES, squares.name: squares})
+    monkeypatch.setattr(objectives, "OBJECTIVES", {**OBJECTIVES, "squares": squares})
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3)).double()
     pixels = Preprocess(4, 4, mean=(127.0,) * 3, std=(128.0,) * 3)

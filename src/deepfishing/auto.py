@@ -3,12 +3,11 @@
 Comes in: factors of the training images and their labels. Goes out: a `Choice` among some thirty
 candidates, with all that was tried. Nothing but the training images is looked at.
 
-The judge are the machines themselves, cross-validated: one kernel per feature is computed once, the
-candidates are sums and products of these, and a Cholesky factor of each is a set of vectors on
-which `train_linear` trains all classes at once. Images that are nearly the same are in one fold.
-Candidates within one standard error of the best are as good; of these the prior is taken, else
-`best`, else the simplest, and x7 if nothing is better. Where classes have too few examples to be
-validated, a rule decides (docs/recipes.md says how it was found).
+Machines are cross-validated: one kernel per feature is computed once, the candidates are sums and
+products of these, and a Cholesky factor of each is a set of vectors on which `train_linear` trains
+all classes at once. Images that are nearly the same are in one fold. Candidates within one standard
+error of the best are as good; of these the prior is taken, else `best`, else the simplest, and x7
+if nothing is better. Where classes have too few examples, a rule decides (docs/recipes.md).
 """
 
 from __future__ import annotations
@@ -95,24 +94,9 @@ def choose(
 ) -> Choice:
     """Choose recipe, temperature and cost for the images whose factors and labels these are.
 
-    Parameters
-    ----------
-    factors : mapping
-        By name, (n, d) each; candidates that need others are not tried.
-    labels : ndarray of shape (n, n_classes)
-        1 present, -1 absent, 0 difficult or not known.
-    layers : mapping
-        Of the network, k -> module path.
-    recipe : str, optional
-        Choose the cost for this one only.
-    tempered : bool
-        Whether delta8 of other temperatures is made of y8 by `at_temperature`.
-    difficult : "ignore" or "negative"
-        As in `train_svm`.
-    seed : int
-        Of the folds and of the images that are drawn if there are more than `MOST_IMAGES`.
-    progress : callable, optional
-        Called with a stage, how much of it is done and how much there is.
+    Candidates that need other factors are not tried; with a `recipe`, only its cost is chosen. If
+    `tempered`, delta8 of other temperatures is made of y8 by `at_temperature`. Labels (n, classes)
+    and `difficult` are as in `train_svm`.
     """
     tell = progress or silent
     positives = (labels == 1).sum(axis=0)
@@ -173,8 +157,6 @@ def at_temperature(factors: Mapping[str, Array], tau: float) -> dict[str, Array]
 
     Right for a softmax and the uniform label, and for one view; lower deltas stay as they are.
 
-    Examples
-    --------
     >>> at_temperature({"y8": np.array([[2.0, 0.0]])}, 1.0)["delta8"].round(3)
     array([[ 0.381, -0.381]])
     """

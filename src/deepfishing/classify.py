@@ -1,9 +1,8 @@
 """Stage 5, classification: one-vs-rest support vector machines on one shared Gram matrix.
 
-Comes in: features of the training images and their labels (1, -1, 0 = difficult).
-Goes out: a decision score per image and class, and on request a probability. As in the paper:
-scikit-learn, C = 1. The cost may be chosen by cross-validation instead; the Gram matrix is computed
-once for all classes, costs and folds, and the machines are trained on all cores.
+Comes in: features of the training images and their labels (1, -1, 0 = difficult). Goes out: a
+decision score per image and class, and on request a probability. As in the paper: scikit-learn,
+C = 1, unless the cost is chosen by cross-validation. One Gram matrix serves all classes and folds.
 """
 
 from __future__ import annotations
@@ -27,23 +26,22 @@ from deepfishing.metrics import average_precision
 from deepfishing.rank_one import Array
 from deepfishing.svm import KernelSVM
 
-# The cost of a class that has too few examples to be cross-validated: the paper's. Every search
-# has it among its costs.
-DEFAULT_COST = 1.0
+DEFAULT_COST = 1.0  # the paper's: of a class that has too few examples to be cross-validated
 
 
 @dataclass(frozen=True)
 class CostSearch:
-    """Costs to try, in so many folds; the one with the best mean AP is taken.
+    """Costs to try, in so many folds; the one with the best mean AP is taken."""
 
-    `shared` takes one cost for all classes instead of one each; `positive_weight` multiplies the
-    cost of positive examples unless a class weight is asked for.
-    """
-
-    costs: tuple[float, ...]
+    costs: tuple[float, ...]  # `DEFAULT_COST` among them, if they are several
     folds: int = 3
-    shared: bool = False
-    positive_weight: float | None = None
+    shared: bool = False  # one cost for all classes instead of one each
+    positive_weight: float | None = None  # on the cost of positives, unless one is asked for
+
+    @classmethod
+    def of(cls, C: float | str) -> CostSearch:
+        """What a cost, or the word for a search, stands for."""
+        return SEARCHES[C] if isinstance(C, str) else cls((float(C),))
 
 
 _COSTS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -77,9 +75,8 @@ def train_svm(
     labels : ndarray of shape (n, n_classes)
         1 present, -1 absent, 0 difficult.
     C : float, "auto", "cv", "cv-shared" or "vissl"
-        Cost of the machines; the paper's is 1. The words choose it by cross-validation, see
-        `SEARCHES`: one of three for all classes, one per class, one for all, or as in VISSL's
-        benchmark.
+        Cost of the machines; the paper's is 1. The words choose it by cross-validation: one of
+        three for all classes, one per class, one for all, or as in VISSL's benchmark.
     difficult : "ignore" or "negative"
         Difficult examples are left out, as in the devkit's example, or are negatives.
     n_jobs : int, optional
@@ -115,7 +112,7 @@ def train_svm(
     K = gram(features)
     if not np.isfinite(K).all():
         raise FeatureError("features must be finite, got NaN or infinity in the Gram matrix")
-    search = SEARCHES[C] if isinstance(C, str) else CostSearch((float(C),))
+    search = CostSearch.of(C)
     weight = search.positive_weight if class_weight is None else class_weight
     tasks = [_Task.of(column, difficult, search.folds) for column in labels.T]
     # libsvm releases the interpreter lock, so threads share the one matrix without a copy
@@ -141,8 +138,8 @@ def train_svm(
         return svm
     scores = K @ svm.dual + svm.bias
     columns = [
-        _calibration(task, fold, best, own[task.kept])
-        for task, fold, best, own in zip(tasks, folds, chosen, scores.T, strict=True)
+        _calibration(task, own, best, score[task.kept])
+        for task, own, best, score in zip(tasks, folds, chosen, scores.T, strict=True)
     ]
     return replace(svm, calibration=np.array(columns).T)
 
@@ -184,12 +181,8 @@ class _Task:
         return cls(kept, target, fewest, min(folds, fewest))
 
 
-@dataclass(frozen=True, eq=False)
-class _Fold:
-    """Positions in a task's `kept` that were held out, and their scores at every cost."""
-
-    held: Array
-    scores: Array  # (n_costs, n_held)
+# positions in a task's `kept` that were held out, and their scores at every cost (costs, held)
+_Fold = tuple[Array, Array]
 
 
 def _cross_validate(
@@ -227,7 +220,7 @@ def _fold(
     inside = K[np.ix_(task.kept[train], task.kept[train])]
     fits = [_fit(inside, task.target[train], cost, weight) for cost in costs]
     across = K[np.ix_(task.kept[held], task.kept[train])]
-    return _Fold(held, np.array([across @ dual + bias for dual, bias in fits]))
+    return held, np.array([across @ dual + bias for dual, bias in fits])
 
 
 def _validated_ap(
@@ -237,13 +230,11 @@ def _validated_ap(
     ap = np.full((len(tasks), len(costs)), np.nan)
     for row, task, own in zip(ap, tasks, folds, strict=True):
         if own:
-            row[:] = np.mean(
-                [
-                    [average_precision(task.target[f.held], s, "sklearn") for s in f.scores]
-                    for f in own
-                ],
-                axis=0,
-            )
+            each = [
+                [average_precision(task.target[held], at_cost, "sklearn") for at_cost in scores]
+                for held, scores in own
+            ]
+            row[:] = np.mean(each, axis=0)
     return ap
 
 
@@ -264,12 +255,11 @@ def _train_one(
     K: Array, task: _Task, cost: float, weight: str | float | None
 ) -> tuple[Array, float]:
     """Dual coefficients over all n images and the bias; zero where there is no machine."""
-    dual = np.zeros(len(K))
-    if not task.fewest:
-        return dual, 0.0
-    whole = len(task.kept) == len(K)
-    matrix = K if whole else K[np.ix_(task.kept, task.kept)]
-    dual[task.kept], bias = _fit(matrix, task.target, cost, weight)
+    dual, bias = np.zeros(len(K)), 0.0
+    if task.fewest:
+        whole = len(task.kept) == len(K)
+        matrix = K if whole else K[np.ix_(task.kept, task.kept)]
+        dual[task.kept], bias = _fit(matrix, task.target, cost, weight)
     return dual, bias
 
 
@@ -294,8 +284,8 @@ def _calibration(task: _Task, folds: Sequence[_Fold], best: int, own: Array) -> 
     if not task.fewest:
         return 0.0, float(np.log((positives + 1) / (len(task.target) - positives + 1)))
     scores = own.copy()
-    for fold in folds:
-        scores[fold.held] = fold.scores[best]
+    for held, at_costs in folds:
+        scores[held] = at_costs[best]
     return platt(scores, task.target)
 
 
@@ -304,12 +294,6 @@ def platt(scores: Array, target: Array) -> tuple[float, float]:
 
     Maximum likelihood with Platt's smoothed targets, (p + 1) / (p + 2) for p positives and
     1 / (q + 2) for q negatives; the slope is never negative, so the order of the scores stays.
-
-    Examples
-    --------
-    >>> slope, offset = platt(np.array([-2.0, -1.0, 1.0, 2.0]), np.array([-1, -1, 1, 1]))
-    >>> slope > 0, abs(offset) < 1e-6
-    (True, True)
     """
     positive = target == 1
     p, q = np.count_nonzero(positive), np.count_nonzero(~positive)

@@ -34,17 +34,21 @@ from deepfishing.errors import FeatureError, did_you_mean
 from deepfishing.rank_one import Array, RankOne, l2_normalize
 
 TOP = 8  # the classifier's number, in the paper and here
-LOWEST = "low"
 
 Kind = Literal["input", "output", "delta", "probabilities", "projected"]
 Positions = Literal["pooled", "exact"] | tuple[int, int]
 
+# What a name begins with: the letter of a numbered layer, and the word before a module's path.
+_LETTERS: dict[Kind, str] = {"input": "x", "output": "y", "delta": "delta", "projected": "dW"}
+_WORDS: dict[Kind, str] = {"input": "in", "output": "x", "delta": "delta", "projected": "dW"}
+_BACKWARD = ("delta", "projected")
+
 # A name is also that of a factor, so a number has one spelling: not 07, no other script's digits.
-_NUMBER = "0|[1-9][0-9]?"
 _SIZE = "[1-9][0-9]{0,4}"
 _PATTERN = re.compile(
-    rf"(?P<letter>x|y|delta|dW)(?P<number>{_NUMBER})(?:@(?P<suffix>exact|{_SIZE}x{_SIZE}))?"
-    rf"|(?P<word>x|in|delta|dW):(?P<path>[^@;]+)(?:@(?P<of_path>exact|{_SIZE}x{_SIZE}))?"
+    rf"(?:(?P<letter>{'|'.join(_LETTERS.values())})(?P<number>0|[1-9][0-9]?)"
+    rf"|(?P<word>{'|'.join(_WORDS.values())}):(?P<path>[^@;]+))"
+    rf"(?:@(?P<note>exact|{_SIZE}x{_SIZE}))?"
 )
 
 
@@ -52,18 +56,10 @@ _PATTERN = re.compile(
 class Factor:
     """One array per image: what of a layer is taken, and what becomes of its positions.
 
-    Parameters
-    ----------
-    kind : str
-        "input" or "output" of the layer, "delta" for dE/dy, "probabilities" for the output behind
-        the SoftMax, "projected" for the gradient dE/dW projected from both sides.
-    layer : int or str
-        The number of a layer, or the path of a module.
-    positions : "pooled", "exact" or (m1, m2)
-        Averaged (delta: summed), kept, or projected to a matrix of m1 x m2.
+    A layer is a number or the path of a module. "delta" is dE/dy, "projected" the gradient dE/dW
+    projected from both sides. Positions are averaged (delta: summed), kept, or projected to a
+    matrix of m1 x m2.
 
-    Examples
-    --------
     >>> Factor("input", 8).name, Factor("delta", "head.fc", "exact").name
     ('x7', 'delta:head.fc@exact')
     """
@@ -76,17 +72,15 @@ class Factor:
     def name(self) -> str:
         """Its name: the column of a store."""
         letter, layer = self.symbol
-        if isinstance(self.layer, str):
-            letter = "in:" if self.kind == "input" else f"{letter}:"
-        return f"{letter}{layer}@{self.note}" if self.note else letter + layer
+        start = letter if isinstance(self.layer, int) else f"{_WORDS[self.kind]}:"
+        return f"{start}{layer}@{self.note}" if self.note else start + layer
 
     @property
     def symbol(self) -> tuple[str, str]:
         """The paper's letter and what stands below it: ('x', '7') is the input of layer 8."""
-        letter = {"output": "y", "delta": "delta", "projected": "dW"}.get(self.kind, "x")
         if isinstance(self.layer, str):
-            return ("x" if self.kind == "output" else letter), self.layer
-        return letter, str(self.layer - (self.kind == "input"))
+            return ("x" if self.kind == "input" else _WORDS[self.kind]), self.layer
+        return _LETTERS.get(self.kind, "x"), str(self.layer - (self.kind == "input"))
 
     @property
     def note(self) -> str:
@@ -99,7 +93,7 @@ class Factor:
     def needs_backward(self) -> bool:
         """Whether it needs the backward pass, for itself or to belong to its delta."""
         of_module = self.kind == "input" and isinstance(self.layer, str)
-        return self.kind in ("delta", "projected") or of_module or self.positions == "exact"
+        return self.kind in _BACKWARD or of_module or self.positions == "exact"
 
     def path(self, layers: Mapping[int, str]) -> str:
         """The module that it is read from."""
@@ -110,8 +104,6 @@ class Factor:
 class Feature:
     """A representation: forward factors side by side, a gradient's two factors, or its projection.
 
-    Examples
-    --------
     >>> feature = parse_feature("dW7", {7: "fc7", 8: "fc8"})
     >>> feature.name, feature.is_gradient, [factor.name for factor in feature.factors]
     ('dW7', True, ['x6', 'delta7'])
@@ -138,8 +130,6 @@ class Feature:
     def symbols(self) -> tuple[tuple[str, str, str], ...]:
         """How it is typeset: letter, what stands below it, and a note, for each of its parts.
 
-        Examples
-        --------
         >>> parse_feature("dW:head@exact").symbols, parse_feature("x6;x7").symbols
         ((('dW', 'head', 'exact'),), (('x', '6', ''), ('x', '7', '')))
         """
@@ -149,8 +139,6 @@ class Feature:
     def around(self) -> int | None:
         """The layer whose gradient it is, or whose input and output it has, as in Table 1.
 
-        Examples
-        --------
         >>> [parse_feature(name).around for name in ("dW7@exact", "x6;x7", "x7;y8", "x7")]
         [7, 7, 8, None]
         """
@@ -172,8 +160,6 @@ class Feature:
 def table_features(layers: Mapping[int, str]) -> tuple[str, ...]:
     """The rows of the paper's Table 1 that exist for these layers, in the paper's order.
 
-    Examples
-    --------
     >>> table_features({7: "_conv_head", 8: "_fc"})
     ('x6', 'x7', 'y8', 'x8', 'x6;x7', 'dW7', 'x7;y8', 'dW8')
     """
@@ -187,21 +173,13 @@ def table_features(layers: Mapping[int, str]) -> tuple[str, ...]:
 
 
 def parse_features(text: str | Iterable[str], layers: Mapping[int, str]) -> tuple[Feature, ...]:
-    """Read a comma-separated list of feature names; `all` stands for the paper's rows.
-
-    Examples
-    --------
-    >>> [f.name for f in parse_features("x7, dW8", {8: "fc"})]
-    ['x7', 'dW8']
-    """
+    """Read a comma-separated list of feature names; `all` stands for the paper's rows."""
     return tuple(dict.fromkeys(parse_feature(n, layers) for n in expand_names(text, layers)))
 
 
 def expand_names(text: str | Iterable[str], layers: Mapping[int, str]) -> list[str]:
     """Cut a list at the commas outside parentheses, and put the paper's rows in place of `all`.
 
-    Examples
-    --------
     >>> expand_names("x7, pow(dW8,0.5)", {8: "fc"})
     ['x7', 'pow(dW8,0.5)']
     """
@@ -227,10 +205,6 @@ def split_names(text: str) -> list[str]:
 def parse_factor(name: str) -> Factor:
     """Read the name of a factor, such as a column of a store.
 
-    Examples
-    --------
-    >>> parse_factor("x7")
-    Factor(kind='input', layer=8, positions='pooled')
     >>> parse_factor("dW:head@64x32")
     Factor(kind='projected', layer='head', positions=(64, 32))
     """
@@ -248,18 +222,13 @@ def parse_feature(name: str, layers: Mapping[int, str] | None = None) -> Feature
     A module path that is one of the numbered layers is the same feature as its short name. Without
     layers any number will do: for names that were checked when they were written.
 
-    Examples
-    --------
-    >>> layers = {6: "classifier.1", 7: "classifier.4", 8: "classifier.6"}
-    >>> [factor.name for factor in parse_feature("x5;x6", layers).factors]
-    ['x5', 'x6']
-    >>> parse_feature("dW:classifier.4", layers).name
+    >>> parse_feature("dW:classifier.4", {7: "classifier.4", 8: "classifier.6"}).name
     'dW7'
-    >>> [factor.name for factor in parse_feature("dW:features.10", layers).factors]
+    >>> [factor.name for factor in parse_feature("dW:features.10").factors]
     ['in:features.10', 'delta:features.10']
     """
     name = name.strip()
-    if name == LOWEST and layers:
+    if name == "low" and layers:
         name = f"x{min(layers) - 1}"
     parts = [_read(part) for part in name.split(";")]
     factors = [part for part in parts if part and _exists(part, layers)]
@@ -279,15 +248,12 @@ def parse_feature(name: str, layers: Mapping[int, str] | None = None) -> Feature
     return Feature(tuple(factors))
 
 
-class MadeOfFactors(Protocol):
-    """A feature, or a recipe of several."""
-
+class _MadeOfFactors(Protocol):  # a feature, or a recipe of several
     @property
-    def factors(self) -> tuple[Factor, ...]:
-        """The factors it needs."""
+    def factors(self) -> tuple[Factor, ...]: ...
 
 
-def needed_factors(features: Iterable[MadeOfFactors]) -> tuple[Factor, ...]:
+def needed_factors(features: Iterable[_MadeOfFactors]) -> tuple[Factor, ...]:
     """The factors that these features are made of, each once."""
     return tuple(dict.fromkeys(factor for feature in features for factor in feature.factors))
 
@@ -295,8 +261,6 @@ def needed_factors(features: Iterable[MadeOfFactors]) -> tuple[Factor, ...]:
 def features_of(names: Iterable[str]) -> list[Feature]:
     """The features that columns with these names make, gradients last; other names are passed over.
 
-    Examples
-    --------
     >>> [feature.name for feature in features_of(["delta:fc", "x7", "in:fc", "delta6", "notes"])]
     ['x7', 'dW:fc']
     """
@@ -311,13 +275,7 @@ def features_of(names: Iterable[str]) -> list[Feature]:
 
 
 def is_projected(name: str) -> bool:
-    """Whether a column is a whole gradient, projected from both sides.
-
-    Examples
-    --------
-    >>> is_projected("dW7@64x32"), is_projected("delta7@exact")
-    (True, False)
-    """
+    """Whether a column is a whole gradient, projected from both sides: `dW7@64x32`."""
     factor = _read(name)
     return factor is not None and isinstance(factor.positions, tuple)
 
@@ -327,18 +285,8 @@ def assemble(feature: Feature, arrays: Mapping[str, Array]) -> Array | RankOne:
     values = [arrays[factor.name] for factor in feature.factors]
     if feature.is_gradient and not feature.is_projected:
         return RankOne(*values).normalize()
-    return l2_normalize(values[0]) if len(values) == 1 else concatenate(values)
-
-
-def concatenate(parts: list[Array]) -> Array:
-    """Join features side by side, each l2-normalised first, and normalise the whole.
-
-    Examples
-    --------
-    >>> concatenate([np.array([[2.0]]), np.array([[0.0, 5.0]])]).round(3)
-    array([[0.707, 0.   , 0.707]])
-    """
-    return l2_normalize(np.concatenate([l2_normalize(part) for part in parts], axis=1))
+    units = [l2_normalize(value) for value in values]
+    return units[0] if len(units) == 1 else l2_normalize(np.concatenate(units, axis=1))
 
 
 def _read(name: str) -> Factor | None:
@@ -346,17 +294,17 @@ def _read(name: str) -> Factor | None:
     match = _PATTERN.fullmatch(name)
     if match is None:
         return None
-    suffix = match["suffix"] or match["of_path"] or "pooled"
-    m1, _, m2 = suffix.partition("x")
-    positions: Positions = (int(m1), int(m2)) if m1.isdigit() else suffix  # type: ignore[assignment]
-    kinds: dict[str, Kind] = {"in": "input", "delta": "delta", "dW": "projected"}
+    note = match["note"] or "pooled"
+    m1, _, m2 = note.partition("x")
+    positions: Positions = (int(m1), int(m2)) if m1.isdigit() else note  # type: ignore[assignment]
     if match["path"]:
-        return Factor(kinds.get(match["word"], "output"), match["path"], positions)
-    letter, k = match["letter"], int(match["number"])
-    if letter == "x":
-        of_top = k == TOP
-        return Factor("probabilities" if of_top else "input", k + (not of_top), positions)
-    return Factor("output" if letter == "y" else kinds[letter], k, positions)
+        kinds = {word: kind for kind, word in _WORDS.items()}
+        return Factor(kinds[match["word"]], match["path"], positions)
+    kind = {letter: kind for kind, letter in _LETTERS.items()}[match["letter"]]
+    k = int(match["number"])
+    if kind == "input":
+        return Factor("probabilities" if k == TOP else kind, k + (k != TOP), positions)
+    return Factor(kind, k, positions)
 
 
 def _exists(factor: Factor, layers: Mapping[int, str] | None) -> bool:

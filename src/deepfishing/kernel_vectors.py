@@ -21,8 +21,6 @@ from deepfishing.rank_one import Array, RankOne, l2_normalize
 class Vectors:
     """The map from features to vectors; its projections are in the order in which they are met.
 
-    Examples
-    --------
     >>> g = RankOne(x=np.eye(3), delta=np.ones((3, 1)))
     >>> both = KernelSum((g, np.ones((3, 1))), weights=(3.0, 1.0))
     >>> v = Vectors.fit(both, 4)(both)

@@ -16,7 +16,6 @@ towards its last value instead (the method of multipliers for sum_i alpha_i y_i 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 
@@ -25,26 +24,22 @@ from deepfishing.errors import FeatureError, OptionError
 from deepfishing.images.dataset import DIFFICULT
 from deepfishing.rank_one import Array
 
-# Images whose dual variables are updated between two reads of w. More of them cost more in the
-# block's Gram matrix, fewer more in calls.
-BLOCK = 64
+BLOCK = 64  # images whose dual variables are updated between two reads of w
 
 
 @dataclass(frozen=True, eq=False)
 class LinearSVM:
     """One-vs-rest machines: f(vector) = <w[:, class], vector> + bias[class].
 
-    `trained` (C,) is false for a class whose labels allowed no machine; its column of `w` (m, C)
-    is zero. `gap` (C,) bounds how far each machine's objective is above the optimum, as a part of
-    the objective (if the optimal intercept lies between 0 and twice the found one); `rounds` is how
-    often every image was visited.
+    `gap` bounds how far each machine's objective is above the optimum, as a part of the objective
+    (if the optimal intercept lies between 0 and twice the found one).
     """
 
-    w: Array
-    bias: Array
-    trained: Array
+    w: Array  # (m, C)
+    bias: Array  # (C,), as the others
+    trained: Array  # false for a class whose labels allowed no machine; its column of w is zero
     gap: Array
-    rounds: int
+    rounds: int  # how often every image was visited
 
     def decision_function(self, vectors: Array) -> Array:
         """Scores (n, C); a class without a machine scores 0 for every image."""
@@ -68,36 +63,11 @@ def train_linear(
 ) -> LinearSVM:
     """Train one machine per class, all classes at once; time and memory are linear in n.
 
-    Parameters
-    ----------
-    vectors : ndarray of shape (n, m)
-        Projected gradients or any features; beyond them, a few numbers per image and class and two
-        for each pair of a block are kept. Half precision is read a block at a time; the work is
-        in single precision.
-    labels : ndarray of shape (n, n_classes)
-        1 present, -1 absent, 0 difficult.
-    C : float or ndarray of shape (n_classes,)
-        Cost of the machines; the paper's is 1.
-    difficult, class_weight
-        As in `train_svm`.
-    tolerance : float
-        Stop when every machine is within this part of its optimal objective.
-    rounds : int
-        Stop after this many visits of every image, whatever the gap.
-    seed : int
-        Of the order in which images are visited.
-
-    Returns
-    -------
-    LinearSVM
-        A class without both a positive and a negative example has no machine.
-
-    Examples
-    --------
-    >>> v = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
-    >>> svm = train_linear(v, np.array([[1], [1], [-1], [-1]]))
-    >>> (svm.decision_function(v) > 0).ravel().tolist()
-    [True, True, False, False]
+    Vectors are (n, m), labels (n, n_classes), and the cost C a number or (n_classes,); the rest is
+    as in `train_svm`. It stops when every machine is within `tolerance` of its optimal objective,
+    as a part of it, or after so many `rounds` over the images. Beside the vectors, a few numbers
+    per image and class are kept, and two for each pair of a block; half precision is read a block
+    at a time. `seed` is that of the order of the images.
     """
     vectors, labels = np.asarray(vectors), np.asarray(labels)
     check_options(float(np.min(C)), difficult, class_weight)
@@ -133,10 +103,11 @@ def train_linear(
     # b costs (b - centre)^2 / (2 pull): as if all images shared a feature of this square. A tenth
     # of their own took the fewest rounds on VOC 2007, of 0.03 to 3 times.
     pull = 0.1 * squares / max(len(vectors), 1) or 1.0
-    blocks = [
-        _Block.of(vectors[rows], y[rows], cost[rows], beta[rows], met[rows], K, pull)
-        for rows, K in zip(spread, grams, strict=True)
-    ]
+    blocks = []
+    for rows, K in zip(spread, grams, strict=True):
+        curvature = K.diagonal()[:, None] + pull
+        own = vectors[rows], y[rows], cost[rows], beta[rows], met[rows]
+        blocks.append(_Block(*own, curvature, -(K + pull) / curvature))
     w = np.zeros((vectors.shape[1], y.shape[1]), dtype=np.float32)
     centre, bias = np.zeros(y.shape[1]), np.zeros(y.shape[1])
     random = np.random.default_rng(seed)
@@ -171,13 +142,6 @@ class _Block:
     met: Array
     curvature: Array
     pushed: Array
-
-    @classmethod
-    def of(
-        cls, vectors: Array, y: Array, cost: Array, beta: Array, met: Array, K: Array, pull: float
-    ) -> Self:
-        curvature = K.diagonal()[:, None] + pull
-        return cls(vectors, y, cost, beta, met, curvature, -(K + pull) / curvature)
 
     def ascend(self, w: Array, bias: Array, pull: float) -> None:
         """Maximise the dual in each beta in turn: beta, w and b change."""

@@ -3,18 +3,15 @@
 Comes in: the truth of test images (1 present, -1 absent, 0 difficult) and their scores. Goes
 out: AP per class and the mean over classes, in percent and not rounded.
 
-Each definition is a record in `DEFINITIONS`, and that is the only place that knows it: tables,
-curves, errors, the bootstrap and the report are made of the records. All of them start from the
-same precision-recall curve (`Ranking`).
+Each definition is a record in `DEFINITIONS`, and that is the only place that knows it. All of them
+start from the same precision-recall curve (`Ranking`).
 
-Two rules where the official devkit leaves the answer to chance. Images with the same score
-enter the curve together, in all definitions, so the order of the images does not matter (the
-devkit takes them in the order of its sort). Recall is compared with t in integers, so 3 of 10 found
-is a recall of at least 0.3 (in floating point that depends on how 0.3 was computed).
+Two rules where the official devkit leaves the answer to chance: images with the same score enter
+the curve together, so the order of the images does not matter, and recall is compared with t in
+integers, so 3 of 10 found is a recall of at least 0.3.
 
-An AP is between 0 and 100 by construction, also in floating point: it is a sum of counts times
-precisions, divided by the sum of the counts. A precision is at most 1 and counts are whole numbers,
-so no partial sum is rounded to above that of the counts.
+An AP is between 0 and 100, also in floating point: it is a sum of counts times precisions, divided
+by the sum of the counts, and no partial sum is rounded to above that of the counts.
 """
 
 from __future__ import annotations
@@ -33,18 +30,13 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """The precision-recall curves of one or more draws of images, from the highest score down.
+    """The precision-recall curves of draws of images, from the highest score down.
 
-    Parameters
-    ----------
-    gained : array of shape (points, draws)
-        Positive images that each point of a curve adds.
-    added : array of shape (points, draws)
-        All images that it adds, positive or not. Arrays of whole numbers; a draw may have none.
+    Both arrays are whole numbers (points, draws); a draw may have none.
     """
 
-    gained: Array
-    added: Array
+    gained: Array  # positive images that each point of a curve adds
+    added: Array  # all images that it adds, positive or not
 
     @cached_property
     def positive(self) -> Array:
@@ -74,8 +66,6 @@ class Ranking:
     def average(self, counts: Array, curve: Array, total: Array | int) -> Array:
         """The mean of a curve with whole numbers as weights, whose sum is total: percent (draws,).
 
-        Examples
-        --------
         >>> one = Ranking(np.array([[1], [0], [2]]), np.array([[1], [1], [2]]))
         >>> one.average(one.gained, one.precision, one.total)
         array([83.33333333])
@@ -100,27 +90,13 @@ def _steps(ranking: Ranking) -> Array:
 
 @dataclass(frozen=True)
 class Definition:
-    """One definition of AP.
+    """One definition of AP."""
 
-    Parameters
-    ----------
-    name : str
-        The key in `results.jsonl`.
-    label : str
-        As tables and axes show it.
-    help : str
-        What it is, as the report and docs/notation.md say it.
-    ap : callable
-        Ranking to AP in percent, (draws,).
-    official_for : tuple of str
-        Data sets whose own definition it is.
-    """
-
-    name: str
-    label: str
-    help: str
-    ap: Callable[[Ranking], Array]
-    official_for: tuple[str, ...] = ()
+    name: str  # the key in `results.jsonl`
+    label: str  # as tables and axes show it
+    help: str  # what it is, as the report and docs/notation.md say it
+    ap: Callable[[Ranking], Array]  # in percent, (draws,)
+    official_for: tuple[str, ...] = ()  # data sets whose own definition it is
 
 
 DEFINITIONS = {
@@ -154,8 +130,6 @@ DEFAULT = "area"  # of data sets that have no definition of their own
 def official_ap(dataset: str) -> str:
     """The definition that is a data set's own, or the default one.
 
-    Examples
-    --------
     >>> official_ap("voc2007"), official_ap("photos")
     ('11point', 'area')
     """
@@ -175,19 +149,12 @@ def check_definition(name: str) -> Definition:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """AP of every class and their mean, by each definition, in percent.
+    """AP of every class and their mean, by each definition, in percent; None where there is none.
 
-    Parameters
-    ----------
-    ap : dict
-        {definition: {class: AP}}; None for a skipped class.
-    map : dict
-        {definition: mean AP over the classes that were not skipped}; None if all were.
-    skipped : tuple of str
-        Classes without a positive test example: they have no AP and are not in the mean.
+    Skipped are classes without a positive test example: they are not in the mean.
     """
 
-    ap: dict[str, dict[str, float | None]]
+    ap: dict[str, dict[str, float | None]]  # {definition: {class: AP}}
     map: dict[str, float | None]
     skipped: tuple[str, ...]
 
@@ -256,8 +223,6 @@ def average_precision(truth: Array, scores: Array, method: str) -> float:
 def precision_recall(truth: Array, scores: Array) -> tuple[Array, Array]:
     """Precision and recall (0..1) after each distinct score, from the highest score down.
 
-    Examples
-    --------
     >>> precision, recall = precision_recall(np.array([1, -1, 1]), np.array([0.9, 0.8, 0.7]))
     >>> precision.round(2), recall
     (array([1.  , 0.5 , 0.67]), array([0.5, 0.5, 1. ]))

@@ -2,8 +2,7 @@
 
 Comes in: the last layer's output y_L and a label. Goes out: E, summed over the batch, so that
 dE/dy_k[i] is image i's own signal and one backward pass serves the whole batch. `OBJECTIVES` has a
-record for each kind of scores, which is all that there is to know of it. Torch is loaded when an
-error is computed, so that settings can be checked without it.
+record for each kind of scores. Torch is loaded when an error is computed.
 """
 
 from __future__ import annotations
@@ -29,40 +28,19 @@ WORDS = ("uniform", "predicted")  # labels that have a name
 
 @dataclass(frozen=True)
 class Objective:
-    """What a network's scores mean, and so which error describes an image.
+    """What a network's scores (n, P) mean, and so which error describes an image."""
 
-    Parameters
-    ----------
-    name : str
-        As `wrap(head=...)` takes it, and as stores and models keep it.
-    summary : str
-        What the scores mean, for people.
-    error : callable
-        From tau and label to E, a function of the scores (n, P).
-    probabilities : callable
-        From scores to the probabilities of the classes, which are x8.
-    """
-
-    name: str
-    summary: str
     error: Callable[[float, Label], ErrorFunction]
-    probabilities: Callable[[Tensor], Tensor]
+    probabilities: Callable[[Tensor], Tensor]  # of the classes, which are x8
 
 
 def cross_entropy(tau: float = 2.0, label: Label = "uniform") -> ErrorFunction:
     """E(y_L) = - sum_i sum_j g_ij log softmax(y_iL / tau)_j.
 
-    Parameters
-    ----------
-    tau : float
-        Temperature of the SoftMax; the paper's is 2.
-    label : "uniform", "predicted", int or vector
-        The label vector g: 1/P for every class (the paper's choice), the class that the network
-        predicts, one class j (then -E is the paper's log-posterior embedding of class j), or any
-        vector with one entry per class.
+    The label vector g is 1/P for every class (the paper's choice), the class that the network
+    predicts, one class j (then -E is the paper's log-posterior embedding of class j), or any
+    vector with one entry per class.
 
-    Examples
-    --------
     >>> import torch
     >>> y = torch.tensor([[2.0, 0.0]], requires_grad=True)
     >>> (delta,) = torch.autograd.grad(cross_entropy(tau=1.0)(y), y)
@@ -71,8 +49,7 @@ def cross_entropy(tau: float = 2.0, label: Label = "uniform") -> ErrorFunction:
     """
     import torch
 
-    check_tau(tau)
-    check_label(label)
+    check_objective(tau, label)
 
     def objective(y: Tensor) -> Tensor:
         y = y if y.dtype == torch.float64 else y.float()
@@ -86,26 +63,15 @@ def sigmoid_cross_entropy(tau: float = 2.0, label: Label = "uniform") -> ErrorFu
 
     The uniform label is 1/2 for every class: as likely there as not. `predicted` rounds the
     probabilities; a class number or a vector is taken as it is.
-
-    Examples
-    --------
-    >>> import torch
-    >>> y = torch.tensor([[0.0, 2.0]], requires_grad=True)
-    >>> (delta,) = torch.autograd.grad(sigmoid_cross_entropy(tau=1.0)(y), y)
-    >>> [round(v, 3) for v in delta[0].tolist()]  # sigmoid - 1/2
-    [0.0, 0.381]
     """
     import torch
 
-    check_tau(tau)
-    check_label(label)
+    check_objective(tau, label)
 
     def objective(y: Tensor) -> Tensor:
         y = y if y.dtype == torch.float64 else y.float()
-        if isinstance(label, str) and label == "uniform":
-            g = torch.full_like(y, 0.5)
-        elif isinstance(label, str):
-            g = (y.detach() > 0).to(y)
+        if isinstance(label, str):
+            g = torch.full_like(y, 0.5) if label == "uniform" else (y.detach() > 0).to(y)
         else:
             g = label_vector(label, y).expand_as(y)
         bce = torch.nn.functional.binary_cross_entropy_with_logits
@@ -134,14 +100,10 @@ def label_vector(label: Label, y: Tensor) -> Tensor:
     return g
 
 
-def check_tau(tau: float) -> None:
-    """Refuse a temperature that is not a positive number."""
+def check_objective(tau: float, label: Label) -> None:
+    """Refuse a temperature that is not positive, and a label that no error takes."""
     if not isinstance(tau, int | float) or not math.isfinite(tau) or tau <= 0:
         raise OptionError(f"tau must be a positive number, got {tau!r}; the paper takes 2")
-
-
-def check_label(label: Label) -> None:
-    """Refuse a label that is neither a known word, a class number nor a finite vector."""
     if isinstance(label, str) and label not in WORDS:
         raise OptionError(
             f"label must be uniform, predicted, a class number or a vector, got {label!r}"
@@ -151,17 +113,7 @@ def check_label(label: Label) -> None:
 
 
 def find_objective(name: str) -> Objective:
-    """The objective of this name.
-
-    Examples
-    --------
-    >>> find_objective("sigmoid").summary
-    'scores of independent classes: any number of them per image'
-    >>> find_objective("sigmoyd")
-    Traceback (most recent call last):
-    deepfishing.errors.OptionError: head must be softmax, sigmoid, random or a function, got
-        'sigmoyd'; did you mean sigmoid?
-    """
+    """The objective of this name; an error names those that exist."""
     if name not in OBJECTIVES:
         raise OptionError(
             f"head must be {', '.join(OBJECTIVES)}, random or a function, got {name!r}"
@@ -170,20 +122,8 @@ def find_objective(name: str) -> Objective:
     return OBJECTIVES[name]
 
 
+# by the name that `wrap(head=...)` takes, and that stores and models keep
 OBJECTIVES: Mapping[str, Objective] = {
-    objective.name: objective
-    for objective in (
-        Objective(
-            name="softmax",
-            summary="scores of classes of which an image has one",
-            error=cross_entropy,
-            probabilities=lambda y: y.softmax(dim=1),
-        ),
-        Objective(
-            name="sigmoid",
-            summary="scores of independent classes: any number of them per image",
-            error=sigmoid_cross_entropy,
-            probabilities=lambda y: y.sigmoid(),
-        ),
-    )
+    "softmax": Objective(cross_entropy, lambda y: y.softmax(dim=1)),  # an image has one class
+    "sigmoid": Objective(sigmoid_cross_entropy, lambda y: y.sigmoid()),  # or any number of them
 }

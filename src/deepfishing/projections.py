@@ -9,15 +9,15 @@ whose dot product approximates the trace kernel (eq:tr), for linear machines and
 - `Principal`: the m largest entries of G in the principal axes of x and of delta;
 - `Nystroem`: the exact kernel to m landmark images, times K_mm^(-1/2).
 
-None builds the gradient G. A projection is a value made of arrays: `project.state()` is what to
-save, and `restore(state)` makes the same projection of it, whatever the version of the generator
-that drew it. docs/projections.md says which one to take.
+None builds the gradient G. A projection is a value made of arrays: `state` gives them and `restore`
+takes them, whatever generator drew them. docs/projections.md says which one to take.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Self
 
@@ -49,15 +49,15 @@ class Projection(ABC):
     def _project(self, x: Array, delta: Array) -> Array:
         """Vectors (n, m) of factors (n, P, d) and (n, P, D) in single precision."""
 
-    def __call__(self, gradients: RankOne, half: bool = False) -> Array:
-        """Vectors (n, m) in single or half precision, computed block by block."""
+    def __call__(self, gradients: RankOne) -> Array:
+        """Vectors (n, m) in single precision, computed block by block."""
         m, d, D = self.shape
         if gradients.shape[1:] != (d, D):
             raise FeatureError(
                 f"this projection takes factors of widths {d} and {D}, got "
                 f"{gradients.shape[1]} and {gradients.shape[2]}; make one for this layer"
             )
-        vectors: Array = np.empty((len(gradients), m), dtype=np.float16 if half else np.float32)
+        vectors: Array = np.empty((len(gradients), m), dtype=np.float32)
         positions = gradients.x.shape[1] if gradients.x.ndim == 3 else 1
         step = max(1, BLOCK_VALUES // max(positions * (d + D + 2 * m), 1))
         for start in range(0, len(gradients), step):
@@ -125,8 +125,7 @@ class Product(Projection):
 class TensorSketch(Projection):
     """Count sketch of the gradient: entry (i, j) goes to bucket hx[i] + hd[j] mod m, with a sign.
 
-    That is the circular convolution of the count sketches of x and delta, so the cost is
-    d + D + m log m instead of m (d + D).
+    The cost is d + D + m log m instead of m (d + D).
     """
 
     m: Array  # one integer, as an array because arrays are what is saved
@@ -151,7 +150,7 @@ class TensorSketch(Projection):
         return int(self.m[0]), len(self.bucket_x), len(self.bucket_delta)
 
     def _project(self, x: Array, delta: Array) -> Array:
-        from scipy import fft  # here, because extraction imports this module and needs no FFT
+        from scipy import fft
 
         m = int(self.m[0])
         spectrum = fft.rfft(_count_sketch(x, self.bucket_x, self.sign_x, m))
@@ -167,15 +166,6 @@ class Principal(Projection):
     In the axes R of x and S of delta the gradient is (R x)(S delta)^T, as exact as before; of its
     entries (i, j), the m with the largest mean square are kept. Without a random error, but what
     is left out is lost: the norm shrinks, so normalise the vectors before training on them.
-
-    Examples
-    --------
-    >>> g = RankOne(x=np.eye(3), delta=np.ones((3, 2)))
-    >>> v = Principal.fit(g, m=3)(g)
-    >>> (v @ v.T).round(3) + 0.0
-    array([[2., 0., 0.],
-           [0., 2., 0.],
-           [0., 0., 2.]], dtype=float32)
     """
 
     R: Array
@@ -249,8 +239,16 @@ class Nystroem(Projection):
         return vectors
 
 
-KINDS = ("two-sided", "orthogonal", "product", "tensor-sketch", "principal", "nystroem")
 _CLASSES = {kind.__name__: kind for kind in (TwoSided, Product, TensorSketch, Principal, Nystroem)}
+_FIT: dict[str, Callable[[RankOne, int, int], Projection]] = {
+    "two-sided": lambda g, m, seed: TwoSided.draw(*g.shape[1:], *_sides(g, m), seed),
+    "orthogonal": lambda g, m, seed: TwoSided.draw(*g.shape[1:], *_sides(g, m), seed, True),
+    "product": lambda g, m, seed: Product.draw(*g.shape[1:], m, seed),
+    "tensor-sketch": lambda g, m, seed: TensorSketch.draw(*g.shape[1:], m, seed),
+    "principal": Principal.fit,
+    "nystroem": Nystroem.fit,
+}
+KINDS = tuple(_FIT)
 
 
 def fit_projection(kind: str, gradients: RankOne, m: int, seed: int = 0) -> Projection:
@@ -259,43 +257,20 @@ def fit_projection(kind: str, gradients: RankOne, m: int, seed: int = 0) -> Proj
     "principal" and "nystroem" look at the gradients, so give the training images only; the others
     look at their widths. A two-sided one has about sqrt(m) rows on each side.
 
-    Examples
-    --------
     >>> g = RankOne(x=np.ones((4, 100)), delta=np.ones((4, 50)))
     >>> fit_projection("tensor-sketch", g, 64).shape
     (64, 100, 50)
-    >>> fit_projection("two-sided", g, 64).shape
-    (64, 100, 50)
     """
     _check_size(m)
-    _, d, D = gradients.shape
-    if kind == "product":
-        return Product.draw(d, D, m, seed)
-    if kind == "tensor-sketch":
-        return TensorSketch.draw(d, D, m, seed)
-    if kind == "principal":
-        return Principal.fit(gradients, m, seed)
-    if kind == "nystroem":
-        return Nystroem.fit(gradients, m, seed)
-    m1 = min(d, max(math.isqrt(m), m // D))
-    m2 = min(D, m // m1)
-    if kind in KINDS:
-        return TwoSided.draw(d, D, m1, m2, seed, orthogonal=kind == "orthogonal")
-    raise OptionError(
-        f"projection must be one of {', '.join(KINDS)}, got {kind!r}{did_you_mean(kind, KINDS)}"
-    )
+    if kind not in _FIT:
+        raise OptionError(
+            f"projection must be one of {', '.join(KINDS)}, got {kind!r}{did_you_mean(kind, KINDS)}"
+        )
+    return _FIT[kind](gradients, m, seed)
 
 
 def restore(state: dict[str, Array]) -> Projection:
-    """The projection whose `state()` this is.
-
-    Examples
-    --------
-    >>> g = RankOne(x=np.ones((4, 100)), delta=np.ones((4, 50)))
-    >>> project = Product.draw(100, 50, m=32)
-    >>> np.array_equal(restore(project.state())(g), project(g))
-    True
-    """
+    """The projection whose `state()` this is."""
     kinds = {name.partition(".")[0] for name in state}
     kind = _CLASSES.get(kinds.pop()) if len(kinds) == 1 else None
     values = {name.partition(".")[2]: np.asarray(value) for name, value in state.items()}
@@ -307,9 +282,15 @@ def restore(state: dict[str, Array]) -> Projection:
     return kind(**values)
 
 
+def _sides(gradients: RankOne, m: int) -> tuple[int, int]:
+    """How many rows the two matrices of at most m numbers have."""
+    _, d, D = gradients.shape
+    m1 = min(d, max(math.isqrt(m), m // D))
+    return m1, min(D, m // m1)
+
+
 def _principal_axes(rows: Array, m: int, seed: int) -> Array:
     """At most m leading directions of rows (n, d), without centring: orthonormal rows (r, d)."""
-    # here, because extraction imports this module and needs no scikit-learn
     from sklearn.utils.extmath import randomized_svd
 
     r = min(*rows.shape, m, MAX_AXES)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from deepfishing.errors import OptionError, StoreError
 from deepfishing.images.views import find_views
 from deepfishing.networks.reference import UNTOLD, NetworkRef
-from deepfishing.objectives import Label, check_label, check_tau
+from deepfishing.objectives import Label, check_objective
 
 if TYPE_CHECKING:
     import torch
@@ -61,8 +61,7 @@ class Settings:
     views: str = "centre"
 
     def __post_init__(self) -> None:
-        check_tau(self.tau)
-        check_label(self.label)
+        check_objective(self.tau, self.label)
         find_views(self.views)
         object.__setattr__(self, "tau", float(self.tau))
         if not isinstance(self.label, str | int):

@@ -3,17 +3,12 @@
 Comes in: truth and scores of the test images, as in `metrics`. Goes out: bootstrap intervals of
 every AP and mAP, and the difference of two rows with its interval.
 
-The test images are drawn anew, n of n with replacement, and every AP is computed again; the
-spread over the draws is what another test set of this size would have changed. A draw says how
-often each image is in it, so each class is sorted once and a draw only changes the weights:
-AP comes from cumulative sums of weights. The draws depend on n and the seed alone, so two rows
-are compared on the same draws, and what makes an image hard for both cancels.
+The test images are drawn anew, n of n with replacement, and every AP is computed again. A draw says
+how often each image is in it, so each class is sorted once and a draw only changes weights. The
+draws depend on n and the seed alone: what makes an image hard for both of two rows cancels.
 
-An interval is made of the percentiles of the draws, moved so that the mean of the draws lies on
-the measured figure. Without the move it would be too high: a draw repeats images, and repeated
-positives raise AP (docs/statistics.md has the simulation). It never ends beyond what the figure can
-be, and always holds the figure itself, which rounding or very skewed draws could leave outside
-(`bounded`).
+An interval is made of the percentiles of the draws, moved so that their mean lies on the measured
+figure: a draw repeats images, and repeated positives raise AP (docs/statistics.md).
 """
 
 from __future__ import annotations
@@ -47,18 +42,10 @@ Interval = tuple[float, float]  # low, high
 
 @dataclass(frozen=True, eq=False)
 class Bootstrap:
-    """AP of every class on each draw of test images, in percent.
+    """AP of every class on each draw of test images, in percent."""
 
-    Parameters
-    ----------
-    measured : Evaluation
-        On the test images themselves.
-    ap : dict
-        {definition: array (draws, C)}; NaN where a draw has no positive image of the class.
-    """
-
-    measured: Evaluation
-    ap: dict[str, Array]
+    measured: Evaluation  # on the test images themselves
+    ap: dict[str, Array]  # by definition (draws, C); NaN where a draw has no positive image
 
     def map(self, method: str) -> Array:
         """Mean over the classes that a draw has, (draws,); NaN where it has none."""
@@ -82,12 +69,11 @@ class Bootstrap:
 
     def as_row(self) -> dict[str, Any]:
         """The keys `map_interval` and `ap_interval` of a measured row, ready for JSON."""
-        each = {method: self.ap_interval(method) for method in self.ap}
         return {
             "map_interval": {method: _listed(self.map_interval(method)) for method in self.ap},
             "ap_interval": {
-                method: {name: _listed(interval) for name, interval in by_class.items()}
-                for method, by_class in each.items()
+                method: {name: _listed(found) for name, found in self.ap_interval(method).items()}
+                for method in self.ap
             },
         }
 
@@ -112,12 +98,8 @@ class Difference:
 
 
 def mean_interval(values: Sequence[float]) -> Interval | None:
-    """Where the mean of endlessly many such values lies at 95 percent, by Student's t.
+    """Where the mean of endlessly many such values lies, by Student's t; None for fewer than two.
 
-    None for fewer than two of them.
-
-    Examples
-    --------
     >>> low, high = mean_interval([40.0, 42.0, 44.0])
     >>> round(low, 2), round(high, 2)
     (37.03, 46.97)
@@ -139,19 +121,10 @@ def bootstrap(
     resamples: int = RESAMPLES,
     seed: int = SEED,
 ) -> Bootstrap:
-    """AP of every class on `resamples` draws of the test images.
+    """AP of every class on `resamples` draws of the test images, by all definitions or by some.
 
-    Parameters
-    ----------
-    labels, scores, classes
-        As for `metrics.evaluate`: arrays (n, C), 1 present, -1 absent, 0 difficult; C names.
-    methods : sequence of str, optional
-        Definitions of AP, by default all of `metrics.DEFINITIONS`.
-    resamples, seed : int
-        How many draws, and which. The same n, resamples and seed are the same draws.
+    Labels, scores and classes are as for `metrics.evaluate`.
 
-    Examples
-    --------
     >>> labels = np.array([[1], [-1]] * 20)
     >>> result = bootstrap(labels, np.arange(40.0)[:, None] % 7, ["cat"], resamples=200)
     >>> result.ap["area"].shape, round(result.measured.map["area"], 1)
@@ -192,8 +165,6 @@ def compare(
 ) -> Difference:
     """The paired bootstrap: mAP of row a minus that of row b, on the same draws of images.
 
-    Examples
-    --------
     >>> rng = np.random.default_rng(0)
     >>> labels = rng.choice([-1, 1], size=(300, 2))
     >>> good, bad = labels + rng.normal(size=(2, 300, 2)) * [[[0.5]], [[2.0]]]
@@ -217,12 +188,6 @@ def difference(measured: float, draws: Array) -> Difference:
     """A measured difference with its interval, from the same difference on each draw.
 
     `compare` for many rows: each one's draws are computed once.
-
-    Examples
-    --------
-    >>> result = difference(2.0, np.linspace(0.0, 4.0, 1001))
-    >>> round(result.low, 3), round(result.high, 3), result.holds
-    (0.1, 3.9, True)
     """
     draws = _centred(draws, measured)
     low, high = bounded(_percentiles(draws), measured, -100.0)
@@ -234,8 +199,6 @@ def difference(measured: float, draws: Array) -> Difference:
 def interval_of(draws: Array, measured: float) -> Interval:
     """The interval of a measured percentage, from the same figure on each draw; NaN is no figure.
 
-    Examples
-    --------
     >>> low, high = interval_of(np.linspace(70.0, 80.0, 1001), 76.0)
     >>> round(low, 2), round(high, 2)
     (71.25, 80.75)
@@ -246,8 +209,6 @@ def interval_of(draws: Array, measured: float) -> Interval:
 def bounded(interval: Interval, figure: float, least: float = 0.0) -> Interval:
     """An interval of a percentage: in order, from `least` to 100, and around the figure.
 
-    Examples
-    --------
     >>> bounded((96.5, 103.2), 99.0), bounded((100.00000000000001, 100.0), 100.0)
     ((96.5, 100.0), (100.0, 100.0))
     """
@@ -276,14 +237,13 @@ def _percentiles(draws: Array) -> Interval:
 
 @dataclass(frozen=True, eq=False)
 class _Ranked:
-    """The images of one class in groups from the highest score down, each group up to its score.
+    """The images of one class in groups from the highest score down.
 
     A group ends with the images of one score of which at least one is positive; images below the
-    last of these change no AP. `positive` and `all` are (groups, n) with a 1 where the image
-    belongs to the group.
+    last of these change no AP.
     """
 
-    positive: csr_array
+    positive: csr_array  # (groups, n), 1 where the image belongs to the group
     all: csr_array
 
     @classmethod

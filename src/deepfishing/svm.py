@@ -1,7 +1,6 @@
 """Stage 5, classification: machines that were trained, which score images without scikit-learn.
 
-Comes in: features of images. Goes out: a decision score per image and class, and a probability.
-`classify` trains them.
+Comes in: features of images. Goes out: scores and probabilities. `classify` trains them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Stage 4, projections: whole gradients from both sides, R G S^T, as extraction stores them.
 
 Comes in: factors x (d) and delta (D), over any number of positions, or blocks of a block-diagonal
-gradient. Goes out: vectors of m1 * m2 numbers, sum_p (R x_p)(S delta_p)^T with R (m1, d) and
-S (m2, D), whose dot product approximates the trace kernel (eq:tr); docs/projections.md says how
-well.
+gradient. Goes out: vectors sum_p (R x_p)(S delta_p)^T with R (m1, d) and S (m2, D), whose dot
+product approximates the trace kernel (eq:tr).
 """
 
 from __future__ import annotations
@@ -22,17 +21,10 @@ SCHEME = 2
 def two_sided(gradients: RankOne | Array, m1: int, m2: int, seed: int = 0) -> Array:
     """Project one batch to vectors of m1 * m2 numbers, in its own precision.
 
-    Parameters
-    ----------
-    gradients : RankOne, or ndarray of shape (n, groups, D / groups, d / groups)
-        The array holds the blocks of gradients (d, D) that are block-diagonal, transposed.
+    An array (n, groups, D / groups, d / groups) holds the blocks of block-diagonal gradients
+    (d, D), transposed.
 
-    Examples
-    --------
-    >>> g = RankOne(x=np.ones((4, 100)), delta=np.ones((4, 50)))
-    >>> two_sided(g, 8, 4).shape
-    (4, 32)
-    >>> two_sided(np.ones((4, 10, 5, 10)), 8, 4).shape
+    >>> two_sided(RankOne(x=np.ones((4, 100)), delta=np.ones((4, 50))), 8, 4).shape
     (4, 32)
     """
     if isinstance(gradients, RankOne):

@@ -20,7 +20,7 @@ from deepfishing.gradients.resources import BatchSize, check_batch_size
 from deepfishing.images.preprocess import ImageLike
 from deepfishing.images.views import find_views
 from deepfishing.networks.zoo import DEFAULT
-from deepfishing.objectives import Label, check_label, check_tau
+from deepfishing.objectives import Label, check_objective
 from deepfishing.rank_one import Array, RankOne
 
 if TYPE_CHECKING:  # the rest of the estimators work where torch is not installed
@@ -81,8 +81,7 @@ class GradientFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """Check the parameters and load the network; the images are not looked at."""
         from deepfishing.networks.load import load_network
 
-        check_tau(self.tau)
-        check_label(self.label)
+        check_objective(self.tau, self.label)
         check_batch_size(self.batch_size)
         find_views(self.views)
         network = self.network

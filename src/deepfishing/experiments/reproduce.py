@@ -33,7 +33,7 @@ from deepfishing.images.submission import write_submission
 from deepfishing.images.views import find_views
 from deepfishing.metrics import evaluate
 from deepfishing.networks.network import Network
-from deepfishing.objectives import Label, check_label, check_tau
+from deepfishing.objectives import Label, check_objective
 from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
 from deepfishing.recipes import AUTO, Arrays, Recipe, parse_recipe, parse_recipes
@@ -62,8 +62,7 @@ class Protocol:
     views: str = "centre"
 
     def __post_init__(self) -> None:
-        check_tau(self.tau)
-        check_label(self.label)
+        check_objective(self.tau, self.label)
         if isinstance(self.C, str):
             raise OptionError(f"C of an experiment must be a positive number, got {self.C!r}")
         check_options(self.C, self.difficult)

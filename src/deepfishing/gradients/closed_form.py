@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from deepfishing.objectives import Label, check_label, check_tau, label_vector
+from deepfishing.objectives import Label, check_objective, label_vector
 
 
 def delta_recursion(
@@ -44,8 +44,7 @@ def delta_recursion(
     >>> delta8.tolist(), delta7.tolist()
     ([[-0.5, 0.5]], [[-0.5, 0.0]])
     """
-    check_tau(tau)
-    check_label(label)
+    check_objective(tau, label)
     # dE/dy_L = (sigma(y_L / tau) - g_bar) / tau
     delta = (torch.softmax(y[-1] / tau, dim=1) - label_vector(label, y[-1])) / tau
     deltas = [delta]

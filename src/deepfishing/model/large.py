@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from deepfishing.auto import looked_at
-from deepfishing.classify import DEFAULT_COST, SEARCHES, CostSearch, choose_costs, platt
+from deepfishing.classify import DEFAULT_COST, CostSearch, choose_costs, platt
 from deepfishing.kernel_vectors import Vectors
 from deepfishing.linear import train_linear
 from deepfishing.machine import memory
@@ -73,7 +73,7 @@ def train_large(recipe: str, read: Read, task: Task) -> Model:
 
 def _machines(vectors: Array, task: Task) -> KernelSVM:
     """Linear machines on all vectors; cost and probabilities by those that every third has not."""
-    search = SEARCHES[task.C] if isinstance(task.C, str) else CostSearch((float(task.C),))
+    search = CostSearch.of(task.C)
     weight = search.positive_weight if task.class_weight is None else task.class_weight
     held = np.random.default_rng(task.seed).permutation(len(vectors)) % HELD_OUT == 0
     scores, ap = [], []
