@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 
 import torch
 from torch import Tensor, nn
@@ -31,15 +32,11 @@ def sharing_weights(module: nn.Module, path: str) -> tuple[str, ...]:
     >>> sharing_weights(net, "2")
     ('2', '0')
     """
-    modules = dict(module.named_modules())
     own = dict(module.named_modules(remove_duplicate=False)).get(path)
-    weight = _weight(own)
-    others = [
-        other
-        for other, layer in modules.items()
-        if weight is not None and layer is not own and _weight(layer) is weight
-    ]
-    return (path, *others)
+    if (weight := _weight(own)) is None:
+        return (path,)
+    layers = dict(module.named_modules()).items()
+    return (path, *(n for n, layer in layers if layer is not own and _weight(layer) is weight))
 
 
 def check_gradients(
@@ -49,16 +46,9 @@ def check_gradients(
     uses: Mapping[str, Sequence[Use]],
     tolerance: float = 1e-3,
 ) -> None:
-    """Compare the factors of each layer with torch's gradient, from one backward pass.
+    """Compare the factors of each layer on one input with torch's gradient.
 
-    Parameters
-    ----------
-    module, one_input, objective
-        As for `tap`.
-    uses : mapping from path to uses
-        Of each layer on this input, images first.
-    tolerance : float
-        Of the gradient's largest value.
+    They may differ by so much of the gradient's largest value.
     """
     weights = {path: w for path, found in uses.items() if (w := _weight(found[0][0])) is not None}
     for path, true in _true_gradients(module, one_input, objective, weights, uses).items():
@@ -67,19 +57,15 @@ def check_gradients(
         V = torch.randn(d, DIRECTIONS, generator=random).to(true)
         expected = true.flatten(1) @ V
         error = float((_times(uses[path], V) - expected).abs().max())
-        largest = float(expected.abs().max())
-        if not error <= tolerance * largest + _rounding(true, d):
+        largest, precision = float(expected.abs().max()), torch.finfo(true.dtype)
+        # what rounding to multiples of the smallest number, not so small in float16, does to a sum
+        rounding = max(1e-12, 4 * precision.tiny * precision.eps * math.sqrt(d))
+        if not error <= tolerance * largest + rounding:
             raise LayerError(
                 f"the gradient of layer {path} is not what goes in times what comes back: it "
                 f"differs by {error:.2g} of {largest:.2g}; its weights are also used outside of "
                 "the module, or changed before they are used; choose another layer"
             )
-
-
-def _rounding(gradient: Tensor, d: int) -> float:
-    """What rounding to multiples of the smallest number, not so small in float16, does to a sum."""
-    precision = torch.finfo(gradient.dtype)
-    return max(1e-12, 4 * precision.tiny * precision.eps * math.sqrt(d))
 
 
 def _times(uses: Sequence[Use], V: Tensor) -> Tensor:
@@ -100,14 +86,13 @@ def _true_gradients(
     """dE/dW by torch, whatever the network does with W."""
     if not weights:
         return {}
-    # a copy of what goes in, since an in-place operation further on would overwrite it
     layers = {layer for path in weights for layer, _ in uses[path]}
-    handles = [
-        layer.register_forward_pre_hook(lambda _, args: (args[0].clone(), *args[1:]))
-        for layer in layers
-    ]
     try:
-        with frozen(module), torch.enable_grad():
+        with ExitStack() as hooks, frozen(module), torch.enable_grad():
+            for layer in layers:
+                # a copy of what goes in, since an in-place operation further on would overwrite it
+                copy = layer.register_forward_pre_hook(lambda _, args: (args[0].clone(), *args[1:]))
+                hooks.enter_context(copy)
             for weight in weights.values():
                 weight.requires_grad_(True)
             error = objective(module(one_input))
@@ -118,9 +103,6 @@ def _true_gradients(
             f"the gradient of layer {', '.join(weights)} cannot be computed by torch, so it cannot "
             f"be checked ({reason}); choose another layer"
         ) from None
-    finally:
-        for handle in handles:
-            handle.remove()
     return {
         path: torch.zeros_like(weight) if gradient is None else gradient
         for (path, weight), gradient in zip(weights.items(), found, strict=True)

@@ -16,6 +16,8 @@ import torch
 from torch import fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from deepfishing.gradients.tap import frozen
+
 
 @dataclass(frozen=True, eq=False)
 class Cut:
@@ -32,12 +34,7 @@ class Cut:
 def cut(module: nn.Module, read: Collection[str]) -> Cut | None:
     """Cut a module below the first of the layers to read, or None where that is not possible.
 
-    Parameters
-    ----------
-    module : nn.Module
-        Takes one tensor. It is not changed.
-    read : paths
-        Layers whose input and output are wanted; they run in the head.
+    The module takes one tensor, and is not changed.
 
     Examples
     --------
@@ -79,19 +76,17 @@ class _Tracer(fx.Tracer):
 
 
 def _trace(module: nn.Module, read: Collection[str]) -> fx.Graph | None:
-    modes = {m: m.training for m in module.modules()}
-    if any("forward" in vars(m) or m._forward_hooks or m._forward_pre_hooks for m in modes):
+    if any(
+        "forward" in vars(m) or m._forward_hooks or m._forward_pre_hooks for m in module.modules()
+    ):
         return None  # changed from outside, which the tracer would not see
     try:
-        module.eval()  # the mode is written into the graph
-        return _Tracer(read).trace(module)
+        with frozen(module):  # the mode is written into the graph
+            return _Tracer(read).trace(module)
     except (ValueError, TypeError, RuntimeError, AttributeError, LookupError, NotImplementedError):
         # code that asks for values or sizes of its input meets a stand-in instead, and fails as
         # it may; such a network is used whole
         return None
-    finally:
-        for m, training in modes.items():
-            m.training = training
 
 
 def _calls(node: fx.Node) -> bool:
@@ -132,11 +127,8 @@ class Affine(nn.Module):
 
     def __init__(self, norm: nn.BatchNorm2d) -> None:
         super().__init__()
-        state = {
-            name: value.detach()[:, None, None]
-            for name, value in norm.state_dict().items()
-            if value.ndim
-        }
+        values = norm.state_dict().items()
+        state = {name: value.detach()[:, None, None] for name, value in values if value.ndim}
         scale = state.get("weight", 1.0) * (state["running_var"] + norm.eps).rsqrt()
         shift = state.get("bias", 0.0) - state["running_mean"] * scale
         self.register_buffer("scale", scale)
@@ -156,10 +148,10 @@ def _fold_batch_norms(trunk: fx.GraphModule) -> None:
         if not (_calls(node) and isinstance(before, fx.Node) and _calls(before)):
             continue
         conv, norm = modules[before.target], modules[node.target]
-        once = targets.count(before.target) == 1 and len(before.users) == 1
-        if not (isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d) and once):
+        if not (isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d)):
             continue
-        if norm.running_mean is not None:
+        once = targets.count(before.target) == 1 and len(before.users) == 1
+        if once and norm.running_mean is not None:
             folded = fuse_conv_bn_eval(conv, norm).requires_grad_(False)
             folded.weight.data = folded.weight.contiguous(memory_format=torch.channels_last)
             trunk.set_submodule(str(before.target), folded)

@@ -23,11 +23,10 @@ Use = tuple[nn.Module, Call]
 
 
 def gradient_factors(uses: Sequence[Use]) -> tuple[Tensor, Tensor]:
-    """Factors of dE/dW over all positions and all uses of W.
+    """Factors of dE/dW over all positions and all uses of W, `weight` flattened and transposed.
 
     A fully connected layer has one position, a token-wise one a position per token, a
     convolution one per place of its kernel; a layer that is used twice has the positions of both.
-    W is `weight` flattened to (D, d) and transposed.
 
     Examples
     --------
@@ -59,26 +58,24 @@ def pooled_factors(uses: Sequence[Use]) -> tuple[Tensor, Tensor]:
     """
     means, sums, positions = [], [], []
     for layer, call in uses:
-        delta = _delta(call)
         if isinstance(layer, nn.Conv2d):
             x, delta = _maps(layer, call)
-            mean = _windows(_mean_patch(layer, x, delta.shape), len(call.x)).mean(dim=1)
-            delta = _windows(delta, len(call.x)).sum(dim=(1, 3, 4))
+            means.append(_windows(_mean_patch(layer, x, delta.shape), len(call.x)).mean(dim=1))
+            sums.append(_windows(delta, len(call.x)).sum(dim=(1, 3, 4)))
             positions.append(call.y[0].numel() // call.y.shape[-3])
         else:
             x, delta = map(_positions, _factors(layer, call))
-            mean, delta = x.mean(dim=1), delta.sum(dim=1)
+            means.append(x.mean(dim=1))
+            sums.append(delta.sum(dim=1))
             positions.append(x.shape[1])
-        means.append(mean)
-        sums.append(delta)
     return weighted_mean(means, positions), torch.stack(sums).sum(dim=0)
 
 
 def block_gradients(uses: Sequence[Use]) -> Tensor:
     """dE/dW of each image for a convolution, (n, groups, D / groups, d / groups).
 
-    Each output channel sees its own group of inputs only, so this is all of the gradient, which is
-    block-diagonal. Nothing larger than the layer's input, its output and this is built.
+    Each output channel sees its own group of inputs only, so this is all of the gradient. Nothing
+    larger than the layer's input, its output and this is built.
 
     Examples
     --------
@@ -114,9 +111,8 @@ def _delta(call: Call) -> Tensor:
 
 
 def _refused(layer: nn.Module) -> LayerError:
-    return LayerError(
-        f"a gradient layer must be Linear or Conv2d, got {type(layer).__name__}: {layer}"
-    )
+    kind = type(layer).__name__
+    return LayerError(f"a gradient layer must be Linear or Conv2d, got {kind}: {layer}")
 
 
 def _factors(layer: nn.Module, call: Call) -> tuple[Tensor, Tensor]:
@@ -130,9 +126,8 @@ def _factors(layer: nn.Module, call: Call) -> tuple[Tensor, Tensor]:
     if _pointwise(layer):
         patches = maps.flatten(2)  # as they are
     else:
-        patches = nn.functional.unfold(
-            maps, layer.kernel_size, dilation=layer.dilation, stride=layer.stride
-        )
+        size, dilation, stride = layer.kernel_size, layer.dilation, layer.stride
+        patches = nn.functional.unfold(maps, size, dilation=dilation, stride=stride)
     pair = patches.transpose(1, 2), deltas.flatten(2).transpose(1, 2)
     if x.ndim == 4:
         return pair
@@ -143,37 +138,21 @@ def _factors(layer: nn.Module, call: Call) -> tuple[Tensor, Tensor]:
 def _maps(layer: nn.Conv2d, call: Call) -> tuple[Tensor, Tensor]:
     """The padded input and delta of a convolution, (N, C, H, W), N images or their windows."""
     x, delta = (value.flatten(0, -4) for value in (call.x, _delta(call)))
-    own = list(layer._reversed_padding_repeated_twice)
-    same = _same_padding(layer, x.shape[2:])
+    size, places, stride = x.shape[2:], delta.shape[2:], layer.stride
+    reach = [d * (k - 1) + 1 for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
+    same: list[int] = []  # as TensorFlow pads to ceil(size / stride) places, smaller half first
+    for i in (1, 0):  # the last direction comes first
+        whole = max((-(-size[i] // stride[i]) - 1) * stride[i] + reach[i] - size[i], 0)
+        same += [whole // 2, whole - whole // 2]
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-    for pads in (own, same):
-        if _places(layer, x.shape[2:], pads) == list(delta.shape[2:]):
+    for pads in (list(layer._reversed_padding_repeated_twice), same):
+        padded = size[0] + sum(pads[2:]), size[1] + sum(pads[:2])
+        if all((padded[i] - reach[i]) // stride[i] + 1 == places[i] for i in (0, 1)):
             return (nn.functional.pad(x, pads, mode=mode) if any(pads) else x), delta
     raise LayerError(
         f"a convolution must pad as nn.Conv2d or TensorFlow's `same` does, got "
-        f"{type(layer).__name__} with an output of {tuple(delta.shape[2:])} for an input of "
-        f"{tuple(call.x.shape[-2:])}"
+        f"{type(layer).__name__} with an output of {tuple(places)} for an input of {tuple(size)}"
     )
-
-
-def _places(layer: nn.Conv2d, size: Sequence[int], pads: Sequence[int]) -> list[int]:
-    """How many places the kernel has in each direction; `pads` begins with the last one."""
-    padded = size[0] + pads[2] + pads[3], size[1] + pads[0] + pads[1]
-    settings = layer.kernel_size, layer.stride, layer.dilation
-    return [
-        (length - dilation * (kernel - 1) - 1) // stride + 1
-        for length, kernel, stride, dilation in zip(padded, *settings, strict=True)
-    ]
-
-
-def _same_padding(layer: nn.Conv2d, size: Sequence[int]) -> list[int]:
-    """What TensorFlow's `same` pads: ceil(size / stride) places, the smaller half comes first."""
-    pads: list[int] = []
-    for i in (1, 0):
-        needed = (-(-size[i] // layer.stride[i]) - 1) * layer.stride[i]
-        total = max(needed + layer.dilation[i] * (layer.kernel_size[i] - 1) + 1 - size[i], 0)
-        pads += [total // 2, total - total // 2]
-    return pads
 
 
 def _pointwise(layer: nn.Conv2d) -> bool:

@@ -10,7 +10,7 @@ itself has them, or where the layers with weights right before and right after i
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,17 +29,6 @@ _WITH_WIDTH = (nn.Linear, _ConvNd, _NormBase, nn.GroupNorm, nn.LayerNorm)
 class Layout:
     """How to read the tensors of a layer.
 
-    Parameters
-    ----------
-    axis : int
-        Along which the images are.
-    rows : int
-        How many entries of that axis belong to one image: windows, or tokens.
-    inner : bool
-        Whether neighbours on that axis belong to different images.
-    channel : int, optional
-        The channels' axis in the layer's output, images first; None where nobody asked.
-
     Examples
     --------
     >>> windows = Layout(rows=16)
@@ -49,10 +38,10 @@ class Layout:
     torch.Size([2, 49, 96])
     """
 
-    axis: int = 0
-    rows: int = 1
-    inner: bool = False
-    channel: int | None = None
+    axis: int = 0  # along which the images are
+    rows: int = 1  # how many entries of that axis belong to one image: windows, or tokens
+    inner: bool = False  # whether neighbours on that axis belong to different images
+    channel: int | None = None  # the channels' axis, images first; None where nobody asked
 
     def images_first(self, value: Tensor) -> Tensor:
         """One row per image: (n, ...)."""
@@ -60,8 +49,7 @@ class Layout:
             return value.movedim(self.axis, 0)
         n = value.shape[self.axis] // self.rows
         parts = (self.rows, n) if self.inner else (n, self.rows)
-        split = value.reshape(*value.shape[: self.axis], *parts, *value.shape[self.axis + 1 :])
-        return split.movedim(self.axis + self.inner, 0)
+        return torch.unflatten(value, self.axis, parts).movedim(self.axis + self.inner, 0)
 
     def regroup(self, call: Call) -> Call:
         """The same call with one row per image; of x that is right where y is made row by row."""
@@ -76,20 +64,10 @@ def find_layouts(
     outputs: Collection[str] = (),
     tolerance: float = 1e-3,
 ) -> dict[str, tuple[Layout, ...]]:
-    """The layout of every run of some layers.
+    """The layout of every run of the layers that were read in `alone`, the first of two inputs.
 
-    Parameters
-    ----------
-    module : nn.Module
-        Run on both inputs.
-    inputs : Tensor
-        Two different ones.
-    alone : Taps
-        What the layers do with the first of them.
-    outputs : collection of str
-        Those of them whose channels matter.
-    tolerance : float
-        By how much values may differ between one input and both, of the largest.
+    `outputs` are those of them whose channels matter, and `tolerance` is by how much of the largest
+    values may differ between one input and both.
 
     Examples
     --------
@@ -116,7 +94,8 @@ def find_layouts(
         found[path] = tuple(_find_images(path, a.y, b.y, both is None, tolerance) for a, b in pairs)
     for path in outputs:
         axes = _channel_axes(module, path, inputs[:1], found[path])
-        found[path] = tuple(map(_with_channel, found[path], axes))
+        known = zip(found[path], axes, strict=True)
+        found[path] = tuple(replace(layout, channel=axis) for layout, axis in known)
     return found
 
 
@@ -136,12 +115,11 @@ def mean_over_positions(values: Sequence[Tensor], axes: Sequence[int]) -> Tensor
     >>> mean_over_positions([maps], [1]), mean_over_positions([maps, maps[:, :, 0]], [-3, 1])
     (tensor([[1.5000, 5.5000]]), tensor([[1.1667, 5.1667]]))
     """
-    rest = [
-        [i for i in range(1, value.ndim) if i != axis % value.ndim]
-        for value, axis in zip(values, axes, strict=True)
-    ]
-    means = [v.mean(dim=r) if r else v for v, r in zip(values, rest, strict=True)]
-    return weighted_mean(means, [v[0].numel() for v in values])
+    means = []
+    for value, axis in zip(values, axes, strict=True):
+        rest = [i for i in range(1, value.ndim) if i != axis % value.ndim]
+        means.append(value.mean(dim=rest) if rest else value)
+    return weighted_mean(means, [value[0].numel() for value in values])
 
 
 def weighted_mean(means: Sequence[Tensor], weights: Sequence[int]) -> Tensor:
@@ -158,12 +136,11 @@ def _find_images(path: str, one: Tensor, two: Tensor, single: bool, tolerance: f
         return Layout()
     grown = [i for i, (a, b) in enumerate(zip(one.shape, two.shape, strict=False)) if a != b]
     if one.ndim == two.ndim and len(grown) == 1 and two.shape[grown[0]] == 2 * one.shape[grown[0]]:
-        axis = grown[0]
-        layout = Layout(axis, one.shape[axis])
+        layout = Layout(grown[0], one.shape[grown[0]])
+        if layout.rows == 1:
+            return layout
         largest = float(one.abs().max())
         for candidate in (layout, replace(layout, inner=True)):
-            if layout.rows == 1:
-                return layout
             difference = candidate.images_first(two)[0] - candidate.images_first(one)[0]
             if float(difference.abs().max()) <= tolerance * largest:
                 return candidate
@@ -174,17 +151,31 @@ def _find_images(path: str, one: Tensor, two: Tensor, single: bool, tolerance: f
     )
 
 
-def _with_channel(layout: Layout, axis: int) -> Layout:
-    return replace(layout, channel=axis)
-
-
 @dataclass(frozen=True, eq=False)
 class _Event:
     """A tensor that goes into a layer with weights, comes out of one, or is the one in question."""
 
-    kind: str
-    layer: nn.Module
+    kind: str  # "in", "out" or "here"
+    layer: Any
     value: Tensor  # without memory: its shape
+
+    def vote(self, value: Tensor, plain: bool) -> int | None:
+        """The axis of the value that is as long as this layer is wide, if that is one axis only."""
+        layer, axis = self.layer, 1
+        side = "in" if self.kind == "in" else "out"
+        if isinstance(layer, nn.LayerNorm):
+            width = layer.normalized_shape[-1] if len(layer.normalized_shape) == 1 else 0
+            axis = value.ndim - 1 if type(layer).forward is nn.LayerNorm.forward else 0
+        elif isinstance(layer, nn.Linear):
+            width, axis = getattr(layer, f"{side}_features"), value.ndim - 1
+        elif isinstance(layer, _ConvNd):
+            width = getattr(layer, f"{side}_channels")
+        else:
+            width = layer.num_channels if isinstance(layer, nn.GroupNorm) else layer.num_features
+        if plain and axis and self.value.shape == value.shape and value.shape[axis] == width:
+            return axis  # the neighbour's own tensor, so its kind tells
+        fitting = [i for i in range(1, value.ndim) if value.shape[i] == width]
+        return fitting[0] if len(fitting) == 1 else None
 
 
 def _channel_axes(
@@ -192,21 +183,19 @@ def _channel_axes(
 ) -> Iterator[int]:
     """The channels' axis in the output of each run of a layer, images first."""
     target = find_module(module, path)
-    own = own_axis(target)
-    events: list[_Event] = [] if own else _record(module, target, one_input)
+    if own := own_axis(target):
+        yield from [own] * len(layouts)
+        return
+    events = _record(module, target, one_input)
     here = [i for i, event in enumerate(events) if event.kind == "here"]
-    for run, layout in enumerate(layouts):
-        if own:
-            yield own
-            continue
-        raw = events[here[run]].value
+    for at, layout in zip(here, layouts, strict=True):
+        raw = events[at].value
         value = layout.images_first(raw)
-        plain = value.shape == raw.shape
         long = [i for i in range(1, value.ndim) if value.shape[i] > 1]
-        before = [e for e in events[: here[run]] if e.kind == "out"][-1:]
-        after = [e for e in events[here[run] :] if e.kind == "in"][:1]
-        near = before if isinstance(target, _WITH_WIDTH) else before + after
-        votes = {axis for event in near if (axis := _vote(event, value, plain))}
+        near = [event for event in events[:at] if event.kind == "out"][-1:]
+        if not isinstance(target, _WITH_WIDTH):
+            near += [event for event in events[at:] if event.kind == "in"][:1]
+        votes = {axis for event in near if (axis := event.vote(value, value.shape == raw.shape))}
         if len(votes) == 1:
             yield votes.pop()
         elif len(long) <= 1:
@@ -218,26 +207,6 @@ def _channel_axes(
             )
 
 
-def _vote(event: _Event, value: Tensor, plain: bool) -> int | None:
-    """The axis that is as long as a neighbour is wide, if that is one axis only."""
-    layer: Any = event.layer
-    axis = 1
-    if isinstance(layer, nn.LayerNorm):
-        width = layer.normalized_shape[-1] if len(layer.normalized_shape) == 1 else 0
-        axis = value.ndim - 1 if type(layer).forward is nn.LayerNorm.forward else 0
-    elif isinstance(layer, nn.Linear):
-        width = layer.in_features if event.kind == "in" else layer.out_features
-        axis = value.ndim - 1
-    elif isinstance(layer, _ConvNd):
-        width = layer.in_channels if event.kind == "in" else layer.out_channels
-    else:
-        width = layer.num_channels if isinstance(layer, nn.GroupNorm) else layer.num_features
-    if plain and axis and event.value.shape == value.shape and value.shape[axis] == width:
-        return axis  # the neighbour's own tensor, so its kind tells
-    fitting = [i for i in range(1, value.ndim) if value.shape[i] == width]
-    return fitting[0] if len(fitting) == 1 else None
-
-
 def _record(module: nn.Module, target: nn.Module, one_input: Tensor) -> list[_Event]:
     """What goes into and comes out of every layer with weights, and the target, in order."""
     events: list[_Event] = []
@@ -246,21 +215,13 @@ def _record(module: nn.Module, target: nn.Module, one_input: Tensor) -> list[_Ev
         if isinstance(value, Tensor):
             events.append(_Event(kind, layer, torch.empty_like(value, device="meta")))
 
-    hooks = []
-    for layer in module.modules():
-        if isinstance(layer, _WITH_WIDTH):
-            before = layer.register_forward_pre_hook(lambda m, args: note("in", m, *args))
-            hooks += [before, layer.register_forward_hook(lambda m, _, y: note("out", m, y))]
-    hooks.append(target.register_forward_hook(lambda m, _, y: note("here", m, y)))
-    with _removing(hooks), frozen(module), torch.no_grad():
+    with ExitStack() as hooks, frozen(module), torch.no_grad():
+        for layer in module.modules():
+            if isinstance(layer, _WITH_WIDTH):
+                before = layer.register_forward_pre_hook(lambda m, args: note("in", m, *args))
+                after = layer.register_forward_hook(lambda m, _, y: note("out", m, y))
+                hooks.enter_context(before)
+                hooks.enter_context(after)
+        hooks.enter_context(target.register_forward_hook(lambda m, _, y: note("here", m, y)))
         module(one_input)
     return events
-
-
-@contextmanager
-def _removing(handles: Sequence[Any]) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
