@@ -25,7 +25,7 @@ from PIL import Image, ImageOps
 from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
 from deepfishing import Store, extract_to, load_groceries, load_network, measure, write_report
-from deepfishing.cli.twins import draw_groups
+from deepfishing.cli.curate import draw_groups
 from deepfishing.curate import find_twins, make_map, open_searcher
 from deepfishing.curate.map_page import write_map
 from deepfishing.search import Searcher

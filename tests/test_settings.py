@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from deepfishing.errors import OptionError, StoreError
+from deepfishing.extraction import extract_to
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.reference import NetworkFile, NetworkRef, Source
+from deepfishing.options import Options
 from deepfishing.settings import Settings
 
 NETWORK = NetworkRef(
@@ -115,3 +117,13 @@ def test_settings_do_not_load_torch():
     code = "import sys, deepfishing.options, deepfishing.settings; print('torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"
+
+
+def test_a_mistyped_option_is_told_with_those_that_exist(tmp_path):
+    with pytest.raises(OptionError, match=r"network, weights, .*, got tua; did you mean tau\?"):
+        extract_to(tmp_path / "store", [], tua=3)
+
+
+def test_a_class_number_as_text_is_the_number():
+    assert Options(label="3").label == 3
+    assert Options(label="uniform").label == "uniform"

@@ -27,11 +27,11 @@ from deepfishing.images.item import Held, Item
 from deepfishing.images.sources import find_images
 from deepfishing.images.streams import blocks
 from deepfishing.networks.reference import PYTHON
-from deepfishing.networks.zoo import DEFAULT, RECORDS
-from deepfishing.options import Options
+from deepfishing.options import FEATURES, Options
 from deepfishing.progress import Progress
 from deepfishing.recipes import parse_recipes
 from deepfishing.settings import Settings
+from deepfishing.settling import settle
 from deepfishing.store import Store
 from deepfishing.store.manifest import MANIFEST
 
@@ -94,25 +94,23 @@ def extract_to(
     """
     resources, folder = resources or Resources(), Path(store)
     check_place(on)
+    loaded = None if isinstance(network, str | None) else network
+    wanted = Options.of(options if loaded else {"network": network, **options})
     items = _listed(images)
     if items is None and (prune or on != LOCAL):
         raise OptionError(
             "images that Python has are read once and here, so prune and on must be left out; "
             "give a folder or a list of paths for them"
         )
-    named = network if isinstance(network, str) else None
-    is_new = not (folder / MANIFEST).exists()
-    if is_new and (named or DEFAULT) in RECORDS and (network is None or named):
-        parse_recipes(features, RECORDS[named or DEFAULT].layers)  # before torch is loaded
     far = on != LOCAL
     gpu = far and resources.device.startswith("cuda")
-    loaded: Network | None
-    if network is None or isinstance(network, str):
-        wanted = Options(network=network, **options)
-        # for a cluster on the CPU, since this machine may have no GPU
-        settings, loaded = wanted.settle(folder, device="cpu" if far else resources.device)
+    if loaded is not None:
+        settings = _settings_of(loaded, wanted)
     else:
-        settings, loaded = _settings_of(network, options), network
+        if not (folder / MANIFEST).exists():
+            wanted.check_features(features)  # before torch is loaded
+        # for a cluster on the CPU, since this machine may have no GPU
+        settings, loaded = settle(wanted, folder, device="cpu" if far else resources.device)
     if notice is not None and loaded is not None:
         for line in loaded.notes:
             notice(line)
@@ -179,10 +177,10 @@ def _joined(parts: Iterable[Extraction]) -> Extraction:
     )
 
 
-def _settings_of(network: Network, options: dict[str, Any]) -> Settings:
-    known = ("tau", "label", "views")
-    if other := [name for name in options if name not in known]:
+def _settings_of(network: Network, options: Options) -> Settings:
+    if other := options.of_network():
+        names = ", ".join(one.name for one in FEATURES)
         raise OptionError(
-            f"options beside a loaded network must be {', '.join(known)}, got {', '.join(other)}"
+            f"options beside a loaded network must be {names}, got {', '.join(other)}"
         )
-    return Settings.of(network, **options)
+    return Settings.of(network, **options.of_features())

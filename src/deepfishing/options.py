@@ -1,158 +1,143 @@
-"""What a user says of the settings, and what follows from it and from a store that exists.
+"""What a user says of the network and its error, with the help of each option.
 
-Comes in: options, each None where nothing is said. Goes out: `Settings`, and the network if it had
-to be loaded for them. A store that exists decides what is not said; what contradicts it is refused.
+Comes in: words of the command line or keywords of a call. Goes out: one value that commands and
+calls hand on whole; `settling.settle` makes `Settings` of it. Imports little: the help reads it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from deepfishing.errors import OptionError, StoreError
-from deepfishing.networks.caffe.blobs import given_mean
-from deepfishing.networks.pixels import find_preprocess
-from deepfishing.networks.reference import (
-    FILES,
-    PROTOTXT,
-    RANDOM,
-    WEIGHTS,
-    NetworkFile,
-    NetworkRef,
-    Source,
-)
-from deepfishing.networks.zoo import DEFAULT, RECORDS, is_network_file
-from deepfishing.objectives import Label
-from deepfishing.settings import Settings
-from deepfishing.store.manifest import MANIFEST, read_manifest
+from deepfishing.errors import OptionError, did_you_mean
+from deepfishing.networks import DEFAULT
 
 if TYPE_CHECKING:
     from deepfishing.networks.network import Network
+
+
+Label = str | int | Sequence[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureOptions:
+    """What is asked of a network, whichever it is.
+
+    `tau` is the temperature of the SoftMax; `label` the label vector of the error: "uniform",
+    "predicted", a class number or a vector, see `cross_entropy`; `views` what the network sees of
+    an image, see `find_views`.
+    """
+
+    tau: float = 2.0
+    label: Label = "uniform"
+    views: str = "centre"
+
+    def __post_init__(self) -> None:
+        from deepfishing.images.views import find_views
+        from deepfishing.objectives import check_objective
+
+        check_objective(self.tau, self.label)
+        find_views(self.views)
+        object.__setattr__(self, "tau", float(self.tau))
+        if not isinstance(self.label, str | int):
+            object.__setattr__(self, "label", tuple(float(g) for g in self.label))
+
+    def of_features(self) -> dict[str, Any]:
+        """These options by their names, as `Settings.of` takes them."""
+        return {one.name: getattr(self, one.name) for one in FEATURES}
+
+
+FEATURES = fields(FeatureOptions)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """What a user says; None means that nothing is said.
 
-    Parameters
-    ----------
-    network, weights, prototxt, mean, preprocess, dtype
-        As for `load_network`.
-    tau, label, views
-        As for `Settings`.
+    Fields of `FeatureOptions` go into the settings, the others are keywords of `load_network`.
+    Of several types the command line takes the first.
     """
 
-    network: str | None = None
-    weights: str | Path | None = None
-    prototxt: str | Path | None = None
-    mean: str | Path | None = None
-    preprocess: str | Path | None = None
-    dtype: str | None = None
-    tau: float | None = None
-    label: Label | None = None
-    views: str | None = None
+    network: Annotated[
+        str | None,
+        "A name of `deepfish models`, a .caffemodel or .onnx file, timm:NAME or torchvision:NAME. "
+        f"[default: {DEFAULT}]",
+    ] = None
+    weights: Annotated[
+        Path | str | None,
+        "Weight file, .pth, .safetensors or .caffemodel; `random` for tests.",
+    ] = None
+    prototxt: Annotated[
+        Path | str | None, "Description of a .caffemodel, if it is not in there."
+    ] = None
+    mean: Annotated[
+        str | Path | None,
+        "Mean of a .caffemodel network: a .binaryproto image, or BLUE,GREEN,RED such as "
+        "104,117,123.",
+    ] = None
+    preprocess: Annotated[
+        str | Path | None,
+        "How an .onnx network wants its pixels: imagenet, a network that takes them alike, or a "
+        ".json file.",
+    ] = None
+    tau: Annotated[float | None, "Temperature of the SoftMax. [default: 2]"] = None
+    label: Annotated[
+        Label | None,
+        "Label of the error: uniform, predicted or a class number. [default: uniform]",
+    ] = None
+    views: Annotated[
+        str | None,
+        "What is seen of an image: centre, flip, scales or crops. [default: centre]",
+    ] = None
+    dtype: Annotated[
+        str | None,
+        "Precision of the network: float32, float64, bfloat16, float16. [default: float32]",
+    ] = None
 
-    def settle(
-        self, store: str | Path | None = None, *, device: str = "cpu"
-    ) -> tuple[Settings, Network | None]:
-        """The settings, and the network where they could not be known without it.
+    def __post_init__(self) -> None:
+        if isinstance(self.label, str) and self.label.isdigit():
+            object.__setattr__(self, "label", int(self.label))
 
-        Parameters
-        ----------
-        store : path, optional
-            Folder of the store that is to be made, or extended if it exists.
-        device : str
-            Where the network is loaded.
-        """
-        if store is None or not (Path(store) / MANIFEST).exists():
-            Settings(network=_NOTHING, **self._own())  # tells a wrong tau before it loads a network
-            network = self._load(self.network or DEFAULT, self.dtype or "float32", device)
-            return Settings.of(network, **self._own()), network
-        stored = Settings.from_dict(read_manifest(Path(store))["settings"])
-        if self._is_beyond(stored.network):
-            name = self.network or stored.network.name
-            network = self._load(name, self.dtype or stored.network.dtype, device)
-            oversampling = stored.network.preprocess.oversampling  # which no option says
-            pixels = replace(network.preprocess, oversampling=oversampling)
-            network = replace(network, preprocess=pixels)
-            return replace(stored, network=network.reference(), **self._own()), network
-        reference = self._agree(stored.network)
-        return replace(stored, network=reference, **self._own()), None
+    @classmethod
+    def of(cls, said: dict[str, Any]) -> Options:
+        """From keywords of a call, whose names nobody has checked yet."""
+        known = [one.name for one in fields(cls)]
+        for name in said:
+            if name not in known:
+                raise OptionError(
+                    f"options must be some of {', '.join(known)}, got {name}"
+                    f"{did_you_mean(name, known)}"
+                )
+        return cls(**said)
 
-    def _own(self) -> dict[str, Any]:
-        given = {"tau": self.tau, "label": self.label, "views": self.views}
-        return {name: value for name, value in given.items() if value is not None}
+    def of_features(self) -> dict[str, Any]:
+        """What was said of features, as `Settings.of` takes it."""
+        names = {one.name for one in FEATURES}
+        return {name: value for name, value in self._said().items() if name in names}
 
-    def _load(self, name: str, dtype: str, device: str) -> Network:
+    def of_network(self) -> dict[str, Any]:
+        """What was said of the network, as `load_network` takes it."""
+        names = {one.name for one in FEATURES}
+        return {name: value for name, value in self._said().items() if name not in names}
+
+    def _said(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    def load(self, *, device: str = "cpu") -> Network:
+        """The network, whatever a store says."""
         from deepfishing.networks.load import load_network  # torch takes seconds to load
 
-        return load_network(
-            name,
-            self.weights,
-            device=device,
-            dtype=dtype,
-            prototxt=self.prototxt,
-            mean=self.mean,
-            preprocess=self.preprocess,
-        )
+        said = self.of_network()
+        return load_network(said.pop("network", DEFAULT), device=device, **said)
 
-    def _files(self) -> dict[str, str | Path]:
-        """The files that were given; some are a network and its weights."""
-        is_file = self.network is not None and is_network_file(self.network)
-        given = {WEIGHTS: self.network if is_file else self.weights, PROTOTXT: self.prototxt}
-        return {role: path for role, path in given.items() if path is not None}
+    def check_features(self, features: str | Iterable[str], *, single: bool = False) -> None:
+        """Tell a mistyped network or recipe before torch is loaded and before any work."""
+        from deepfishing.networks.zoo import is_network_file, record
+        from deepfishing.recipes import parse_recipe, parse_recipes
 
-    def _is_beyond(self, stored: NetworkRef) -> bool:
-        """Whether files were given for a store of version 0.1, which kept none to compare with."""
-        files, source = self._files(), stored.source
-        if not files or source.files or source.kind == RANDOM or stored.name in RECORDS:
-            return False
-        if PROTOTXT in files or str(files[WEIGHTS]) == RANDOM:
-            return True
-        return NetworkFile.of(files[WEIGHTS]).sha256 != stored.weights_sha256
-
-    def _agree(self, stored: NetworkRef) -> NetworkRef:
-        """The network of the store with its files where they are now; else an error says why."""
-        name = self.network
-        if name is not None and not is_network_file(name) and name != stored.name:
-            raise _contradiction("network", stored.name, name)
-        source, files = stored.source, self._files()
-        if PROTOTXT in files and PROTOTXT not in source.files:
-            raise OptionError(
-                f"--prototxt must not be given for {stored.name}, which was made without; leave "
-                "it out"
-            )
-        if str(files.get(WEIGHTS)) == RANDOM or (source.kind == RANDOM and WEIGHTS in files):
-            if source.kind != RANDOM or str(files[WEIGHTS]) != RANDOM:
-                raise _contradiction("weights", _known(stored), files[WEIGHTS])
-            files = {}
-        for role, path in files.items():
-            known = source.files.get(role, NetworkFile(path="", sha256=stored.weights_sha256))
-            found = NetworkFile.of(path)
-            if known.sha256 and found.sha256 != known.sha256:
-                raise _contradiction(role, f"sha256 {known.sha256}", f"{path}, {found.sha256}")
-            source = Source(kind=FILES, files={**source.files, role: found})
-        if self.mean is not None:
-            order, pixel = stored.preprocess.order, given_mean(self.mean)
-            if order != "BGR" or pixel != stored.preprocess.mean:
-                raise _contradiction("mean", stored.preprocess.mean, pixel)
-        if self.preprocess is not None:
-            pixels = find_preprocess(self.preprocess, stored.preprocess.size)
-            if pixels != stored.preprocess:
-                raise _contradiction("preprocess", stored.preprocess, pixels)
-        return replace(stored, source=source, dtype=self.dtype or stored.dtype)
-
-
-def _known(stored: NetworkRef) -> str:
-    return stored.source.kind if stored.source.kind == RANDOM else stored.weights_sha256
-
-
-def _contradiction(what: str, theirs: object, ours: object) -> StoreError:
-    return StoreError(
-        f"the store was made with {what} = {theirs}, got {ours}; leave --{what} out, or choose "
-        "another folder"
-    )
-
-
-_NOTHING = NetworkRef(name="", weights_sha256="", layers={}, preprocess=RECORDS[DEFAULT].preprocess)
+        name = self.network or DEFAULT
+        if not is_network_file(name) and ":" not in name:  # else it alone knows its layers
+            parse: Any = parse_recipe if single else parse_recipes
+            parse(features, record(name).layers)

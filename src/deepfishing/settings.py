@@ -1,9 +1,8 @@
 """All that decides the numbers of a factor, as one value.
 
-The command line makes a `Settings` once; store, Ray, model, search and page carry it whole. Its
-JSON form is in the manifest of a store and in a model; features of two settings may stand together
-only if their digests are the same. What only decides how fast it goes is in
-`gradients.resources.Resources`. Torch is loaded when the network is.
+Store, Ray, model, search and page carry it whole; its JSON form is in a manifest and in a model.
+Features may stand together only if the digests of their settings are the same. What only decides
+how fast it goes is in `gradients.resources.Resources`. Torch is loaded when the network is.
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deepfishing.errors import OptionError, StoreError
-from deepfishing.images.views import find_views
 from deepfishing.networks.reference import UNTOLD, NetworkRef
-from deepfishing.objectives import Label, check_objective
+from deepfishing.options import FEATURES, FeatureOptions
 
 if TYPE_CHECKING:
     import torch
@@ -27,20 +25,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """All that decides the numbers of a factor.
-
-    Parameters
-    ----------
-    network : NetworkRef
-        Which network: name, weights, files with checksums, layers, preprocessing, precision, and
-        what its scores mean.
-    tau : float
-        Temperature of the SoftMax.
-    label : "uniform", "predicted", int or vector
-        Label vector of the error, see `cross_entropy`.
-    views : str
-        What the network sees of an image, see `find_views`.
+class Settings(FeatureOptions):
+    """All that decides the numbers of a factor: a network and what is asked of it.
 
     Examples
     --------
@@ -56,31 +42,14 @@ class Settings:
     """
 
     network: NetworkRef
-    tau: float = 2.0
-    label: Label = "uniform"
-    views: str = "centre"
-
-    def __post_init__(self) -> None:
-        check_objective(self.tau, self.label)
-        find_views(self.views)
-        object.__setattr__(self, "tau", float(self.tau))
-        if not isinstance(self.label, str | int):
-            object.__setattr__(self, "label", tuple(float(g) for g in self.label))
 
     @classmethod
     def of(cls, network: Network, **options: Any) -> Settings:
-        """Those of a loaded network; `options` are tau, label and views."""
+        """Those of a loaded network; `options` are those of `FeatureOptions`."""
         return cls(network=network.reference(), **options)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON values, for a manifest.
-
-        Raises
-        ------
-        OptionError
-            If the network has an error of its own, or a function that picks its scores, that
-            cannot be told from another one: its features must not be kept.
-        """
+        """JSON values, for a manifest; an error if they cannot tell the network from another."""
         for what, identity in (("head", self.network.head), ("logits", self.network.scores)):
             if identity == UNTOLD:
                 raise OptionError(
@@ -88,12 +57,8 @@ class Settings:
                     "kept, but it uses more than code, numbers and tensors; write it as a function "
                     "of those, or use `extract`, which keeps nothing"
                 )
-        return {
-            **self.network.as_dict(),
-            "tau": self.tau,
-            "label": self.label if isinstance(self.label, str | int) else list(self.label),
-            "views": self.views,
-        }
+        label = self.label if isinstance(self.label, str | int) else list(self.label)
+        return {**self.network.as_dict(), **self.of_features(), "label": label}
 
     def decisive(self) -> dict[str, Any]:
         """The same without what decides no number: where the network's files are."""
@@ -113,15 +78,16 @@ class Settings:
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> Settings:
         """What `as_dict` gave, also by version 0.1; other keys are not looked at."""
-        tau, label = facts.get("tau"), facts.get("label")
-        views = facts.get("views", "centre")
+        # the first stores had a tau and a label; what came later has its default
+        own = {one.name: facts.get(one.name, one.default) for one in FEATURES}
+        tau, label, views = facts.get("tau"), facts.get("label"), own["views"]
         network = NetworkRef.from_dict(facts)
         try:
             if isinstance(label, bool) or not isinstance(label, str | int | list):
                 raise OptionError(f"label must be text, a number or a list, got {str(label)[:60]}")
             if not isinstance(views, str) or isinstance(tau, bool):
                 raise OptionError(f"views must be text and tau a number, got {str(views)[:60]}")
-            return cls(network=network, tau=tau, label=label, views=views)  # type: ignore[arg-type]
+            return cls(network=network, **{**own, "tau": tau, "label": label})
         except (TypeError, ValueError, OverflowError) as error:
             raise StoreError(f"{error}; make the store or the model again") from None
 

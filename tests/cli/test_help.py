@@ -1,10 +1,12 @@
 import re
+from dataclasses import fields
 
 import pytest
 from typer.main import get_command
 
 from deepfishing.cli.app import app
-from deepfishing.cli.help import PANELS
+from deepfishing.cli.help import NETWORK, PANELS
+from deepfishing.options import Options
 
 ROOT = {name: lazy.load() for name, lazy in get_command(app).commands.items()}
 GROUPS = {name: one.commands for name, one in ROOT.items() if hasattr(one, "commands")}
@@ -78,3 +80,12 @@ def test_a_mistyped_word_is_one_line(deepfish, arguments, line):
     assert ran.err.startswith("deepfish: ")
     assert line in ran.err
     assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["extract", "train", "reproduce"])
+def test_commands_that_extract_have_every_option_of_the_network(name):
+    found = {parameter.name: parameter for parameter in COMMANDS[name,].params}
+    for option in fields(Options):
+        assert found[option.name].opts == [f"--{option.name}"]
+        assert found[option.name].help
+        assert found[option.name].rich_help_panel == NETWORK

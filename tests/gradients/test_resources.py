@@ -7,7 +7,7 @@ from deepfishing.errors import OptionError
 from deepfishing.gradients.resources import (
     CAP,
     MOST_INPUTS,
-    check_batch_size,
+    Resources,
     choose_batch_size,
     parse_batch_size,
     parse_memory,
@@ -46,12 +46,12 @@ def test_a_budget_that_is_none_is_refused(text):
         parse_memory(text)
 
 
-@pytest.mark.parametrize("wrong", ["many", "", "0", "-2", "1.5"])
+@pytest.mark.parametrize("wrong", ["many", "", "0", "-2", "1.5", 0, -2, 1.5])
 def test_a_batch_size_that_is_none_is_refused(wrong):
     with pytest.raises(OptionError, match="batch size must be auto or"):
         parse_batch_size(wrong)
     with pytest.raises(OptionError, match="batch size must be auto or"):
-        check_batch_size(wrong)
+        Resources(batch_size=wrong)
 
 
 @pytest.fixture

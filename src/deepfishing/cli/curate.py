@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-import json
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deepfishing.cli.curate_options import AsJson, Features, Out, Sheet, draw_sheet
 from deepfishing.cli.help import MORE
-from deepfishing.cli.odd import map_, odd
-from deepfishing.cli.say import images_text, say
-from deepfishing.cli.store import StoreFolder
-from deepfishing.cli.twins import twins
+from deepfishing.cli.parameters import StoreFolder
+from deepfishing.cli.say import images_text, say, say_json, say_next, say_note, spelled
 from deepfishing.errors import OptionError
 
 if TYPE_CHECKING:
     from deepfishing.curate.labels import Doubt
+    from deepfishing.curate.twins import Group, Photo, Twins
+    from deepfishing.search import Searcher
+
+SHOWN = 10  # groups of twins that are told one by one
+DRAWN = 40  # groups of twins on a sheet
+LIST = ".txt"
+
+Features = Annotated[str | None, "A recipe, such as x7 or pow(dW8,0.5). [default: by the store]"]
+Out = Annotated[Path | None, "Also write a table, .csv or .json, into this file."]
+Sheet = Annotated[Path | None, "Also draw the photos into this picture, .png or .jpg."]
+Json = Annotated[bool, "Print one JSON document, nothing else."]
 
 curate_app = typer.Typer(no_args_is_help=True)
 
@@ -26,18 +35,16 @@ curate_app = typer.Typer(no_args_is_help=True)
 @curate_app.command()
 def choose(
     store: StoreFolder,
-    n: Annotated[int, typer.Option("-n", help="How many photos to choose.")] = 100,
+    n: Annotated[int, "How many photos to choose."] = 100,
     features: Features = None,
     labelled: Annotated[
         str | None,
-        typer.Option(
-            help="Photos that are labelled already: a .csv with the columns path and label, a "
-            "text file with a path per line, or the word store for its own labels."
-        ),
+        "Photos that are labelled already: a .csv with the columns path and label, a text file "
+        "with a path per line, or the word store for its own labels.",
     ] = None,
     sheet: Sheet = None,
     out: Out = None,
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     """Choose the photos to label first: the few that stand best for all.
 
@@ -60,25 +67,20 @@ def choose(
                 picks.append(pick)
     finally:
         if out is not None and picks:
-            write_records(
-                out,
-                [{**asdict(pick), "labels": None} for pick in picks],
-                ["path", "id", "labels", "gain"],
-            )
+            blank = [{**asdict(pick), "labels": None} for pick in picks]
+            write_records(out, blank, ["path", "id", "labels", "gain"])
         if as_json:
-            document = {"store": str(store), "by": photos.recipe.name, "labelled": len(known)}
-            say(json.dumps({**document, "photos": [asdict(pick) for pick in picks]}, indent=1))
+            _say_document(store, photos, labelled=len(known), photos=picks)
         for pick in picks if not as_json else ():
             say(pick.path)
-    if sheet is not None:
-        draw_sheet(sheet, photos, [(pick.id, str(n)) for n, pick in enumerate(picks, start=1)])
+    _draw(sheet, photos, [(pick.id, str(number)) for number, pick in enumerate(picks, start=1)])
     if not as_json:
         gain = 100 * sum(pick.gain for pick in picks)
         said = f"{len(picks)} of {images_text(len(photos.collection))} by {photos.recipe.title}"
         said += f"; they add {gain:.1f} % of coverage"
         if len(picks) < n:
             said += "; every other photo is labelled, or the same as one of them"
-        say(said, err=True)
+        say_note(said)
 
 
 @curate_app.command()
@@ -92,15 +94,13 @@ def labels(
             "of the store, or its folders]",
         ),
     ] = None,
-    n: Annotated[int, typer.Option("-n", help="How many labels to show at most.")] = 50,
+    n: Annotated[int, "How many labels to show at most."] = 50,
     features: Features = None,
-    split: Annotated[
-        str, typer.Option(help="Split of a VOC tree.", rich_help_panel=MORE)
-    ] = "trainval",
-    seed: Annotated[int, typer.Option(help="Of the folds.", rich_help_panel=MORE)] = 0,
+    split: Annotated[str, "Split of a VOC tree.", MORE] = "trainval",
+    seed: Annotated[int, "Of the folds.", MORE] = 0,
     sheet: Sheet = None,
     out: Out = None,
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     """Find labels that are probably wrong, and say what they would be.
 
@@ -124,17 +124,14 @@ def labels(
     if out is not None:
         columns = ["path", "id", "given", "suggested", "doubt"]
         write_records(out, [asdict(one) for one in shown], columns)
-    if sheet is not None:
-        draw_sheet(sheet, photos, [(one.id, _change(one)) for one in shown])
+    _draw(sheet, photos, [(one.id, _change(one)) for one in shown])
     if as_json:
-        document = {"store": str(store), "by": photos.recipe.name, "photos": looked_at}
-        document |= {"doubtful": len(found), "labels": [asdict(one) for one in shown]}
-        say(json.dumps(document, indent=1))
+        _say_document(store, photos, photos=looked_at, doubtful=len(found), labels=shown)
         return
     for one in shown:
         say(f"{one.doubt:5.2f}  {_change(one)}  {one.path}")
     said = f"{len(found):,} doubtful labels of {images_text(looked_at)} by {photos.recipe.title}"
-    say(said + (f"; the first {n} are shown" if len(found) > n else ""), err=True)
+    say_note(said + (f"; the first {n} are shown" if len(found) > n else ""))
 
 
 def _change(doubt: Doubt) -> str:
@@ -145,6 +142,239 @@ def _change(doubt: Doubt) -> str:
     return f"{'+' if to > given else '-'}{next(iter(to ^ given))}"
 
 
-for command in (twins, odd):
-    curate_app.command()(command)
-curate_app.command("map")(map_)
+@curate_app.command()
+def twins(
+    store: StoreFolder,
+    against: Annotated[
+        Path | None, "Another store: find photos of STORE that are in this one, too."
+    ] = None,
+    features: Features = None,
+    least: Annotated[float, "Agreement of pixels, up to 1, from which two are one picture."] = 0.75,
+    out: Annotated[
+        Path | None, "Write the paths here, .txt, or all groups as a table, .csv or .json."
+    ] = None,
+    print0: Annotated[
+        bool, typer.Option("--print0", "-0", help="End paths with a zero byte, for xargs -0.")
+    ] = False,
+    sheet: Sheet = None,
+    as_json: Json = False,
+) -> None:
+    """Find photos that are one picture: the same content, re-encoded, smaller, cropped, mirrored.
+
+    Example: deepfish curate twins store --out twice.txt
+
+    Prints the paths of those that may go: all but one of each picture, the one with the most
+    pixels, then the largest file, then the oldest. Nothing is deleted. To do so yourself, look at
+    --sheet first, then: deepfish curate twins store -0 | xargs -0 rm --
+    """
+    from deepfishing.cli.progress import progress_bar
+    from deepfishing.curate.neighbours import open_searcher
+    from deepfishing.curate.records import KINDS, check_out, write_records
+    from deepfishing.curate.twins import find_twins
+    from deepfishing.files import replacing
+    from deepfishing.store import Store
+
+    check_out(out, (*KINDS, LIST))
+    as_list = out is not None and out.suffix.lower() == LIST
+    with progress_bar(quiet=as_json) as bar:
+        opened = [
+            open_searcher(Store.open(one), features, progress=bar, notice=say_note)
+            for one in (store, against)
+            if one is not None
+        ]
+        found = find_twins(*opened, least=least, progress=bar)
+    end = "\0" if print0 else "\n"
+    listed = [path for path in found.removable() if print0 or "\n" not in path]
+    text = "".join(path + end for path in listed)
+    if out is not None and as_list:
+        with replacing(out) as partial:
+            partial.write_bytes(text.encode("utf-8", "surrogateescape"))
+    elif out is not None:
+        write_records(out, _twin_records(found), _COLUMNS)
+    if sheet is not None and found.groups:
+        draw_groups(sheet, found.groups[:DRAWN])
+    if as_json:
+        _say_document(store, opened[0], gone=found.gone, groups=found.groups)
+        return
+    for group in found.groups[:SHOWN]:
+        say_note(f"keep {group.keep.path} ({group.why})")
+        for photo in group.others:
+            say_note(f"     {photo.path} ({_relation(photo)})")
+    if len(found.groups) > SHOWN:
+        say_note(f"and {len(found.groups) - SHOWN:,} more groups, see --out or --sheet")
+    if not as_list:
+        typer.echo(spelled(text) if sys.stdout.isatty() else text, nl=False)
+    photos = images_text(len(opened[0].collection))
+    say_note(
+        f"{len(found.groups):,} pictures more than once among {photos}; "
+        f"{len(listed):,} photos may go"
+    )
+    if hidden := len(found.removable()) - len(listed):
+        say_note(f"left out: {images_text(hidden)} with a line break in the name; take -0")
+    if found.gone:
+        say_note(
+            f"left out: {images_text(len(found.gone))} not found as extracted, first "
+            f"{found.gone[0]}; bring {store} up to date with `deepfish extract --prune`"
+        )
+
+
+_COLUMNS = ("group", "keep", "path", "id", "store", "why", "width", "height", "bytes", "agreement")
+
+
+def _twin_records(found: Twins) -> list[dict[str, object]]:
+    return [
+        {
+            **asdict(photo),
+            "group": number,
+            "keep": photo is group.keep,
+            "why": group.why if photo is group.keep else photo.relation,
+        }
+        for number, group in enumerate(found.groups, start=1)
+        for photo in (group.keep, *group.others)
+    ]
+
+
+def _relation(photo: Photo) -> str:
+    size = f"{photo.width} x {photo.height}"
+    stays = "" if photo.can_go else ", stays"
+    return f"{photo.relation}, {size}, agreement {photo.agreement:.2f}{stays}"
+
+
+def draw_groups(path: Path, groups: Sequence[Group]) -> None:
+    """Each group on rows of its own, the photo to keep first."""
+    from PIL import Image
+
+    from deepfishing.search.sheet import COLUMNS, PAPER, Tile, save_tiles
+
+    tiles: list[Tile] = []
+    blank = Image.new("RGB", (1, 1), PAPER)
+    for group in groups:
+        photos = [(group.keep, f"keep: {group.why}")]
+        photos += [(photo, f"{photo.relation}, {photo.agreement:.2f}") for photo in group.others]
+        tiles += [(Path(p.path), text, Path(p.path).name) for p, text in photos]
+        tiles += [(blank, "", "")] * (-len(tiles) % COLUMNS)
+    save_tiles(path, tiles)
+
+
+@curate_app.command()
+def odd(
+    store: StoreFolder,
+    n: Annotated[int, "How many photos to show."] = 20,
+    score: Annotated[
+        str,
+        "knn: unlike their nearest photos. By the network's doubt: msp, energy, delta (its norm), "
+        "gradnorm.",
+    ] = "knn",
+    features: Features = None,
+    k: Annotated[
+        int | None,
+        "Of knn, which neighbour's distance counts; more than there are odd ones of a kind. "
+        "[default: a twentieth of the photos, 10 to 50]",
+    ] = None,
+    sheet: Sheet = None,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Find photos unlike the rest, or photos that the network is not sure of.
+
+    Example: deepfish curate odd store -n 20 --sheet odd.png
+
+    Prints their paths, the oddest first. --out has the score of every photo.
+    """
+    from deepfishing.cli.progress import progress_bar
+    from deepfishing.curate.neighbours import open_searcher
+    from deepfishing.curate.odd import RECIPES, odd_photos
+    from deepfishing.curate.records import check_out, write_records
+    from deepfishing.store import Store
+
+    check_out(out)
+    with progress_bar(quiet=as_json) as bar:
+        photos = open_searcher(Store.open(store), features, defaults=RECIPES, progress=bar)
+        found = odd_photos(photos, score, k=k, progress=bar)
+    if out is not None:
+        write_records(out, [asdict(one) for one in found], ["path", "id", "score"])
+    shown = found[: max(n, 0)]
+    if shown:
+        _draw(sheet, photos, [(one.id, f"{one.score:.3f}") for one in shown])
+    if as_json:
+        _say_document(store, photos, score=score, photos=shown)
+        return
+    for one in shown:
+        say(one.path)
+    by = f"{score} in {photos.recipe.title}" if score == "knn" else score
+    say_note(f"the {len(shown)} oddest of {images_text(len(found))} by {by}")
+
+
+@curate_app.command("map")
+def map_(
+    store: StoreFolder,
+    out: Annotated[Path, "The page to write."] = Path("map.html"),
+    clusters: Annotated[
+        int | None, "How many groups. [default: by the number of photos, at most 24]"
+    ] = None,
+    features: Features = None,
+    points: Annotated[
+        Path | None, "Also write place and group of every photo, .csv or .json."
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Draw a collection as a map: what is alike lies close, in groups with a name and a photo.
+
+    Example: deepfish curate map store --out map.html
+
+    A group is named by what the network sees there more often than elsewhere. The page is one file
+    without scripts.
+    """
+    from deepfishing.cli.progress import progress_bar
+    from deepfishing.curate.map_page import write_map
+    from deepfishing.curate.maps import make_map
+    from deepfishing.curate.neighbours import open_searcher
+    from deepfishing.curate.records import check_out, write_records
+    from deepfishing.store import Store
+
+    check_out(out, (".html",))
+    check_out(points)
+    with progress_bar(quiet=as_json) as bar:
+        photos = open_searcher(Store.open(store), features, progress=bar)
+        found = make_map(photos, clusters, progress=bar)
+    gone = write_map(out, found, photos)
+    if points is not None:
+        write_records(points, found.records(photos), ["path", "id", "x", "y", "group"])
+    if as_json:
+        _say_document(store, photos, page=str(out), groups=found.clusters)
+        return
+    for number, one in enumerate(found.clusters, start=1):
+        say(f"{number:3} {one.photos:7,}  {one.name}")
+    if gone:
+        say_note(f"left out: {gone} typical photos are not where they were, or have changed")
+    say_next(("xdg-open", out))
+
+
+def _say_document(store: Path, searcher: Searcher, **facts: Any) -> None:
+    """Print one JSON document; a sequence of dataclasses becomes a list of objects."""
+    document: dict[str, Any] = {"store": str(store), "by": searcher.recipe.name}
+    for name, value in facts.items():
+        several = isinstance(value, list | tuple)
+        document[name] = [_plain(one) for one in value] if several else value
+    say_json(document, indent=1)
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, str) else asdict(value)
+
+
+def _draw(sheet: Path | None, searcher: Searcher, captions: Iterable[tuple[str, str]]) -> None:
+    """Draw photos of the store, given by id, each with a caption above its name."""
+    if sheet is None:
+        return
+    from deepfishing.images.item import Held
+    from deepfishing.search.sheet import save_tiles
+
+    found = [(id_, caption, searcher.photo(id_)) for id_, caption in captions]
+    save_tiles(
+        sheet,
+        [
+            (None if photo is None else Held(id_, photo), caption, Path(id_).name)
+            for id_, caption, photo in found
+        ],
+    )

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from typing import Annotated
-
 import typer
 
-from deepfishing.cli.say import say
+from deepfishing.cli.parameters import Json
+from deepfishing.cli.say import say, say_json
 from deepfishing.doctor import Finding, examine, is_broken
 
 
-def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
-) -> None:
+def doctor(as_json: Json = False) -> None:
     """Show what this machine has and what is missing, and the command that brings it.
 
     Example: deepfish doctor
@@ -28,7 +24,7 @@ def doctor(
     broken = is_broken(findings)
     if as_json:
         facts = {"works": not broken, "findings": [finding.as_dict() for finding in findings]}
-        say(json.dumps(facts, indent=1))
+        say_json(facts, indent=1)
     if broken:
         raise typer.Exit(1)
 

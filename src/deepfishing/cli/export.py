@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from deepfishing.cli.say import images_text, say
+from deepfishing.cli.parameters import Json, StoreFolder
+from deepfishing.cli.say import images_text, say, say_json
 
 
 def export(
-    store: Annotated[Path, typer.Argument(help="Folder that `deepfish extract` made.")],
-    file: Annotated[Path, typer.Argument(help="A new .parquet, .csv, .npz or .h5 file.")],
-    features: Annotated[
-        str | None, typer.Option(help="Comma-separated names, such as x7,dW8. [default: all]")
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the file if it exists.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
+    store: StoreFolder,
+    file: Annotated[Path, "A new .parquet, .csv, .npz or .h5 file."],
+    features: Annotated[str | None, "Comma-separated names, such as x7,dW8. [default: all]"] = None,
+    overwrite: Annotated[bool, "Replace the file if it exists."] = False,
+    as_json: Json = False,
 ) -> None:
     """Write the features of a store into one file, decoded, a row per usable image.
 
@@ -36,6 +30,6 @@ def export(
     n = write(opened, file, features, overwrite=overwrite)
     columns = opened.columns_of(features)
     if as_json:
-        say(json.dumps({"file": str(file), "images": n, "factors": columns}))
+        say_json({"file": str(file), "images": n, "factors": columns})
     else:
         say(f"{file}: {images_text(n)}, {', '.join(columns)}")

@@ -5,20 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from deepfishing.cli.help import NETWORK
 from deepfishing.cli.say import say
 
 
 def export_model(
-    model: Annotated[Path, typer.Argument(help="Folder that `deepfish train` wrote.")],
-    file: Annotated[Path, typer.Argument(help="The .onnx file to write.")],
+    model: Annotated[Path, "Folder that `deepfish train` wrote."],
+    file: Annotated[Path, "The .onnx file to write."],
     weights: Annotated[
-        Path | None,
-        typer.Option(
-            help="The network's weight file, if it is elsewhere now.", rich_help_panel=NETWORK
-        ),
+        Path | None, "The network's weight file, if it is elsewhere now.", NETWORK
     ] = None,
 ) -> None:
     """Write a model as one .onnx file: pixels in, probabilities out, without Python.

@@ -9,25 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepfishing.cli.help import MORE, WORK
-from deepfishing.cli.network import (
-    BatchSize,
-    Device,
-    Dtype,
-    Engine,
-    Label,
-    Mean,
-    NetworkName,
-    Preprocess,
-    Prototxt,
-    Strict,
-    Tau,
-    Views,
-    Weights,
-    parse_label,
+from deepfishing.cli.help import MORE, NETWORK, WORK
+from deepfishing.cli.parameters import Fields, Strict
+from deepfishing.cli.say import (
+    SHOWN,
+    images_text,
+    say,
+    say_left_out,
+    say_next,
+    say_note,
+    say_passed_over,
 )
-from deepfishing.cli.say import SHOWN, images_text, say, say_left_out, say_next, say_passed_over
-from deepfishing.gradients.resources import parse_batch_size
+from deepfishing.gradients.resources import Resources
+from deepfishing.options import Options
 
 if TYPE_CHECKING:
     from deepfishing.gradients.to_store import Extraction
@@ -36,72 +30,29 @@ if TYPE_CHECKING:
 def extract(
     images: Annotated[
         str,
-        typer.Argument(
-            help="A folder, a VOC tree, an image, a quoted pattern, a .txt list, a .csv, .tsv or "
-            ".parquet table, a .tar, a video, - for a list on standard input, or a URL such as "
-            "s3://bucket/photos."
-        ),
+        "A folder, a VOC tree, an image, a quoted pattern, a .txt list, a .csv, .tsv or .parquet "
+        "table, a .tar, a video, - for a list on standard input, or a URL such as "
+        "s3://bucket/photos.",
     ],
-    store: Annotated[Path, typer.Argument(help="Folder for the features; made if absent.")],
-    network: NetworkName = None,
-    weights: Weights = None,
-    prototxt: Prototxt = None,
-    mean: Mean = None,
-    preprocess: Preprocess = None,
+    store: Annotated[Path, "Folder for the features; made if absent."],
+    *,
+    options: Annotated[Options, Fields(NETWORK)],
     features: Annotated[
-        str,
-        typer.Option(
-            help="Comma-separated names or recipes, such as x7,dW7 or dW:layer4.1.conv2@64x64."
-        ),
+        str, "Comma-separated names or recipes, such as x7,dW7 or dW:layer4.1.conv2@64x64."
     ] = "all",
-    tau: Tau = None,
-    label: Label = None,
-    views: Views = None,
-    batch_size: BatchSize = "auto",
-    memory: Annotated[
-        str | None, typer.Option(help="What a batch may need, such as 2GB.", rich_help_panel=WORK)
-    ] = None,
+    resources: Annotated[Resources, Fields(WORK)],
     precision: Annotated[
         str | None,
-        typer.Option(
-            help="Numbers on disk: int8, int4, float16 or float32; a store that exists keeps its "
-            "own, a new one has int8.",
-            rich_help_panel=MORE,
-        ),
+        "Numbers on disk: int8, int4, float16 or float32; a store that exists keeps its own, a new "
+        "one has int8.",
+        MORE,
     ] = None,
-    device: Device = "cpu",
-    dtype: Dtype = None,
-    engine: Engine = "auto",
-    on: Annotated[
-        str,
-        typer.Option(
-            help="Where: local, ray, or ray://HOST:PORT of a Ray cluster.", rich_help_panel=WORK
-        ),
-    ] = "local",
+    on: Annotated[str, "Where: local, ray, or ray://HOST:PORT of a Ray cluster.", WORK] = "local",
     strict: Strict = False,
-    retry: Annotated[
-        bool,
-        typer.Option(
-            "--retry", help="Try images again that could not be used before.", rich_help_panel=MORE
-        ),
-    ] = False,
-    every: Annotated[
-        float,
-        typer.Option(
-            help="Seconds between the frames of a video; 0 for all.", rich_help_panel=MORE
-        ),
-    ] = 1.0,
-    prune: Annotated[
-        bool,
-        typer.Option(
-            "--prune",
-            help="Drop images that are in the store and not in IMAGES.",
-            rich_help_panel=MORE,
-        ),
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON event per line, nothing else.")
-    ] = False,
+    retry: Annotated[bool, "Try images again that could not be used before.", MORE] = False,
+    every: Annotated[float, "Seconds between the frames of a video; 0 for all.", MORE] = 1.0,
+    prune: Annotated[bool, "Drop images that are in the store and not in IMAGES.", MORE] = False,
+    as_json: Annotated[bool, "Print one JSON event per line, nothing else."] = False,
 ) -> None:
     """Extract features of images into a folder of Parquet files.
 
@@ -113,13 +64,9 @@ def extract(
     """
     from deepfishing.cli.progress import JsonEvents, progress_bar
     from deepfishing.extraction import extract_to
-    from deepfishing.gradients.resources import Resources
     from deepfishing.images.sources import find_images, passed_over_in
     from deepfishing.store import Store
 
-    resources = Resources(
-        batch_size=parse_batch_size(batch_size), memory=memory, engine=engine, device=device
-    )
     items = find_images(images, every=every)
     start = time.monotonic()
     events = JsonEvents(len(items)) if as_json else None
@@ -128,16 +75,7 @@ def extract(
         done = extract_to(
             store,
             items,
-            network=network,
-            weights=weights,
-            prototxt=prototxt,
-            mean=mean,
-            preprocess=preprocess,
-            dtype=dtype,
             features=features,
-            tau=tau,
-            label=parse_label(label),
-            views=views,
             precision=precision,
             resources=resources,
             on=on,
@@ -146,11 +84,11 @@ def extract(
             strict=strict,
             progress=watch,
             on_failure=watch.failure,
-            notice=lambda line: say(line, err=True),
+            notice=say_note,
+            **vars(options),
         )
     passed_over = passed_over_in(images)
     rows = Store.open(store).rows().values()
-    usable = sum(key is not None for key in done.keys)
     if events:
         events.emit(
             "end",
@@ -172,11 +110,10 @@ def extract(
         )
         say_passed_over(passed_over)
         _summary(store, len(items), done, len(rows), prune)
-        say(f"factors: {', '.join(done.factors)}")
     problem = ""
     if strict and done.failures:
         problem = f"{images_text(len(done.failures))} cannot be used"
-    if not usable:
+    if not any(done.keys):
         problem = f"none of {images_text(len(items))} can be used"
     if problem:
         if not events:
@@ -197,3 +134,4 @@ def _summary(store: Path, images: int, done: Extraction, stored: int, prune: boo
         if ids:
             some = ", ".join(ids[:SHOWN]) + (" ..." if len(ids) > SHOWN else "")
             say(f"{len(ids)} {what}: {some}")
+    say(f"factors: {', '.join(done.factors)}")

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    TextColumn,
-    TransferSpeedColumn,
-)
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
 from rich.progress import Progress as Bar
 
 from deepfishing.cli.progress import BAR_WIDTH, TimeColumn
-from deepfishing.cli.say import say, say_next
+from deepfishing.cli.say import say, say_json, say_next, say_note
 from deepfishing.errors import DeepFishingError
 from deepfishing.fetch.catalogue import CATALOGUE, find_download
 from deepfishing.fetch.download import Patience
@@ -27,13 +21,9 @@ from deepfishing.progress import Progress
 
 
 def fetch(
-    names: Annotated[list[str], typer.Argument(help=f"Some of: {', '.join(CATALOGUE)}.")],
-    timeout: Annotated[
-        float, typer.Option(help="Seconds after which a silent server is asked again.")
-    ] = 30.0,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per name, nothing else.")
-    ] = False,
+    names: Annotated[list[str], f"Some of: {', '.join(CATALOGUE)}."],
+    timeout: Annotated[float, "Seconds after which a silent server is asked again."] = 30.0,
+    as_json: Annotated[bool, "Print one JSON object per name, nothing else."] = False,
 ) -> None:
     """Download weights and data sets, checked against their published checksums.
 
@@ -52,14 +42,14 @@ def fetch(
         except DeepFishingError as error:
             failed = True
             if as_json:
-                say(json.dumps({"name": name, "status": "failed", "error": str(error)}))
+                say_json({"name": name, "status": "failed", "error": str(error)})
             else:
-                say(f"deepfish: {name}: {error}", err=True)
+                say_note(f"deepfish: {name}: {error}")
             continue
         paths = [str(path) for path in done.paths]
         if as_json:
             facts = {"name": name, "status": done.status, "paths": paths}
-            say(json.dumps({**facts, "licence": done.licence}))
+            say_json({**facts, "licence": done.licence})
         else:
             say(f"{name} {done.status}: {', '.join(paths)} (licence: {done.licence})")
     if failed:

@@ -72,6 +72,8 @@ class Lazy(TyperCommand):
 
     def load(self) -> Any:
         """The whole command, imported now."""
+        from deepfishing.cli.parameters import command as prepared
+
         word = str(self.name).replace("-", "_")
         word += "_" * keyword.iskeyword(word)
         module = importlib.import_module(f"deepfishing.cli.{word}")
@@ -81,7 +83,7 @@ class Lazy(TyperCommand):
             app.command()(getattr(module, word))
         app.info.cls, app.info.help = Group, self.short_help
         for info in app.registered_commands:
-            info.cls = Command
+            info.cls, info.callback = Command, info.callback and prepared(info.callback)
         command: Any = get_group(app) if several else get_command(app)
         command.name = self.name
         return command

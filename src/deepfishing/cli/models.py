@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,11 +10,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from deepfishing.cli.network import Mean, Preprocess, Prototxt
-from deepfishing.cli.say import say
+from deepfishing.cli.help import NETWORK
+from deepfishing.cli.parameters import Fields
+from deepfishing.cli.say import say, say_json
 from deepfishing.errors import DeepFishingError
 from deepfishing.features import table_features
 from deepfishing.networks.zoo import RECORDS, Record, find_weights, is_network_file, record
+from deepfishing.options import Options
 
 
 def models(
@@ -25,10 +27,9 @@ def models(
             "file, timm:NAME or torchvision:NAME."
         ),
     ] = None,
-    prototxt: Prototxt = None,
-    mean: Mean = None,
-    preprocess: Preprocess = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    *,
+    options: Annotated[Options, Fields(NETWORK, only=("prototxt", "mean", "preprocess"))],
+    as_json: Annotated[bool, "Print JSON."] = False,
 ) -> None:
     """List the networks, or show one: layers, features, preprocessing, weights.
 
@@ -36,14 +37,11 @@ def models(
 
     Features of a layer without a number are named by its path: x:PATH and dW:PATH.
     """
-    if name or as_json:
-        entries = [] if name else RECORDS.values()
-        files = {"prototxt": prototxt, "mean": mean, "preprocess": preprocess}
-        shown = [_find(name, **files)] if name else [_facts(entry) for entry in entries]
     if as_json:
-        say(json.dumps(shown, indent=1))
+        shown = [_find(name, options)] if name else [_facts(entry) for entry in RECORDS.values()]
+        say_json(shown, indent=1)
     elif name:
-        for key, value in shown[0].items():
+        for key, value in _find(name, options).items():
             text = ", ".join(value) if isinstance(value, list) else value
             if isinstance(value, dict):
                 text = ", ".join(f"{k} = {v}" for k, v in value.items())
@@ -61,16 +59,14 @@ def models(
         say("\n`deepfish models NAME` shows one, and where its weights come from")
 
 
-def _find(name: str, **files: Any) -> dict[str, Any]:
+def _find(name: str, options: Options) -> dict[str, Any]:
     """Facts of a network of any kind; one that is not in the list is loaded for them."""
     hub, _, model = name.partition(":")
     is_hub = bool(model) and hub in ("timm", "torchvision")
     if not is_hub and not is_network_file(name):
         return _facts(record(name))
-    from deepfishing.networks.load import load_network  # torch takes seconds to load
-
     # a model's own weights decide nothing of what is shown, and may have to be fetched
-    network = load_network(name, "random" if is_hub else None, **files)
+    network = replace(options, network=name, weights="random" if is_hub else None).load()
     return {
         "name": network.name,
         "summary": f"a model of {hub}" if is_hub else "; ".join(network.notes),

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepfishing.cli.help import MORE, WORK
-from deepfishing.cli.network import Engine, NetworkName, Weights, check_names
-from deepfishing.cli.say import say, size_text
+from deepfishing.cli.help import MORE, NETWORK, WORK
+from deepfishing.cli.parameters import Fields, Json
+from deepfishing.cli.say import say, say_json, say_note, size_text
 from deepfishing.distributed.cluster import LOCAL, RAY
 from deepfishing.errors import OptionError
-from deepfishing.networks.zoo import DEFAULT
+from deepfishing.gradients.resources import Resources
+from deepfishing.networks import DEFAULT
+from deepfishing.options import Options
 
 if TYPE_CHECKING:
     from deepfishing.planning import Plan, Run
@@ -24,53 +25,28 @@ WIDTH = 24  # of a column
 
 def plan(
     images: Annotated[str, typer.Option(help="How many images, such as 5000, 1e9 or 10M.")],
-    network: NetworkName = None,
-    weights: Weights = None,
+    *,
+    options: Annotated[Options, Fields(NETWORK, only=("network", "weights"))],
     features: Annotated[
-        str, typer.Option(help="Comma-separated names or recipes, as for `deepfish extract`.")
+        str, "Comma-separated names or recipes, as for `deepfish extract`."
     ] = "all",
-    precision: Annotated[
-        str, typer.Option(help="Numbers on disk: int8, int4, float16 or float32.")
-    ] = "int8",
-    engine: Engine = "auto",
-    on: Annotated[
-        str,
-        typer.Option(
-            help="Where: local, or ray, which is then shown beside it.", rich_help_panel=WORK
-        ),
-    ] = LOCAL,
-    workers: Annotated[
-        int | None, typer.Option(help="Workers on Ray.", rich_help_panel=WORK)
-    ] = None,
+    precision: Annotated[str, "Numbers on disk: int8, int4, float16 or float32."] = "int8",
+    resources: Annotated[Resources, Fields(WORK, only=("engine",))],
+    on: Annotated[str, "Where: local, or ray, which is then shown beside it.", WORK] = LOCAL,
+    workers: Annotated[int | None, "Workers on Ray.", WORK] = None,
     cores: Annotated[
-        int | None,
-        typer.Option(
-            help="Cores of the machine, or of each worker; else those of the rates.",
-            rich_help_panel=WORK,
-        ),
+        int | None, "Cores of the machine, or of each worker; else those of the rates.", WORK
     ] = None,
     rates: Annotated[
         Path | None,
-        typer.Option(
-            help="File with rates to use; if it is not there, what is measured goes in.",
-            rich_help_panel=MORE,
-        ),
+        "File with rates to use; if it is not there, what is measured goes in.",
+        MORE,
     ] = None,
-    measure: Annotated[
-        bool,
-        typer.Option(
-            "--measure",
-            help="Measure again, even if the file of rates is there.",
-            rich_help_panel=MORE,
-        ),
-    ] = False,
+    measure: Annotated[bool, "Measure again, even if the file of rates is there.", MORE] = False,
     sample: Annotated[
-        str | None,
-        typer.Option(
-            help="Images of yours to measure with, as for `deepfish extract`.", rich_help_panel=MORE
-        ),
+        str | None, "Images of yours to measure with, as for `deepfish extract`.", MORE
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Say what features of many images will cost: hours, bytes, files, memory.
 
@@ -84,8 +60,8 @@ def plan(
     from deepfishing.store.precision import check_precision
 
     count = planning.parse_count(images)
-    check_names(network, features)
-    name = network or DEFAULT
+    options.check_features(features)
+    name = options.network or DEFAULT
     if on not in (LOCAL, RAY):
         raise OptionError(f"on must be local or ray, got {on!r}; a plan needs no address")
     if workers is not None and on != RAY:
@@ -94,7 +70,9 @@ def plan(
     check_precision(precision)
     found = None if measure or rates is None else planning.Rates.read(rates)
     if found is None:
-        found = planning.measure_rates(name, features, weights, engine, sample, tell=_tell)
+        found = planning.measure_rates(
+            name, features, options.weights, resources.engine, sample, tell=say_note
+        )
         if rates is not None:
             found.write(rates)
     else:
@@ -109,7 +87,7 @@ def plan(
                 )
     made = planning.make_plan(count, found, precision, cores, (workers or 1) if on == RAY else None)
     if as_json:
-        say(json.dumps(asdict(made), indent=1))
+        say_json(asdict(made), indent=1)
     else:
         say(plan_text(made))
 
@@ -167,7 +145,3 @@ def duration_text(seconds: float) -> str:
 def _where(name: str, run: Run) -> str:
     cores = f"{run.cores} core{'s' * (run.cores > 1)}"
     return f"{name}: {cores}" if name == LOCAL else f"{name}: {run.workers:,} x {cores}"
-
-
-def _tell(line: str) -> None:
-    say(line, err=True)

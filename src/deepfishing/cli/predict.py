@@ -2,42 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from deepfishing.cli.help import NETWORK
-from deepfishing.cli.network import BatchSize, Device, Strict
-from deepfishing.cli.say import images_text, say, say_passed_over
+from deepfishing.cli.help import NETWORK, WORK
+from deepfishing.cli.parameters import Fields, Strict
+from deepfishing.cli.say import images_text, say, say_json, say_note, say_passed_over
 from deepfishing.errors import OptionError
-from deepfishing.gradients.resources import parse_batch_size
+from deepfishing.gradients.resources import Resources
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="Folder that `deepfish train` wrote.")],
+    model: Annotated[Path, "Folder that `deepfish train` wrote."],
     images: Annotated[
         str,
-        typer.Argument(
-            help="A folder, an image, a quoted pattern, a .txt list, a table, a .tar, or - for a "
-            "list on standard input."
-        ),
+        "A folder, an image, a quoted pattern, a .txt list, a table, a .tar, or - for a list on "
+        "standard input.",
     ],
-    top: Annotated[int, typer.Option(help="How many classes to show per image.")] = 3,
+    *,
+    top: Annotated[int, "How many classes to show per image."] = 3,
     weights: Annotated[
-        Path | None,
-        typer.Option(
-            help="The network's weight file, if it is elsewhere now.", rich_help_panel=NETWORK
-        ),
+        Path | None, "The network's weight file, if it is elsewhere now.", NETWORK
     ] = None,
-    batch_size: BatchSize = "auto",
-    device: Device = "cpu",
+    resources: Annotated[Resources, Fields(WORK, without=("memory", "engine"))],
     strict: Strict = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per image, with all classes.")
-    ] = False,
+    as_json: Annotated[bool, "Print one JSON object per image, with all classes."] = False,
 ) -> None:
     """Classify images: the most probable classes of each, with their probabilities.
 
@@ -49,13 +41,13 @@ def predict(
     """
     if top < 1:
         raise OptionError(f"--top must be at least 1, got {top}")
-    size = parse_batch_size(batch_size)
 
     import numpy as np
 
     from deepfishing.images.readable import refuse_unreadable, unreadable
     from deepfishing.images.sources import find_images, passed_over_in
     from deepfishing.model import Model
+    from deepfishing.model.predict import predict as run
 
     loaded = Model.load(model)
     items = find_images(images)
@@ -66,10 +58,6 @@ def predict(
         with progress_bar(quiet=as_json) as bar:
             refuse_unreadable(unreadable(items, bar), len(items))
 
-    from deepfishing.gradients.resources import Resources
-    from deepfishing.model.predict import predict as run
-
-    resources = Resources(batch_size=size, device=device)
     width = max(len(item.id) for item in items)
     failed = 0
     with progress_bar(quiet=sys.stdout.isatty()) as bar:  # there, the lines themselves show it
@@ -81,15 +69,15 @@ def predict(
             if as_json:
                 facts = {"image": item.id, "path": str(item)}
                 if found.error:
-                    say(json.dumps({**facts, "error": found.error}))
+                    say_json({**facts, "error": found.error})
                 else:
                     chances, scores = (
                         dict(zip(names, values[best].tolist(), strict=True))
                         for values in (found.probabilities, found.scores)
                     )
-                    say(json.dumps({**facts, "probabilities": chances, "scores": scores}))
+                    say_json({**facts, "probabilities": chances, "scores": scores})
             elif found.error:
-                say(f"left out: {found.error}", err=True)
+                say_note(f"left out: {found.error}")
             else:
                 shown = (f"{loaded.classes[c]} {found.probabilities[c]:.3f}" for c in best[:top])
                 say(f"{item.id:<{width}}  {'  '.join(shown)}")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from deepfishing.cli.say import say
 from deepfishing.errors import OptionError, did_you_mean
 
@@ -15,26 +13,16 @@ FORMATS = ("html", "markdown", "latex")
 
 def report(
     folders: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Folder that holds results.jsonl; or several, or one with such folders."
-        ),
+        list[Path], "Folder that holds results.jsonl; or several, or one with such folders."
     ],
     format_: Annotated[
         str,
-        typer.Option(
-            "--format",
-            help="html: the whole page, report.html. markdown, latex: its tables, report.md or "
-            "report.tex.",
-        ),
+        "html: the whole page, report.html. markdown, latex: its tables, report.md or report.tex.",
     ] = "html",
     images: Annotated[
-        Path | None,
-        typer.Option(help="Where the test images are now, if they have moved; for html."),
+        Path | None, "Where the test images are now, if they have moved; for html."
     ] = None,
-    features: Annotated[
-        str | None, typer.Option(help="Only these gradients; of several folders.")
-    ] = None,
+    features: Annotated[str | None, "Only these gradients; of several folders."] = None,
 ) -> None:
     """Write report.html, report.md or report.tex for a folder of results.
 

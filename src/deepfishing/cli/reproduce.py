@@ -2,115 +2,72 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console, RenderableType
 from rich.text import Text
 
 from deepfishing.cli.datasets import load_dataset
-from deepfishing.cli.help import PROTOCOL
-from deepfishing.cli.network import (
-    BatchSize,
-    Device,
-    Dtype,
-    Engine,
-    Label,
-    Mean,
-    NetworkName,
-    Preprocess,
-    Prototxt,
-    Strict,
-    Tau,
-    Views,
-    Weights,
-    check_names,
-    parse_label,
+from deepfishing.cli.help import NETWORK, PROTOCOL, WORK
+from deepfishing.cli.parameters import Fields, Strict
+from deepfishing.cli.say import (
+    Spelled,
+    say,
+    say_json,
+    say_left_out,
+    say_next,
+    say_note,
+    say_passed_over,
 )
-from deepfishing.cli.say import Spelled, say, say_left_out, say_next, say_passed_over
 from deepfishing.errors import OptionError
 from deepfishing.experiments.checks import PROTOCOLS, TABLE, check_protocol
-from deepfishing.gradients.resources import parse_batch_size
+from deepfishing.gradients.resources import Resources
 from deepfishing.images.dataset import DIFFICULT
 from deepfishing.images.item import as_text
 from deepfishing.images.records import DATASETS, find_record
 from deepfishing.images.sources import passed_over_in
-from deepfishing.networks.zoo import DEFAULT
+from deepfishing.options import Options
 
 
 def reproduce(
-    dataset: Annotated[str, typer.Argument(help=f"One of: {', '.join(DATASETS)}.")],
+    dataset: Annotated[str, f"One of: {', '.join(DATASETS)}."],
+    *,
     data: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder of the data set, such as VOCdevkit; without it, what `deepfish fetch` "
-            "got. groceries brings its own."
-        ),
+        "Folder of the data set, such as VOCdevkit; without it, what `deepfish fetch` got. "
+        "groceries brings its own.",
     ] = None,
-    network: NetworkName = None,
-    weights: Weights = None,
-    prototxt: Prototxt = None,
-    mean: Mean = None,
-    preprocess: Preprocess = None,
+    options: Annotated[Options, Fields(NETWORK)],
     features: Annotated[
         str | None,
-        typer.Option(
-            help="Comma-separated names; by default `all` rows of the paper's Table 1 (groceries: "
-            "and `best`), or what suits the protocol."
-        ),
+        "Comma-separated names; by default `all` rows of the paper's Table 1 (groceries: and "
+        "`best`), or what suits the protocol.",
     ] = None,
     protocol: Annotated[
         str | None,
-        typer.Option(
-            help=f"What is measured, comma-separated: {', '.join(PROTOCOLS)}; by default table, "
-            "for groceries table,low-shot."
-        ),
+        f"What is measured, comma-separated: {', '.join(PROTOCOLS)}; by default table, for "
+        "groceries table,low-shot.",
     ] = None,
     largest: Annotated[
-        int | None,
-        typer.Option(
-            help="Training images that approximation is timed on, 50,000 at most.",
-            rich_help_panel=PROTOCOL,
-        ),
+        int | None, "Training images that approximation is timed on, 50,000 at most.", PROTOCOL
     ] = None,
-    tau: Tau = None,
-    label: Label = None,
     difficult: Annotated[
-        str,
-        typer.Option(
-            help="Difficult examples in training: ignore or negative.", rich_help_panel=PROTOCOL
-        ),
+        str, "Difficult examples in training: ignore or negative.", PROTOCOL
     ] = DIFFICULT[0],
-    train: Annotated[
-        str | None, typer.Option(help="Split to train on.", rich_help_panel=PROTOCOL)
-    ] = None,
-    test: Annotated[
-        str | None, typer.Option(help="Split to test on.", rich_help_panel=PROTOCOL)
-    ] = None,
+    train: Annotated[str | None, "Split to train on.", PROTOCOL] = None,
+    test: Annotated[str | None, "Split to test on.", PROTOCOL] = None,
     seed: Annotated[
         int | None,
-        typer.Option(
-            help="Which images are drawn, where a data set has no official split. [default: 0]",
-            show_default=False,
-            rich_help_panel=PROTOCOL,
-        ),
+        "Which images are drawn, where a data set has no official split. [default: 0]",
+        PROTOCOL,
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for results; results/DATASET-NETWORK by default.")
-    ] = None,
-    batch_size: BatchSize = "auto",
-    views: Views = None,
-    device: Device = "cpu",
-    dtype: Dtype = None,
-    engine: Engine = "auto",
+    out: Annotated[Path | None, "Folder for results; results/DATASET-NETWORK by default."] = None,
+    resources: Annotated[Resources, Fields(WORK, without=("memory",))],
     strict: Strict = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the rows as JSON lines, nothing else.")
-    ] = False,
+    as_json: Annotated[bool, "Print the rows as JSON lines, nothing else."] = False,
 ) -> None:
     """Measure the paper's rows: forward features, concatenations and gradients.
 
@@ -125,33 +82,17 @@ def reproduce(
     protocols = known.protocols if protocol is None else tuple(protocol.split(","))
     _check_protocols(protocols, largest)
     if features is not None or TABLE in protocols:
-        check_names(network, features or known.table)
+        options.check_features(features or known.table)
 
     from deepfishing.cli.progress import progress_bar
     from deepfishing.experiments.reproduce import Protocol
     from deepfishing.measuring import measure
-    from deepfishing.networks.load import load_network
     from deepfishing.report.terminal import chart_tables, confusion_table, table_1
 
-    said = {"tau": tau, "label": parse_label(label), "views": views}
-    how = Protocol(
-        difficult=difficult,
-        batch_size=parse_batch_size(batch_size),
-        strict=strict,
-        engine=engine,
-        **{name: value for name, value in said.items() if value is not None},  # type: ignore[arg-type]
-    )
-    net = load_network(
-        network or DEFAULT,
-        weights,
-        device=device,
-        dtype=dtype or "float32",
-        prototxt=prototxt,
-        mean=mean,
-        preprocess=preprocess,
-    )
+    how = Protocol(difficult=difficult, strict=strict, **options.of_features(), **vars(resources))
+    net = options.load(device=resources.device)
     for line in net.notes:
-        say(line, err=True)
+        say_note(line)
     out = out or Path("results") / f"{dataset}-{net.name.replace(':', '-')}"
     source = load_dataset(known, data, out, train=train, test=test, seed=seed)
     command = as_text(shlex.join(["deepfish", *sys.argv[1:]]))
@@ -173,7 +114,7 @@ def reproduce(
         )
     if as_json:
         for row in (*found.rows, *(point for curve in found.points.values() for point in curve)):
-            say(json.dumps(row))
+            say_json(row)
         return
     say_left_out(left_out.values())
     if dataset == "folder" and data is not None:

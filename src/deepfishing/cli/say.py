@@ -39,6 +39,18 @@ def say(text: object = "", err: bool = False) -> None:
     typer.echo(spelled(str(text)), err=err)
 
 
+def say_note(line: str) -> None:
+    """Print a line that is not part of the answer, so that what is piped stays as it is."""
+    say(line, err=True)
+
+
+def say_json(document: object, indent: int | None = None) -> None:
+    """Print one JSON document."""
+    import json
+
+    typer.echo(json.dumps(document, indent=indent))
+
+
 def images_text(n: int) -> str:
     """A number of images.
 

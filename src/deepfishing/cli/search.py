@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -10,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deepfishing.cli.help import MORE
-from deepfishing.cli.network import Device
-from deepfishing.cli.say import Spelled, say, say_next
+from deepfishing.cli.help import MORE, WORK
+from deepfishing.cli.parameters import Fields, MovedWeights, StoreFolder
+from deepfishing.cli.say import Spelled, say, say_json, say_next, say_note
 from deepfishing.errors import OptionError
+from deepfishing.gradients.resources import Resources
 
 if TYPE_CHECKING:
     from deepfishing.images.preprocess import ImageLike
@@ -22,28 +22,22 @@ if TYPE_CHECKING:
 
 
 def search(
-    store: Annotated[Path, typer.Argument(help="Folder that `deepfish extract` made.")],
+    store: StoreFolder,
     query: Annotated[
         str | None,
         typer.Argument(
             help="An id of the store, an image file, or - for the bytes of one on standard input."
         ),
     ] = None,
-    k: Annotated[int, typer.Option("-k", help="How many images to find.")] = 10,
+    *,
+    k: Annotated[int, "How many images to find."] = 10,
     by: Annotated[
-        str | None,
-        typer.Option(help="A recipe, such as x7, dW8 or pow(dW8,0.5)+x7. [default: by the store]"),
+        str | None, "A recipe, such as x7, dW8 or pow(dW8,0.5)+x7. [default: by the store]"
     ] = None,
-    like: Annotated[
-        list[str] | None, typer.Option(help="One more example, an id or a file; may be repeated.")
-    ] = None,
-    unlike: Annotated[list[str] | None, typer.Option(help="A negative example, likewise.")] = None,
-    label: Annotated[
-        list[str] | None, typer.Option(help="Only images with this label; may be repeated.")
-    ] = None,
-    path: Annotated[
-        str | None, typer.Option(help="Only images whose path or id is like '*/dogs/*'.")
-    ] = None,
+    like: Annotated[list[str] | None, "One more example, an id or a file; may be repeated."] = None,
+    unlike: Annotated[list[str] | None, "A negative example, likewise."] = None,
+    label: Annotated[list[str] | None, "Only images with this label; may be repeated."] = None,
+    path: Annotated[str | None, "Only images whose path or id is like '*/dogs/*'."] = None,
     exact: Annotated[
         bool | None,
         typer.Option(
@@ -55,22 +49,12 @@ def search(
         ),
     ] = None,
     sheet: Annotated[
-        Path | None, typer.Option(help="Also draw query and hits into this picture, .png or .jpg.")
+        Path | None, "Also draw query and hits into this picture, .png or .jpg."
     ] = None,
-    class_names: Annotated[
-        Path | None,
-        typer.Option(help="Names of the network's classes, one a line.", rich_help_panel=MORE),
-    ] = None,
-    weights: Annotated[
-        Path | None,
-        typer.Option(
-            help="The network's weight file, if it is elsewhere now.", rich_help_panel=MORE
-        ),
-    ] = None,
-    device: Device = "cpu",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document, nothing else.")
-    ] = False,
+    class_names: Annotated[Path | None, "Names of the network's classes, one a line.", MORE] = None,
+    weights: MovedWeights = None,
+    resources: Annotated[Resources, Fields(WORK, only=("device",))],
+    as_json: Annotated[bool, "Print one JSON document, nothing else."] = False,
 ) -> None:
     """Find the images of a store that are like others, and say why.
 
@@ -96,10 +80,10 @@ def search(
             by,
             method,
             weights=weights,
-            device=device,
+            device=resources.device,
             class_names=class_names,
             progress=bar,
-            notice=lambda line: say(line, err=True),
+            notice=say_note,
         )
     hits = searcher.search(examples, k, negative, label or (), path)
     if sheet is not None:
@@ -108,7 +92,7 @@ def search(
         queries = [_picture(searcher, example) for example in examples]
         save_sheet(sheet, queries, [(hit, _picture(searcher, hit.id)) for hit in hits])
     if as_json:
-        say(json.dumps(_document(searcher, named, negative, hits), indent=1))
+        say_json(_document(searcher, named, negative, hits), indent=1)
     else:
         _show(searcher, hits)
         say_next(("deepfish", "serve", store))

@@ -6,48 +6,29 @@ import webbrowser
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from deepfishing.cli.help import MORE
+from deepfishing.cli.parameters import MovedWeights
 from deepfishing.cli.say import say
 
 
 def serve(
-    store: Annotated[
-        Path, typer.Argument(help="Folder of `deepfish extract` or `deepfish reproduce`.")
-    ],
-    port: Annotated[
-        int | None, typer.Option(help="Port. [default: 8765, or a free one]", show_default=False)
-    ] = None,
+    store: Annotated[Path, "Folder of `deepfish extract` or `deepfish reproduce`."],
+    port: Annotated[int | None, "Port. [default: 8765, or a free one]"] = None,
     host: Annotated[
         str,
-        typer.Option(
-            help="Address; others than this machine's own need the printed token, or that in the "
-            "environment, DEEPFISHING_TOKEN.",
-            rich_help_panel=MORE,
-        ),
+        "Address; others than this machine's own need the printed token, or that in the "
+        "environment, DEEPFISHING_TOKEN.",
+        MORE,
     ] = "127.0.0.1",
     model: Annotated[
-        Path | None, typer.Option(help="Folder that `deepfish train` made; shows its predictions.")
+        Path | None, "Folder that `deepfish train` made; shows its predictions."
     ] = None,
-    forward: Annotated[
-        str | None,
-        typer.Option(help="Forward recipe to start with. [default: x7]", rich_help_panel=MORE),
-    ] = None,
+    forward: Annotated[str | None, "Forward recipe to start with. [default: x7]", MORE] = None,
     gradient: Annotated[
-        str | None,
-        typer.Option(
-            help="Gradient recipe to start with. [default: that of deepfish search]",
-            rich_help_panel=MORE,
-        ),
+        str | None, "Gradient recipe to start with. [default: that of deepfish search]", MORE
     ] = None,
-    weights: Annotated[
-        Path | None,
-        typer.Option(
-            help="The network's weight file, if it is elsewhere now.", rich_help_panel=MORE
-        ),
-    ] = None,
-    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    weights: MovedWeights = None,
+    open_: Annotated[bool, "Open the page in the browser."] = False,
 ) -> None:
     """Look at a store in the browser: search it by a click or by a photo, and see why.
 

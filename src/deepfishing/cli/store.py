@@ -8,20 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from deepfishing.cli.say import say, size_text
+from deepfishing.cli.parameters import Json, StoreFolder
+from deepfishing.cli.say import say, say_json, say_note, size_text
 
 SHOWN = 20
 
 store_app = typer.Typer(no_args_is_help=True)
 
-StoreFolder = Annotated[Path, typer.Argument(help="Folder that `deepfish extract` made.")]
-
 
 @store_app.command()
-def info(
-    store: StoreFolder,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
-) -> None:
+def info(store: StoreFolder, as_json: Json = False) -> None:
     """Show what is inside: settings, images, factors, sizes, failures.
 
     Example: deepfish store info store
@@ -31,7 +27,7 @@ def info(
 
     facts = facts_of(Store.open(store))
     if as_json:
-        say(json.dumps(facts, indent=1))
+        say_json(facts, indent=1)
         return
     settings = facts["settings"]
     made = f"{facts['created']} by deepfishing {facts['version']}"
@@ -60,10 +56,7 @@ def info(
 
 
 @store_app.command()
-def verify(
-    store: StoreFolder,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
-) -> None:
+def verify(store: StoreFolder, as_json: Json = False) -> None:
     """Check every file: checksum, columns, values, keys; exit with 1 and name the bad ones.
 
     Example: deepfish store verify store
@@ -73,10 +66,10 @@ def verify(
 
     problems = problems_of(Store.open(store))
     if as_json:
-        say(json.dumps({"store": str(store), "sound": not problems, "problems": problems}))
+        say_json({"store": str(store), "sound": not problems, "problems": problems})
     elif problems:
         for problem in problems:
-            say(f"deepfish: {problem}", err=True)
+            say_note(f"deepfish: {problem}")
     else:
         say(f"{store}: sound")
     if problems:
@@ -86,11 +79,9 @@ def verify(
 @store_app.command()
 def compress(
     store: StoreFolder,
-    out: Annotated[Path, typer.Argument(help="Folder for the copy; made if absent.")],
-    precision: Annotated[
-        str, typer.Option(help="Numbers on disk: int8, int4, float16 or float32.")
-    ] = "int8",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
+    out: Annotated[Path, "Folder for the copy; made if absent."],
+    precision: Annotated[str, "Numbers on disk: int8, int4, float16 or float32."] = "int8",
+    as_json: Json = False,
 ) -> None:
     """Write a smaller copy of a store, which every command takes as it takes the store itself.
 
@@ -110,7 +101,7 @@ def compress(
     sizes = [facts["bytes_per_image"] for facts in (after, before)]
     if as_json:
         facts = {"store": str(out), "precision": copy.precision, "images": after["images"]}
-        say(json.dumps({**facts, "bytes_per_image": sizes[0], "bytes_per_image_before": sizes[1]}))
+        say_json({**facts, "bytes_per_image": sizes[0], "bytes_per_image_before": sizes[1]})
     else:
         small, large = map(size_text, sizes)
         say(f"{out}: {after['images']} images, {small} per image instead of {large}")

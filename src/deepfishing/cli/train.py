@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from deepfishing.cli.help import MORE
-from deepfishing.cli.network import (
-    BatchSize,
-    Device,
-    Dtype,
-    Label,
-    Mean,
-    NetworkName,
-    Preprocess,
-    Prototxt,
-    Strict,
-    Tau,
-    Views,
-    Weights,
-    check_names,
-    parse_label,
+from deepfishing.cli.help import MORE, NETWORK, WORK
+from deepfishing.cli.parameters import Fields, Strict
+from deepfishing.cli.say import (
+    images_text,
+    say,
+    say_json,
+    say_left_out,
+    say_next,
+    say_note,
+    say_passed_over,
 )
-from deepfishing.cli.say import images_text, say, say_left_out, say_next, say_passed_over
-from deepfishing.gradients.resources import parse_batch_size
+from deepfishing.gradients.resources import Resources
+from deepfishing.options import Options
 
 if TYPE_CHECKING:
     from deepfishing.model import Model
@@ -37,65 +28,37 @@ if TYPE_CHECKING:
 def train(
     data: Annotated[
         str,
-        typer.Argument(
-            help="A folder with one folder per class, a VOC tree, a table with a column label, "
-            "any images together with --labels, or a store of `deepfish extract`."
-        ),
+        "A folder with one folder per class, a VOC tree, a table with a column label, any images "
+        "together with --labels, or a store of `deepfish extract`.",
     ],
-    model: Annotated[Path, typer.Argument(help="Folder for the model; made if absent.")],
+    model: Annotated[Path, "Folder for the model; made if absent."],
+    *,
     labels: Annotated[
-        Path | None,
-        typer.Option(help="Labels: a .csv with the columns path and label, or a VOC tree."),
+        Path | None, "Labels: a .csv with the columns path and label, or a VOC tree."
     ] = None,
-    split: Annotated[
-        str, typer.Option(help="Split of a VOC tree to train on.", rich_help_panel=MORE)
-    ] = "trainval",
+    split: Annotated[str, "Split of a VOC tree to train on.", MORE] = "trainval",
     features: Annotated[
         str,
-        typer.Option(
-            help="auto, which tries some thirty recipes on the training images; best; or one, such "
-            "as x7 or pow(dW7,0.5)+x7."
-        ),
+        "auto, which tries some thirty recipes on the training images; best; or one, such as x7 or "
+        "pow(dW7,0.5)+x7.",
     ] = "auto",
     cost: Annotated[
         str | None,
-        typer.Option(
-            help="Cost of the SVMs: a number, auto, cv, cv-shared or vissl; by default auto with "
-            "--features auto, else 1."
-        ),
+        "Cost of the SVMs: a number, auto, cv, cv-shared or vissl; by default auto with --features "
+        "auto, else 1.",
     ] = None,
-    class_weight: Annotated[
-        str | None,
-        typer.Option(help="Weight of positives: balanced, or a number.", rich_help_panel=MORE),
-    ] = None,
+    class_weight: Annotated[str | None, "Weight of positives: balanced, or a number.", MORE] = None,
     difficult: Annotated[
-        str,
-        typer.Option(
-            help="Difficult examples of a VOC tree: ignore or negative.", rich_help_panel=MORE
-        ),
+        str, "Difficult examples of a VOC tree: ignore or negative.", MORE
     ] = "ignore",
-    network: NetworkName = None,
-    weights: Weights = None,
-    prototxt: Prototxt = None,
-    mean: Mean = None,
-    preprocess: Preprocess = None,
-    tau: Tau = None,
-    label: Label = None,
+    options: Annotated[Options, Fields(NETWORK)],
     store: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for the features; MODEL/features by default.", rich_help_panel=MORE
-        ),
+        Path | None, "Folder for the features; MODEL/features by default.", MORE
     ] = None,
-    batch_size: BatchSize = "auto",
-    views: Views = None,
-    device: Device = "cpu",
-    dtype: Dtype = None,
-    seed: Annotated[
-        int, typer.Option(help="Of the folds of the cross-validation.", rich_help_panel=MORE)
-    ] = 0,
+    resources: Annotated[Resources, Fields(WORK, without=("memory", "engine"))],
+    seed: Annotated[int, "Of the folds of the cross-validation.", MORE] = 0,
     strict: Strict = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    as_json: Annotated[bool, "Print the summary as JSON."] = False,
 ) -> None:
     """Train one support vector machine per class, with probabilities.
 
@@ -108,19 +71,18 @@ def train(
     20,000 images linear machines on projected features take the place of the kernel matrix.
     """
     from deepfishing.classify import check_options
-    from deepfishing.images.sources import find_images, passed_over_in
-
-    size = parse_batch_size(batch_size)
-    C = _number(cost or ("auto" if features.strip() == "auto" else "1"))
-    weight = None if class_weight is None else _number(class_weight)
-    check_options(C, difficult, weight)
-    options: dict[str, Any] = {"C": C, "class_weight": weight, "difficult": difficult, "seed": seed}
     from deepfishing.cli.progress import progress_bar
+    from deepfishing.images.sources import find_images, passed_over_in
     from deepfishing.model.labelled import is_voc, read_labels
     from deepfishing.model.training import train_on_images, train_on_store
+    from deepfishing.settling import settle
     from deepfishing.store import Store
     from deepfishing.store.manifest import MANIFEST, find_store
 
+    C = _number(cost or ("auto" if features.strip() == "auto" else "1"))
+    weight = None if class_weight is None else _number(class_weight)
+    check_options(C, difficult, weight)
+    machines = {"C": C, "class_weight": weight, "difficult": difficult, "seed": seed}
     if (find_store(Path(data)) / MANIFEST).is_file():
         opened = Store.open(data)
         rows = list(opened.rows().values())
@@ -128,36 +90,20 @@ def train(
         unused = labelled.unused(rows)
         with progress_bar(quiet=as_json) as bar:
             trained, left_out = train_on_store(
-                opened, rows, labelled, features, strict=strict, progress=bar, **options
+                opened, rows, labelled, features, strict=strict, progress=bar, **machines
             )
     else:
         place = store or model / "features"
-        if network is not None or not (place / MANIFEST).exists():  # which has its own network
-            check_names(network, features, single=True)
-        folder = Path(data)
-        if labels is None and is_voc(folder):
-            labels = folder
+        if options.network is not None or not (place / MANIFEST).exists():
+            options.check_features(features, single=True)
+        if labels is None and is_voc(Path(data)):
+            labels = Path(data)
         items = find_images(data)
         labelled = read_labels(items, labels, split)
         unused = labelled.unused(items)
-
-        from deepfishing.gradients.resources import Resources
-        from deepfishing.options import Options
-
-        wanted = Options(
-            network=network,
-            weights=weights,
-            prototxt=prototxt,
-            mean=mean,
-            preprocess=preprocess,
-            dtype=dtype,
-            tau=tau,
-            label=parse_label(label),
-            views=views,
-        )
-        settings, net = wanted.settle(place, device=device)
-        for line in net.notes if net else ():
-            say(line, err=True)
+        settings, network = settle(options, place, device=resources.device)
+        for line in network.notes if network else ():
+            say_note(line)
         with progress_bar(quiet=as_json) as bar:
             trained, left_out = train_on_images(
                 items,
@@ -165,17 +111,17 @@ def train(
                 place,
                 features,
                 settings=settings,
-                network=net,
-                resources=Resources(batch_size=size, device=device),
+                network=network,
+                resources=resources,
                 strict=strict,
                 progress=bar,
-                **options,
+                **machines,
             )
     trained.save(model)
     if not as_json:
         say_passed_over(passed_over_in(data))
         if unused:
-            say(unused, err=True)
+            say_note(unused)
     _print_summary(model, trained, left_out, as_json)
 
 
@@ -224,7 +170,7 @@ def _print_summary(folder: Path, model: Model, left_out: dict[str, str], as_json
             },
             "failures": left_out,
         }
-        say(json.dumps(summary))
+        say_json(summary)
         return
     say_left_out(left_out.values())
     if choice := model.training.get("auto"):

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from deepfishing.errors import FeatureError, ImageError
 from deepfishing.features import parse_features
-from deepfishing.gradients.resources import BatchSize, check_batch_size
+from deepfishing.gradients.resources import BatchSize, parse_batch_size
 from deepfishing.images.preprocess import ImageLike
 from deepfishing.images.views import find_views
 from deepfishing.networks.zoo import DEFAULT
@@ -82,7 +82,7 @@ class GradientFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         from deepfishing.networks.load import load_network
 
         check_objective(self.tau, self.label)
-        check_batch_size(self.batch_size)
+        parse_batch_size(self.batch_size)
         find_views(self.views)
         network = self.network
         self.network_ = load_network(network) if isinstance(network, str) else network

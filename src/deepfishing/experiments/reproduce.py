@@ -24,16 +24,15 @@ from deepfishing.errors import DatasetError, OptionError
 from deepfishing.experiments.checks import TABLE, Result
 from deepfishing.experiments.results import Results, Table, row_key, safe_name, versions
 from deepfishing.features import needed_factors
-from deepfishing.gradients.resources import BatchSize, Resources, check_batch_size
+from deepfishing.gradients.resources import Resources
 from deepfishing.gradients.runtime import choose_engines
 from deepfishing.gradients.to_store import OnFailure, extract_to_store
 from deepfishing.images.dataset import DIFFICULT, Dataset, Split
 from deepfishing.images.readable import refuse_unreadable
 from deepfishing.images.submission import write_submission
-from deepfishing.images.views import find_views
 from deepfishing.metrics import evaluate
 from deepfishing.networks.network import Network
-from deepfishing.objectives import Label, check_objective
+from deepfishing.options import FeatureOptions
 from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
 from deepfishing.recipes import AUTO, Arrays, Recipe, parse_recipe, parse_recipes
@@ -42,33 +41,27 @@ from deepfishing.statistics import bootstrap
 from deepfishing.store import Store
 
 
-@dataclass(frozen=True)
-class Protocol:
+@dataclass(frozen=True, kw_only=True)
+class Protocol(FeatureOptions, Resources):
     """How rows are measured; the defaults are the paper's.
 
+    What is asked of the network is in `FeatureOptions`, what the work may use in `Resources`.
     `difficult` says what difficult examples are in training: left out, "ignore", or "negative". In
     the test they are always left out. Images that cannot be used are left out; `strict` stops
-    before the work instead. `engine` runs the network's trunk, docs/speed.md. `views` says what is
-    seen of an image, docs/recipes.md.
+    before the work instead.
     """
 
-    tau: float = 2.0
-    label: Label = "uniform"
     C: float = 1.0
     difficult: str = DIFFICULT[0]
-    batch_size: BatchSize = "auto"
     strict: bool = False
-    engine: str = "auto"
-    views: str = "centre"
 
     def __post_init__(self) -> None:
-        check_objective(self.tau, self.label)
+        FeatureOptions.__post_init__(self)
+        Resources.__post_init__(self)
         if isinstance(self.C, str):
             raise OptionError(f"C of an experiment must be a positive number, got {self.C!r}")
         check_options(self.C, self.difficult)
-        check_batch_size(self.batch_size)
         choose_engines(self.engine)
-        find_views(self.views)
 
 
 def reproduce(
@@ -205,7 +198,7 @@ def prepare(
     on_failure: OnFailure | None = None,
 ) -> Prepared:
     """Extract what is missing in `out`; the rest of the work needs neither images nor network."""
-    settings = Settings.of(network, tau=protocol.tau, label=protocol.label, views=protocol.views)
+    settings = Settings.of(network, **protocol.of_features())
     store = Store(out / "features" / settings.digest[:16], settings.as_dict())
     extraction = extract_to_store(
         store,
@@ -213,7 +206,7 @@ def prepare(
         needed_factors(wanted),
         settings=settings,
         network=network,
-        resources=Resources(batch_size=protocol.batch_size, engine=protocol.engine),
+        resources=protocol,
         progress=tell,
         retry=True,  # a mended or newly supported file is worth another look
         strict=protocol.strict,

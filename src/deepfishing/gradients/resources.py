@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from deepfishing.errors import OptionError
 from deepfishing.machine import memory as machine_memory
 
-BatchSize = int | Literal["auto"]
+BatchSize = Literal["auto"] | int  # the command line reads the first
 
 MOST_INPUTS = 32  # images times views; with more the head is hardly faster
 SHARE = 1 / 4  # of the machine's memory,
@@ -47,35 +47,27 @@ class Resources:
     'auto'
     >>> Resources(batch_size=0)
     Traceback (most recent call last):
-    deepfishing.errors.OptionError: batch size must be auto or at least 1, got 0
+    deepfishing.errors.OptionError: batch size must be auto or a number from 1, got 0
     """
 
-    batch_size: BatchSize = "auto"
-    memory: int | str | None = None
-    engine: str = "auto"
-    device: str = "cpu"
+    batch_size: Annotated[BatchSize, "Images per pass; auto is what memory allows."] = "auto"
+    memory: Annotated[str | int | None, "What a batch may need, such as 2GB."] = None
+    device: Annotated[str, "cpu, cuda, cuda:1, mps."] = "cpu"
+    engine: Annotated[str, "What runs the trunk: auto, torch, onnxruntime or openvino."] = "auto"
 
     def __post_init__(self) -> None:
-        check_batch_size(self.batch_size)
+        object.__setattr__(self, "batch_size", parse_batch_size(self.batch_size))
         parse_memory(self.memory)
 
 
-def check_batch_size(batch_size: BatchSize) -> None:
-    """Refuse a batch without images."""
-    if batch_size != "auto" and (not isinstance(batch_size, int) or batch_size < 1):
-        raise OptionError(f"batch size must be auto or at least 1, got {batch_size!r}")
-
-
-def parse_batch_size(text: str) -> BatchSize:
-    """Read a batch size as the command line takes it."""
-    if text == "auto":
+def parse_batch_size(batch_size: str | int) -> BatchSize:
+    """A number, also as text; or `auto`."""
+    if batch_size == "auto":
         return "auto"
-    try:
-        batch_size = int(text)
-    except ValueError:
-        raise OptionError(f"batch size must be auto or a whole number, got {text!r}") from None
-    check_batch_size(batch_size)
-    return batch_size
+    number = int(batch_size) if str(batch_size).isdecimal() else 0
+    if number < 1:
+        raise OptionError(f"batch size must be auto or a number from 1, got {batch_size!r}")
+    return number
 
 
 def parse_memory(memory: int | str | None) -> int:
