@@ -13,21 +13,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from deepfishing.networks.weights import width
+from deepfishing.networks.weights import widths
 
 
 def alexnet_caffe(shapes: Mapping[str, tuple[int, ...]]) -> nn.Module:
-    """BVLC AlexNet: two towers (grouped convolutions), LRN before pooling, 227 px.
-
-    Examples
-    --------
-    >>> [name for name, _ in alexnet_caffe({"fc8.weight": (20, 4096)}).named_children()][:5]
-    ['conv1', 'relu1', 'norm1', 'pool1', 'conv2']
-    """
-    fc6, fc7, classes = (
-        width(shapes, f"{name}.weight", default)
-        for name, default in (("fc6", 4096), ("fc7", 4096), ("fc8", 1000))
-    )
+    """BVLC AlexNet: two towers (grouped convolutions), LRN before pooling, 227 px."""
+    fc6, fc7, classes = widths(shapes, "fc6", "fc7", "fc8")
     return nn.Sequential(
         OrderedDict[str, nn.Module](
             conv1=nn.Conv2d(3, 96, 11, stride=4),  # 227 -> 55
@@ -58,39 +49,21 @@ def alexnet_caffe(shapes: Mapping[str, tuple[int, ...]]) -> nn.Module:
 
 
 def alexnet_torchvision(shapes: Mapping[str, tuple[int, ...]]) -> nn.Module:
-    """One tower, no LRN, 224 px; the fully connected widths are those of the weight file.
-
-    Examples
-    --------
-    >>> alexnet_torchvision({"classifier.1.weight": (1024, 9216)}).classifier[4]
-    Linear(in_features=1024, out_features=4096, bias=True)
-    """
-    fc6, fc7, classes = (
-        width(shapes, f"classifier.{place}.weight", default)
-        for place, default in ((1, 4096), (4, 4096), (6, 1000))
-    )
+    """One tower, no LRN, 224 px; the fully connected widths are those of the weight file."""
+    fc6, fc7, classes = widths(shapes, "classifier.1", "classifier.4", "classifier.6")
     features = nn.Sequential(
-        nn.Conv2d(3, 64, 11, stride=4, padding=2),
-        nn.ReLU(inplace=True),
+        *(nn.Conv2d(3, 64, 11, stride=4, padding=2), nn.ReLU(inplace=True)),
         nn.MaxPool2d(3, stride=2),
-        nn.Conv2d(64, 192, 5, padding=2),
-        nn.ReLU(inplace=True),
+        *(nn.Conv2d(64, 192, 5, padding=2), nn.ReLU(inplace=True)),
         nn.MaxPool2d(3, stride=2),
-        nn.Conv2d(192, 384, 3, padding=1),
-        nn.ReLU(inplace=True),
-        nn.Conv2d(384, 256, 3, padding=1),
-        nn.ReLU(inplace=True),
-        nn.Conv2d(256, 256, 3, padding=1),
-        nn.ReLU(inplace=True),
+        *(nn.Conv2d(192, 384, 3, padding=1), nn.ReLU(inplace=True)),
+        *(nn.Conv2d(384, 256, 3, padding=1), nn.ReLU(inplace=True)),
+        *(nn.Conv2d(256, 256, 3, padding=1), nn.ReLU(inplace=True)),
         nn.MaxPool2d(3, stride=2),
     )
     classifier = nn.Sequential(
-        nn.Dropout(0.5),
-        nn.Linear(256 * 6 * 6, fc6),
-        nn.ReLU(),
-        nn.Dropout(0.5),
-        nn.Linear(fc6, fc7),
-        nn.ReLU(),
+        *(nn.Dropout(0.5), nn.Linear(256 * 6 * 6, fc6), nn.ReLU()),
+        *(nn.Dropout(0.5), nn.Linear(fc6, fc7), nn.ReLU()),
         nn.Linear(fc7, classes),
     )
     return nn.Sequential(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from deepfishing.networks.weights import width
 
-# One row a stage of Lite0: kernel, stride of its first block, expansion, channels out, blocks.
+# One row per stage of Lite0: kernel, stride of its first block, expansion, channels out, blocks.
 _STAGES = (
     (3, 1, 1, 16, 1),
     (3, 2, 6, 24, 2),
@@ -33,14 +33,7 @@ _batch_norm = partial(nn.BatchNorm2d, eps=1e-3)
 
 
 class SameConv2d(nn.Conv2d):
-    """A convolution with TensorFlow's "same" padding: ceil(size / stride) positions come out.
-
-    Examples
-    --------
-    >>> import torch
-    >>> SameConv2d(1, 1, 3, stride=2)(torch.zeros(1, 1, 8, 7)).shape
-    torch.Size([1, 1, 4, 4])
-    """
+    """A convolution with TensorFlow's "same" padding: ceil(size / stride) positions come out."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Pad as much as this input needs, the smaller half left and above, and convolve."""
@@ -55,14 +48,8 @@ class SameConv2d(nn.Conv2d):
 class Block(nn.Module):
     """Inverted bottleneck: expand 1x1, filter each channel, project 1x1, add the input.
 
-    Parameters
-    ----------
-    before, after : int
-        Channels in and out; the input is added where they agree and the stride is 1.
-    kernel, stride : int
-        Of the depthwise convolution.
-    expansion : int
-        Factor between `before` and the channels of the depthwise convolution; 1 has no expansion.
+    The depthwise convolution has `expansion` times `before` channels. The input is added where the
+    channels before and after agree and the stride is 1.
     """
 
     def __init__(self, before: int, after: int, kernel: int, stride: int, expansion: int) -> None:

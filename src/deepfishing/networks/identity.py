@@ -2,8 +2,8 @@
 
 Comes in: an error of one's own (`head`) or a function that takes the scores out of an output
 (`logits`). Goes out: its name with a hash of all that decides what it computes: code, constants,
-defaults, what it closes over, and the functions, numbers and tensors that it finds by name. Python,
-torch and numpy are trusted by name. What cannot be told gives `UNTOLD`, and is never reused.
+defaults, what it closes over, and what it finds by name. Python, torch and numpy are trusted by
+name. What cannot be told gives `UNTOLD`, and is never reused.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 import functools
 import hashlib
+import inspect
 import operator
 import re
 import sys
@@ -27,16 +28,24 @@ MOST = 20_000  # things that are looked at
 TRUSTED = {"torch", "numpy", "deepfishing", *sys.stdlib_module_names} - {"__main__"}
 _PLAIN = (bool, int, float, complex, str, bytes, range, slice, type(None), type(Ellipsis))
 _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format, np.dtype)
-_BUILT_IN = (
-    *(types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType),
-    *(types.MethodWrapperType, types.ClassMethodDescriptorType, types.GetSetDescriptorType),
-)
-_MADE_OF_CALLS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 _SAYS_NOTHING = {  # of a class
     *("__module__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__qualname__"),
     *("__firstlineno__", "__static_attributes__", "__annotate__", "__annotations_cache__"),
     *("__dataclass_fields__", "__dataclass_params__", "__abstractmethods__", "_abc_impl"),
 }
+# What is nothing but its parts, and these.
+_WHOLES: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
+    ((tuple, list), lambda whole: whole),
+    (Mapping, lambda whole: [part for pair in whole.items() for part in pair]),
+    (types.MethodType, lambda whole: (whole.__func__, whole.__self__)),
+    (functools.partial, lambda whole: (whole.func, whole.args, whole.keywords)),
+    ((staticmethod, classmethod), lambda whole: (whole.__func__,)),
+    (property, lambda whole: (whole.fget, whole.fset)),
+    (
+        (operator.itemgetter, operator.attrgetter, operator.methodcaller),
+        lambda whole: whole.__reduce__()[1],
+    ),
+)
 
 
 class _UntoldError(Exception):
@@ -104,7 +113,9 @@ class _Teller:
         self.new(thing)
 
     def new(self, thing: Any) -> None:
-        if isinstance(thing, types.ModuleType):
+        if parts := next((parts for kind, parts in _WHOLES if isinstance(thing, kind)), None):
+            self.all(parts(thing))
+        elif isinstance(thing, types.ModuleType):
             self.add(thing.__name__)
         elif isinstance(thing, torch.Tensor):
             self.tensor(thing)
@@ -114,29 +125,15 @@ class _Teller:
             self.add(repr(thing))
         elif isinstance(thing, enum.Enum):
             self.add(type(thing).__qualname__, thing.name)
-        elif isinstance(thing, tuple | list):
-            self.all(thing)
         elif isinstance(thing, set | frozenset):
             self.add(*sorted(map(repr, thing)))
-        elif isinstance(thing, Mapping):
-            self.all(part for pair in thing.items() for part in pair)
         elif isinstance(thing, types.CodeType):
             self.code(thing)
         elif isinstance(thing, type):
             self.kind(thing)
         elif isinstance(thing, types.FunctionType):
             self.function(thing)
-        elif isinstance(thing, types.MethodType):
-            self.all((thing.__func__, thing.__self__))
-        elif isinstance(thing, functools.partial):
-            self.all((thing.func, thing.args, thing.keywords))
-        elif isinstance(thing, staticmethod | classmethod):
-            self.tell(thing.__func__)
-        elif isinstance(thing, property):
-            self.all((thing.fget, thing.fset))
-        elif isinstance(thing, _MADE_OF_CALLS):
-            self.tell(thing.__reduce__()[1])
-        elif isinstance(thing, _BUILT_IN):
+        elif inspect.isroutine(thing):
             self.built_in(thing)
         else:
             self.instance(thing)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deepfishing.errors import StoreError, WeightsError
+from deepfishing.errors import StoreError, WeightsError, one_line
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.zoo import RECORDS, find_weights
 
@@ -136,15 +137,22 @@ def layers_of(facts: Mapping[str, Any]) -> dict[int, str]:
 
 def sha256_of(path: str | Path) -> str:
     """Hash a file, 64 hex digits."""
+    with weights_errors(path), Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def weights_errors(path: str | Path) -> Iterator[None]:
+    """Turn what the disk refuses into one line."""
     try:
-        with Path(path).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        yield
     except FileNotFoundError:
         raise WeightsError(
             f"weights file not found: {path}; check the path given with --weights"
         ) from None
     except OSError as error:
-        raise WeightsError(f"weights cannot be read: {path} ({error.strerror})") from None
+        reason = error.strerror or one_line(error)
+        raise WeightsError(f"weights cannot be read: {path} ({reason})") from None
 
 
 def _guess(name: str, sha256: str) -> Source:

@@ -8,9 +8,7 @@ weights-only reader, which knows tensors and containers and refuses all other ob
 from __future__ import annotations
 
 import math
-import pickle
 import re
-import struct
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,23 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from deepfishing.errors import WeightsError, one_line
-
-# What the two readers raise for damaged bytes, found by damaging files at random places.
-_DAMAGED = (
-    pickle.UnpicklingError,
-    safetensors.SafetensorError,
-    struct.error,
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    MemoryError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
+from deepfishing.networks.reference import weights_errors
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
@@ -45,40 +27,24 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
 
     A state dict under "state_dict" or "model" is found, as training scripts save it, and the
     "module." that data-parallel training puts before every name is taken off.
-
-    Examples
-    --------
-    >>> read_weights("vgg16.h5")
-    Traceback (most recent call last):
-    deepfishing.errors.WeightsError: weights must be a .pth, .pt or .safetensors file,
-        got vgg16.h5; convert it first
     """
     path = Path(path)
     if path.suffix.lower() not in (".pth", ".pt", ".safetensors"):
         raise WeightsError(
             f"weights must be a .pth, .pt or .safetensors file, got {path}; convert it first"
         )
-    try:
+    with weights_errors(path):
         if not path.stat().st_size or path.is_dir():
             what = "a folder" if path.is_dir() else "an empty file"
             raise WeightsError(f"weights must be a file with tensors, got {what}: {path}")
-    except OSError as error:
-        raise WeightsError(_unreadable(path, error)) from None
-    found = _safetensors(path) if path.suffix.lower() == ".safetensors" else _torch_file(path)
-    return _plain_tensors(found, path)
+    return _plain_tensors(_read(path), path)
 
 
 def load_into(module: nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:
-    """Put tensors into a module that has exactly these, or say what does not fit.
+    """Put tensors from a `source` into a module that has exactly these, or say what does not fit.
 
-    Parameters
-    ----------
-    module : Module
-        May live on the meta device (no memory spent yet); the tensors become its own.
-    tensors : mapping from str to Tensor
-        Counters of batch normalisation (`num_batches_tracked`) may be absent.
-    source : str
-        Where the tensors come from, for the message.
+    The module may live on the meta device (no memory spent yet); the tensors become its own.
+    Counters of batch normalisation (`num_batches_tracked`) may be absent.
 
     Examples
     --------
@@ -116,41 +82,35 @@ def load_into(module: nn.Module, tensors: Mapping[str, Tensor], source: str) -> 
 
 
 def width(shapes: Mapping[str, tuple[int, ...]], name: str, default: int) -> int:
-    """Read how many outputs a layer has off the shape of its weight.
-
-    Examples
-    --------
-    >>> width({"fc6.weight": (1024, 9216)}, "fc6.weight", 4096)
-    1024
-    """
+    """Read how many outputs a layer has off the shape of its weight."""
     shape = shapes.get(name, ())
     # a malformed tensor is reported by `load_into`, beside all others that do not fit; one without
     # numbers can claim any width in a file of a few bytes
     return shape[0] if len(shape) > 1 and math.prod(shape) > 0 else default
 
 
-def _torch_file(path: Path) -> object:
+def widths(shapes: Mapping[str, tuple[int, ...]], fc6: str, fc7: str, fc8: str) -> list[int]:
+    """Those of AlexNet's or VGG's fully connected layers, by their names in the weight file."""
+    usual = {fc6: 4096, fc7: 4096, fc8: 1000}
+    return [width(shapes, f"{name}.weight", default) for name, default in usual.items()]
+
+
+def _read(path: Path) -> object:
+    is_torch = path.suffix.lower() != ".safetensors"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of old formats; what matters is checked below
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except _DAMAGED as error:
-        forbidden = re.search(r"GLOBAL ([\w.]+)", str(error))
-        if forbidden:
+            if is_torch:
+                return torch.load(path, map_location="cpu", weights_only=True)
+            return safetensors.torch.load_file(path)
+    except Exception as error:  # damaged bytes make both readers raise almost anything
+        if is_torch and (forbidden := re.search(r"GLOBAL ([\w.]+)", str(error))):
             raise WeightsError(
                 f"{path} holds the Python object {forbidden[1]}, and a file with more than tensors "
                 "is not loaded, because it could run code; save `module.state_dict()` instead"
             ) from None
-        raise WeightsError(f"{path} is damaged or not a torch file; get it again") from None
-
-
-def _safetensors(path: Path) -> object:
-    try:
-        return safetensors.torch.load_file(path)
-    except _DAMAGED as error:
-        raise WeightsError(
-            f"{path} is damaged or not a safetensors file ({one_line(error)}); get it again"
-        ) from None
+        kind = "torch file" if is_torch else f"safetensors file ({one_line(error)})"
+        raise WeightsError(f"{path} is damaged or not a {kind}; get it again") from None
 
 
 def _plain_tensors(found: object, path: Path) -> dict[str, Tensor]:
@@ -197,9 +157,3 @@ def _kind(tensor: Tensor) -> str:
 def _first_few(items: list[str], few: int = 3) -> str:
     text = ", ".join(items[:few]) + (", ..." if len(items) > few else "")
     return " ".join(text.split())  # a name from a file may hold a line break
-
-
-def _unreadable(path: Path, error: OSError) -> str:
-    if isinstance(error, FileNotFoundError):
-        return f"weights file not found: {path}; check the path given with --weights"
-    return f"weights cannot be read: {path} ({error.strerror or one_line(error)})"

@@ -62,10 +62,6 @@ def wrap(
     seed : int
         Of the random head.
 
-    Returns
-    -------
-    network : Network
-
     Examples
     --------
     >>> net = wrap(nn.Sequential(nn.Flatten(), nn.Linear(3 * 224 * 224, 5), nn.ReLU(),
@@ -83,14 +79,13 @@ def wrap(
         layers = _discover(module, preprocess, pick) if has_classifier else {}
     else:
         _check_layers(module, layers)
+    known = architecture(module) + state_sha256(module).encode()
     return Network(
         name=name or type(module).__name__,
         module=module,
         layers=dict(sorted(layers.items())),
         preprocess=preprocess,
-        weights_sha256=hashlib.sha256(
-            architecture(module) + state_sha256(module).encode()
-        ).hexdigest(),
+        weights_sha256=hashlib.sha256(known).hexdigest(),
         head="softmax" if head == RANDOM else head,
         pick=_RandomHead(pick, seed) if head == RANDOM else pick,
     )
@@ -168,9 +163,9 @@ def _discover(
         blank = torch.zeros(1, 3, preprocess.size, preprocess.size).to(like)
         with torch.no_grad():
             scores = pick(module.eval()(blank))
+    except LayerError:
+        raise
     except (RuntimeError, TypeError, ValueError) as error:
-        if isinstance(error, LayerError):
-            raise
         reason = str(error).partition("\n")[0][:200]
         raise LayerError(
             f"the module must take images of shape (n, 3, {preprocess.size}, {preprocess.size}), "
@@ -183,29 +178,29 @@ def _discover(
             m.training = training
     layers: dict[int, str] = {}
     weights: list[Any] = []  # a number is that of weights, wherever they are used
-    for path, layer, y in reversed(ran):
+    for path, layer, y in reversed(ran[-TOP:]):
         connected = isinstance(layer, nn.Linear) and y.ndim == 2 and len(y) == 1
         if not layers:  # the last to run makes the scores, perhaps pooled or scaled afterwards
-            pointwise = isinstance(layer, nn.Conv2d) and set(layer.kernel_size) == {1}
-            if not (connected or pointwise) or y.shape[1] != scores.shape[1]:
+            if not (connected or _is_pointwise(layer)) or y.shape[1] != scores.shape[1]:
                 break
         elif not connected or any(layer.weight is weight for weight in weights):
             break
         weights.append(layer.weight)
         layers[TOP - len(layers)] = path
-        if len(layers) == TOP:
-            break
     return layers
+
+
+def _is_pointwise(layer: nn.Module | None) -> bool:
+    return isinstance(layer, nn.Conv2d) and set(layer.kernel_size) == {1}
 
 
 def _check_layers(module: nn.Module, layers: Mapping[int, str]) -> None:
     known = dict(module.named_modules())
     for k, path in layers.items():
         layer = known.get(path)
-        pointwise = isinstance(layer, nn.Conv2d) and set(layer.kernel_size) == {1}
         if not isinstance(k, int) or not 1 <= k <= TOP:
             raise LayerError(f"layers are numbered 1 to {TOP}, {TOP} the classifier, got {k!r}")
-        if layer is None or not (isinstance(layer, nn.Linear) or pointwise):
+        if not (isinstance(layer, nn.Linear) or _is_pointwise(layer)):
             raise LayerError(
                 f"a numbered layer must be the path of a Linear or a 1x1 Conv2d, got {path!r} for "
                 f"{k}; others need no number, ask for dW:PATH"
