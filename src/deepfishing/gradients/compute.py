@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -54,27 +54,19 @@ class Computer:
     """The two parts of the work: `run` from pixels to the cut, and from there to the factors."""
 
     def __init__(
-        self,
-        network: Network,
-        factors: Sequence[Factor],
-        *,
-        settings: Settings,
-        engine: str,
-    ):
-        self.network = network
-        self.factors = factors
-        self.settings = settings
+        self, network: Network, factors: Sequence[Factor], *, settings: Settings, engine: str
+    ) -> None:
+        self.network, self.factors, self.settings = network, factors, settings
         self.objective = _error(network, settings)
-        self.shared: dict[str, tuple[str, ...]] = {}
+        self.paths = {f: self.find_paths(f) for f in factors if f.kind != "probabilities"}
         self.backward = [factor for factor in factors if factor.needs_backward]
-        self.gradients = _each(map(self.paths, self.backward))
-        self.read = _each(self.paths(f) for f in factors if f.kind != "probabilities")
+        self.read = _each(self.paths.values())
+        self.gradients = _each(self.paths[factor] for factor in self.backward)
         self.layers = {path: find_module(network.module, path) for path in self.read}
         self.checked = False
         self.skips: bool | None = None  # tokens without a gradient; the first pass tells
         # until an engine is found: nothing is cut off, all of the network is head
-        self.module = network.module
-        self.run: Run = torch.from_numpy
+        self.module, self.run = network.module, cast("Run", torch.from_numpy)
         self.layouts = self.learn()
         self.cut = self.start(engine)
 
@@ -108,19 +100,14 @@ class Computer:
         if self.skips is None:
             deltas = [call.delta for path in self.gradients for call in taps.calls[path]]
             self.skips = bool(deltas) and few_rows(deltas)
-            return self.skipping(module, batch, values) if self.skips else values
+            if self.skips:  # leave these tokens out from now on, if that gives the same
+                try:
+                    skipped = self.compute(module, batch)
+                except RuntimeError:  # code that writes to tensors which torch alone need not keep
+                    skipped = {}
+                self.skips = bool(skipped) and not self.difference(skipped, values)
+                return skipped if self.skips else values
         return values
-
-    def skipping(
-        self, module: nn.Module, batch: Tensor, plain: dict[Factor, Array]
-    ) -> dict[Factor, Array]:
-        """Leave tokens without a gradient out from now on, if that gives the same."""
-        try:
-            values = self.compute(module, batch)
-        except RuntimeError:  # code that writes to tensors which torch alone need not keep
-            values = {}
-        self.skips = bool(values) and not self.difference(values, plain)
-        return values if self.skips else plain
 
     def bytes_per_input(self) -> int:
         """What one more input of a batch needs, with a margin."""
@@ -130,20 +117,19 @@ class Computer:
         return head + BATCHES * batch.nbytes
 
     def learn(self) -> Layouts:
-        """Where the images are in every layer that is read, and that the factors are right.
+        """Where the images are in every layer that is read; once per network and layers, on noise.
 
-        Once per network and layers: on noise, one forward pass for an input and one for two, and a
-        backward pass for the gradients to compare with.
+        The gradients of one input are compared with those of a backward pass of torch, too.
         """
         key = tuple(self.factors)
         known = _known.setdefault(self.network, {})
         if key not in known and self.read:
             module, inputs = self.network.module, torch.from_numpy(self.noise(2))
             inputs = inputs.to(self.network.device, self.network.dtype)
-            outputs = _each(self.paths(f) for f in self.factors if _of_module(f))
+            outputs = _each(paths for factor, paths in self.paths.items() if _of_module(factor))
             alone = tap(module, inputs[:1], self.read, self.gradients, self.objective)
             layouts = find_layouts(module, inputs, alone, outputs, self.tolerance)
-            uses = {self.paths(f)[0]: self.uses(f, alone, layouts) for f in self.backward}
+            uses = {self.paths[f][0]: self.uses(f, alone, layouts) for f in self.backward}
             check_gradients(module, inputs[:1], self.objective, uses, self.tolerance)
             known[key] = layouts
         return known.get(key, {})
@@ -202,20 +188,16 @@ class Computer:
             return None
         return cut(self.network.module, self.read or [self.network.layers[TOP]])
 
-    def paths(self, factor: Factor) -> tuple[str, ...]:
+    def find_paths(self, factor: Factor) -> tuple[str, ...]:
         """The module that a factor is read from, and the others that have the same weights."""
         path = factor.path(self.network.layers)
-        if _of_module(factor):
-            return (path,)
-        if path not in self.shared:
-            self.shared[path] = sharing_weights(self.network.module, path)
-        return self.shared[path]
+        return (path,) if _of_module(factor) else sharing_weights(self.network.module, path)
 
     def uses(self, factor: Factor, taps: Taps, layouts: Layouts) -> list[Use]:
         """All runs of the modules that a factor is read from, images first."""
         return [
             (self.layers[path], layout.regroup(call))
-            for path in self.paths(factor)
+            for path in self.paths[factor]
             for layout, call in zip(layouts[path], taps.calls[path], strict=True)
         ]
 
@@ -227,7 +209,7 @@ class Computer:
             head = self.network.head
             return (find_objective("softmax" if callable(head) else head).probabilities(y),)
         if _of_module(factor):
-            (path,) = self.paths(factor)
+            (path,) = self.paths[factor]
             layouts = self.layouts[path]
             pairs = zip(layouts, taps.calls[path], strict=True)
             outputs = [layout.images_first(call.y) for layout, call in pairs]
@@ -266,10 +248,8 @@ def _joins(run: Run, two: Array, both: Tensor) -> bool:
     """Whether what a trunk makes of two inputs, one below the other, is what it makes of both."""
     if len(both) == len(two):
         return True
-    each = torch.cat([run(one[None]) for one in two])
-    largest = float(both.abs().max())
-    same = each.shape == both.shape
-    return same and torch.allclose(each, both, rtol=0, atol=TOLERANCE * largest)
+    each, atol = torch.cat([run(one[None]) for one in two]), TOLERANCE * float(both.abs().max())
+    return each.shape == both.shape and torch.allclose(each, both, rtol=0, atol=atol)
 
 
 def _error(network: Network, settings: Settings) -> ErrorFunction:

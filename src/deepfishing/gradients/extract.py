@@ -32,7 +32,7 @@ from deepfishing.networks.load import load_network
 from deepfishing.networks.network import Network
 from deepfishing.objectives import Label
 from deepfishing.rank_one import Array
-from deepfishing.recipes import Recipe, parse_recipes
+from deepfishing.recipes import parse_recipes
 from deepfishing.settings import Settings
 
 
@@ -80,14 +80,24 @@ def extract(
     """
     network = load_network(network) if isinstance(network, str) else network
     wanted = parse_recipes(features, network.layers)
-    _check_images(images)
-    _check_fitted(wanted)
+    if isinstance(images, Image.Image) or getattr(images, "ndim", 4) < 4:
+        raise OptionError("images must be a list of images, got one; write [image]")
+    for recipe in wanted:
+        if recipe.learns:
+            names = ",".join(feature.name for feature in recipe.features)
+            raise FeatureError(
+                f"{recipe.title} is fitted on training images, and extract knows none; write "
+                f"features={names!r} and fit deepfishing.estimators.Whiten, or use `deepfish train`"
+            )
     factors = needed_factors(wanted)
     parts: dict[str, list[Array]] = {factor.name: [] for factor in factors}
     settings = Settings.of(network, tau=tau, label=label, views=views)
     resources = Resources(batch_size=batch_size, memory=memory, engine=engine)
-    shown = find_images(images) if isinstance(images, str | Path) else map(_image, samples(images))
-    for batch in Extractor(network, factors, settings=settings, resources=resources)(shown):
+    if isinstance(images, str | Path):
+        given: Iterable[ImageLike] = find_images(images)
+    else:
+        given = (image for image, _ in samples(images))
+    for batch in Extractor(network, factors, settings=settings, resources=resources)(given):
         if batch.failures:
             raise ImageError(next(iter(batch.failures.values())))
         for name, values in batch.factors.items():
@@ -98,40 +108,11 @@ def extract(
     return {recipe.name: recipe.fit({})(arrays) for recipe in wanted}
 
 
-def _check_images(images: Any) -> None:
-    if isinstance(images, Image.Image) or getattr(images, "ndim", 4) < 4:
-        raise OptionError("images must be a list of images, got one; write [image]")
-
-
-def _image(sample: tuple[ImageLike, object]) -> ImageLike:
-    return sample[0]
-
-
-def _check_fitted(recipes: Iterable[Recipe]) -> None:
-    for recipe in recipes:
-        if recipe.learns:
-            names = ",".join(feature.name for feature in recipe.features)
-            raise FeatureError(
-                f"{recipe.title} is fitted on training images, and extract knows none; write "
-                f"features={names!r} and fit deepfishing.estimators.Whiten, or use `deepfish train`"
-            )
-
-
 class Extractor:
     """Computes factors of images batch by batch; an unreadable image is reported, not raised.
 
-    The engine is started and checked once, for all calls.
-
-    Parameters
-    ----------
-    network : Network
-        The one of the settings.
-    factors : sequence of Factor
-        From `needed_factors`.
-    settings : Settings, optional
-        By default those of the network with the paper's temperature and label.
-    resources : Resources, optional
-        What the work may use.
+    The engine is started and checked once, for all calls. By default the settings are those of the
+    network with the paper's temperature and label.
     """
 
     def __init__(

@@ -1,8 +1,7 @@
 """Stage 3, gradients: how much memory a computation in torch needs.
 
-Comes in: a function. Goes out: the most bytes of tensors that were alive at a time and had not been
-there before. It counts every tensor that torch makes, those that the backward pass waits for
-included, on any device; what a kernel needs for itself while it runs is not seen.
+Comes in: a function. Goes out: the most bytes of new tensors that were alive at a time, on any
+device, those that the backward pass waits for included; a kernel's own memory is not seen.
 """
 
 from __future__ import annotations
@@ -44,11 +43,9 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        for tensor in _tensors((args, kwargs)):
-            self.meet(tensor, new=False)  # weights and inputs, that are there anyway
+        self.meet((args, kwargs), new=False)  # weights and inputs, which exist anyway
         result = func(*args, **kwargs)
-        for tensor in _tensors(result):
-            self.meet(tensor, new=True)
+        self.meet(result, new=True)
         self.peak = max(self.peak, self.alive)
         return result
 
@@ -56,20 +53,17 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _should_skip_dynamo(cls) -> bool:
         return False  # nothing is compiled here, and torch would load its compiler to be told so
 
-    def meet(self, tensor: Tensor, new: bool) -> None:
-        storage = tensor.untyped_storage()
-        address = storage.data_ptr()
-        if address in self.known:
-            return
-        self.known.add(address)
-        size = storage.nbytes() if new else 0
-        self.alive += size
-        weakref.finalize(storage, self.forget, address, size)
+    def meet(self, tree: Any, new: bool) -> None:
+        for tensor in tree_leaves(tree):
+            if isinstance(tensor, Tensor):
+                storage = tensor.untyped_storage()
+                address = storage.data_ptr()
+                if address not in self.known:
+                    self.known.add(address)
+                    size = storage.nbytes() if new else 0
+                    self.alive += size
+                    weakref.finalize(storage, self.forget, address, size)
 
     def forget(self, address: int, size: int) -> None:
         self.known.discard(address)
         self.alive -= size
-
-
-def _tensors(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]

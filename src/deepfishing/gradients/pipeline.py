@@ -3,8 +3,7 @@
 Comes in: images, a preprocessing and the trunk. Goes out, in the order of the images: batches of
 what the trunk makes of them, of every view of an image. A worker decodes a few images and runs the
 trunk on them, alone on its core: no thread waits for another, and the few inputs stay in the core's
-cache. At most a few batches are in work, so the memory in use does not depend on how many images
-there are.
+cache. A few batches are in work at a time, so memory does not depend on how many images there are.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 import torch
@@ -28,14 +27,11 @@ PIECE = 4  # inputs, images times views, that go through the trunk at a time
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
-    """The trunk's output for the images at `indices`, and the images that could not be read.
-
-    The views of an image follow each other in `values`.
-    """
+class TrunkOutput:
+    """What the trunk makes of the images at `indices`, and the images that could not be read."""
 
     indices: list[int]
-    values: Tensor | None
+    values: Tensor | None  # the views of an image follow each other
     failures: dict[int, str]
 
 
@@ -46,22 +42,10 @@ def prepare(
     batch_size: int,
     workers: int,
     views: int = 1,
-) -> Generator[Prepared, None, None]:
-    """Decode images and run the trunk on them, in batches.
+) -> Generator[TrunkOutput, None, None]:
+    """Decode images and run the trunk on them, in batches; images are taken as they are needed.
 
-    Parameters
-    ----------
-    images : iterable
-        Taken as far as the work in hand needs them.
-    preprocess : callable
-        One image to float32 pixels (views, 3, S, S); raises `ImageError` for one that cannot be
-        read.
-    run : callable
-        Pixels (n, 3, S, S) to the trunk's output, see `start_engine`.
-    batch_size, workers : int
-        Images a batch, and threads.
-    views : int
-        Inputs of the network for each image.
+    `preprocess` makes float32 pixels (views, 3, S, S) of an image, or raises `ImageError`.
 
     Examples
     --------
@@ -74,7 +58,7 @@ def prepare(
     size = min(max(1, PIECE // views), batch_size)  # images that a worker takes at a time
     ahead = 1 + max(1, -(-workers * size // batch_size))  # enough that no worker waits
     numbered = iter(enumerate(images))
-    waiting: deque[list[Future[Prepared]]] = deque()
+    waiting: deque[list[Future[TrunkOutput]]] = deque()
     with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         try:
             while True:
@@ -85,13 +69,13 @@ def prepare(
                     return
                 yield _joined([future.result() for future in waiting.popleft()])
         finally:
-            for future in (future for futures in waiting for future in futures):
+            for future in chain.from_iterable(waiting):
                 future.cancel()
 
 
 def _piece(
     images: Sequence[tuple[int, ImageLike]], preprocess: Callable[[ImageLike], Array], run: Run
-) -> Prepared:
+) -> TrunkOutput:
     indices, pixels, failures = [], [], {}
     for index, image in images:
         try:
@@ -100,15 +84,15 @@ def _piece(
         except ImageError as error:
             failures[index] = str(error)
     if not pixels:
-        return Prepared(indices, None, failures)
+        return TrunkOutput(indices, None, failures)
     inputs = np.concatenate(pixels)
     outputs = [run(part) for part in np.array_split(inputs, -(-len(inputs) // PIECE))]
-    return Prepared(indices, outputs[0] if len(outputs) == 1 else torch.cat(outputs), failures)
+    return TrunkOutput(indices, outputs[0] if len(outputs) == 1 else torch.cat(outputs), failures)
 
 
-def _joined(pieces: Sequence[Prepared]) -> Prepared:
+def _joined(pieces: Sequence[TrunkOutput]) -> TrunkOutput:
     values = [piece.values for piece in pieces if piece.values is not None]
-    return Prepared(
+    return TrunkOutput(
         [index for piece in pieces for index in piece.indices],
         # also a copy: what was made in inference mode could not enter a graph
         torch.cat(values) if values else None,

@@ -2,10 +2,9 @@
 
 Comes in: a head that is run within `skipping_rows()`. Goes out: the same gradients, for less.
 Where a transformer's output is read off one token, E does not depend on what its last block makes
-of the others, and their rows of dE/dy are zero; torch multiplies them all the same. Here functions
-that treat every row of (n, T, d) on its own are put into chains, such as LayerNorm, Linear, GELU
-and Linear again. The backward pass takes a chain as one step: it runs it once more for the rows
-whose gradient is not zero, and for no other. Nothing inside a chain is kept until then.
+of the others; torch multiplies their zeros all the same. Here functions that treat every row of
+(n, T, d) on its own are put into chains, such as LayerNorm, Linear, GELU. The backward pass takes a
+chain as one step: it runs it once more for the rows whose gradient is not zero, and for no other.
 """
 
 from __future__ import annotations
@@ -31,9 +30,7 @@ _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def few_rows(deltas: Iterable[Tensor | None]) -> bool:
-    """Whether these are gradients of tokens, and at most half of the rows are not zero.
-
-    If more were, running a chain again would cost more than it saves.
+    """Whether at most half of the rows of all these are not zero; else chains would cost more.
 
     Examples
     --------
@@ -49,35 +46,9 @@ def few_rows(deltas: Iterable[Tensor | None]) -> bool:
 
 
 def without_zeros(x: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
-    """Factors (n, P, d) and (n, P, D) without the positions at which no image has a gradient.
-
-    The sum over positions stays the same.
-
-    Examples
-    --------
-    >>> x, delta = without_zeros(torch.ones(2, 3, 4), torch.tensor([[[0.0], [5.0], [0.0]]] * 2))
-    >>> x.shape, delta.tolist()
-    (torch.Size([2, 1, 4]), [[[5.0]], [[5.0]]])
-    """
+    """Factors (n, P, d) and (n, P, D) without the positions at which no image has a gradient."""
     used = _rows(delta).any(dim=0)
     return x[:, used], delta[:, used]
-
-
-def skipping_rows() -> TorchFunctionMode:
-    """A context for the forward pass; the backward pass may come later.
-
-    Examples
-    --------
-    >>> x = torch.ones(2, 3, 4, requires_grad=True)
-    >>> with skipping_rows():
-    ...     y = functional.gelu(x)[:, 0].sum()
-    >>> (delta,) = torch.autograd.grad(y, x)
-    >>> [[round(v, 3) for v in row[0].tolist()] for row in delta.split(1, dim=1)[0]]
-    [[1.083, 1.083, 1.083, 1.083], [1.083, 1.083, 1.083, 1.083]]
-    >>> delta[:, 1:].any().item()
-    False
-    """
-    return _Chains()
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,8 +60,8 @@ class _Chain:
     version: int
 
 
-class _Chains(TorchFunctionMode):
-    """Sees every function of torch that is called, and lengthens chains."""
+class skipping_rows(TorchFunctionMode):  # noqa: N801 - used as a function is
+    """A context for the forward pass: it sees every function of torch, and lengthens chains."""
 
     def __init__(self) -> None:
         super().__init__()
