@@ -49,18 +49,37 @@ def test_the_index_finds_what_exact_search_finds(make_store, by):
     assert hits == [found(again, i) for i in queries]
 
 
-def test_an_index_of_many_images_is_scanned_in_four_bits_and_refined(make_store, monkeypatch):
+# candidates of a plain recipe are chosen by cosines of factors, others by finer vectors
+@pytest.mark.parametrize(
+    ("by", "candidates"), [("dW8", 400), ("dW8+x7", 400), ("pow(dW8,0.5)", 100)]
+)
+def test_an_index_of_many_images_is_scanned_in_four_bits(make_store, monkeypatch, by, candidates):
     for name, value in {"QUANTISED_IMAGES": N, "DIMENSIONS": 100, "LANDMARKS": 640}.items():
         monkeypatch.setattr(index_module, name, value)
     store = make_store(N)
-    exact, _, again = (Searcher(store, "dW8", how) for how in ("exact", "index", "index"))
+    exact, _, again = (Searcher(store, by, how) for how in ("exact", "index", "index"))
     vectors = again.index.vectors  # from disk
+    assert again.index.is_coarse == again.features.is_quick == (candidates == 400)
     assert index_module._lists_of(vectors).code_size == (vectors.d // 3 + 1) // 2
-    near = [np.isin(found(exact, i), found(again, i)).mean() for i in range(0, N, 60)]
+    near = [
+        np.isin(found(exact, i), found(again, i, candidates=candidates)).mean()
+        for i in range(0, N, 60)
+    ]
     assert np.mean(near) >= 0.95
     only = {"labels": ["third"], "path": "odd/*"}
     monkeypatch.setattr(searcher_module, "EXACT_FILTERED", 10)
     assert all(int(name[:5]) % 6 == 3 for name in found(again, 1, **only))
+
+
+@pytest.mark.parametrize("by", ["dW8", "x6;x7", "dW8+x7", "(2*x6+1)*(dW7+3*x7)"])
+@pytest.mark.parametrize("precision", ["int8", "int4", "float16"])
+def test_scores_by_cosines_of_factors_are_those_of_the_recipe(make_store, by, precision):
+    searcher = Searcher(make_store(300, precision), by, "index")
+    assert searcher.features.is_quick
+    query = searcher._given(["00001.jpg", "00002.jpg"], ["00003.jpg"]).query
+    numbers = np.array([5, 299, 0, *range(20, 100)])
+    exact = query.scores(searcher.features.of(numbers))
+    np.testing.assert_allclose(searcher.features.cosine_scores(numbers, query), exact, atol=1e-5)
 
 
 @pytest.mark.parametrize("precision", ["int8", "int4", "float16", "float32"])
@@ -130,7 +149,7 @@ def test_a_store_that_grew_extends_the_index_which_then_finds_what_a_new_one_fin
     assert stages[-1] == ("indexing", 500, 500)  # no training, and only the new ones
     assert facts_of(store)["images"] == N + 500
     assert facts_of(store)["made_for"] == N
-    assert len(files_of(store)) == 4  # the old files are gone
+    assert len(files_of(store)) == 3  # the old files are gone
     for path in files_of(store):
         path.unlink()
     rebuilt, exact = (Searcher(store, "dW8", method) for method in ("index", "exact"))
@@ -197,9 +216,7 @@ def test_an_index_that_says_another_recipe_or_other_settings_is_made_again(make_
         assert json.loads(path.read_text()) == json.loads(sound)
 
 
-@pytest.mark.parametrize(
-    "name", ["index.json", "vectors-*.faiss", "arrays-*.safetensors", "rows-*.bin"]
-)
+@pytest.mark.parametrize("name", ["index.json", "vectors-*.faiss", "arrays-*.safetensors"])
 @pytest.mark.parametrize("harm", ["cut", "changed", "gone"])
 def test_a_damaged_index_is_made_again_with_one_line(make_store, name, harm):
     store = make_store(300)
@@ -216,7 +233,7 @@ def test_a_damaged_index_is_made_again_with_one_line(make_store, name, harm):
     assert found(Searcher(store, "dW8", "index", notice=told.append), 1) == expected
     assert len(told) == (0 if (harm, name) == ("gone", "index.json") else 1)
     assert all("index is made again" in line and "\n" not in line for line in told)
-    assert len(files_of(store)) == 4
+    assert len(files_of(store)) == 3
     told.clear()
     Searcher(store, "dW8", "index", notice=told.append)
     assert told == []

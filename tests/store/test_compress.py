@@ -10,7 +10,7 @@ from deepfishing.search import Searcher
 from deepfishing.store import Row, Store
 from deepfishing.store.check import info, verify
 from deepfishing.store.compress import compress
-from deepfishing.store.contents import Contents, pack
+from deepfishing.store.contents import Contents
 
 SETTINGS = {"network": "toy", "layers": {"8": "fc"}, "tau": 2.0}
 ALL = ("float16", "int8", "int4")
@@ -72,7 +72,7 @@ def test_search_reads_what_the_store_reads(store, tmp_path, precision, rng):
     contents = Contents.of(small, ("x7", "delta8"))
     numbers = rng.permutation(N)[:50]
     keys = [contents.keys[int(n)].as_py() for n in numbers]
-    again = pack(tmp_path / "rows.bin", contents, small.codec, None)
+    again = contents.mapped()
     for factor in ("x7", "delta8"):
         values = small.read(keys, factor).astype(np.float64)
         unit = values / np.linalg.norm(values, axis=1, keepdims=True)

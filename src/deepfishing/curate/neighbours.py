@@ -18,7 +18,7 @@ from deepfishing.progress import Progress
 from deepfishing.rank_one import Array
 from deepfishing.search import Searcher
 from deepfishing.search.compare import DEFAULTS, Features, choose_recipe
-from deepfishing.search.index import Index
+from deepfishing.search.index import COARSE, Index
 from deepfishing.search.index_files import Notice
 from deepfishing.store import Store
 from deepfishing.store.index import count_rows
@@ -77,7 +77,8 @@ def nearest(
     n, k = len(asked), min(k, len(features) - (of is None))
     numbers, kernel = np.full((n, k), -1), np.full((n, k), -np.inf)
     parts = list(features.blocks()) if among.index is None else []
-    step = BLOCK_ROWS if among.index is None else max(1, BLOCK_CANDIDATES // (k + SPARE))
+    many = (k + SPARE) * (COARSE if among.index is not None and among.index.is_coarse else 1)
+    step = BLOCK_ROWS if among.index is None else max(1, BLOCK_CANDIDATES // many)
     for start in range(0, n, step):
         rows = np.arange(start, min(start + step, n))
         block = features.fitted(asked.contents.read(rows, features.columns))
@@ -88,9 +89,7 @@ def nearest(
             near = np.argpartition(-K, k - 1, axis=1)[:, :k] if k else np.empty((len(rows), 0), int)
             K = np.take_along_axis(K, near, axis=1)
         else:
-            near, K = _candidates(
-                among, among.index, block, k + SPARE, rows if of is None else None
-            )
+            near, K = _candidates(among, among.index, block, many, rows if of is None else None)
         order = np.argsort(-K, axis=1, kind="stable")[:, :k]
         numbers[rows], kernel[rows] = (np.take_along_axis(a, order, axis=1) for a in (near, K))
         if progress is not None:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from deepfishing.errors import OptionError, StoreError, did_you_mean
 from deepfishing.rank_one import Array
 from deepfishing.store import Store
-from deepfishing.store.contents import Contents, PackedRows
+from deepfishing.store.contents import Contents
 from deepfishing.store.index import INDEX, SCHEMA
 
 COLUMNS = ["id", "path", "sha256", "labels", "factors"]
@@ -62,9 +62,7 @@ class Collection:
     is_whole: bool
 
     @classmethod
-    def of(
-        cls, store: Store, contents: Contents | PackedRows, factors: Sequence[str]
-    ) -> Collection:
+    def of(cls, store: Store, contents: Contents, factors: Sequence[str]) -> Collection:
         """The rows of the store's index whose content is there; one with the factors must be."""
         path = store.folder / INDEX
         try:

@@ -4,7 +4,8 @@ Comes in: a store and, if the user named one, a recipe. Goes out:
 
 - the recipe, whose factors the store has, or the error with the command that adds them;
 - features of any of the store's contents, and of all of them in blocks. If all fit into
-  `KEEP_BYTES` they are kept after the first time; if not, memory is bounded by a block;
+  `KEEP_BYTES` they are kept after the first time; if not, memory is bounded by a block. Scores
+  by a recipe of factors as they are stored follow from cosines, in a quarter of the time;
 - a `Query` of examples, whose score of an image is sum_i weight_i K(image, example_i): the mean of
   the kernels of the positive ones, minus a quarter of that of the negative ones. It is linear in
   the kernel, so one index serves them all.
@@ -13,8 +14,9 @@ Comes in: a store and, if the user named one, a recipe. Goes out:
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,10 +24,11 @@ import numpy as np
 from deepfishing.errors import FeatureError, StoreError
 from deepfishing.kernels import UNLIKE, Comparable, gram
 from deepfishing.networks.reference import layers_of
-from deepfishing.rank_one import Array
+from deepfishing.rank_one import Array, l2_normalize
 from deepfishing.recipes import Fitted, Recipe, parse_recipe
 from deepfishing.store import Store
-from deepfishing.store.contents import Contents, PackedRows
+from deepfishing.store.columns import numbers_of
+from deepfishing.store.contents import Contents
 
 # The first of these that a store has all factors of. The first one was the most precise on the
 # trainval images of VOC 2007 and level with x7 on groceries (docs/search.md); then gradients from
@@ -34,6 +37,7 @@ DEFAULTS = ("dW8+x7", "dW8", "dW7", "dW6", "x7", "x6", "y8")
 
 BLOCK_BYTES = 1 << 26  # of features in a block, in single precision
 KEEP_BYTES = 1 << 30
+QUICK_ROWS = 64  # decoded at a time, which stay in the processor's cache
 FIT_IMAGES = 20_000  # that whitening looks at
 SEED = 0
 
@@ -75,8 +79,8 @@ def choose_recipe(
 class Features:
     """Contents as a fitted recipe sees them."""
 
-    contents: Contents | PackedRows
-    columns: tuple[str, ...]  # the factors that it takes
+    contents: Contents
+    recipe: Recipe
     fitted: Fitted
     _kept: list[Comparable] = field(default_factory=list, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -84,13 +88,24 @@ class Features:
     def __len__(self) -> int:
         return len(self.contents)
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The factors that it takes."""
+        return self.recipe.columns
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether the kernel follows from cosines of factors: no power, whitening or position."""
+        shapes = self.contents.shapes.values()
+        return _of_cosines(self.recipe) and all(len(shape) == 1 for shape in shapes)
+
     def of(self, numbers: Array) -> Comparable:
         """Features of these contents, in their order."""
         return self.fitted(self.contents.read(numbers, self.columns))
 
     def blocks(self, numbers: Array | None = None) -> Iterator[Comparable]:
         """Features of these contents, or of all, in order and a block at a time."""
-        per_image = 4 * sum(int(np.prod(self.contents.shapes[c])) for c in self.columns)
+        per_image = 4 * sum(math.prod(self.contents.shapes[c]) for c in self.columns)
         step = max(1, BLOCK_BYTES // per_image)
         if numbers is None:
             numbers = np.arange(len(self))
@@ -106,8 +121,42 @@ class Features:
         for start in range(0, len(numbers), step):
             yield self.of(numbers[start : start + step])
 
+    def cosine_scores(self, numbers: Array, query: Query) -> Array:
+        """Scores of these contents where `is_quick`, up to rounding in single precision."""
+        cosines = {}
+        for name, column in self.contents.columns.items():
+            codes, parts = column.codes(numbers), []
+            for start in range(0, len(codes), QUICK_ROWS):
+                some = numbers_of(column.codec, codes[start : start + QUICK_ROWS], column.shape)
+                norm = np.sqrt(np.einsum("nd,nd->n", some, some))[:, None]
+                parts.append(some @ query.factors[name].T / np.maximum(norm, np.float32(1e-30)))
+            cosines[name] = np.concatenate(parts)
+        scores: Array = _kernel(self.recipe, cosines) @ query.weights
+        return scores
 
-def fit(recipe: Recipe, contents: Contents | PackedRows) -> Fitted:
+
+def _of_cosines(recipe: Recipe) -> bool:
+    made = recipe.step in ("feature", "one", "mean", "product")
+    return made and all(map(_of_cosines, recipe.parts))
+
+
+def _kernel(recipe: Recipe, cosines: Mapping[str, Array]) -> Array:
+    """The kernel (n, m) of a recipe by the cosines (n, m) of each factor."""
+    weights = None
+    if recipe.step == "one":
+        return np.ones_like(next(iter(cosines.values())))
+    if recipe.feature:  # factors side by side, each of norm 1, have the mean of their cosines
+        parts = [cosines[factor.name] for factor in recipe.feature.factors]
+        is_product = recipe.feature.is_gradient and not recipe.feature.is_projected
+    else:
+        parts = [_kernel(part, cosines) for part in recipe.parts]
+        is_product = recipe.step == "product"
+        weights = [part.weight for part in recipe.parts]
+    K: Array = np.prod(parts, axis=0) if is_product else np.average(parts, axis=0, weights=weights)
+    return K
+
+
+def fit(recipe: Recipe, contents: Contents) -> Fitted:
     """Fit a recipe on the store's own images, `FIT_IMAGES` of them drawn if there are more."""
     if not recipe.learns:
         return recipe.fit({})  # nothing to learn, so nothing is read
@@ -128,35 +177,25 @@ def sample(n: int, m: int) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """Examples (m of them) and how much each counts.
+    """Examples (m of them, the positive ones first) and how much each counts.
 
-    Parameters
-    ----------
-    examples : Comparable
-        Their features, the positive ones first.
-    positive : int
-        How many are positive.
-    weights : ndarray (m,)
-
-    Examples
-    --------
-    >>> one = Query.of(np.array([[1.0, 0.0]]))
-    >>> one.scores(np.array([[0.6, 0.8]]))
-    array([0.6])
+    `factors` are those of the examples, each of norm 1.
     """
 
     examples: Comparable
     positive: int
     weights: Array
+    factors: Mapping[str, Array]
 
     @classmethod
-    def of(cls, examples: Comparable, positive: int | None = None) -> Query:
-        """The query of these examples, of which the first `positive` (all by default) are so."""
+    def of(cls, factors: Mapping[str, Array], fitted: Fitted, positive: int) -> Query:
+        """The query of these examples, of which the first `positive` are so."""
+        examples = fitted(factors)
         m = len(examples)
-        positive = m if positive is None else positive
         weights = np.full(m, 1 / positive)
         weights[positive:] = -UNLIKE / max(1, m - positive)
-        return cls(examples, positive, weights)
+        units = {name: l2_normalize(v) for name, v in factors.items() if v.ndim == 2}
+        return cls(examples, positive, weights, units)
 
     def scores(self, features: Comparable) -> Array:
         """Score of each image, (n,)."""

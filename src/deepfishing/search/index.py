@@ -3,7 +3,8 @@
 Comes in: features of all images of a store. Goes out: for a query, the numbers of the images that
 may be nearest. Images are short vectors whose dot product is nearly the recipe's kernel, three
 numbers in four bits, in lists around centres (FAISS, IVF with a product quantiser that is scanned
-in registers); a query looks into the lists next to it, and refines by vectors in six bits a number.
+in registers); a query looks into the lists next to it. Where comparing an image takes long, the
+candidates are first put in order by vectors in six bits a number.
 
 The vectors: with landmark images L and the eigenvectors V, w of their Gram matrix,
 phi(a) = w^(-1/2) V^T k(L, a) has the dot product of the kernel's projection onto its leading axes
@@ -33,8 +34,8 @@ QUANTISED = 3  # numbers in four bits
 QUANTISED_IMAGES = 50_000  # fewer are kept in a byte per number, which is precise and little
 BLOCK_IMAGES = 4096
 PROBES = 16  # lists that a query looks into
-REFINED = 4  # times as many by the coarse vectors as are then kept by the finer ones
-CANDIDATES = 500  # compared exactly
+CANDIDATES = 500  # that are compared
+COARSE = 4  # times as many are taken by vectors of four bits, and compared or refined
 GROWTH = 4  # times what it was made for, and an index is made again
 
 
@@ -95,6 +96,11 @@ class Index:
     def __len__(self) -> int:
         return int(self.vectors.ntotal)
 
+    @property
+    def is_coarse(self) -> bool:
+        """Whether it takes `COARSE` times as many candidates, since nothing refines its vectors."""
+        return hasattr(self.vectors, "pq")
+
     @classmethod
     def build(cls, features: Features, progress: Progress) -> Index:
         """Choose landmarks and centres among all contents, and add all of them."""
@@ -105,7 +111,8 @@ class Index:
         parts, coded = embedding.root.shape[1] // QUANTISED, "SQ8"
         if n >= QUANTISED_IMAGES and parts:
             root = np.ascontiguousarray(embedding.root[:, : parts * QUANTISED])
-            embedding, coded = replace(embedding, root=root), f"PQ{parts}x4fsr,Refine(SQ6)"
+            embedding, coded = replace(embedding, root=root), f"PQ{parts}x4fsr"
+            coded += "" if features.is_quick else ",Refine(SQ6)"
         m = embedding.root.shape[1]
         lists = max(1, min(MAX_LISTS, n // LIST_IMAGES))
         vectors = faiss.index_factory(m, f"IVF{lists},{coded}", faiss.METRIC_INNER_PRODUCT)
@@ -131,7 +138,7 @@ class Index:
     def candidates(
         self,
         query: Query,
-        n: int = CANDIDATES,
+        n: int,
         allowed: Array | None = None,
         probes: int = PROBES,
     ) -> Array:
@@ -153,8 +160,8 @@ class Index:
             bits = np.packbits(allowed, bitorder="little")
             options["sel"] = faiss.IDSelectorBitmap(bits)
         params = faiss.SearchParametersIVF(**options)
-        if isinstance(self.vectors, faiss.IndexRefine):
-            params = faiss.IndexRefineSearchParameters(k_factor=REFINED, base_index_params=params)
+        if hasattr(self.vectors, "refine_index"):
+            params = faiss.IndexRefineSearchParameters(k_factor=COARSE, base_index_params=params)
         numbers: Array = self.vectors.search(vectors, k, params=params)[1]
         numbers[numbers >= len(self)] = -1  # a damaged index may name any image
         return numbers
@@ -169,5 +176,5 @@ def _lists_of(vectors: Any) -> Any:
     """The lists of an index, which may be refined by other vectors."""
     import faiss
 
-    refined = isinstance(vectors, faiss.IndexRefine)
+    refined = hasattr(vectors, "refine_index")
     return faiss.downcast_index(vectors.base_index) if refined else vectors

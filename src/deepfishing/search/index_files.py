@@ -2,14 +2,13 @@
 
 `.index/<recipe>/index.json`          what it is of: recipe, settings, shards; hashes of the others
 `.index/<recipe>/vectors-*.faiss`     the vectors
-`.index/<recipe>/arrays-*.safetensors` keys of the contents, the map to vectors, whitening
-`.index/<recipe>/rows-*.bin`          the contents' factors, see `PackedRows`
+`.index/<recipe>/arrays-*.safetensors` keys of the contents, where in the shards they are and a
+checksum of each row, the map to vectors, whitening
 
-Comes in: a store and a recipe. Goes out: `Opened`, an index that covers the store as it is now:
-read if it is there, extended if the store has grown, made if there is none or it does not fit. A
-name carries a hash of the file, and `index.json` is replaced last, so that a reader never sees half
-of it. Every file carries a hash, and so does each row that is read for a candidate: a flipped bit
-makes the index again, or is an error that says so.
+Comes in: a store and a recipe. Goes out: an index that covers the store as it is now, with its
+features: read if it exists, extended if the store has grown, made if there is none or it does not
+fit. A name carries a hash of the file, and `index.json` is replaced last, so that a reader never
+sees half of it. A flipped bit in a file makes the index again; one in a row of a shard is an error.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from safetensors.numpy import load as read_tensors
 from safetensors.numpy import save as tensor_bytes
 
 from deepfishing import __version__
-from deepfishing.errors import DeepFishingError, StoreError, one_line
+from deepfishing.errors import DeepFishingError, one_line
 from deepfishing.files import is_intact, replacing, sealed
 from deepfishing.progress import Progress
 from deepfishing.rank_one import Array
@@ -40,10 +39,11 @@ from deepfishing.recipes import Recipe
 from deepfishing.search.compare import Features, fit, sample
 from deepfishing.search.index import GROWTH, Embedding, Index
 from deepfishing.store import Store
-from deepfishing.store.contents import Contents, PackedRows, pack, shard_files
+from deepfishing.store.contents import Contents, shard_files
 from deepfishing.store.manifest import SOURCE
+from deepfishing.store.mapped import PLACES, MappedColumn
 
-FORMAT = "deepfishing-index-3"
+FORMAT = "deepfishing-index-4"
 FOLDER = ".index"  # hidden, so that the store does not take it for a factor
 FACTS = "index.json"
 LOCK = ".lock"
@@ -58,100 +58,63 @@ _UNREADABLE = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Opened:
-    """An index, and the features that it covers."""
-
-    index: Index
-    features: Features
-
-
 class _Unfit(Exception):  # noqa: N818 - never leaves this file
     """Why what is on disk cannot be used."""
 
 
-def index_folder(store: Store, recipe: Recipe) -> Path:
-    """Where the index of a recipe is; a recipe may hold anything, so its hash is the name."""
-    return store.folder / FOLDER / hashlib.sha256(recipe.name.encode()).hexdigest()[:DIGITS]
-
-
 def open_index(
-    store: Store,
-    recipe: Recipe,
-    progress: Progress,
-    notice: Notice,
-) -> Opened:
+    store: Store, recipe: Recipe, progress: Progress, notice: Notice
+) -> tuple[Index, Features]:
     """An index that covers all of the store, and is on disk if the store can be written.
 
-    Parameters
-    ----------
-    store : Store
-    recipe : Recipe
-    progress : callable
-        Called with a stage, how much of it is done and how much there is.
-    notice : callable
-        Called with a line that says why an index is made again.
+    `progress` is called with a stage, how much of it is done and how much there is; `notice` with a
+    line that says why an index is made again.
     """
-    folder = index_folder(store, recipe)
-    facts = _wanted(store, recipe)
-    before: Opened | None = None
-    first: PackedRows | None = None
+    # a recipe may hold anything, so its hash is the name
+    name = hashlib.sha256(recipe.name.encode()).hexdigest()[:DIGITS]
+    folder = store.folder / FOLDER / name
+    shards = {factor: _names(shard_files(store, factor)) for factor in recipe.columns}
     try:
-        before, first, listed = _load(folder, store, recipe, facts)
-        if listed is None:
-            return before
+        index, features, listed = _load(folder, store, recipe, shards)
     except _Unfit as reason:
         if (folder / FACTS).exists():
             notice(f"index is made again: {folder} ({reason})")
-        listed = Contents.of(store, recipe.columns)
-    contents: Contents | PackedRows = listed
+        contents = Contents.of(store, recipe.columns)
+        features = Features(contents, recipe, fit(recipe, contents))
+        index = Index.build(features, progress)
+    else:
+        if listed == shards:
+            return index, features
+        index.extend(features, progress)
+    features = replace(features, contents=features.contents.mapped())
     try:
         with _locked(folder):
-            rows = folder / f"rows-{_keys_hash(listed.keys)}.bin"
-            contents = pack(rows, listed, store.codec, first)
+            _write(folder, index, features, _facts(store, recipe))
     except OSError as error:
-        _cannot_be_kept(notice, folder, error)
-    fitted = before.features.fitted if before else fit(recipe, contents)
-    features = Features(contents, recipe.columns, fitted)
-    if before:
-        index = before.index
-        index.extend(features, progress)
-    else:
-        index = Index.build(features, progress)
-    opened = Opened(index, features)
-    if isinstance(contents, PackedRows):
-        try:
-            with _locked(folder):
-                _write(folder, opened, contents.path, facts)
-        except OSError as error:
-            _cannot_be_kept(notice, folder, error)
-    return opened
+        notice(f"index cannot be kept: {folder} ({error.strerror}); it is made anew next time")
+    return index, features
 
 
-def _cannot_be_kept(notice: Notice, folder: Path, error: OSError) -> None:
-    notice(f"index cannot be kept: {folder} ({error.strerror}); it is made anew next time")
+def _facts(store: Store, recipe: Recipe) -> dict[str, Any]:
+    """What an index must be of to be used."""
+    settings = {name: value for name, value in store.settings.items() if name != SOURCE}
+    plain = json.loads(json.dumps(settings))
+    return {"format": FORMAT, "recipe": recipe.name, "settings": plain}
 
 
-def _wanted(store: Store, recipe: Recipe) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "recipe": recipe.name,
-        "settings": json.loads(
-            json.dumps({name: v for name, v in store.settings.items() if name != SOURCE})
-        ),
-        "shards": {name: [p.name for p in shard_files(store, name)] for name in recipe.columns},
-    }
+def _names(files: Sequence[Path]) -> list[str]:
+    return [path.name for path in files]
+
+
+Shards = Mapping[str, list[str]]  # names of files, by factor
 
 
 def _load(
-    folder: Path, store: Store, recipe: Recipe, wanted: dict[str, Any]
-) -> tuple[Opened, PackedRows, Contents | None]:
-    """What is on disk, its rows, and None, or what the store has now if that is more.
-
-    Then the contents of the index come first.
-    """
+    folder: Path, store: Store, recipe: Recipe, shards: Shards
+) -> tuple[Index, Features, Shards]:
+    """What is on disk, features of all that the store has now, and the shards it was made of."""
     try:
-        return _read(folder, store, recipe, wanted)
+        return _read(folder, store, recipe, shards)
     except DeepFishingError:
         raise  # of the store itself, which a new index would meet too
     except FileNotFoundError as error:
@@ -161,41 +124,51 @@ def _load(
 
 
 def _read(
-    folder: Path, store: Store, recipe: Recipe, wanted: dict[str, Any]
-) -> tuple[Opened, PackedRows, Contents | None]:
+    folder: Path, store: Store, recipe: Recipe, shards: Shards
+) -> tuple[Index, Features, Shards]:
     facts = json.loads((folder / FACTS).read_bytes())
-    for name in ("format", "recipe", "settings"):
-        if facts[name] != wanted[name]:
+    for name, value in _facts(store, recipe).items():
+        if facts[name] != value:
             raise _Unfit(f"its {name} is another one")
     if not is_intact(facts):
         raise _Unfit(f"{FACTS} is not as it was written")
     files, made_for = facts["files"], int(facts["made_for"])
-    vectors = _checked(folder, files["vectors"])
+    path = _checked(folder, files["vectors"])
     arrays = dict(read_tensors(_checked(folder, files["arrays"]).read_bytes()))
-    keys = pa.array(bytes(arrays["keys"]).decode("ascii").split("\n"))
-    path = folder / Path(files["rows"]).name
-    if path.stem.rpartition("-")[2] != _keys_hash(keys):
-        raise _Unfit(f"{path.name} is of other images")
-    shapes = {name: tuple(facts["shapes"][name]) for name in recipe.columns}
-    rows = PackedRows(path, keys, store.codec, shapes)
-    index = _read_vectors(vectors)
-    if not 0 < made_for <= len(keys) == index.ntotal or index.d != arrays["root"].shape[1]:
-        raise _Unfit(f"{vectors.name} has other images than its keys")
-    fitted = recipe.load(_part("state/", arrays))
-    chosen = sample(made_for, len(arrays["root"]))
-    try:
-        landmarks = fitted(rows.read(chosen, recipe.columns))
-    except StoreError as error:
-        raise _Unfit(f"{path.name} is damaged") from error
-    contents = None
-    if facts["shards"] != wanted["shards"]:
+    ends, text = (pa.py_buffer(arrays[name]) for name in ("key_ends", "keys"))
+    keys = pa.StringArray.from_buffers(len(arrays["key_ends"]) - 1, ends, text)
+    keys.validate(full=True)
+    vectors = _read_vectors(path)
+    if not 0 < made_for <= len(keys) == vectors.ntotal or vectors.d != arrays["root"].shape[1]:
+        raise _Unfit(f"{path.name} has other images than its keys")
+    if facts["shards"] == shards:
+        contents = Contents(keys, _columns(store, facts, arrays, len(keys)))
+    else:
         contents = Contents.of(store, recipe.columns, first=keys)
         if not contents.keys[: len(keys)].equals(keys):
             raise _Unfit("images of it are no longer in the store")
         if len(contents) > GROWTH * made_for:
             raise _Unfit(f"the store has grown from {made_for} to {len(contents)} images")
-    made = Index(Embedding(landmarks, arrays["root"]), index, made_for)
-    return Opened(made, Features(rows, recipe.columns, fitted)), rows, contents
+    features = Features(contents, recipe, recipe.load(_part("state/", arrays)))
+    landmarks = features.of(sample(made_for, len(arrays["root"])))
+    index = Index(Embedding(landmarks, arrays["root"]), vectors, made_for)
+    return index, features, facts["shards"]
+
+
+def _columns(
+    store: Store, facts: dict[str, Any], arrays: dict[str, Array], n: int
+) -> dict[str, MappedColumn]:
+    """Where the rows are, as the index has noted it."""
+    columns = {}
+    for factor, names in facts["shards"].items():
+        places = {name: arrays[f"{factor}/{name}"] for name in PLACES}
+        files = [store.shards_folder(factor) / name for name in names]
+        counts = [len(places[name]) for name in PLACES]
+        if counts != [n, n, len(files), n] or not 0 <= places["shard"].max() < len(files):
+            raise _Unfit(f"rows of {factor} are not those of its keys")
+        shape = tuple(facts["shapes"][factor])
+        columns[factor] = MappedColumn.at(files, store.codec, factor, shape, places)
+    return columns
 
 
 def _read_vectors(path: Path) -> Any:
@@ -221,12 +194,15 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _write(folder: Path, opened: Opened, rows: Path, facts: dict[str, Any]) -> None:
-    index, features = opened.index, opened.features
+def _write(folder: Path, index: Index, features: Features, facts: dict[str, Any]) -> None:
     contents = features.contents
+    keys = contents.keys.to_pylist()
     arrays = {f"state/{name}": values for name, values in features.fitted.state.items()}
     arrays["root"] = index.embedding.root
-    arrays["keys"] = np.frombuffer("\n".join(contents.keys.to_pylist()).encode(), np.uint8)
+    arrays["keys"] = np.frombuffer("".join(keys).encode(), np.uint8)
+    arrays["key_ends"] = np.cumsum([0, *map(len, keys)], dtype=np.int32)
+    for factor, column in contents.columns.items():
+        arrays.update({f"{factor}/{name}": getattr(column, name) for name in PLACES})
     before = set(folder.glob("*-*.*"))
     vectors = _write_vectors(folder, index)
     # safetensors writes the bytes as they lie in memory
@@ -236,20 +212,17 @@ def _write(folder: Path, opened: Opened, rows: Path, facts: dict[str, Any]) -> N
         partial.write_bytes(content)
     facts = {
         **facts,
+        "shards": {factor: _names(column.files) for factor, column in contents.columns.items()},
         "version": __version__,
         "images": len(index),
         "made_for": index.made_for,
         "shapes": contents.shapes,
-        "files": {"vectors": vectors.name, "arrays": places.name, "rows": rows.name},
+        "files": {"vectors": vectors.name, "arrays": places.name},
     }
     with replacing(folder / FACTS) as partial:
         partial.write_text(json.dumps(sealed(facts), indent=1) + "\n")
-    for old in before - {vectors, places, rows}:
+    for old in before - {vectors, places}:
         old.unlink(missing_ok=True)
-
-
-def _keys_hash(keys: pa.Array) -> str:
-    return hashlib.sha256("\n".join(keys.to_pylist()).encode()).hexdigest()[:DIGITS]
 
 
 def _write_vectors(folder: Path, index: Index) -> Path:

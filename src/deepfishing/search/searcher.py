@@ -28,7 +28,7 @@ from deepfishing.search.collection import Collection
 from deepfishing.search.compare import Features, Query, choose_recipe, fit
 from deepfishing.search.encoder import Encoder
 from deepfishing.search.hits import Hit, Hits
-from deepfishing.search.index import CANDIDATES, PROBES, Index
+from deepfishing.search.index import CANDIDATES, COARSE, PROBES, Index
 from deepfishing.search.index_files import Notice, open_index
 from deepfishing.search.why import (
     IMAGENET_CLASSES,
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 EXACT_IMAGES = 100_000
 EXACT_FILTERED = 20_000  # that a filter leaves: then comparing all of them is quick and sure
+LAST = 64  # candidates that the recipe itself compares, where cosines of factors choose them
 METHODS = ("auto", "exact", "index")
 
 Example = str | Path | bytes | Image.Image | np.ndarray[Any, Any]
@@ -115,12 +116,12 @@ class Searcher:
         self.explanation = Explanation.of(self.recipe)
         self.index: Index | None = None
         if method == "index" or (method == "auto" and count_rows(self.store.folder) > EXACT_IMAGES):
-            opened = open_index(self.store, self.recipe, progress or silent, notice or _warn)
-            self.index, self.features = opened.index, opened.features
+            self.index, self.features = open_index(
+                self.store, self.recipe, progress or silent, notice or _warn
+            )
         else:
             contents = Contents.of(self.store, self.recipe.columns)
-            fitted = fit(self.recipe, contents)
-            self.features = Features(contents, self.recipe.columns, fitted)
+            self.features = Features(contents, self.recipe, fit(self.recipe, contents))
         self.contents = self.features.contents
         self.collection = Collection.of(self.store, self.contents, self.recipe.columns)
         self.encoder = Encoder(self.store.settings, network=network, weights=weights, device=device)
@@ -137,7 +138,7 @@ class Searcher:
         unlike: Sequence[Example] = (),
         labels: Sequence[str] = (),
         path: str | None = None,
-        candidates: int = CANDIDATES,
+        candidates: int | None = None,
         probes: int = PROBES,
     ) -> Hits:
         """The k nearest images, the nearest first.
@@ -156,14 +157,15 @@ class Searcher:
             Only images that have all of them.
         path : str
             Only images whose path or id is like this pattern, `*/dogs/*`.
-        candidates, probes : int
-            How many images an index proposes, and how many of its lists it looks into.
+        candidates, probes : int, optional
+            How many images an index proposes, and how many of its lists it looks into. By default
+            500 of 16 lists, and 2,000 if it has coarse vectors and comparing is quick.
         """
         if k < 1:
             raise OptionError(f"k must be at least 1, got {k}")
         passed = self.collection.passing(labels, path)
         given = self._given(like, unlike)
-        rows, scores = self._nearest(given, k, passed, max(candidates, 4 * k), probes)
+        rows, scores = self._nearest(given, k, passed, candidates, probes)
         return Hits(self._hits(given, rows, scores), repr(self), self.photo)
 
     def photo(self, id_: str) -> bytes | None:
@@ -201,14 +203,20 @@ class Searcher:
         )
 
     def _nearest(
-        self, given: _Given, k: int, passed: Array | None, candidates: int, probes: int
+        self, given: _Given, k: int, passed: Array | None, candidates: int | None, probes: int
     ) -> tuple[Array, Array]:
         """Rows and scores of the k nearest images that passed a filter."""
         n, allowed = len(self.contents), self.collection.contents_of(passed)
         left = n if allowed is None else int(allowed.sum())
         few = passed is not None and left <= EXACT_FILTERED
         if self.index is not None and not few:
-            numbers = self.index.candidates(given.query, candidates, allowed, probes)
+            usual = CANDIDATES * (COARSE if self.index.is_coarse else 1)
+            wanted = max(usual if candidates is None else candidates, 4 * k)
+            numbers = self.index.candidates(given.query, wanted, allowed, probes)
+            last = max(LAST, 4 * k + len(given.rows))
+            if self.features.is_quick and len(numbers) > last:
+                near = self.features.cosine_scores(numbers, given.query)
+                numbers = np.sort(numbers[np.argpartition(-near, last)[:last]])
             scores = given.query.scores(self.features.of(numbers)) if len(numbers) else np.empty(0)
         else:
             numbers = np.arange(n) if allowed is None else np.flatnonzero(allowed)
@@ -280,7 +288,7 @@ class Searcher:
             name: np.concatenate([side[name] for side in (stored, computed) if side])[order]
             for name in columns
         }
-        query = Query.of(self.features.fitted(arrays), len(likes))
+        query = Query.of(arrays, self.features.fitted, len(likes))
         return _Given(query, tuple(row for row in named if row is not None))
 
     def _find(self, example: Example) -> int | Held:
