@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 
 from deepfishing.errors import DeepFishingError
-from deepfishing.model import Model, train_model
+from deepfishing.model import Model
+from deepfishing.model.fit import train_model
 from deepfishing.search import Searcher
 from deepfishing.settings import Settings
 from deepfishing.store import Store, shards

@@ -14,7 +14,7 @@ from torch import nn
 from deepfishing import Preprocess, load_network, wrap
 from deepfishing.errors import NetworkError
 from deepfishing.gradients.extract import Extractor
-from deepfishing.model.model import train_model
+from deepfishing.model.fit import train_model
 from deepfishing.model.to_onnx import export_model
 from deepfishing.recipes import parse_recipe
 from deepfishing.settings import Settings

@@ -17,7 +17,8 @@ import torch
 from deepfishing.errors import DeepFishingError
 from deepfishing.files import SEAL, sealed
 from deepfishing.images.preprocess import Preprocess
-from deepfishing.model import Model, train_model
+from deepfishing.model import Model
+from deepfishing.model.fit import train_model
 from deepfishing.networks.load import load_network
 from deepfishing.networks.reference import NetworkRef
 from deepfishing.networks.weights import read_weights

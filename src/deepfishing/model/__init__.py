@@ -1,5 +1,5 @@
 """Stage 6, models: trained classifiers with their whole pipeline, in a folder of two files."""
 
-from deepfishing.model.model import Model, train_model
+from deepfishing.model.model import Model
 
-__all__ = ["Model", "train_model"]
+__all__ = ["Model"]

@@ -30,7 +30,7 @@ from safetensors.numpy import load as read_tensors
 from safetensors.numpy import save as tensor_bytes
 
 from deepfishing import __version__
-from deepfishing.errors import DeepFishingError, OptionError, WeightsError
+from deepfishing.errors import DeepFishingError, OptionError, WeightsError, one_line
 from deepfishing.files import is_intact, replacing, sealed
 from deepfishing.kernel_vectors import Vectors
 from deepfishing.model.model import VECTORS, Model, on_vectors
@@ -57,7 +57,7 @@ def save(model: Model, folder: Path) -> None:
     tensors = {f"factor/{name}": values for name, values in model.support.items()}
     tensors |= {f"state/{name}": values for name, values in model.fitted.state.items()}
     tensors |= {"dual": svm.dual, "bias": svm.bias, "calibration": svm.calibration}
-    if not model.support:  # machines on vectors
+    if not model.support:  # classifiers on vectors
         tensors["machines"] = np.asarray(svm.features)
     content = tensor_bytes({n: np.ascontiguousarray(t) for n, t in tensors.items()})
     sha256 = hashlib.sha256(content).hexdigest()
@@ -115,9 +115,7 @@ def _waiting(folder: Path, sha256: str) -> Path:
 def _clear_up(folder: Path) -> None:
     """Finish what a killed writer has begun, and delete what it has left."""
     with contextlib.suppress(WeightsError, FileNotFoundError):
-        expected = _expected(_facts(folder / FACTS))
-        if expected is not None:
-            _waiting(folder, expected).replace(folder / TENSORS)
+        _waiting(folder, _expected(_facts(folder / FACTS))).replace(folder / TENSORS)
     for left in folder.iterdir():
         if _LEFTOVER.match(left.name):
             left.unlink(missing_ok=True)
@@ -126,15 +124,14 @@ def _clear_up(folder: Path) -> None:
 def load(folder: Path) -> Model:
     """Read both files and check that they make one whole model."""
     facts = _facts(folder / FACTS)
-    tensors = _tensors(folder / TENSORS, facts)
+    tensors = _tensors(folder, facts)
     try:
         model = _model(facts, tensors)
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         reason = str(error) if isinstance(error, DeepFishingError) else repr(error)
         raise _damaged(folder / FACTS, reason) from None
-    if facts.get("projection") != SCHEME and any(
-        factor.kind == "projected" for factor in model.factors
-    ):
+    projected = any(factor.kind == "projected" for factor in model.factors)
+    if projected and facts.get("projection") != SCHEME:
         raise WeightsError(
             f"{folder} was trained on features that an earlier version projected, with matrices "
             "that are no longer drawn; train it again with `deepfish train`"
@@ -153,42 +150,26 @@ def _model(facts: dict[str, Any], tensors: dict[str, Array]) -> Model:
     if len({len(values) for values in support.values()}) > 1:
         raise ValueError("factors must be of the same images")
     n = len(tensors["machines"]) if linear else len(support[recipe.columns[0]])
-    shapes = {name: t.shape for name, t in tensors.items()}
-    expected = {
-        "dual": (n, len(classes)),
-        "bias": (len(classes),),
-        "calibration": (2, len(classes)),
-    }
-    for name, shape in expected.items():
-        if shapes[name] != shape:
-            raise ValueError(f"{name} must be of shape {shape}, got {shapes[name]}")
+    C = len(classes)
+    for name, shape in {"dual": (n, C), "bias": (C,), "calibration": (2, C)}.items():
+        if tensors[name].shape != shape:
+            raise ValueError(f"{name} must be of shape {shape}, got {tensors[name].shape}")
     if not all(np.isfinite(values).all() for values in tensors.values()):
         raise ValueError("numbers must be finite, got NaN or infinity")
-    trained = np.array(facts["trained"], dtype=bool)
-    cost, ap = np.array(facts["cost"], dtype=float), np.array(facts["ap"], dtype=float)
-    if not trained.shape == cost.shape == ap.shape == (len(classes),) or not classes:
-        raise ValueError(f"trained, cost and ap must have {len(classes)} entries, one per class")
+    kinds = {"trained": bool, "cost": float, "ap": float}
+    told = {name: np.array(facts[name], dtype=kind) for name, kind in kinds.items()}
+    if not classes or any(values.shape != (C,) for values in told.values()):
+        raise ValueError(f"{', '.join(kinds)} must have {C} entries, one per class")
     fitted = recipe.load({n: t for n, t in state.items() if not n.startswith(VECTORS)})
     if linear:
         fitted = on_vectors(fitted, Vectors.restore(_part(VECTORS, state)))
     svm = KernelSVM(
         features=tensors["machines"] if linear else fitted(support),
-        dual=tensors["dual"],
-        bias=tensors["bias"],
-        trained=trained,
-        cost=cost,
-        calibration=tensors["calibration"],
-        ap=ap,
+        **{name: tensors[name] for name in ("dual", "bias", "calibration")},
+        **told,
     )
-    return Model(
-        recipe=recipe.name,
-        settings=settings,
-        classes=classes,
-        support=support,
-        fitted=fitted,
-        svm=svm,
-        training=dict(facts["training"]),
-    )
+    training = dict(facts["training"])
+    return Model(recipe.name, settings, classes, support, fitted, svm, training)
 
 
 def _settings(facts: dict[str, Any]) -> Settings:
@@ -235,26 +216,25 @@ def _facts(path: Path) -> dict[str, Any]:
     return facts
 
 
-def _expected(facts: dict[str, Any]) -> str | None:
+def _expected(facts: dict[str, Any]) -> str:
     """The hash of the numbers; part of a file's name, so nothing else is taken for one."""
     hashes = facts.get("sha256")
-    found = hashes.get(TENSORS) if isinstance(hashes, dict) else None
-    return found if isinstance(found, str) and _SHA256.fullmatch(found) else None
+    found = str(hashes.get(TENSORS)) if isinstance(hashes, dict) else ""
+    return found if _SHA256.fullmatch(found) else ""
 
 
-def _tensors(path: Path, facts: dict[str, Any]) -> dict[str, Array]:
-    expected = _expected(facts)
-    # a writer that was killed at its last step has left them there
-    waiting = None if expected is None else _waiting(path.parent, expected)
+def _tensors(folder: Path, facts: dict[str, Any]) -> dict[str, Array]:
+    path, expected = folder / TENSORS, _expected(facts)
+    waiting = _waiting(folder, expected)  # left there by a writer killed at its last step
     try:
-        content = (waiting if waiting and waiting.is_file() else path).read_bytes()
+        content = (waiting if waiting.is_file() else path).read_bytes()
     except OSError as error:
         raise WeightsError(
             f"model cannot be read: {path} ({error.strerror}); copy the whole folder"
         ) from None
     found = hashlib.sha256(content).hexdigest()
     if found != expected:
-        raise _damaged(path, f"sha256 must be {expected}, got {found}")
+        raise _damaged(path, f"sha256 must be {expected or None}, got {found}")
     try:
         return dict(read_tensors(content))
     except (SafetensorError, KeyError, ValueError) as error:
@@ -262,5 +242,6 @@ def _tensors(path: Path, facts: dict[str, Any]) -> dict[str, Array]:
 
 
 def _damaged(path: Path, reason: str) -> WeightsError:
-    line = " ".join(reason.split())[:300]
-    return WeightsError(f"model is damaged: {path} ({line}); copy it again or train it again")
+    return WeightsError(
+        f"model is damaged: {path} ({one_line(reason)}); copy it again or train it again"
+    )

@@ -22,19 +22,16 @@ from deepfishing.images.voc import read_split, voc_layout
 from deepfishing.rank_one import Array
 
 
-class Image(Protocol):
-    """An item of a source, or a row of a store."""
+class _Image(Protocol):
+    """An item of a source, a row of a store, or a picture of search."""
 
     @property
-    def id(self) -> str:
-        """Unique; a path with forward slashes where images come from a folder."""
-
+    def id(self) -> str: ...
     @property
-    def labels(self) -> tuple[str, ...] | None:
-        """Its classes, or None where nothing is known."""
+    def labels(self) -> tuple[str, ...] | None: ...
 
 
-AnImage = TypeVar("AnImage", bound=Image)
+AnImage = TypeVar("AnImage", bound=_Image)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +51,7 @@ class Labelled:
             )
         return known, np.stack([self.rows[image.id] for image in known])
 
-    def unused(self, images: Sequence[Image]) -> str:
+    def unused(self, images: Sequence[_Image]) -> str:
         """Which images are not trained on, in words; nothing if there are none."""
         others = [image.id for image in images if image.id not in self.rows]
         words = "image that is" if len(others) == 1 else "images that are"
@@ -63,22 +60,14 @@ class Labelled:
 
 
 def read_labels(
-    images: Sequence[Image], source: Path | None = None, split: str = "trainval"
+    images: Sequence[_Image], source: Path | None = None, split: str = "trainval"
 ) -> Labelled:
     """Labels of images: from a source if one is given, else their own, else their folders'.
 
     Without a source, where the images are divided into `train` and another split, only those in
-    `train` have labels to train on.
-
-    Parameters
-    ----------
-    images : sequence of Item or Row
-        From `find_images` or `Store.rows`.
-    source : path, optional
-        A .csv, .tsv or .parquet table with the columns `path` (or `id`) and `label` or `labels`,
-        whose ids are those of the images; or a folder in VOC layout.
-    split : str
-        Of the VOC layout.
+    `train` have labels to train on. A source is a .csv, .tsv or .parquet table with the columns
+    `path` (or `id`) and `label` or `labels`, whose ids are those of the images; or a folder in VOC
+    layout, of which `split` is taken.
 
     Examples
     --------
@@ -102,15 +91,14 @@ def read_labels(
                 f"a table of labels must have a column label or labels, got none filled in {source}"
             )
         there = {image.id for image in images}
-        strange = [id_ for id_ in named if id_ not in there]
-        if strange:
+        if strange := [id_ for id_ in named if id_ not in there]:
             raise DatasetError(
                 f"every row of {source} must name an image, got {len(strange)} that do not, first "
                 f"{strange[0]!r}; the images have ids such as {images[0].id!r}"
             )
         return _from_names(named, str(source))
     ids = [image.id for image in images]
-    to_train_on = _training_part(ids)
+    divided = {"train"} < split_folders(ids)
     named = {image.id: image.labels for image in images if image.labels is not None}
     if not named:  # a list, or a store of an older version
         classes = zip(ids, folder_classes(ids), strict=True)
@@ -120,18 +108,14 @@ def read_labels(
             f"an image must lie in the folder of its class, got {ids[0]!r}, and no other does "
             "either; sort them into folders, or pass --labels with a table"
         )
-    return _from_names({id_: named[id_] for id_ in named if id_ in to_train_on}, "the images")
+    if divided:  # another split lies beside it
+        named = {id_: names for id_, names in named.items() if id_.startswith("train/")}
+    return _from_names(named, "the images")
 
 
 def is_voc(folder: Path) -> bool:
     """Whether a folder is a data set in VOC layout, or holds one."""
     return is_folder(folder) and voc_layout(folder) is not None
-
-
-def _training_part(ids: Sequence[str]) -> set[str]:
-    """The images to train on: those in `train`, where another split lies beside it."""
-    divided = {"train"} < split_folders(ids)
-    return {id_ for id_ in ids if not divided or id_.startswith("train/")}
 
 
 def _from_names(named: Mapping[str, tuple[str, ...] | None], origin: str) -> Labelled:

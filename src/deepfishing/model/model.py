@@ -1,34 +1,32 @@
-"""Stage 6, models: machines together with all that leads from an image to their scores.
+"""Stage 6, models: trained classifiers together with all that leads from an image to their scores.
 
-Comes in: factors of the training images and their labels. Goes out: a `Model`, which scores the
-factors of other images. It is saved as `model.json` and `model.safetensors`, see `files`. Only
-support vectors are kept, as factors: the fitted recipe makes features of them again.
+Comes in: images or their factors. Goes out: scores, probabilities and classes. A `Model` is made by
+`fit` and saved as `model.json` and `model.safetensors`, see `files`. Only support vectors are
+kept, as factors: the fitted recipe makes features of them again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deepfishing.errors import DatasetError, ImageError, OptionError, StoreError, WeightsError
+from deepfishing.errors import ImageError, OptionError, StoreError, WeightsError
 from deepfishing.features import Factor
-from deepfishing.images.dataset import DIFFICULT
 from deepfishing.images.preprocess import ImageLike
 from deepfishing.images.sources import find_images
 from deepfishing.kernel_vectors import Vectors
 from deepfishing.metrics import evaluate
 from deepfishing.rank_one import Array
-from deepfishing.recipes import AUTO, Fitted, parse_recipe
+from deepfishing.recipes import Fitted, parse_recipe
 from deepfishing.settings import Settings
 from deepfishing.store import Store
 from deepfishing.svm import KernelSVM
 
 if TYPE_CHECKING:
-    from deepfishing.auto import Choice
     from deepfishing.networks.network import Network
 
 ONE, SEVERAL = "one per image", "several per image"  # labels of the training images
@@ -48,9 +46,9 @@ class Model:
     settings : Settings
         All that decides a factor's values, as in a store; it can load the network again.
     classes : tuple of str
-        One per machine.
+        Of which the svm has a column each.
     support : dict
-        Factors (n, ...) of the support vectors; none of a model on vectors, see `large`.
+        Factors (n, ...) of the support vectors; none of a model on vectors, see `fit`.
     fitted : Fitted
         The recipe, fitted on the training images.
     svm : KernelSVM
@@ -91,10 +89,8 @@ class Model:
         """Probability (m, C) that a class is present, each class on its own."""
         return self.svm.calibrate(self.scores(arrays))
 
-    def predict(self, images: Images, *, network: Network | None = None) -> Array:
-        """The class of each image (n,), the one with the highest score.
-
-        Of a model whose training images had several classes: 1 and 0 for each class, (n, C).
+    def decision_function(self, images: Images, *, network: Network | None = None) -> Array:
+        """Decision scores (n, C); an image that cannot be used is an error.
 
         Parameters
         ----------
@@ -103,6 +99,24 @@ class Model:
             their ids; its features are those that it holds, so no network is needed.
         network : Network, optional
             The one of the training; without it the model loads it.
+        """
+        if isinstance(images, Store):
+            self.check_store(images)
+            return self.scores({name: images.to_numpy(name) for name in self.columns})
+        from deepfishing.model.predict import predict  # torch takes seconds to load
+
+        found = find_images(images) if isinstance(images, str | Path) else images
+        scores = []
+        for one in predict(self, found, network=network):
+            if one.error:
+                raise ImageError(one.error)
+            scores.append(one.scores)
+        return np.stack(scores)
+
+    def predict(self, images: Images, *, network: Network | None = None) -> Array:
+        """The class of each image (n,), the one with the highest score.
+
+        Of a model whose training images had several classes: 1 and 0 for each class, (n, C).
         """
         return self._answers(self.decision_function(images, network=network))
 
@@ -129,25 +143,9 @@ class Model:
     def _answers(self, scores: Array) -> Array:
         if self.training.get("labels") == SEVERAL:
             return (scores > 0).astype(int)
-        # a class without a machine is never the answer
+        # a class that was not trained is never the answer
         best = np.where(self.svm.trained, scores, -np.inf).argmax(axis=1)
-        answers: Array = np.array(self.classes)[best]
-        return answers
-
-    def decision_function(self, images: Images, *, network: Network | None = None) -> Array:
-        """Decision scores (n, C); an image that cannot be used is an error."""
-        if isinstance(images, Store):
-            self.check_store(images)
-            return self.scores({name: images.to_numpy(name) for name in self.columns})
-        from deepfishing.model.predict import predict  # torch takes seconds to load
-
-        found = find_images(images) if isinstance(images, str | Path) else images
-        scores = []
-        for one in predict(self, found, network=network):
-            if one.error:
-                raise ImageError(one.error)
-            scores.append(one.scores)
-        return np.stack(scores)
+        return np.asarray(np.array(self.classes)[best])
 
     def check_store(self, store: Store) -> None:
         """Refuse a store whose features are others, or which lacks some."""
@@ -166,7 +164,7 @@ class Model:
             )
 
     def save(self, folder: str | Path) -> None:
-        """Write the model; a model that is there is replaced."""
+        """Write the model; one that exists is replaced."""
         from deepfishing.model.files import save
 
         save(self, Path(folder))
@@ -183,128 +181,3 @@ def on_vectors(fitted: Fitted, project: Vectors) -> Fitted:
     """A fitted recipe whose features are made into vectors."""
     state = {f"{VECTORS}{name}": values for name, values in project.state().items()}
     return Fitted(lambda arrays: project(fitted(arrays)), {**fitted.state, **state})
-
-
-@dataclass(frozen=True, eq=False)
-class Task:
-    """What a model is trained for and how: labels (n, C) of classes, and options of `train_svm`.
-
-    `progress` is told how far `auto` is.
-    """
-
-    labels: Array
-    classes: Sequence[str]
-    settings: Settings
-    C: float | str = 1.0
-    class_weight: str | float | None = None
-    difficult: str = DIFFICULT[0]
-    seed: int = 0
-    progress: Callable[[str, int, int], None] | None = None
-
-    def decide(self, recipe: str, arrays: Mapping[str, Array], rows: Array) -> Decided:
-        """Settle `auto`, for the recipe or the cost, by the factors of these rows."""
-        if recipe.strip() != AUTO and self.C != AUTO:
-            return Decided(recipe, self, None)
-        from deepfishing.auto import choose  # a prediction need not wait for it
-
-        choice = choose(
-            arrays,
-            self.labels[rows],
-            self.settings.network.layers,
-            recipe=None if recipe.strip() == AUTO else recipe,
-            tempered=self.settings.temperable,
-            difficult=self.difficult,
-            seed=self.seed,
-            progress=self.progress,
-        )
-        settings = replace(self.settings, tau=choice.tau or self.settings.tau)
-        C = choice.cost if self.C == AUTO else self.C
-        return Decided(choice.recipe, replace(self, settings=settings, C=C), choice)
-
-    def facts(self, choice: Choice | None) -> dict[str, Any]:
-        """How it was trained, for people to read."""
-        known = {name: getattr(self, name) for name in ("C", "class_weight", "difficult", "seed")}
-        from deepfishing.accuracy import has_one_class
-
-        kind = ONE if has_one_class(np.asarray(self.labels)) else SEVERAL
-        chosen = {"auto": asdict(choice)} if choice else {}
-        return {"images": len(self.labels), "labels": kind, **known, **chosen}
-
-    def check(self, trained: Array) -> None:
-        """Refuse labels that allow no machine."""
-        if not trained.any():
-            raise DatasetError(
-                f"a class must have images with it and images without it, got none of "
-                f"{', '.join(self.classes)} among {len(self.labels)} images"
-            )
-
-
-@dataclass(frozen=True, eq=False)
-class Decided:
-    """A recipe and a task without anything left to choose; `choice` is None if nothing was."""
-
-    recipe: str
-    task: Task
-    choice: Choice | None
-
-    def factors(self, arrays: Mapping[str, Array]) -> Mapping[str, Array]:
-        """The factors at the temperature that was chosen."""
-        if self.choice is None or self.choice.tau is None:
-            return arrays
-        from deepfishing.auto import at_temperature
-
-        return at_temperature(arrays, self.choice.tau)
-
-
-def train_model(
-    recipe: str,
-    arrays: Mapping[str, Array],
-    labels: Array,
-    classes: Sequence[str],
-    *,
-    settings: Settings,
-    **options: Any,
-) -> Model:
-    """Fit a recipe and train its machines, with probabilities.
-
-    Parameters
-    ----------
-    recipe : str
-        One recipe, or `auto` for the one that suits the training images best, see `choose`.
-    arrays : mapping
-        The recipe's factors (n, d) or (n, P, d) of the training images.
-    labels, classes, settings, options
-        See `Task`; a `C` of "auto" is chosen, too.
-    """
-    return train_on_arrays(recipe, arrays, Task(labels, classes, settings, **options))
-
-
-def train_on_arrays(recipe: str, arrays: Mapping[str, Array], task: Task) -> Model:
-    """The same for a task as one value."""
-    from deepfishing.classify import train_svm
-
-    decided = task.decide(recipe, arrays, np.arange(len(task.labels)))
-    task, arrays = decided.task, decided.factors(arrays)
-    parsed = parse_recipe(decided.recipe, task.settings.network.layers)
-    fitted = parsed.fit(arrays)
-    svm = train_svm(
-        fitted(arrays),
-        task.labels,
-        task.C,
-        task.difficult,
-        class_weight=task.class_weight,
-        calibrated=True,
-        seed=task.seed,
-    )
-    task.check(svm.trained)
-    used = np.flatnonzero(svm.dual.any(axis=1))
-    support = {name: np.ascontiguousarray(arrays[name][used]) for name in parsed.columns}
-    return Model(
-        recipe=parsed.name,
-        settings=task.settings,
-        classes=tuple(task.classes),
-        support=support,
-        fitted=fitted,
-        svm=replace(svm, features=fitted(support), dual=svm.dual[used]),
-        training=task.facts(decided.choice),
-    )

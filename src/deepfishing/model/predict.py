@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """One image: its number among the images, and scores and probabilities (C,) or the reason.
+    """One image: its number among the images, and scores and probabilities (C,).
 
     `error` says why an image cannot be used; scores and probabilities are then empty.
     """
@@ -45,25 +45,10 @@ def predict(
     weights: str | Path | None = None,
     resources: Resources | None = None,
 ) -> Iterator[Prediction]:
-    """Classify images; an unreadable one is reported in its place, not raised.
+    """Classify images in their order; an unreadable one is reported in its place, not raised.
 
-    Parameters
-    ----------
-    model : Model
-        From `Model.load` or `train_model`.
-    images : sequence of paths, items, PIL images or uint8 arrays
-    network : Network, optional
-        The one that the model was trained with; without it the model's settings load it, or for a
-        few images take what an earlier run has kept of it, see `describer`.
-    weights : path, optional
-        Its weight file, if it is elsewhere now.
-    resources : Resources, optional
-        What the work may use.
-
-    Yields
-    ------
-    Prediction
-        In the order of the images.
+    Without the network of the training the model's settings load it, with `weights` if its file is
+    elsewhere now, or for a few images take what an earlier run has kept of it, see `describer`.
     """
     none = np.empty(0)
     describe = _describer(model, len(images), network, weights, resources or Resources())

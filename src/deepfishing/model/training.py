@@ -17,9 +17,9 @@ from deepfishing.gradients.resources import Resources
 from deepfishing.gradients.to_store import extract_to_store
 from deepfishing.images.item import Item
 from deepfishing.images.readable import refuse_unreadable
+from deepfishing.model.fit import Task, train_large, train_on_arrays
 from deepfishing.model.labelled import Labelled
-from deepfishing.model.large import LARGE, train_large
-from deepfishing.model.model import Model, Task, train_on_arrays
+from deepfishing.model.model import Model
 from deepfishing.progress import Progress
 from deepfishing.rank_one import Array
 from deepfishing.recipes import AUTO, parse_recipe
@@ -28,6 +28,9 @@ from deepfishing.store import Row, Store
 
 if TYPE_CHECKING:  # a store is trained on without torch
     from deepfishing.networks.network import Network
+
+# Images from which vectors take the place of the kernel matrix, docs/projections.md.
+LARGE = 20_000
 
 
 def train_on_store(
@@ -40,24 +43,9 @@ def train_on_store(
     progress: Progress | None = None,
     **options: Any,
 ) -> tuple[Model, dict[str, str]]:
-    """Train on features that are in a store.
+    """Train on the labelled images of a store; `strict` refuses to leave one out.
 
-    Parameters
-    ----------
-    store : Store
-        Holds the factors that the recipe needs.
-    rows : sequence of Row
-        The images to train on; those without labels are not used.
-    labelled : Labelled
-        From `read_labels`.
-    recipe : str
-        One recipe, or `auto`.
-    strict : bool
-        Stop if an image could not be used, instead of leaving it out.
-    progress : callable, optional
-        Called with a stage, how much of it is done and how much there is.
-    options
-        C, class_weight, difficult, seed: see `train_svm`.
+    Options are C, class_weight, difficult and seed, as of `train_svm`.
     """
     known, labels = labelled.of(rows)
     failures = {row.id: str(row.error) for row in known if row.error}
@@ -81,30 +69,16 @@ def train_on_images(
     strict: bool = False,
     **options: Any,
 ) -> tuple[Model, dict[str, str]]:
-    """Extract what a store lacks and train on it.
+    """Extract what the store in a folder lacks, see `extract_to_store`, and train on it.
 
-    Parameters
-    ----------
-    images : sequence of Item
-        From `find_images`; those without labels are not used.
-    labelled : Labelled
-        From `read_labels`.
-    folder : path
-        Store of the features; what is there is used again.
-    recipe : str
-        One recipe, or `auto`.
-    settings, network, resources, progress, strict
-        See `extract_to_store`.
-    options
-        C, class_weight, difficult, seed: see `train_svm`.
+    Images without labels are not used. Options are those of `train_on_store`.
     """
     known, labels = labelled.of(images)
-    factors = parse_recipe(recipe, settings.network.layers).factors
     store = Store(folder, settings.as_dict())
     done = extract_to_store(
         store,
         known,
-        factors,
+        parse_recipe(recipe, settings.network.layers).factors,
         settings=settings,
         network=network,
         resources=resources,
@@ -115,8 +89,7 @@ def train_on_images(
     if strict:  # features that are not finite are known only now
         refuse_unreadable(done.failures, len(known))
     options["progress"] = progress
-    model = _train(store, done.keys, labels, labelled, recipe, options)
-    return model, done.failures
+    return _train(store, done.keys, labels, labelled, recipe, options), done.failures
 
 
 def _train(
@@ -133,8 +106,14 @@ def _train(
             f"an image must be usable to train on, got none of {len(keys)}, see {store.folder}"
         )
     usable = [str(keys[number]) for number in good]
-    settings = Settings.from_dict(store.settings)
-    columns = parse_recipe(recipe, settings.network.layers).columns
+    task = Task(
+        recipe,
+        labels[np.array(good)],
+        labelled.classes,
+        Settings.from_dict(store.settings),
+        **options,
+    )
+    columns = task.parsed.columns
     absent = [name for name in columns if store.missing(usable, [name])]
     if recipe.strip() == AUTO:  # makes do with what there is
         columns = tuple(name for name in columns if name not in absent)
@@ -149,7 +128,6 @@ def _train(
         keys = [usable[row] for row in rows]
         return {name: store.read(keys, name) for name in columns}
 
-    task = Task(labels[np.array(good)], labelled.classes, settings, **options)
     if len(usable) > LARGE:
-        return train_large(recipe, read, task)
-    return train_on_arrays(recipe, read(range(len(usable))), task)
+        return train_large(read, task)
+    return train_on_arrays(read(range(len(usable))), task)

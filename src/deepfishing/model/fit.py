@@ -1,0 +1,204 @@
+"""Stage 6, models: from factors of the training images and their labels to a `Model`.
+
+Up to some thousand images one kernel matrix is made for all classes. Of more the classifiers are
+linear, on vectors that approximate the recipe's kernel (`Vectors`): time and memory are linear in
+the images, factors are read a block at a time, vectors are kept in half precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from deepfishing.accuracy import has_one_class
+from deepfishing.auto import Choice, at_temperature, choose, looked_at
+from deepfishing.classify import (
+    DEFAULT_COST,
+    CostSearch,
+    choose_costs,
+    platt,
+    train_svm,
+)
+from deepfishing.errors import DatasetError
+from deepfishing.images.dataset import DIFFICULT
+from deepfishing.kernel_vectors import Vectors
+from deepfishing.linear import train_linear
+from deepfishing.machine import memory
+from deepfishing.metrics import average_precision
+from deepfishing.model.model import ONE, SEVERAL, Model, on_vectors
+from deepfishing.progress import Progress, silent
+from deepfishing.projections import FIT_IMAGES
+from deepfishing.rank_one import Array
+from deepfishing.recipes import AUTO, Arrays, Fitted, Recipe, parse_recipe
+from deepfishing.settings import Settings
+from deepfishing.svm import KernelSVM
+
+NUMBERS = 8192  # per vector, or as many as a third of the memory has room for
+BLOCK = 1024  # images whose factors are in memory together
+HELD_OUT = 3  # every third image tells probabilities and costs
+
+Read = Callable[[Array], Arrays]  # factors of the images with these numbers
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A recipe or `auto`, labels (n, C) of classes, and options of `train_svm`.
+
+    `progress` is told how far `auto` is; `choice` is what it chose, once it has.
+    """
+
+    recipe: str
+    labels: Array
+    classes: Sequence[str]
+    settings: Settings
+    C: float | str = 1.0
+    class_weight: str | float | None = None
+    difficult: str = DIFFICULT[0]
+    seed: int = 0
+    progress: Progress | None = None
+    choice: Choice | None = None
+
+    @property
+    def parsed(self) -> Recipe:
+        """The recipe as a value."""
+        return parse_recipe(self.recipe, self.settings.network.layers)
+
+    def decide(self, arrays: Mapping[str, Array], rows: Array) -> Task:
+        """The task with `auto`, of recipe or cost, settled by the factors of these rows."""
+        if self.recipe.strip() != AUTO and self.C != AUTO:
+            return self
+        choice = choose(
+            arrays,
+            self.labels[rows],
+            self.settings.network.layers,
+            recipe=None if self.recipe.strip() == AUTO else self.recipe,
+            tempered=self.settings.temperable,
+            difficult=self.difficult,
+            seed=self.seed,
+            progress=self.progress,
+        )
+        settings = replace(self.settings, tau=choice.tau or self.settings.tau)
+        C = choice.cost if self.C == AUTO else self.C
+        return replace(self, recipe=choice.recipe, settings=settings, C=C, choice=choice)
+
+    def factors(self, arrays: Mapping[str, Array]) -> Mapping[str, Array]:
+        """The factors at the temperature that was chosen."""
+        tau = self.choice.tau if self.choice else None
+        return arrays if tau is None else at_temperature(arrays, tau)
+
+    def model(
+        self, fitted: Fitted, svm: KernelSVM, support: Mapping[str, Array], **facts: Any
+    ) -> Model:
+        """The trained model, which notes how it was made."""
+        if not svm.trained.any():
+            raise DatasetError(
+                f"a class must have images with it and images without it, got none of "
+                f"{', '.join(self.classes)} among {len(self.labels)} images"
+            )
+        training = {
+            "images": len(self.labels),
+            "labels": ONE if has_one_class(np.asarray(self.labels)) else SEVERAL,
+            **{name: getattr(self, name) for name in ("C", "class_weight", "difficult", "seed")},
+            **({"auto": asdict(self.choice)} if self.choice else {}),
+            **facts,
+        }
+        return Model(
+            self.parsed.name, self.settings, tuple(self.classes), support, fitted, svm, training
+        )
+
+
+def train_model(
+    recipe: str,
+    arrays: Mapping[str, Array],
+    labels: Array,
+    classes: Sequence[str],
+    *,
+    settings: Settings,
+    **options: Any,
+) -> Model:
+    """Fit a recipe, or `auto`, to factors (n, d) or (n, P, d) of images; options as of `Task`."""
+    return train_on_arrays(arrays, Task(recipe, labels, classes, settings, **options))
+
+
+def train_on_arrays(arrays: Mapping[str, Array], task: Task) -> Model:
+    """The same for a task as one value."""
+    task = task.decide(arrays, np.arange(len(task.labels)))
+    arrays = task.factors(arrays)
+    fitted = task.parsed.fit(arrays)
+    svm = train_svm(
+        fitted(arrays),
+        task.labels,
+        task.C,
+        task.difficult,
+        class_weight=task.class_weight,
+        calibrated=True,
+        seed=task.seed,
+    )
+    used = np.flatnonzero(svm.dual.any(axis=1))
+    support = {name: np.ascontiguousarray(arrays[name][used]) for name in task.parsed.columns}
+    return task.model(fitted, replace(svm, features=fitted(support), dual=svm.dual[used]), support)
+
+
+def train_large(read: Read, task: Task) -> Model:
+    """As `train_model`, in time and memory that grow with the number of images, not its square."""
+    n = len(task.labels)
+    rows = looked_at(task.labels, task.seed)
+    task = task.decide(read(rows), rows)
+    recipe = task.parsed
+
+    def factors(rows: Array) -> Arrays:
+        found = task.factors(read(rows))
+        return {name: found[name] for name in recipe.columns}
+
+    random = np.random.default_rng(task.seed)
+    some = factors(np.sort(random.permutation(n)[: 2 * FIT_IMAGES]))
+    fitted = recipe.fit(some)
+    numbers = min(NUMBERS, memory() // (6 * n))
+    project = Vectors.fit(fitted(some)[:FIT_IMAGES], numbers, task.seed)
+    width = project(fitted({name: values[:2] for name, values in some.items()})).shape[1]
+    vectors: Array = np.empty((n, width), dtype=np.float16)
+    tell = task.progress or silent
+    for start in range(0, n, BLOCK):
+        tell("vectors", start, n)
+        rows = np.arange(start, min(start + BLOCK, n))
+        vectors[rows] = project(fitted(factors(rows)))
+    tell("vectors", n, n)
+    return task.model(on_vectors(fitted, project), _train_linear(vectors, task), {}, vectors=width)
+
+
+def _train_linear(vectors: Array, task: Task) -> KernelSVM:
+    """Linear classifiers on all vectors; costs and probabilities by those of two thirds of them."""
+    search = CostSearch.of(task.C)
+    weight = search.positive_weight if task.class_weight is None else task.class_weight
+    held = np.random.default_rng(task.seed).permutation(len(vectors)) % HELD_OUT == 0
+    scores, ap = [], []
+    for C in search.costs:
+        svm = train_linear(vectors[~held], task.labels[~held], C, task.difficult, weight)
+        scores.append(svm.decision_function(vectors[held]))
+        ap.append([_ap(*column) for column in zip(task.labels[held].T, scores[-1].T, strict=True)])
+    chosen = choose_costs(np.array(ap).T, search)
+    cost = np.array(search.costs)[chosen]
+    final = train_linear(vectors, task.labels, cost, task.difficult, weight)
+    calibration = []
+    for column, (truth, best) in enumerate(zip(task.labels[held].T, chosen, strict=True)):
+        kept = truth != 0 if task.difficult == "ignore" else np.full(len(truth), True)
+        target = np.where(truth[kept] == 1, 1, -1)
+        calibration.append(platt(scores[best][kept, column], target))
+    return KernelSVM(
+        features=np.ascontiguousarray(final.w.T),
+        dual=np.eye(final.w.shape[1]),
+        bias=final.bias,
+        trained=final.trained,
+        cost=np.where(final.trained, cost, DEFAULT_COST),
+        ap=np.array(ap)[chosen, np.arange(len(chosen))],
+        calibration=np.array(calibration).T,
+    )
+
+
+def _ap(truth: Array, scores: Array) -> float:
+    known = truth != 0
+    both = len(np.unique(truth[known])) == 2
+    return average_precision(truth[known], scores[known], "sklearn") if both else np.nan
