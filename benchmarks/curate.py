@@ -24,6 +24,7 @@ import numpy as np
 
 from deepfishing.curate import choose, choose_photos, facility
 from deepfishing.curate.photos import RECIPES, open_photos
+from deepfishing.kernels import gram
 from deepfishing.search.compare import choose_recipe
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents
@@ -62,7 +63,9 @@ def share(store: Store, n: int, by: str) -> dict[str, float]:
     photos = open_photos(store, by)
     features = photos.features.of(np.arange(min(5000, len(photos.features))))
     picked = [[s.number for s in choose(features, n, exact=how)] for how in (True, False)]
-    exact, near = (facility.coverage(features, some) for some in picked)
+    # the mean similarity to the nearest of those chosen
+    nearest = (gram(features, features[np.asarray(some)]).max(axis=1) for some in picked)
+    exact, near = (float(np.maximum(each, 0).mean()) for each in nearest)
     same = len(set(picked[0]) & set(picked[1]))
     figures = {"exact": exact, "near": near, "share": near / exact, "same": same}
     return {**figures, "real": len(features), "clients": min(facility.CLIENTS, len(features))}

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from deepfishing.curate import choose, facility
-from deepfishing.curate.facility import coverage
 from deepfishing.errors import OptionError
 from deepfishing.kernels import KernelProduct, KernelSum, gram
 from deepfishing.rank_one import RankOne, l2_normalize
@@ -31,6 +30,11 @@ def grouped(rng, n, d, groups):
 def gradients(rng, n, groups):
     both = grouped(rng, n, 22, groups)
     return RankOne(*(l2_normalize(f.astype(np.float32)) for f in np.split(both, [16], axis=1)))
+
+
+def coverage(features, chosen):
+    """F of the images chosen, as a share of all: the mean similarity to the nearest of them."""
+    return float(np.maximum(gram(features, features[np.asarray(chosen)]).max(axis=1), 0).mean())
 
 
 def numbers(steps):

@@ -6,9 +6,8 @@ typical photo of each cluster with its name; below, the clusters as a list.
 
 from __future__ import annotations
 
-import base64
 import colorsys
-import io
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ from deepfishing.curate.maps import Map
 from deepfishing.errors import ImageError
 from deepfishing.files import replacing
 from deepfishing.images.item import Held
-from deepfishing.images.preprocess import open_image, resize_and_crop
+from deepfishing.images.show import data_uri, square_uri
 from deepfishing.rank_one import Array
 from deepfishing.search import Searcher
 
@@ -35,7 +34,9 @@ def write_map(path: Path, found: Map, photos: Searcher) -> int:
     at = _apart(np.array([[one.x, one.y] for one in found.clusters]))
     for number, one in enumerate(found.clusters):
         picture = photos.collection[int(photos.collection.rows_of(one.typical)[0])]
-        photo = _photo(photos.photo(picture.id), picture.id)
+        content, photo = photos.photo(picture.id), ""
+        with contextlib.suppress(ImageError):
+            photo = square_uri(Held(picture.id, content), SIDE) if content else ""
         gone += not photo
         left, top = (100 * (MARGIN + (1 - 2 * MARGIN) * at[number])).round(2).tolist()
         clusters.append(
@@ -55,7 +56,7 @@ def write_map(path: Path, found: Map, photos: Searcher) -> int:
         title=photos.store.folder.name,
         photos=f"{len(found.places):,} photos",
         recipe=photos.recipe.title,
-        dots=_data(_dots(found), "PNG"),
+        dots=data_uri(_dots(found), "PNG"),
         clusters=clusters,
     )
     with replacing(path) as partial:
@@ -92,21 +93,3 @@ def _colour(number: int) -> tuple[int, int, int]:
     """Colours that are far apart for numbers that are close, legible on light and dark."""
     red, green, blue = colorsys.hls_to_rgb(number * 0.381966 % 1, 0.45 + 0.1 * (number % 2), 0.6)
     return round(255 * red), round(255 * green), round(255 * blue)
-
-
-def _photo(content: bytes | None, name: str) -> str:
-    """The central square as a data URI; nothing if it is gone or cannot be read."""
-    if content is None:
-        return ""
-    try:
-        whole = open_image(Held(name, content), draft=2 * SIDE)
-    except ImageError:
-        return ""
-    return _data(resize_and_crop(whole, SIDE, SIDE, "bilinear"), "JPEG")
-
-
-def _data(image: Image.Image, kind: str) -> str:
-    file = io.BytesIO()
-    image.save(file, kind, quality=75, optimize=True)
-    code = base64.b64encode(file.getvalue()).decode()
-    return f"data:image/{kind.lower()};base64,{code}"

@@ -63,9 +63,7 @@ class Map:
         ]
 
 
-def make_map(
-    photos: Searcher, clusters: int | None = None, *, progress: Progress | None = None
-) -> Map:
+def make_map(photos: Searcher, clusters: int | None = None, *, progress: Progress = silent) -> Map:
     """Lay out the contents of a store and name their clusters, the largest first.
 
     By default there are about half the root of the number of photos, at most 24.
@@ -75,8 +73,8 @@ def make_map(
     n = len(photos.contents)
     if clusters is not None and clusters < 1:
         raise OptionError(f"clusters must be at least 1, got {clusters}")
-    tell = progress or silent
-    places = _layout(photos, tell) if n > FEW else np.stack([np.arange(n) / FEW, np.zeros(n)], 1)
+    line = np.stack([np.arange(n) / FEW, np.zeros(n)], axis=1)
+    places = _layout(photos, progress) if n > FEW else line
     places = places - places.min(axis=0)
     places = places / np.maximum(places.max(axis=0), 1e-9)
     different = len(np.unique(places, axis=0))
@@ -92,14 +90,14 @@ def make_map(
         some = members[sample(len(members), MEMBERS)]
         typical = some[gram(photos.features.of(some)).mean(axis=0).argmax()]
         described.append(Cluster(name, len(members), x, y, int(typical)))
-        tell("naming", number + 1, len(names))
+        progress("naming", number + 1, len(names))
     return Map(places, cluster, tuple(described))
 
 
-def _layout(photos: Searcher, tell: Progress) -> Array:
+def _layout(photos: Searcher, progress: Progress) -> Array:
     """t-SNE of the neighbours' graph, (n, 2)."""
     tsne = need("openTSNE", "map")
-    graph = _graph(nearest(photos, NEIGHBOURS, progress=tell))
+    graph = _graph(nearest(photos, NEIGHBOURS, progress=progress))
     affinities = tsne.affinity.PrecomputedAffinities(graph)
     # the two main axes of the kernel beside its mean: what is far apart stays so
     n = len(photos.contents)
@@ -112,7 +110,7 @@ def _layout(photos: Searcher, tell: Progress) -> Array:
     for step in range(0, sum(STEPS), 50):
         early = {"exaggeration": 12, "momentum": 0.5} if step < STEPS[0] else {"momentum": 0.8}
         embedding.optimize(50, inplace=True, **early)
-        tell("map", step + 50, sum(STEPS))
+        progress("map", step + 50, sum(STEPS))
     return np.asarray(embedding)
 
 
@@ -128,12 +126,11 @@ def _graph(near: Neighbours) -> csr_matrix:
 
 def _names(photos: Searcher, cluster: Array, n: int) -> list[str]:
     """What the network sees more often in each cluster than elsewhere."""
-    seen: Array | None = None
-    for numbers, factors in read_blocks(photos.store, photos.contents.keys, [P]):
-        if seen is None:
-            seen = np.zeros((n, factors[P].shape[1]))
-        np.add.at(seen, cluster[numbers], factors[P])
-    if seen is None:
+    seen: Array = np.zeros((n, 0))
+    for numbers, (p,) in read_blocks(photos.store, photos.contents.keys, [P]):
+        seen = seen if seen.size else np.zeros((n, p.shape[1]))
+        np.add.at(seen, cluster[numbers], p)
+    if not seen.size:
         return [f"group {number + 1}" for number in range(n)]
     names = imagenet_names() if seen.shape[1] == IMAGENET_CLASSES else []
     share = seen / seen.sum(axis=1, keepdims=True)

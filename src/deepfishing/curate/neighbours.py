@@ -9,12 +9,12 @@ proposes candidates, which are compared exactly. There never is a matrix of all 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from deepfishing.kernels import Comparable, gram
-from deepfishing.progress import Progress
+from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
 from deepfishing.search import Searcher
 from deepfishing.search.compare import DEFAULTS, Features, choose_recipe
@@ -29,8 +29,7 @@ PROBES = 8  # lists of the index that a content looks into
 SPARE = 8  # candidates beyond k, since the index's order is not quite the kernel's
 
 
-@dataclass(frozen=True, eq=False)
-class Neighbours:
+class Neighbours(NamedTuple):
     """Numbers (n, k) of the nearest contents, -1 where there are fewer, and their kernel values."""
 
     numbers: Array
@@ -52,16 +51,10 @@ def open_searcher(
 
 
 def nearest(
-    among: Searcher,
-    k: int,
-    of: Features | None = None,
-    *,
-    progress: Progress | None = None,
+    among: Searcher, k: int, of: Features | None = None, *, progress: Progress = silent
 ) -> Neighbours:
     """The k nearest contents of a searcher, for each of its own, or for each of another store's.
 
-    Examples
-    --------
     >>> import tempfile
     >>> keys = [f"{n:064x}" for n in range(3)]
     >>> from deepfishing.store import Row
@@ -79,37 +72,35 @@ def nearest(
     parts = list(features.blocks()) if among.index is None else []
     many = (k + SPARE) * (COARSE if among.index is not None and among.index.is_coarse else 1)
     step = BLOCK_ROWS if among.index is None else max(1, BLOCK_CANDIDATES // many)
-    for start in range(0, n, step):
+    for start in range(0, n if k else 0, step):
         rows = np.arange(start, min(start + step, n))
         block = features.fitted(asked.contents.read(rows, features.columns))
+        itself = rows if of is None else None
         if among.index is None:
             K = np.concatenate([gram(block, part) for part in parts], axis=1)
-            if of is None:
-                K[np.arange(len(rows)), rows] = -np.inf
-            near = np.argpartition(-K, k - 1, axis=1)[:, :k] if k else np.empty((len(rows), 0), int)
+            if itself is not None:
+                K[np.arange(len(rows)), itself] = -np.inf
+            near = np.argpartition(-K, k - 1, axis=1)[:, :k]
             K = np.take_along_axis(K, near, axis=1)
         else:
-            near, K = _candidates(among, among.index, block, many, rows if of is None else None)
+            near, K = _candidates(features, among.index, block, many, itself)
         order = np.argsort(-K, axis=1, kind="stable")[:, :k]
         numbers[rows], kernel[rows] = (np.take_along_axis(a, order, axis=1) for a in (near, K))
-        if progress is not None:
-            progress("comparing", int(rows[-1]) + 1, n)
+        progress("comparing", int(rows[-1]) + 1, n)
     return Neighbours(numbers, kernel)
 
 
 def _candidates(
-    among: Searcher, index: Index, block: Comparable, n: int, itself: Array | None
-) -> tuple[Array, Array]:
+    features: Features, index: Index, block: Comparable, n: int, itself: Array | None
+) -> Neighbours:
     """What the index proposes for each image of a block, with exact kernel values."""
     near = index.nearest(index.embedding(block), n, PROBES)
     if itself is not None:
         near[near == itself[:, None]] = -1
     known = np.unique(near[near >= 0])
-    others = among.features.of(known)
-    place = np.searchsorted(known, near)
+    others, place = features.of(known), np.searchsorted(known, near)
     K = np.full(near.shape, -np.inf)
-    for row in range(len(near)):
-        found = near[row] >= 0
+    for row, found in enumerate(near >= 0):
         if found.any():
             K[row, found] = gram(block[row : row + 1], others[place[row, found]])[0]
-    return near, K
+    return Neighbours(near, K)

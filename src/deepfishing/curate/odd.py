@@ -17,7 +17,7 @@ from scipy.special import logsumexp, softmax
 from deepfishing.curate.neighbours import nearest
 from deepfishing.errors import OptionError, StoreError, did_you_mean
 from deepfishing.features import TOP
-from deepfishing.progress import Progress
+from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array, l2_norm
 from deepfishing.search import Searcher
 from deepfishing.search.compare import DEFAULTS
@@ -30,54 +30,30 @@ X, Y, P, DELTA = f"x{TOP - 1}", f"y{TOP}", f"x{TOP}", f"delta{TOP}"
 RECIPES = (X, *DEFAULTS)
 LEAST_K, MOST_K, SHARE_K = 10, 50, 20
 
-Arrays = Mapping[str, Array]
-
-
-@dataclass(frozen=True)
-class Score:
-    """One way to be odd: its name, what it is, and the factors that it is made of, and how."""
-
-    name: str
-    summary: str
-    factors: tuple[str, ...] = ()  # none: of the neighbours
-    of: Callable[[Arrays], Array] | None = None
-
 
 def _flat(values: Array) -> Array:
     return values.reshape(len(values), -1).astype(np.float64)
 
 
-SCORES = {
-    score.name: score
-    for score in (
-        Score("knn", "distance to the k-th nearest photo under the recipe (Sun 2022)"),
-        Score(
-            "msp",
-            "1 - the largest probability of a class (Hendrycks 2017)",
-            (P,),
-            lambda f: 1 - f[P].max(axis=1),
-        ),
-        Score(
-            "energy",
-            "- log sum exp of the scores y (Liu 2020)",
-            (Y,),
-            lambda f: -logsumexp(_flat(f[Y]), axis=1),
-        ),
-        Score(
-            "delta",
-            "- the norm of delta, which is large where the network is sure",
-            (DELTA,),
-            lambda f: -l2_norm(_flat(f[DELTA])),
-        ),
-        Score(
-            "gradnorm",
-            "- the L1 norm of the gradient, |x| |delta| (Huang 2021)",
-            (X, DELTA),
-            lambda f: -np.prod([np.abs(_flat(f[side])).sum(axis=1) for side in (X, DELTA)], axis=0),
-        ),
-    )
-}
+def _l1_norm(values: Array) -> Array:
+    norm: Array = np.abs(_flat(values)).sum(axis=1)
+    return norm
+
+
 DEFAULT = "knn"
+# name -> the factors that the score is made of, and how; knn is made of the nearest photos
+SCORES: Mapping[str, tuple[tuple[str, ...], Callable[..., Array] | None]] = {
+    # distance to the k-th nearest photo under the recipe (Sun 2022)
+    DEFAULT: ((), None),
+    # 1 - the largest probability of a class (Hendrycks 2017)
+    "msp": ((P,), lambda p: 1 - p.max(axis=1)),
+    # - log sum exp of the scores y (Liu 2020)
+    "energy": ((Y,), lambda y: -logsumexp(_flat(y), axis=1)),
+    # - the norm of delta, which is large where the network is sure
+    "delta": ((DELTA,), lambda delta: -l2_norm(_flat(delta))),
+    # - the L1 norm of the gradient, |x| |delta| (Huang 2021)
+    "gradnorm": ((X, DELTA), lambda x, delta: -(_l1_norm(x) * _l1_norm(delta))),
+}
 
 
 @dataclass(frozen=True)
@@ -90,11 +66,7 @@ class OddPhoto:
 
 
 def odd_photos(
-    photos: Searcher,
-    score: str = DEFAULT,
-    *,
-    k: int | None = None,
-    progress: Progress | None = None,
+    photos: Searcher, score: str = DEFAULT, *, k: int | None = None, progress: Progress = silent
 ) -> list[OddPhoto]:
     """All photos of a store, the oddest first; see `oddness`."""
     odd = oddness(photos, score, k=k, progress=progress)[photos.collection.content]
@@ -105,11 +77,7 @@ def odd_photos(
 
 
 def oddness(
-    photos: Searcher,
-    score: str = DEFAULT,
-    *,
-    k: int | None = None,
-    progress: Progress | None = None,
+    photos: Searcher, score: str = DEFAULT, *, k: int | None = None, progress: Progress = silent
 ) -> Array:
     """How odd each content of a store is, (n,), by one of `SCORES`; recipe and k are for `knn`.
 
@@ -123,55 +91,52 @@ def oddness(
         k = min(max(len(photos.contents) // SHARE_K, LEAST_K), MOST_K)
     if k < 1:
         raise OptionError(f"k must be at least 1, got {k}")
-    chosen = SCORES[score]
-    if chosen.of is None:
+    factors, made_of = SCORES[score]
+    if made_of is None:
         near = nearest(photos, k, progress=progress).kernel
         last = np.where(np.isfinite(near), near, 1.0).min(axis=1, initial=1.0)
         # of features of norm 1: |a - b|^2 = 2 - 2 K(a, b)
         distance: Array = np.sqrt(np.maximum(2 - 2 * last, 0))
         return distance
-    store, keys = photos.store, photos.contents.keys
-    if lacking := [name for name in chosen.factors if not _sources(store, name)]:
+    store = photos.store
+    if lacking := [name for name in factors if not _sources(store, name)]:
         wanted = f"dW{TOP}" if DELTA in lacking else ",".join(lacking)
         raise StoreError(
             f"{score} needs {' and '.join(lacking)} of a softmax, which {store.folder} lacks; add "
             f"with `deepfish extract IMAGES {store.folder} --features {wanted}`, or take another "
             "--score"
         )
-    blocks = read_blocks(store, keys, chosen.factors, progress)
-    return np.concatenate([chosen.of(arrays) for _, arrays in blocks])
+    blocks = read_blocks(store, photos.contents.keys, factors, progress)
+    return np.concatenate([made_of(*arrays) for _, arrays in blocks])
 
 
 def read_blocks(
-    store: Store, keys: pa.Array, factors: Sequence[str], progress: Progress | None = None
-) -> Iterator[tuple[Array, Arrays]]:
+    store: Store, keys: pa.Array, factors: Sequence[str], progress: Progress = silent
+) -> Iterator[tuple[Array, list[Array]]]:
     """Numbers of the keys and their factors with the lengths that they had, a block at a time.
 
     The probabilities x8 are made of y8 or delta8 where they are not stored; nothing is yielded if a
     factor cannot be had.
     """
     sources = {name: _sources(store, name) for name in factors}
-    if not all(sources.values()):
-        return
-    for start in range(0, len(keys), BLOCK_ROWS):
+    for start in range(0, len(keys) if all(sources.values()) else 0, BLOCK_ROWS):
         some = keys[start : start + BLOCK_ROWS].to_pylist()
-        arrays = {}
+        arrays = []
         for name, (source, *_) in sources.items():
             values = store.read(some, source)
             if name == P and source == Y:
                 values = softmax(values, axis=1)
             elif name == P and source == DELTA:  # (sigma - 1/C) / tau, so probabilities at tau
                 values = values * store.settings["tau"] + 1 / values.shape[1]
-            arrays[name] = values
+            arrays.append(values)
         yield np.arange(start, start + len(some)), arrays
-        if progress is not None:
-            progress("reading", start + len(some), len(keys))
+        progress("reading", start + len(some), len(keys))
 
 
 def _sources(store: Store, name: str) -> list[str]:
     """The stored factors that one can be made of, the best first."""
-    there, settings = store.factors(), store.settings
+    settings = store.settings
     usual = settings.get("head", "softmax") == "softmax"
     uniform = usual and settings.get("label", "uniform") == "uniform" and "tau" in settings
-    may = {X: [X], Y: [Y] * usual, P: [P] * usual + [Y] * usual + [DELTA] * uniform}
-    return [one for one in may.get(name, [DELTA] * uniform) if one in there]
+    may = {X: [X], Y: [Y] * usual, P: [P, Y] * usual + [DELTA] * uniform, DELTA: [DELTA] * uniform}
+    return [one for one in may[name] if one in store.factors()]

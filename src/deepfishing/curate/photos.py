@@ -18,7 +18,7 @@ from deepfishing.classify import train_svm
 from deepfishing.curate.facility import choosing
 from deepfishing.errors import DatasetError
 from deepfishing.images.tables import TABLES, read_table
-from deepfishing.progress import Progress
+from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
 from deepfishing.search import Searcher
 from deepfishing.search.collection import Collection
@@ -47,32 +47,21 @@ class Pick:
 def open_photos(store: Store | str | Path, features: str | None = None) -> Searcher:
     """The photos of a store as a recipe sees them; no network is loaded."""
     opened = store if isinstance(store, Store) else Store.open(store)
-    recipe = choose_recipe(opened, features, RECIPES)
-    return Searcher(opened, recipe.name, "exact")
+    return Searcher(opened, choose_recipe(opened, features, RECIPES).name, "exact")
 
 
 def choose_photos(
-    photos: Searcher,
-    n: int,
-    *,
-    labelled: Labels | None = None,
-    progress: Progress | None = None,
+    photos: Searcher, n: int, *, labelled: Labels | None = None, progress: Progress = silent
 ) -> Iterator[Pick]:
     """At most n photos of a store, the most useful to label first; see `facility.choose`.
 
-    Parameters
-    ----------
-    photos : Searcher
-        From `open_photos`.
-    n : int
-    labelled : mapping, optional
-        Photos that are labelled already, from `read_labelled`.
-    progress : callable, optional
+    Photos from `open_photos`, those that are labelled already from `read_labelled`.
     """
     collection, given = photos.collection, labelled or {}
     numbers = collection.content[_rows_of(collection, given)]
     weights = _unsure(photos, numbers, list(given.values()))
-    for step in choosing(photos.features, n, np.unique(numbers), weights, progress=progress):
+    known = np.unique(numbers)
+    for step in choosing(photos.features, n, labelled=known, weights=weights, progress=progress):
         picture = collection[int(collection.rows_of(step.number)[0])]
         yield Pick(picture.id, picture.path, step.gain)
 
@@ -81,30 +70,24 @@ def _unsure(
     photos: Searcher, numbers: Array, labels: Sequence[tuple[str, ...] | None]
 ) -> Array | None:
     """How much each content counts once there are labels; None, all alike, at a cold start."""
-    known = [at for at, names in enumerate(labels) if names is not None]
-    classes = sorted({name for at in known for name in labels[at] or ()})
-    shown = np.array([[name in (labels[at] or ()) for name in classes] for at in known])
+    known = {at: names for at, names in enumerate(labels) if names is not None}
+    classes = sorted({name for names in known.values() for name in names})
+    shown = np.array([[name in names for name in classes] for names in known.values()])
     if len(classes) < 2 or np.median(shown.sum(axis=0)) < COLD:
         return None
-    machine = train_svm(
-        photos.features.of(numbers[known]), np.where(shown, 1, -1), class_weight="balanced"
-    )
-    scores = np.concatenate([machine.decision_function(b) for b in photos.features.blocks()])
-    second, first = np.partition(scores[:, machine.trained], -2, axis=1)[:, -2:].T
+    labelled = photos.features.of(numbers[list(known)])
+    svm = train_svm(labelled, np.where(shown, 1, -1), class_weight="balanced")
+    scores = np.concatenate([svm.decision_function(block) for block in photos.features.blocks()])
+    second, first = np.partition(scores[:, svm.trained], -2, axis=1)[:, -2:].T
     unsure: Array = np.exp(-SHARPNESS * (first - second))
     return unsure
 
 
 def read_labelled(photos: Searcher, source: str | Path) -> Labels:
-    """Photos that are labelled already.
+    """Photos that are labelled already, from a file, or the store's own labels by the word `store`.
 
-    Parameters
-    ----------
-    photos : Searcher
-    source : path, or the word `store`
-        A table with a column `path` (or `id`) and `label` or `labels`, whose filled rows count; one
-        without labels, or a text file with a path or an id per line, of which all count; or the
-        labels that the store has itself.
+    A table with a column `path` (or `id`) and `label` or `labels`, whose filled rows count; one
+    without labels, or a text file with a path or an id per line, of which all count.
     """
     if str(source) == OWN:
         table = photos.collection.table
@@ -128,13 +111,10 @@ def read_labelled(photos: Searcher, source: str | Path) -> Labels:
 
 
 def _rows_of(collection: Collection, labelled: Labels) -> Array:
-    """The rows of these ids or paths; one that is not there is an error."""
+    """The rows of these ids or paths; one that the store lacks is an error."""
     names = pa.array(list(labelled), pa.string())
-    found = [
-        pc.index_in(names, value_set=collection.table.column(name).combine_chunks())
-        for name in ("id", "path")
-    ]
-    rows = pc.coalesce(*found)
+    columns = [collection.table.column(name).combine_chunks() for name in ("id", "path")]
+    rows = pc.coalesce(*(pc.index_in(names, value_set=column) for column in columns))
     if rows.null_count:
         first = names.filter(rows.is_null())[0].as_py()
         raise DatasetError(

@@ -24,7 +24,6 @@ WORTH = 0.65  # correlation at the coarse size from which the fine one is looked
 LEAST_OVERLAP = 0.6  # of the area
 EDGE = 0.14  # of half a side that does not count: borders of up to 7 %
 FLAT = 1.0  # grey levels of deviation below which there is nothing to compare
-BLOCK_PAIRS = 256
 
 
 def thumbnail(image: Image.Image) -> Array:
@@ -36,29 +35,23 @@ def thumbnail(image: Image.Image) -> Array:
 def agreement(a: Array, b: Array) -> tuple[Array, Array]:
     """How well two stacks of thumbnails (m, SIDE, SIDE) agree, pair by pair, and where mirrored.
 
-    Examples
-    --------
     >>> pictures = np.random.default_rng(0).integers(0, 255, (2, SIDE, SIDE), np.uint8)
     >>> score, mirrored = agreement(pictures, pictures[:, :, ::-1])
     >>> score.round(2), mirrored
     (array([1., 1.]), array([ True,  True]))
     """
-    score, mirrored = np.full(len(a), -1.0), np.zeros(len(a), dtype=bool)
-    for start in range(0, len(a), BLOCK_PAIRS):
-        rows = np.arange(start, min(start + BLOCK_PAIRS, len(a)))
-        left, right = (side[rows].astype(np.float32) for side in (a, b))
-        # either may be the one with a border, and either the mirror image
-        ways = [(left, right), (right, left)]
-        ways += [(one, other[:, :, ::-1]) for one, other in ways]
-        tried = [_align(one, other, COARSE, _UNCHANGED) for one, other in ways]
-        coarse = np.stack([correlation for correlation, _ in tried])
-        best = coarse.argmax(axis=0)
-        score[rows], mirrored[rows] = coarse.max(axis=0), best >= 2
-        for way, (one, other) in enumerate(ways):
-            some = np.flatnonzero((best == way) & (coarse[way] > WORTH))
-            if len(some):
-                score[rows[some]], _ = _align(one[some], other[some], FINE, tried[way][1][some])
-    return score, mirrored
+    left, right = (side.astype(np.float32) for side in (a, b))
+    # either may be the one with a border, and either the mirror image
+    ways = [(left, right), (right, left)]
+    ways += [(one, other[:, :, ::-1]) for one, other in ways]
+    tried = [_align(one, other, COARSE, _UNCHANGED) for one, other in ways]
+    coarse = np.stack([correlation for correlation, _ in tried])
+    best, score = coarse.argmax(axis=0), coarse.max(axis=0).astype(float)
+    for way, (one, other) in enumerate(ways):
+        some = np.flatnonzero((best == way) & (coarse[way] > WORTH))
+        if len(some):
+            score[some], _ = _align(one[some], other[some], FINE, tried[way][1][some])
+    return score, best >= 2
 
 
 def _align(a: Array, b: Array, stage: tuple[int, int, int], warp: Array) -> tuple[Array, Array]:

@@ -1,7 +1,6 @@
 """Stage 8, curate: what was found as a file, for a spreadsheet or a program.
 
-Comes in: records, one dict per photo. Goes out: a .json, or a .csv with `;` between
-labels.
+Comes in: records, one dict per photo. Goes out: a .json, or a .csv with `;` between labels.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def check_out(path: Path | None, kinds: Sequence[str] = KINDS) -> None:
 
 
 def write_records(path: Path, records: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """Write records with these columns; a file that is there is replaced when all is written."""
+    """Write records with these columns; an older file is replaced when all is written."""
     check_out(path)
     if path.suffix.lower() == ".json":
         text = json.dumps([{name: one[name] for name in columns} for one in records], indent=1)

@@ -21,7 +21,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.compute as pc
-from PIL import Image
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
@@ -29,6 +28,7 @@ from deepfishing.curate.neighbours import nearest
 from deepfishing.curate.pixels import SIDE, agreement, thumbnail
 from deepfishing.errors import ImageError, OptionError
 from deepfishing.images.find_again import find_place
+from deepfishing.images.formats import open_picture
 from deepfishing.images.item import Held
 from deepfishing.images.preprocess import DAMAGED, Openable, open_image
 from deepfishing.images.show import pictures_html
@@ -43,6 +43,8 @@ SAME = 0.75  # agreement of pixels from which two are one picture
 BLOCK_PAIRS = 256
 SHOWN = 10  # groups that a notebook shows
 NOT_PIXELS = (SOURCE, "dtype", "codebooks")  # settings that may differ between two stores
+
+Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def find_twins(
     against: Searcher | None = None,
     *,
     least: float = SAME,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Twins:
     """Find groups of photos that are one picture; nothing on disk is changed.
 
@@ -124,11 +126,11 @@ def find_twins(
         raise OptionError(f"least agreement must be above 0 and at most 1, got {least}")
     if against is not None:
         _check_alike(photos, against)
-    tell = progress or silent
     album = _Album([photos] if against is None else [photos, against])
-    pairs, same = _candidates(photos, against, tell)
-    album.look(np.unique(pairs).tolist(), tell)
-    edges = [pair for pair in album.compare(pairs, tell) if album.pixels(*pair)[0] >= least]
+    pairs, same = _candidates(photos, against, progress)
+    album.look(np.unique(pairs).tolist(), progress)
+    album.compare(pairs.tolist(), progress)
+    edges = [pair for pair, (score, _) in album.agreements.items() if score >= least]
     groups = []
     for nodes in _components([*edges, *same]):
         files = album.files(nodes)
@@ -153,15 +155,15 @@ def _check_alike(photos: Searcher, against: Searcher) -> None:
 
 
 def _candidates(
-    photos: Searcher, against: Searcher | None, tell: Progress
-) -> tuple[Array, list[tuple[int, int]]]:
+    photos: Searcher, against: Searcher | None, progress: Progress
+) -> tuple[Array, list[Pair]]:
     """Pairs of nodes (m, 2) that may be one picture, and pairs that have one content.
 
     A node is the number of a content; those of the second store follow those of the first.
     """
     n = len(photos.contents)
     of = None if against is None else photos.features
-    near = nearest(against or photos, NEAREST, of, progress=tell)
+    near = nearest(against or photos, NEAREST, of, progress=progress)
     rows, columns = np.nonzero(near.kernel >= LEAST_KERNEL)
     pairs = np.stack([rows, near.numbers[rows, columns] + (n if against else 0)], axis=1)
     pairs = np.unique(np.sort(pairs, axis=1), axis=0)
@@ -172,20 +174,18 @@ def _candidates(
     return pairs, [(node, n + other) for node, other in enumerate(place) if other is not None]
 
 
-def _components(edges: Sequence[tuple[int, int]]) -> list[list[int]]:
+def _components(edges: Sequence[Pair]) -> list[list[int]]:
     """Nodes that are connected.
 
-    Examples
-    --------
     >>> _components([(4, 9), (2, 2), (9, 7)])
     [[2], [4, 7, 9]]
     """
     if not edges:
         return []
-    nodes, place = np.unique(np.array(edges), return_inverse=True)
-    ends = place.reshape(-1, 2).T
-    graph = coo_array((np.ones(len(edges)), (ends[0], ends[1])), shape=(len(nodes), len(nodes)))
-    label = connected_components(graph, directed=False)[1]
+    a, b = np.array(edges).T
+    nodes = np.unique([a, b])
+    graph = coo_array((np.ones(len(edges)), (a, b)), shape=(nodes[-1] + 1, nodes[-1] + 1))
+    label = connected_components(graph, directed=False)[1][nodes]
     order = np.argsort(label, kind="stable")
     parts = np.split(nodes[order], np.flatnonzero(np.diff(label[order])) + 1)
     return [part.tolist() for part in parts]
@@ -197,11 +197,11 @@ class _Album:
     def __init__(self, sides: Sequence[Searcher]) -> None:
         self.sides = sides
         self.gone: set[str] = set()
-        self._looked: dict[int, Array] = {}
-        self._pixels: dict[tuple[int, int], tuple[float, bool]] = {}
+        self.thumbnails: dict[int, Array] = {}
+        self.agreements: dict[Pair, tuple[float, bool]] = {}  # and whether one is mirrored
 
-    def look(self, nodes: Sequence[int], tell: Progress) -> None:
-        """Make thumbnails of the contents whose file is there and can be read."""
+    def look(self, nodes: Sequence[int], progress: Progress) -> None:
+        """Make thumbnails of the contents whose file exists and can be read."""
 
         def see(node: int) -> Array | None:
             for picture, _, content in self._found(node):
@@ -212,75 +212,74 @@ class _Album:
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             for done, (node, seen) in enumerate(zip(nodes, pool.map(see, nodes), strict=True)):
                 if seen is not None:
-                    self._looked[node] = seen
-                tell("looking", done + 1, len(nodes))
+                    self.thumbnails[node] = seen
+                progress("looking", done + 1, len(nodes))
 
-    def compare(self, pairs: Array, tell: Progress) -> list[tuple[int, int]]:
-        """Compare the pixels of pairs; those that could be."""
-        could = [(a, b) for a, b in pairs.tolist() if a in self._looked and b in self._looked]
+    def compare(self, pairs: Iterable[Sequence[int]], progress: Progress) -> None:
+        """Compare the pixels of the pairs that have thumbnails."""
+        seen = self.thumbnails
+        could = [(a, b) for a, b in pairs if a in seen and b in seen]
         parts = [could[i : i + BLOCK_PAIRS] for i in range(0, len(could), BLOCK_PAIRS)]
 
-        def score(part: list[tuple[int, int]]) -> tuple[Array, Array]:
-            sides = zip(*part, strict=True)
-            return agreement(*(np.stack([self._looked[node] for node in side]) for side in sides))
+        def score(part: list[Pair]) -> tuple[Array, Array]:
+            sides = np.array(part).T.tolist()
+            return agreement(*(np.stack([seen[node] for node in side]) for side in sides))
 
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             for part, (found, mirrored) in zip(parts, pool.map(score, parts), strict=True):
                 facts = zip(found.tolist(), mirrored.tolist(), strict=True)
-                self._pixels.update(zip(part, facts, strict=True))
-                tell("pixels", len(self._pixels), len(could))
-        return could
-
-    def pixels(self, a: int, b: int) -> tuple[float, bool]:
-        """How well two contents agree, and whether one is the mirror image of the other."""
-        pair = (min(a, b), max(a, b))
-        if pair not in self._pixels:  # connected by a third one
-            self.compare(np.array([pair]), lambda *_: None)
-        return self._pixels.get(pair, (0.0, False))
+                self.agreements.update(zip(part, facts, strict=True))
+                progress("pixels", len(self.agreements), len(could))
 
     def files(self, nodes: Iterable[int]) -> list[_File]:
         """Each file of these contents once, that to be kept first."""
         found: dict[str, _File] = {}
         for node in nodes:
-            side, content = self._side(node)
-            key = side.contents.keys[content].as_py()
-            for picture, place, data in self._found(node):
+            side, _, key = self._content(node)
+            for picture, place, content in self._found(node):
                 is_own = isinstance(place, Path)
                 real = os.path.realpath(str(place)) if is_own else str(place)
                 with contextlib.suppress(OSError):  # deleted this moment
                     seconds = Path(real).stat().st_mtime if is_own else math.inf
-                    name = str(side.store.folder)
-                    photo = Photo(picture.id, str(place), name, *_size(data), len(data))
+                    store, size = str(side.store.folder), _size(content)
+                    photo = Photo(picture.id, str(place), store, *size, len(content))
                     found.setdefault(real, _File(photo, key, node, seconds, is_own))
         return sorted(found.values(), key=lambda file: file.rank)
 
     def around(self, keep: _File, rest: Sequence[_File], least: float) -> tuple[Group, list[_File]]:
         """The group of those that agree with the one to keep, and the others."""
         first = str(self.sides[0].store.folder)
-        others: list[_File] = []
-        left = []
+        why, others, left = "", [], []
         for file in rest:
-            same = file.key == keep.key
-            score, mirrored = (1.0, False) if same else self.pixels(keep.node, file.node)
+            relation, score = self._relation(keep, file)
             if score < least:
                 left.append(file)
                 continue
-            relation = "same content" if same else "mirrored" if mirrored else "same picture"
             can_go = file.is_own and file.photo.store == first
-            facts = {"relation": relation, "agreement": round(score, 3), "can_go": can_go}
-            others.append(replace(file, photo=replace(file.photo, **facts)))  # type: ignore[arg-type]
-        why = _why(keep, others[0]) if others else ""
-        return Group(keep.photo, why, tuple(file.photo for file in others)), left
+            score = round(score, 3)
+            others.append(replace(file.photo, relation=relation, agreement=score, can_go=can_go))
+            why = why or _why(keep, file)
+        return Group(keep.photo, why, tuple(others)), left
 
-    def _side(self, node: int) -> tuple[Searcher, int]:
+    def _relation(self, keep: _File, file: _File) -> tuple[str, float]:
+        if file.key == keep.key:
+            return "same content", 1.0
+        pair = (min(keep.node, file.node), max(keep.node, file.node))
+        if pair not in self.agreements:  # connected by a third one
+            self.compare([pair], silent)
+        score, mirrored = self.agreements.get(pair, (0.0, False))
+        return "mirrored" if mirrored else "same picture", score
+
+    def _content(self, node: int) -> tuple[Searcher, int, str]:
+        """The store that a node is of, the number of its content there, and its key."""
         first = len(self.sides[0].contents)
-        return (self.sides[0], node) if node < first else (self.sides[1], node - first)
+        side, number = (self.sides[0], node) if node < first else (self.sides[1], node - first)
+        return side, number, str(side.contents.keys[number])
 
     def _found(self, node: int) -> Iterator[tuple[Picture, Openable, bytes]]:
-        """The rows of a content whose file is there as it was, with its place and its bytes."""
-        side, content = self._side(node)
-        key = side.contents.keys[content].as_py()
-        for row in side.collection.rows_of(content).tolist():
+        """The rows of a content whose file is as it was, with its place and its bytes."""
+        side, number, key = self._content(node)
+        for row in side.collection.rows_of(number).tolist():
             picture = side.collection[row]
             found = find_place(side.store.folder, picture.path, key)
             if found is None:
@@ -296,7 +295,7 @@ def _why(keep: _File, next_: _File) -> str:
         return f"most pixels, {photo.width} x {photo.height}"
     if photo.bytes > other.bytes:
         return f"largest file, {photo.bytes:,} bytes"
-    if keep.seconds < next_.seconds and math.isfinite(keep.seconds):
+    if keep.seconds < next_.seconds:
         return f"oldest, {datetime.fromtimestamp(keep.seconds, UTC):%Y-%m-%d}"
     return "first name"
 
@@ -304,7 +303,7 @@ def _why(keep: _File, next_: _File) -> str:
 def _size(content: bytes) -> tuple[int, int]:
     """Width and height of a picture; 0 if its header cannot be read."""
     try:
-        with Image.open(io.BytesIO(content)) as opened:
+        with open_picture(io.BytesIO(content)) as opened:
             return opened.size
     except DAMAGED:
         return 0, 0

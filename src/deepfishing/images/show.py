@@ -11,6 +11,8 @@ import io
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from PIL import Image
+
 from deepfishing.errors import ImageError
 from deepfishing.images.preprocess import ImageLike, open_image, resize_and_crop
 
@@ -21,9 +23,14 @@ QUALITY = 72
 def square_uri(image: ImageLike, side: int = SIDE) -> str:
     """The central square of an image as a data URI; an `ImageError` if it cannot be read."""
     square = resize_and_crop(open_image(image, draft=2 * side), side, side, "bilinear")
-    small = io.BytesIO()
-    square.save(small, "JPEG", quality=QUALITY, optimize=True)
-    return f"data:image/jpeg;base64,{base64.b64encode(small.getvalue()).decode()}"
+    return data_uri(square, "JPEG")
+
+
+def data_uri(picture: Image.Image, kind: str) -> str:
+    """A picture as the text of a JPEG or PNG that stands in a page itself."""
+    file = io.BytesIO()
+    picture.save(file, kind, quality=QUALITY, optimize=True)
+    return f"data:image/{kind.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 def pictures_html(title: str, pictures: Iterable[tuple[ImageLike | None, str]]) -> str:
