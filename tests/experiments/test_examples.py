@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from deepfishing.errors import DatasetError
-from deepfishing.experiments.examples import search_by_examples
+from deepfishing.experiments.protocols import search_by_examples
 from deepfishing.rank_one import RankOne
 
 

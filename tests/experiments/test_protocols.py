@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -167,21 +166,6 @@ def test_the_interval_of_accuracy_is_that_of_test_images_drawn_again(problem, rn
     assert found.accuracy == 100 * right.mean()
     means = [100 * rng.choice(right, 80).mean() for _ in range(4000)]
     np.testing.assert_allclose(found.interval, np.quantile(means, (0.025, 0.975)), atol=1.5)
-
-
-def test_both_protocols_give_plain_json(problem):
-    point = low_shot(*problem, [2])[0].as_row()
-    assert point["positives"] == 2
-    assert len(point["map_draws"]["area"]) == 5
-    low, high = point["map_interval"]["area"]
-    assert low < point["map"]["area"] < high
-    found = nearest_neighbours(*problem, "abc", k=3).as_row()
-    assert set(found) == {
-        *("k", "accuracy", "accuracy_interval"),
-        *("map", "ap", "map_interval", "ap_interval"),
-    }
-    for row in (point, found):
-        assert json.loads(json.dumps(row, allow_nan=False)) == row
 
 
 def test_wrong_input_is_one_clear_error(problem):

@@ -45,14 +45,7 @@ class Gradients:
     difficult: str = DIFFICULT[0]
 
     def resample(self, n: int, seed: int = 0) -> Gradients:
-        """So many training images, drawn with replacement, every number changed by about a third.
-
-        Examples
-        --------
-        >>> g = RankOne(x=np.eye(2), delta=np.ones((2, 3)))
-        >>> Gradients(g, np.array([[1], [-1]]), g).resample(5).train.shape
-        (5, 2, 3)
-        """
+        """n training images, drawn with replacement, every number changed by about a third."""
         random = np.random.default_rng(seed)
         chosen = random.integers(len(self.train), size=n)
         factors = []
@@ -124,28 +117,12 @@ def with_vectors(data: Projected) -> Scored:
 
 
 def with_projection(data: Gradients, kind: str, m: int) -> Scored:
-    """Project, train linear machines on the normalised vectors, and score the test images.
-
-    Examples
-    --------
-    >>> g = RankOne(x=np.eye(2), delta=np.ones((2, 3)))
-    >>> found = with_projection(Gradients(g, np.array([[1], [-1]]), g), "principal", 2)
-    >>> found.scores[0] > found.scores[1], found.numbers
-    (array([ True]), 2)
-    """
+    """Project, train linear machines on the normalised vectors, and score the test images."""
     return with_vectors(project(data, kind, m))
 
 
 def kernel_error(data: Gradients, kind: str, m: int) -> KernelError:
-    """How far dot products of the vectors of test images, not normalised, are from the kernel.
-
-    Examples
-    --------
-    >>> g = RankOne(x=np.eye(2), delta=np.ones((2, 3)))
-    >>> error = kernel_error(Gradients(g, np.array([[1], [-1]]), g), "principal", 2)
-    >>> round(error.bias, 6), round(error.rms, 6)
-    (0.0, 0.0)
-    """
+    """How far dot products of the vectors of test images, not normalised, are from the kernel."""
     some = data.test[:PAIRED]
     vectors = fit_projection(kind, data.train, m)(some)
     pairs = np.triu_indices(len(some), 1)
@@ -156,15 +133,7 @@ def kernel_error(data: Gradients, kind: str, m: int) -> KernelError:
 
 
 def too_large(n: int) -> str:
-    """Why the kernel matrix of n images is not computed; empty if it fits into memory.
-
-    Examples
-    --------
-    >>> too_large(1000)
-    ''
-    >>> too_large(10_000_000)[:64]
-    'the kernel matrix of 10,000,000 images needs 800000.0 GB, more t'
-    """
+    """Why the kernel matrix of n images is not computed; empty if it fits into memory."""
     needed = 8 * n * n
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed <= SHARE * memory:

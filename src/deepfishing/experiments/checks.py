@@ -8,7 +8,7 @@ would refuse is never written: a run stops at the row that is wrong, not when al
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from deepfishing.errors import FeatureError, OptionError, did_you_mean
@@ -48,9 +48,9 @@ _POINT: Kinds = {
     "command": str,
     "version": str,
 }
-# Rows that agree in all of these may stand in one table. Those of older versions have no views.
-# what results of older versions do not say, since there was nothing else
+# What results of older versions do not say, since there was nothing else.
 UNSAID = {"views": "centre", "head": "softmax", "scores": ""}
+# Rows that agree in all of these may stand in one table.
 ROW_SETTING: Kinds = {
     **{name: kind for name, kind in POINT_SETTING.items() if name != "views"},
     "official_ap": str,
@@ -72,8 +72,6 @@ ROUNDING = 1e-6  # percent: rows of older versions have figures a hair above 100
 def check_protocol(name: str, known: Sequence[str] = PROTOCOLS) -> None:
     """Refuse a word that is no protocol.
 
-    Examples
-    --------
     >>> check_protocol("lowshot")
     Traceback (most recent call last):
     deepfishing.errors.OptionError: protocol must be one of table, low-shot, knn, curate,
@@ -86,80 +84,60 @@ def check_protocol(name: str, known: Sequence[str] = PROTOCOLS) -> None:
 
 
 def wrong_row(row: Result) -> str | None:
-    """The first key of a row that is missing or not of its type.
+    """The first key of a row that is missing or not usable.
 
-    Examples
-    --------
     >>> wrong_row({"dataset": "photos", "train": 7})
     'train'
     """
     wrong = _wrong_kind(row, {**ROW_SETTING, **_ROW})
     if wrong:
         return wrong
-    for name in ("classes", "unreadable"):
-        if not all(isinstance(item, str) for item in row[name]):
-            return name
-    if not _is_recipe(row["feature"]):
-        return "feature"
-    if row["official_ap"] not in DEFINITIONS:
-        return "official_ap"
-    for name in ("map", "ap"):
-        if name not in row:
-            return name
-    mean, ap = row["map"], row["ap"]
-    if (mean is None) != (ap is None) or (mean is not None and not _has(row, "map", _percent)):
-        return "map"
-    if ap is not None and not _has(row, "ap", _percentages):
-        return "ap"
-    # rows that were measured before there were intervals have neither
-    if not _intervals(row.get("map_interval", {})):
-        return "map_interval"
-    each = row.get("ap_interval", {})
-    if not (isinstance(each, dict) and all(_intervals(by_class) for by_class in each.values())):
-        return "ap_interval"
-    # rows of older versions, and those with several classes per image, have no accuracy
+    method, by_class = row["official_ap"], row.get("ap_interval", {})
+    whole = "map" in row and (row["map"] is None) == (row.get("ap") is None)
+    usable = {
+        "classes": all(isinstance(name, str) for name in row["classes"]),
+        "unreadable": all(isinstance(path, str) for path in row["unreadable"]),
+        "feature": _is_recipe(row["feature"]),
+        "official_ap": method in DEFINITIONS,
+        "map": whole and _by_definition(row["map"], method, _percent),
+        "ap": "ap" in row and _by_definition(row["ap"], method, _percentages),
+        # rows that were measured before there were intervals or accuracies have none
+        "map_interval": _intervals(row.get("map_interval", {})),
+        "ap_interval": isinstance(by_class, dict) and all(map(_intervals, by_class.values())),
+    }
     for name in ("accuracy", "balanced_accuracy"):
-        if not _percent(row.get(name)):
-            return name
-        if not _intervals({name: row.get(f"{name}_interval")}):
-            return f"{name}_interval"
-    return None if _is_confusion(row.get("confusion"), row["classes"]) else "confusion"
+        usable[name] = _percent(row.get(name))
+        usable[f"{name}_interval"] = _interval(row.get(f"{name}_interval"))
+    usable["confusion"] = _is_confusion(row.get("confusion"), row["classes"])
+    return next((name for name, good in usable.items() if not good), None)
 
 
 def wrong_point(point: Result) -> str | None:
-    """The first key of a point that is missing or not of its type."""
+    """The first key of a point that is missing or not usable."""
     wrong = _wrong_kind(point, {**POINT_SETTING, **_POINT})
     if wrong:
         return wrong
-    if not _is_recipe(point["feature"]):
-        return "feature"
-    if point["protocol"] not in CURVES:
-        return "protocol"
-    x = point.get("x")
-    if "x" not in point or not (x is None or (isinstance(x, int) and x > 0)):
-        return "x"
-    for name in ("y", "low", "high"):
-        if name not in point or not _finite(point[name]):
-            return name
-    if (point["low"] is None) != (point["high"] is None):
-        return "low"
-    draws = point.get("draws")  # points of older versions have none
-    if draws is not None and not (isinstance(draws, list) and all(map(_number, draws))):
-        return "draws"
-    return None
+    x, draws = point.get("x"), point.get("draws")  # points of older versions have no draws
+    ends = point.get("low"), point.get("high")
+    usable = {
+        "feature": _is_recipe(point["feature"]),
+        "protocol": point["protocol"] in CURVES,
+        "x": "x" in point and (x is None or (isinstance(x, int) and x > 0)),
+        **{name: name in point and _finite(point[name]) for name in ("y", "high")},
+        "low": "low" in point and _finite(ends[0]) and (ends[0] is None) == (ends[1] is None),
+        "draws": draws is None or (isinstance(draws, list) and all(map(_number, draws))),
+    }
+    return next((name for name, good in usable.items() if not good), None)
 
 
 def _wrong_kind(row: Result, kinds: Kinds) -> str | None:
     return next((name for name, kind in kinds.items() if not isinstance(row.get(name), kind)), None)
 
 
-def _has(row: Result, name: str, usable: Any) -> bool:
-    """Whether there is a usable value for the official definition, and for all that are given."""
-    values = row[name]
-    return (
-        isinstance(values, dict)
-        and row["official_ap"] in values
-        and all(usable(value) for value in values.values())
+def _by_definition(values: Any, official: str, usable: Callable[[Any], bool]) -> bool:
+    """Whether it is None, or has usable values by the official definition and by all others."""
+    return values is None or (
+        isinstance(values, dict) and official in values and all(map(usable, values.values()))
     )
 
 
@@ -190,33 +168,35 @@ def _percentages(values: Any) -> bool:
     return isinstance(values, dict) and all(map(_percent, values.values()))
 
 
-def _intervals(values: Any) -> bool:
-    """Whether all are pairs of percentages, the lower first up to rounding, or None."""
-    return isinstance(values, dict) and all(
-        pair is None
-        or (
-            isinstance(pair, list)
-            and len(pair) == 2
-            and None not in pair
-            and all(map(_percent, pair))
-            and pair[0] <= pair[1] + ROUNDING
-        )
-        for pair in values.values()
+def _interval(pair: Any) -> bool:
+    """Whether it is a pair of percentages, the lower first up to rounding, or None."""
+    if not isinstance(pair, list):
+        return pair is None
+    return (
+        len(pair) == 2
+        and None not in pair
+        and all(map(_percent, pair))
+        and pair[0] <= pair[1] + ROUNDING
     )
+
+
+def _intervals(values: Any) -> bool:
+    return isinstance(values, dict) and all(map(_interval, values.values()))
 
 
 def _is_confusion(table: Any, classes: list[str]) -> bool:
     """Whether it counts images of a class by the class that they are taken for, or is None."""
-    if table is None:
-        return True
     known = set(classes)
-    return (
-        isinstance(table, dict)
-        and known.issuperset(table)
+
+    def by_class(values: Any) -> bool:
+        return isinstance(values, dict) and known.issuperset(values)
+
+    return table is None or (
+        by_class(table)
+        and all(map(by_class, table.values()))
         and all(
-            isinstance(answers, dict)
-            and known.issuperset(answers)
-            and all(isinstance(n, int) and 0 < n < 10**12 for n in answers.values())
+            isinstance(n, int) and 0 < n < 10**12
             for answers in table.values()
+            for n in answers.values()
         )
     )

@@ -23,13 +23,14 @@ from deepfishing.classify import train_svm
 from deepfishing.curate.facility import choose
 from deepfishing.curate.labels import VOTE, label_scores, neighbour_votes
 from deepfishing.errors import DatasetError, FeatureError
-from deepfishing.experiments.point import Point, Run, map_axis
-from deepfishing.experiments.reproduce import Prepared, Protocol
+from deepfishing.experiments.checks import Result
+from deepfishing.experiments.point import Run, map_axis, point
+from deepfishing.experiments.reproduce import Experiment
 from deepfishing.kernels import Comparable, gram
 from deepfishing.metrics import evaluate
 from deepfishing.rank_one import Array
 from deepfishing.recipes import Recipe, parse_recipe
-from deepfishing.statistics import SEED, bootstrap, bounded, mean_interval
+from deepfishing.statistics import SEED, Interval, bootstrap, bounded, mean_interval
 
 MACHINE = "pow(dW8,0.5)"
 LABELLED = (50, 100, 200)
@@ -39,7 +40,7 @@ RANDOM, KMEANS, FACILITY = "random", "k-means++", "facility location"
 PHOTOS, WRONG = "photos labelled", "labels swapped, %"
 FOUND, FOUND_ALONE = "wrong labels found, %", "wrong labels found without neighbours, %"
 
-Sides = Callable[[], tuple[Comparable, Comparable]]  # train and test, read when they are needed
+Sides = Callable[[Recipe], tuple[Comparable, Comparable]]  # train and test, read when needed
 
 
 def machine_recipe(wanted: Sequence[Recipe], layers: Mapping[int, str]) -> Recipe:
@@ -51,36 +52,32 @@ def machine_recipe(wanted: Sequence[Recipe], layers: Mapping[int, str]) -> Recip
 
 
 def curate_runs(
-    prepared: Prepared,
-    protocol: Protocol,
-    recipe: Recipe,
-    machine: Recipe,
-    sides: Sides,
-    machine_sides: Sides,
-    first: bool,
+    experiment: Experiment, recipe: Recipe, machine: Recipe, sides: Sides, first: bool
 ) -> list[Run]:
     """What there is to measure of a feature; random choices do not depend on it: `first` only."""
-    n = len(prepared.train_keys)
+    n = len(experiment.train_keys)
     counts = [count for count in LABELLED if count < n]
     if not counts:
         raise DatasetError(
             f"curate needs more than {LABELLED[0]} training photos, got {n}; take a larger data set"
         )
 
-    def reached(way: str) -> list[Point]:
-        orders = list(_orders(way, n, max(counts), sides))
-        return [_point(prepared, protocol, machine_sides(), orders, count) for count in counts]
+    def reached(way: str) -> list[Result]:
+        orders = list(_orders(way, n, max(counts), partial(sides, recipe)))
+        return [_point(experiment, sides(machine), orders, count) for count in counts]
 
     decided_by = {"machine": machine.name, "draws": DRAWS}
     ways = {f"{recipe.title}, {way}": way for way in (FACILITY, KMEANS)}
     ways = {RANDOM: RANDOM, **ways} if first else ways
     return [
         *(Run(line, decided_by, partial(reached, way), machine.name) for line, way in ways.items()),
-        Run(recipe.name, {"swapped": SWAPPED}, lambda: _found(prepared, sides()[0])),
+        Run(recipe.name, {"swapped": SWAPPED}, lambda: _found(experiment, sides(recipe)[0])),
     ]
 
 
-def _orders(way: str, n: int, most: int, sides: Sides) -> Iterator[Array]:
+def _orders(
+    way: str, n: int, most: int, sides: Callable[[], tuple[Comparable, Comparable]]
+) -> Iterator[Array]:
     """Numbers of photos in the order in which they are labelled, one array per draw."""
     for draw in range(DRAWS):
         random = np.random.default_rng((SEED, draw))
@@ -109,19 +106,18 @@ def _kmeans(features: Comparable, n: int, random: np.random.Generator) -> Array:
 
 
 def _point(
-    prepared: Prepared,
-    protocol: Protocol,
+    experiment: Experiment,
     sides: tuple[Comparable, Comparable],
     orders: Sequence[Array],
     count: int,
-) -> Point:
+) -> Result:
     """mAP of machines that saw the first `count` photos of each order."""
-    (train, test), dataset = sides, prepared.dataset
-    truth, method = prepared.test_labels(), dataset.official_ap
+    (train, test), dataset, protocol = sides, experiment.dataset, experiment.protocol
+    truth, method = experiment.test_labels(), dataset.official_ap
     values, interval = [], None
     for order in orders:
         seen = order[:count]
-        labels = prepared.train_labels()[seen]
+        labels = experiment.train_labels()[seen]
         svm = train_svm(
             train[seen], labels, protocol.C, protocol.difficult, class_weight="balanced"
         )
@@ -129,15 +125,27 @@ def _point(
         values.append(float(evaluate(truth, scores, dataset.classes).map[method] or 0.0))
         if len(orders) == 1:
             interval = bootstrap(truth, scores, dataset.classes).map_interval(method)
+    return _mean_point(PHOTOS, count, map_axis(method), values, interval, n_train=count)
+
+
+def _mean_point(
+    x_axis: str,
+    x: int,
+    y_axis: str,
+    values: list[float],
+    interval: Interval | None = None,
+    n_train: int | None = None,
+) -> Result:
+    """The mean of draws, with Student's interval unless another one is known."""
     mean, interval = float(np.mean(values)), interval or mean_interval(values)
-    low, high = bounded(interval, mean) if interval else (None, None)
+    interval = bounded(interval, mean) if interval else None
     draws = values if len(values) > 1 else None
-    return Point(PHOTOS, count, map_axis(method), mean, low, high, n_train=count, draws=draws)
+    return point(x_axis, x, y_axis, mean, interval, n_train=n_train, draws=draws)
 
 
-def _found(prepared: Prepared, train: Comparable) -> list[Point]:
+def _found(experiment: Experiment, train: Comparable) -> list[Result]:
     """The share of swapped labels that is found, with neighbours and by the machine alone."""
-    truth = prepared.train_labels()
+    truth = experiment.train_labels()
     shares: dict[str, list[float]] = {FOUND: [], FOUND_ALONE: []}
     for draw in range(SWAPS):
         labels = swap_labels(truth, np.random.default_rng((SEED, draw)))
@@ -145,12 +153,7 @@ def _found(prepared: Prepared, train: Comparable) -> list[Point]:
         shares[FOUND_ALONE].append(share_found(truth, labels, alone))
         votes = VOTE * neighbour_votes(train, labels)
         shares[FOUND].append(share_found(truth, labels, alone + votes))
-    points = []
-    for axis, values in shares.items():
-        mean, interval = float(np.mean(values)), mean_interval(values)
-        low, high = bounded(interval, mean) if interval else (None, None)
-        points.append(Point(WRONG, SWAPPED, axis, mean, low, high, draws=values))
-    return points
+    return [_mean_point(WRONG, SWAPPED, axis, values) for axis, values in shares.items()]
 
 
 def swap_labels(labels: Array, random: np.random.Generator) -> Array:
@@ -178,8 +181,6 @@ def share_found(truth: Array, labels: Array, scores: Array) -> float:
 
     A photo is as suspect as the label that its scores contradict most.
 
-    Examples
-    --------
     >>> truth = np.array([[1, -1], [1, -1], [-1, 1]])
     >>> labels = np.array([[1, -1], [-1, 1], [-1, 1]])
     >>> share_found(truth, labels, scores=np.array([[1.0, -1], [2, -2], [-1, 1]]))

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import cast
 
@@ -37,10 +37,9 @@ from deepfishing.experiments.approximation import (
 )
 from deepfishing.experiments.checks import CURVES, Result, check_protocol
 from deepfishing.experiments.curate import MACHINE, curate_runs, machine_recipe
-from deepfishing.experiments.examples import search_by_examples
-from deepfishing.experiments.point import Point, Run, map_axis
-from deepfishing.experiments.protocols import LowShot, low_shot, neighbour_curve
-from deepfishing.experiments.reproduce import Prepared, Protocol, prepare, settled
+from deepfishing.experiments.point import Run, map_axis, point
+from deepfishing.experiments.protocols import Pick, low_shot, neighbour_curve, search_by_examples
+from deepfishing.experiments.reproduce import Experiment, Protocol, prepare
 from deepfishing.experiments.results import Curves, row_key, versions
 from deepfishing.gradients.to_store import OnFailure
 from deepfishing.images.dataset import Dataset
@@ -92,73 +91,42 @@ def measure_curves(
     on_failure: OnFailure | None = None,
     largest: int = LARGEST,
 ) -> list[Result]:
-    """Measure the curves of a protocol, and keep them in `out`.
+    """Measure the curves of a protocol, of `CURVES`, and keep them in `out`; as for `reproduce`.
 
-    Parameters
-    ----------
-    kind : str
-        One of `CURVES`.
-    dataset, network, out, protocol, command, progress, on_failure
-        As for `reproduce`.
-    features : str or list of str, optional
-        Recipes; by default those of `DEFAULTS` that the network has. `approximation` takes
-        gradients only.
-    largest : int
-        `approximation` is timed on up to this many training images.
-
-    Returns
-    -------
-    points : list of dict
-        With the keys of `curves.jsonl`, docs/statistics.md.
+    Features are by default those of `DEFAULTS` that the network has; `approximation` takes
+    gradients only, and is timed on up to `largest` training images. The points have the keys of
+    `curves.jsonl`, docs/statistics.md.
     """
     check_protocol(kind, CURVES)
     if largest < 1:
         raise OptionError(f"largest must be at least 1 image, got {largest}")
-    protocol = protocol or Protocol()
     tell = progress or silent
     wanted = _recipes(kind, features, network.layers)
     curves = Curves(out)
-    needed = wanted
-    if kind == "curate":
-        needed = (*wanted, machine_recipe(wanted, network.layers))
-    prepared = prepare(dataset, network, curves.folder, needed, protocol, tell, on_failure)
-    prepared.test_labels()  # told before any work, if there are none
+    machine = machine_recipe(wanted, network.layers)
+    needed = (*wanted, machine) if kind == "curate" else wanted
+    experiment = prepare(
+        dataset, network, curves.folder, needed, protocol or Protocol(), tell, on_failure
+    )
+    experiment.test_labels()  # told before any work, if there are none
     points: list[Result] = []
-    total = 1
     for number, recipe in enumerate(wanted):
-        runs = _runs(kind, prepared, recipe, protocol, largest, needed[-1], number == 0)
-        for done, total, run in runs:
-            tell(kind, number * total + done, len(wanted) * total)
-            feature = run.feature or recipe.name
-            key = row_key(
-                protocol=kind,
-                feature=feature,
-                series=run.series,
-                **run.decided_by,
-                **prepared.decisive,
-            )
+        runs = _runs(kind, experiment, recipe, largest, machine, number == 0)
+        total = len(wanted) * len(runs)
+        for done, run in enumerate(runs, number * len(runs)):
+            tell(kind, done, total)
+            line = {"protocol": kind, "feature": run.feature or recipe.name, "series": run.series}
+            key = row_key(**line, **run.decided_by, **experiment.decisive)
             found = curves.find(key)
-            if not found or any(point["y"] is None for point in found):
+            if not found or any(one["y"] is None for one in found):
                 start = time.perf_counter()
                 new = run.measure()
-                seconds = round(time.perf_counter() - start, 3)
-                found = [
-                    {
-                        "protocol": kind,
-                        "feature": feature,
-                        "series": run.series,
-                        **_line(point, prepared, protocol),
-                        "seconds": seconds,
-                        "command": command,
-                        "version": __version__,
-                        "versions": versions(),
-                        "key": key,
-                    }
-                    for point in new
-                ]
+                last = {"seconds": round(time.perf_counter() - start, 3), "command": command}
+                last |= {"version": __version__, "versions": versions(), "key": key}
+                found = [{**line, **_described(one, experiment), **last} for one in new]
                 curves.add(found)
             points += found
-    tell(kind, len(wanted) * total, len(wanted) * total)
+    tell(kind, total, total)
     return points
 
 
@@ -187,136 +155,98 @@ def _recipes(
     return tuple(recipes.values())
 
 
-def _line(point: Point, prepared: Prepared, protocol: Protocol) -> Result:
-    dataset = prepared.dataset
+def _described(point: Result, experiment: Experiment) -> Result:
+    dataset, protocol = experiment.dataset, experiment.protocol
     return {
         "dataset": dataset.name,
         "train": dataset.train.name,
         "test": dataset.test.name,
-        **prepared.settings.decisive(),
+        **experiment.settings.decisive(),
         "C": protocol.C,
         "difficult": protocol.difficult,
         "official_ap": dataset.official_ap,
-        **vars(point),
-        "n_train": point.n_train or len(dataset.train),
+        **point,
+        "n_train": point["n_train"] or len(dataset.train),
         "n_test": len(dataset.test),
     }
 
 
 def _runs(
-    kind: str,
-    prepared: Prepared,
-    recipe: Recipe,
-    protocol: Protocol,
-    largest: int,
-    machine: Recipe,
-    first: bool,
-) -> Iterator[tuple[int, int, Run]]:
-    """What there is to measure of a feature, each with its number and how many there are."""
-    read: dict[str, tuple[Comparable, Comparable]] = {}
-
-    def features(of: Recipe = recipe) -> tuple[Comparable, Comparable]:
-        """Train and test, read and fitted once, and not at all if all points are there."""
-        if of.name not in read:
-            both = prepared.train(of), prepared.test(of)
-            is_auto = of.name == AUTO
-            choice = prepared.choose(both[0], prepared.train_labels()) if is_auto else None
-            used, train, test = settled(of, choice, prepared, *both)
-            fitted = used.fit(train)
-            read[of.name] = fitted(train), fitted(test)
-        return read[of.name]
-
+    kind: str, experiment: Experiment, recipe: Recipe, largest: int, machine: Recipe, first: bool
+) -> list[Run]:
+    """What there is to measure of a feature."""
+    sides = cache(experiment.sides)  # read once, and not at all if all points are known
     if kind == "approximation":
-        runs = _approximation(prepared, recipe, protocol, features, largest)
-    elif kind == "curate":
-        sides = partial(features, machine)
-        runs = curate_runs(prepared, protocol, recipe, machine, features, sides, first)
-    elif kind == "low-shot" and recipe.name == AUTO:
-        runs = [Run(recipe.name, {}, lambda: _auto_low_shot(prepared, recipe))]
-    else:
-        measure = {"low-shot": _low_shot, "knn": _knn, "search": _search}[kind]
-        decided_by = {"unlike": UNLIKE} if kind == "search" else {}
-        runs = [Run(recipe.name, decided_by, lambda: measure(prepared, protocol, *features()))]
-    for number, run in enumerate(runs):
-        yield number, len(runs), run
+        return _approximation(experiment, partial(sides, recipe), largest)
+    if kind == "curate":
+        return curate_runs(experiment, recipe, machine, sides, first)
+    if kind == "low-shot" and recipe.name == AUTO:
+        return [Run(recipe.name, {}, partial(_auto_low_shot, experiment, recipe))]
+    measure = {"low-shot": _low_shot, "knn": _knn, "search": _search}[kind]
+    decided_by = {"unlike": UNLIKE} if kind == "search" else {}
+    return [Run(recipe.name, decided_by, lambda: measure(experiment, *sides(recipe)))]
 
 
 def _low_shot(
-    prepared: Prepared, protocol: Protocol, train: Comparable, test: Comparable
-) -> list[Point]:
-    labels = prepared.train_labels(), prepared.test_labels()
-    return _by_positives(prepared, low_shot(train, labels[0], test, labels[1], C=protocol.C))
+    experiment: Experiment, train: Comparable, test: Comparable, pick: Pick | None = None
+) -> list[Result]:
+    method = experiment.dataset.official_ap
+    truth, C = experiment.test_labels(), experiment.protocol.C
+    shots = low_shot(train, experiment.train_labels(), test, truth, C=C, pick=pick)
+    axes = [(POSITIVES, shot.positives, map_axis(method)) for shot in shots]
+    return [
+        point(*at, shot.mean(method), shot.interval(method), draws=list(shot.map[method]))
+        for at, shot in zip(axes, shots, strict=True)
+    ]
 
 
-def _auto_low_shot(prepared: Prepared, recipe: Recipe) -> list[Point]:
+def _auto_low_shot(experiment: Experiment, recipe: Recipe) -> list[Result]:
     """`auto` chooses anew for every draw, by the examples drawn and their labels alone."""
-    sides = prepared.train(recipe), prepared.test(recipe)
+    train, test = experiment.train(recipe), experiment.test(recipe)
     made: dict[tuple[str, float | None], tuple[Comparable, Comparable]] = {}
 
     def pick(labels: Array) -> tuple[Comparable, Comparable, float]:
         drawn = labels.any(axis=1)
-        choice = prepared.choose({n: side[drawn] for n, side in sides[0].items()}, labels[drawn])
-        if (choice.recipe, choice.tau) not in made:
-            used, train, test = settled(recipe, choice, prepared, *sides)
-            fitted = used.fit(train)
-            made[choice.recipe, choice.tau] = fitted(train), fitted(test)
-        return *made[choice.recipe, choice.tau], choice.cost
+        choice = experiment.choose({n: side[drawn] for n, side in train.items()}, labels[drawn])
+        chosen = choice.recipe, choice.tau
+        if chosen not in made:
+            made[chosen] = experiment.fit(recipe, choice, train, test)
+        return *made[chosen], choice.cost
 
-    any_train, any_test = (next(iter(side.values())) for side in sides)
-    labels = prepared.train_labels(), prepared.test_labels()
-    return _by_positives(prepared, low_shot(any_train, labels[0], any_test, labels[1], pick=pick))
+    any_train, any_test = (next(iter(side.values())) for side in (train, test))
+    return _low_shot(experiment, any_train, any_test, pick)
 
 
-def _by_positives(prepared: Prepared, points: Iterable[LowShot]) -> list[Point]:
-    method, found = prepared.dataset.official_ap, []
-    for point in points:
-        low, high = point.interval(method) or (None, None)
-        mean, draws = point.mean(method), list(point.map[method])
-        found.append(
-            Point(POSITIVES, point.positives, map_axis(method), mean, low, high, draws=draws)
-        )
-    return found
-
-
-def _knn(
-    prepared: Prepared, protocol: Protocol, train: Comparable, test: Comparable
-) -> list[Point]:
-    method, classes = prepared.dataset.official_ap, prepared.dataset.classes
+def _knn(experiment: Experiment, train: Comparable, test: Comparable) -> list[Result]:
+    method, classes = experiment.dataset.official_ap, experiment.dataset.classes
     ks = [k for k in NEIGHBOURS if k <= len(train)]
-    labels = prepared.train_labels(), prepared.test_labels()
+    labels = experiment.train_labels(), experiment.test_labels()
     points = []
     for votes in neighbour_curve(train, labels[0], test, labels[1], classes, ks):
-        points.append(Point(K, votes.k, ACCURACY, votes.accuracy, *votes.interval))
-        low, high = votes.draws.map_interval(method) or (None, None)
-        points.append(Point(K, votes.k, map_axis(method), votes.measured.map[method], low, high))
+        points.append(point(K, votes.k, ACCURACY, votes.accuracy, votes.interval))
+        mean, interval = votes.measured.map[method], votes.draws.map_interval(method)
+        points.append(point(K, votes.k, map_axis(method), mean, interval))
     return points
 
 
-def _search(
-    prepared: Prepared, protocol: Protocol, train: Comparable, test: Comparable
-) -> list[Point]:
-    found = search_by_examples(test, prepared.test_labels())
+def _search(experiment: Experiment, train: Comparable, test: Comparable) -> list[Result]:
     points = []
-    for given, shares in enumerate(found.T, start=1):
-        low, high = mean_interval(shares.tolist()) or (None, None)
-        draws = shares.round(3).tolist()
-        points.append(Point(EXAMPLES, given, SHOWN, float(shares.mean()), low, high, draws=draws))
+    for given, shares in enumerate(search_by_examples(test, experiment.test_labels()).T, start=1):
+        interval, draws = mean_interval(shares.tolist()), shares.round(3).tolist()
+        points.append(point(EXAMPLES, given, SHOWN, float(shares.mean()), interval, draws=draws))
     return points
 
 
 def _approximation(
-    prepared: Prepared,
-    recipe: Recipe,
-    protocol: Protocol,
-    features: Callable[[], tuple[Comparable, Comparable]],
-    largest: int,
+    experiment: Experiment, sides: Callable[[], tuple[Comparable, Comparable]], largest: int
 ) -> list[Run]:
-    method, classes = prepared.dataset.official_ap, prepared.dataset.classes
+    method, classes = experiment.dataset.official_ap, experiment.dataset.classes
+    protocol = experiment.protocol
     resampled: dict[int, Gradients] = {}  # the last one only: they are large
 
     def data() -> Gradients:
-        train, test = (cast(RankOne, side) for side in features())  # `_recipes` has seen to it
-        return Gradients(train, prepared.train_labels(), test, protocol.C, protocol.difficult)
+        train, test = (cast(RankOne, side) for side in sides())  # `_recipes` has seen to it
+        return Gradients(train, experiment.train_labels(), test, protocol.C, protocol.difficult)
 
     def larger(n: int) -> Gradients:
         if n not in resampled:
@@ -324,30 +254,31 @@ def _approximation(
             resampled[n] = data().resample(n)
         return resampled[n]
 
-    def reached(x_axis: str, x: int | None, found: Scored) -> list[Point]:
-        mean = evaluate(prepared.test_labels(), found.scores, classes).map[method]
+    def reached(x_axis: str, x: int | None, found: Scored) -> list[Result]:
+        mean = evaluate(experiment.test_labels(), found.scores, classes).map[method]
+        figures = {
+            map_axis(method): mean,
+            SECONDS: found.seconds,
+            WITH_PROJECTION: found.projecting + found.seconds,
+        }
         n = x if x_axis == TRAINING else None
-        return [
-            Point(x_axis, x, map_axis(method), mean, n_train=n),
-            Point(x_axis, x, SECONDS, found.seconds, n_train=n),
-            Point(x_axis, x, WITH_PROJECTION, found.projecting + found.seconds, n_train=n),
-        ]
+        return [point(x_axis, x, y_axis, y, n_train=n) for y_axis, y in figures.items()]
 
-    def by_size(kind: str, m: int) -> list[Point]:
+    def by_size(kind: str, m: int) -> list[Result]:
         error = kernel_error(data(), kind, m)
         return [
-            Point(NUMBERS, m, BIAS, error.bias),
-            Point(NUMBERS, m, RMS, error.rms),
+            point(NUMBERS, m, BIAS, error.bias),
+            point(NUMBERS, m, RMS, error.rms),
             *reached(NUMBERS, m, with_projection(data(), kind, m)),
         ]
 
-    def by_images(n: int, kind: str, m: int) -> list[Point]:
+    def by_images(n: int, kind: str, m: int) -> list[Result]:
         return reached(TRAINING, n, with_projection(larger(n), kind, m))
 
-    def exact_by_images(n: int) -> list[Point]:
+    def exact_by_images(n: int) -> list[Result]:
         why = too_large(n)
         if why:
-            return [Point(TRAINING, n, SECONDS, None, n_train=n, note=why)]
+            return [point(TRAINING, n, SECONDS, None, n_train=n, note=why)]
         return reached(TRAINING, n, with_kernel(larger(n)))
 
     runs = [Run(EXACT, {"m": None}, lambda: reached(NUMBERS, None, with_kernel(data())))]

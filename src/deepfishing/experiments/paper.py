@@ -1,6 +1,6 @@
 """The paper's printed numbers: mAP in percent, Table 1 left and the per-class Tables 2 and 3.
 
-Keys of `TABLE_1`: (data set, split, network), then the feature. `PER_CLASS` likewise, for x7 and
+Keys are (data set, split, network). `TABLE_1` is in the order of `FEATURES`; `PER_CLASS` has x7 and
 dW7, in the order of `CLASSES`. The paper does not say which definition of AP it uses.
 """
 
@@ -8,59 +8,13 @@ from __future__ import annotations
 
 from deepfishing.images.voc import CLASSES
 
-TABLE_1: dict[tuple[str, str, str], dict[str, float]] = {
-    ("voc2007", "test", "alexnet"): {
-        "x5": 71.0,
-        "x6": 77.1,
-        "x7": 79.4,
-        "y8": 79.1,
-        "x8": 76.2,
-        "x5;x6": 76.4,
-        "dW6": 80.2,
-        "x6;x7": 79.1,
-        "dW7": 80.9,
-        "x7;y8": 79.7,
-        "dW8": 79.7,
-    },
-    ("voc2007", "test", "vgg16"): {
-        "x5": 86.7,
-        "x6": 89.3,
-        "x7": 89.4,
-        "y8": 88.3,
-        "x8": 86.0,
-        "x5;x6": 89.2,
-        "dW6": 89.3,
-        "x6;x7": 89.5,
-        "dW7": 90.0,
-        "x7;y8": 89.2,
-        "dW8": 88.2,
-    },
-    ("voc2012", "val", "alexnet"): {
-        "x5": 66.1,
-        "x6": 72.6,
-        "x7": 74.9,
-        "y8": 74.3,
-        "x8": 71.9,
-        "x5;x6": 71.6,
-        "dW6": 75.1,
-        "x6;x7": 74.3,
-        "dW7": 76.3,
-        "x7;y8": 75.3,
-        "dW8": 75.0,
-    },
-    ("voc2012", "val", "vgg16"): {
-        "x5": 81.4,
-        "x6": 84.4,
-        "x7": 84.6,
-        "y8": 84.1,
-        "x8": 81.3,
-        "x5;x6": 84.0,
-        "dW6": 84.6,
-        "x6;x7": 84.6,
-        "dW7": 85.2,
-        "x7;y8": 84.6,
-        "dW8": 83.4,
-    },
+FEATURES = ["x5", "x6", "x7", "y8", "x8", "x5;x6", "dW6", "x6;x7", "dW7", "x7;y8", "dW8"]
+
+TABLE_1: dict[tuple[str, str, str], str] = {
+    ("voc2007", "test", "alexnet"): "71.0 77.1 79.4 79.1 76.2 76.4 80.2 79.1 80.9 79.7 79.7",
+    ("voc2007", "test", "vgg16"): "86.7 89.3 89.4 88.3 86.0 89.2 89.3 89.5 90.0 89.2 88.2",
+    ("voc2012", "val", "alexnet"): "66.1 72.6 74.9 74.3 71.9 71.6 75.1 74.3 76.3 75.3 75.0",
+    ("voc2012", "val", "vgg16"): "81.4 84.4 84.6 84.1 81.3 84.0 84.6 84.6 85.2 84.6 83.4",
 }
 
 # Table 1 right and Table 3: the evaluation server's figures for VOC 2012 test.
@@ -69,6 +23,14 @@ TEST_2012: dict[tuple[str, str], float] = {
     ("alexnet", "dW7"): 76.5,
     ("vgg16", "x7"): 85.0,
     ("vgg16", "dW7"): 85.3,
+}
+
+# The paper's network that a network here is compared with.
+NETWORKS = {
+    "alexnet-caffe": "alexnet",
+    "alexnet-torchvision": "alexnet",
+    "vgg16-caffe": "vgg16",
+    "vgg16": "vgg16",
 }
 
 PER_CLASS: dict[tuple[str, str, str], dict[str, str]] = {
@@ -111,45 +73,25 @@ PER_CLASS: dict[tuple[str, str, str], dict[str, str]] = {
 }
 
 
-def printed_network(network: str) -> str | None:
-    """The paper's network that a network here is compared with, if there is one.
-
-    Examples
-    --------
-    >>> printed_network("alexnet-torchvision"), printed_network("efficientnet-lite0")
-    ('alexnet', None)
-    """
-    return {
-        "alexnet-caffe": "alexnet",
-        "alexnet-torchvision": "alexnet",
-        "vgg16-caffe": "vgg16",
-        "vgg16": "vgg16",
-    }.get(network)
-
-
 def printed_map(dataset: str, split: str, network: str, feature: str) -> float | None:
     """The mAP that the paper prints for this cell, if it has one.
 
-    Examples
-    --------
     >>> printed_map("voc2007", "test", "vgg16", "dW7")
     90.0
     """
-    column = (dataset, split, printed_network(network) or "")
+    column = (dataset, split, NETWORKS.get(network, ""))
     if column in TABLE_1:
-        return TABLE_1[column].get(feature)
+        return dict(zip(FEATURES, map(float, TABLE_1[column].split()), strict=True)).get(feature)
     return TEST_2012.get((column[2], feature)) if column[:2] == ("voc2012", "test") else None
 
 
 def printed_ap(dataset: str, split: str, network: str, feature: str) -> dict[str, float]:
     """The per-class AP that the paper prints for this row; empty if there is none.
 
-    Examples
-    --------
     >>> printed_ap("voc2012", "val", "alexnet-caffe", "x7")["cow"]
     63.6
     """
-    rows = PER_CLASS.get((dataset, split, printed_network(network) or ""), {})
+    rows = PER_CLASS.get((dataset, split, NETWORKS.get(network, "")), {})
     if feature not in rows:
         return {}
     return dict(zip(CLASSES, map(float, rows[feature].split()), strict=True))

@@ -1,4 +1,4 @@
-"""Stage 6, experiments: a point of a curve, and a run that measures some.
+"""Stage 6, experiments: points of a curve, and a run that measures some.
 
 Comes in: what a protocol measured. Goes out: values that `curves.jsonl` keeps and charts draw.
 """
@@ -9,26 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from deepfishing.experiments.checks import Result
 from deepfishing.metrics import DEFAULT, DEFINITIONS
-
-
-@dataclass(frozen=True)
-class Point:
-    """One point of a curve; `x` is None for a level that does not depend on it.
-
-    `y` is None where it could not be measured, and `note` says why. `draws` are the figures of
-    which it is the mean.
-    """
-
-    x_axis: str
-    x: int | None
-    y_axis: str
-    y: float | None
-    low: float | None = None
-    high: float | None = None
-    n_train: int | None = None
-    note: str = ""
-    draws: list[float] | None = None
+from deepfishing.statistics import Interval
 
 
 @dataclass(frozen=True)
@@ -40,15 +23,34 @@ class Run:
 
     series: str
     decided_by: Mapping[str, Any]
-    measure: Callable[[], list[Point]]
+    measure: Callable[[], list[Result]]
     feature: str | None = None
+
+
+def point(
+    x_axis: str,
+    x: int | None,
+    y_axis: str,
+    y: float | None,
+    interval: Interval | None = None,
+    *,
+    n_train: int | None = None,
+    note: str = "",
+    draws: list[float] | None = None,
+) -> Result:
+    """What is measured at one point; `x` is None for a level that does not depend on it.
+
+    `y` is None where it could not be measured, and `note` says why. `draws` are the figures of
+    which it is the mean.
+    """
+    low, high = interval or (None, None)
+    axes = {"x_axis": x_axis, "x": x, "y_axis": y_axis, "y": y, "low": low, "high": high}
+    return {**axes, "n_train": n_train, "note": note, "draws": draws}
 
 
 def map_axis(method: str) -> str:
     """The name of an axis of mAP; the default definition needs no word.
 
-    Examples
-    --------
     >>> map_axis("11point"), map_axis("area")
     ('11-point mAP, %', 'mAP, %')
     """

@@ -1,8 +1,8 @@
-"""Stage 6, experiments: two further protocols, low-shot learning and nearest neighbours.
+"""Stage 6, experiments: three further protocols: low-shot, nearest neighbours, search by examples.
 
-Comes in: features of train and test images, as anything that `gram` compares, and their labels
-(1 present, -1 absent, 0 difficult). Goes out: mAP against the number of positive examples, and
-mAP and accuracy of the k nearest neighbours. Neither needs torch or the images.
+Comes in: features of images, as anything that `gram` compares, and their labels (1 present, -1
+absent, 0 difficult). Goes out: mAP against the number of positive examples, mAP and accuracy of the
+k nearest neighbours, and the share of right photos found. None needs torch or the images.
 
 What is drawn depends on labels and seed alone, so two features are measured on the same examples.
 """
@@ -12,15 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.stats import binom
 from sklearn.svm import SVC
 
 from deepfishing.errors import DatasetError, FeatureError, OptionError
-from deepfishing.kernels import Comparable, gram
-from deepfishing.metrics import DEFINITIONS, Evaluation, evaluate
+from deepfishing.kernels import UNLIKE, Comparable, gram
+from deepfishing.metrics import Evaluation, evaluate
 from deepfishing.rank_one import Array
 from deepfishing.statistics import (
     LEVEL,
@@ -36,6 +35,11 @@ from deepfishing.svm import SCORE_BLOCK
 # As many negatives per positive as a class has among 20 of one size.
 NEGATIVES = 19
 DRAWS = 5
+SEARCHES, FIRST = 1200, 10  # draws of examples to search by, and photos that are looked at
+SEARCH_BLOCK = 100  # searches at once, which bounds the memory
+
+# features of train and test images and the cost, for the labels of the examples drawn
+Pick = Callable[[Array], tuple[Comparable, Comparable, float]]
 
 
 @dataclass(frozen=True)
@@ -50,26 +54,9 @@ class LowShot:
         return float(np.mean(self.map[method]))
 
     def interval(self, method: str) -> Interval | None:
-        """Where the mean of endless draws lies at 95 percent, by Student's t; None for one draw.
-
-        Examples
-        --------
-        >>> low, high = LowShot(1, {"area": (40.0, 42.0, 44.0)}).interval("area")
-        >>> round(low, 2), round(high, 2)
-        (37.03, 46.97)
-        """
+        """Where the mean of endless draws lies at 95 percent, by Student's t; None for one draw."""
         found = mean_interval(self.map[method])
         return None if found is None else bounded(found, self.mean(method))
-
-    def as_row(self) -> dict[str, Any]:
-        """Keys of a measured point, ready for JSON."""
-        intervals = {method: self.interval(method) for method in self.map}
-        return {
-            "positives": self.positives,
-            "map": {method: self.mean(method) for method in self.map},
-            "map_interval": {m: None if i is None else list(i) for m, i in intervals.items()},
-            "map_draws": {method: list(values) for method, values in self.map.items()},
-        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,12 +80,6 @@ class Neighbours:
         """AP per class and mAP."""
         return self.draws.measured
 
-    def as_row(self) -> dict[str, Any]:
-        """Keys of a measured row, ready for JSON."""
-        figures = {"map": self.measured.map, "ap": self.measured.ap, **self.draws.as_row()}
-        accuracy = {"accuracy": self.accuracy, "accuracy_interval": list(self.interval)}
-        return {"k": self.k, **accuracy, **figures}
-
 
 def low_shot(
     train: Comparable,
@@ -110,7 +91,7 @@ def low_shot(
     negatives: int | None = NEGATIVES,
     C: float = 1.0,
     seed: int = SEED,
-    pick: Callable[[Array], tuple[Comparable, Comparable, float]] | None = None,
+    pick: Pick | None = None,
 ) -> list[LowShot]:
     """mAP of machines that were trained on 1, 2, 4, ... positive examples per class.
 
@@ -122,14 +103,12 @@ def low_shot(
         Difficult examples are never drawn. A class without an example of both kinds in training,
         or without a positive one in the test, is left out of the mean.
     positives : sequence of int, optional
-        How many; by default the powers of 2 up to what the rarest class has, so that every point
-        of the curve is a mean over the same classes.
+        By default the powers of 2 up to what the rarest class has, so that every point of the
+        curve is a mean over the same classes.
     draws : int
         How often examples are drawn. Within a draw, fewer examples are the first of the more.
     negatives : int, optional
         How many negatives are drawn per positive, or as many as there are; None takes all.
-    C, seed
-        Cost of the machines, and which draws.
     pick : callable, optional
         Called for every number of examples and draw with the labels of the examples drawn, 0 for
         all others; gives the features of train and test images and the cost to take for them.
@@ -163,20 +142,15 @@ def low_shot(
             f"positives per class must be from 1 to {rarest}, which is what the rarest class has, "
             f"got {list(shots)}"
         )
-    most = max(shots)
     examples = [
-        [
-            _drawn(train_labels[:, column], most, negatives, (seed, draw, column))
-            for column in usable
-        ]
+        [_drawn(train_labels[:, c], max(shots), negatives, (seed, draw, c)) for c in usable]
         for draw in range(draws)
     ]
     # only images that some draw has are compared
-    used = np.unique(
-        np.concatenate([i for by_class in examples for pair in by_class for i in pair])
-    )
-    compared: dict[int, tuple[Array, Array]] = {}  # by the identity of the training features
-    kept = [train]  # so that no other features get this identity
+    drawn = [images for by_class in examples for pair in by_class for images in pair]
+    used = np.unique(np.concatenate(drawn))
+    # by the identity of the training features, which are kept so that no others get it
+    compared: dict[int, tuple[Comparable, Array, Array]] = {}
     truth, names = test_labels[:, usable], [str(column) for column in usable]
     points = []
     for shot in shots:
@@ -188,22 +162,18 @@ def low_shot(
             ]
             if pick:
                 train, test, C = pick(_examples(train_labels.shape, usable, seen))
-                kept.append(train)
             if id(train) not in compared:
-                pair = gram(train[used]), gram(test, train[used])
-                compared[id(train)] = _finite(pair[0]), _finite(pair[1])
-            K, K_test = compared[id(train)]
+                grams = _finite(gram(train[used])), _finite(gram(test, train[used]))
+                compared[id(train)] = train, *grams
+            _, K, K_test = compared[id(train)]
             scores = np.empty(truth.shape)
             for column, pair in enumerate(seen):
                 rows = np.searchsorted(used, np.concatenate(pair))
                 scores[:, column] = _scores(K, K_test, rows, shot, C)
             measured.append(evaluate(truth, scores, names).map)
-        points.append(
-            LowShot(
-                shot,
-                {m: tuple(v for one in measured if (v := one[m]) is not None) for m in DEFINITIONS},
-            )
-        )
+        by_draw = {method: [means[method] for means in measured] for method in measured[0]}
+        known = {m: tuple(v for v in values if v is not None) for m, values in by_draw.items()}
+        points.append(LowShot(shot, known))
     return points
 
 
@@ -217,15 +187,8 @@ def nearest_neighbours(
 ) -> Neighbours:
     """mAP and accuracy of the votes of the k training images with the largest kernel.
 
-    Parameters
-    ----------
-    train, test : ndarray, RankOne, KernelSum or KernelProduct
-        Features of n and m images, normalised: then the largest kernel is the nearest image.
-    train_labels, test_labels : arrays (n, n_classes) and (m, n_classes)
-        An image votes for the classes that it shows, not for those where it is difficult.
-    classes : sequence of n_classes names
-    k : int
-        How many vote.
+    Features are normalised: then the largest kernel is the nearest image. An image votes for the
+    classes that it shows, not for those where it is difficult.
 
     Examples
     --------
@@ -247,15 +210,7 @@ def neighbour_curve(
     classes: Sequence[str],
     ks: Sequence[int],
 ) -> list[Neighbours]:
-    """`nearest_neighbours` for several k, with one search for the nearest images.
-
-    Examples
-    --------
-    >>> x = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
-    >>> labels = np.array([[1, -1], [1, -1], [-1, 1]])
-    >>> [round(n.accuracy) for n in neighbour_curve(x, labels, x, labels, ["cat", "dog"], (1, 3))]
-    [100, 67]
-    """
+    """`nearest_neighbours` for several k, with one search for the nearest images."""
     train_labels, test_labels = _checked(train, train_labels, test, test_labels)
     for k in ks:
         if not 1 <= k <= len(train):
@@ -346,3 +301,65 @@ def _finite(K: Array) -> Array:
     if not np.isfinite(K).all():
         raise FeatureError("features must be finite, got NaN or infinity in the Gram matrix")
     return K
+
+
+def search_by_examples(
+    features: Comparable, labels: Array, draws: int = SEARCHES, first: int = FIRST, seed: int = SEED
+) -> Array:
+    """Share of the first photos that show the class, in percent, (draws, 3).
+
+    The columns are for one example, two, and two with a counter-example: the first photo of the
+    search by the two that does not show the class, which somebody would mark as wrong; it counts
+    as in `deepfish search`. Examples are never found again, and photos for which the class is
+    difficult are passed over. Every class that has three images, and one without it, is drawn
+    equally often.
+
+    Examples
+    --------
+    >>> x = np.array([[1.0, 0.0], [0.9, 0.1], [1.0, 0.1], [0.0, 1.0], [0.1, 0.9], [0.1, 1.0]])
+    >>> labels = np.array([[1, -1]] * 3 + [[-1, 1]] * 3)
+    >>> search_by_examples(x, labels, draws=4, first=1).mean(axis=0)
+    array([100., 100., 100.])
+    """
+    labels = np.asarray(labels)
+    shown = [np.flatnonzero(column == 1) for column in labels.T]
+    usable = [c for c, images in enumerate(shown) if len(images) > 2 and (labels[:, c] == -1).any()]
+    if not usable:
+        raise DatasetError(
+            "search by examples needs a class that three images show and one does not, got none"
+        )
+    classes = np.resize(usable, draws)
+    pairs = np.array(
+        [
+            np.random.default_rng((seed, draw)).permutation(shown[c])[:2]
+            for draw, c in enumerate(classes)
+        ]
+    )
+    found = np.empty((draws, 3))
+    for start in range(0, draws, SEARCH_BLOCK):
+        part = slice(start, start + SEARCH_BLOCK)
+        found[part] = _shares(features, labels[:, classes[part]].T, pairs[part], first)
+    return found
+
+
+def _shares(features: Comparable, truth: Array, pairs: Array, first: int) -> Array:
+    """Shares (d, 3) of d draws: labels (d, n) of their classes, and their two examples (d, 2)."""
+    K = gram(features, features[pairs.ravel()]).T.reshape(*pairs.shape, -1)  # (d, 2, n)
+    one, two = K[:, 0].copy(), K.mean(axis=1)
+    rows = np.arange(len(pairs))
+    for scores, known in ((one, pairs[:, :1]), (two, pairs)):
+        scores[truth == 0] = -np.inf
+        scores[rows[:, None], known] = -np.inf
+    wrong = np.where(truth == -1, two, -np.inf).argmax(axis=1)
+    three = two - UNLIKE * gram(features, features[wrong]).T
+    three[rows, wrong] = -np.inf
+    return np.stack([_share(truth, scores, first) for scores in (one, two, three)], axis=1)
+
+
+def _share(truth: Array, scores: Array, first: int) -> Array:
+    """Percent of the first photos that show the class; as many as there are, if there are fewer."""
+    nearest = np.argsort(-scores, axis=1, kind="stable")[:, :first]
+    seen = np.take_along_axis(scores, nearest, axis=1) > -np.inf
+    right = (np.take_along_axis(truth, nearest, axis=1) == 1) & seen
+    share: Array = 100.0 * right.sum(axis=1) / seen.sum(axis=1)
+    return share

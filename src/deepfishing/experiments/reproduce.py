@@ -30,6 +30,7 @@ from deepfishing.gradients.to_store import OnFailure, extract_to_store
 from deepfishing.images.dataset import DIFFICULT, Dataset, Split
 from deepfishing.images.readable import refuse_unreadable
 from deepfishing.images.submission import write_submission
+from deepfishing.kernels import Comparable
 from deepfishing.metrics import evaluate
 from deepfishing.networks.network import Network
 from deepfishing.options import FeatureOptions
@@ -83,7 +84,7 @@ def reproduce(
     network : Network
         From `load_network`.
     out : path
-        Folder for `results.jsonl`, `scores/` and `features/`; what is there is used again.
+        Folder for `results.jsonl`, `scores/` and `features/`; what it holds is used again.
     features : str or list of str
         Recipes (docs/recipes.md); `all` for the rows of the paper's Table 1 that the network has,
         `auto` for what suits the training images: recipe, temperature and cost.
@@ -102,40 +103,43 @@ def reproduce(
         A list of dicts with the keys of `results.jsonl`; `map` and `ap` are None for a test split
         without labels, for which submission files are written instead.
     """
-    protocol = protocol or Protocol()
     tell = progress or silent
     wanted = parse_recipes(features, network.layers)
     results = Results(out)
-    prepared = prepare(dataset, network, results.folder, wanted, protocol, tell, on_failure)
-    dataset = prepared.dataset
+    experiment = prepare(
+        dataset, network, results.folder, wanted, protocol or Protocol(), tell, on_failure
+    )
     rows = Table()
     for number, feature in enumerate(wanted):
         tell(TABLE, number, len(wanted))
-        key = row_key(feature=feature.name, **prepared.decisive)
+        key = row_key(feature=feature.name, **experiment.decisive)
         row = results.find(key)
         # rows that were measured before there was an accuracy are measured again
         if row is None or "accuracy" not in row or not results.scores_path(row).exists():
-            row, scores = _measure(prepared, feature, protocol)
-            row |= {**prepared.settings.decisive(), "unreadable": prepared.broken}
+            row, scores = _measure(experiment, feature)
+            row |= {**experiment.settings.decisive(), "unreadable": experiment.broken}
             row |= {"command": command, "key": key}
-            if dataset.test.labels is None:
-                row["submission"] = _submit(results.folder, dataset, scores, feature)
-            results.add(row, scores, dataset.test)
+            test = experiment.dataset.test
+            if test.labels is None:  # files for the evaluation server
+                row["submission"] = f"submission/{safe_name(feature.name)}"
+                write_submission(results.folder / row["submission"], experiment.dataset, scores)
+            results.add(row, scores, test)
         rows.append(row)
     tell(TABLE, len(wanted), len(wanted))
     return rows
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
-    """Features of both splits on disk, ready to be measured in one way or another.
+class Experiment:
+    """A data set whose features are on disk, ready to be measured in one way or another.
 
-    `dataset` is the readable part of the data set, and the two lists have the store's keys of its
-    images, in their order; `broken` names the rest. `settings` are those of the features, and
-    `decisive` is all that decides a figure beside the feature's name.
+    `dataset` is its readable part, and the two lists have the store's keys of its images, in their
+    order; `broken` names the rest. `settings` are those of the features, and `decisive` is all
+    that decides a figure beside the feature's name.
     """
 
     dataset: Dataset
+    protocol: Protocol
     store: Store
     train_keys: list[str]
     test_keys: list[str]
@@ -143,49 +147,57 @@ class Prepared:
     settings: Settings
     decisive: dict[str, Any]
 
-    def train(self, feature: Recipe) -> dict[str, Array]:
+    def train(self, recipe: Recipe) -> dict[str, Array]:
         """Factors of the training images."""
-        return {name: self.store.read(self.train_keys, name) for name in feature.columns}
+        return {name: self.store.read(self.train_keys, name) for name in recipe.columns}
 
-    def test(self, feature: Recipe) -> dict[str, Array]:
+    def test(self, recipe: Recipe) -> dict[str, Array]:
         """Factors of the test images."""
-        return {name: self.store.read(self.test_keys, name) for name in feature.columns}
+        return {name: self.store.read(self.test_keys, name) for name in recipe.columns}
 
     def choose(self, train: Arrays, labels: Array) -> Choice:
         """What `auto` takes for these training images and labels."""
-        layers, tempered = self.settings.network.layers, self.settings.temperable
         return choose(
-            train, labels, layers, tempered=tempered, difficult=self.decisive["difficult"]
+            train,
+            labels,
+            self.settings.network.layers,
+            tempered=self.settings.temperable,
+            difficult=self.protocol.difficult,
         )
 
-    def train_labels(self) -> Array:
-        """Labels to train with.
+    def fit(
+        self, recipe: Recipe, choice: Choice | None, train: Arrays, test: Arrays
+    ) -> tuple[Comparable, Comparable]:
+        """Features of both sides: of the recipe that was chosen, if any, at its temperature."""
+        if choice is not None:
+            recipe = parse_recipe(choice.recipe, self.settings.network.layers)
+            if choice.tau is not None:
+                train, test = (at_temperature(side, choice.tau) for side in (train, test))
+        fitted = recipe.fit(train)
+        return fitted(train), fitted(test)
 
-        Raises
-        ------
-        DatasetError
-            If the split has none.
-        """
-        if self.dataset.train.labels is None:
-            raise DatasetError(
-                f"split {self.dataset.train.name} of {self.dataset.name} must have labels to train"
-            )
-        return self.dataset.train.labels
+    def sides(self, recipe: Recipe) -> tuple[Comparable, Comparable]:
+        """Features of the training and of the test images."""
+        train, test = self.train(recipe), self.test(recipe)
+        choice = self.choose(train, self.train_labels()) if recipe.name == AUTO else None
+        return self.fit(recipe, choice, train, test)
+
+    def train_labels(self) -> Array:
+        """Labels to train with."""
+        name, split = self.dataset.name, self.dataset.train
+        if split.labels is None:
+            raise DatasetError(f"split {split.name} of {name} must have labels to train")
+        return split.labels
 
     def test_labels(self) -> Array:
-        """Labels to evaluate with.
-
-        Raises
-        ------
-        DatasetError
-            If the split has none.
-        """
-        if self.dataset.test.labels is None:
+        """Labels to evaluate with."""
+        split = self.dataset.test
+        if split.labels is None:
             raise DatasetError(
-                f"split {self.dataset.test.name} of {self.dataset.name} must have labels for this "
-                "protocol; pass --test with a split that has them"
+                f"split {split.name} of {self.dataset.name} must have labels for this protocol; "
+                "pass --test with a split that has them"
             )
-        return self.dataset.test.labels
+        return split.labels
 
 
 def prepare(
@@ -196,7 +208,7 @@ def prepare(
     protocol: Protocol,
     tell: Progress,
     on_failure: OnFailure | None = None,
-) -> Prepared:
+) -> Experiment:
     """Extract what is missing in `out`; the rest of the work needs neither images nor network."""
     settings = Settings.of(network, **protocol.of_features())
     store = Store(out / "features" / settings.digest[:16], settings.as_dict())
@@ -219,17 +231,28 @@ def prepare(
     n = len(dataset.train.ids)
     train, train_keys = _readable(dataset.train, extraction.keys[:n])
     test, test_keys = _readable(dataset.test, extraction.keys[n:])
-    broken = sorted(extraction.failures)
-    dataset = replace(dataset, train=train, test=test)
+    digest = hashlib.sha256()
+    for split, keys in ((train, train_keys), (test, test_keys)):
+        digest.update("\n".join(keys).encode())
+        digest.update(b"" if split.labels is None else split.labels.astype(np.int8).tobytes())
     decisive = {
         "dataset": dataset.name,
-        "splits": _fingerprint(dataset, train_keys, test_keys),
+        "splits": {"train": train.name, "test": test.name, "sha256": digest.hexdigest()},
         **settings.decisive(),
         "C": protocol.C,
         "difficult": protocol.difficult,
         "version": __version__,
     }
-    return Prepared(dataset, store, train_keys, test_keys, broken, settings, decisive)
+    return Experiment(
+        dataset=replace(dataset, train=train, test=test),
+        protocol=protocol,
+        store=store,
+        train_keys=train_keys,
+        test_keys=test_keys,
+        broken=sorted(extraction.failures),
+        settings=settings,
+        decisive=decisive,
+    )
 
 
 def _readable(split: Split, keys: tuple[str | None, ...]) -> tuple[Split, list[str]]:
@@ -245,16 +268,15 @@ def _readable(split: Split, keys: tuple[str | None, ...]) -> tuple[Split, list[s
     return kept, [key for key in keys if key]
 
 
-def _measure(prepared: Prepared, feature: Recipe, protocol: Protocol) -> tuple[Result, Array]:
+def _measure(experiment: Experiment, feature: Recipe) -> tuple[Result, Array]:
     start = time.perf_counter()
-    dataset, labels = prepared.dataset, prepared.train_labels()
-    sides = prepared.train(feature), prepared.test(feature)
-    choice = prepared.choose(sides[0], labels) if feature.name == AUTO else None
-    used, train, test = settled(feature, choice, prepared, *sides)
-    fitted = used.fit(train)
-    cost = choice.cost if choice else protocol.C
-    svm = train_svm(fitted(train), labels, cost, protocol.difficult)
-    scores = svm.decision_function(fitted(test))
+    dataset, protocol = experiment.dataset, experiment.protocol
+    train_labels = experiment.train_labels()
+    sides = experiment.train(feature), experiment.test(feature)
+    choice = experiment.choose(sides[0], train_labels) if feature.name == AUTO else None
+    train, test = experiment.fit(feature, choice, *sides)
+    svm = train_svm(train, train_labels, choice.cost if choice else protocol.C, protocol.difficult)
+    scores = svm.decision_function(test)
     untrained = [name for name, ok in zip(dataset.classes, svm.trained, strict=True) if not ok]
     row: Result = {
         "dataset": dataset.name,
@@ -275,45 +297,21 @@ def _measure(prepared: Prepared, feature: Recipe, protocol: Protocol) -> tuple[R
         "version": __version__,
         "versions": versions(),
     }
-    if dataset.test.labels is not None:
-        labels = dataset.test.labels.copy()
-        labels[:, ~svm.trained] = -1  # no machine, so no AP
-        evaluation = evaluate(labels, scores, dataset.classes)
-        row["map"], row["ap"] = evaluation.map, evaluation.ap
-        for name in evaluation.skipped:
-            row["left_out"].setdefault(name, "no positive test example")
-    row["seconds"] = round(time.perf_counter() - start, 3)
-    row |= dict.fromkeys(KEYS)
-    if dataset.test.labels is not None:
-        row |= bootstrap(labels, scores, dataset.classes).as_row()
-        if all(map(has_one_class, (prepared.train_labels(), dataset.test.labels))):
-            found = measure_accuracy(dataset.test.labels, scores, dataset.classes, svm.trained)
-            row |= found.as_row() if found else {}
+    if dataset.test.labels is None:
+        return {**row, "seconds": _seconds_since(start), **dict.fromkeys(KEYS)}, scores
+    labels = dataset.test.labels.copy()
+    labels[:, ~svm.trained] = -1  # no machine, so no AP
+    evaluation = evaluate(labels, scores, dataset.classes)
+    row |= {"map": evaluation.map, "ap": evaluation.ap}
+    for name in evaluation.skipped:
+        row["left_out"].setdefault(name, "no positive test example")
+    row |= {"seconds": _seconds_since(start), **dict.fromkeys(KEYS)}
+    row |= bootstrap(labels, scores, dataset.classes).as_row()
+    if has_one_class(train_labels) and has_one_class(dataset.test.labels):
+        found = measure_accuracy(dataset.test.labels, scores, dataset.classes, svm.trained)
+        row |= found.as_row() if found else {}
     return row, scores
 
 
-def settled(
-    feature: Recipe, choice: Choice | None, prepared: Prepared, *sides: Arrays
-) -> tuple[Recipe, Arrays, Arrays]:
-    """The recipe that was chosen, if any, and the factors of both sides at its temperature."""
-    train, test = sides
-    if choice is None:
-        return feature, train, test
-    if choice.tau is not None:
-        train, test = (at_temperature(side, choice.tau) for side in sides)
-    return parse_recipe(choice.recipe, prepared.settings.network.layers), train, test
-
-
-def _submit(out: Path, dataset: Dataset, scores: Array, feature: Recipe) -> str:
-    """Files for the evaluation server, since there are no labels to evaluate with."""
-    name = safe_name(feature.name)
-    write_submission(out / "submission" / name, dataset, scores)
-    return f"submission/{name}"
-
-
-def _fingerprint(dataset: Dataset, train_keys: list[str], test_keys: list[str]) -> dict[str, Any]:
-    digest = hashlib.sha256()
-    for split, split_keys in ((dataset.train, train_keys), (dataset.test, test_keys)):
-        digest.update("\n".join(split_keys).encode())
-        digest.update(b"" if split.labels is None else split.labels.astype(np.int8).tobytes())
-    return {"train": dataset.train.name, "test": dataset.test.name, "sha256": digest.hexdigest()}
+def _seconds_since(start: float) -> float:
+    return round(time.perf_counter() - start, 3)

@@ -47,8 +47,6 @@ def versions() -> dict[str, str]:
 def row_key(**parts: Any) -> str:
     """A short name for all that decides a row.
 
-    Examples
-    --------
     >>> row_key(feature="dW7", tau=2.0) == row_key(tau=2.0, feature="dW7") != row_key(feature="x7")
     True
     """
@@ -58,8 +56,6 @@ def row_key(**parts: Any) -> str:
 def safe_name(feature: str) -> str:
     """A feature's name as part of a file name.
 
-    Examples
-    --------
     >>> safe_name("pow(dW7,0.5)+x7;y8")
     'pow_dW7_0.5_x7_y8'
     """
@@ -172,13 +168,7 @@ class _Lines:
 
 
 class Curves(_Lines):
-    """The points of one output folder; what is added must be a whole point (`checks`).
-
-    Raises
-    ------
-    StoreError
-        If a line is malformed.
-    """
+    """The points of one output folder; what is added must be a whole point (`checks`)."""
 
     name = "curves.jsonl"
     what = "point"
@@ -196,13 +186,7 @@ class Curves(_Lines):
 
 
 class Results(_Lines):
-    """The rows of one output folder; what is added must be a whole row (`checks`).
-
-    Raises
-    ------
-    StoreError
-        If a line is malformed.
-    """
+    """The rows of one output folder; what is added must be a whole row (`checks`)."""
 
     name = "results.jsonl"
     what = "result"
