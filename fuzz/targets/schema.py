@@ -18,11 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.configuration import set_hypothesis_home_dir
 
-from deepfishing.web.api import Asked, One, make_routes
+from deepfishing.web.api import ExampleBody, SearchBody, make_routes
 from fuzz.target import Run, Target
 from fuzz.targets.pages import open_gallery, opened
 
-_BODIES = {"/api/search": Asked, "/api/scatter": Asked, "/api/predict": One}
+_BODIES = {"/api/search": SearchBody, "/api/scatter": SearchBody, "/api/predict": ExampleBody}
 _SEEDS, _BYTES = 40, 400
 
 

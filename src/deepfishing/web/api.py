@@ -26,37 +26,38 @@ MAX_TEXT = 4096  # of an id, a label, a text
 NEVER_KEPT = {"Cache-Control": "no-store"}
 
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
-Labels = Annotated[list[Annotated[str, Query(max_length=MAX_TEXT)]], Query(max_length=20)]
+QueryText = Annotated[str, Query(max_length=MAX_TEXT)]
 
 
-class One(BaseModel):
-    """An example: an id, or the key of an upload."""
+class ExampleBody(BaseModel):
+    """An example as the page sends it: an id, or the key of an upload."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     id: Text = ""
     upload: Text = ""
 
     def example(self) -> Example:
-        """The same for the gallery."""
+        """The same as the gallery takes it."""
         if bool(self.id) is bool(self.upload):
             raise RefusedError(400, "an example must have an id or an upload, and not both")
         return Example(self.id, self.upload)
 
 
-class Asked(BaseModel):
-    """A search."""
+class SearchBody(BaseModel):
+    """A search as the page sends it."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     by: Text
-    like: Annotated[list[One], Field(min_length=1, max_length=MAX_EXAMPLES)]
-    unlike: Annotated[list[One], Field(max_length=MAX_EXAMPLES)] = []
+    like: Annotated[list[ExampleBody], Field(min_length=1, max_length=MAX_EXAMPLES)]
+    unlike: Annotated[list[ExampleBody], Field(max_length=MAX_EXAMPLES)] = []
     k: Annotated[int, Field(ge=1, le=MAX_HITS)] = 12
     labels: Annotated[list[Text], Field(max_length=20)] = []
     text: Text = ""
 
-    def filter(self) -> Filter:
-        """Its filter."""
-        return Filter(tuple(self.labels), self.text)
+    def parts(self) -> tuple[list[Example], list[Example], Filter]:
+        """Examples, counter-examples and filter, as the gallery takes them."""
+        like, unlike = ([one.example() for one in some] for some in (self.like, self.unlike))
+        return like, unlike, Filter(tuple(self.labels), self.text)
 
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -89,8 +90,8 @@ def make_routes(gallery: Gallery) -> APIRouter:
 
     @routes.get("/images")
     async def images(
-        label: Labels = [],  # noqa: B006
-        text: Annotated[str, Query(max_length=MAX_TEXT)] = "",
+        label: Annotated[list[QueryText], Query(max_length=20)] = [],  # noqa: B006
+        text: QueryText = "",
         offset: Annotated[int, Query(ge=0, le=2**40)] = 0,
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
     ) -> JSONResponse:
@@ -98,13 +99,13 @@ def make_routes(gallery: Gallery) -> APIRouter:
         return await _json(computing, partial(gallery.images, wanted, offset, limit))
 
     @routes.get("/image")
-    async def image(id: Annotated[str, Query(max_length=MAX_TEXT)]) -> JSONResponse:
+    async def image(id: QueryText) -> JSONResponse:
         return await _json(computing, partial(gallery.image, id))
 
     @routes.get("/thumbnail")
     async def thumbnail(
         request: Request,
-        id: Annotated[str, Query(max_length=MAX_TEXT)],
+        id: QueryText,
         size: Literal["small", "large", "full"] = "small",
     ) -> Response:
         path, sha256 = gallery.content(id)
@@ -126,21 +127,19 @@ def make_routes(gallery: Gallery) -> APIRouter:
 
     @routes.post("/search")
     async def search(request: Request) -> JSONResponse:
-        asked = await read_json(request, Asked)
-        like, unlike = _examples(asked)
-        find = partial(gallery.search, asked.by, like, unlike, asked.k, asked.filter())
+        asked = await read_json(request, SearchBody)
+        like, unlike, wanted = asked.parts()
+        find = partial(gallery.search, asked.by, like, unlike, asked.k, wanted)
         return await _json(computing, lambda: {"by": asked.by, "hits": find()})
 
     @routes.post("/scatter")
     async def scatter(request: Request) -> JSONResponse:
-        asked = await read_json(request, Asked)
-        like, unlike = _examples(asked)
-        work = partial(gallery.scatter, asked.by, like, unlike, asked.filter())
-        return await _json(computing, work)
+        asked = await read_json(request, SearchBody)
+        return await _json(computing, partial(gallery.scatter, asked.by, *asked.parts()))
 
     @routes.post("/predict")
     async def predict(request: Request) -> JSONResponse:
-        example = (await read_json(request, One)).example()
+        example = (await read_json(request, ExampleBody)).example()
         return await _json(computing, lambda: {"classes": gallery.predict(example)})
 
     return routes
@@ -148,7 +147,3 @@ def make_routes(gallery: Gallery) -> APIRouter:
 
 async def _json(gate: Gate, work: Callable[[], object]) -> JSONResponse:
     return JSONResponse(await gate.run(work), headers=NEVER_KEPT)
-
-
-def _examples(asked: Asked) -> tuple[list[Example], list[Example]]:
-    return [one.example() for one in asked.like], [one.example() for one in asked.unlike]

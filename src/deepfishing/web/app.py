@@ -34,16 +34,7 @@ _log = logging.getLogger("deepfishing.web")
 def make_app(
     gallery: Gallery, host: str = "127.0.0.1", port: int = 0, token: str | None = None
 ) -> ASGIApp:
-    """The application, behind its guard.
-
-    Parameters
-    ----------
-    gallery : Gallery
-    host, port
-        That the server is bound to.
-    token : str, optional
-        See `Guard`.
-    """
+    """The application, behind the guard of the address that the server is bound to."""
     # no pages of FastAPI's own, which load scripts from elsewhere
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.include_router(make_routes(gallery))
@@ -59,7 +50,8 @@ def make_app(
             raise HTTPException(404)
         return _file(request, name, files[name])
 
-    _answer_errors(app)
+    for kind in (RefusedError, RequestValidationError, HTTPException, DeepFishingError, Exception):
+        app.add_exception_handler(kind, _answer)
     return Guard(app, host, port, token)
 
 
@@ -72,43 +64,25 @@ def _file(request: Request, name: str, content: bytes) -> Response:
     return Response(content, media_type=kind, headers=headers)
 
 
-def _answer_errors(app: FastAPI) -> None:
+async def _answer(request: Request, error: Exception) -> JSONResponse:
     """One line of JSON for each kind of error."""
-
-    @app.exception_handler(RefusedError)
-    async def refused(request: Request, error: RefusedError) -> JSONResponse:
-        return _error(error.status, error.line, error.headers)
-
-    @app.exception_handler(UnknownError)
-    @app.exception_handler(ForgottenError)
-    async def unknown(request: Request, error: DeepFishingError) -> JSONResponse:
-        return _error(404, str(error))
-
-    @app.exception_handler(ImageError)
-    async def image(request: Request, error: ImageError) -> JSONResponse:
-        # a thumbnail is asked for by GET; its image is gone. What is posted is a bad photo.
-        return _error(404 if request.method == "GET" else 400, str(error))
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
-        return _error(400, f"{first['loc'][-1]}: {first['msg']}")
-
-    @app.exception_handler(HTTPException)
-    async def http(request: Request, error: HTTPException) -> JSONResponse:
-        lines = {404: "there is nothing here", 405: "this address takes another method"}
-        line = lines.get(error.status_code, str(error.detail))
-        return _error(error.status_code, line, dict(error.headers or {}))
-
-    @app.exception_handler(DeepFishingError)
-    async def expected(request: Request, error: DeepFishingError) -> JSONResponse:
-        _log.warning("deepfish: %s", error)
-        return _error(503, "the server cannot do this now; its terminal says why")
-
-    @app.exception_handler(Exception)
-    async def unexpected(request: Request, error: Exception) -> JSONResponse:
-        return _error(500, "the server made a mistake; its terminal says more")
-
-
-def _error(status: int, line: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    return JSONResponse({"error": line}, status, headers)
+    match error:
+        case RefusedError():
+            status, line = error.status, error.line
+        case UnknownError() | ForgottenError():
+            status, line = 404, str(error)
+        case ImageError():
+            # a thumbnail is asked for by GET; its image is gone. What is posted is a bad photo.
+            status, line = 404 if request.method == "GET" else 400, str(error)
+        case RequestValidationError():
+            first = error.errors()[0]
+            status, line = 400, f"{first['loc'][-1]}: {first['msg']}"
+        case HTTPException():
+            lines = {404: "there is nothing here", 405: "this address takes another method"}
+            status, line = error.status_code, lines.get(error.status_code, str(error.detail))
+        case DeepFishingError():
+            _log.warning("deepfish: %s", error)
+            status, line = 503, "the server cannot do this now; its terminal says why"
+        case _:
+            status, line = 500, "the server made a mistake; its terminal says more"
+    return JSONResponse({"error": line}, status, getattr(error, "headers", None))

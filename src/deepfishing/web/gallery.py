@@ -10,7 +10,6 @@ from __future__ import annotations
 import glob
 import math
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -59,18 +58,8 @@ class Filter:
 class Gallery:
     """A store, open for the page; may be used from several threads.
 
-    Parameters
-    ----------
-    folder : path
-        Of the store, or of `deepfish reproduce`.
-    forward, gradient : str, optional
-        The recipes to start with.
-    model : path, optional
-        Of a model that `deepfish train` made with the same network.
-    progress : callable, optional
-        As for `Searcher`, while an index of a large store is made.
-    weights : path, optional
-        The network's weight file, if it is elsewhere now.
+    `forward` and `gradient` are the recipes to start with, `model` the folder of a model that was
+    trained with the same network, `weights` the network's weight file if it is elsewhere now.
     """
 
     def __init__(
@@ -88,30 +77,30 @@ class Gallery:
         self.offer = make_offer(self.store, forward, gradient)
         self.judge = None if model is None else Judge(model, self.store)
         needed = (*self.offer.factors, *(self.judge.model.factors if self.judge else ()))
-        names = tuple(dict.fromkeys(needed))
-        self.uploads = Uploads(self.store.settings, names, weights=weights)
+        self.uploads = Uploads(self.store.settings, tuple(dict.fromkeys(needed)), weights=weights)
         self.thumbnails = Thumbnails(self.store.folder)
-        self._open: OrderedDict[str, Searcher] = OrderedDict()
         self._lock = threading.Lock()
+        self._progress = progress
+        self._open = lru_cache(OPEN)(self._open_searcher)
         # what the page starts with is opened now, where its progress can be seen
         starts = (*self.offer.gradient[:1], *self.offer.forward[:1])
-        first, *_ = [self.searcher(by, progress) for by in starts]
+        first, *_ = [self.searcher(by) for by in starts]
+        self._progress = None
         self.collection, self._keys = first.collection, first.contents.keys
         self.labels = self._count_labels()
-        self._rows = lru_cache(maxsize=32)(self._find_rows)
+        self._rows = lru_cache(32)(self._find_rows)
 
-    def searcher(self, by: str, progress: Progress | None = None) -> Searcher:
+    def searcher(self, by: str) -> Searcher:
         """The searcher of a recipe, opened when it is first asked for."""
         if by not in self.offer:
             raise UnknownError("by must be one of the recipes that /api/store lists")
-        with self._lock:
-            if by not in self._open:
-                self._open[by] = Searcher(self.store, by, progress=progress)
-                self._open[by].encoder = self.uploads
-            self._open.move_to_end(by)
-            while len(self._open) > OPEN:
-                self._open.popitem(last=False)
-            return self._open[by]
+        with self._lock:  # or two threads would open it at once
+            return self._open(by)
+
+    def _open_searcher(self, by: str) -> Searcher:
+        searcher = Searcher(self.store, by, progress=self._progress)
+        searcher.encoder = self.uploads
+        return searcher
 
     def summary(self) -> dict[str, Any]:
         """What the page shows before anything is asked."""
@@ -127,8 +116,7 @@ class Gallery:
 
     def images(self, wanted: Filter, offset: int, limit: int) -> dict[str, Any]:
         """Some of the images that pass a filter, and how many do."""
-        rows = self._rows(wanted)
-        total = len(self.collection) if rows is None else len(rows)
+        rows, total = self._rows(wanted), self._count(wanted)
         some = range(offset, min(offset + limit, total))
         found = [self.collection[i if rows is None else int(rows[i])] for i in some]
         return {
@@ -155,7 +143,7 @@ class Gallery:
         wanted: Filter,
     ) -> list[dict[str, Any]]:
         """The nearest images and why, the nearest first."""
-        if self._is_empty(wanted):
+        if not self._count(wanted):
             return []
         searcher = self.searcher(by)
         likes, unlikes = self._examples(searcher, like), self._examples(searcher, unlike)
@@ -171,23 +159,18 @@ class Gallery:
         If there are more than `POINTS`, those with the highest scores and an even sample of the
         others. Where an index is needed, to look at all would take too long: the nearest `NEAREST`.
         """
-        none: dict[str, Any] = {
-            "total": 0,
-            "ids": [],
-            "forward": [],
-            "backward": [],
-            "is_product": False,
-        }
-        if self._is_empty(wanted):
-            return none
+        answer: dict[str, Any] = {"total": 0, "ids": [], "forward": [], "backward": []}
+        answer["is_product"] = False
+        if not self._count(wanted):
+            return answer
         searcher = self.searcher(by)
         likes, unlikes = self._examples(searcher, like), self._examples(searcher, unlike)
         is_product = searcher.recipe.is_plain and len(likes) == 1 and not unlikes
+        pattern = _pattern(wanted.text)
         if searcher.index is not None:
-            near = searcher.search(likes, NEAREST, unlikes, wanted.labels, _pattern(wanted.text))
-            rows = self._rows(wanted)
-            return {
-                "total": len(self.collection) if rows is None else len(rows),
+            near = searcher.search(likes, NEAREST, unlikes, wanted.labels, pattern)
+            return answer | {
+                "total": self._count(wanted),
                 "ids": [hit.id for hit in near],
                 "forward": [_number(hit.forward) for hit in near],
                 "backward": [_number(hit.backward or 0) for hit in near],
@@ -195,15 +178,15 @@ class Gallery:
             }
         forward, backward, score = searcher.similarities(likes, unlikes)
         if backward is None:
-            return none
-        mask = searcher.collection.passing(wanted.labels, _pattern(wanted.text))
+            return answer
+        mask = searcher.collection.passing(wanted.labels, pattern)
         rows = np.arange(len(score)) if mask is None else np.flatnonzero(mask)
         shown = thin_out(rows, score, POINTS)
-        return {
+        return answer | {
             "total": len(rows),
             "ids": searcher.collection.table.column("id").take(shown).to_pylist(),
-            "forward": _numbers(forward[shown]),
-            "backward": _numbers(backward[shown]),
+            "forward": [_number(one, 4) for one in forward[shown].tolist()],
+            "backward": [_number(one, 4) for one in backward[shown].tolist()],
             "is_product": is_product,
         }
 
@@ -235,9 +218,9 @@ class Gallery:
             raise UnknownError("the store has no image with this id")
         return row
 
-    def _is_empty(self, wanted: Filter) -> bool:
+    def _count(self, wanted: Filter) -> int:
         rows = self._rows(wanted)
-        return rows is not None and not len(rows)
+        return len(self.collection) if rows is None else len(rows)
 
     def _find_rows(self, wanted: Filter) -> Array | None:
         """Rows that pass a filter; None if all do."""
@@ -297,7 +280,3 @@ def _hit(hit: Hit) -> dict[str, Any]:
 def _number(value: float, digits: int = 6) -> float | None:
     """JSON has no word for what is not finite."""
     return round(float(value), digits) if math.isfinite(value) else None
-
-
-def _numbers(values: Array) -> list[float | None]:
-    return [_number(value, 4) for value in values.tolist()]  # there may be thousands

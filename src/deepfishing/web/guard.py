@@ -11,10 +11,10 @@ from __future__ import annotations
 import ipaddress
 import secrets
 import socket
-from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -30,24 +30,16 @@ HEADERS = {
 
 
 class Guard:
-    """Stands before an application.
+    """Stands before an application that is bound to `host` and `port`.
 
-    Parameters
-    ----------
-    app : ASGI application
-    host : str
-        The address that is bound.
-    port : int
-        Part of the cookie's name, for cookies do not know ports.
-    token : str, optional
-        What a visitor must bring: a browser in the address once and as a cookie then, a program as
-        `Authorization: Bearer TOKEN`.
+    With a `token`, a browser must bring it in the address once and as a cookie then, a program as
+    `Authorization: Bearer TOKEN`.
     """
 
     def __init__(self, app: ASGIApp, host: str, port: int, token: str | None = None) -> None:
         self.app = app
         self.host = host
-        self.cookie = f"deepfish_{port}"
+        self.cookie = f"deepfish_{port}"  # cookies do not know ports
         self.token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -86,14 +78,10 @@ class Guard:
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self.is_token(bearer.strip()):
             return None
-        try:
-            cookies = SimpleCookie(headers.get("cookie", ""))
-            brought = unquote(cookies[self.cookie].value) if self.cookie in cookies else ""
-        except CookieError:
-            brought = ""
-        if self.is_token(brought):
+        visit = HTTPConnection(scope)
+        if self.is_token(unquote(visit.cookies.get(self.cookie, ""))):
             return None
-        asked = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        asked = visit.query_params.get("token", "")
         if scope["path"] == "/" and self.is_token(asked):
             answer = RedirectResponse("/", status_code=303)  # out of the address, and the history
             answer.set_cookie(self.cookie, quote(asked, safe=""), httponly=True, samesite="lax")

@@ -34,14 +34,7 @@ class Offer:
 
 
 def make_offer(store: Store, forward: str | None = None, gradient: str | None = None) -> Offer:
-    """What a store can be searched by.
-
-    Parameters
-    ----------
-    store : Store
-    forward, gradient : str, optional
-        The recipes to start with, whatever they are.
-    """
+    """What a store can be searched by, beginning with the recipes that the user named."""
     there = set(store.factors())
     layers = layers_of(store.settings)
     others = [feature.name for feature in features_of(there)]

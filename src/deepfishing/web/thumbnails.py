@@ -24,15 +24,7 @@ KEEP_BYTES = 64 << 20
 
 
 class Thumbnails:
-    """Makes thumbnails and keeps the last ones in memory.
-
-    Parameters
-    ----------
-    folder : Path
-        Of the store; images are found from there, see `find_again`.
-    keep_bytes : int
-        What all that are kept may take.
-    """
+    """Makes thumbnails of the images of a store, and keeps the last `keep_bytes` in memory."""
 
     def __init__(self, folder: Path, keep_bytes: int = KEEP_BYTES) -> None:
         self.folder = folder
@@ -43,18 +35,17 @@ class Thumbnails:
 
     def jpeg(self, path: str, sha256: str, size: str) -> bytes:
         """The image seen at `path` with this content; an `ImageError` without any path in it."""
+        key = sha256, size
         with self._lock:
-            found = self._kept.get((sha256, size))
-            if found is not None:
-                self._kept.move_to_end((sha256, size))
-                return found
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
         made = self._make(path, sha256, size)
         if size == FULL:
             return made  # seldom asked for, and as large as a thousand small ones
         with self._lock:
-            if (sha256, size) not in self._kept:
-                self._kept[sha256, size] = made
-                self._bytes += len(made)
+            self._bytes += len(made) - len(self._kept.get(key, b""))
+            self._kept[key] = made
             while self._bytes > self.keep_bytes:
                 self._bytes -= len(self._kept.popitem(last=False)[1])
         return made

@@ -41,17 +41,7 @@ class ForgottenError(ImageError):
 
 
 class Uploads(Encoder):
-    """The network of a store, and what it said of the last photos.
-
-    Parameters
-    ----------
-    facts : mapping
-        The settings of the store.
-    remembered : sequence of Factor
-        The factors to remember.
-    weights : path, optional
-        As for `Encoder`.
-    """
+    """The network of a store, and the factors `remembered` that it gave the last photos."""
 
     def __init__(
         self,
@@ -102,11 +92,7 @@ class Uploads(Encoder):
         return key
 
     def _factors_of(self, content: bytes) -> dict[str, Array]:
-        with self._lock:  # one at a time: the network has all cores already
-            (batch,) = self._describer(self.remembered)([Held("the photo", content)])
-        if batch.failures:
-            raise ImageError(batch.failures[0])
-        return dict(batch.factors)
+        return super().factors([Held("the photo", content)], self.remembered)
 
     def recall(self, key: str) -> dict[str, Array]:
         """The factors of a photo, each (1, d) or (1, P, d)."""
