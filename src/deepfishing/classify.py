@@ -19,7 +19,7 @@ from sklearn import config_context
 from sklearn.model_selection import StratifiedKFold
 from sklearn.svm import SVC
 
-from deepfishing.errors import FeatureError, OptionError, did_you_mean
+from deepfishing.errors import FeatureError, OptionError, check_choice, did_you_mean
 from deepfishing.images.dataset import DIFFICULT
 from deepfishing.kernels import Comparable, gram
 from deepfishing.metrics import average_precision
@@ -153,8 +153,7 @@ def check_options(C: float | str, difficult: str, class_weight: str | float | No
         )
     if not isinstance(C, str) and not 0 < C < np.inf:
         raise OptionError(f"C must be a positive number, got {C!r}")
-    if difficult not in DIFFICULT:
-        raise OptionError(f"difficult must be one of {', '.join(DIFFICULT)}, got {difficult!r}")
+    check_choice("difficult", difficult, DIFFICULT)
     if class_weight not in (None, "balanced") and (
         isinstance(class_weight, str) or not 0 < class_weight < np.inf
     ):

@@ -13,7 +13,7 @@ import json
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,15 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     close = close or difflib.get_close_matches(low, known, n=1)
     *some, last = [known[one] for one in close] or [""]
     return f"; did you mean {', '.join(some)}{' or ' * bool(some)}{last}?" if last else ""
+
+
+def check_choice(
+    what: str, given: str, choices: Collection[str], error: type[DeepFishingError] = OptionError
+) -> None:
+    """Refuse what is none of the choices, with a list of them."""
+    if given not in choices:
+        known = f"{what} must be one of {', '.join(choices)}"
+        raise error(f"{known}, got {given!r}{did_you_mean(str(given), choices)}")
 
 
 def need(package: str, extra: str) -> Any:

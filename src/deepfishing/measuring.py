@@ -12,7 +12,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from deepfishing.experiments.checks import TABLE, Result, check_protocol
+from deepfishing.errors import check_choice
+from deepfishing.experiments.checks import PROTOCOLS, TABLE, Result
 from deepfishing.experiments.curves import measure_curves
 from deepfishing.experiments.reproduce import Protocol, reproduce
 from deepfishing.experiments.results import Results, Table
@@ -96,7 +97,7 @@ def measure(
     """
     protocols = tuple(protocols)
     for name in protocols:
-        check_protocol(name)
+        check_choice("protocol", name, PROTOCOLS)
     how: dict[str, Any] = {"protocol": protocol, "command": command}
     how |= {"progress": progress, "on_failure": on_failure}
     rows = Table()

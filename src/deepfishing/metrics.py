@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from deepfishing.errors import DatasetError, FeatureError, OptionError, did_you_mean
+from deepfishing.errors import DatasetError, FeatureError, check_choice
 
 Array = np.ndarray[Any, Any]
 
@@ -139,11 +139,7 @@ def official_ap(dataset: str) -> str:
 
 def check_definition(name: str) -> Definition:
     """The definition of this name; an error names those that exist."""
-    if name not in DEFINITIONS:
-        raise OptionError(
-            f"the definition of AP must be one of {', '.join(DEFINITIONS)}, got {name!r}"
-            f"{did_you_mean(name, DEFINITIONS)}"
-        )
+    check_choice("the definition of AP", name, DEFINITIONS)
     return DEFINITIONS[name]
 
 

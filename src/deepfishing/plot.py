@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from deepfishing.errors import OptionError, need
+from deepfishing.errors import OptionError, check_choice, need
 from deepfishing.experiments.checks import Result
 from deepfishing.experiments.results import Results
 from deepfishing.measuring import Measured
@@ -69,8 +69,8 @@ def precision_recall(
     by_feature = {row["feature"]: row for row in found}
     if unknown := [one for one in wanted if one not in by_feature]:
         raise OptionError(f"features must be of {', '.join(by_feature)}, got {', '.join(unknown)}")
-    if name is not None and name not in found[0]["classes"]:
-        raise OptionError(f"class must be one of {', '.join(found[0]['classes'])}, got {name!r}")
+    if name is not None:
+        check_choice("class", name, found[0]["classes"])
     ax = _axes(ax, (5, 4))
     for hue, feature in zip(HUES, wanted, strict=False):
         curves = row_curves(kept, by_feature[feature])
@@ -193,8 +193,7 @@ def _rows(results: From) -> list[Result]:
 
 
 def _points(results: From, protocol: str) -> list[Result]:
-    if protocol not in TITLES:
-        raise OptionError(f"protocol must be one of {', '.join(TITLES)}, got {protocol!r}")
+    check_choice("protocol", protocol, TITLES)
     if isinstance(results, Measured):
         listed = list(results.points.get(protocol, ()))
     elif isinstance(results, str | Path):

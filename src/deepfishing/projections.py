@@ -23,7 +23,7 @@ from typing import Self
 
 import numpy as np
 
-from deepfishing.errors import FeatureError, OptionError, did_you_mean
+from deepfishing.errors import FeatureError, OptionError, check_choice
 from deepfishing.kernels import gram
 from deepfishing.rank_one import Array, RankOne
 from deepfishing.two_sided import draw_matrices, factors_of, project, times
@@ -262,10 +262,7 @@ def fit_projection(kind: str, gradients: RankOne, m: int, seed: int = 0) -> Proj
     (64, 100, 50)
     """
     _check_size(m)
-    if kind not in _FIT:
-        raise OptionError(
-            f"projection must be one of {', '.join(KINDS)}, got {kind!r}{did_you_mean(kind, KINDS)}"
-        )
+    check_choice("projection", kind, KINDS)
     return _FIT[kind](gradients, m, seed)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from deepfishing.cli.say import say
-from deepfishing.errors import OptionError, did_you_mean
+from deepfishing.errors import OptionError, check_choice
 
 FORMATS = ("html", "markdown", "latex")
 
@@ -37,11 +37,7 @@ def report(
     from deepfishing.report.overview import find_folders, write_overview
     from deepfishing.report.text import write_latex, write_markdown
 
-    if format_ not in FORMATS:
-        raise OptionError(
-            f"--format must be one of {', '.join(FORMATS)}, got {format_!r}"
-            f"{did_you_mean(format_, FORMATS)}"
-        )
+    check_choice("--format", format_, FORMATS)
     found = find_folders(folders)
     if found != folders or len(found) > 1:
         if format_ == "latex" or images is not None:

@@ -22,8 +22,8 @@ from deepfishing.cli.say import (
     say_note,
     say_passed_over,
 )
-from deepfishing.errors import OptionError
-from deepfishing.experiments.checks import PROTOCOLS, TABLE, check_protocol
+from deepfishing.errors import OptionError, check_choice
+from deepfishing.experiments.checks import PROTOCOLS, TABLE
 from deepfishing.gradients.resources import Resources
 from deepfishing.images.dataset import DIFFICULT
 from deepfishing.images.item import as_text
@@ -133,7 +133,7 @@ def reproduce(
 
 def _check_protocols(protocols: tuple[str, ...], largest: int | None) -> None:
     for name in protocols:
-        check_protocol(name)
+        check_choice("protocol", name, PROTOCOLS)
     if largest is not None and ("approximation" not in protocols or largest < 1):
         raise OptionError(
             "--largest must be a number of images for --protocol approximation, "

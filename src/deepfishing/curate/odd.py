@@ -15,7 +15,7 @@ import pyarrow as pa
 from scipy.special import logsumexp, softmax
 
 from deepfishing.curate.neighbours import nearest
-from deepfishing.errors import OptionError, StoreError, did_you_mean
+from deepfishing.errors import OptionError, StoreError, check_choice
 from deepfishing.features import TOP
 from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array, l2_norm
@@ -83,10 +83,7 @@ def oddness(
 
     k says which neighbour's distance counts: by default a twentieth of the photos, from 10 to 50.
     """
-    if score not in SCORES:
-        raise OptionError(
-            f"score must be one of {', '.join(SCORES)}, got {score!r}{did_you_mean(score, SCORES)}"
-        )
+    check_choice("score", score, SCORES)
     if k is None:
         k = min(max(len(photos.contents) // SHARE_K, LEAST_K), MOST_K)
     if k < 1:

@@ -8,10 +8,10 @@ would refuse is never written: a run stops at the row that is wrong, not when al
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from deepfishing.errors import FeatureError, OptionError, did_you_mean
+from deepfishing.errors import FeatureError
 from deepfishing.metrics import DEFINITIONS
 from deepfishing.recipes import parse_recipe
 
@@ -67,20 +67,6 @@ _ROW: Kinds = {
 }
 
 ROUNDING = 1e-6  # percent: rows of older versions have figures a hair above 100
-
-
-def check_protocol(name: str, known: Sequence[str] = PROTOCOLS) -> None:
-    """Refuse a word that is no protocol.
-
-    >>> check_protocol("lowshot")
-    Traceback (most recent call last):
-    deepfishing.errors.OptionError: protocol must be one of table, low-shot, knn, curate,
-        search, approximation, got 'lowshot'; did you mean low-shot?
-    """
-    if name not in known:
-        raise OptionError(
-            f"protocol must be one of {', '.join(known)}, got {name!r}{did_you_mean(name, known)}"
-        )
 
 
 def wrong_row(row: Result) -> str | None:

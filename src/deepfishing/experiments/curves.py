@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import cast
 
 from deepfishing import __version__
-from deepfishing.errors import FeatureError, OptionError
+from deepfishing.errors import FeatureError, OptionError, check_choice
 from deepfishing.experiments.approximation import (
     BIAS,
     EXACT,
@@ -35,7 +35,7 @@ from deepfishing.experiments.approximation import (
     with_kernel,
     with_projection,
 )
-from deepfishing.experiments.checks import CURVES, Result, check_protocol
+from deepfishing.experiments.checks import CURVES, Result
 from deepfishing.experiments.curate import MACHINE, curate_runs, machine_recipe
 from deepfishing.experiments.point import Run, map_axis, point
 from deepfishing.experiments.protocols import Pick, low_shot, neighbour_curve, search_by_examples
@@ -97,7 +97,7 @@ def measure_curves(
     gradients only, and is timed on up to `largest` training images. The points have the keys of
     `curves.jsonl`, docs/statistics.md.
     """
-    check_protocol(kind, CURVES)
+    check_choice("protocol", kind, CURVES)
     if largest < 1:
         raise OptionError(f"largest must be at least 1 image, got {largest}")
     tell = progress or silent

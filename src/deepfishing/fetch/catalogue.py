@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from deepfishing.errors import OptionError, did_you_mean
+from deepfishing.errors import check_choice
 from deepfishing.files import Remote
 from deepfishing.images.records import DATASETS
 from deepfishing.networks.zoo import RECORDS, WeightSource
@@ -53,9 +53,5 @@ def find_download(name: str) -> Download:
     >>> [remote.file for remote in find_download("alexnet-caffe").files]
     ['bvlc_alexnet.caffemodel']
     """
-    if name not in CATALOGUE:
-        raise OptionError(
-            f"what to fetch must be one of {', '.join(CATALOGUE)}, got {name!r}"
-            f"{did_you_mean(name, CATALOGUE)}"
-        )
+    check_choice("what to fetch", name, CATALOGUE)
     return CATALOGUE[name]

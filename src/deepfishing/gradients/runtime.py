@@ -21,8 +21,7 @@ from typing import Any
 from deepfishing.errors import (
     MissingDependencyError,
     NetworkError,
-    OptionError,
-    did_you_mean,
+    check_choice,
     one_line,
     pip_install,
 )
@@ -52,11 +51,7 @@ def choose_engines(engine: str) -> tuple[str, ...]:
     deepfishing.errors.OptionError: engine must be one of auto, openvino, onnxruntime, torch, got
         'onxruntime'; did you mean onnxruntime?
     """
-    if engine not in ENGINES:
-        raise OptionError(
-            f"engine must be one of {', '.join(ENGINES)}, got {engine!r}"
-            f"{did_you_mean(engine, ENGINES)}"
-        )
+    check_choice("engine", engine, ENGINES)
     if engine == "auto":
         return tuple(name for name in FASTEST if not missing_packages(name))
     if packages := missing_packages(engine):

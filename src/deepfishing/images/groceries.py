@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from deepfishing.errors import OptionError, did_you_mean
+from deepfishing.errors import OptionError, check_choice
 from deepfishing.images.dataset import Dataset, Split
 from deepfishing.images.tree import write_once
 
@@ -69,11 +69,7 @@ def load_groceries(
     for name, value in (("n_train", n_train), ("n_test", n_test)):
         if not 1 <= value <= MOST:
             raise OptionError(f"{name} must be from 1 to {MOST}, got {value}")
-    if labels not in LABELS:
-        raise OptionError(
-            f"labels must be one of {', '.join(LABELS)}, got {labels!r}"
-            f"{did_you_mean(labels, LABELS)}"
-        )
+    check_choice("labels", labels, LABELS)
     shown = LABELS[labels]
     classes = tuple(sorted(set().union(*shown.values())))
     root = Path(folder) / "groceries"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deepfishing.errors import DatasetError, did_you_mean
+from deepfishing.errors import DatasetError, check_choice
 from deepfishing.files import Remote
 
 if TYPE_CHECKING:  # readers are only loaded when a data set is read
@@ -65,11 +65,7 @@ def find_record(name: str) -> DatasetRecord:
             "scenes, drawn digits, has made way for real photographs; "
             "run `deepfish reproduce groceries`"
         )
-    if name not in DATASETS:
-        raise DatasetError(
-            f"data set must be one of {', '.join(DATASETS)}, got {name!r}"
-            f"{did_you_mean(name, DATASETS)}"
-        )
+    check_choice("data set", name, DATASETS, DatasetError)
     return DATASETS[name]
 
 

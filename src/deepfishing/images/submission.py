@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from deepfishing.errors import DatasetError, FeatureError, OptionError, did_you_mean
+from deepfishing.errors import DatasetError, FeatureError, check_choice
 from deepfishing.files import replacing
 from deepfishing.images.dataset import Dataset
 
@@ -31,11 +31,7 @@ def write_submission(
     Scores have shape (n_test, n_classes). A line is an image id and its confidence, in full
     precision, so that the order is kept.
     """
-    if competition not in COMPETITIONS:
-        raise OptionError(
-            f"competition must be one of {COMPETITIONS}, got {competition!r}"
-            + did_you_mean(competition, COMPETITIONS)
-        )
+    check_choice("competition", competition, COMPETITIONS)
     scores = np.asarray(scores)
     shape = (len(dataset.test), len(dataset.classes))
     if scores.shape != shape:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from deepfishing.errors import OptionError, did_you_mean
+from deepfishing.errors import check_choice
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,5 @@ def find_views(name: str) -> tuple[View, ...]:
     deepfishing.errors.OptionError: views must be one of centre, flip, scales, crops, got 'scale';
         did you mean scales?
     """
-    if name not in VIEWS:
-        raise OptionError(
-            f"views must be one of {', '.join(VIEWS)}, got {name!r}{did_you_mean(name, VIEWS)}"
-        )
+    check_choice("views", name, VIEWS)
     return VIEWS[name]

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deepfishing.errors import LayerError, OptionError, did_you_mean
+from deepfishing.errors import LayerError, OptionError, check_choice, did_you_mean
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.identity import identity
 from deepfishing.networks.reference import RANDOM, NetworkRef, Source
@@ -179,10 +179,7 @@ def _random_like(name: str, tensor: Tensor, random: torch.Generator) -> Tensor:
 
 def torch_target(device: str | torch.device, dtype: str) -> tuple[torch.device, torch.dtype]:
     """A device that exists and can hold numbers of a precision, and the precision."""
-    if dtype not in DTYPES:
-        raise OptionError(
-            f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}{did_you_mean(dtype, DTYPES)}"
-        )
+    check_choice("dtype", dtype, DTYPES)
     precision: torch.dtype = getattr(torch, dtype)
     try:
         place = torch.device(device)

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow.compute as pc
 from PIL import Image
 
-from deepfishing.errors import ImageError, OptionError
+from deepfishing.errors import ImageError, OptionError, check_choice
 from deepfishing.images.find_again import find_again
 from deepfishing.images.item import Held
 from deepfishing.images.streams import lossless
@@ -108,8 +108,7 @@ class Searcher:
         progress: Progress | None = None,
         notice: Notice | None = None,
     ) -> None:
-        if method not in METHODS:
-            raise OptionError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+        check_choice("method", method, METHODS)
         self.store = store if isinstance(store, Store) else Store.open(store)
         self.recipe = choose_recipe(self.store, by)
         self._names = None if class_names is None else read_class_names(class_names)
