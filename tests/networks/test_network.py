@@ -151,3 +151,8 @@ def test_bfloat16_features_are_near_those_of_float32(rng):
     images = [rng.integers(0, 256, (60, 80, 3), dtype=np.uint8) for _ in range(2)]
     exact, coarse = (extract(load_network(dtype=d), images, "x7") for d in ("float32", "bfloat16"))
     assert (exact["x7"] * coarse["x7"]).sum(axis=1).min() > 0.98
+
+
+def test_a_layer_that_does_not_exist_is_told_with_those_that_do(narrow):
+    with pytest.raises(LayerError, match=r"layer must be one of .* or the path of a module for"):
+        narrow.layer(9)

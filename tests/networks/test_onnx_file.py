@@ -16,6 +16,7 @@ from deepfishing import Preprocess, extract, load_network, planning, wrap
 from deepfishing.errors import NetworkError, OptionError, WeightsError
 from deepfishing.networks.load import load_reference
 from deepfishing.networks.onnx_file import KEY, load_onnx
+from deepfishing.networks.pixels import find_preprocess
 from deepfishing.networks.zoo import RECORDS
 from deepfishing.store import Store
 
@@ -290,6 +291,11 @@ def test_weights_in_other_files_are_not_read(tmp_path):
     (tmp_path / "away.onnx").write_bytes(model.SerializeToString())
     with pytest.raises(NetworkError, match="must hold all its weights"):
         load_onnx(tmp_path / "away.onnx", "imagenet")
+
+
+def test_a_mistyped_preprocess_is_told_with_the_nearest():
+    with pytest.raises(OptionError, match=r"must be imagenet, .* got 'imagnet'; did you mean imag"):
+        find_preprocess("imagnet", 240)
 
 
 @pytest.mark.slow

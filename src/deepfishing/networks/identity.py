@@ -16,7 +16,7 @@ import operator
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,25 +27,27 @@ from deepfishing.networks.reference import UNTOLD
 MOST = 20_000  # things that are looked at
 TRUSTED = {"torch", "numpy", "deepfishing", *sys.stdlib_module_names} - {"__main__"}
 _PLAIN = (bool, int, float, complex, str, bytes, range, slice, type(None), type(Ellipsis))
-_NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format, np.dtype)
+_NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format, np.dtype, enum.Enum)
 _SAYS_NOTHING = {  # of a class
     *("__module__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__qualname__"),
     *("__firstlineno__", "__static_attributes__", "__annotate__", "__annotations_cache__"),
     *("__dataclass_fields__", "__dataclass_params__", "__abstractmethods__", "_abc_impl"),
 }
 # What is nothing but its parts, and these.
-_WHOLES: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
+_WHOLES: tuple[tuple[Any, Callable[[Any], Iterable[Any]]], ...] = (
     ((tuple, list), lambda whole: whole),
-    (Mapping, lambda whole: [part for pair in whole.items() for part in pair]),
+    (Mapping, lambda whole: _flat(whole.items())),
     (types.MethodType, lambda whole: (whole.__func__, whole.__self__)),
     (functools.partial, lambda whole: (whole.func, whole.args, whole.keywords)),
     ((staticmethod, classmethod), lambda whole: (whole.__func__,)),
     (property, lambda whole: (whole.fget, whole.fset)),
-    (
-        (operator.itemgetter, operator.attrgetter, operator.methodcaller),
-        lambda whole: whole.__reduce__()[1],
-    ),
+    (operator.itemgetter, lambda whole: whole.__reduce__()[1]),
+    (operator.attrgetter, lambda whole: whole.__reduce__()[1]),
+    (operator.methodcaller, lambda whole: whole.__reduce__()[1]),
 )
+
+# Names, numbers and bytes that say what a thing is, and what it is made of, if of anything.
+_Description = tuple[Iterable[object], Iterable[Any] | None]
 
 
 class _UntoldError(Exception):
@@ -80,7 +82,7 @@ def architecture(module: torch.nn.Module) -> bytes:
     for kind in dict.fromkeys(type(part) for part in module.modules()):
         forward = getattr(kind.forward, "__code__", None)
         if not _is_trusted(kind) and forward is not None:
-            teller.code(forward)
+            teller.new(forward)
     return teller.digest.digest()
 
 
@@ -102,94 +104,77 @@ class _Teller:
         self.add(type(thing).__name__)
         if isinstance(thing, _PLAIN) and type(thing) in _PLAIN:
             self.add(repr(thing))
-            return
-        if id(thing) in self.seen:
+        elif id(thing) in self.seen:
             self.add("again", self.seen[id(thing)])
-            return
-        if len(self.seen) > MOST:
+        elif len(self.seen) > MOST:
             raise _UntoldError
-        self.seen[id(thing)] = len(self.seen)
-        self.kept.append(thing)
-        self.new(thing)
+        else:
+            self.seen[id(thing)] = len(self.seen)
+            self.kept.append(thing)
+            self.new(thing)
 
     def new(self, thing: Any) -> None:
-        if parts := next((parts for kind, parts in _WHOLES if isinstance(thing, kind)), None):
-            self.all(parts(thing))
-        elif isinstance(thing, types.ModuleType):
-            self.add(thing.__name__)
-        elif isinstance(thing, torch.Tensor):
-            self.tensor(thing)
-        elif isinstance(thing, np.ndarray | np.generic) and not thing.dtype.hasobject:
-            self.add(thing.dtype, thing.shape, np.asarray(thing).tobytes())
-        elif isinstance(thing, _NAMED):
-            self.add(repr(thing))
-        elif isinstance(thing, enum.Enum):
-            self.add(type(thing).__qualname__, thing.name)
-        elif isinstance(thing, set | frozenset):
-            self.add(*sorted(map(repr, thing)))
-        elif isinstance(thing, types.CodeType):
-            self.code(thing)
-        elif isinstance(thing, type):
-            self.kind(thing)
-        elif isinstance(thing, types.FunctionType):
-            self.function(thing)
-        elif inspect.isroutine(thing):
-            self.built_in(thing)
-        else:
-            self.instance(thing)
+        texts, parts = _describe(thing)
+        self.add(*texts)
+        if parts is not None:
+            for part in parts:
+                self.tell(part)
+            self.add("end")
 
-    def all(self, things: Any) -> None:
-        for thing in things:
-            self.tell(thing)
-        self.add("end")
 
-    def tensor(self, tensor: torch.Tensor) -> None:
-        if tensor.layout != torch.strided or tensor.device.type == "meta":
+def _describe(thing: Any) -> _Description:
+    if whole := next((parts for kind, parts in _WHOLES if isinstance(thing, kind)), None):
+        return (), whole(thing)
+    if isinstance(thing, types.ModuleType):
+        return (thing.__name__,), None
+    if isinstance(thing, torch.Tensor):
+        if thing.layout != torch.strided or thing.device.type == "meta":
             raise _UntoldError
-        plain = tensor.detach().cpu().contiguous().reshape(-1)
-        self.add(tensor.dtype, tuple(tensor.shape), plain.view(torch.uint8).numpy().tobytes())
-
-    def built_in(self, thing: Any) -> None:
-        self.add(getattr(thing, "__module__", ""), thing.__qualname__)
+        plain = thing.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        return (thing.dtype, tuple(thing.shape), plain.numpy().tobytes()), None
+    if isinstance(thing, np.ndarray | np.generic) and not thing.dtype.hasobject:
+        return (thing.dtype, thing.shape, np.asarray(thing).tobytes()), None
+    if isinstance(thing, _NAMED):
+        return (repr(thing),), None
+    if isinstance(thing, set | frozenset):
+        return sorted(map(repr, thing)), None
+    if isinstance(thing, types.CodeType):
+        names = (*thing.co_names, *thing.co_varnames, *thing.co_freevars, *thing.co_cellvars)
+        counts = (thing.co_argcount, thing.co_kwonlyargcount, thing.co_flags)
+        return (thing.co_code, *counts, *names), thing.co_consts
+    if isinstance(thing, type):
+        return _class(thing)
+    if isinstance(thing, types.FunctionType):
+        held = [cell.cell_contents for cell in thing.__closure__ or ()]
+        rest = [thing.__defaults__, thing.__kwdefaults__, *held]
+        if _is_trusted(thing):
+            return (thing.__module__, thing.__qualname__), rest
+        return (), [thing.__code__, *_flat(_found_by_name(thing)), *rest]
+    if inspect.isroutine(thing):  # built in
         owner = getattr(thing, "__self__", None)
-        if owner is not None and not isinstance(owner, types.ModuleType):
-            self.tell(owner)
+        owners = () if owner is None or isinstance(owner, types.ModuleType) else (owner,)
+        return (getattr(thing, "__module__", ""), thing.__qualname__), owners
+    return _instance(thing)
 
-    def function(self, function: types.FunctionType) -> None:
-        if _is_trusted(function):
-            self.add(function.__module__, function.__qualname__)
-        else:
-            self.code(function.__code__)
-            for name, value in _found_by_name(function):
-                self.add(name)
-                self.tell(value)
-        cells = function.__closure__ or ()
-        self.all((function.__defaults__, function.__kwdefaults__))
-        self.all(cell.cell_contents for cell in cells)
 
-    def code(self, code: types.CodeType) -> None:
-        self.add(code.co_code, code.co_argcount, code.co_kwonlyargcount, code.co_flags)
-        self.add(*code.co_names, *code.co_varnames, *code.co_freevars, *code.co_cellvars)
-        self.all(code.co_consts)
+def _class(kind: type) -> _Description:
+    if _is_trusted(kind):
+        return (kind.__module__, kind.__qualname__), None
+    says = [(name, value) for name, value in vars(kind).items() if name not in _SAYS_NOTHING]
+    return (kind.__qualname__,), [*kind.__bases__, *_flat(says)]
 
-    def kind(self, kind: type) -> None:
-        self.add(kind.__module__ if _is_trusted(kind) else "", kind.__qualname__)
-        if not _is_trusted(kind):
-            self.all(kind.__bases__)
-            for name, value in vars(kind).items():
-                if name not in _SAYS_NOTHING:
-                    self.add(name)
-                    self.tell(value)
 
-    def instance(self, thing: Any) -> None:
-        """By its class and what it holds, if nothing of it is hidden in compiled code."""
-        kind, is_module = type(thing), isinstance(thing, torch.nn.Module)
-        hidden = [c for c in kind.__mro__[:-1] if _is_trusted(c) and c.__module__ != "typing"]
-        if (hidden and not is_module) or not hasattr(thing, "__dict__"):
-            raise _UntoldError
-        self.kind(kind)
-        state = vars(thing).items()
-        self.all(part for pair in state if pair[0] != "training" for part in pair)
+def _instance(thing: Any) -> _Description:
+    """By its class and what it holds, if nothing of it is hidden in compiled code."""
+    kind, is_module = type(thing), isinstance(thing, torch.nn.Module)
+    hidden = [c for c in kind.__mro__[:-1] if _is_trusted(c) and c.__module__ != "typing"]
+    if (hidden and not is_module) or not hasattr(thing, "__dict__"):
+        raise _UntoldError
+    return (), [kind, *_flat(pair for pair in vars(thing).items() if pair[0] != "training")]
+
+
+def _flat(pairs: Iterable[tuple[Any, Any]]) -> list[Any]:
+    return [part for pair in pairs for part in pair]
 
 
 def _is_trusted(thing: Any) -> bool:

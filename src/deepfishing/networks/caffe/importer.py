@@ -37,9 +37,8 @@ from deepfishing.networks.caffe.wire import read_binary
 from deepfishing.networks.network import Network, cast, ready, torch_target
 from deepfishing.networks.reference import FILES, MEAN, PROTOTXT, WEIGHTS, NetworkFile, Source
 from deepfishing.networks.weights import load_into
+from deepfishing.networks.zoo import CAFFE
 
-# Mean pixel of ILSVRC12, blue, green, red: what Caffe's published networks were trained with.
-IMAGENET_MEAN = (104.00698793, 116.66876762, 122.67891434)
 # Where a data layer says how pixels become numbers: the first place, and those of old files.
 _DATA_FIELDS = ("transform_param", "data_param", "image_data_param", "window_data_param")
 
@@ -173,7 +172,7 @@ def _mean(data: Sequence[Layer], mean: str | Path | None) -> tuple[Sequence[floa
             raise data[0].error(f"must have 1 or 3 finite values of mean_value, got {pixel[:4]}")
         if pixel:
             return pixel, f"mean_value of {message.where}", unread
-    return IMAGENET_MEAN, "ImageNet's, since neither --mean nor the files give one", unread
+    return CAFFE.mean, "ImageNet's, since neither --mean nor the files give one", unread
 
 
 def _preprocess(data: Sequence[Layer], pixel: Sequence[float]) -> Preprocess:
