@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+from closed_form import delta_recursion
 from throughput import jpegs
 from timing import Ratio, ratio, sandwich
 
 from deepfishing.features import needed_factors, parse_features, table_features
-from deepfishing.gradients.closed_form import delta_recursion
 from deepfishing.gradients.extract import Extractor
 from deepfishing.gradients.resources import Resources
 from deepfishing.gradients.runtime import FASTEST, missing_packages

@@ -1,10 +1,14 @@
+import runpy
+from pathlib import Path
+
 import pytest
 import torch
 
-from deepfishing.gradients.closed_form import delta_recursion
 from deepfishing.gradients.tap import tap
 from deepfishing.objectives import cross_entropy
 
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+delta_recursion = runpy.run_path(str(BENCHMARKS / "closed_form.py"))["delta_recursion"]
 LABELS = ["uniform", "predicted", 3, [0.5, 0.1, 0.0, 0.2, 0.2, 0.0]]
 PATHS = ["0", "3", "5"]
 

@@ -1,8 +1,8 @@
-"""Stage 3, gradients: the paper's recursion for fully connected layers (eq:y_derivative).
+"""The paper's recursion for fully connected layers (eq:y_derivative).
 
 Comes in: the outputs y_k of a stack of fully connected layers with ReLUs between them, and the
-weights W_k. Goes out: delta_k for every layer. This is the oracle that automatic differentiation
-is tested against; `benchmarks/` compares their cost.
+weights W_k. Goes out: delta_k for every layer. `gradient_cost.py` compares its cost with that of
+automatic differentiation, tests/gradients/test_closed_form.py what comes out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from deepfishing.objectives import Label, check_objective, label_vector
+from deepfishing.objectives import Label, label_vector
 
 
 def delta_recursion(
@@ -44,7 +44,6 @@ def delta_recursion(
     >>> delta8.tolist(), delta7.tolist()
     ([[-0.5, 0.5]], [[-0.5, 0.0]])
     """
-    check_objective(tau, label)
     # dE/dy_L = (sigma(y_L / tau) - g_bar) / tau
     delta = (torch.softmax(y[-1] / tau, dim=1) - label_vector(label, y[-1])) / tau
     deltas = [delta]
