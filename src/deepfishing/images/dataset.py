@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from deepfishing.errors import DatasetError
+from deepfishing.errors import DatasetError, check_choice
 from deepfishing.images.item import Item
 from deepfishing.images.show import pictures_html
 from deepfishing.images.tree import is_plain_name
@@ -136,10 +136,7 @@ class Dataset:
                 f"share images, got {len(both)} in both, first {min(both)}; choose other splits"
             )
         for key, known in (("official_ap", DEFINITIONS), ("measure", MEASURES)):
-            if (got := getattr(self, key)) not in known:
-                raise DatasetError(
-                    f"{key} of data set {self.name} must be one of {', '.join(known)}, got {got!r}"
-                )
+            check_choice(f"{key} of {self.name}", getattr(self, key), known, DatasetError)
 
     def __repr__(self) -> str:
         sizes = " and ".join(f"{len(split):,} {split.name}" for split in (self.train, self.test))
