@@ -15,7 +15,7 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
-from deepfishing.experiments.approximation import Gradients, project, with_kernel, with_vectors
+from deepfishing.experiments.approximation import Gradients, with_kernel, with_projection
 from deepfishing.experiments.reproduce import Protocol, prepare
 from deepfishing.images.voc import read_voc
 from deepfishing.machine import cores, processor
@@ -52,13 +52,13 @@ class Turn:
 
 
 def turns(data: Gradients, kind: str, repetitions: int) -> list[Turn]:
-    vectors = project(data.resample(IMAGES), kind, NUMBERS)
+    most = data.resample(IMAGES)
     few, many = (data.resample(n) for n in SMALLER)
     found = []
     for _ in range(repetitions):
-        before = with_vectors(vectors).seconds
+        before = with_projection(most, kind, NUMBERS).seconds
         kernel = with_kernel(few).seconds, with_kernel(many).seconds
-        found.append(Turn((before, with_vectors(vectors).seconds), kernel))
+        found.append(Turn((before, with_projection(most, kind, NUMBERS).seconds), kernel))
         print(f"{kind}: {found[-1]}, {found[-1].times:.1f} times", flush=True)
     return found
 
@@ -102,11 +102,9 @@ def main() -> None:
     options = parser.parse_args()
     network, data = load_network(), read_voc(options.data, 2007, "trainval", "test")
     recipe = parse_recipe("dW8", network.layers)
-    prepared = prepare(data, network, options.work, [recipe], Protocol(), print)
-    fitted = recipe.fit(prepared.train(recipe))
-    gradients = Gradients(
-        fitted(prepared.train(recipe)), prepared.train_labels(), fitted(prepared.test(recipe))
-    )
+    experiment = prepare(data, network, options.work, [recipe], Protocol(), print)
+    train, test = experiment.sides(recipe)
+    gradients = Gradients(train, experiment.train_labels(), test)
     measured = {kind: turns(gradients, kind, options.repetitions) for kind in KINDS}
     PAGE.write_text(page(measured), encoding="utf-8")
 

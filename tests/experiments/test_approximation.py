@@ -30,13 +30,13 @@ def dense(g):
 
 def test_the_error_is_that_of_dense_gradients_against_vectors(data):
     for kind in ("product", "principal"):
-        error = kernel_error(data, kind, 8)
+        bias, rms = kernel_error(data, kind, 8)
         vectors = fit_projection(kind, data.train, 8)(data.test)
         exact, found = dense(data.test) @ dense(data.test).T, vectors @ vectors.T
         off = [found[i, j] - exact[i, j] for i in range(30) for j in range(i)]
-        assert error.bias == pytest.approx(np.mean(off), abs=1e-6)
-        assert error.rms == pytest.approx(np.sqrt(np.mean(np.square(off))), abs=1e-6)
-    assert kernel_error(data, "principal", 24).rms < 1e-6  # all of the gradient
+        assert bias == pytest.approx(np.mean(off), abs=1e-6)
+        assert rms == pytest.approx(np.sqrt(np.mean(np.square(off))), abs=1e-6)
+    assert kernel_error(data, "principal", 24)[1] < 1e-6  # all of the gradient
 
 
 def test_only_the_first_test_images_are_paired(data, monkeypatch):
@@ -44,7 +44,7 @@ def test_only_the_first_test_images_are_paired(data, monkeypatch):
     few = Gradients(data.train, data.labels, data.test[:5])
     assert kernel_error(data, "product", 8) == kernel_error(few, "product", 8)
     single = Gradients(data.train, data.labels, data.test[:1])
-    assert kernel_error(single, "product", 8).rms == 0.0
+    assert kernel_error(single, "product", 8) == (0.0, 0.0)
 
 
 def test_machines_on_the_kernel_and_on_vectors_are_those_of_scikit_learn(data, monkeypatch):
@@ -63,7 +63,7 @@ def test_machines_on_the_kernel_and_on_vectors_are_those_of_scikit_learn(data, m
         linear = SVC(kernel="linear").fit(train, data.labels[:, c])
         expected = linear.decision_function(test)
         np.testing.assert_allclose(projected.scores[:, c], expected, atol=0.02)
-    assert (exact.numbers, projected.numbers) == (0, 8)
+    assert exact.projecting == 0 < projected.projecting
     assert exact.seconds > 0
     assert projected.seconds > 0
 

@@ -62,22 +62,13 @@ class Gradients:
 class Scored:
     """Scores (m, C) of the test images, and the seconds it took to train and to score.
 
-    `projecting` are the seconds before that, for the vectors of train and test images; `numbers` is
-    their length. Both are 0 for the exact kernel.
+    `projecting` are the seconds before that, for the vectors of train and test images; 0 for the
+    exact kernel.
     """
 
     scores: Array
     seconds: float
     projecting: float = 0.0
-    numbers: int = 0
-
-
-@dataclass(frozen=True)
-class KernelError:
-    """Approximate minus exact kernel, between different images: mean, and root of mean square."""
-
-    bias: float
-    rms: float
 
 
 def with_kernel(data: Gradients) -> Scored:
@@ -87,49 +78,31 @@ def with_kernel(data: Gradients) -> Scored:
     return Scored(svm.decision_function(data.test), time.perf_counter() - start)
 
 
-@dataclass(frozen=True, eq=False)
-class Projected:
-    """Gradients as normalised vectors, and the seconds it took to make them."""
-
-    train: Array
-    test: Array
-    gradients: Gradients
-    seconds: float
-
-
-def project(data: Gradients, kind: str, m: int) -> Projected:
-    """The vectors of train and test images, with what `fit_projection` takes from the former."""
+def with_projection(data: Gradients, kind: str, m: int) -> Scored:
+    """Project, train linear machines on the normalised vectors, and score the test images."""
     start = time.perf_counter()
     fitted = fit_projection(kind, data.train, m)
     train, test = fitted(data.train), fitted(data.test)
     for vectors in (train, test):
         l2_normalize(vectors, out=vectors)
-    return Projected(train, test, data, time.perf_counter() - start)
+    projected = time.perf_counter()
+    svm = train_linear(train, data.labels, data.C, data.difficult)
+    scores = svm.decision_function(test)
+    return Scored(scores, time.perf_counter() - projected, projected - start)
 
 
-def with_vectors(data: Projected) -> Scored:
-    """Train linear machines on the vectors and score the test images."""
-    start, of = time.perf_counter(), data.gradients
-    svm = train_linear(data.train, of.labels, of.C, of.difficult)
-    scores = svm.decision_function(data.test)
-    numbers = data.train.shape[1]
-    return Scored(scores, time.perf_counter() - start, data.seconds, numbers)
+def kernel_error(data: Gradients, kind: str, m: int) -> tuple[float, float]:
+    """Approximate minus exact kernel between different test images: mean, and root of mean square.
 
-
-def with_projection(data: Gradients, kind: str, m: int) -> Scored:
-    """Project, train linear machines on the normalised vectors, and score the test images."""
-    return with_vectors(project(data, kind, m))
-
-
-def kernel_error(data: Gradients, kind: str, m: int) -> KernelError:
-    """How far dot products of the vectors of test images, not normalised, are from the kernel."""
+    Approximate are the dot products of the vectors, which are not normalised here.
+    """
     some = data.test[:PAIRED]
     vectors = fit_projection(kind, data.train, m)(some)
     pairs = np.triu_indices(len(some), 1)
     error = (vectors @ vectors.T)[pairs] - gram(some)[pairs]
     if not error.size:  # a single test image has no pair
-        return KernelError(0.0, 0.0)
-    return KernelError(float(error.mean()), float(np.sqrt(np.mean(error**2))))
+        return 0.0, 0.0
+    return float(error.mean()), float(np.sqrt(np.mean(error**2)))
 
 
 def too_large(n: int) -> str:

@@ -24,47 +24,27 @@ PROTOCOLS = (TABLE, *CURVES)
 
 # Points that agree in all of these may stand in one chart.
 POINT_SETTING: Kinds = {
-    "dataset": str,
-    "train": str,
-    "test": str,
-    "network": str,
-    "weights_sha256": str,
-    "tau": (int, float),
-    "label": (str, int, list),
-    "views": str,
-    "C": (int, float),
-    "difficult": str,
-    "n_test": int,
+    **dict.fromkeys(("dataset", "train", "test", "network", "weights_sha256"), str),
+    **dict.fromkeys(("views", "difficult"), str),
+    **dict.fromkeys(("tau", "C"), (int, float)),
+    **{"label": (str, int, list), "n_test": int},
+}
+_MEASURED: Kinds = {
+    **dict.fromkeys(("feature", "command", "version"), str),
+    **{"n_train": int, "seconds": (int, float)},
 }
 _POINT: Kinds = {
-    "protocol": str,
-    "feature": str,
-    "series": str,
-    "x_axis": str,
-    "y_axis": str,
-    "n_train": int,
-    "seconds": (int, float),
-    "note": str,
-    "command": str,
-    "version": str,
+    **_MEASURED,
+    **dict.fromkeys(("protocol", "series", "x_axis", "y_axis", "note"), str),
 }
 # What results of older versions do not say, since there was nothing else.
 UNSAID = {"views": "centre", "head": "softmax", "scores": ""}
 # Rows that agree in all of these may stand in one table.
 ROW_SETTING: Kinds = {
     **{name: kind for name, kind in POINT_SETTING.items() if name != "views"},
-    "official_ap": str,
-    "classes": list,
-    "n_train": int,
+    **{"official_ap": str, "classes": list, "n_train": int},
 }
-_ROW: Kinds = {
-    "feature": str,
-    "left_out": dict,
-    "unreadable": list,
-    "seconds": (int, float),
-    "command": str,
-    "version": str,
-}
+_ROW: Kinds = {**_MEASURED, "left_out": dict, "unreadable": list}
 
 ROUNDING = 1e-6  # percent: rows of older versions have figures a hair above 100
 

@@ -265,10 +265,10 @@ def _approximation(
         return [point(x_axis, x, y_axis, y, n_train=n) for y_axis, y in figures.items()]
 
     def by_size(kind: str, m: int) -> list[Result]:
-        error = kernel_error(data(), kind, m)
+        bias, rms = kernel_error(data(), kind, m)
         return [
-            point(NUMBERS, m, BIAS, error.bias),
-            point(NUMBERS, m, RMS, error.rms),
+            point(NUMBERS, m, BIAS, bias),
+            point(NUMBERS, m, RMS, rms),
             *reached(NUMBERS, m, with_projection(data(), kind, m)),
         ]
 

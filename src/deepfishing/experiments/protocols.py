@@ -95,26 +95,13 @@ def low_shot(
 ) -> list[LowShot]:
     """mAP of machines that were trained on 1, 2, 4, ... positive examples per class.
 
-    Parameters
-    ----------
-    train, test : ndarray, RankOne, KernelSum or KernelProduct
-        Features of n and m images.
-    train_labels, test_labels : arrays (n, n_classes) and (m, n_classes)
-        Difficult examples are never drawn. A class without an example of both kinds in training,
-        or without a positive one in the test, is left out of the mean.
-    positives : sequence of int, optional
-        By default the powers of 2 up to what the rarest class has, so that every point of the
-        curve is a mean over the same classes.
-    draws : int
-        How often examples are drawn. Within a draw, fewer examples are the first of the more.
-    negatives : int, optional
-        How many negatives are drawn per positive, or as many as there are; None takes all.
-    pick : callable, optional
-        Called for every number of examples and draw with the labels of the examples drawn, 0 for
-        all others; gives the features of train and test images and the cost to take for them.
+    Difficult examples are never drawn. A class without an example of both kinds in training, or
+    without a positive one in the test, is left out of the mean. `positives` are by default the
+    powers of 2 up to what the rarest class has, so that every point of the curve is a mean over
+    the same classes. Within a draw, fewer examples are the first of the more; `negatives` are drawn
+    per positive, or as many as there are; None takes all. `pick` is called for every number of
+    examples and draw with the labels of the examples drawn, 0 for all others.
 
-    Examples
-    --------
     >>> x = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
     >>> labels = np.array([[1], [1], [-1], [-1]])
     >>> [(point.positives, point.mean("area")) for point in low_shot(x, labels, x, labels)]
@@ -190,8 +177,6 @@ def nearest_neighbours(
     Features are normalised: then the largest kernel is the nearest image. An image votes for the
     classes that it shows, not for those where it is difficult.
 
-    Examples
-    --------
     >>> x = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
     >>> labels = np.array([[1, -1], [1, -1], [-1, 1]])
     >>> found = nearest_neighbours(x, labels, x, labels, ["cat", "dog"], k=1)
@@ -314,8 +299,6 @@ def search_by_examples(
     difficult are passed over. Every class that has three images, and one without it, is drawn
     equally often.
 
-    Examples
-    --------
     >>> x = np.array([[1.0, 0.0], [0.9, 0.1], [1.0, 0.1], [0.0, 1.0], [0.1, 0.9], [0.1, 1.0]])
     >>> labels = np.array([[1, -1]] * 3 + [[-1, 1]] * 3)
     >>> search_by_examples(x, labels, draws=4, first=1).mean(axis=0)

@@ -68,7 +68,7 @@ def write_report(folder: str | Path, images: str | Path | None = None) -> Path:
     """
     folder = Path(folder)
     if images is not None and not is_folder(Path(images)):
-        raise ImageError(f"images must be a folder, got {images}, which is none")
+        raise ImageError(f"images must be a folder, got {images}, which is not one")
     results, points = open_results(folder), open_points(folder)
     album = Album(results, Path(images) if images else None)
     curves = {setting(group[0]): group for group in group_points(points)}
