@@ -1,7 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from deepfishing.errors import StoreError
+from deepfishing.rank_one import l2_normalize
+from deepfishing.store import Store
 from deepfishing.store.contents import Contents
 
 FACTORS = ("x7", "delta8")
@@ -41,3 +46,28 @@ def test_known_keys_keep_their_numbers_when_others_come(make_store, grow):
 def test_a_factor_without_shards_is_told(make_store):
     with pytest.raises(StoreError, match=r"y8 must be in .*, got no shard"):
         Contents.of(make_store(10), ["y8"])
+
+
+def test_mapped_rows_are_those_of_the_store_whoever_wrote_the_shards(make_store, rng):
+    store = make_store(1000, "int8")
+    path = min(store.shards_folder("x7").glob("*"))
+    table = pq.read_table(path)
+    path.unlink()
+    pq.write_table(table.replace_schema_metadata(), path.with_name("shard-other.parquet"))
+    contents = Contents.of(store, FACTORS)
+    numbers = rng.permutation(1000)[:300]
+    mapped = contents.mapped()
+    for found in path.parent.iterdir():
+        found.unlink()  # the files are mapped already
+    read = mapped.read(numbers, ["x7"])["x7"]
+    keys = [contents.keys[int(n)].as_py() for n in numbers]
+    values = Store.open(make_store(1000, "int8", "again").folder).read(keys, "x7")
+    unit = values / np.linalg.norm(values, axis=1, keepdims=True)
+    np.testing.assert_allclose(l2_normalize(read), unit, atol=1e-6)
+
+
+def test_rows_that_a_file_does_not_have_are_refused(make_store):
+    column = Contents.of(make_store(100), ["x7"]).mapped().columns["x7"]
+    for row in (-1, 1 << 20):
+        with pytest.raises(ValueError, match="rows of x7 must lie in their files"):
+            replace(column, row=np.full(100, row, dtype=np.int32))

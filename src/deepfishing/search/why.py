@@ -144,7 +144,8 @@ def largest_terms(
     named = len(names) == terms.shape[1]
     found = []
     for row in terms:
-        best = np.argsort(-row, kind="stable")[:top]
+        best = np.argpartition(-row, min(top, len(row) - 1))[:top]
+        best = best[np.argsort(-row[best], kind="stable")]
         found.append(
             tuple(
                 ClassTerm(int(c), names[c] if named else f"class {c}", round(float(row[c]), 6))

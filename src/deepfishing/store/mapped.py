@@ -7,14 +7,17 @@ a checksum of each row is known from a time when all were.
 
 from __future__ import annotations
 
+import ctypes
 import math
+import mmap
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
+from deepfishing.errors import StoreError
 from deepfishing.rank_one import Array
 from deepfishing.store.columns import Column, decoded, stored
 from deepfishing.store.precision import Codec
@@ -23,6 +26,7 @@ from deepfishing.store.shards import damaged
 BLOCK_ROWS = 4096
 PLACES = ("shard", "row", "offsets", "sums")  # what is known of a column, as arrays
 ELSEWHERE = -1  # offset of a shard of another writer, which must be decoded
+_MAP_FIXED = 0x10  # which Python's mmap does not name
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,19 +35,19 @@ class MappedColumn(Column):
 
     offsets: Array
     sums: Array
-    _mapped: list[memoryview] = field(init=False, repr=False, default_factory=list)
+    _windows: Array = field(init=False, repr=False)  # the bytes of a row, by where it begins
+    _begin: Array = field(init=False, repr=False)  # of each content's row
 
     def __post_init__(self) -> None:
-        # all of them now: they can be read even if their names are removed
-        for path, offset in zip(self.files, self.offsets.tolist(), strict=True):
-            if offset == ELSEWHERE:
-                self._mapped.append(memoryview(decoded(path).tobytes()))
-                continue
-            try:
-                with pa.memory_map(str(path)) as file:  # which need not stay open
-                    self._mapped.append(memoryview(file.read_buffer())[offset:])
-            except OSError as error:
-                raise damaged(path, error) from None
+        content, starts = _map(self.files, (self.offsets == ELSEWHERE).tolist())
+        size = self.codec.width(self.shape) * self.codec.dtype.itemsize
+        begin = (starts[:-1] + np.maximum(self.offsets, 0))[self.shard]
+        begin += self.row.astype(np.int64) * size
+        if (self.row < 0).any() or (begin + size > starts[1:][self.shard]).any():
+            raise ValueError(f"rows of {self.factor} must lie in their files")
+        windows = np.lib.stride_tricks.sliding_window_view(content, size)
+        object.__setattr__(self, "_windows", windows)
+        object.__setattr__(self, "_begin", begin)
 
     @classmethod
     def of_column(cls, column: Column) -> MappedColumn:
@@ -71,30 +75,51 @@ class MappedColumn(Column):
 
     def codes(self, numbers: Array) -> Array:
         """Rows (m, width) of these contents as they lie in the shards, each checked."""
-        width = self.codec.width(self.shape)
-        size = width * self.codec.dtype.itemsize
-        shard, row = self.shard[numbers], self.row[numbers].astype(np.int64)
-        # one copy for each run of rows that are neighbours
-        first = np.flatnonzero((np.diff(shard, prepend=-1) != 0) | (np.diff(row, prepend=-2) != 1))
-        begin = row[first] * size
-        end = begin + np.diff(first, append=len(numbers)) * size
-        runs = zip(shard[first].tolist(), begin.tolist(), end.tolist(), strict=True)
-        found = b"".join([self._mapped[file][a:b] for file, a, b in runs])
-        codes = np.frombuffer(found, self.codec.dtype, len(found) // size * width)
-        codes = codes.reshape(-1, width)
-        if len(codes) != len(numbers) or (row_sums(codes) != self.sums[numbers]).any():
-            raise self._damaged(numbers)
+        codes: Array = self._windows[self._begin[numbers]].view(self.codec.dtype)
+        wrong = np.flatnonzero(row_sums(codes) != self.sums[numbers])
+        if len(wrong):
+            path = self.files[int(self.shard[numbers[wrong[0]]])]
+            raise damaged(path, ValueError("a row is not as it was when it was indexed"))
         return codes
 
-    def _damaged(self, numbers: Array) -> Exception:
-        """The error for the first of these rows that is not as it was."""
-        for number in numbers if len(numbers) > 1 else ():
-            try:
-                self.codes(np.array([number]))
-            except Exception as error:
-                return error
-        path = self.files[int(self.shard[numbers[0]])]
-        return damaged(path, ValueError("a row is not as it was when it was indexed"))
+
+def _map(files: Sequence[Path], foreign: Sequence[bool]) -> tuple[Array, Array]:
+    """All files in one array of bytes, those of other writers decoded, and where each starts.
+
+    They lie side by side in one stretch of addresses, so that numpy takes rows of all of them in
+    one call. A mapped file need not stay open, and is there even if its name is removed.
+    """
+    values = {
+        path: decoded(path).tobytes() for path, own in zip(files, foreign, strict=True) if own
+    }
+    sizes = [len(values[path]) if path in values else _size(path) for path in files]
+    page = mmap.ALLOCATIONGRANULARITY
+    starts = np.cumsum([0, *(-(-size // page) * page for size in sizes)])
+    area = mmap.mmap(-1, int(starts[-1]), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    content = np.frombuffer(area, np.uint8)
+    place = ctypes.CDLL(None, use_errno=True).mmap
+    place.restype = ctypes.c_void_p
+    place.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_size_t]
+    for path, size, start in zip(files, sizes, starts.tolist(), strict=False):
+        if path in values:
+            area[start : start + size] = values[path]
+            continue
+        with path.open("rb") as file:
+            at, flags = content.ctypes.data + start, mmap.MAP_PRIVATE | _MAP_FIXED
+            if place(at, size, mmap.PROT_READ, flags, file.fileno(), 0) != at:
+                reason = os.strerror(ctypes.get_errno())
+                raise StoreError(
+                    f"shards must be mapped into memory to search, got {path} ({reason}); compare "
+                    "all images with --exact"
+                )
+    return content, starts
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise damaged(path, error) from None
 
 
 def row_sums(codes: Array) -> Array:
