@@ -15,7 +15,7 @@ from sklearn.utils.validation import validate_data
 
 from deepfishing.errors import FeatureError
 from deepfishing.kernels import Combination, Comparable
-from deepfishing.rank_one import RankOne
+from deepfishing.rank_one import Array, RankOne
 
 FLOATS = [np.float64, np.float32]
 
@@ -25,20 +25,6 @@ def check_features(estimator: Any, X: Any, reset: bool) -> Comparable:
 
     Sets `n_features_in_`, for a gradient the d * D numbers that it would have if it were built,
     and `form_`: kind and widths.
-
-    Examples
-    --------
-    >>> class Estimator:
-    ...     pass
-    >>> estimator = Estimator()
-    >>> check_features(estimator, RankOne(np.ones((4, 2)), np.ones((4, 3))), reset=True).shape
-    (4, 2, 3)
-    >>> estimator.n_features_in_
-    6
-    >>> check_features(estimator, RankOne(np.ones((4, 2)), np.ones((4, 5))), reset=False)
-    Traceback (most recent call last):
-    deepfishing.errors.FeatureError: Estimator was fitted on RankOne (n, 2, 3), got RankOne
-        (n, 2, 5); give it the same feature
     """
     combined = isinstance(X, RankOne | Combination)
     form = _form(X) if combined else "an array"
@@ -51,12 +37,12 @@ def check_features(estimator: Any, X: Any, reset: bool) -> Comparable:
         X = validate_data(estimator, X, dtype=FLOATS, reset=reset)
     elif not len(X):
         raise FeatureError(f"{type(estimator).__name__} needs at least one image, got none")
-    elif not _is_finite(X):
+    elif not all(np.isfinite(values).all() for leaf in _leaves(X) for values in _arrays(leaf)):
         raise FeatureError("features must be finite, got NaN or infinity")
     if reset:
         estimator.form_ = form
         if combined:
-            estimator.n_features_in_ = _size(X)
+            estimator.n_features_in_ = sum(math.prod(leaf.shape[1:]) for leaf in _leaves(X))
     checked: Comparable = X
     return checked
 
@@ -68,14 +54,11 @@ def _form(X: Comparable) -> str:
     return f"{kind} (n, {', '.join(map(str, X.shape[1:]))})"
 
 
-def _is_finite(X: Comparable) -> bool:
+def _leaves(X: Comparable) -> list[Array | RankOne]:
     if isinstance(X, Combination):
-        return all(map(_is_finite, X.parts))
-    factors = (X.x, X.delta) if isinstance(X, RankOne) else (X,)
-    return all(bool(np.isfinite(values).all()) for values in factors)
+        return [leaf for part in X.parts for leaf in _leaves(part)]
+    return [X]
 
 
-def _size(X: Comparable) -> int:
-    if isinstance(X, Combination):
-        return sum(map(_size, X.parts))
-    return math.prod(X.shape[1:])
+def _arrays(leaf: Array | RankOne) -> list[Array]:
+    return [leaf.x, leaf.delta] if isinstance(leaf, RankOne) else [leaf]

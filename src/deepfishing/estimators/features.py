@@ -30,8 +30,8 @@ if TYPE_CHECKING:  # the rest of the estimators work where torch is not installe
 class GradientFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Describe images by a network's gradients, or by the output of one of its layers.
 
-    Nothing is learnt from the images: `fit` loads the network. To try many classifiers, transform
-    once and search over the result, or give the pipeline a `memory`.
+    Nothing is learnt from the images: `fit` loads the network, `network_`. To try many classifiers,
+    transform once and search over the result, or give the pipeline a `memory`.
 
     Parameters
     ----------
@@ -39,19 +39,8 @@ class GradientFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         A name as for `load_network`, or a loaded network; clones share it.
     feature : str
         One feature: `dW8`, `x7`, `x6;x7`, `dW7@exact`, `dW7@64x32`, `dW:PATH`.
-    tau, label
-        Temperature and label vector of the error, see `cross_entropy`.
-    batch_size : int or "auto"
-        Images per pass; the result does not depend on it.
-    views : "centre", "flip", "scales" or "crops"
-        What is seen of an image, see `find_views`.
-
-    Attributes
-    ----------
-    network_ : Network
-        The loaded network.
-    feature_ : str
-        The feature's name in its one spelling.
+    tau, label, batch_size, views
+        As of `extract`.
 
     Examples
     --------

@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 from joblib import effective_n_jobs
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.preprocessing import LabelBinarizer
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import (
@@ -35,8 +36,8 @@ class TraceKernelSVC(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     C : float, "cv", "cv-shared" or "vissl"
-        Cost of the machines; the paper's is 1. The words choose it by cross-validation on one Gram
-        matrix, which is cheaper than a grid search, see `train_svm`.
+        Cost; the paper's is 1. The words choose it by cross-validation on one Gram matrix, which is
+        cheaper than a grid search, see `train_svm`.
     class_weight : None, "balanced" or float
         Factor on the cost of positives; balanced gives both sides the same total.
     calibrated : bool
@@ -50,7 +51,7 @@ class TraceKernelSVC(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     classes_ : ndarray
         The labels seen in `fit`; for an indicator matrix, the numbers of its columns.
     svm_ : KernelSVM
-        The trained machines: one for two classes, else one per class.
+        What was trained: one column for two classes, else one per class.
 
     Examples
     --------
@@ -74,14 +75,10 @@ class TraceKernelSVC(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.n_jobs = n_jobs
 
     def fit(self, X: Comparable, y: Any) -> Self:
-        """Train the machines on one Gram matrix.
+        """Train on one Gram matrix of normalised features of n images.
 
-        Parameters
-        ----------
-        X : RankOne, ndarray of shape (n, d), KernelSum or KernelProduct
-            Normalised features of n images.
-        y : array-like of shape (n,) or (n, n_labels)
-            A class per image, or for several labels per image an indicator matrix of 0 and 1.
+        `y` is a class per image, or for several labels per image an indicator matrix (n, n_labels)
+        of 0 and 1.
         """
         if y is None:
             raise FeatureError(
@@ -99,47 +96,37 @@ class TraceKernelSVC(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             class_weight=self.class_weight,
             calibrated=self.calibrated,
         )
-        # a label that every image has, or none, has no machine: all that is known is its sign
+        # a label that every image has, or none, is not trained: all that is known is its sign
         self.svm_ = replace(svm, bias=np.where(svm.trained, svm.bias, labels[0]))
         return self
 
     def _read_targets(self, y: Any) -> Array:
         """Set `classes_`, and say which image has which label: (n, 1) for two classes."""
-        is_present: Array
         y = check_array(y, ensure_2d=False, dtype=None, input_name="y")
         check_classification_targets(y)
-        self._multilabel = type_of_target(y) == "multilabel-indicator"
-        if self._multilabel:
-            if not np.isin(y, (0, 1)).all():
-                raise FeatureError(
-                    f"an indicator matrix must hold 0 and 1, got {np.unique(y).tolist()}; "
-                    "pass (labels > 0).astype(int)"
-                )
-            self.classes_ = np.arange(y.shape[1])
-            is_present = y == 1
-            return is_present
-        y = column_or_1d(y, warn=True)
-        self.classes_ = np.unique(y)
-        if len(self.classes_) < 2:
+        several = type_of_target(y) == "multilabel-indicator"
+        if several and not np.isin(y, (0, 1)).all():
+            raise FeatureError(
+                f"an indicator matrix must hold 0 and 1, got {np.unique(y).tolist()}; "
+                "pass (labels > 0).astype(int)"
+            )
+        y = y if several else column_or_1d(y, warn=True)
+        self._binarizer = LabelBinarizer().fit(y)
+        self.classes_ = self._binarizer.classes_
+        if not several and len(self.classes_) < 2:
             raise FeatureError(f"y must hold at least two classes, got one class: {y[0]!r}")
-        positive = self.classes_[1:] if len(self.classes_) == 2 else self.classes_
-        is_present = y[:, None] == positive
-        return is_present
+        return np.asarray(self._binarizer.transform(y) == 1)
 
     def decision_function(self, X: Comparable) -> Array:
         """Scores (n, n_classes); for two classes (n,), above 0 for `classes_[1]`."""
         check_is_fitted(self)
         scores = self.svm_.decision_function(check_features(self, X, reset=False))
-        return scores[:, 0] if self._is_binary() else scores
+        return scores[:, 0] if self._binarizer.y_type_ == "binary" else scores
 
     def predict(self, X: Comparable) -> Array:
         """The class of each image (n,), or the indicator matrix (n, n_labels) of 0 and 1."""
         scores = self.decision_function(X)
-        if self._multilabel:
-            return (scores > 0).astype(int)
-        best = (scores > 0).astype(int) if self._is_binary() else scores.argmax(axis=1)
-        predicted: Array = self.classes_[best]
-        return predicted
+        return np.asarray(self._binarizer.inverse_transform(scores, threshold=0))
 
     @available_if(attrgetter("calibrated"))  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Comparable) -> Array:
@@ -149,15 +136,10 @@ class TraceKernelSVC(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         present = self.svm_.probabilities(check_features(self, X, reset=False))
-        if self._multilabel:
-            return present
-        if self._is_binary():
+        if self._binarizer.y_type_ == "binary":
             return np.hstack([1 - present, present])
-        shares: Array = present / present.sum(axis=1, keepdims=True)
-        return shares
-
-    def _is_binary(self) -> bool:
-        return len(self.classes_) == 2 and not self._multilabel
+        several = self._binarizer.y_type_ == "multilabel-indicator"
+        return present if several else np.asarray(present / present.sum(axis=1, keepdims=True))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

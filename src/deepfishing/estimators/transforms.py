@@ -31,8 +31,6 @@ Rows = Array | RankOne
 
 
 class _OneFeature(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """A step that takes one feature, not a combination."""
-
     def _check(self, X: Any, reset: bool) -> Rows:
         X = check_features(self, X, reset)
         if not isinstance(X, RankOne | np.ndarray):
@@ -47,8 +45,7 @@ class _RecipeStep(OneToOneFeatureMixin, _OneFeature, ABC):  # type: ignore[misc]
     """A recipe of one function; the features that come in stand for the network's."""
 
     @abstractmethod
-    def _recipe(self, feature: Recipe) -> Recipe:
-        """The function of the feature."""
+    def _recipe(self, feature: Recipe) -> Recipe: ...
 
     def fit(self, X: Rows, y: Any = None) -> Self:
         """Learn what there is to learn from the features of the training images."""
@@ -100,18 +97,13 @@ class Power(_RecipeStep):
 class Whiten(_RecipeStep):
     """Both factors in units of their spread on the training images: the recipe `whiten`.
 
-    On gradients the trace kernel becomes the Fisher kernel with a Kronecker-factored information
-    matrix, docs/recipes.md.
+    On gradients the trace kernel becomes the Fisher kernel, docs/recipes.md. `state_` has the roots
+    of the second moments.
 
     Parameters
     ----------
     shrinkage : float, optional
         Above 0 and up to 1; Ledoit and Wolf's, one for each factor, unless given.
-
-    Attributes
-    ----------
-    state_ : dict of arrays
-        The roots of the second moments.
 
     Examples
     --------
@@ -148,11 +140,6 @@ class Project(ClassNamePrefixFeaturesOutMixin, _OneFeature):  # type: ignore[mis
         `fit_projection`.
     random_state : int, RandomState or None
         None draws another projection in every `fit`.
-
-    Attributes
-    ----------
-    projection_ : Projection
-        The map in use.
 
     Examples
     --------
