@@ -134,11 +134,6 @@ def pip_install(*packages: str, extra: str = "") -> str:
 
     An extra comes from where this package came from: a clone, a folder, or the index of packages.
     Brackets are quoted, since zsh takes them for a pattern.
-
-    Examples
-    --------
-    >>> pip_install("s3fs").endswith("pip install s3fs")
-    True
     """
     wanted = [shlex.quote(package) for package in packages]
     if extra:
@@ -171,13 +166,7 @@ def _origin() -> str:
 
 
 def _from_here(path: Path) -> str:
-    """A path as one would type it in the current folder.
-
-    Examples
-    --------
-    >>> _from_here(Path.cwd() / "bin" / "python"), _from_here(Path.cwd())
-    ('bin/python', '.')
-    """
+    """A path as one would type it in the current folder."""
     with contextlib.suppress(OSError, ValueError):  # no such folder any more; not below it
         return str(path.relative_to(Path.cwd()))
     return str(path)

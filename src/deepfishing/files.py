@@ -89,18 +89,9 @@ def _hash(facts: Mapping[str, Any]) -> str:
 class Remote:
     """One file at a public address.
 
-    Parameters
-    ----------
-    url : str
-        Its address; what stands after the last slash is also its name on disk.
-    digest : str
-        "algorithm:hex digits"; of a sha256 the first few digits are enough.
-    size : int
-        In bytes; 0 where it is not known for sure.
-    megabytes : int
-        Size rounded, at least 1, which is known of every file.
-    inner : tuple of str
-        Archives that an archive holds, to be unpacked where they are.
+    `digest` is "algorithm:hex digits", of a sha256 the first few are enough. `size` is in bytes, 0
+    where it is not known for sure; `megabytes` is known of every file, rounded, at least 1. `inner`
+    are archives that an archive holds, to be unpacked where they are.
 
     Examples
     --------

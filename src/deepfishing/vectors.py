@@ -42,9 +42,6 @@ from deepfishing.settings import Settings
 from deepfishing.store import Row, Store
 from deepfishing.store.export import SEPARATOR, SETTINGS, WRITERS, filled
 from deepfishing.store.index import OK
-from deepfishing.store.manifest import MANIFEST
-from deepfishing.store.precision import DEFAULT as PRECISION
-from deepfishing.store.reading import list_type
 
 FACTS = ("id", "path", "sha256", "label", "labels")
 NAME = "x7"  # of vectors that are called otherwise: what a classifier would take
@@ -65,23 +62,12 @@ def import_vectors(
 ) -> Store:
     """Put vectors that were made elsewhere into a store.
 
-    Parameters
-    ----------
-    source : path
-        .parquet (lists), .csv (columns `name_0`, `name_1`...), .npz or .h5 (arrays). Rows without
-        an `id` have their `path` or their number as one. An image is known by `sha256`, else by
-        the file at `path`, if it exists, else by its id and vector.
-    store : path
-        Folder, made if absent.
-    column : str, optional
-        Which vectors, if there are several. Those that are called as factors are, such as `x7` and
-        `delta8`, keep their names and are all taken; others are called `x7`.
-    network : str, optional
-        What made them, for people to read.
-    precision : str, optional
-        Numbers on disk, as for `extract_to`.
-    overwrite : bool
-        Replace images that the store has; without it they are refused.
+    The source is .parquet (lists), .csv (columns `name_0`, `name_1`...), .npz or .h5 (arrays). Rows
+    without an `id` have their `path` or their number as one. An image is known by `sha256`, else by
+    the file at `path`, if it exists, else by its id and vector. Vectors that are called as factors
+    are, such as `x7` and `delta8`, keep their names and are all taken; of others `column` says
+    which, and they become `x7`. `network` is what made them, for people to read. Images that the store has
+    are refused without `overwrite`.
     """
     source, folder = Path(source), Path(store)
     rows: list[Row] = []
@@ -101,16 +87,16 @@ def import_vectors(
     if not rows or len({row.id for row in rows}) < len(rows):
         what = "ids must be unique, got one twice" if rows else "a file must have rows, got none"
         raise DatasetError(f"{what} in {source}")
-    new = not (folder / MANIFEST).exists()
     settings = _settings_in(source) or settings_of(names.values(), network or source.stem)
-    opened = Store(folder, settings, precision or (PRECISION if new else None))
+    opened = Store(folder, settings, precision)
     with opened.writing():
         before = opened.rows()
-        for name in shapes.keys() & set(opened.factors()):
-            if (has := opened.to_batches(name).schema.field(name).type) != list_type(shapes[name]):
-                raise StoreError(f"{name} of {folder} is {has}, got {shapes[name]} in {source}")
-        shards = [opened.shards(name) for name in opened.factors()]
-        stored = set().union(*(some.keys() for some in shards))
+        stored: set[str] = set()
+        for name in opened.factors():
+            stored |= opened.shards(name).keys()
+            shape = opened.shape(name)
+            if shape and shape != shapes.get(name, shape):
+                raise StoreError(f"{name} of {folder} is {shape}, got {shapes[name]} in {source}")
         there = stored & checks.keys()
         known = [row.id for row in rows if row.id in before or row.sha256 in there]
         if known and not overwrite:

@@ -149,7 +149,7 @@ def test_nothing_is_replaced_without_being_asked(deepfish, store, vectors, tmp_p
     frame = pd.read_parquet(vectors)
     frame["clip"] = [np.ones(8)] * 12
     frame.to_parquet(vectors)
-    assert "x7 of made is fixed_size_list" in deepfish("import", vectors, "made").err
+    assert "x7 of made is (16,), got (8,)" in deepfish("import", vectors, "made").err
     frame["clip"] = [np.ones(16)] * 12
     frame.to_parquet(vectors)
     assert deepfish("import", vectors, "made", "--overwrite").code == 0
