@@ -12,7 +12,7 @@ from deepfishing.errors import FeatureError, StoreError
 from deepfishing.features import Factor
 from deepfishing.gradients.program import Batch
 from deepfishing.gradients.resources import Resources
-from deepfishing.gradients.to_store import Work, extract_to_store
+from deepfishing.gradients.to_store import extract_to_store, write_batches
 from deepfishing.images.item import Item
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.images.sources import find_images
@@ -246,9 +246,9 @@ def test_looking_for_work_does_not_load_torch():
 
 def test_a_batch_without_a_row_per_image_is_not_stored(paths):
     written = []
-    work = Work(lambda *what: written.append(what))
     batch = Batch([0, 1], {"x7": np.ones((2, 4)), "x:windows": np.ones((32, 4))}, {})
+    items = [Item(str(path), path) for path in paths[:2]]
+    work = write_batches([batch], ["a", "b"], items, lambda *what: written.append(what))
     with pytest.raises(FeatureError, match=r"x:windows must have a row per image, got 32 rows fo"):
-        work.add(batch, ["a", "b"], [Item(str(path), path) for path in paths[:2]])
-    work.flush()
+        list(work)
     assert written == [([], {}, {})]

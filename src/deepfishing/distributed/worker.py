@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from deepfishing import errors
 from deepfishing.errors import DeepFishingError, StoreError
-from deepfishing.gradients.to_store import Hashed, Job, Local, Work
+from deepfishing.gradients.to_store import Hashed, Job, Local, write_batches
 from deepfishing.images.item import Item
 from deepfishing.store import Store
 
@@ -97,10 +97,9 @@ class Worker:
         import torch
 
         torch.set_num_threads(self.site.threads)  # counts for this thread alone
-        work = Work(partial(self.job.store.append, there=chunk.there))
+        append = partial(self.job.store.append, there=chunk.there)
         batches = self.extractor(chunk.items)
-        parts = [work.add(batch, chunk.keys, chunk.items) for batch in batches]
-        work.flush()
+        parts = list(write_batches(batches, chunk.keys, chunk.items, append))
         errors = {key: reason for part in parts for key, reason in part.errors.items()}
         return sum(part.images for part in parts), errors
 

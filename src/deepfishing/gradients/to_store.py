@@ -7,7 +7,7 @@ a summary. A crash loses `SHARD_IMAGES` images at most. Torch is loaded if there
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -205,61 +205,58 @@ class Local:
     ) -> Generator[Done, None, None]:
         """See `Place`."""
         self.extractor = self.extractor or job.extractor()
-        work = Work(job.store.append)
-        try:
-            for batch in self.extractor(items):
-                yield work.add(batch, keys, items)
-        finally:
-            work.flush()
+        yield from write_batches(self.extractor(items), keys, items, job.store.append)
 
 
-class Work:
-    """Batches on their way to the disk, which `append` brings there.
+def write_batches(
+    batches: Iterable[Batch], keys: Sequence[str], items: Sequence[Item], append: Append
+) -> Generator[Done, None, None]:
+    """Have `append` write batches of these contents, a shard at a time.
 
     Batches depend on the order of the images alone: shards hold whole ones, and an image that
     cannot be used is on disk with its neighbours. So a run that goes on after a crash makes the
     same batches as one that was not interrupted, and the same features to the last bit.
     """
+    waiting: list[tuple[list[str], dict[str, Array], dict[str, str]]] = []
 
-    def __init__(self, append: Append) -> None:
-        self.append = append
-        self._empty()
+    def flush() -> None:
+        parts = waiting.copy()
+        waiting.clear()
+        filled = [values for own, values, _ in parts if own]
+        append(
+            [key for own, _, _ in parts for key in own],
+            {f: np.concatenate([v[f] for v in filled]) for f in (filled[0] if filled else ())},
+            {key: reason for _, _, errors in parts for key, reason in errors.items()},
+        )
 
-    def _empty(self) -> None:
-        self.keys: list[str] = []
-        self.values: list[dict[str, Array]] = []
-        self.errors: dict[str, str] = {}
+    try:
+        for batch in batches:
+            good = _usable(batch)
+            bad = (i for i, fine in zip(batch.indices, good, strict=True) if not fine)
+            failures = {i: f"features are not finite: {items[i]}" for i in bad}
+            errors = {keys[i]: reason for i, reason in {**batch.failures, **failures}.items()}
+            own = [keys[i] for i in batch.indices if i not in failures]
+            values = {f: v[good] if failures else v for f, v in batch.factors.items()}
+            waiting.append((own, values, errors))
+            if sum(len(own) + len(errors) for own, _, errors in waiting) >= SHARD_IMAGES:
+                flush()
+            yield Done(len(batch.indices) + len(batch.failures), errors)
+    finally:
+        flush()
 
-    def add(self, batch: Batch, keys: Sequence[str], items: Sequence[Item]) -> Done:
-        """Take a batch of these contents; write, if there is enough for a shard."""
-        n, failures = len(batch.indices), dict(batch.failures)
-        good = np.ones(n, dtype=bool)
-        for factor, values in batch.factors.items():
-            if len(values) != n:
-                raise FeatureError(
-                    f"{factor} must have a row per image, got {len(values)} rows for {n} images; "
-                    "nothing of this batch is stored"
-                )
-            good &= np.isfinite(values.reshape(n, -1)).all(axis=1)
-        for index, fine in zip(batch.indices, good, strict=True):
-            if fine:
-                self.keys.append(keys[index])
-            else:
-                failures[index] = f"features are not finite: {items[index]}"
-        if good.any():
-            self.values.append({f: v if good.all() else v[good] for f, v in batch.factors.items()})
-        errors = {keys[index]: reason for index, reason in failures.items()}
-        self.errors |= errors
-        if len(self.keys) + len(self.errors) >= SHARD_IMAGES:
-            self.flush()
-        return Done(n + len(batch.failures), errors)
 
-    def flush(self) -> None:
-        """Write what is computed."""
-        keys, values, errors = self.keys, self.values, self.errors
-        self._empty()
-        factors = values[0] if values else ()
-        self.append(keys, {f: np.concatenate([v[f] for v in values]) for f in factors}, errors)
+def _usable(batch: Batch) -> Array:
+    """Which images of a batch have no NaN and no infinity in any factor."""
+    n = len(batch.indices)
+    good = np.ones(n, dtype=bool)
+    for factor, values in batch.factors.items():
+        if len(values) != n:
+            raise FeatureError(
+                f"{factor} must have a row per image, got {len(values)} rows for {n} images; "
+                "nothing of this batch is stored"
+            )
+        good &= np.isfinite(values.reshape(n, -1)).all(axis=1)
+    return good
 
 
 def _scan(items: Sequence[Item], old: Mapping[str, Row], tell: Progress, place: Place) -> list[Row]:
@@ -284,7 +281,8 @@ def _scan(items: Sequence[Item], old: Mapping[str, Row], tell: Progress, place: 
         tell("hashing", 0, len(new))
         done = 0
         for start, found in place.hashes([items[number] for number in new]):
-            for number, (sha256, reason) in zip(new[start:], found, strict=False):
+            numbers = new[start : start + len(found)]
+            for number, (sha256, reason) in zip(numbers, found, strict=True):
                 row = rows[number]
                 rows[number] = replace(row, sha256=sha256) if sha256 else _unreadable(row, reason)
             done += len(found)
