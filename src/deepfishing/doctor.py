@@ -1,9 +1,8 @@
 """Beside the stages: what this machine has, and what is missing.
 
 Comes in: nothing. Goes out: findings, one line each: `ok`, `missing` (something optional, with the
-command that brings it) or `problem`. Only a problem of what the core needs is a reason to worry.
-Packages and extras are those that this package's own metadata names; engines are not only looked
-for but tried.
+command that brings it) or `problem`. Packages and extras are those that this package's own metadata
+names; engines are not only looked for but tried.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from deepfishing import __version__
 from deepfishing.errors import DeepFishingError, one_line, pip_install
@@ -33,24 +32,18 @@ LEAST_MEMORY = 2e9  # bytes; the default network needs about half a gigabyte
 LEAST_DISK = 1e9
 NOT_ASKED = ("all", "dev", "docs", "fuzz")  # extras that are not for users
 ENGINE_TOLERANCE = 1e-4
+WRITABLE = "set DEEPFISHING_HOME to a folder with room that can be written"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: what was looked at, how it is, and what to do if it is not ok.
-
-    `core` says whether nothing works without it.
-    """
+    """One line: what was looked at, how it is, and what to do if it is not ok."""
 
     name: str
     status: str
     detail: str
     fix: str = ""
-    core: bool = False
-
-    def as_dict(self) -> dict[str, Any]:
-        """The same as JSON has it."""
-        return asdict(self)
+    core: bool = False  # whether nothing works without it
 
 
 def examine() -> Iterator[Finding]:
@@ -74,17 +67,14 @@ def is_broken(findings: list[Finding]) -> bool:
     --------
     >>> is_broken([Finding("ray", MISSING, "", core=False), Finding("torch", OK, "2", core=True)])
     False
-    >>> is_broken([Finding("torch", PROBLEM, "cannot be imported", core=True)])
-    True
     """
     return any(finding.core and finding.status != OK for finding in findings)
 
 
 def _python() -> Finding:
-    version = ".".join(map(str, sys.version_info[:3]))
-    if sys.version_info < PYTHON:
-        return Finding("Python", PROBLEM, version, "install Python 3.11 or newer", core=True)
-    return Finding("Python", OK, version, core=True)
+    version, old = ".".join(map(str, sys.version_info[:3])), sys.version_info < PYTHON
+    fix = "install Python 3.11 or newer" if old else ""
+    return Finding("Python", PROBLEM if old else OK, version, fix, core=True)
 
 
 def _package() -> Finding:
@@ -111,17 +101,12 @@ class _Requirement:
         >>> _Requirement.of("ray[client,data]>=2.60; extra == 'ray'")
         _Requirement(package='ray', least='2.60', extra='ray')
         """
-        package = re.match(r"[\w.-]+", line)
-        least = re.search(r"[>=]=\s*([\d.]+)", line.partition(";")[0])
-        extra = re.search(r"extra\s*==\s*['\"]([\w-]+)", line)
-        return cls(
-            package[0] if package else line,
-            least[1] if least else "",
-            extra[1] if extra else "",
-        )
+        patterns = r"^([\w.-]+)", r"^[^;]*?[>=]=\s*([\d.]+)", r"extra\s*==\s*['\"]([\w-]+)"
+        found = (re.search(pattern, line) for pattern in patterns)
+        return cls(*(match[1] if match else "" for match in found))
 
     def problem(self) -> tuple[str, str]:
-        """Status, and the version that is there or why it is not enough."""
+        """Status, and the version that is installed or why it is not enough."""
         try:
             found = metadata.version(self.package)
         except metadata.PackageNotFoundError:
@@ -131,19 +116,16 @@ class _Requirement:
         return OK, f"{self.package} {found}"
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _numbers(version: str) -> list[int]:
     """The leading numbers of a version, without zeros at the end, in which they are compared.
 
     Examples
     --------
     >>> _numbers("2.13.0+cpu"), _numbers("2026.4.1rc1"), _numbers("3.0")
-    ((2, 13), (2026, 4, 1), (3,))
+    ([2, 13], [2026, 4, 1], [3])
     """
     start = re.match(r"\d+(\.\d+)*", version)
-    numbers = [int(n) for n in start[0].split(".")] if start else []
-    while numbers and numbers[-1] == 0:
-        numbers.pop()
-    return tuple(numbers)
+    return [int(n) for n in re.sub(r"(\.0+)+$", "", start[0]).split(".")] if start else []
 
 
 def _requirements() -> list[_Requirement]:
@@ -154,18 +136,15 @@ def _requirements() -> list[_Requirement]:
 
 
 def _core_packages() -> Iterator[Finding]:
+    weights = RECORDS["efficientnet-lite0"].weights.package.replace("_", "-")
     for needed in _requirements():
-        if needed.extra or needed.package == _package_of_default():
-            continue  # the weights of the default network are told with the other weights
+        if needed.extra or needed.package == weights:
+            continue  # these weights are told with the others
         status, detail = needed.problem()
         fix = pip_install(f"{needed.package}>={needed.least}") if status != OK else ""
         if needed.package == "torch" and status == OK:
             status, detail, fix = _tried("torch", detail, _try_torch, pip_install("torch==2.13.0"))
         yield Finding(needed.package, status, detail.partition(" ")[2] or detail, fix, core=True)
-
-
-def _package_of_default() -> str:
-    return RECORDS["efficientnet-lite0"].weights.package.replace("_", "-")
 
 
 def _tried(name: str, detail: str, attempt: Callable[[], None], fix: str) -> tuple[str, str, str]:
@@ -186,26 +165,23 @@ def _try_torch() -> None:
 
 def _memory() -> Finding:
     size = memory()
-    text = f"{size / 1e9:.1f} GB"
-    if size < LEAST_MEMORY:
-        return Finding("memory", PROBLEM, text, "take a small --batch-size, or --memory 200MB")
-    return Finding("memory", OK, text)
+    few = size < LEAST_MEMORY
+    fix = "take a small --batch-size, or --memory 200MB" if few else ""
+    return Finding("memory", PROBLEM if few else OK, f"{size / 1e9:.1f} GB", fix)
 
 
 def _disk() -> Finding:
     folder = home()
-    there = folder
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    fix = "set DEEPFISHING_HOME to a folder with room that can be written"
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    problem = Finding("cache", PROBLEM, f"{folder} cannot be written", WRITABLE)
     try:
-        free = shutil.disk_usage(there).free
+        free = shutil.disk_usage(existing).free
     except OSError as error:
-        return Finding("cache", PROBLEM, f"{folder} cannot be looked at ({error.strerror})", fix)
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        return Finding("cache", PROBLEM, f"{folder} cannot be written", fix)
+        return replace(problem, detail=f"{folder} cannot be looked at ({error.strerror})")
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        return problem
     text = f"{free / 1e9:.1f} GB free in {folder}"
-    return Finding("cache", OK if free >= LEAST_DISK else PROBLEM, text, fix * (free < LEAST_DISK))
+    return replace(problem, detail=text) if free < LEAST_DISK else Finding("cache", OK, text)
 
 
 def _engines() -> Iterator[Finding]:
@@ -220,33 +196,30 @@ def _engines() -> Iterator[Finding]:
         if absent:
             yield Finding(name, MISSING, f"{' and '.join(absent)} not installed", fix)
             continue
-        status, detail, fix = _tried(engine, "gives what torch gives", _try_engine(engine), fix)
+        attempt = partial(_try_engine, engine)
+        status, detail, fix = _tried(engine, "gives what torch gives", attempt, fix)
         yield Finding(name, status, detail, fix, core=engine == "torch")
 
 
-def _try_engine(engine: str) -> Callable[[], None]:
+def _try_engine(engine: str) -> None:
     """Run a small convolution as a trunk, and compare it with torch."""
+    import numpy as np
+    import torch
 
-    def attempt() -> None:
-        import numpy as np
-        import torch
+    from deepfishing.gradients.engine import start_engine
 
-        from deepfishing.gradients.engine import start_engine
-
-        torch.manual_seed(0)
-        trunk = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU()).eval()
-        trunk.requires_grad_(False)
-        pixels = np.random.default_rng(0).standard_normal((2, 3, 8, 8), dtype=np.float32)
-        got = start_engine(engine, trunk, 8, 1)(pixels)
-        error = float((got - trunk(torch.from_numpy(pixels))).abs().max())
-        if not error <= ENGINE_TOLERANCE:
-            raise RuntimeError(f"differs from torch by {error:.2g}")
-
-    return attempt
+    torch.manual_seed(0)
+    trunk = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU()).eval()
+    trunk.requires_grad_(False)
+    pixels = np.random.default_rng(0).standard_normal((2, 3, 8, 8), dtype=np.float32)
+    got = start_engine(engine, trunk, 8, 1)(pixels)
+    error = float((got - trunk(torch.from_numpy(pixels))).abs().max())
+    if not error <= ENGINE_TOLERANCE:
+        raise RuntimeError(f"differs from torch by {error:.2g}")
 
 
 def _extras() -> Iterator[Finding]:
-    """Extras whose packages are all there, and those that lack some; engines are told before."""
+    """Extras whose packages are all installed, and those that lack some."""
     extras: dict[str, list[_Requirement]] = {}
     for needed in _requirements():
         if needed.extra and needed.extra not in (*NOT_ASKED, "onnxruntime", "openvino"):

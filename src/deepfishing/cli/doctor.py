@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import typer
 
 from deepfishing.cli.parameters import Json
@@ -23,7 +25,7 @@ def doctor(as_json: Json = False) -> None:
             say(line_of(finding))
     broken = is_broken(findings)
     if as_json:
-        facts = {"works": not broken, "findings": [finding.as_dict() for finding in findings]}
+        facts = {"works": not broken, "findings": [asdict(finding) for finding in findings]}
         say_json(facts, indent=1)
     if broken:
         raise typer.Exit(1)
