@@ -6,8 +6,7 @@ the highest score is the right one, over all images (top-1) and as the mean over
 
 The draws are those of `statistics`, so accuracy and mAP are seen on the same test sets. A class
 without a machine is left out, as it is of the mAP: it is never the answer, and its images do not
-count. A class without a test image may still be answered, wrongly, and has no part in the mean over
-the classes.
+count. A class without a test image may be answered, wrongly, and has no part in the balanced mean.
 """
 
 from __future__ import annotations
@@ -44,24 +43,11 @@ def has_one_class(labels: Array) -> bool:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How often the right class has the highest score, in percent.
+    """How often the right class has the highest score, in percent, with intervals of 95 percent."""
 
-    Parameters
-    ----------
-    top1 : float
-        Over all images; of equal scores the first class counts.
-    balanced : float
-        Mean over the classes of the share of their images that are right, so that each class
-        counts alike, however many images it has.
-    confusion : dict
-        {class: {class it is taken for: images}}, without zeros.
-    top1_interval, balanced_interval : pair of float
-        At 95 percent.
-    """
-
-    top1: float
-    balanced: float
-    confusion: Confusion
+    top1: float  # over all images; of equal scores the first class counts
+    balanced: float  # mean over the classes of the share of their images that are right
+    confusion: Confusion  # without zeros
     top1_interval: Interval
     balanced_interval: Interval
 
@@ -80,26 +66,10 @@ def measure_accuracy(
     resamples: int = RESAMPLES,
     seed: int = SEED,
 ) -> Accuracy | None:
-    """Accuracy of the class with the highest score.
+    """Accuracy of the class with the highest score; None if no image shows a usable class.
 
-    Parameters
-    ----------
-    labels, scores, classes
-        As for `metrics.evaluate`: arrays (n, C), 1 present, -1 absent; C names.
-    usable : bool array of shape (C,), optional
-        False for a class that has no machine.
-    resamples, seed : int
-        Of the bootstrap, as in `statistics.bootstrap`.
-
-    Returns
-    -------
-    Accuracy, or None
-        None where no image is left that shows a usable class.
-
-    Raises
-    ------
-    DatasetError
-        If an image has no class, or several: `has_one_class` tells.
+    Labels and scores are arrays (n, C) as for `metrics.evaluate`, `usable` (C,) is False for a
+    class that has no machine; the bootstrap is that of `statistics.bootstrap`.
 
     Examples
     --------

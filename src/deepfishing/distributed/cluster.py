@@ -46,7 +46,7 @@ _ADDRESS = re.compile(r"(ray://)?(?P<host>[^/:]+|\[[^/\]]+\]):(?P<port>\d{1,5})"
 
 
 def check_place(on: str) -> None:
-    """Refuse what is no place, what needs a package that is not there, or where nobody answers.
+    """Refuse what is no place, what needs a package that is missing, or where nobody answers.
 
     Examples
     --------
@@ -69,16 +69,11 @@ def check_place(on: str) -> None:
 
 @contextmanager
 def connect(on: str, gpu: bool = False) -> Iterator[Place]:
-    """A place to work, as long as the block lasts.
+    """A place to work, as long as the block lasts; with `gpu` each worker on Ray needs a GPU.
 
-    Parameters
-    ----------
-    on : str
-        `local` is this process. `ray` is the Ray that this process has, else the cluster that
-        RAY_ADDRESS names, else one that is started on this machine and ends with the block.
-        `ray://HOST:PORT` is a cluster reached by Ray's client.
-    gpu : bool
-        Whether a worker on Ray needs a GPU; if so, load the network on the device `cuda`.
+    `local` is this process. `ray` is the Ray that this process has, else the cluster that
+    RAY_ADDRESS names, else one that is started on this machine and ends with the block.
+    `ray://HOST:PORT` is a cluster reached by Ray's client.
 
     Examples
     --------
@@ -109,16 +104,9 @@ def connect(on: str, gpu: bool = False) -> Iterator[Place]:
 
 
 def start(address: str, attempts: int, **options: Any) -> None:
-    """Connect this process to a cluster, or start one here.
+    """Connect this process to a cluster, or start one here in so many attempts.
 
-    Parameters
-    ----------
-    address : str
-        Of a cluster; nothing or `local` starts one on this machine.
-    attempts : int
-        How often a start on this machine is tried.
-    options
-        Of `ray.init`, beside those that keep it quiet.
+    `options` are those of `ray.init`, beside those that keep it quiet.
     """
     if address not in ("", LOCAL):
         if problem := _init(address, options):
@@ -165,13 +153,12 @@ def _end_processes(error: Exception) -> None:
 def _without_stderr() -> Iterator[None]:
     """Let nothing out on the process's standard error, whoever writes there."""
     kept = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(nowhere, 2)
+        with Path(os.devnull).open("w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
         yield
     finally:
         os.dup2(kept, 2)
-        os.close(nowhere)
         os.close(kept)
 
 
@@ -181,7 +168,7 @@ def _address(on: str) -> str:
 
 
 def _check_answers(address: str) -> None:
-    """Tell at once that nothing is there, where Ray would try for minutes."""
+    """Tell at once that nobody answers, where Ray would try for minutes."""
     found = _ADDRESS.fullmatch(address)
     if found is None:
         return
