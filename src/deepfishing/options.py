@@ -35,7 +35,7 @@ class FeatureOptions:
     views: str = "centre"
 
     def __post_init__(self) -> None:
-        from deepfishing.images.views import find_views
+        from deepfishing.images.preprocess import find_views
         from deepfishing.objectives import check_objective
 
         check_objective(self.tau, self.label)

@@ -10,8 +10,7 @@ from deepfishing.errors import FeatureError, ImageError, LayerError, NetworkErro
 from deepfishing.features import parse_factor
 from deepfishing.gradients.extract import Extractor, extract
 from deepfishing.gradients.resources import Resources
-from deepfishing.images.preprocess import Preprocess
-from deepfishing.images.views import VIEWS
+from deepfishing.images.preprocess import VIEWS, Preprocess
 from deepfishing.kernels import gram
 from deepfishing.networks.network import Network
 from deepfishing.objectives import cross_entropy

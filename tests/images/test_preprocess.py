@@ -8,8 +8,7 @@ import pytest
 from PIL import Image
 
 from deepfishing.errors import ImageError
-from deepfishing.images.preprocess import Preprocess, open_image, resize_and_crop
-from deepfishing.images.views import VIEWS, View
+from deepfishing.images.preprocess import VIEWS, Preprocess, View, open_image, resize_and_crop
 
 PLAIN = Preprocess(size=32, short_side=32, mean=(0, 0, 0), std=(1, 1, 1))
 

@@ -3,7 +3,7 @@ import pytest
 
 from deepfishing.errors import DatasetError, FeatureError, OptionError
 from deepfishing.images.dataset import Dataset, Split
-from deepfishing.images.submission import write_submission
+from deepfishing.images.voc import write_submission
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def predict(
 
     import numpy as np
 
-    from deepfishing.images.readable import refuse_unreadable, unreadable
+    from deepfishing.images.preprocess import refuse_unreadable, unreadable
     from deepfishing.images.sources import find_images, passed_over_in
     from deepfishing.model import Model
     from deepfishing.model.predict import predict as run

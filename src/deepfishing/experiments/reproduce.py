@@ -28,8 +28,8 @@ from deepfishing.gradients.resources import Resources
 from deepfishing.gradients.runtime import choose_engines
 from deepfishing.gradients.to_store import OnFailure, extract_to_store
 from deepfishing.images.dataset import DIFFICULT, Dataset, Split
-from deepfishing.images.readable import refuse_unreadable
-from deepfishing.images.submission import write_submission
+from deepfishing.images.preprocess import refuse_unreadable
+from deepfishing.images.voc import write_submission
 from deepfishing.kernels import Comparable
 from deepfishing.metrics import evaluate
 from deepfishing.networks.network import Network

@@ -23,10 +23,9 @@ from deepfishing.gradients.compute import Computer
 from deepfishing.gradients.pipeline import prepare
 from deepfishing.gradients.program import Batch, aggregate
 from deepfishing.gradients.resources import BatchSize, Resources, choose_batch_size
-from deepfishing.images.preprocess import ImageLike
+from deepfishing.images.preprocess import ImageLike, find_views
 from deepfishing.images.sources import find_images
 from deepfishing.images.streams import samples
-from deepfishing.images.views import find_views
 from deepfishing.kernels import Comparable
 from deepfishing.networks.load import load_network
 from deepfishing.networks.network import Network

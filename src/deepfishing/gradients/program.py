@@ -24,8 +24,7 @@ from deepfishing.errors import ImageError, NetworkError
 from deepfishing.features import Factor
 from deepfishing.gradients.resources import Resources
 from deepfishing.gradients.runtime import RunOnnx, keep, kept, missing_packages, start_onnx
-from deepfishing.images.preprocess import ImageLike
-from deepfishing.images.views import find_views
+from deepfishing.images.preprocess import ImageLike, find_views
 from deepfishing.rank_one import Array, RankOne
 from deepfishing.settings import Settings
 from deepfishing.two_sided import two_sided

@@ -20,7 +20,7 @@ from deepfishing.errors import FeatureError
 from deepfishing.features import Factor
 from deepfishing.gradients.resources import Resources
 from deepfishing.images.item import Item, as_text
-from deepfishing.images.readable import refuse_unreadable, unreadable
+from deepfishing.images.preprocess import refuse_unreadable, unreadable
 from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
 from deepfishing.settings import Settings

@@ -1,16 +1,18 @@
 """Stage 1, images: from a file to the array that a network expects.
 
 Comes in: a path, a PIL image or an RGB array. Goes out: a float32 array (3, size, size), or one
-for each of several views. As in the paper: the short side is resized, then the central square is
-cropped; other squares are for those who ask for them (`views`). What is done with unusual images
-is one documented rule each (`open_image`).
+for each of several views; or why an image cannot be read. As in the paper: the short side is
+resized, then the central square is cropped. What is done with unusual images is one documented
+rule each (`open_image`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -19,9 +21,10 @@ from typing import IO, Any, Protocol
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from deepfishing.errors import ImageError, one_line
+from deepfishing.errors import ImageError, check_choice, one_line
 from deepfishing.images.formats import must_be, open_picture
-from deepfishing.images.views import View
+from deepfishing.images.item import Item
+from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
 
 
@@ -43,6 +46,49 @@ DAMAGED = (
     *(AttributeError, MemoryError, struct.error),
     RuntimeError,  # of the readers of AVIF and HEIC
 )
+
+
+@dataclass(frozen=True)
+class View:
+    """One square that the network sees."""
+
+    scale: float = 1.0  # of the short side, which for the central square is 1; at least 1
+    x: float = 0.5  # where the square lies: 0 at the left edge, 1 at the right
+    y: float = 0.5  # 0 at the upper edge, 1 at the lower
+    mirrored: bool = False  # left and right exchanged, after the square was cut out
+
+
+def _with_mirror_images(*views: View) -> tuple[View, ...]:
+    return tuple(
+        View(view.scale, view.x, view.y, mirrored) for view in views for mirrored in (False, True)
+    )
+
+
+# The paper takes the central square; others are its mirror image, three scales, and four corners.
+# Scales in steps of a quarter: at 1.5 the square still shows two thirds of the short side. Corners
+# at 1.15, near the usual 256 pixels for squares of 224: each shows 87 % of the short side.
+VIEWS: Mapping[str, tuple[View, ...]] = {
+    "centre": (View(),),
+    "flip": _with_mirror_images(View()),
+    "scales": _with_mirror_images(View(1.0), View(1.25), View(1.5)),
+    "crops": _with_mirror_images(
+        *(View(1.15, x, y) for x, y in [(0.5, 0.5), (0, 0), (1, 0), (0, 1), (1, 1)])
+    ),
+}
+
+
+def find_views(name: str) -> tuple[View, ...]:
+    """The views that a name stands for, of which the descriptors are averaged.
+
+    >>> [len(find_views(name)) for name in VIEWS]
+    [1, 2, 6, 10]
+    >>> find_views("scale")
+    Traceback (most recent call last):
+    deepfishing.errors.OptionError: views must be one of centre, flip, scales, crops, got 'scale';
+        did you mean scales?
+    """
+    check_choice("views", name, VIEWS)
+    return VIEWS[name]
 
 
 @dataclass(frozen=True)
@@ -227,3 +273,32 @@ def _scaled_grey(image: Image.Image, name: str) -> Image.Image:
 
 def _parts(values: Array, size: int = 1 << 20) -> list[Array]:
     return np.split(values.reshape(-1), range(size, values.size, size))
+
+
+def unreadable(items: Sequence[Item], progress: Progress = silent) -> dict[str, str]:
+    """Id and reason of each image that cannot be decoded; each is decoded as small as it can be."""
+    found = {}
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        for done, (item, reason) in enumerate(zip(items, pool.map(_reason, items), strict=True), 1):
+            if reason:
+                found[item.id] = reason
+            progress("checking", done, len(items))
+    return found
+
+
+def refuse_unreadable(failures: Mapping[str, str], images: int) -> None:
+    """Stop with one line if there are images, of so many, that cannot be used."""
+    if failures:
+        raise ImageError(
+            f"{len(failures)} of {images} images cannot be used, the first: "
+            f"{next(iter(failures.values()))}; mend or remove them, or run without --strict, which "
+            "lists them all and leaves them out"
+        )
+
+
+def _reason(item: Item) -> str:
+    try:
+        open_image(item, draft=1)
+    except ImageError as error:
+        return str(error)
+    return ""

@@ -2,7 +2,8 @@
 
 Comes in: a folder with `JPEGImages/<id>.jpg`, `ImageSets/Main/<split>.txt` (one id per line)
 and the labels, either as class lists `ImageSets/Main/<class>_<split>.txt` ("000005 -1") or as
-`Annotations/<id>.xml`. Goes out: a `Dataset`, or a split with its labels.
+`Annotations/<id>.xml`. Goes out: a `Dataset`, or a split with its labels; and, where those of the
+test split are not public, the files that the evaluation server takes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from defusedxml.ElementTree import ParseError, fromstring
 
-from deepfishing.errors import DatasetError, OptionError, did_you_mean, one_line
+from deepfishing.errors import (
+    DatasetError,
+    FeatureError,
+    OptionError,
+    check_choice,
+    did_you_mean,
+    one_line,
+)
+from deepfishing.files import replacing
 from deepfishing.images.dataset import Dataset, Split
 from deepfishing.images.tree import (
     is_folder,
@@ -31,6 +40,9 @@ CLASSES = (
     *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa"),
     *("train", "tvmonitor"),
 )
+
+# trained on the data set's own images only, or with other data, such as ImageNet for the network
+COMPETITIONS = ("comp1", "comp2")
 
 Labels = np.ndarray[Any, np.dtype[np.int8]]
 
@@ -270,3 +282,37 @@ def _labels_of(annotations: dict[Path, dict[str, int]], classes: tuple[str, ...]
             )
     rows = [[shown.get(c, -1) for c in classes] for shown in annotations.values()]
     return np.array(rows, dtype=np.int8)
+
+
+def write_submission(
+    folder: str | Path,
+    dataset: Dataset,
+    scores: np.ndarray[Any, Any],
+    competition: str = "comp1",
+) -> tuple[Path, ...]:
+    """Write `<folder>/results/VOC2012/Main/comp1_cls_test_aeroplane.txt` and so on.
+
+    Scores have shape (n_test, n_classes); they are written in full precision, so that their order
+    is kept. Pack `results` as tar.gz and upload it.
+    """
+    check_choice("competition", competition, COMPETITIONS)
+    scores = np.asarray(scores)
+    shape = (len(dataset.test), len(dataset.classes))
+    if scores.shape != shape:
+        raise FeatureError(
+            f"scores must have shape {shape}, got {scores.shape}; no submission was written"
+        )
+    if not np.isfinite(scores).all():
+        raise FeatureError("scores must be finite, got NaN or infinity; no submission was written")
+    main = Path(folder) / "results" / dataset.name.upper() / "Main"
+    names = [f"{competition}_cls_{dataset.test.name}_{name}.txt" for name in dataset.classes]
+    try:
+        main.mkdir(parents=True, exist_ok=True)
+        for name, column in zip(names, scores.T, strict=True):
+            pairs = zip(dataset.test.ids, column.tolist(), strict=True)
+            with replacing(main / name) as partial:
+                lines = "".join(f"{image_id} {score!r}\n" for image_id, score in pairs)
+                partial.write_text(lines, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise DatasetError(f"submission cannot be written to {main}: {error.strerror}") from None
+    return tuple(main / name for name in names)

@@ -16,7 +16,7 @@ from deepfishing.errors import DatasetError, StoreError
 from deepfishing.gradients.resources import Resources
 from deepfishing.gradients.to_store import extract_to_store
 from deepfishing.images.item import Item
-from deepfishing.images.readable import refuse_unreadable
+from deepfishing.images.preprocess import refuse_unreadable
 from deepfishing.model.fit import Task, train_large, train_on_arrays
 from deepfishing.model.labelled import Labelled
 from deepfishing.model.model import Model
