@@ -22,7 +22,7 @@ from scipy.special import expit
 
 from deepfishing.accuracy import has_one_class
 from deepfishing.classify import platt
-from deepfishing.cli.datasets import load_dataset
+from deepfishing.cli.reproduce import load_dataset
 from deepfishing.curate.labels import VOTE, label_scores, neighbour_votes
 from deepfishing.experiments.curate import MACHINE, SWAPS, share_found, swap_labels
 from deepfishing.experiments.reproduce import Protocol, prepare

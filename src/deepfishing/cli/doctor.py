@@ -34,8 +34,6 @@ def doctor(as_json: Json = False) -> None:
 def line_of(finding: Finding) -> str:
     """A finding as people read it.
 
-    Examples
-    --------
     >>> line_of(Finding("extra ray", "missing", "ray not installed", "pip install ray"))
     'missing  extra ray                    ray not installed: pip install ray'
     """

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
-from rich.progress import Progress as Bar
 
-from deepfishing.cli.progress import BAR_WIDTH, TimeColumn
+from deepfishing.cli.progress import progress_bar
 from deepfishing.cli.say import say, say_json, say_next, say_note
 from deepfishing.errors import DeepFishingError
 from deepfishing.fetch.catalogue import CATALOGUE, find_download
 from deepfishing.fetch.download import Patience
 from deepfishing.fetch.place import fetch as fetch_one
-from deepfishing.progress import Progress
 
 
 def fetch(
@@ -37,8 +31,8 @@ def fetch(
     failed = False
     for name in names:
         try:
-            with _bar() as progress:
-                done = fetch_one(name, progress, Patience(timeout=timeout))
+            with progress_bar(download=True) as bar:
+                done = fetch_one(name, bar, Patience(timeout=timeout))
         except DeepFishingError as error:
             failed = True
             if as_json:
@@ -58,25 +52,3 @@ def fetch(
         wanted = find_download(names[-1])
         photos = ("extract", "photos", "store", "--network", wanted.name)
         say_next(("deepfish", *(("reproduce", wanted.name) if wanted.archives else photos)))
-
-
-@contextmanager
-def _bar() -> Iterator[Progress]:
-    """A bar on stderr per file; silent where stderr is not a terminal."""
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description:>28}"),
-        BarColumn(bar_width=BAR_WIDTH),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeColumn(),
-    )
-    with Bar(*columns, console=console, disable=not console.is_terminal) as bar:
-        tasks = {}
-
-        def report(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total or None)
-            bar.update(tasks[what], completed=done)
-
-        yield report

@@ -140,8 +140,6 @@ def _paragraphs(text: str, width: int) -> str:
 def _flowing(text: str) -> str:
     r"""Paragraphs without their line breaks.
 
-    Examples
-    --------
     >>> _flowing("One\nline.\n\nTwo.")
     'One line.\n\nTwo.'
     """

@@ -12,16 +12,16 @@ import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
+    DownloadColumn,
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
     Task,
     TaskID,
     TextColumn,
+    TransferSpeedColumn,
 )
 from rich.text import Text
-
-BAR_WIDTH = 14  # so that a line fits into 80 columns
 
 
 class _Rate(ProgressColumn):
@@ -50,8 +50,6 @@ class TimeColumn(ProgressColumn):
 def clock_text(seconds: float | None) -> str:
     """Seconds as a clock shows them.
 
-    Examples
-    --------
     >>> clock_text(7.2), clock_text(61), clock_text(36_061), clock_text(None)
     ('0:07', '1:01', '10:01:01', '0:00')
     """
@@ -61,21 +59,25 @@ def clock_text(seconds: float | None) -> str:
 
 
 class Bar:
-    """Called with a stage, how much of it is done and how much there is."""
+    """Called with a stage, how much of it is done and how much there is.
 
-    def __init__(self, shown: Progress) -> None:
-        self._shown = shown
+    Of a download, 0 in all means that nobody knows how much there is.
+    """
+
+    def __init__(self, shown: Progress, *, download: bool = False) -> None:
+        self._shown, self._download = shown, download
         self._tasks: dict[str, TaskID] = {}
         self._skipped = 0
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         """Show how far a stage is; one that has nothing more to do stays as it was."""
-        if stage in self._tasks and not total:
+        most = (total or None) if self._download else total
+        if stage in self._tasks and most == 0:
             return
         if stage not in self._tasks:
-            self._tasks[stage] = self._shown.add_task(stage, total=total, skipped="")
+            self._tasks[stage] = self._shown.add_task(stage, total=most, skipped="")
         skipped = f"{self._skipped} skipped" if self._skipped and stage == "images" else ""
-        self._shown.update(self._tasks[stage], completed=done, total=total, skipped=skipped)
+        self._shown.update(self._tasks[stage], completed=done, total=most, skipped=skipped)
 
     def failure(self, id_: str, reason: str) -> None:
         """Count an image that cannot be used; the summary names it."""
@@ -83,27 +85,25 @@ class Bar:
 
 
 @contextmanager
-def progress_bar(quiet: bool = False) -> Iterator[Bar]:
+def progress_bar(quiet: bool = False, *, download: bool = False) -> Iterator[Bar]:
     """A bar on stderr with rate and time left; silent where stderr is not a terminal."""
     console = Console(stderr=True)
     columns = (
-        TextColumn("{task.description:>8}"),
-        BarColumn(bar_width=BAR_WIDTH),
-        MofNCompleteColumn(),
-        _Rate(),
+        TextColumn("{task.description:>28}" if download else "{task.description:>8}"),
+        BarColumn(bar_width=14),  # so that a line fits into 80 columns
+        DownloadColumn() if download else MofNCompleteColumn(),
+        TransferSpeedColumn() if download else _Rate(),
         TimeColumn(),
         TextColumn("{task.fields[skipped]}"),
     )
     silent = quiet or not console.is_terminal
     with Progress(*columns, console=console, disable=silent) as shown:
-        yield Bar(shown)
+        yield Bar(shown, download=download)
 
 
 class JsonEvents:
     """The same as one JSON object per line: start, failure, progress once a second, end.
 
-    Examples
-    --------
     >>> events = JsonEvents(images=3)
     >>> events("images", 0, 2)
     {"event": "start", "images": 3, "to_compute": 2}

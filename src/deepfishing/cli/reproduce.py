@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from deepfishing.cli.datasets import load_dataset
 from deepfishing.cli.help import NETWORK, PROTOCOL, WORK
 from deepfishing.cli.parameters import Fields, Strict
 from deepfishing.cli.say import (
@@ -22,12 +22,13 @@ from deepfishing.cli.say import (
     say_note,
     say_passed_over,
 )
-from deepfishing.errors import OptionError, check_choice
+from deepfishing.errors import DatasetError, OptionError, check_choice
 from deepfishing.experiments.checks import PROTOCOLS, TABLE
+from deepfishing.fetch.place import fetched_data
 from deepfishing.gradients.resources import Resources
-from deepfishing.images.dataset import DIFFICULT
+from deepfishing.images.dataset import DIFFICULT, Dataset
 from deepfishing.images.item import as_text
-from deepfishing.images.records import DATASETS, find_record
+from deepfishing.images.records import DATASETS, DatasetRecord, find_record
 from deepfishing.images.sources import passed_over_in
 from deepfishing.options import Options
 
@@ -139,3 +140,30 @@ def _check_protocols(protocols: tuple[str, ...], largest: int | None) -> None:
             "--largest must be a number of images for --protocol approximation, "
             f"got {largest} for {','.join(protocols)}"
         )
+
+
+def load_dataset(record: DatasetRecord, data: Path | None, out: Path, **asked: Any) -> Dataset:
+    """Read a data set; what is unpacked for it goes into `out`. None of `asked` is the default."""
+    given = {name: value for name, value in asked.items() if value is not None}
+    for name in given:
+        if name not in record.options:
+            raise DatasetError(
+                f"{record.name} has no choice of --{name}, got {given[name]}; its split is: "
+                f"{record.split}"
+            )
+    if "into" in record.options:
+        given["into"] = out / "data"
+    folder = data or (out / "data" if record.embedded else fetched_data(record.name))
+    if folder is None:
+        fetch = f", or run `deepfish fetch {record.name}`" * bool(record.files)
+        raise DatasetError(f"{record.name} needs its folder, got none; pass --data FOLDER{fetch}")
+    found = replace(record.read(folder, **given), measure=record.measure)
+    sizes = len(found.train), len(found.test)
+    if record.sizes and sizes != record.sizes and not {"train", "test"} & set(given):
+        published = " and ".join(f"{n:,}" for n in record.sizes)
+        got = " and ".join(f"{n:,}" for n in sizes)
+        say_note(
+            f"note: {record.name} has {published} images to train and to test as published, "
+            f"this copy {got}"
+        )
+    return found

@@ -26,8 +26,6 @@ _SPELLED |= {0xDC00 + byte: f"\\x{byte:02x}" for byte in range(0x80, 0x100)}
 def spelled(text: str) -> str:
     r"""Text without a character that a terminal obeys; line ends and tabs stay.
 
-    Examples
-    --------
     >>> spelled("\x1b[2Jcat.jpg")
     '\\x1b[2Jcat.jpg'
     """
@@ -54,8 +52,6 @@ def say_json(document: object, indent: int | None = None) -> None:
 def images_text(n: int) -> str:
     """A number of images.
 
-    Examples
-    --------
     >>> images_text(1), images_text(1200)
     ('1 image', '1,200 images')
     """
@@ -106,8 +102,6 @@ class Spelled:
 def size_text(n: float) -> str:
     """Bytes for people.
 
-    Examples
-    --------
     >>> size_text(999), size_text(12_345_678)
     ('999 B', '12.3 MB')
     """
