@@ -17,30 +17,36 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from deepfishing.classify import train_svm
-    from deepfishing.errors import DeepFishingError
-    from deepfishing.experiments.reproduce import Protocol, reproduce
-    from deepfishing.extraction import extract_to
-    from deepfishing.gradients.extract import extract
-    from deepfishing.gradients.resources import Resources
-    from deepfishing.images.folder import read_folder
-    from deepfishing.images.groceries import load_groceries
-    from deepfishing.images.preprocess import Preprocess
-    from deepfishing.images.sources import find_images
-    from deepfishing.images.voc import read_voc
-    from deepfishing.kernels import gram, linear_kernel, trace_kernel
-    from deepfishing.measuring import measure
-    from deepfishing.metrics import average_precision, evaluate
-    from deepfishing.model import Model
-    from deepfishing.networks.load import load_network
-    from deepfishing.networks.network import Network
-    from deepfishing.networks.wrap import wrap
-    from deepfishing.networks.zoo import list_networks
-    from deepfishing.rank_one import RankOne
-    from deepfishing.report.html import write_report
-    from deepfishing.search import Searcher
-    from deepfishing.store import Store
-    from deepfishing.svm import KernelSVM
+    from deepfishing.classify import train_svm as train_svm
+    from deepfishing.errors import DeepFishingError as DeepFishingError
+    from deepfishing.experiments.reproduce import Protocol as Protocol
+    from deepfishing.experiments.reproduce import reproduce as reproduce
+    from deepfishing.extraction import extract_to as extract_to
+    from deepfishing.gradients.extract import extract as extract
+    from deepfishing.gradients.resources import Resources as Resources
+    from deepfishing.images.folder import read_folder as read_folder
+    from deepfishing.images.groceries import load_groceries as load_groceries
+    from deepfishing.images.preprocess import Preprocess as Preprocess
+    from deepfishing.images.sources import find_images as find_images
+    from deepfishing.images.voc import read_voc as read_voc
+    from deepfishing.kernels import (
+        gram as gram,
+        linear_kernel as linear_kernel,
+        trace_kernel as trace_kernel,
+    )
+    from deepfishing.measuring import measure as measure
+    from deepfishing.metrics import average_precision as average_precision
+    from deepfishing.metrics import evaluate as evaluate
+    from deepfishing.model import Model as Model
+    from deepfishing.networks.load import load_network as load_network
+    from deepfishing.networks.network import Network as Network
+    from deepfishing.networks.wrap import wrap as wrap
+    from deepfishing.networks.zoo import list_networks as list_networks
+    from deepfishing.rank_one import RankOne as RankOne
+    from deepfishing.report.html import write_report as write_report
+    from deepfishing.search import Searcher as Searcher
+    from deepfishing.store import Store as Store
+    from deepfishing.svm import KernelSVM as KernelSVM
 
 _HOME = {
     "DeepFishingError": "errors",
@@ -73,36 +79,7 @@ _HOME = {
     "write_report": "report.html",
 }
 
-__all__ = [
-    "DeepFishingError",
-    "KernelSVM",
-    "Model",
-    "Network",
-    "Preprocess",
-    "Protocol",
-    "RankOne",
-    "Resources",
-    "Searcher",
-    "Store",
-    "average_precision",
-    "evaluate",
-    "extract",
-    "extract_to",
-    "find_images",
-    "gram",
-    "linear_kernel",
-    "list_networks",
-    "load_groceries",
-    "load_network",
-    "measure",
-    "read_folder",
-    "read_voc",
-    "reproduce",
-    "trace_kernel",
-    "train_svm",
-    "wrap",
-    "write_report",
-]
+__all__ = list(_HOME)
 
 
 def __getattr__(name: str) -> Any:

@@ -66,7 +66,7 @@ def train_svm(
     calibrated: bool = False,
     seed: int = 0,
 ) -> KernelSVM:
-    """Train one machine per class on one Gram matrix, the classes in parallel.
+    """Train one classifier per class on one Gram matrix, the classes in parallel.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def train_svm(
     labels : ndarray of shape (n, n_classes)
         1 present, -1 absent, 0 difficult.
     C : float, "auto", "cv", "cv-shared" or "vissl"
-        Cost of the machines; the paper's is 1. The words choose it by cross-validation: one of
+        Cost of the classifiers; the paper's is 1. The words choose it by cross-validation: one of
         three for all classes, one per class, one for all, or as in VISSL's benchmark.
     difficult : "ignore" or "negative"
         Difficult examples are left out, as in the devkit's example, or are negatives.
@@ -91,7 +91,7 @@ def train_svm(
     Returns
     -------
     KernelSVM
-        A class without both a positive and a negative example has no machine.
+        A class without both a positive and a negative example has no classifier.
 
     Examples
     --------
@@ -253,7 +253,7 @@ def choose_costs(ap: Array, search: CostSearch) -> Array:
 def _train_one(
     K: Array, task: _Task, cost: float, weight: str | float | None
 ) -> tuple[Array, float]:
-    """Dual coefficients over all n images and the bias; zero where there is no machine."""
+    """Dual coefficients over all n images and the bias; zero where there is no classifier."""
     dual, bias = np.zeros(len(K)), 0.0
     if task.fewest:
         whole = len(task.kept) == len(K)
@@ -264,7 +264,7 @@ def _train_one(
 
 def _fit(K: Array, target: Array, cost: float, weight: str | float | None) -> tuple[Array, float]:
     classes = {1: weight, -1: 1.0} if isinstance(weight, float | int) else weight
-    # K was looked at once; scikit-learn would look at all of it again for every machine
+    # K was looked at once; scikit-learn would look at all of it again for every classifier
     with config_context(assume_finite=True):
         svm = SVC(C=cost, kernel="precomputed", cache_size=500, class_weight=classes)
         svm.fit(K, target)
@@ -274,9 +274,9 @@ def _fit(K: Array, target: Array, cost: float, weight: str | float | None) -> tu
 
 
 def _calibration(task: _Task, folds: Sequence[_Fold], best: int, own: Array) -> tuple[float, float]:
-    """Slope and offset of one class, from scores that its machines gave to images held out.
+    """Slope and offset of one class, from scores that its classifiers gave to images held out.
 
-    A class without folds has only the scores of its own training images; without a machine, only
+    A class without folds has only the scores of its own training images; without a classifier, only
     its frequency.
     """
     positives = np.count_nonzero(task.target == 1)

@@ -1,4 +1,4 @@
-"""Stage 4, projections: the kernel of any recipe as plain vectors, for linear machines.
+"""Stage 4, projections: the kernel of any recipe as plain vectors, for linear classifiers.
 
 Comes in: what a fitted recipe makes of factors, sums and products of kernels of norm 1. Goes out:
 vectors whose dot products approximate that kernel. A sum is its parts side by side; a gradient, or

@@ -1,7 +1,7 @@
-"""Stage 5, classification in O(N): one-vs-rest linear machines on projected gradients.
+"""Stage 5, classification in O(N): one-vs-rest linear classifiers on projected gradients.
 
 Comes in: vectors (n, m) from `projections`, and labels (1, -1, 0 = difficult). Goes out: the
-machines that `classify.train_svm` would find on the Gram matrix of these vectors, without that
+classifiers that `classify.train_svm` would find on the Gram matrix of these vectors, without that
 matrix: per class the minimum of
 
     P(w, b) = 1/2 ||w||^2 + C sum_i max(0, 1 - y_i f(v_i)),    f(v) = <w, v> + b,
@@ -29,20 +29,20 @@ BLOCK = 64  # images whose dual variables are updated between two reads of w
 
 @dataclass(frozen=True, eq=False)
 class LinearSVM:
-    """One-vs-rest machines: f(vector) = <w[:, class], vector> + bias[class].
+    """One-vs-rest classifiers: f(vector) = <w[:, class], vector> + bias[class].
 
-    `gap` bounds how far each machine's objective is above the optimum, as a part of the objective
-    (if the optimal intercept lies between 0 and twice the found one).
+    `gap` bounds how far each objective is above the optimum, as a part of the objective (if the
+    optimal intercept lies between 0 and twice the found one).
     """
 
     w: Array  # (m, C)
     bias: Array  # (C,), as the others
-    trained: Array  # false for a class whose labels allowed no machine; its column of w is zero
+    trained: Array  # false for a class whose labels allowed no classifier; its column of w is zero
     gap: Array
     rounds: int  # how often every image was visited
 
     def decision_function(self, vectors: Array) -> Array:
-        """Scores (n, C); a class without a machine scores 0 for every image."""
+        """Scores (n, C); a class without a classifier scores 0 for every image."""
         vectors = np.asarray(vectors)
         if vectors.ndim != 2 or vectors.shape[1] != len(self.w):
             raise FeatureError(
@@ -59,15 +59,13 @@ def train_linear(
     class_weight: str | float | None = None,
     tolerance: float = 0.1,
     rounds: int = 100,
-    seed: int = 0,
 ) -> LinearSVM:
-    """Train one machine per class, all classes at once; time and memory are linear in n.
+    """Train one classifier per class, all classes at once; time and memory are linear in n.
 
     Vectors are (n, m), labels (n, n_classes), and the cost C a number or (n_classes,); the rest is
-    as in `train_svm`. It stops when every machine is within `tolerance` of its optimal objective,
-    as a part of it, or after so many `rounds` over the images. Beside the vectors, a few numbers
-    per image and class are kept, and two for each pair of a block; half precision is read a block
-    at a time. `seed` is that of the order of the images.
+    as in `train_svm`. It stops when every objective is within `tolerance` of its optimum, as a part
+    of it, or after so many `rounds` over the images. Beside the vectors, a few numbers per image
+    and class are kept, and two for each pair of a block; half precision is read a block at a time.
     """
     vectors, labels = np.asarray(vectors), np.asarray(labels)
     check_options(float(np.min(C)), difficult, class_weight)
@@ -110,7 +108,7 @@ def train_linear(
         blocks.append(_Block(*own, curvature, -(K + pull) / curvature))
     w = np.zeros((vectors.shape[1], y.shape[1]), dtype=np.float32)
     centre, bias = np.zeros(y.shape[1]), np.zeros(y.shape[1])
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     done = 0
     gap = np.where(trained, np.inf, 0.0)
     while done < rounds and gap.max(initial=0.0) > tolerance:
@@ -119,8 +117,8 @@ def train_linear(
         for number in random.permutation(count):
             blocks[number].ascend(w, drift, pull)
         centre += pull * beta.sum(axis=0)
-        # First with the scores met on the way, of machines that were not as good yet: they cost no
-        # pass over the images, and are pessimistic by up to a half.
+        # First with the scores met on the way, of a w that was not as good yet: they cost no pass
+        # over the images, and are pessimistic by up to a half.
         bias, gap = _finish(met, y, cost, beta, w)
         if gap.max(initial=0.0) <= 1.5 * tolerance or done == rounds:
             bias, gap = _finish(_scores(vectors, w), y, cost, beta, w)
@@ -169,7 +167,7 @@ def _gram(vectors: Array) -> Array:
 
 
 def _scores(vectors: Array, w: Array) -> Array:
-    """<w, v> of every machine and image, in chunks: half precision is not copied as a whole."""
+    """<w, v> of every classifier and image, in chunks: half precision is not copied as a whole."""
     scores = np.empty((len(vectors), w.shape[1]))
     for start in range(0, len(vectors), 4096):
         rows = slice(start, start + 4096)
@@ -180,7 +178,7 @@ def _scores(vectors: Array, w: Array) -> Array:
 def _finish(scores: Array, y: Array, cost: Array, beta: Array, w: Array) -> tuple[Array, Array]:
     """The best intercept of w, and how far P is above its bound with it, as a part of P.
 
-    Both are (C,), and 0 for a class without a machine.
+    Both are (C,), and 0 for a class without a classifier.
     """
     at_margin = y - scores  # the b with which an image is at its margin
     bias = _best_bias(at_margin, y, cost)

@@ -1,7 +1,7 @@
 """Stage 4, projections: gradients as plain vectors.
 
 Comes in: factors x (d) and delta (D), over any number of positions. Goes out: vectors of m numbers
-whose dot product approximates the trace kernel (eq:tr), for linear machines and vector indexes.
+whose dot product approximates the trace kernel (eq:tr), for linear classifiers and vector indexes.
 
 - `TwoSided`: R G S^T = sum_p (R x_p)(S delta_p)^T with R (m1, d) and S (m2, D);
 - `Product`: sum_p (R x_p) o (S delta_p) with R (m, d) and S (m, D), entry by entry;

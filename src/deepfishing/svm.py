@@ -1,4 +1,4 @@
-"""Stage 5, classification: machines that were trained, which score images without scikit-learn.
+"""Stage 5, classification: classifiers that were trained, which score images without scikit-learn.
 
 Comes in: features of images. Goes out: scores and probabilities. `classify` trains them.
 """
@@ -19,30 +19,26 @@ SCORE_BLOCK = 1024
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KernelSVM:
-    """One-vs-rest machines: f(image) = sum_i dual[i, class] K(image, i) + bias[class].
+    """One-vs-rest classifiers: f(image) = sum_i dual[i, class] K(image, i) + bias[class].
 
-    `trained` (C,) is false for a class whose labels allowed no machine; its column of `dual`
-    (n, C) is zero. `cost` (C,) is the cost of each machine, `ap` (C,) its mean AP over the folds
-    (scikit-learn's, in percent): NaN without cross-validation, and for a class with too few
-    examples. `calibration` (2, C) holds slope and offset of the probability,
-    sigma(slope f + offset); None if it was not asked for.
+    A probability is sigma(slope f + offset).
     """
 
     features: Comparable
-    dual: Array
-    bias: Array
-    trained: Array
+    dual: Array  # (n, C)
+    bias: Array  # (C,), as the others
+    trained: Array  # false for a class whose labels allowed no classifier; its dual is zero
     cost: Array
-    ap: Array
-    calibration: Array | None = None
+    ap: Array  # mean over the folds (scikit-learn's, in percent); NaN without cross-validation
+    calibration: Array | None = None  # slope and offset (2, C), if they were asked for
 
     def __repr__(self) -> str:
         of = "probabilities" if self.calibration is not None else "scores alone"
-        machines = f"{int(self.trained.sum())} of {len(self.trained)} classes"
-        return f"KernelSVM({machines}, {len(self.dual):,} training images, {of})"
+        classes = f"{int(self.trained.sum())} of {len(self.trained)} classes"
+        return f"KernelSVM({classes}, {len(self.dual):,} training images, {of})"
 
     def decision_function(self, features: Comparable) -> Array:
-        """Scores (m, C); a class without a machine scores 0 for every image."""
+        """Scores (m, C); a class without a classifier scores 0 for every image."""
         scores = np.empty((len(features), self.dual.shape[1]))
         for start in range(0, len(features), SCORE_BLOCK):
             rows = slice(start, start + SCORE_BLOCK)
@@ -57,7 +53,7 @@ class KernelSVM:
         """Probabilities of scores (m, C); monotone in each class."""
         if self.calibration is None:
             raise OptionError(
-                "probabilities must be asked for in training, got machines without; "
+                "probabilities must be asked for in training, got classifiers without; "
                 "call train_svm(..., calibrated=True)"
             )
         slope, offset = self.calibration
