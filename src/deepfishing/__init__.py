@@ -29,11 +29,9 @@ if TYPE_CHECKING:
     from deepfishing.images.preprocess import Preprocess as Preprocess
     from deepfishing.images.sources import find_images as find_images
     from deepfishing.images.voc import read_voc as read_voc
-    from deepfishing.kernels import (
-        gram as gram,
-        linear_kernel as linear_kernel,
-        trace_kernel as trace_kernel,
-    )
+    from deepfishing.kernels import gram as gram
+    from deepfishing.kernels import linear_kernel as linear_kernel
+    from deepfishing.kernels import trace_kernel as trace_kernel
     from deepfishing.measuring import measure as measure
     from deepfishing.metrics import average_precision as average_precision
     from deepfishing.metrics import evaluate as evaluate
