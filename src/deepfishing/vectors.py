@@ -66,8 +66,8 @@ def import_vectors(
     without an `id` have their `path` or their number as one. An image is known by `sha256`, else by
     the file at `path`, if it exists, else by its id and vector. Vectors that are called as factors
     are, such as `x7` and `delta8`, keep their names and are all taken; of others `column` says
-    which, and they become `x7`. `network` is what made them, for people to read. Images that the store has
-    are refused without `overwrite`.
+    which, and they become `x7`. `network` is what made them, for people to read. Images that the
+    store has are refused without `overwrite`.
     """
     source, folder = Path(source), Path(store)
     rows: list[Row] = []

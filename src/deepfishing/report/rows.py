@@ -23,7 +23,8 @@ def open_results(folder: Path) -> Results:
     """The results of a folder, each row whole; at least one, unless the folder has curves."""
     if not folder.is_dir():
         raise StoreError(
-            f"results must be a folder, got {folder}, which is not one; run `deepfish reproduce` first"
+            f"results must be a folder, got {folder}, which is not one; run `deepfish reproduce` "
+            "first"
         )
     curves = (folder / Curves.name).is_file()
     if not (folder / Results.name).is_file() and not curves:
