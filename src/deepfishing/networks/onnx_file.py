@@ -44,18 +44,12 @@ def load_onnx(
     device: str | torch.device = "cpu",
     dtype: str = "float32",
 ) -> Network:
-    """Load a classifier from an .onnx file.
+    """Load a classifier from an .onnx file, on the CPU in float32.
 
-    Parameters
-    ----------
-    file : path
-        It takes float32 images (n, 3, S, S), and its scores are made by a Gemm, a MatMul or a 1x1
-        Conv with weights in the file. What is in a chain below that, down to the first 1x1
-        convolution, becomes the head: layers 8, 7, 6...
-    preprocess : str, path or Preprocess, optional
-        As for `find_preprocess`; without it what the file's metadata say under `KEY`.
-    device, dtype
-        Must be the CPU and float32.
+    It takes float32 images (n, 3, S, S), and its scores are made by a Gemm, a MatMul or a 1x1 Conv
+    with weights in the file. What is in a chain below that, down to the first 1x1 convolution,
+    becomes the head: layers 8, 7, 6... `preprocess` is as for `find_preprocess`; without it what
+    the file's metadata say under `KEY`.
     """
     path = Path(file)
     if str(device) != "cpu" or dtype != "float32":
@@ -186,31 +180,26 @@ def _head(model: Any, output: str) -> _Head:
 def _module(node: Any, values: list[Any]) -> nn.Module | None:
     """A step of the head in torch; None where it is not known."""
     says = {a.name: package("onnx").helper.get_attribute_value(a) for a in node.attribute}
-    op, second = node.op_type, values[1]
+    op, second, third = node.op_type, values[1], [*values, None][2]
     shape: tuple[int, ...] = () if second is None else second.shape
     if op in ("Gemm", "MatMul") and len(shape) == 2 and not says.get("transA"):
         W = second if says.get("transB") else second.T
-        bias = None if values[2] is None else values[2] * says.get("beta", 1.0)
-        layer = nn.Linear(W.shape[1], W.shape[0], device="meta")
-        return _layer(layer, W * says.get("alpha", 1.0), bias)
-    plain = {says.get("group", 1), *says.get("strides", [1])} == {1} and not any(
-        says.get("pads", ())
-    )
-    if op == "Conv" and shape[2:] == (1, 1) and plain:
-        return _layer(nn.Conv2d(shape[1], shape[0], 1, device="meta"), second, values[2])
+        bias = None if third is None else third * says.get("beta", 1.0)
+        return _layer(nn.Linear, W * says.get("alpha", 1.0), bias)
+    if op == "Conv" and shape[2:] == (1, 1):
+        plain = {says.get("group", 1), *says.get("strides", [1])} == {1}
+        if plain and not any(says.get("pads", ())):
+            return _layer(partial(nn.Conv2d, kernel_size=1), second, third)
     if op == "Clip":
-        low, high = says.get("min", second), says.get("max", [*values, None][2])
+        low, high = says.get("min", second), says.get("max", third)
         low, high = -np.inf if low is None else float(low), np.inf if high is None else float(high)
         return nn.ReLU6() if (low, high) == (0, 6) else nn.Hardtanh(low, high)
-    flattens = says.get("axis", 1) == 1 if op == "Flatten" else shape == (2,)
     axes = says.get("axes", second)
     if op == "ReduceMean" and axes is not None and sorted(a % 4 for a in axes) == [2, 3]:
-        return (
-            nn.AdaptiveAvgPool2d(1)
-            if says.get("keepdims", 1)
-            else nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        )
+        pool = nn.AdaptiveAvgPool2d(1)
+        return pool if says.get("keepdims", 1) else nn.Sequential(pool, nn.Flatten())
     if op in ("Flatten", "Reshape", "Squeeze"):  # whether that is all they do, `_compare` tells
+        flattens = says.get("axis", 1) == 1 if op == "Flatten" else shape == (2,)
         return nn.Flatten() if flattens else None
     known: dict[str, Callable[[], nn.Module]] = {
         "Relu": nn.ReLU,
@@ -225,15 +214,15 @@ def _module(node: Any, values: list[Any]) -> nn.Module | None:
     return known[op]() if op in known else None
 
 
-def _layer(layer: Any, W: Any, bias: Any) -> nn.Module | None:
-    """A layer with these weights (D, d, ...); None where the bias is not one of outputs."""
+def _layer(kind: Callable[..., Any], W: Any, bias: Any) -> nn.Module | None:
+    """A layer with weights W (D, d, ...); None where the bias is not one of outputs."""
     bias = np.zeros(1) if bias is None else bias
     if bias.size not in (1, len(W)):
         return None
-    layer.weight = nn.Parameter(torch.from_numpy(np.array(W, np.float32)))
-    layer.bias = nn.Parameter(torch.from_numpy(np.zeros(len(W), np.float32) + bias.reshape(-1)))
-    layer.float()
-    return layer  # type: ignore[no-any-return]
+    layer: nn.Module = kind(W.shape[1], W.shape[0], device="meta")
+    weight, bias = np.array(W, np.float32), np.zeros(len(W), np.float32) + bias.reshape(-1)
+    layer.weight, layer.bias = (nn.Parameter(torch.from_numpy(v)) for v in (weight, bias))
+    return layer.float()
 
 
 def _constants(model: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from deepfishing.networks.zoo import IMAGENET
 from deepfishing.objectives import find_objective
 
 Head = str | Callable[[Any], Tensor]
+RANDOM_CLASSES = 1000  # of the head of an embedding
 
 
 def wrap(
@@ -73,7 +75,7 @@ def wrap(
         raise OptionError(f"module must be a torch module, got {type(module).__name__}")
     if isinstance(head, str) and head != RANDOM:
         find_objective(head)
-    pick = _Pick(logits)
+    pick = _Pick(logits, seed if head == RANDOM else None)
     if layers is None:
         has_classifier = isinstance(head, str) and head != RANDOM
         layers = _discover(module, preprocess, pick) if has_classifier else {}
@@ -87,15 +89,16 @@ def wrap(
         preprocess=preprocess,
         weights_sha256=hashlib.sha256(known).hexdigest(),
         head="softmax" if head == RANDOM else head,
-        pick=_RandomHead(pick, seed) if head == RANDOM else pick,
+        pick=pick,
     )
 
 
 @dataclass(frozen=True)
 class _Pick:
-    """Takes the scores out of an output: a part of it by name or number, or by a function."""
+    """Takes the scores out of an output, or makes scores of the embedding that it finds there."""
 
-    logits: str | int | Callable[[Any], Tensor] | None
+    logits: str | int | Callable[[Any], Tensor] | None  # name, number or function of the part
+    seed: int | None  # of the random head of an embedding
 
     def __call__(self, output: Any) -> Tensor:
         logits = self.logits
@@ -107,7 +110,9 @@ class _Pick:
             except (KeyError, IndexError, TypeError):
                 output = getattr(output, str(logits), None)
         if isinstance(output, Tensor) and output.ndim == 2:
-            return output
+            if self.seed is None:
+                return output
+            return torch.mm(output, _random_head(self.seed, output.shape[1]).to(output))
         got = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else _kind(output)
         raise LayerError(
             f"the network's output must be scores of shape (n, classes), got {got}; say which part "
@@ -115,31 +120,20 @@ class _Pick:
         )
 
     def identity(self) -> str:
-        """Which part it takes; empty if all of it."""
-        if callable(self.logits):
-            return identity(self.logits)
-        return "" if self.logits is None else repr(self.logits)
+        """Which part it takes, empty if all of it, and which random head."""
+        part = "" if self.logits is None else repr(self.logits)
+        part = identity(self.logits) if callable(self.logits) else part
+        if self.seed is None or part == UNTOLD:
+            return part
+        return f"{part} @ random({self.seed}, {RANDOM_CLASSES})".strip()
 
 
-class _RandomHead:
-    """Scores of an embedding: its product with a fixed random matrix, made when first used."""
-
-    def __init__(self, pick: _Pick, seed: int, classes: int = 1000) -> None:
-        self.pick, self.seed, self.classes = pick, seed, classes
-        self.matrix: Tensor | None = None
-
-    def __call__(self, output: Any) -> Tensor:
-        embedding = self.pick(output)
-        if self.matrix is None:
-            random = torch.Generator().manual_seed(self.seed)
-            width = embedding.shape[1]
-            self.matrix = torch.randn(width, self.classes, generator=random) / width**0.5
-        return embedding @ self.matrix.to(embedding)
-
-    def identity(self) -> str:
-        """Which part of the output, and which matrix."""
-        part = self.pick.identity()
-        return part if part == UNTOLD else f"{part} @ random({self.seed}, {self.classes})".strip()
+@cache
+def _random_head(seed: int, width: int) -> Tensor:
+    random = torch.Generator().manual_seed(seed)
+    with torch.inference_mode(False):  # so that gradients can go through it, whoever asks first
+        head: Tensor = torch.randn(width, RANDOM_CLASSES, generator=random) / width**0.5
+        return head
 
 
 def _kind(output: Any) -> str:
