@@ -90,10 +90,6 @@ def measure(
         The rows of the table where no features are named.
     options
         Of `measure_curves`.
-
-    Returns
-    -------
-    measured : Measured
     """
     protocols = tuple(protocols)
     for name in protocols:

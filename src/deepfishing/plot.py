@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from deepfishing.errors import OptionError, check_choice, need
+from deepfishing.errors import OptionError, need
 from deepfishing.experiments.checks import Result
 from deepfishing.experiments.results import Results
 from deepfishing.measuring import Measured
@@ -33,20 +33,18 @@ From = Measured | Sequence[Result] | str | Path
 def rows(results: From, ax: Any = None) -> Any:
     """The mAP of each row with its interval at 95 percent; gradients in another colour."""
     found = _rows(results)
-    lines = [line for line in comparison(found).lines if line.official is not None]
+    lines = [line for line in comparison(found).lines if line.official is not None][::-1]
     if not lines:
         raise OptionError("rows must have a mAP to be drawn, got none with labels")
     ax = _axes(ax, (6, 1 + 0.35 * len(lines)))
-    for place, line in enumerate(reversed(lines)):
+    for place, line in enumerate(lines):
         y, colour = line.official, _colour(HUES[1] if line.gradient else HUES[0])
         low, high = line.interval or (y, y)
         ax.plot([low, high], [place, place], color=colour, linewidth=2)
         ax.plot([y], [place], "o", color=colour, label=line.title)
         ax.annotate(one_decimal(y), (high, place), (5, 0), textcoords="offset points", va="center")
-    ax.set_yticks(range(len(lines)), [line.title for line in reversed(lines)])
-    ax.set_xlabel("mAP, %")
-    ax.set_title(_subject(found[0]))
-    ax.set_ylim(-0.6, len(lines) - 0.4)
+    ax.set_yticks(range(len(lines)), [line.title for line in lines])
+    ax.set(xlabel="mAP, %", title=_subject(found[0]), ylim=(-0.6, len(lines) - 0.4))
     ax.margins(x=0.12)
     return ax
 
@@ -63,14 +61,14 @@ def precision_recall(
     Of the class called `name`; without one the mean over the classes, of the precision that each
     reaches at a recall or beyond it.
     """
-    found, kept = _rows(results), Results(_folder(results))
-    best = comparison(found)
-    wanted = features or [line.feature for line in best.compared]
-    by_feature = {row["feature"]: row for row in found}
+    folder = results.page.parent if isinstance(results, Measured) else Path(results)
+    found, kept = _rows(results), Results(folder)
+    wanted = features or [line.feature for line in comparison(found).compared]
+    by_feature, classes = {row["feature"]: row for row in found}, found[0]["classes"]
     if unknown := [one for one in wanted if one not in by_feature]:
         raise OptionError(f"features must be of {', '.join(by_feature)}, got {', '.join(unknown)}")
-    if name is not None:
-        check_choice("class", name, found[0]["classes"])
+    if name is not None and name not in classes:
+        raise OptionError(f"class must be one of {', '.join(classes)}, got {name!r}")
     ax = _axes(ax, (5, 4))
     for hue, feature in zip(HUES, wanted, strict=False):
         curves = row_curves(kept, by_feature[feature])
@@ -79,18 +77,14 @@ def precision_recall(
         else:
             recall, precision = RECALL, np.mean([_envelope(c) for c in curves.values()], axis=0)
         ax.plot(recall, precision, color=_colour(hue), label=title(feature))
-    ax.set(xlabel="recall", ylabel="precision", xlim=(0, 1), ylim=(0, 1.02))
-    ax.set_title(f"{_subject(found[0])}: {name or 'mean over the classes'}")
+    subject = f"{_subject(found[0])}: {name or 'mean over the classes'}"
+    ax.set(xlabel="recall", ylabel="precision", xlim=(0, 1), ylim=(0, 1.02), title=subject)
     ax.legend()
     return ax
 
 
 def curves(
-    results: Measured | Sequence[Result] | str | Path,
-    protocol: str = "low-shot",
-    *,
-    figure: str | None = None,
-    ax: Any = None,
+    results: From, protocol: str = "low-shot", *, figure: str | None = None, ax: Any = None
 ) -> Any:
     """Lines of a protocol with their intervals: low-shot, knn, search or approximation.
 
@@ -120,16 +114,16 @@ def curves(
     ax.set_xticks(chart.xs, [tick_text(x) for x in chart.xs])
     ax.minorticks_off()
     ax.set_yscale("log" if chart.y_axis in LOGARITHMIC else "linear")
-    ax.set(xlabel=panel.x_axis, ylabel=chart.y_axis)
-    ax.set_title(f"{_subject(points[0])}: {panel.title.lower()}")
+    subject = f"{_subject(points[0])}: {panel.title.lower()}"
+    ax.set(xlabel=panel.x_axis, ylabel=chart.y_axis, title=subject)
     ax.legend()
     return ax
 
 
 def confusion(results: From, ax: Any = None) -> Any:
     """Which classes the best row takes for which: images of a class to the right."""
-    rows_ = _rows(results)
-    found = confusions(comparison(rows_))
+    measured = _rows(results)
+    found = confusions(comparison(measured))
     if found is None:
         raise OptionError("confusions are of images with one class each, got several or no labels")
     n = len(found.classes)
@@ -141,8 +135,8 @@ def confusion(results: From, ax: Any = None) -> Any:
         ax.text(j, i, found.counts[i][j], ha="center", va="center", color=shade, fontsize=8)
     ax.set_xticks(range(n), found.classes, rotation=90)
     ax.set_yticks(range(n), found.classes)
-    ax.set(xlabel="taken for", ylabel="shows")
-    ax.set_title(f"{_subject(rows_[0])}: {found.line.title}")
+    subject = f"{_subject(measured[0])}: {found.line.title}"
+    ax.set(xlabel="taken for", ylabel="shows", title=subject)
     return ax
 
 
@@ -179,27 +173,22 @@ def _envelope(curve: Sequence[tuple[float, float]]) -> Any:
     return np.append(best, 0.0)[place]
 
 
-def _folder(results: Measured | str | Path) -> Path:
-    return results.page.parent if isinstance(results, Measured) else Path(results)
-
-
 def _rows(results: From) -> list[Result]:
     """Rows of one setting, in the paper's order."""
     if isinstance(results, str | Path):
-        listed = open_results(Path(results)).rows
+        listed: Sequence[Result] = open_results(Path(results)).rows
     else:
-        listed = list(results.rows if isinstance(results, Measured) else results)
+        listed = results.rows if isinstance(results, Measured) else results
     return _one(group_rows(listed), results)
 
 
 def _points(results: From, protocol: str) -> list[Result]:
-    check_choice("protocol", protocol, TITLES)
-    if isinstance(results, Measured):
-        listed = list(results.points.get(protocol, ()))
-    elif isinstance(results, str | Path):
-        listed = open_points(Path(results))
+    if protocol not in TITLES:
+        raise OptionError(f"protocol must be one of {', '.join(TITLES)}, got {protocol!r}")
+    if isinstance(results, str | Path):
+        listed: Sequence[Result] = open_points(Path(results))
     else:
-        listed = list(results)
+        listed = results.points.get(protocol, ()) if isinstance(results, Measured) else results
     return _one(group_points(p for p in listed if p["protocol"] == protocol), results)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from deepfishing.experiments.approximation import BIAS, EXACT, RMS, SECONDS, WITH_PROJECTION
 from deepfishing.experiments.checks import Result
+from deepfishing.recipes import parse_recipe
 from deepfishing.report.rows import title
 from deepfishing.statistics import Interval
 
@@ -69,6 +70,11 @@ class Series:
     marks: dict[int, Mark]
     level: Mark | None = None
 
+    @property
+    def gradient(self) -> bool:
+        """Whether the feature that it stands for is a gradient."""
+        return parse_recipe(self.name).is_gradient
+
     def at(self, x: int) -> Mark | None:
         """The mark at x; a level is the same everywhere."""
         return self.level or self.marks.get(x)
@@ -92,6 +98,13 @@ class Chart:
     y_axis: str
     xs: tuple[int, ...]
     series: tuple[Series, ...]
+
+    @property
+    def whole(self) -> list[Series]:
+        """The lines that have a figure at every x, if there is any x."""
+        missing = Mark(None, None)
+        figures = {s.name: [s.marks.get(x, missing).y for x in self.xs] for s in self.series}
+        return [s for s in self.series if self.xs and None not in figures[s.name]]
 
     @property
     def across(self) -> Axis:

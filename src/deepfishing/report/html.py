@@ -26,16 +26,7 @@ from deepfishing.recipes import pieces
 from deepfishing.report.charts import Axis, panels, round_ticks, tick_text
 from deepfishing.report.confusions import confusions
 from deepfishing.report.pictures import Album
-from deepfishing.report.rows import (
-    formulas,
-    group_points,
-    group_rows,
-    open_points,
-    open_results,
-    save_report,
-    setting,
-    title,
-)
+from deepfishing.report.rows import formulas, open_folder, save_report, setting, title
 from deepfishing.report.scores import Curve, gains, row_curves
 from deepfishing.report.tables import (
     Comparison,
@@ -69,13 +60,10 @@ def write_report(folder: str | Path, images: str | Path | None = None) -> Path:
     folder = Path(folder)
     if images is not None and not is_folder(Path(images)):
         raise ImageError(f"images must be a folder, got {images}, which is not one")
-    results, points = open_results(folder), open_points(folder)
-    album = Album(results, Path(images) if images else None)
-    curves = {setting(group[0]): group for group in group_points(points)}
-    groups = [
-        _group(rows, curves.pop(setting(rows[0]), []), results, album)
-        for rows in group_rows(results.rows)
-    ]
+    found = open_folder(folder)
+    album = Album(found.results, Path(images) if images else None)
+    curves = {setting(points[0]): points for points in found.curves}
+    groups = [_group(rows, curves.pop(setting(rows[0]), []), album) for rows in found.tables]
     page = render(
         "report.html.j2",
         groups=groups,
@@ -165,14 +153,12 @@ def _shared(measured: Sequence[Result], points: Sequence[Result]) -> dict[str, A
     }
 
 
-def _group(
-    rows: list[Result], points: list[Result], results: Results, album: Album
-) -> dict[str, Any]:
+def _group(rows: list[Result], points: list[Result], album: Album) -> dict[str, Any]:
     """All that the template shows of the rows of one setting, and of its curves."""
-    table = comparison(rows, gains(results, rows))
+    table = comparison(rows, gains(album.results, rows))
     shared = _shared([*rows, *points], points)
     measured = [line for line in table.lines if line.official is not None]
-    curves, problems = _curves(rows, measured, results)
+    curves, problems = _curves(rows, measured, album.results)
     shown = album.show(table)
     features = [line.feature for line in table.lines]
     return {

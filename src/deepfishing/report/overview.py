@@ -19,14 +19,7 @@ from deepfishing.experiments.results import Curves, Results
 from deepfishing.features import split_names
 from deepfishing.recipes import parse_recipe
 from deepfishing.report.charts import Axis, Chart, Mark, Panel, Series, panels, round_ticks
-from deepfishing.report.rows import (
-    group_points,
-    group_rows,
-    open_points,
-    open_results,
-    save_report,
-    title,
-)
+from deepfishing.report.rows import open_folder, open_results, save_report, title
 from deepfishing.report.scores import gains
 from deepfishing.report.tables import comparison, one_decimal, signed_ends
 from deepfishing.report.text import Sheet, markdown
@@ -86,10 +79,9 @@ def find_folders(given: Sequence[Path]) -> list[Path]:
 def overview(folders: Iterable[Path]) -> list[Part]:
     """What these folders say about each gradient feature; the one of most settings first."""
     tables, curves = [], []
-    for folder in folders:
-        results = open_results(folder)
-        tables += [(results, rows) for rows in group_rows(results.rows)]
-        curves += group_points(open_points(folder))
+    for held in map(open_folder, folders):
+        tables += [(held.results, rows) for rows in held.tables]
+        curves += held.curves
     names = _names([*(rows[0] for _, rows in tables), *(points[0] for points in curves)])
     found: dict[str, list[Gain]] = {}
     for results, rows in tables:
@@ -161,22 +153,17 @@ def _lines(
     """Gains over the best forward line: their feature, protocol and both axes, and the line."""
     for panel in panels(points):
         for chart in panel.charts if panel.protocol in WITH_EXAMPLES else ():
-            whole = [s for s in chart.series if all(_y(s, x) is not None for x in chart.xs)]
-            forward = [s for s in whole if not parse_recipe(s.name).is_gradient]
+            forward = [series for series in chart.whole if not series.gradient]
             if not forward:
                 continue
-            best = max(forward, key=lambda s: sum(_y(s, x) or 0.0 for x in chart.xs))
+            best = max(forward, key=lambda series: sum(m.y or 0.0 for m in series.marks.values()))
             figure = "mAP" if "mAP" in chart.y_axis else chart.y_axis.removesuffix(", %")
             axis = f"gain, points of {figure}"  # each data set by its official definition
-            for series in whole:
-                if parse_recipe(series.name).is_gradient:
+            for series in chart.whole:
+                if series.gradient:
                     marks = {x: _minus(series.marks[x], best.marks[x]) for x in chart.xs}
                     place = panel.protocol, panel.x_axis, axis
                     yield title(series.name), place, Series(setting, marks)
-
-
-def _y(series: Series, x: int) -> float | None:
-    return series.marks[x].y if x in series.marks else None
 
 
 def _minus(a: Mark, b: Mark) -> Mark:

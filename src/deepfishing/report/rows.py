@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from deepfishing.errors import StoreError
@@ -19,12 +20,27 @@ from deepfishing.recipes import AUTO, Recipe, parse_recipe
 OTHER = 99  # the block of rows that the paper's Table 1 does not have
 
 
+@dataclass(frozen=True)
+class ResultsFolder:
+    """A folder of results: groups of rows for its tables, and groups of points for its curves."""
+
+    results: Results
+    tables: list[list[Result]]
+    curves: list[list[Result]]
+
+
+def open_folder(folder: Path) -> ResultsFolder:
+    """All that a folder of results holds, checked."""
+    results, points = open_results(folder), open_points(folder)
+    return ResultsFolder(results, group_rows(results.rows), group_points(points))
+
+
 def open_results(folder: Path) -> Results:
     """The results of a folder, each row whole; at least one, unless the folder has curves."""
     if not folder.is_dir():
         raise StoreError(
-            f"results must be a folder, got {folder}, which is not one; run `deepfish reproduce` "
-            "first"
+            f"results must be a folder, got {folder}, which is not one; "
+            "run `deepfish reproduce` first"
         )
     curves = (folder / Curves.name).is_file()
     if not (folder / Results.name).is_file() and not curves:

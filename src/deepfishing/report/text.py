@@ -18,14 +18,7 @@ from deepfishing.metrics import DEFINITIONS
 from deepfishing.recipes import pieces
 from deepfishing.report.charts import panels
 from deepfishing.report.confusions import Confusions, confusions
-from deepfishing.report.rows import (
-    formulas,
-    group_points,
-    group_rows,
-    open_points,
-    open_results,
-    save_report,
-)
+from deepfishing.report.rows import formulas, open_folder, save_report
 from deepfishing.report.scores import gains
 from deepfishing.report.tables import (
     Comparison,
@@ -76,10 +69,10 @@ def write_latex(folder: str | Path) -> Path:
 
 
 def _write(folder: Path, name: str, write: Callable[[Sheet], str], first: str = "") -> Path:
-    results, sheets = open_results(folder), []
-    for rows in group_rows(results.rows):
-        sheets += table_sheets(comparison(rows, gains(results, rows)))
-    for points in group_points(open_points(folder)):
+    found, sheets = open_folder(folder), []
+    for rows in found.tables:
+        sheets += table_sheets(comparison(rows, gains(found.results, rows)))
+    for points in found.curves:
         sheets += curve_sheets(points)
     return save_report(folder / name, first + "\n".join(map(write, sheets)))
 

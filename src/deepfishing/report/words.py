@@ -14,7 +14,6 @@ import numpy as np
 
 from deepfishing.experiments.checks import Result
 from deepfishing.rank_one import Array
-from deepfishing.recipes import parse_recipe
 from deepfishing.report.charts import Chart, Series, panels
 from deepfishing.report.rows import title
 from deepfishing.report.tables import Comparison, Line, minus, one_decimal, signed_ends
@@ -92,7 +91,7 @@ def curve_words(points: Sequence[Result]) -> Paragraph:
 
 
 def _chart_words(chart: Chart, protocol: str) -> Paragraph:
-    whole = [line for series in chart.series if (line := _whole_line(series, chart.xs))]
+    whole = [_WholeLine.of(series) for series in chart.whole]
     sides = [[line for line in whole if line.name.gradient == kind] for kind in (False, True)]
     if not all(sides):
         return ()
@@ -133,16 +132,13 @@ class _WholeLine:
     y: Array
     draws: Array
 
-
-def _whole_line(series: Series, xs: Sequence[int]) -> _WholeLine | None:
-    marks = [series.marks[x] for x in xs if x in series.marks]
-    y = [mark.y for mark in marks if mark.y is not None]
-    if len(y) < len(xs):
-        return None
-    same = len({len(mark.draws) for mark in marks}) == 1
-    draws = np.array([mark.draws for mark in marks]).T if same else np.empty((0, len(xs)))
-    name = Named(series.name, parse_recipe(series.name).is_gradient)
-    return _WholeLine(name, np.array(y), draws)
+    @classmethod
+    def of(cls, series: Series) -> _WholeLine:
+        marks = series.marks.values()
+        same = len({len(mark.draws) for mark in marks}) == 1
+        draws = np.array([mark.draws for mark in marks]).T if same else np.empty((0, len(marks)))
+        name = Named(series.name, series.gradient)
+        return cls(name, np.array([mark.y for mark in marks]), draws)
 
 
 def _named(line: Line) -> Named:
