@@ -147,9 +147,10 @@ def test_a_network_that_is_no_program_stays_in_torch_and_is_tried_once(
 
 
 def test_a_program_that_differs_from_torch_is_not_kept(tiny, monkeypatch):
-    wrong = engines._plain_steps()
     step = torch.ops.aten.threshold_backward.default
-    monkeypatch.setattr(engines, "_plain_steps", lambda: {**wrong, step: lambda g, x, low: g * 2})
+    plain = engines.get_decompositions(engines.STEPS)
+    wrong = {**plain, step: lambda g, x, low: g * 2}
+    monkeypatch.setattr(engines, "get_decompositions", lambda steps: wrong)
     factors = needed(tiny, "all")
     describe(tiny, factors)
     assert isinstance(describe(tiny, factors), Extractor)

@@ -1,9 +1,8 @@
 """Stage 3, gradients: are the factors those of the gradient that torch computes?
 
 Comes in: a module, one input, the error, and the uses of some layers' weights on that input. Goes
-out: nothing, or a `LayerError`. Factors are put together from what goes through modules. A network
-may use the same weights in another way, too (`F.linear(x, self.embed.weight)`), or make other
-weights of them before it uses them, and only the gradient itself shows that.
+out: nothing, or a `LayerError`. A network may use the same weights beside their module, too, as
+`F.linear(x, self.embed.weight)`, or make others of them, and only the gradient itself shows that.
 """
 
 from __future__ import annotations

@@ -63,26 +63,19 @@ def cut(module: nn.Module, read: Collection[str]) -> Cut | None:
     return Cut(_trunk(module, below, only), _head(module, [*weights, *above], only, read))
 
 
-class _Tracer(fx.Tracer):
-    """Follows the data down to modules without children, and to the layers that are read."""
-
-    def __init__(self, read: Collection[str]) -> None:
-        super().__init__()
-        self.read = read
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Whether a module is one step, whatever is inside."""
-        return module_qualified_name in self.read or not any(True for _ in m.children())
-
-
 def _trace(module: nn.Module, read: Collection[str]) -> fx.Graph | None:
-    if any(
-        "forward" in vars(m) or m._forward_hooks or m._forward_pre_hooks for m in module.modules()
-    ):
+    """The data flow down to modules without children, and to the layers that are read."""
+
+    class Tracer(fx.Tracer):
+        def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+            return module_qualified_name in read or next(m.children(), None) is None
+
+    every = module.modules()
+    if any("forward" in vars(m) or m._forward_hooks or m._forward_pre_hooks for m in every):
         return None  # changed from outside, which the tracer would not see
     try:
         with frozen(module):  # the mode is written into the graph
-            return _Tracer(read).trace(module)
+            return Tracer().trace(module)
     except (ValueError, TypeError, RuntimeError, AttributeError, LookupError, NotImplementedError):
         # code that asks for values or sizes of its input meets a stand-in instead, and fails as
         # it may; such a network is used whole

@@ -2,8 +2,7 @@
 
 Comes in: a trunk from `cut`, the part of a network below its head, or a `Computer`, which has the
 network and the factors. Goes out: a function from pixels (n, 3, S, S) to the trunk's output, which
-several threads may call at a time, each of them on one core; or a program, an ONNX model of all of
-the work on one input, see `program`.
+several threads may call at a time, each of them on one core; or a program, see there.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch._decomp import get_decompositions
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from deepfishing import networks
@@ -35,6 +35,11 @@ if TYPE_CHECKING:
 Run = Callable[[Array], Tensor]
 
 OPSET = 17
+_aten = torch.ops.aten
+STEPS = (  # that torch has and ONNX has not: torch writes them with others
+    *(_aten._softmax, _aten._log_softmax, _aten._log_softmax_backward_data),
+    *(_aten.hardtanh_backward, _aten.threshold_backward),
+)
 
 
 def start_engine(engine: str, trunk: nn.Module, size: int, threads: int) -> Run:
@@ -148,7 +153,8 @@ def make_program(computer: Computer, engine: str) -> bytes:
     try:
         with torch.no_grad():
             middle = parts.trunk(torch.from_numpy(noise[:1])).contiguous()
-        written_out = make_fx(head, decomposition_table=_plain_steps())(middle)
+        steps: Any = get_decompositions(STEPS)
+        written_out = make_fx(head, decomposition_table=steps)(middle)
         pixels = torch.zeros(1, *noise.shape[1:])
         model = export(nn.Sequential(parts.trunk, written_out), pixels, names)
         program = Program(start_onnx(engine, model, 1), computer.settings, computer.factors)
@@ -161,28 +167,3 @@ def make_program(computer: Computer, engine: str) -> bytes:
     finally:
         computer.skips = skips
     return model
-
-
-def _plain_steps() -> dict[Any, Callable[..., Tensor]]:
-    """Steps that torch has and ONNX has not, written with others."""
-    aten = torch.ops.aten
-
-    def exp(x: Tensor, dim: int) -> Tensor:
-        return torch.exp(x - x.amax(dim, keepdim=True))
-
-    def log_softmax(x: Tensor, dim: int, _: bool) -> Tensor:
-        total = exp(x, dim).sum(dim, keepdim=True)
-        return x - x.amax(dim, keepdim=True) - torch.log(total)
-
-    def keep_inside(g: Tensor, x: Tensor, low: float, high: float) -> Tensor:
-        return torch.where((x <= low) | (x >= high), torch.zeros_like(g), g)
-
-    return {
-        aten._softmax.default: lambda x, d, _: exp(x, d) / exp(x, d).sum(d, keepdim=True),
-        aten._log_softmax.default: log_softmax,
-        aten._log_softmax_backward_data.default: lambda g, y, d, _: (
-            g - torch.exp(y) * g.sum(d, keepdim=True)
-        ),
-        aten.hardtanh_backward.default: keep_inside,
-        aten.threshold_backward.default: lambda g, x, low: keep_inside(g, x, low, torch.inf),
-    }

@@ -1,9 +1,7 @@
 """Stage 3, gradients: from images to features.
 
 Comes in: a network and images. Goes out: forward features as arrays and gradients as `RankOne`,
-l2-normalised. Images are decoded in threads while the network works, a batch at a time, so the
-memory in use does not depend on how many images there are. An image may be described by several
-views of it, whose descriptors are averaged (`aggregate`).
+l2-normalised, of one view of each image or averaged over several.
 """
 
 from __future__ import annotations

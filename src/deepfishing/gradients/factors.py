@@ -2,9 +2,8 @@
 
 Comes in: the uses of a layer's weights W, each a module and one of its calls (x, y, delta) with
 images first. Goes out: x (n, P, d) and delta (n, P, D) such that the gradient with respect to W is
-the sum over p of x_p delta_p^T (eq:weight_derivative), or (n, d) and (n, D) for a fully connected
-layer, where P is 1. A grouped convolution has no such factors without many zeros: its gradient is
-block-diagonal, no larger than W, and goes out as it is.
+the sum over p of x_p delta_p^T (eq:weight_derivative), or (n, d) and (n, D) where P is 1. The
+gradient of a grouped convolution is block-diagonal, no larger than W, and goes out as it is.
 """
 
 from __future__ import annotations

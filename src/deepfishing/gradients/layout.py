@@ -1,10 +1,9 @@
 """Stage 3, gradients: where the images, the channels and the positions of a layer's tensors are.
 
 Comes in: a module, two inputs, the paths of layers. Goes out: a `Layout` per run of a layer, which
-brings its tensors into one form, images first. Nothing is taken for granted: the axis that grows
-with the number of inputs is the images'. Windows of one image that come as rows of their own are
-put together, in the order that gives what one input alone gives. Channels are where the layer
-itself has them, or where the layers with weights right before and right after it have them.
+brings its tensors into one form, images first. The axis that grows with the number of inputs is the
+images'; windows of one image are put together in the order that gives what one input alone gives;
+channels are where the layer has them, or the layers with weights right before and after it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Stage 3, gradients: factors of a few images without torch, which takes seconds to load.
 
-Comes in: settings, factors and images. Goes out: what an `Extractor` gives. All of the work on one
-input, forward and backward, is one ONNX model, a program. The first run, which has torch, makes it
-(`engine.make_program`), compares it with torch and keeps it under a hash of all that decides it;
-later ones need the program alone, provided that the network's files are still the same.
+Comes in: settings, factors and images. Goes out: what an `Extractor` gives. A program is one ONNX
+model of all of the work on one input, forward and backward. The first run, which has torch, makes
+it (`engine.make_program`) and keeps it under a hash of all that decides it; later ones need it
+alone, provided that the network's files are still the same.
 """
 
 from __future__ import annotations

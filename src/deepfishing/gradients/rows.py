@@ -1,10 +1,9 @@
 """Stage 3, gradients: a backward pass that skips the tokens without a gradient.
 
-Comes in: a head that is run within `skipping_rows()`. Goes out: the same gradients, for less.
-Where a transformer's output is read off one token, E does not depend on what its last block makes
-of the others; torch multiplies their zeros all the same. Here functions that treat every row of
-(n, T, d) on its own are put into chains, such as LayerNorm, Linear, GELU. The backward pass takes a
-chain as one step: it runs it once more for the rows whose gradient is not zero, and for no other.
+Comes in: a head that is run within `skipping_rows()`. Goes out: the same gradients, for less:
+where a transformer's output is read off one token, torch multiplies the zeros of the others.
+Functions that treat every row of (n, T, d) on its own, such as LayerNorm, Linear and GELU, are put
+into chains. The backward pass runs a chain once more, for the rows whose gradient is not zero.
 """
 
 from __future__ import annotations
