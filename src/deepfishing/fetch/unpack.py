@@ -9,17 +9,15 @@ more bytes than the archive itself is long, or ten times that if it is compresse
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
-import struct
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from gzip import BadGzipFile
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 from deepfishing.errors import FetchError
 from deepfishing.fetch.download import disk_errors
@@ -28,14 +26,9 @@ from deepfishing.progress import Progress
 RECORD = "fetched.json"
 _MOST_MEMBERS = 150_000  # SUN397, the largest, has 110 thousand
 _LARGER = 10  # how much larger than a compressed archive its content may be: pictures hardly shrink
-# what the readers raise for damaged bytes, found by damaging archives at random places
-_DAMAGED = (
-    *(tarfile.TarError, EOFError, OverflowError, RecursionError, ValueError, LookupError),
-    *(MemoryError, BadGzipFile, zlib.error, struct.error, zipfile.BadZipFile, RuntimeError),
-)
 
-# name, size, why it is refused if it is, how to unpack it, and how many bytes were read so far
-_Member = tuple[str, int, str, Callable[[], object], Callable[[], int]]
+# name, size, why it is refused if it is, and how to unpack it
+_Member = tuple[str, int, str, Callable[[], object]]
 
 
 def unpack(
@@ -104,36 +97,39 @@ def _unpack_one(path: Path, folder: Path, most_members: int) -> Iterator[int]:
     most = length * (_LARGER if packed else 1)  # a plain archive cannot hold more than its length
     written = 0
     try:
-        members = enumerate(_members(path, folder), start=1)
-        for number, (name, size, problem, extract, place) in members:
-            written += size
-            if number > most_members:
-                problem = f"is one of more than {most_members} members"
-            elif written > most:
-                problem = f"brings the content to {written} bytes in an archive of {length}"
-            if problem:
-                raise FetchError(f"{path} cannot be unpacked: {name!r} {problem}")
-            extract()
-            yield place()
-    except (*_DAMAGED, NotImplementedError) as error:
+        with path.open("rb") as file:
+            members = enumerate(_members(path, file, folder), start=1)
+            for number, (name, size, problem, extract) in members:
+                written += size
+                if number > most_members:
+                    problem = f"is one of more than {most_members} members"
+                elif written > most:
+                    problem = f"brings the content to {written} bytes in an archive of {length}"
+                if problem:
+                    raise FetchError(f"{path} cannot be unpacked: {name!r} {problem}")
+                extract()
+                yield file.tell()
+    except Exception as error:  # damaged bytes make the readers raise almost anything
+        if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
+            raise
         reason = " ".join(repr(str(error)).split())[:100].strip("'\"")
         kind = "zip" if path.suffix == ".zip" else "tar"
         raise FetchError(f"{path} is damaged or not a {kind} archive ({reason})") from None
 
 
-def _members(path: Path, folder: Path) -> Iterator[_Member]:
+def _members(path: Path, file: IO[bytes], folder: Path) -> Iterator[_Member]:
     if path.suffix == ".zip":
-        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+        with zipfile.ZipFile(file) as archive:
             for entry in archive.infolist():
                 extract = partial(archive.extract, entry, folder)
-                yield entry.filename, entry.file_size, _outside(entry.filename), extract, file.tell
+                yield entry.filename, entry.file_size, _outside(entry.filename), extract
         return
     plain = path.suffix == ".tar"  # no "r:*", which would take what another name promises
-    with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:" if plain else "r:gz") as tar:
+    with tarfile.open(fileobj=file, mode="r:" if plain else "r:gz") as tar:
         for member in tar:
             # no owner, mode or date of the archive is taken over
             unpack = partial(tar.extract, member, folder, set_attrs=False, filter="data")
-            yield member.name, member.size, _problem(member), unpack, file.tell
+            yield member.name, member.size, _problem(member), unpack
         if plain:
             # the reader takes a damaged header for the end; the real end is a block of zeros
             file.seek(tar.offset)
