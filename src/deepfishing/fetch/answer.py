@@ -39,7 +39,7 @@ class DroppedError(Exception):
 
 
 class StartOverError(DroppedError):
-    """The bytes that are there are not the beginning of what the server now has."""
+    """The bytes that were received are not the beginning of what the server now has."""
 
 
 @dataclass(frozen=True)

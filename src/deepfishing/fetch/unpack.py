@@ -1,7 +1,7 @@
 """Before stage 1, fetching: archives (.tar, .tar.gz, .zip) become a folder, whole or not at all.
 
-Comes in: verified files. Goes out: a folder that holds what the archives hold, the files that are
-none, and `fetched.json`, which says what it was made of. Everything is unpacked beside the folder,
+Comes in: verified files. Goes out: a folder that holds what the archives hold, all other files,
+and `fetched.json`, which says what it was made of. Everything is unpacked beside the folder,
 which gets its name last; what an interrupted run left is thrown away. An archive is untrusted all
 the same: only plain files and folders that stay inside, no more of them than a data set has, and no
 more bytes than the archive itself is long, or ten times that if it is compressed.
@@ -87,7 +87,7 @@ def difference(folder: Path, made_of: dict[str, str]) -> str:
 
 
 def _unpack_one(path: Path, folder: Path, most_members: int) -> Iterator[int]:
-    """Unpack an archive, or copy a file that is none; yields how many bytes of it are done."""
+    """Unpack an archive, or copy another file; yields how many bytes of it are done."""
     length = path.stat().st_size
     packed = path.name.endswith((".tar.gz", ".tgz", ".zip"))
     if not packed and path.suffix != ".tar":

@@ -36,12 +36,12 @@ def load_hub(
     hub: str, model: str, weights: str | Path | None, device: str | torch.device, dtype: str
 ) -> Network:
     """A model of timm or torchvision with its published weights, a file's, or random ones."""
-    place, precision = torch_target(device, dtype)
+    place, torch_dtype = torch_target(device, dtype)
     torch.manual_seed(0)  # for random weights
     module, preprocess = HUBS[hub](model, pretrained=weights is None)
     if weights is not None and weights != RANDOM:
         load_into(module, read_weights(weights), f"{weights} for {hub}:{model}")
-    module.load_state_dict(cast(module.state_dict(), precision), assign=True)
+    module.load_state_dict(cast(module.state_dict(), torch_dtype), assign=True)
     wrapped = wrap(module.to(place), preprocess=preprocess, name=f"{hub}:{model}")
     if weights is None or weights == RANDOM:
         source = Source(kind=PUBLISHED if weights is None else RANDOM)

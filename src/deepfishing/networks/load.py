@@ -1,7 +1,7 @@
 """Stage 2, networks: from a name or a file to a `Network`.
 
 Comes in: a name of the zoo, a Caffe or ONNX model file, or `timm:NAME` and `torchvision:NAME`;
-optionally a weight file, a device and a precision. Goes out: a `Network`.
+optionally a weight file, a device and a dtype. Goes out: a `Network`.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def load_network(
         network = load_caffe(path, device=device, dtype=dtype, preprocess=entry.preprocess)
         source = network.source if weights is not None else Source(kind=PUBLISHED)
         return replace(network, name=name, source=source)
-    place, precision = torch_target(device, dtype)
+    place, torch_dtype = torch_target(device, dtype)
     tensors, file = read_weights(path), NetworkFile.of(path)
     if weights is None and not file.sha256.startswith(entry.weights.sha256):
         raise WeightsError(
@@ -105,7 +105,7 @@ def load_network(
         )
     module = build_module(entry, {name: tuple(t.shape) for name, t in tensors.items()})
     # cast before the check, so that a weight too large for float16 is found too
-    load_into(module, cast(tensors, precision), f"{path} for {entry.name}")
+    load_into(module, cast(tensors, torch_dtype), f"{path} for {entry.name}")
     own = Source(kind=FILES, files={WEIGHTS: file})
     return Network(
         name=entry.name,

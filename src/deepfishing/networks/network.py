@@ -84,7 +84,7 @@ class Network:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Precision of the weights, and so of the input."""
+        """Of the weights, and so of the input."""
         return next(self.module.parameters()).dtype
 
     def reference(self) -> NetworkRef:
@@ -127,14 +127,14 @@ def random_network(
     `widths` has the number of outputs of layer k where it differs from the original; 8 is the
     number of classes. Narrow layers make quick tests.
     """
-    place, precision = torch_target(device, dtype)
+    place, torch_dtype = torch_target(device, dtype)
     entry, other = record(name), dict(sorted((widths or {}).items()))
     if not set(other) <= set(entry.layers):
         raise LayerError(f"widths must be of layers {list(entry.layers)}, got {widths}")
     module = build_module(entry, {f"{entry.layers[k]}.weight": (n, 1) for k, n in other.items()})
     random = torch.Generator().manual_seed(seed)
     tensors = {n: _random_like(n, t, random) for n, t in module.state_dict().items()}
-    load_into(module, cast(tensors, precision), f"random-{seed}")
+    load_into(module, cast(tensors, torch_dtype), f"random-{seed}")
     return Network(
         name=name,
         module=ready(module, place),
@@ -162,7 +162,7 @@ def ready(module: nn.Module, device: torch.device) -> nn.Module:
 
 
 def cast(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """Floating-point tensors in another precision, the others as they are."""
+    """Floating-point tensors of another dtype, the others as they are."""
     return {n: t.to(dtype) if t.is_floating_point() else t for n, t in tensors.items()}
 
 
@@ -172,26 +172,26 @@ def _random_like(name: str, tensor: Tensor, random: torch.Generator) -> Tensor:
     if tensor.ndim > 1:  # He's scale keeps the signal alive through many rectified layers
         scale = math.sqrt(2 / tensor[0].numel())
         return torch.randn(tensor.shape, generator=random) * scale
-    # one value a channel: a scale or a variance around 1, a bias or a mean around 0
+    # one value per channel: a scale or a variance around 1, a bias or a mean around 0
     centre = 1.0 if name.endswith((".weight", "running_var")) else 0.0
     return centre + 0.2 * torch.rand(tensor.shape, generator=random) - 0.1
 
 
 def torch_target(device: str | torch.device, dtype: str) -> tuple[torch.device, torch.dtype]:
-    """A device that exists and can hold numbers of a precision, and the precision."""
+    """A device that exists and can hold numbers of this dtype, and the dtype as torch has it."""
     check_choice("dtype", dtype, DTYPES)
-    precision: torch.dtype = getattr(torch, dtype)
+    torch_dtype: torch.dtype = getattr(torch, dtype)
     try:
         place = torch.device(device)
-        torch.zeros(1, dtype=precision, device=place).item()  # the only way to know that it works
+        torch.zeros(1, dtype=torch_dtype, device=place).item()  # the only way to know that it works
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
         reason = str(error).partition("\n")[0].partition(". ")[0]  # torch explains at length
         raise OptionError(
             f"device must be cpu, or cuda or mps where there is one, got {str(device)!r} ({reason})"
         ) from None
-    if precision == torch.bfloat16 and place.type == "cpu":
+    if torch_dtype == torch.bfloat16 and place.type == "cpu":
         _check_bfloat16()
-    return place, precision
+    return place, torch_dtype
 
 
 @cache

@@ -69,10 +69,6 @@ def given_mean(mean: str | Path) -> tuple[float, float, float]:
     --------
     >>> given_mean("104, 117,123")
     (104.0, 117.0, 123.0)
-    >>> given_mean("104,117")
-    Traceback (most recent call last):
-    deepfishing.errors.OptionError: a mean must be three finite numbers, blue,green,red, or a
-        .binaryproto file, got '104,117'
     """
     if not is_mean_pixel(mean):
         return mean_pixel(Path(mean))

@@ -24,6 +24,7 @@ _ENDS = frozenset(
     {"Softmax", "SoftmaxWithLoss", "MultinomialLogisticLoss", "InfogainLoss", "HingeLoss"}
     | {"Sigmoid", "SigmoidCrossEntropyLoss", "EuclideanLoss"}
 )
+_NOBODY = -1  # makes what a layer takes
 _ELEMENT_WISE = frozenset(
     {"ReLU", "PReLU", "ELU", "Sigmoid", "TanH", "Dropout", "BatchNorm", "Scale", "Flatten"}
 )
@@ -117,64 +118,53 @@ def trace(layers: Sequence[Layer]) -> Graph:
     or a loss; layers that only measure (Accuracy, ArgMax, Silence) do not count.
     """
     takes = _connections(layers)
-    end = _scores(layers, takes)
-    needed: set[int] = set()
-    ahead = [end]
-    while ahead:
-        place = ahead.pop()
-        if place not in needed:
-            needed.add(place)
-            ahead += _below(layers, takes, place)
+
+    def below(place: int, most: int | None = None) -> list[int]:
+        """The layers that a layer takes its inputs, or the first few of them, from."""
+        for name, taken in list(zip(layers[place].bottoms, takes[place], strict=True))[:most]:
+            if taken == _NOBODY:
+                raise layers[place].error(
+                    f"takes {name!r}, which no layer before it makes; check its bottom"
+                )
+        return takes[place][:most]
+
+    last = [i for i, layer in enumerate(layers) if layer.type not in _MEASURES | SOURCES][-1:]
+    while last and layers[last[0]].type in _ENDS:
+        last = below(last[0], most=1)
+    if not last:
+        raise layers[-1].error("ends a file without class scores; is this a classifier?")
+    end = last[0]
+    needed = {end}
+    for place in range(end, -1, -1):  # a layer takes what layers before it make
+        if place in needed:
+            needed.update(below(place))
     sources = [place for place in sorted(needed) if layers[place].type in SOURCES]
     if len(sources) != 1:
         names = ", ".join(repr(layers[place].name) for place in sources[:5]) or "none"
         raise layers[end].error(f"must depend on one image input, got {names}")
-    run = [place for place in sorted(needed) if place != sources[0]]
+    run = sorted(needed - set(sources))
     if not run:
         raise layers[end].error("is all there is; a network must have layers after its input")
     number = {place: i for i, place in enumerate(sources + run)}
-    inputs = tuple(tuple(number[t] for t in takes[place] if t is not None) for place in run)
+    inputs = tuple(tuple(number[taken] for taken in takes[place]) for place in run)
     return Graph(layers[sources[0]], tuple(layers[place] for place in run), inputs)
 
 
-def _connections(layers: Sequence[Layer]) -> list[list[int | None]]:
-    """Per layer and bottom: the place of the layer that made it last, None if there is none."""
+def _connections(layers: Sequence[Layer]) -> list[list[int]]:
+    """Per layer and bottom: the place of the layer that made it last, or `_NOBODY`."""
     made: dict[str, int] = {}
-    takes: list[list[int | None]] = []
+    takes: list[list[int]] = []
     for place, layer in enumerate(layers):
-        takes.append([made.get(name) for name in layer.bottoms])
+        takes.append([made.get(name, _NOBODY) for name in layer.bottoms])
         for top in layer.tops:
             if top in made and top not in layer.bottoms:
                 raise layer.error(f"makes {top!r}, which {layers[made[top]].name!r} has made")
-        origin = takes[-1][0] if layer.type == "Split" and layer.bottoms else None
         # a split's tops are its bottom; any other second top (a label, a mask) is not followed
-        for top in layer.tops if layer.type == "Split" else layer.tops[:1]:
-            made[top] = place if origin is None else origin
+        is_split = layer.type == "Split"
+        origin = takes[-1][0] if is_split and layer.bottoms else _NOBODY
+        for top in layer.tops if is_split else layer.tops[:1]:
+            made[top] = place if origin == _NOBODY else origin
     return takes
-
-
-def _below(
-    layers: Sequence[Layer], takes: list[list[int | None]], place: int, first: bool = False
-) -> list[int]:
-    """The layers that a layer takes its inputs, or its first one, from."""
-    found = []
-    pairs = list(zip(layers[place].bottoms, takes[place], strict=True))
-    for name, taken in pairs[:1] if first else pairs:
-        if taken is None:
-            raise layers[place].error(
-                f"takes {name!r}, which no layer before it makes; check its bottom"
-            )
-        found.append(taken)
-    return found
-
-
-def _scores(layers: Sequence[Layer], takes: list[list[int | None]]) -> int:
-    last = [i for i, layer in enumerate(layers) if layer.type not in _MEASURES | SOURCES][-1:]
-    while last and layers[last[0]].type in _ENDS:
-        last = _below(layers, takes, last[0], first=True)
-    if not last:
-        raise layers[-1].error("ends a file without class scores; is this a classifier?")
-    return last[0]
 
 
 def numbered_layers(graph: Graph) -> dict[int, int]:

@@ -65,7 +65,7 @@ def load_caffe(
     a name that torch needs for itself gets `_` behind it. The module returns the scores before the
     Softmax.
     """
-    place, precision = torch_target(device, dtype)
+    place, torch_dtype = torch_target(device, dtype)
     path = Path(caffemodel)
     trained = read_layers(read_binary(path, "NetParameter"))
     layers = trained  # its rules were applied when the training net was made, not for testing
@@ -88,8 +88,8 @@ def load_caffe(
             )
     names = _module_names(graph)
     module, arrays = _assemble(graph, names, preprocess.size, _blobs(trained, path), path)
-    tensors = {name: _tensor(array, precision) for name, array in arrays.items()}
-    load_into(module, cast(tensors, precision), str(path))
+    tensors = {name: _tensor(array, torch_dtype) for name, array in arrays.items()}
+    load_into(module, cast(tensors, torch_dtype), str(path))
     given = {WEIGHTS: path, PROTOTXT: prototxt}
     given[MEAN] = None if mean is None or is_mean_pixel(mean) else mean
     files = {role: NetworkFile.of(file) for role, file in given.items() if file is not None}
@@ -151,9 +151,9 @@ def _blobs(layers: Sequence[Layer], path: Path) -> dict[str, list[Array]]:
     return found
 
 
-def _tensor(array: Array, precision: torch.dtype) -> Tensor:
+def _tensor(array: Array, torch_dtype: torch.dtype) -> Tensor:
     # the only copy of a weight: from the mapped file to the tensor
-    wide = np.float64 if precision == torch.float64 else np.float32
+    wide = np.float64 if torch_dtype == torch.float64 else np.float32
     with np.errstate(over="ignore"):  # what is not finite afterwards is refused by `load_into`
         return torch.from_numpy(np.array(array, dtype=wide, order="C"))
 
