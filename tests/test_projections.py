@@ -269,7 +269,7 @@ def test_wrong_sizes_names_and_widths_are_refused(random_rank_one):
     with pytest.raises(OptionError, match="at least 1"):
         fit_projection("product", g, 0)
     with pytest.raises(OptionError, match="at least 1"):
-        TwoSided.draw(7, 5, 4, 0)
+        fit_projection("two-sided", g, -1)
     with pytest.raises(FeatureError, match="widths 7 and 5, got 6 and 5"):
         fit_projection("product", g, 8)(random_rank_one(3, d=6))
     with pytest.raises(FeatureError, match="arrays must be those"):

@@ -1,11 +1,15 @@
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 from sklearn.covariance import ledoit_wolf_shrinkage
 
 from deepfishing.errors import FeatureError
-from deepfishing.kernels import gram
+from deepfishing.kernel_vectors import Vectors
+from deepfishing.kernels import Combination, gram
 from deepfishing.rank_one import RankOne
 from deepfishing.recipes import parse_recipe, parse_recipes
+from deepfishing.recipes.recipe import FUNCTIONS, STEPS, Step
 from deepfishing.whitening import second_moment_root, whiten
 
 LAYERS = {6: "fc6", 7: "fc7", 8: "fc8"}
@@ -213,3 +217,33 @@ def test_best_is_called_best_wherever_its_formula_comes_from(layers):
 def test_only_whitening_learns():
     learns = {text: parse_recipe(text, LAYERS).learns for text in ("pow(dW7,2)*x7+1", "best")}
     assert learns == {"pow(dW7,2)*x7+1": False, "best": True}
+
+
+def test_a_new_kernel_is_a_class_and_a_record(monkeypatch, arrays):
+    """It can be written in a recipe, of any kernel, compares images and can be sliced."""
+
+    @dataclass(frozen=True, eq=False, repr=False)
+    class Exponential(Combination):
+        sharpness: float
+
+        def combine(self, grams):
+            (K,) = grams
+            return np.exp(self.sharpness * (K - 1))
+
+    step = Step(
+        lambda recipe, parts, _: Exponential(parts, recipe.number), number="a sharpness", most=100.0
+    )
+    monkeypatch.setitem(STEPS, "exp", step)
+    monkeypatch.setitem(FUNCTIONS, "exp", step)
+    K = kernel("dW7+x7", arrays)
+    np.testing.assert_allclose(kernel("exp(dW7+x7,4)", arrays), np.exp(4 * (K - 1)))
+    expected = np.exp(2 * (K - 1)) * kernel("x5", arrays)
+    np.testing.assert_allclose(kernel("exp(dW7+x7,2)*x5", arrays), expected)
+    made = parse_recipe("exp(x7,4)", LAYERS).fit(arrays)(arrays)
+    np.testing.assert_allclose(gram(made[3:7], made), gram(made)[3:7])
+    with pytest.raises(FeatureError, match="needs a sharpness above 0 and up to 100, got 1000"):
+        parse_recipe("exp(x7,1000)", LAYERS)
+    with pytest.raises(FeatureError, match="pow must take one feature"):
+        parse_recipe("pow(exp(x7,4),0.5)", LAYERS)
+    with pytest.raises(FeatureError, match="has no vectors"):
+        Vectors.fit(made, 4)

@@ -9,16 +9,10 @@ lists the `Factor` values to compute. A factor is one array per image:
 `delta7`  dE/dy_7
 `x:PATH`, `in:PATH`, `delta:PATH`  output, input and dE/dy of the module called PATH
 
-Layers count from the top, so the classifier is always layer 8. Where a layer has several
-positions (a convolution, tokens), a factor is pooled over them: x averaged, delta summed. `@exact`
-behind a gradient's name, `dW7@exact`, keeps the positions, and the trace kernel sums over all
-pairs of them. `dW7@64x32` projects the whole gradient from both sides to a 64 x 32 matrix, a vector
-whose dot product approximates the trace kernel: small to store, whatever the number of positions.
-
-`low` is the output below the lowest numbered layer: `x5` of AlexNet and VGG.
-
-Names are read here and nowhere else. What is passed on are the values; a name is written again
-where text is needed: on the command line, for a column of a store, in JSON.
+Layers count from the top, so the classifier is always layer 8; `low` is the output below the lowest
+numbered one. Where a layer has several positions (a convolution, tokens), a factor is pooled over
+them: x averaged, delta summed. `dW7@exact` keeps the positions, `dW7@64x32` projects the whole
+gradient from both sides to a 64 x 32 matrix. Names are read here and nowhere else.
 """
 
 from __future__ import annotations

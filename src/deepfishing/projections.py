@@ -83,7 +83,6 @@ class TwoSided(Projection):
         cls, d: int, D: int, m1: int, m2: int, seed: int = 0, orthogonal: bool = False
     ) -> Self:
         """Normal entries, or rows that are orthogonal: less error, no bias either."""
-        _check_size(min(m1, m2))
         R, S = draw_matrices(d, D, m1, m2, seed, orthogonal)
         return cls(_single(R), _single(S))
 
@@ -106,7 +105,6 @@ class Product(Projection):
     @classmethod
     def draw(cls, d: int, D: int, m: int, seed: int = 0) -> Self:
         """Random signs: they have less error than normal entries."""
-        _check_size(m)
         random = np.random.default_rng([seed, m, d, D])
         R, S = (_signs(random, (m, width)) for width in (d, D))
         return cls(R / np.float32(math.sqrt(m)), S)
@@ -117,7 +115,7 @@ class Product(Projection):
         return len(self.R), self.R.shape[1], self.S.shape[1]
 
     def _project(self, x: Array, delta: Array) -> Array:
-        vectors: Array = np.multiply(times(x, self.R), times(delta, self.S)).sum(axis=1)
+        vectors: Array = (times(x, self.R) * times(delta, self.S)).sum(axis=1)
         return vectors
 
 
@@ -137,7 +135,6 @@ class TensorSketch(Projection):
     @classmethod
     def draw(cls, d: int, D: int, m: int, seed: int = 0) -> Self:
         """A bucket below m and a sign for every entry of x and delta."""
-        _check_size(m)
         random = np.random.default_rng([seed, m, d, D])
         arrays: list[Array] = []
         for width in (d, D):
@@ -176,7 +173,6 @@ class Principal(Projection):
     @classmethod
     def fit(cls, gradients: RankOne, m: int, seed: int = 0) -> Self:
         """Principal axes, and the entries to keep, of at most `FIT_IMAGES` of these images."""
-        _check_size(m)
         random = np.random.default_rng(seed)
         sample = gradients[np.sort(random.permutation(len(gradients))[:FIT_IMAGES])]
         x, delta = factors_of(sample)
@@ -216,7 +212,6 @@ class Nystroem(Projection):
     @classmethod
     def fit(cls, gradients: RankOne, m: int, seed: int = 0) -> Self:
         """Take m of these images as landmarks; landmarks that are alike give fewer numbers."""
-        _check_size(m)
         random = np.random.default_rng(seed)
         chosen = np.sort(random.permutation(len(gradients))[:m])
         landmarks = RankOne(_single(gradients.x[chosen]), _single(gradients.delta[chosen]))
@@ -261,8 +256,9 @@ def fit_projection(kind: str, gradients: RankOne, m: int, seed: int = 0) -> Proj
     >>> fit_projection("tensor-sketch", g, 64).shape
     (64, 100, 50)
     """
-    _check_size(m)
     check_choice("projection", kind, KINDS)
+    if m < 1:
+        raise OptionError(f"a projection must have at least 1 number, got {m!r}")
     return _FIT[kind](gradients, m, seed)
 
 
@@ -310,8 +306,3 @@ def _signs(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 def _single(values: Array) -> Array:
     return np.ascontiguousarray(values, dtype=np.float32)
-
-
-def _check_size(m: int) -> None:
-    if m < 1:
-        raise OptionError(f"a projection must have at least 1 number, got {m!r}")

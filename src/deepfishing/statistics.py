@@ -57,13 +57,14 @@ class Bootstrap:
 
     def map_interval(self, method: str) -> Interval | None:
         """Interval of the mAP; None if no class has an AP."""
-        return _interval(self.map(method), self.measured.map[method])
+        measured = self.measured.map[method]
+        return None if measured is None else interval_of(self.map(method), measured)
 
     def ap_interval(self, method: str) -> dict[str, Interval | None]:
         """Interval of each class's AP; None for a class without."""
         measured = self.measured.ap[method]
         return {
-            name: _interval(draws, value)
+            name: None if value is None else interval_of(draws, value)
             for (name, value), draws in zip(measured.items(), self.ap[method].T, strict=True)
         }
 
@@ -220,10 +221,6 @@ def _centred(draws: Array, measured: float) -> Array:
     """The draws that have a value, moved so that their mean is the measured one."""
     known: Array = draws[~np.isnan(draws)]
     return known + (measured - known.mean()) if len(known) else np.full(1, measured)
-
-
-def _interval(draws: Array, measured: float | None) -> Interval | None:
-    return None if measured is None else interval_of(draws, measured)
 
 
 def _listed(interval: Interval | None) -> list[float] | None:

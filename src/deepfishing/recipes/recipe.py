@@ -2,16 +2,14 @@
 
 Comes in: features, and parts that are recipes themselves. Goes out: a `Recipe`, which is fitted on
 the training images and then turns factors into something that `gram` compares. `STEPS` has a
-record for each way to make a recipe of others; those that take a number are functions of the
-language.
+record for each way to make a recipe of others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any
 
 import numpy as np
 
@@ -103,20 +101,22 @@ class Recipe:
     @property
     def learns(self) -> bool:
         """Whether it learns something from the training images."""
-        return any(True for _ in self._learning())
+        return bool(self._learning()) or self.step == AUTO
 
     def fit(self, train: Arrays) -> Fitted:
         """Learn what there is to learn from the training images' factors."""
+        if self.step == AUTO:
+            raise FeatureError(f"{AUTO!r} is chosen by `deepfish train`; name a recipe here")
         state: dict[str, Array] = {}
-        for recipe, learn in self._learning():
-            learnt = learn(recipe.parts[0].value(train, state), recipe.number)
-            state.update({f"{recipe.name}/{n}": root for n, root in enumerate(learnt)})
+        for recipe in self._learning():
+            for n, values in enumerate(_factors(recipe.parts[0].value(train, state))):
+                state[f"{recipe.name}/{n}"] = second_moment_root(values, recipe.number or None)
         return Fitted(lambda arrays: self.value(arrays, state), state)
 
     def load(self, state: Arrays) -> Fitted:
         """The fitted recipe again, from the `state` that an earlier fit left."""
-        for recipe, _ in self._learning():
-            if f"{recipe.name}/0" not in state:
+        for recipe in self._learning():
+            if any(f"{recipe.name}/{n}" not in state for n in range(1 + len(recipe.gradients))):
                 raise FeatureError(f"state of recipe {self.name} must hold {recipe.name}, got none")
         return Fitted(lambda arrays: self.value(arrays, state), dict(state))
 
@@ -126,32 +126,24 @@ class Recipe:
             return assemble(self.feature, arrays)
         if self.step == "one":
             return np.ones((len(next(iter(arrays.values()))), 1), dtype=np.float32)
-        learnt = [state[key] for n in range(2) if (key := f"{self.name}/{n}") in state]
-        return STEPS[self.step].value(
-            self, tuple(part.value(arrays, state) for part in self.parts), learnt
-        )
+        parts = tuple(part.value(arrays, state) for part in self.parts)
+        return STEPS[self.step].value(self, parts, state)
 
-    def _learning(self) -> Iterator[tuple[Recipe, Learn]]:
+    def _learning(self) -> list[Recipe]:
         """Itself and its parts, as far as they learn; a part comes before what is made of it."""
-        for part in self.parts:
-            yield from part._learning()
-        if self.step in STEPS and (learn := STEPS[self.step].learn):
-            yield self, learn
-
-
-Learn = Callable[[Comparable, float], list[Array]]
+        parts = [recipe for part in self.parts for recipe in part._learning()]
+        return [*parts, self] if self.step == "whiten" else parts
 
 
 @dataclass(frozen=True)
 class Step:
-    """How a recipe is made of its parts: from their values, and what it learnt, to its own."""
+    """How a recipe is made of its parts: from their values, and what was learnt, to its own."""
 
-    value: Callable[[Recipe, tuple[Comparable, ...], list[Array]], Comparable]
+    value: Callable[[Recipe, tuple[Comparable, ...], Arrays], Comparable]
     is_plain: bool = False  # makes one feature of one feature, not a combination of kernels
     number: str = ""  # what a function takes: "an exponent"
     most: float = 1.0  # that this number may be
     optional: bool = False
-    learn: Learn | None = None
 
     @property
     def needs(self) -> str:
@@ -159,38 +151,23 @@ class Step:
         return f"{self.number} above 0 and up to {self.most:g}"
 
 
-def _power(recipe: Recipe, parts: tuple[Comparable, ...], learnt: list[Array]) -> Comparable:
+def _power(recipe: Recipe, parts: tuple[Comparable, ...], state: Arrays) -> Comparable:
     """Both factors of a gradient, or the feature, to a signed power: sign(v) |v|^p."""
     return _unit([np.sign(v) * np.abs(v) ** recipe.number for v in _factors(parts[0])])
 
 
-def _whiten(recipe: Recipe, parts: tuple[Comparable, ...], learnt: list[Array]) -> Comparable:
-    """Divided by the Cholesky root of the second moments on the training images.
-
-    The Fisher kernel with the information matrix factored as A (x) G, docs/recipes.md.
-    """
-    factors = zip(learnt, _factors(parts[0]), strict=True)
-    return _unit([whiten(root, values) for root, values in factors])
-
-
-def _no_auto(*args: Any) -> Any:
-    raise FeatureError(f"{AUTO!r} is chosen by `deepfish train`; name a recipe here")
+def _whiten(recipe: Recipe, parts: tuple[Comparable, ...], state: Arrays) -> Comparable:
+    """The Fisher kernel with the information matrix factored as A (x) G, docs/recipes.md."""
+    factors = enumerate(_factors(parts[0]))
+    return _unit([whiten(state[f"{recipe.name}/{n}"], values) for n, values in factors])
 
 
 STEPS = {
     "mean": Step(lambda recipe, parts, _: KernelSum(parts, tuple(p.weight for p in recipe.parts))),
     "product": Step(lambda recipe, parts, _: KernelProduct(parts)),
     "pow": Step(_power, is_plain=True, number="an exponent", most=4.0),
-    "whiten": Step(
-        _whiten,
-        is_plain=True,
-        number="a shrinkage",  # Ledoit and Wolf's unless one is given
-        optional=True,
-        learn=lambda value, number: [
-            second_moment_root(v, number or None) for v in _factors(value)
-        ],
-    ),
-    AUTO: Step(_no_auto, learn=_no_auto),
+    # Ledoit and Wolf's shrinkage unless one is given
+    "whiten": Step(_whiten, is_plain=True, number="a shrinkage", optional=True),
 }
 FUNCTIONS = {name: step for name, step in STEPS.items() if step.number}
 ONE = Recipe("1", "one")
