@@ -132,12 +132,11 @@ class Options:
         said = self.of_network()
         return load_network(said.pop("network", DEFAULT), device=device, **said)
 
-    def check_features(self, features: str | Iterable[str], *, single: bool = False) -> None:
+    def check_features(self, features: str | Iterable[str]) -> None:
         """Tell a mistyped network or recipe before torch is loaded and before any work."""
         from deepfishing.networks.zoo import is_network_file, record
-        from deepfishing.recipes import parse_recipe, parse_recipes
+        from deepfishing.recipes import parse_recipes
 
         name = self.network or DEFAULT
         if not is_network_file(name) and ":" not in name:  # else it alone knows its layers
-            parse: Any = parse_recipe if single else parse_recipes
-            parse(features, record(name).layers)
+            parse_recipes(features, record(name).layers)

@@ -75,7 +75,6 @@ def train(
     from deepfishing.images.sources import find_images, passed_over_in
     from deepfishing.model.labelled import is_voc, read_labels
     from deepfishing.model.training import train_on_images, train_on_store
-    from deepfishing.settling import settle
     from deepfishing.store import Store
     from deepfishing.store.manifest import MANIFEST, find_store
 
@@ -93,28 +92,21 @@ def train(
                 opened, rows, labelled, features, strict=strict, progress=bar, **machines
             )
     else:
-        place = store or model / "features"
-        if options.network is not None or not (place / MANIFEST).exists():
-            options.check_features(features, single=True)
         if labels is None and is_voc(Path(data)):
             labels = Path(data)
         items = find_images(data)
         labelled = read_labels(items, labels, split)
         unused = labelled.unused(items)
-        settings, network = settle(options, place, device=resources.device)
-        for line in network.notes if network else ():
-            say_note(line)
+        how = {**vars(options), "resources": resources, "notice": say_note}
         with progress_bar(quiet=as_json) as bar:
             trained, left_out = train_on_images(
                 items,
                 labelled,
-                place,
+                store or model / "features",
                 features,
-                settings=settings,
-                network=network,
-                resources=resources,
                 strict=strict,
                 progress=bar,
+                extraction=how,
                 **machines,
             )
     trained.save(model)

@@ -1,20 +1,20 @@
 """Stage 6, models: from labelled images, or from a store of their features, to a `Model`.
 
-Comes in: images and their labels, and settings or the store that was made with them. Goes out: a
-`Model` and the images that had to be left out, with the reasons.
+Comes in: images and their labels, or the store of their features. Goes out: a `Model` and the
+images that had to be left out, with the reasons.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from deepfishing.errors import DatasetError, StoreError
-from deepfishing.gradients.resources import Resources
-from deepfishing.gradients.to_store import extract_to_store
+from deepfishing.extraction import extract_to
 from deepfishing.images.item import Item
 from deepfishing.images.preprocess import refuse_unreadable
 from deepfishing.model.fit import Task, train_large, train_on_arrays
@@ -22,12 +22,9 @@ from deepfishing.model.labelled import Labelled
 from deepfishing.model.model import Model
 from deepfishing.progress import Progress
 from deepfishing.rank_one import Array
-from deepfishing.recipes import AUTO, parse_recipe
+from deepfishing.recipes import AUTO
 from deepfishing.settings import Settings
 from deepfishing.store import Row, Store
-
-if TYPE_CHECKING:  # a store is trained on without torch
-    from deepfishing.networks.network import Network
 
 # Images from which vectors take the place of the kernel matrix, docs/projections.md.
 LARGE = 20_000
@@ -62,34 +59,24 @@ def train_on_images(
     folder: Path,
     recipe: str,
     *,
-    settings: Settings,
-    network: Network | None = None,
-    resources: Resources | None = None,
-    progress: Progress | None = None,
     strict: bool = False,
+    progress: Progress | None = None,
+    extraction: Mapping[str, Any] = MappingProxyType({}),
     **options: Any,
 ) -> tuple[Model, dict[str, str]]:
-    """Extract what the store in a folder lacks, see `extract_to_store`, and train on it.
+    """Extract what the store in a folder lacks and train on it; images without labels are not used.
 
-    Images without labels are not used. Options are those of `train_on_store`.
+    `extraction` has keywords of `extract_to`, such as network and tau. Options are those of
+    `train_on_store`.
     """
     known, labels = labelled.of(images)
-    store = Store(folder, settings.as_dict())
-    done = extract_to_store(
-        store,
-        known,
-        parse_recipe(recipe, settings.network.layers).factors,
-        settings=settings,
-        network=network,
-        resources=resources,
-        retry=True,
-        strict=strict,
-        progress=progress,
+    done = extract_to(
+        folder, known, features=[recipe], retry=True, strict=strict, progress=progress, **extraction
     )
     if strict:  # features that are not finite are known only now
         refuse_unreadable(done.failures, len(known))
     options["progress"] = progress
-    return _train(store, done.keys, labels, labelled, recipe, options), done.failures
+    return _train(Store.open(folder), done.keys, labels, labelled, recipe, options), done.failures
 
 
 def _train(
