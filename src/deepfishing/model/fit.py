@@ -160,30 +160,35 @@ def train_large(read: Read, task: Task) -> Model:
     project = Vectors.fit(fitted(some)[:FIT_IMAGES], numbers, task.seed)
     width = project(fitted({name: values[:2] for name, values in some.items()})).shape[1]
     vectors: Array = np.empty((n, width), dtype=np.float16)
+    # those that are held out once come first, so that neither they nor the others are copied
+    order = np.argsort(
+        np.random.default_rng(task.seed).permutation(n) % HELD_OUT != 0, kind="stable"
+    )
+    place = np.argsort(order)
     tell = task.progress or silent
     for start in range(0, n, BLOCK):
         tell("vectors", start, n)
         rows = np.arange(start, min(start + BLOCK, n))
-        vectors[rows] = project(fitted(factors(rows)))
+        vectors[place[rows]] = project(fitted(factors(rows)))
     tell("vectors", n, n)
-    return task.model(on_vectors(fitted, project), _train_linear(vectors, task), {}, vectors=width)
+    svm = _train_linear(vectors, task.labels[order], -(-n // HELD_OUT), task)
+    return task.model(on_vectors(fitted, project), svm, {}, vectors=width)
 
 
-def _train_linear(vectors: Array, task: Task) -> KernelSVM:
-    """Linear classifiers on all vectors; costs and probabilities by those of two thirds of them."""
+def _train_linear(vectors: Array, labels: Array, held: int, task: Task) -> KernelSVM:
+    """Linear classifiers on all vectors; costs and probabilities by those without the first."""
     search = CostSearch.of(task.C)
     weight = search.positive_weight if task.class_weight is None else task.class_weight
-    held = np.random.default_rng(task.seed).permutation(len(vectors)) % HELD_OUT == 0
     scores, ap = [], []
     for C in search.costs:
-        svm = train_linear(vectors[~held], task.labels[~held], C, task.difficult, weight)
-        scores.append(svm.decision_function(vectors[held]))
-        ap.append([_ap(*column) for column in zip(task.labels[held].T, scores[-1].T, strict=True)])
+        svm = train_linear(vectors[held:], labels[held:], C, task.difficult, weight)
+        scores.append(svm.decision_function(vectors[:held]))
+        ap.append([_ap(*column) for column in zip(labels[:held].T, scores[-1].T, strict=True)])
     chosen = choose_costs(np.array(ap).T, search)
     cost = np.array(search.costs)[chosen]
-    final = train_linear(vectors, task.labels, cost, task.difficult, weight)
+    final = train_linear(vectors, labels, cost, task.difficult, weight)
     calibration = []
-    for column, (truth, best) in enumerate(zip(task.labels[held].T, chosen, strict=True)):
+    for column, (truth, best) in enumerate(zip(labels[:held].T, chosen, strict=True)):
         kept = truth != 0 if task.difficult == "ignore" else np.full(len(truth), True)
         target = np.where(truth[kept] == 1, 1, -1)
         calibration.append(platt(scores[best][kept, column], target))
