@@ -110,7 +110,7 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
 def check_choice(
     what: str, given: str, choices: Collection[str], error: type[DeepFishingError] = OptionError
 ) -> None:
-    """Refuse what is none of the choices, with a list of them."""
+    """Refuse what is not among the choices, and list them."""
     if given not in choices:
         known = f"{what} must be one of {', '.join(choices)}"
         raise error(f"{known}, got {given!r}{did_you_mean(str(given), choices)}")

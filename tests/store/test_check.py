@@ -82,7 +82,7 @@ def twice(store):
     other = Store(store.folder.with_name("other"), {"network": "toy"})
     other.append(["k1"], {"x7": np.ones((1, 5))})
     shutil.copy(shard(other), store.folder / "x7")
-    return "x7", "1 keys are there twice, first k1"
+    return "x7", "1 keys occur twice, first k1"
 
 
 def other_width(store):

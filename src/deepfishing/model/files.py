@@ -50,7 +50,7 @@ _LEFTOVER = re.compile(rf"\.+({re.escape(TENSORS)}|{re.escape(FACTS)})")
 
 
 def save(model: Model, folder: Path) -> None:
-    """Write the two files; a model that is there is replaced by this one, or stays as it is."""
+    """Write the two files; a model that exists is replaced by this one, or stays as it is."""
     svm = model.svm
     if svm.calibration is None:
         raise OptionError("a model must have probabilities, got none; make it with train_model")

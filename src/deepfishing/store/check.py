@@ -56,7 +56,7 @@ def info(store: Store) -> dict[str, Any]:
 def verify(store: Store) -> list[str]:
     """Everything that is wrong with a store, one line each; nothing if it is sound.
 
-    Looked at: the checksum, schema and values of every shard, the index, keys that are there
+    Looked at: the checksum, schema and values of every shard, the index, keys that occur
     twice, shards that no image needs, features that the index promises, leftovers of a crash.
     """
     left = [*leftovers(store.folder), *store.folder.glob(JOURNALS)]
@@ -96,7 +96,7 @@ def _verify_column(
         twice = [key for key, n in Counter(keys).items() if n > 1 or key in seen]
         if twice:
             other = seen.get(twice[0], path)
-            yield f"{path}: {len(twice)} keys are there twice, first {twice[0]}, also in {other}"
+            yield f"{path}: {len(twice)} keys occur twice, first {twice[0]}, also in {other}"
         seen.update(dict.fromkeys(keys, path))
         if needed.isdisjoint(keys):
             yield f"{path}: no image of the index needs it; the next `deepfish extract` drops it"
@@ -127,16 +127,14 @@ def _sound_table(store: Store, name: str, path: Path) -> pa.Table:
 
 
 def _promised(store: Store, rows: dict[str, Row], problems: list[str]) -> Iterator[str]:
-    """Features that the index says are there and that are not."""
+    """Features that the index names and that do not exist."""
     if problems:
         return  # a damaged shard is named already; its rows would be named again
-    lacking: Counter[str] = Counter()
-    example: dict[str, str] = {}
+    lacking: dict[str, list[str]] = {}
     for row in rows.values():
         for name in row.factors:
             if row.sha256 and row.sha256 not in store.shards(name):
-                lacking[name] += 1
-                example.setdefault(name, row.id)
-    for name, n in lacking.items():
-        folder = store.shards_folder(name)
-        yield f"{folder}: {name} of {n} images is not there, first {example[name]}; extract again"
+                lacking.setdefault(name, []).append(row.id)
+    for name, ids in lacking.items():
+        what = f"{store.shards_folder(name)}: {name} of {len(ids)} images"
+        yield f"{what} is missing, first {ids[0]}; extract again"

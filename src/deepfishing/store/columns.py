@@ -130,7 +130,7 @@ def _told(path: Path) -> Iterator[None]:
 
 
 def _numbers(field: pa.Field) -> tuple[np.dtype[Any], int]:
-    """Type of the codes and how many an image has; a file may come from anywhere."""
+    """Type of the codes and how many there are per image; a file may come from anywhere."""
     if pa.types.is_fixed_size_binary(field.type):
         name = field.metadata[b"numbers"].decode()
         if name in BYTES:

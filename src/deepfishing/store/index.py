@@ -1,7 +1,7 @@
 """Features on disk: which images there are, one row per id, in `index.parquet`.
 
 Comes in and goes out: rows. A row says where an image was seen, what its content is (the key of
-its features), its labels, and whether its features are there. Two ids may share a content.
+its features), its labels, and whether its features exist. Two ids may share a content.
 """
 
 from __future__ import annotations
@@ -72,16 +72,7 @@ def write_index(folder: Path, rows: Iterable[Row]) -> None:
 
 
 def read_index(folder: Path) -> dict[str, Row]:
-    """All rows by id; none if there is no index yet.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_index(Path(folder), [Row("b", "b.jpg"), Row("a", "a.jpg", labels=("cat",))])
-    ...     print(list(read_index(Path(folder))), read_index(Path(folder))["a"].labels)
-    ['a', 'b'] ('cat',)
-    """
+    """All rows by id; none if there is no index yet."""
     path = folder / INDEX
     if not path.exists():
         return {}

@@ -3,10 +3,6 @@
 Comes in: the vectors of some images, as rows. Goes out: codes, one row per image, and a scale per
 image; `decode(codes)` times the scale is the vector again. A precision is a record of `CODECS`:
 whatever it needs is here, and errors name those that exist.
-
-Most numbers of a gradient are far below its largest one, and recipes take roots of them. So
-integers hold signed square roots: a code q is sign(v) sqrt(|v| / peak) in steps of 1/127, or 1/7,
-and stands for q |q| times the scale. Bytes then keep numbers down to a 65,000th of the largest one.
 """
 
 from __future__ import annotations
@@ -15,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from deepfishing.errors import OptionError
+from deepfishing.errors import OptionError, check_choice
 from deepfishing.rank_one import Array
 
 
@@ -23,14 +19,7 @@ class Floats:
     """Vectors of norm 1 in half or single precision; the scale is the norm.
 
     So half precision keeps three digits of any vector, however small (delta is about 1e-6) or
-    large it is. `dtype` is that of the codes; the column of the scales is called as the factor, "_"
-    and `scale`.
-
-    Examples
-    --------
-    >>> codes, norm = Floats("float16").encode(np.array([[3e-9, 4e-9]]), np.array([5e-9]))
-    >>> codes.round(2), norm
-    (array([[0.6, 0.8]], dtype=float16), array([5.e-09]))
+    large it is. `dtype` is that of the codes; `scale` ends the name of the scales' column.
     """
 
     scale = "norm"
@@ -53,6 +42,10 @@ class Floats:
 
 class Roots:
     """Signed square roots in one byte each, or two in a byte: the first in its lower half.
+
+    Most numbers of a gradient are far below its largest one, and recipes take roots of them. So a
+    code q is sign(v) sqrt(|v| / peak) in steps of 1/127, or 1/7, and stands for q |q| times the
+    scale. Bytes then keep numbers down to a 65,000th of the largest one.
 
     Examples
     --------
@@ -83,8 +76,7 @@ class Roots:
         peak = np.abs(flat).max(axis=1, initial=0.0).astype(np.float64)
         codes = np.rint(self.top * signed_root(unit(flat, peak))).astype(np.int8)
         if self.in_byte == 2:
-            even = np.zeros((len(flat), flat.shape[1] + flat.shape[1] % 2), dtype=np.int8)
-            even[:, : flat.shape[1]] = codes
+            even = np.pad(codes, ((0, 0), (0, codes.shape[1] % 2)))
             halves = (even + 8).astype(np.uint8)
             codes = halves[:, ::2] | halves[:, 1::2] << 4
         return codes, peak / self.top**2
@@ -103,7 +95,6 @@ class Roots:
 _HALVES = np.stack([np.arange(256) % 16, np.arange(256) // 16], axis=1) - 8
 _PAIRS: Array = (_HALVES * np.abs(_HALVES)).astype(np.float32)
 
-
 Codec = Floats | Roots
 CODECS: dict[str, Codec] = {
     "int8": Roots(8),
@@ -112,40 +103,24 @@ CODECS: dict[str, Codec] = {
     "float32": Floats("float32"),
 }
 DEFAULT = "int8"  # the smallest that loses nothing, docs/store.md
-NAMES = ", ".join(CODECS)
 
 
 def check_precision(name: object) -> str:
-    """A precision that exists.
-
-    Examples
-    --------
-    >>> check_precision("float8")
-    Traceback (most recent call last):
-    deepfishing.errors.OptionError: precision of a store must be one of int8, int4, float16,
-    float32, got 'float8'
-    >>> check_precision("pq4")
-    Traceback (most recent call last):
-    deepfishing.errors.OptionError: precision pq4 was dropped after version 0.1, int4 is as good;
-    run `deepfish extract` on the images into a new folder
-    """
-    if isinstance(name, str) and name in CODECS:
-        return name
+    """A precision that exists."""
     if name in ("pq2", "pq4", "pq8"):
         raise OptionError(
             f"precision {name} was dropped after version 0.1, int4 is as good; run "
             "`deepfish extract` on the images into a new folder"
         )
-    raise OptionError(f"precision of a store must be one of {NAMES}, got {name!r}")
+    check_choice("precision of a store", str(name), CODECS)
+    return str(name)
 
 
 def unit(rows: Array, size: Array) -> Array:
     """Rows (n, d) divided by their sizes (n,); a zero row stays zero."""
-    divided: Array = rows / np.where(size > 0, size, 1)[:, None]
-    return divided
+    return np.asarray(rows / np.where(size > 0, size, 1)[:, None])
 
 
 def signed_root(values: Array) -> Array:
     """sign(v) sqrt(|v|), which recipes take too."""
-    root: Array = np.copysign(np.sqrt(np.abs(values)), values)
-    return root
+    return np.asarray(np.copysign(np.sqrt(np.abs(values)), values))

@@ -116,7 +116,7 @@ class StoredFeatures:
         return self.folder / quote(factor, safe=":@+,;= ")
 
     def look_again(self) -> None:
-        """Forget which features are there: another process may have written since."""
+        """Forget which features exist: another process may have written since."""
         self._shards.clear()
 
     def to_batches(
