@@ -59,7 +59,7 @@ def cut(store):
 def delete(store):
     path = shard(store)
     path.unlink()
-    return "x7", "x7 of .* images is not there"
+    return "x7", "x7 of .* images is missing"
 
 
 def swap(store):
