@@ -26,13 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deepfishing import machine
-from deepfishing.errors import (
-    ImageError,
-    MissingDependencyError,
-    NetworkError,
-    OptionError,
-    WeightsError,
-)
+from deepfishing.errors import DeepFishingError, ImageError, OptionError
 from deepfishing.features import needed_factors
 from deepfishing.files import replacing
 from deepfishing.gradients.resources import Resources
@@ -303,9 +297,8 @@ def measure_rates(
 ) -> Rates:
     """Run a network for about so many seconds on all cores and say what an image costs.
 
-    Network, features, weights and engine are as for `extract`. Without `weights` they are the
-    published ones if they are here, and else random ones, which take the same time. `sample` names
-    images to measure with; else JPEGs of 500 x 375 are made. `tell` is told in a line what is done.
+    Without `weights` they are the published ones if they are here, and else random ones, which take
+    the same time. `sample` names images to measure with; else JPEGs of 500 x 375 are made.
     """
     import torch
 
@@ -375,7 +368,7 @@ def load(name: str, weights: str | Path | None) -> tuple[Network, str]:
     try:
         find_weights(record(name))
         return load_network(name), "published"
-    except (NetworkError, MissingDependencyError, WeightsError):
+    except DeepFishingError:
         return load_network(name, RANDOM), RANDOM  # also for timm:NAME, which would be downloaded
 
 

@@ -1,9 +1,9 @@
 """Stage 3, gradients: images to the tensors that the head needs, ahead of time, on every core.
 
 Comes in: images, a preprocessing and the trunk. Goes out, in the order of the images: batches of
-what the trunk makes of every view of them. A worker decodes a few images and runs the trunk on them,
-alone on its core, whose cache they fit into. A few batches are in work at a time, so memory does
-not depend on how many images there are.
+what the trunk makes of every view of them. A worker decodes a few images and runs the trunk on
+them, alone on its core, whose cache they fit into. A few batches are in work at a time, so memory
+does not depend on how many images there are.
 """
 
 from __future__ import annotations
