@@ -11,15 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from PIL import Image
 
-from deepfishing.errors import FeatureError, ImageError, OptionError
+from deepfishing.errors import FeatureError, OptionError
 from deepfishing.features import Factor, needed_factors
 from deepfishing.gradients.compute import Computer
 from deepfishing.gradients.pipeline import prepare
-from deepfishing.gradients.program import Batch, aggregate
+from deepfishing.gradients.program import Batch, aggregate, gather
 from deepfishing.gradients.resources import BatchSize, Resources, choose_batch_size
 from deepfishing.images.preprocess import ImageLike, find_views
 from deepfishing.images.sources import find_images
@@ -28,7 +27,6 @@ from deepfishing.kernels import Comparable
 from deepfishing.networks.load import load_network
 from deepfishing.networks.network import Network
 from deepfishing.objectives import Label
-from deepfishing.rank_one import Array
 from deepfishing.recipes import parse_recipes
 from deepfishing.settings import Settings
 
@@ -87,21 +85,15 @@ def extract(
                 f"features={names!r} and fit deepfishing.estimators.Whiten, or use `deepfish train`"
             )
     factors = needed_factors(wanted)
-    parts: dict[str, list[Array]] = {factor.name: [] for factor in factors}
     settings = Settings.of(network, tau=tau, label=label, views=views)
     resources = Resources(batch_size=batch_size, memory=memory, engine=engine)
     if isinstance(images, str | Path):
         given: Iterable[ImageLike] = find_images(images)
     else:
         given = (image for image, _ in samples(images))
-    for batch in Extractor(network, factors, settings=settings, resources=resources)(given):
-        if batch.failures:
-            raise ImageError(next(iter(batch.failures.values())))
-        for name, values in batch.factors.items():
-            parts[name].append(values)
-    if not parts[factors[0].name]:
+    arrays = gather(Extractor(network, factors, settings=settings, resources=resources)(given))
+    if not arrays:
         raise OptionError("images must hold at least one image, got none")
-    arrays = {name: np.concatenate(chunks) for name, chunks in parts.items()}
     return {recipe.name: recipe.fit({})(arrays) for recipe in wanted}
 
 

@@ -23,6 +23,8 @@ from deepfishing.gradients.engine import Run
 from deepfishing.images.preprocess import ImageLike
 from deepfishing.rank_one import Array
 
+Piece = tuple[list[int], list[Tensor], dict[int, str]]  # indices, values, failures
+
 PIECE = 4  # inputs, images times views, that go through the trunk at a time
 
 
@@ -58,7 +60,7 @@ def prepare(
     size = min(max(1, PIECE // views), batch_size)  # images that a worker takes at a time
     ahead = 1 + max(1, -(-workers * size // batch_size))  # enough that no worker waits
     numbered = iter(enumerate(images))
-    waiting: deque[list[Future[TrunkOutput]]] = deque()
+    waiting: deque[list[Future[Piece]]] = deque()
     with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         try:
             while True:
@@ -67,7 +69,14 @@ def prepare(
                     waiting.append([pool.submit(_piece, p, preprocess, run) for p in parts])
                 if not waiting:
                     return
-                yield _joined([future.result() for future in waiting.popleft()])
+                pieces = [future.result() for future in waiting.popleft()]
+                values = [part for piece in pieces for part in piece[1]]
+                yield TrunkOutput(
+                    [index for indices, _, _ in pieces for index in indices],
+                    # also a copy: what was made in inference mode could not enter a graph
+                    torch.cat(values) if values else None,
+                    {i: reason for _, _, failures in pieces for i, reason in failures.items()},
+                )
         finally:
             for future in chain.from_iterable(waiting):
                 future.cancel()
@@ -75,26 +84,15 @@ def prepare(
 
 def _piece(
     images: Sequence[tuple[int, ImageLike]], preprocess: Callable[[ImageLike], Array], run: Run
-) -> TrunkOutput:
-    indices, pixels, failures = [], [], {}
+) -> Piece:
+    indices, pixels, failures, outputs = [], [], {}, []
     for index, image in images:
         try:
             pixels.append(preprocess(image))
             indices.append(index)
         except ImageError as error:
             failures[index] = str(error)
-    if not pixels:
-        return TrunkOutput(indices, None, failures)
-    inputs = np.concatenate(pixels)
-    outputs = [run(part) for part in np.array_split(inputs, -(-len(inputs) // PIECE))]
-    return TrunkOutput(indices, outputs[0] if len(outputs) == 1 else torch.cat(outputs), failures)
-
-
-def _joined(pieces: Sequence[TrunkOutput]) -> TrunkOutput:
-    values = [piece.values for piece in pieces if piece.values is not None]
-    return TrunkOutput(
-        [index for piece in pieces for index in piece.indices],
-        # also a copy: what was made in inference mode could not enter a graph
-        torch.cat(values) if values else None,
-        {i: reason for piece in pieces for i, reason in piece.failures.items()},
-    )
+    if pixels:
+        inputs = np.concatenate(pixels)
+        outputs = [run(part) for part in np.array_split(inputs, -(-len(inputs) // PIECE))]
+    return indices, outputs, failures

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -47,6 +47,17 @@ class Batch:
 
 
 Describer = Callable[[Sequence[ImageLike]], Iterator[Batch]]  # an unreadable image is reported
+
+
+def gather(batches: Iterable[Batch]) -> dict[str, Array]:
+    """Factors of all batches together; an image that could not be read is an error."""
+    parts: dict[str, list[Array]] = {}
+    for batch in batches:
+        if batch.failures:
+            raise ImageError(next(iter(batch.failures.values())))
+        for name, values in batch.factors.items():
+            parts.setdefault(name, []).append(values)
+    return {name: np.concatenate(values) for name, values in parts.items()}
 
 
 def describer(

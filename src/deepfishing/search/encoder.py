@@ -13,11 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from deepfishing.errors import ImageError
 from deepfishing.features import Factor
-from deepfishing.gradients.program import Describer, describer
+from deepfishing.gradients.program import Describer, describer, gather
 from deepfishing.gradients.resources import Resources
 from deepfishing.images.item import Held
 from deepfishing.rank_one import Array
@@ -59,14 +56,8 @@ class Encoder:
 
     def factors(self, images: Sequence[Held], wanted: Sequence[Factor]) -> dict[str, Array]:
         """Factors of images, each (n, d) or (n, P, d); one that cannot be read is an error."""
-        parts: dict[str, list[Array]] = {factor.name: [] for factor in wanted}
         with self._lock:  # one query at a time: the network has all cores already
-            for batch in self._describer(tuple(wanted))(images):
-                if batch.failures:
-                    raise ImageError(next(iter(batch.failures.values())))
-                for name, values in batch.factors.items():
-                    parts[name].append(values)
-        return {name: np.concatenate(values) for name, values in parts.items()}
+            return gather(self._describer(tuple(wanted))(images))
 
     def _describer(self, wanted: tuple[Factor, ...]) -> Describer:
         """Made once: to cut the network takes longer than a photo, and more memory each time."""
