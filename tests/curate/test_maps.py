@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from deepfishing.curate import maps
-from deepfishing.curate.map_page import _apart
-from deepfishing.curate.maps import make_map
+from deepfishing.curate.maps import _apart, make_map
 from deepfishing.curate.neighbours import open_searcher
 from deepfishing.store import Store
 

@@ -326,8 +326,7 @@ def map_(
     without scripts.
     """
     from deepfishing.cli.progress import progress_bar
-    from deepfishing.curate.map_page import write_map
-    from deepfishing.curate.maps import make_map
+    from deepfishing.curate.maps import make_map, write_map
     from deepfishing.curate.neighbours import open_searcher
     from deepfishing.curate.records import check_out, write_records
     from deepfishing.store import Store

@@ -30,7 +30,7 @@ from deepfishing.errors import ImageError, OptionError
 from deepfishing.images.find_again import find_place
 from deepfishing.images.formats import open_picture
 from deepfishing.images.item import Held
-from deepfishing.images.preprocess import DAMAGED, Openable, open_image
+from deepfishing.images.preprocess import Openable, open_image
 from deepfishing.images.show import pictures_html
 from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
@@ -305,5 +305,5 @@ def _size(content: bytes) -> tuple[int, int]:
     try:
         with open_picture(io.BytesIO(content)) as opened:
             return opened.size
-    except DAMAGED:
+    except Exception:
         return 0, 0

@@ -26,11 +26,7 @@ from deepfishing.metrics import DEFINITIONS
 DIFFICULT = ("ignore", "negative")
 
 # What a data set is compared by: the key of a measured row, and what it is called.
-MEASURES = {
-    "map": "mAP",
-    "accuracy": "accuracy",
-    "balanced_accuracy": "mean per-class accuracy",
-}
+MEASURES = {"map": "mAP", "accuracy": "accuracy", "balanced_accuracy": "mean per-class accuracy"}
 
 SHOWN = 20  # classes that a notebook has a picture of
 

@@ -8,6 +8,7 @@ other programs.
 from __future__ import annotations
 
 import importlib.util
+import io
 from collections.abc import Mapping
 from functools import cache
 from typing import IO
@@ -44,9 +45,16 @@ def open_picture(file: IO[bytes]) -> ImageFile.ImageFile:
     return Image.open(file, formats=FORMATS)
 
 
+def bmp_bytes(picture: Image.Image) -> bytes:
+    """A picture as the bytes of a file that has the same pixels, and the same bytes every time."""
+    content = io.BytesIO()
+    picture.save(content, "BMP")
+    return content.getvalue()
+
+
 @cache
 def learn_heic() -> None:
-    """Teach Pillow to read HEIC, if the extra is there; once."""
+    """Teach Pillow to read HEIC, if the extra is installed; once."""
     if HAS_HEIC:
         import pillow_heif  # takes a while to load
 

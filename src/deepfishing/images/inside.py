@@ -9,7 +9,6 @@ video that has not changed is not decoded again.
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import tarfile
@@ -19,19 +18,13 @@ from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
 from deepfishing.errors import DatasetError, OptionError, need, one_line
-from deepfishing.images.formats import EXTENSIONS
+from deepfishing.images.formats import EXTENSIONS, bmp_bytes
 from deepfishing.images.item import Frame, Item, Member
 
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 VIDEOS = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg")
 MAX_LABEL_BYTES = 1 << 20
 AHEAD = 5.0  # seconds: a frame so near is decoded up to, a later one is jumped to
-
-# what tarfile raises for damaged or hostile headers
-_DAMAGED = (
-    *(tarfile.TarError, OSError, EOFError, ValueError, ArithmeticError, LookupError),
-    MemoryError,  # a header that claims to be huge
-)
 
 
 def holds_images(path: PurePath) -> bool:
@@ -68,7 +61,7 @@ def read_tar(path: Path) -> list[Item]:
                 elif suffix in (".json", ".cls") and info.size <= MAX_LABEL_BYTES:
                     file = tar.extractfile(info)  # reads; does not extract
                     labels[_key(info.name)] = _labels(info.name, file.read() if file else b"")
-    except _DAMAGED as error:
+    except Exception as error:  # damaged or hostile headers make tarfile raise almost anything
         raise DatasetError(
             f"tar cannot be read: {path} ({one_line(error)}); get it again"
         ) from None
@@ -111,7 +104,7 @@ def read_video(path: Path, every: float) -> list[Item]:
             stream = file.streams.video[0]
             second = 1 / float(stream.time_base)
             times = sorted({packet.pts for packet in file.demux(stream)} - {None})
-    except (av.FFmpegError, OSError, LookupError, ValueError, TypeError) as error:
+    except Exception as error:  # as above
         raise DatasetError(f"video cannot be read: {path} ({one_line(error)})") from None
     items, due = [], 0.0
     for pts in times:
@@ -139,9 +132,8 @@ class _Video:
     """An open video, which goes on from the last frame; threads take turns."""
 
     def __init__(self, path: Path) -> None:
-        self.av = need("av", "video")
         self.lock = threading.Lock()
-        self.file = self.av.open(str(path))
+        self.file = need("av", "video").open(str(path))
         self.stream = self.file.streams.video[0]
         self.frames: Any = None
         self.last = 0
@@ -158,11 +150,9 @@ class _Video:
                     raise OSError("no such frame")
                 self.last = pts
                 picture = frame.to_image()
-            except (self.av.FFmpegError, OSError, ValueError, TypeError) as error:
+            except Exception as error:
                 self.frames = None
                 raise OSError(one_line(error)) from None
         if frame.rotation:  # a telephone that was held upright
             picture = picture.rotate(frame.rotation, expand=True)
-        content = io.BytesIO()
-        picture.save(content, "BMP")
-        return content.getvalue()
+        return bmp_bytes(picture)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import struct
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -21,7 +20,7 @@ from typing import IO, Any, Protocol
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from deepfishing.errors import ImageError, check_choice, one_line
+from deepfishing.errors import ImageError, MissingDependencyError, check_choice, one_line
 from deepfishing.images.formats import must_be, open_picture
 from deepfishing.images.item import Item
 from deepfishing.progress import Progress, silent
@@ -39,13 +38,6 @@ ImageLike = str | Path | Image.Image | Array | Openable
 
 # Above this an image is refused instead of filling the memory: Pillow's own limit, as RGB 0.5 GB.
 MAX_PIXELS = 178_956_970
-
-# What Pillow raises for damaged bytes: it takes a number for a count or a place without a check.
-DAMAGED = (
-    *(OSError, ValueError, SyntaxError, EOFError, LookupError, TypeError, ArithmeticError),
-    *(AttributeError, MemoryError, struct.error),
-    RuntimeError,  # of the readers of AVIF and HEIC
-)
 
 
 @dataclass(frozen=True)
@@ -218,7 +210,7 @@ def open_image(image: ImageLike, draft: int = 0) -> Image.Image:
                 opened.draft("RGB", (int(width * shrink) + 1, int(height * shrink) + 1))
             opened.load()
             return _to_rgb(opened, name)
-    except ImageError:
+    except (ImageError, MissingDependencyError):
         raise
     except FileNotFoundError:
         raise ImageError(f"image not found: {name}") from None
@@ -226,7 +218,7 @@ def open_image(image: ImageLike, draft: int = 0) -> Image.Image:
         raise ImageError(f"not an image that Pillow can read: {name}; {must_be(name)}") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise ImageError(f"image has too many pixels: {name}; make it smaller first") from None
-    except DAMAGED as error:
+    except Exception as error:  # damaged bytes make the readers raise almost anything
         raise ImageError(f"image cannot be decoded: {name} ({one_line(error)})") from None
 
 
@@ -241,8 +233,7 @@ def _from_array(array: Array) -> Image.Image:
 
 
 def _to_rgb(image: Image.Image, name: str) -> Image.Image:
-    with contextlib.suppress(OSError, ValueError, SyntaxError, KeyError, TypeError):
-        # unreadable EXIF says nothing about the pixels
+    with contextlib.suppress(Exception):  # unreadable EXIF says nothing about the pixels
         if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:  # else it would be copied
             image = ImageOps.exif_transpose(image)
     if image.mode == "RGB":
@@ -264,7 +255,7 @@ def _scaled_grey(image: Image.Image, name: str) -> Image.Image:
             raise ImageError(f"a float image must be finite, got NaN or infinity in {name}")
         low, high = float(values.min()), float(values.max())
     grey = np.empty(values.shape, np.uint8)
-    # a part at a time: the whole in float64 would take 36 bytes a pixel
+    # a part at a time: the whole in float64 would take 36 bytes per pixel
     for some, out in zip(_parts(values), _parts(grey), strict=True):
         scaled = (some.astype(np.float64) - low) / max(high - low, 1e-12) * 255.0
         out[:] = scaled.round().clip(0, 255)

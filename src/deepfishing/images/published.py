@@ -17,6 +17,7 @@ from PIL import Image
 from deepfishing.errors import DatasetError, one_line
 from deepfishing.images.dataset import Dataset
 from deepfishing.images.folder import Classes, divide, one_class_each, read_classes, shuffled
+from deepfishing.images.formats import bmp_bytes
 from deepfishing.images.tree import (
     find_root,
     is_folder,
@@ -176,9 +177,7 @@ def read_cifar(
         images = (one for file in files for one in _read_bin(found / file, labels, len(classes)))
         for number, (kind, pixels) in enumerate(images, start=1):
             id_ = f"{split}/{classes[kind]}/{number:05d}.bmp"
-            picture = io.BytesIO()
-            Image.fromarray(np.ascontiguousarray(pixels)).save(picture, "BMP")
-            write_once(home / id_, picture.getvalue())
+            write_once(home / id_, bmp_bytes(Image.fromarray(np.ascontiguousarray(pixels))))
             ids.setdefault(classes[kind], []).append(id_)
     return one_class_each(name, home, **splits)
 

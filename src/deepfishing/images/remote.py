@@ -11,7 +11,6 @@ import glob
 import hashlib
 import io
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,16 +31,6 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 # what tells two contents of a file apart, best first; every implementation has its own words
 _VERSION = ("ETag", "etag", "md5Hash", "checksum", "generation")
 _TIME = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
-
-# what client libraries raise beside OSError
-_CLIENT_ERRORS = {
-    "aiohttp": ("ClientError",),
-    "botocore.exceptions": ("BotoCoreError", "ClientError"),
-    "gcsfs.retry": ("HttpError",),
-    "google.auth.exceptions": ("GoogleAuthError",),
-}
-# what fsspec raises for an address that it cannot make sense of, found by fuzzing
-_STUMBLES = (ValueError, LookupError, TypeError, AttributeError, NotImplementedError)
 
 _OF_EXTRA = ("aiohttp", "requests")  # what http:// needs
 _PACKAGES = {"smbclient": "smbprotocol", "libarchive": "libarchive-c"}  # named unlike their modules
@@ -120,25 +109,19 @@ def _file_system(url: str) -> tuple[Any, str]:
         package = _PACKAGES.get(module, module)
         run = pip_install(extra="remote") if module in _OF_EXTRA else pip_install(package)
         raise MissingDependencyError(f"{url} needs another package; run `{run}`") from None
-    except (OSError, *_STUMBLES) as error:  # unknown, or it lacks settings
+    except Exception as error:  # unknown, or it lacks settings, or fsspec stumbles over it
         raise DatasetError(f"URL cannot be used: {url} ({one_line(error)})") from None
     return system, str(path)
 
 
 @contextmanager
 def _os_errors() -> Iterator[None]:
-    """Errors of client libraries as OSError, which every reader of images expects."""
-    known = [
-        getattr(sys.modules[module], name, OSError)
-        for module, names in _CLIENT_ERRORS.items()
-        for name in names
-        if module in sys.modules
-    ]
+    """Errors of fsspec and client libraries as OSError, which every reader of images expects."""
     try:
         yield
-    except (*known, *_STUMBLES) as error:
-        if isinstance(error, OSError | DeepFishingError):
-            raise
+    except (OSError, DeepFishingError):
+        raise
+    except Exception as error:
         raise OSError(one_line(error)) from None
 
 

@@ -7,7 +7,6 @@ the images one by one, or items in blocks of bounded size; never all of them at 
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from deepfishing.errors import DatasetError, ImageError
-from deepfishing.images.formats import EXTENSIONS
+from deepfishing.images.formats import EXTENSIONS, bmp_bytes
 from deepfishing.images.item import Held, Item
 from deepfishing.images.preprocess import ImageLike, open_image
 
@@ -71,9 +70,7 @@ def blocks(source: Iterable[Any], name: str = "") -> Iterator[list[Item]]:
 
 def lossless(image: ImageLike) -> bytes:
     """An image as the bytes of a file that has the same pixels."""
-    content = io.BytesIO()
-    open_image(image).save(content, "BMP")
-    return content.getvalue()
+    return bmp_bytes(open_image(image))
 
 
 def _hugging_face(source: Any) -> Iterator[tuple[ImageLike, Labels]]:

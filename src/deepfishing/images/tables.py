@@ -10,7 +10,6 @@ import csv
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from deepfishing.errors import DatasetError, one_line
@@ -33,10 +32,9 @@ def read_table(path: Path) -> list[Item]:
     """
     try:
         columns = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
-    except (OSError, csv.Error, pa.ArrowException, ValueError, LookupError, OverflowError) as error:
-        # beside Arrow's own: text that is not UTF-8, a column twice, a time beyond all years
-        if isinstance(error, DatasetError):
-            raise
+    except DatasetError:
+        raise
+    except Exception as error:  # text that is not UTF-8, a column twice, a time beyond all years...
         raise DatasetError(f"table cannot be read: {path} ({one_line(error)})") from None
     if "path" not in columns:
         names = ", ".join(map(str, columns)) or "none"

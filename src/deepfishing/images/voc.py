@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from defusedxml.ElementTree import ParseError, fromstring
+from defusedxml.ElementTree import fromstring
 
 from deepfishing.errors import (
     DatasetError,
@@ -143,13 +143,8 @@ def split_names(folder: Path, wanted: str = "") -> list[str]:
     So `train.txt` is a split, and `train_train.txt` is the class `train` in it.
     """
     stems = _list_names(folder)
-    lists = {*stems, wanted}
-
-    def is_class_list(stem: str) -> bool:
-        cuts = (place for place, letter in enumerate(stem) if letter == "_")
-        return any(stem[cut + 1 :] in lists for cut in cuts)
-
-    return [stem for stem in stems if not is_class_list(stem)]
+    endings = tuple(f"_{name}" for name in (*stems, wanted))
+    return [stem for stem in stems if not stem.endswith(endings)]
 
 
 def read_split(
@@ -254,8 +249,7 @@ def _read_annotation(path: Path) -> dict[str, int]:
     content = read_bytes(path)
     try:
         root = fromstring(content)
-    except (ParseError, ValueError, LookupError) as error:
-        # damaged XML; forbidden XML (entity bombs) and odd encodings are ValueError, LookupError
+    except Exception as error:  # damaged, forbidden (entity bombs) or oddly encoded
         raise DatasetError(
             f"annotation must be plain XML, got {path} ({one_line(error)})"
         ) from None
@@ -285,10 +279,7 @@ def _labels_of(annotations: dict[Path, dict[str, int]], classes: tuple[str, ...]
 
 
 def write_submission(
-    folder: str | Path,
-    dataset: Dataset,
-    scores: np.ndarray[Any, Any],
-    competition: str = "comp1",
+    folder: str | Path, dataset: Dataset, scores: np.ndarray[Any, Any], competition: str = "comp1"
 ) -> tuple[Path, ...]:
     """Write `<folder>/results/VOC2012/Main/comp1_cls_test_aeroplane.txt` and so on.
 

@@ -23,7 +23,6 @@ from deepfishing.errors import DeepFishingError, ImageError
 from deepfishing.features import Factor
 from deepfishing.images.formats import FORMAT_NAMES, open_picture
 from deepfishing.images.item import Held
-from deepfishing.images.preprocess import DAMAGED
 from deepfishing.rank_one import Array
 from deepfishing.search.encoder import Encoder
 
@@ -124,7 +123,7 @@ def check_photo(content: bytes) -> None:
             width, height = photo.size
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise ImageError(f"{too_large}far more; make it smaller first") from None
-    except DAMAGED:
+    except Exception:  # damaged bytes make the readers raise almost anything
         raise ImageError(f"a photo must be a {FORMAT_NAMES} file, got none of them") from None
     if width * height > MAX_PIXELS:
         raise ImageError(f"{too_large}{width}x{height}; make it smaller first")
