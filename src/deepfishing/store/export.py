@@ -8,8 +8,9 @@ memory. The settings go along in Parquet, so that `deepfish import` makes the sa
 from __future__ import annotations
 
 import json
+import math
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,59 +60,50 @@ def _parquet(path: Path, store: Store, columns: list[str]) -> None:
 
 def _csv(path: Path, store: Store, columns: list[str]) -> None:
     """Numbers are columns `x7_0`, `x7_1`..., empty where an image lacks the factor."""
-    file = None
-    try:
+    numbers = [f"{name}_{i}" for name in columns for i in range(math.prod(store.shape(name)))]
+    schema = pa.schema([(n, pa.string()) for n in FACTS] + [(n, pa.float32()) for n in numbers])
+    with pa_csv.CSVWriter(path, schema) as file:
         for batch in store.to_batches(columns):
-            cells = {}
-            for name in FACTS:
-                texts = (
-                    SEPARATOR.join(cell) if isinstance(cell, list) else cell
-                    for cell in batch[name].to_pylist()
-                )
-                text = [None if one is None else guarded(one) for one in texts]
-                cells[name] = pa.array(text, pa.string())
-            for name in batch.schema.names[len(FACTS) :]:
+            cells = [pa.array(map(_cell, batch[name].to_pylist()), pa.string()) for name in FACTS]
+            for name in columns:
                 values = filled(batch[name]).reshape(len(batch), -1)
-                cells |= {
-                    f"{name}_{i}": pa.array(v, from_pandas=True) for i, v in enumerate(values.T)
-                }
-            flat = pa.record_batch(cells)
-            file = file or pa_csv.CSVWriter(path, flat.schema)
-            file.write_batch(flat)
-    finally:
-        if file is not None:
-            file.close()
+                cells += [pa.array(one, from_pandas=True) for one in values.T]
+            file.write_batch(pa.record_batch(cells, schema=schema))
+
+
+def _cell(value: Any) -> str | None:
+    text = SEPARATOR.join(value) if isinstance(value, list) else value
+    return None if text is None else guarded(text)
 
 
 def _npz(path: Path, store: Store, columns: list[str]) -> None:
     with zipfile.ZipFile(path, "w", allowZip64=True) as file:
-        for name, values in _facts(store).items():
+        facts = _facts(store)
+        for name, values in facts.items():
             with file.open(f"{name}.npy", "w") as entry:
                 np.lib.format.write_array(entry, np.array(values, dtype=str))
         for name in columns:
+            shape = (len(facts["id"]), *store.shape(name))
+            kind = {"descr": "<f4", "fortran_order": False, "shape": shape}
             with file.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                for start, n, block in _blocks(store, name):
-                    if not start:
-                        kind = {
-                            "descr": "<f4",
-                            "fortran_order": False,
-                            "shape": (n, *block.shape[1:]),
-                        }
-                        np.lib.format.write_array_header_1_0(entry, kind)
-                    entry.write(np.ascontiguousarray(block, "<f4").data)
+                np.lib.format.write_array_header_1_0(entry, kind)
+                for batch in store.to_batches([name]):
+                    entry.write(np.ascontiguousarray(filled(batch[name]), "<f4").data)
 
 
 def _h5(path: Path, store: Store, columns: list[str]) -> None:
     h5py = need("h5py", "hdf5")
     with h5py.File(path, "w") as file:
         file.attrs["settings"] = json.dumps(store.settings)
-        for name, values in _facts(store).items():
+        facts = _facts(store)
+        for name, values in facts.items():
             file.create_dataset(name, data=values, dtype=h5py.string_dtype())
         for name in columns:
-            for start, n, block in _blocks(store, name):
-                if not start:
-                    whole = file.create_dataset(name, (n, *block.shape[1:]), "f4")
-                whole[start : start + len(block)] = block
+            whole = file.create_dataset(name, (len(facts["id"]), *store.shape(name)), "f4")
+            start = 0
+            for batch in store.to_batches([name]):
+                whole[start : start + len(batch)] = filled(batch[name])
+                start += len(batch)
 
 
 WRITERS: Mapping[str, Callable[[Path, Store, list[str]], None]] = {
@@ -127,14 +119,6 @@ def _facts(store: Store) -> dict[str, list[str]]:
     found: dict[str, Any] = {n: [getattr(row, n) for row in store.usable()] for n in FACTS}
     found["labels"] = [SEPARATOR.join(labels or ()) for labels in found["labels"]]
     return found
-
-
-def _blocks(store: Store, name: str) -> Iterator[tuple[int, int, Array]]:
-    """One factor of all images: where a block of them begins, how many there are, the block."""
-    start, n = 0, len(store.usable())
-    for batch in store.to_batches([name]):
-        yield start, n, filled(batch[name])
-        start += len(batch)
 
 
 def filled(column: pa.Array) -> Array:
