@@ -24,7 +24,7 @@ from deepfishing.accuracy import has_one_class
 from deepfishing.classify import platt
 from deepfishing.cli.reproduce import load_dataset
 from deepfishing.curate.labels import VOTE, label_scores, neighbour_votes
-from deepfishing.experiments.curate import MACHINE, SWAPS, share_found, swap_labels
+from deepfishing.experiments.curate import CLASSIFIER, SWAPS, share_found, swap_labels
 from deepfishing.experiments.reproduce import Protocol, prepare
 from deepfishing.images.records import find_record
 from deepfishing.networks.load import load_network
@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("dataset")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--features", default=MACHINE)
+    parser.add_argument("--features", default=CLASSIFIER)
     asked = parser.parse_args()
     dataset = load_dataset(find_record(asked.dataset), asked.data, asked.out)
     network = load_network(DEFAULT)

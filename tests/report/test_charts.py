@@ -85,6 +85,23 @@ def test_the_page_draws_every_point_where_its_figures_say(tmp_path, add_points):
     assert "Nearest neighbours" not in page
 
 
+@pytest.mark.parametrize(
+    ("protocol", "says"),
+    [
+        ("low-shot", "19 negative ones"),
+        ("knn", "vote for the classes"),
+        ("curate", "wrong labels found"),
+        ("search", "counter-example"),
+        ("approximation", "against machines on the exact kernel"),
+    ],
+)
+def test_every_protocol_has_its_own_explanation(tmp_path, add_points, protocol, says):
+    add_points(tmp_path, FEATURES, protocol)
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    texts = re.findall(r'<h3>.*?</h3>\s*<p class="soft">(.*?)</p>', page, flags=re.DOTALL)
+    assert [says in text for text in texts] == [True]
+
+
 def test_times_are_drawn_on_logarithmic_axes_and_a_missing_one_is_told(tmp_path, add_points):
     add_points(tmp_path, TIMES, "approximation", "dW8", IMAGES)
     page = write_report(tmp_path).read_text(encoding="utf-8")

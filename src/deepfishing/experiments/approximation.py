@@ -1,8 +1,8 @@
 """Stage 6, experiments: what a projection of the trace kernel costs in accuracy, and saves in time.
 
 Comes in: gradients and labels of train and test images. Goes out: how far the dot products of the
-vectors are from the exact kernel, what linear machines on them reach, and how long it all takes,
-against the exact kernel and its machines.
+vectors are from the exact kernel, what linear classifiers on them reach, and how long it all takes,
+against the exact kernel and its classifiers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SECONDS, WITH_PROJECTION = "seconds to train and score", "seconds to project, tr
 class Gradients:
     """Normalised gradients of training and test images, and labels to train with.
 
-    `C` and `difficult` are those of the machines.
+    `C` and `difficult` are those of the classifiers.
     """
 
     train: RankOne
@@ -72,14 +72,14 @@ class Scored:
 
 
 def with_kernel(data: Gradients) -> Scored:
-    """Train machines on the exact kernel and score the test images."""
+    """Train classifiers on the exact kernel and score the test images."""
     start = time.perf_counter()
     svm = train_svm(data.train, data.labels, data.C, data.difficult)
     return Scored(svm.decision_function(data.test), time.perf_counter() - start)
 
 
 def with_projection(data: Gradients, kind: str, m: int) -> Scored:
-    """Project, train linear machines on the normalised vectors, and score the test images."""
+    """Project, train linear classifiers on the normalised vectors, and score the test images."""
     start = time.perf_counter()
     fitted = fit_projection(kind, data.train, m)
     train, test = fitted(data.train), fitted(data.test)

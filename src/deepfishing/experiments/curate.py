@@ -2,11 +2,10 @@
 
 Comes in: features of train and test images and their labels. Goes out: runs of two kinds.
 
-- mAP on the test images of a machine that saw 50, 100 and 200 labelled photos, which were drawn at
-  random, by k-means++, or by facility location, under each feature. The machine is always the same:
-  `MACHINE`, positives weighted as much as negatives. Random choices are a mean over `DRAWS`, with
-  Student's interval; facility location has no draws, so its interval is the bootstrap's over test
-  images.
+- mAP on the test images of a classifier that saw 50, 100 and 200 labelled photos, which were drawn
+  at random, by k-means++, or by facility location, under each feature. Its feature is always
+  `CLASSIFIER`, positives weighted as much as negatives. Random choices are a mean over `DRAWS`,
+  with Student's interval; facility location has no draws, so its interval is the bootstrap's.
 - share of photos with a wrong label among as many suspects, where `SWAPPED` percent of each class
   were swapped.
 """
@@ -32,7 +31,7 @@ from deepfishing.rank_one import Array
 from deepfishing.recipes import Recipe, parse_recipe
 from deepfishing.statistics import SEED, Interval, bootstrap, bounded, mean_interval
 
-MACHINE = "pow(dW8,0.5)"
+CLASSIFIER = "pow(dW8,0.5)"
 LABELLED = (50, 100, 200)
 SWAPPED = 10  # percent
 SWAPS, DRAWS = 5, 10  # of labels, of photos
@@ -43,16 +42,16 @@ FOUND, FOUND_ALONE = "wrong labels found, %", "wrong labels found without neighb
 Sides = Callable[[Recipe], tuple[Comparable, Comparable]]  # train and test, read when needed
 
 
-def machine_recipe(wanted: Sequence[Recipe], layers: Mapping[int, str]) -> Recipe:
-    """The feature of the machine; without a classifier in the network, the first one named."""
+def classifier_recipe(wanted: Sequence[Recipe], layers: Mapping[int, str]) -> Recipe:
+    """The feature of the classifier; for a network without layer 8, the first one named."""
     try:
-        return parse_recipe(MACHINE, layers)
+        return parse_recipe(CLASSIFIER, layers)
     except FeatureError:
         return wanted[0]
 
 
 def curate_runs(
-    experiment: Experiment, recipe: Recipe, machine: Recipe, sides: Sides, first: bool
+    experiment: Experiment, recipe: Recipe, classifier: Recipe, sides: Sides, first: bool
 ) -> list[Run]:
     """What there is to measure of a feature; random choices do not depend on it: `first` only."""
     n = len(experiment.train_keys)
@@ -64,13 +63,14 @@ def curate_runs(
 
     def reached(way: str) -> list[Result]:
         orders = list(_orders(way, n, max(counts), partial(sides, recipe)))
-        return [_point(experiment, sides(machine), orders, count) for count in counts]
+        return [_point(experiment, sides(classifier), orders, count) for count in counts]
 
-    decided_by = {"machine": machine.name, "draws": DRAWS}
-    ways = {f"{recipe.title}, {way}": way for way in (FACILITY, KMEANS)}
-    ways = {RANDOM: RANDOM, **ways} if first else ways
+    decided_by = {"machine": classifier.name, "draws": DRAWS}
+    ways = {RANDOM: RANDOM} if first else {}
+    ways |= {f"{recipe.title}, {way}": way for way in (FACILITY, KMEANS)}
+    feature = classifier.name
     return [
-        *(Run(line, decided_by, partial(reached, way), machine.name) for line, way in ways.items()),
+        *(Run(line, decided_by, partial(reached, way), feature) for line, way in ways.items()),
         Run(recipe.name, {"swapped": SWAPPED}, lambda: _found(experiment, sides(recipe)[0])),
     ]
 
@@ -111,7 +111,7 @@ def _point(
     orders: Sequence[Array],
     count: int,
 ) -> Result:
-    """mAP of machines that saw the first `count` photos of each order."""
+    """mAP of classifiers that saw the first `count` photos of each order."""
     (train, test), dataset, protocol = sides, experiment.dataset, experiment.protocol
     truth, method = experiment.test_labels(), dataset.official_ap
     values, interval = [], None
@@ -144,7 +144,7 @@ def _mean_point(
 
 
 def _found(experiment: Experiment, train: Comparable) -> list[Result]:
-    """The share of swapped labels that is found, with neighbours and by the machine alone."""
+    """The share of swapped labels that is found, with neighbours and by the classifier alone."""
     truth = experiment.train_labels()
     shares: dict[str, list[float]] = {FOUND: [], FOUND_ALONE: []}
     for draw in range(SWAPS):

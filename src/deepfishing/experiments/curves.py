@@ -36,7 +36,7 @@ from deepfishing.experiments.approximation import (
     with_projection,
 )
 from deepfishing.experiments.checks import CURVES, Result
-from deepfishing.experiments.curate import MACHINE, curate_runs, machine_recipe
+from deepfishing.experiments.curate import CLASSIFIER, classifier_recipe, curate_runs
 from deepfishing.experiments.point import Run, map_axis, point
 from deepfishing.experiments.protocols import Pick, low_shot, neighbour_curve, search_by_examples
 from deepfishing.experiments.reproduce import Experiment, Protocol, prepare
@@ -56,7 +56,7 @@ from deepfishing.statistics import mean_interval
 DEFAULTS = {
     "low-shot": ("x7", "dW7", "dW8", "best"),
     "knn": ("x7", "dW7", "best"),
-    "curate": ("x7", MACHINE, f"{MACHINE}+x7", "best"),
+    "curate": ("x7", CLASSIFIER, f"{CLASSIFIER}+x7", "best"),
     "search": ("x7", "dW7", "dW8", "pow(dW8,0.5)", "dW8+x7", "pow(dW8,0.5)+pow(x7,0.5)"),
     "approximation": ("dW8",),
 }
@@ -103,15 +103,15 @@ def measure_curves(
     tell = progress or silent
     wanted = _recipes(kind, features, network.layers)
     curves = Curves(out)
-    machine = machine_recipe(wanted, network.layers)
-    needed = (*wanted, machine) if kind == "curate" else wanted
+    classifier = classifier_recipe(wanted, network.layers)
+    needed = (*wanted, classifier) if kind == "curate" else wanted
     experiment = prepare(
         dataset, network, curves.folder, needed, protocol or Protocol(), tell, on_failure
     )
     experiment.test_labels()  # told before any work, if there are none
     points: list[Result] = []
     for number, recipe in enumerate(wanted):
-        runs = _runs(kind, experiment, recipe, largest, machine, number == 0)
+        runs = _runs(kind, experiment, recipe, largest, classifier, number == 0)
         total = len(wanted) * len(runs)
         for done, run in enumerate(runs, number * len(runs)):
             tell(kind, done, total)
@@ -172,14 +172,14 @@ def _described(point: Result, experiment: Experiment) -> Result:
 
 
 def _runs(
-    kind: str, experiment: Experiment, recipe: Recipe, largest: int, machine: Recipe, first: bool
+    kind: str, experiment: Experiment, recipe: Recipe, largest: int, classifier: Recipe, first: bool
 ) -> list[Run]:
     """What there is to measure of a feature."""
     sides = cache(experiment.sides)  # read once, and not at all if all points are known
     if kind == "approximation":
         return _approximation(experiment, partial(sides, recipe), largest)
     if kind == "curate":
-        return curate_runs(experiment, recipe, machine, sides, first)
+        return curate_runs(experiment, recipe, classifier, sides, first)
     if kind == "low-shot" and recipe.name == AUTO:
         return [Run(recipe.name, {}, partial(_auto_low_shot, experiment, recipe))]
     measure = {"low-shot": _low_shot, "knn": _knn, "search": _search}[kind]

@@ -93,7 +93,7 @@ def low_shot(
     seed: int = SEED,
     pick: Pick | None = None,
 ) -> list[LowShot]:
-    """mAP of machines that were trained on 1, 2, 4, ... positive examples per class.
+    """mAP of classifiers that were trained on 1, 2, 4, ... positive examples per class.
 
     Difficult examples are never drawn. A class without an example of both kinds in training, or
     without a positive one in the test, is left out of the mean. `positives` are by default the
@@ -275,7 +275,7 @@ def _examples(
 
 
 def _scores(K: Array, K_test: Array, seen: Array, shot: int, C: float) -> Array:
-    """Scores (m,) of a machine that saw these examples, of which the first `shot` are positive."""
+    """Scores (m,) of an SVM that saw these examples, of which the first `shot` are positive."""
     target = np.repeat([1, -1], [shot, len(seen) - shot])
     svm = SVC(C=C, kernel="precomputed").fit(K[np.ix_(seen, seen)], target)
     scores: Array = K_test[:, seen[svm.support_]] @ svm.dual_coef_[0] + svm.intercept_[0]

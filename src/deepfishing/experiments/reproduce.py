@@ -300,7 +300,7 @@ def _measure(experiment: Experiment, feature: Recipe) -> tuple[Result, Array]:
     if dataset.test.labels is None:
         return {**row, "seconds": _seconds_since(start), **dict.fromkeys(KEYS)}, scores
     labels = dataset.test.labels.copy()
-    labels[:, ~svm.trained] = -1  # no machine, so no AP
+    labels[:, ~svm.trained] = -1  # no classifier, so no AP
     evaluation = evaluate(labels, scores, dataset.classes)
     row |= {"map": evaluation.map, "ap": evaluation.ap}
     for name in evaluation.skipped:

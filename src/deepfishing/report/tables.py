@@ -23,14 +23,6 @@ ALWAYS_SHOWN = ("x7", "dW7")  # the two that the paper's per-class tables have
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A percentage and its interval at 95 percent; None where they are not known."""
-
-    value: float | None = None
-    interval: Interval | None = None
-
-
-@dataclass(frozen=True)
 class Line:
     """One line of Table 1, in percent; what is not known is None.
 
@@ -47,8 +39,10 @@ class Line:
     note: str
     interval: Interval | None
     gain: Difference | None
-    top1: Figure = Figure()
-    balanced: Figure = Figure()
+    top1: float | None = None
+    top1_interval: Interval | None = None
+    balanced: float | None = None
+    balanced_interval: Interval | None = None
 
     @property
     def title(self) -> str:
@@ -82,7 +76,7 @@ class Comparison:
 
     `forward` and `gradient` are the best lines of each kind by the official definition, `best` the
     better of the two. `layers` has a pair per layer: the concatenation of its input and output,
-    and the gradient. The flags say which figures some line has.
+    and the gradient.
     """
 
     rows: Sequence[Result]
@@ -91,10 +85,10 @@ class Comparison:
     gradient: Line | None
     best: Line | None
     layers: list[tuple[Line, Line]]
-    printed: bool
-    intervals: bool
-    gains: bool
-    accurate: bool
+
+    def has(self, figure: str) -> bool:
+        """Whether some line has this figure: a column without any is left out."""
+        return any(getattr(line, figure) is not None for line in self.lines)
 
     @property
     def compared(self) -> tuple[Line, ...]:
@@ -157,10 +151,6 @@ def compare_lines(rows: Sequence[Result], lines: Sequence[Line]) -> Comparison:
         gradient=gradient,
         best=_best(line for line in (forward, gradient) if line),
         layers=[(below, above) for below, above in layers if below and above],
-        printed=any(line.printed is not None for line in lines),
-        intervals=any(line.interval for line in lines),
-        gains=any(line.gain for line in lines),
-        accurate=any(line.top1.value is not None for line in lines),
     )
 
 
@@ -175,17 +165,18 @@ def columns(table: Comparison) -> dict[str, list[str]]:
     """The columns of Table 1 behind the feature, a figure per line; none that has no figure."""
     lines, (official, *others) = table.lines, table.lines[0].map
     found = {DEFINITIONS[official].label: [one_decimal(line.official) for line in lines]}
-    if table.intervals:
+    if table.has("interval"):
         found["interval"] = [interval_text(line.interval) for line in lines]
-    if table.gains:
+    if table.has("gain"):
         found["gain"] = [gain_text(line.gain) for line in lines]
-    accuracies = {"top-1": [ln.top1 for ln in lines], "balanced": [ln.balanced for ln in lines]}
-    for name, figures in accuracies.items() if table.accurate else ():
-        found[name] = [one_decimal(figure.value) for figure in figures]
-        found[f"{name} interval"] = [interval_text(figure.interval) for figure in figures]
+    if table.has("top1"):
+        found["top-1"] = [one_decimal(line.top1) for line in lines]
+        found["top-1 interval"] = [interval_text(line.top1_interval) for line in lines]
+        found["balanced"] = [one_decimal(line.balanced) for line in lines]
+        found["balanced interval"] = [interval_text(line.balanced_interval) for line in lines]
     for method in others:
         found[DEFINITIONS[method].label] = [one_decimal(line.map[method]) for line in lines]
-    if table.printed:
+    if table.has("printed"):
         found["paper"] = [one_decimal(line.printed) for line in lines]
         found["difference"] = [one_decimal(line.difference, sign=True) for line in lines]
     return found
@@ -273,10 +264,10 @@ def _line(row: Result, gain: Difference | None) -> Line:
         note=note,
         interval=_interval(row.get("map_interval", {}).get(first)),
         gain=gain,
-        top1=Figure(row.get("accuracy"), _interval(row.get("accuracy_interval"))),
-        balanced=Figure(
-            row.get("balanced_accuracy"), _interval(row.get("balanced_accuracy_interval"))
-        ),
+        top1=row.get("accuracy"),
+        top1_interval=_interval(row.get("accuracy_interval")),
+        balanced=row.get("balanced_accuracy"),
+        balanced_interval=_interval(row.get("balanced_accuracy_interval")),
     )
 
 

@@ -41,9 +41,9 @@ def table_1(rows: Sequence[Result], gains: Mapping[str, Difference] | None = Non
     found = comparison(sorted(rows, key=paper_order), gains)
     shown = columns(found)
     official, *others = (DEFINITIONS[method].label for method in found.lines[0].map)
-    for name in ("balanced interval", *others) if found.accurate else ():
+    for name in ("balanced interval", *others) if found.has("top1") else ():
         del shown[name]
-    if found.gains:  # padded so that figures stay below each other
+    if found.has("gain"):  # padded so that figures stay below each other
         gained = [line.gain for line in found.lines]
         shown["gain"] = [
             f"{one_decimal(gain.mean, True):>5}{' !' * gain.holds}" if gain else ""
@@ -155,14 +155,14 @@ def _caption(found: Comparison) -> list[str]:
         f"({row['n_test']:,}), tau {row['tau']:g}, {label_text(row)}. * official {official}.",
         "x, y: what a layer puts out; dW: the gradient of its weights.",
     ]
-    if found.intervals:
+    if found.has("interval"):
         parts.append("interval: 95 %, bootstrap over test images.")
-    if found.gains and found.forward:
+    if found.has("gain") and found.forward:
         parts.append(
             f"gain: over {found.forward.title}, the best forward feature; ! holds at 95 % "
             "(paired bootstrap)."
         )
-    if found.accurate:
+    if found.has("top1"):
         parts.append(
             "top-1: images whose class has the highest score, in percent; balanced: the mean of "
             "that over the classes. results.jsonl has the other definitions of AP."

@@ -187,12 +187,12 @@ def _table_1(table: Comparison) -> Sheet:
         blocks.setdefault(line.block, []).append([FeatureName(line.title), figure, *rest])
     official, row = next(iter(shown)), table.rows[0]
     parts = [f"mAP in percent on {_setting(row)}; {official} is the official definition."]
-    if table.gains and table.forward:
+    if table.has("gain") and table.forward:
         parts.append(
             f"Gain: over {table.forward.title}, the best forward feature; "
             "! holds at 95 % in the paired bootstrap."
         )
-    if table.accurate:
+    if table.has("top1"):
         parts.append(
             "Top-1: images whose class has the highest score; balanced: the mean over the classes."
         )
