@@ -11,7 +11,7 @@ import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from deepfishing.images.tar import read_tar
+from deepfishing.images.inside import read_tar
 from PIL import Image
 
 from deepfishing.images.folder import read_folder
