@@ -44,17 +44,14 @@ JITTER = 1e-3  # keeps a kernel matrix in single precision positive
 
 @dataclass(frozen=True)
 class Tried:
-    """One candidate: its cross-validated mAP in percent, and how far behind the best it is.
-
-    `error` is the standard error of that difference over classes; `tau` is None for the store's.
-    """
+    """One candidate: its cross-validated mAP in percent, and how far behind the best it is."""
 
     recipe: str
-    tau: float | None
+    tau: float | None  # None for the store's
     cost: float
     map: float
     behind: float
-    error: float
+    error: float  # standard error of `behind` over classes
 
 
 @dataclass(frozen=True)
@@ -142,8 +139,8 @@ def choose(
     cost = COSTS[int(np.flatnonzero(at_cost[top] - at_cost <= doubt)[0])]
     tell("recipes", len(names) + 1, len(names) + 1)
     tried = [
-        Tried(*one, COSTS[0], float(np.nanmean(each)), float(gap), float(error))
-        for one, each, gap, error in zip(names, ap, behind, errors, strict=True)
+        Tried(*one, COSTS[0], mean, float(gap), float(error))
+        for one, mean, gap, error in zip(names, means, behind, errors, strict=True)
     ]
     tried += [
         Tried(name, tau, at, float(mean), float(at_cost[top] - mean), float(error))
@@ -200,9 +197,8 @@ class _Kernels:
         _, group = connected_components(csr_matrix(self.of(name) > SAME), directed=False)
         # a class whose images are all alike is an easy class, and must not be held out as a whole
         crowded = np.bincount(group)[group] > max(2, len(labels) // (10 * labels.shape[1]))
-        group = np.unique(
-            np.where(crowded, len(group) + np.arange(len(group)), group), return_inverse=True
-        )[1]
+        alone = len(group) + np.arange(len(group))
+        group = np.unique(np.where(crowded, alone, group), return_inverse=True)[1]
         # groups are dealt out in the order of their rarest class, so every fold has some of each
         rare = np.where(labels == 1, (labels == 1).sum(axis=0), len(labels) + 1)
         key = np.where((labels == 1).any(axis=1), rare.argmin(axis=1), labels.shape[1])
@@ -234,12 +230,10 @@ def _validated(vectors: Array, labels: Array, folds: Array, C: float, difficult:
         held = folds == fold
         svm = train_linear(vectors[~held], labels[~held], C, difficult)
         scores[held] = svm.decision_function(vectors[held])
-    return np.array(
-        [
-            average_precision(labels[:, c], scores[:, c], "area") if shown else np.nan
-            for c, shown in enumerate((labels == 1).any(axis=0))
-        ]
-    )
+    ap = np.full(labels.shape[1], np.nan)
+    for c in np.flatnonzero((labels == 1).any(axis=0)):
+        ap[c] = average_precision(labels[:, c], scores[:, c], "area")
+    return ap
 
 
 def _errors(ap: Array) -> tuple[int, Array]:
@@ -258,8 +252,7 @@ def _order(names: Sequence[str], first: Sequence[str], means: Sequence[float]) -
     if max(means) < means[0] + LEAST:
         return order
     known = [names.index(name) for name in first if name in names]
-    preferred = [i for i in known if means[i] > means[0]]
-    return preferred + order
+    return [i for i in known if means[i] > means[0]] + order
 
 
 def _why(tried: Sequence[Tried], chosen: Tried, cost: float) -> str:

@@ -8,7 +8,7 @@ C = 1, unless the cost is chosen by cross-validation. One Gram matrix serves all
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -114,31 +114,35 @@ def train_svm(
         raise FeatureError("features must be finite, got NaN or infinity in the Gram matrix")
     search = CostSearch.of(C)
     weight = search.positive_weight if class_weight is None else class_weight
-    tasks = [_Task.of(column, difficult, search.folds) for column in labels.T]
+    tasks = [_Task.of(K, column, difficult, weight) for column in labels.T]
     # libsvm releases the interpreter lock, so threads share the one matrix without a copy
     pool = Parallel(n_jobs=n_jobs or os.cpu_count() or 1, backend="threading")
     folds: list[list[_Fold]] = [[] for _ in tasks]
     if len(search.costs) > 1 or calibrated:
-        folds = _cross_validate(pool, K, tasks, search.costs, weight, seed)
-    ap = _validated_ap(tasks, folds, search.costs)
+        jobs = [(n, *fold) for n, task in enumerate(tasks) for fold in task.split(search, seed)]
+        done = pool(delayed(tasks[n].validate)(*fold, search.costs) for n, *fold in jobs)
+        for (n, *_), fold in zip(jobs, done, strict=True):
+            folds[n].append(fold)
+    ap = np.full((len(tasks), len(search.costs)), np.nan)
+    for row, task, own in zip(ap, tasks, folds, strict=True):
+        if own:
+            row[:] = np.mean([task.ap(fold) for fold in own], axis=0)
     chosen = choose_costs(ap, search)
-    fits = pool(
-        delayed(_train_one)(K, task, search.costs[best], weight)
-        for task, best in zip(tasks, chosen, strict=True)
-    )
+    costs = np.array(search.costs)[chosen]
+    fits = pool(delayed(task.train)(cost) for task, cost in zip(tasks, costs.tolist(), strict=True))
     svm = KernelSVM(
         features=features,
         dual=np.stack([dual for dual, _ in fits], axis=1),
         bias=np.array([bias for _, bias in fits]),
         trained=np.array([task.fewest > 0 for task in tasks]),
-        cost=np.array(search.costs)[chosen],
+        cost=costs,
         ap=ap[np.arange(len(tasks)), chosen],
     )
     if not calibrated:
         return svm
     scores = K @ svm.dual + svm.bias
     columns = [
-        _calibration(task, own, best, score[task.kept])
+        task.calibration(own, best, score[task.kept])
         for task, own, best, score in zip(tasks, folds, chosen, scores.T, strict=True)
     ]
     return replace(svm, calibration=np.array(columns).T)
@@ -162,79 +166,84 @@ def check_options(C: float | str, difficult: str, class_weight: str | float | No
         )
 
 
-@dataclass(frozen=True, eq=False)
-class _Task:
-    """One class: the images that count for it, their targets (1, -1) and in how many folds."""
-
-    kept: Array
-    target: Array
-    fewest: int  # examples on the smaller side
-    folds: int
-
-    @classmethod
-    def of(cls, column: Array, difficult: str, folds: int) -> _Task:
-        kept = np.flatnonzero(column != 0) if difficult == "ignore" else np.arange(len(column))
-        target = np.where(column[kept] == 1, 1, -1)
-        positives = int(np.count_nonzero(target == 1))
-        fewest = min(positives, len(target) - positives)
-        return cls(kept, target, fewest, min(folds, fewest))
-
-
 # positions in a task's `kept` that were held out, and their scores at every cost (costs, held)
 _Fold = tuple[Array, Array]
 
 
-def _cross_validate(
-    pool: Parallel,
-    K: Array,
-    tasks: Sequence[_Task],
-    costs: Sequence[float],
-    weight: str | float | None,
-    seed: int,
-) -> list[list[_Fold]]:
-    """The folds of every class, all of them in parallel; none where a side has one example."""
-    parts = [
-        (number, train, held)
-        for number, task in enumerate(tasks)
-        if task.folds > 1
-        for train, held in StratifiedKFold(task.folds, shuffle=True, random_state=seed).split(
-            task.target, task.target
-        )
-    ]
-    done = pool(delayed(_fold)(K, tasks[n], train, held, costs, weight) for n, train, held in parts)
-    folds: list[list[_Fold]] = [[] for _ in tasks]
-    for (number, _, _), fold in zip(parts, done, strict=True):
-        folds[number].append(fold)
-    return folds
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """One class: the images that count for it, and their targets (1, -1)."""
 
+    K: Array  # of all images
+    kept: Array
+    target: Array
+    weight: str | float | None  # on the cost of positives
 
-def _fold(
-    K: Array,
-    task: _Task,
-    train: Array,
-    held: Array,
-    costs: Sequence[float],
-    weight: str | float | None,
-) -> _Fold:
-    inside = K[np.ix_(task.kept[train], task.kept[train])]
-    fits = [_fit(inside, task.target[train], cost, weight) for cost in costs]
-    across = K[np.ix_(task.kept[held], task.kept[train])]
-    return held, np.array([across @ dual + bias for dual, bias in fits])
+    @classmethod
+    def of(cls, K: Array, column: Array, difficult: str, weight: str | float | None) -> _Task:
+        kept = np.flatnonzero(column != 0) if difficult == "ignore" else np.arange(len(column))
+        return cls(K, kept, np.where(column[kept] == 1, 1, -1), weight)
 
+    @property
+    def fewest(self) -> int:
+        """Examples on the smaller side."""
+        positives = int(np.count_nonzero(self.target == 1))
+        return min(positives, len(self.target) - positives)
 
-def _validated_ap(
-    tasks: Sequence[_Task], folds: Sequence[Sequence[_Fold]], costs: Sequence[float]
-) -> Array:
-    """Mean AP over the folds (C, n_costs); NaN for a class that has none."""
-    ap = np.full((len(tasks), len(costs)), np.nan)
-    for row, task, own in zip(ap, tasks, folds, strict=True):
-        if own:
-            each = [
-                [average_precision(task.target[held], at_cost, "sklearn") for at_cost in scores]
-                for held, scores in own
-            ]
-            row[:] = np.mean(each, axis=0)
-    return ap
+    def split(self, search: CostSearch, seed: int) -> Iterable[tuple[Array, Array]]:
+        """Positions to train on and to hold out, per fold; none where a side has one example."""
+        folds = min(search.folds, self.fewest)
+        if folds < 2:
+            return ()
+        splitter = StratifiedKFold(folds, shuffle=True, random_state=seed)
+        found: Iterable[tuple[Array, Array]] = splitter.split(self.target, self.target)
+        return found
+
+    def validate(self, train: Array, held: Array, costs: Sequence[float]) -> _Fold:
+        fits = self.fit(train, costs)
+        across = self.K[np.ix_(self.kept[held], self.kept[train])]
+        return held, np.array([across @ dual + bias for dual, bias in fits])
+
+    def ap(self, fold: _Fold) -> list[float]:
+        """Of one fold at every cost."""
+        held, scores = fold
+        return [average_precision(self.target[held], at_cost, "sklearn") for at_cost in scores]
+
+    def train(self, cost: float) -> tuple[Array, float]:
+        """Dual coefficients over all n images and the bias; zero where there is no classifier."""
+        dual, bias = np.zeros(len(self.K)), 0.0
+        if self.fewest:
+            ((dual[self.kept], bias),) = self.fit(np.arange(len(self.kept)), [cost])
+        return dual, bias
+
+    def fit(self, rows: Array, costs: Sequence[float]) -> list[tuple[Array, float]]:
+        """Dual coefficients of these images and the bias, at every cost."""
+        images, weight, found = self.kept[rows], self.weight, []
+        K = self.K if len(images) == len(self.K) else self.K[np.ix_(images, images)]
+        classes = {1: weight, -1: 1.0} if isinstance(weight, float | int) else weight
+        for cost in costs:
+            svm = SVC(C=cost, kernel="precomputed", cache_size=500, class_weight=classes)
+            # K was looked at once; scikit-learn would look at all of it again for every classifier
+            with config_context(assume_finite=True):
+                svm.fit(K, self.target[rows])
+            dual = np.zeros(len(K))
+            dual[svm.support_] = svm.dual_coef_[0]
+            found.append((dual, float(svm.intercept_[0])))
+        return found
+
+    def calibration(self, folds: Sequence[_Fold], best: int, own: Array) -> tuple[float, float]:
+        """Slope and offset, from scores of images that were held out.
+
+        A class without folds has only the scores of its own training images; without a
+        classifier, only its frequency.
+        """
+        if not self.fewest:
+            positives = np.count_nonzero(self.target == 1)
+            return 0.0, float(np.log((positives + 1) / (len(self.target) - positives + 1)))
+        scores = own.copy()
+        for held, at_costs in folds:
+            scores[held] = at_costs[best]
+        return platt(scores, self.target)
 
 
 def choose_costs(ap: Array, search: CostSearch) -> Array:
@@ -248,44 +257,6 @@ def choose_costs(ap: Array, search: CostSearch) -> Array:
     else:
         chosen[known] = ap[known].argmax(axis=1)
     return chosen
-
-
-def _train_one(
-    K: Array, task: _Task, cost: float, weight: str | float | None
-) -> tuple[Array, float]:
-    """Dual coefficients over all n images and the bias; zero where there is no classifier."""
-    dual, bias = np.zeros(len(K)), 0.0
-    if task.fewest:
-        whole = len(task.kept) == len(K)
-        matrix = K if whole else K[np.ix_(task.kept, task.kept)]
-        dual[task.kept], bias = _fit(matrix, task.target, cost, weight)
-    return dual, bias
-
-
-def _fit(K: Array, target: Array, cost: float, weight: str | float | None) -> tuple[Array, float]:
-    classes = {1: weight, -1: 1.0} if isinstance(weight, float | int) else weight
-    # K was looked at once; scikit-learn would look at all of it again for every classifier
-    with config_context(assume_finite=True):
-        svm = SVC(C=cost, kernel="precomputed", cache_size=500, class_weight=classes)
-        svm.fit(K, target)
-    dual = np.zeros(len(K))
-    dual[svm.support_] = svm.dual_coef_[0]
-    return dual, float(svm.intercept_[0])
-
-
-def _calibration(task: _Task, folds: Sequence[_Fold], best: int, own: Array) -> tuple[float, float]:
-    """Slope and offset of one class, from scores that its classifiers gave to images held out.
-
-    A class without folds has only the scores of its own training images; without a classifier, only
-    its frequency.
-    """
-    positives = np.count_nonzero(task.target == 1)
-    if not task.fewest:
-        return 0.0, float(np.log((positives + 1) / (len(task.target) - positives + 1)))
-    scores = own.copy()
-    for held, at_costs in folds:
-        scores[held] = at_costs[best]
-    return platt(scores, task.target)
 
 
 def platt(scores: Array, target: Array) -> tuple[float, float]:
