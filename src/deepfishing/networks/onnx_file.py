@@ -97,11 +97,24 @@ class OnnxTrunk(nn.Module):
 
     def __init__(self, model: Any, pixels: str, size: int | None, outputs: dict[str, str]) -> None:
         super().__init__()
-        self.source, self.outputs, self.single = (model, pixels, size), outputs, False
+        self.model, self.pixels, self.size, self.outputs = model, pixels, size, outputs
+        self.single = False
 
     def up_to(self, part: str) -> bytes:
-        """All from the pixels to the end of a part, in ONNX."""
-        return _up_to(*self.source, self.outputs[part])
+        """What leads from the pixels to the end of a part, for any number of images."""
+        onnx = package("onnx")
+        whole = onnx.ModelProto()
+        whole.CopyFrom(self.model)
+        graph, info = whole.graph, onnx.helper.make_tensor_value_info
+        for stale in ("value_info", "input", "output"):  # of a fixed number of images, perhaps
+            graph.ClearField(stale)
+        graph.node.insert(0, onnx.helper.make_node("Identity", ["pixels"], [self.pixels]))
+        graph.node.append(onnx.helper.make_node("Identity", [self.outputs[part]], ["trunk"]))
+        sides = ["n", 3, self.size or "high", self.size or "wide"]
+        graph.value_info.extend([info("pixels", 1, sides), info("trunk", 1, None)])
+        cut = onnx.utils.Extractor(whole).extract_model(["pixels"], ["trunk"])
+        cut.graph.ClearField("value_info")
+        return bytes(cut.SerializeToString())
 
     def __deepcopy__(self, memo: Any) -> OnnxTrunk:
         return self  # it has nothing that anybody could change
@@ -238,23 +251,6 @@ def _constants(model: Any) -> dict[str, Any]:
             value = found[node.input[0]]
             found[node.output[0]] = value if node.op_type == "Identity" else value.transpose(order)
     return found
-
-
-def _up_to(model: Any, pixels: str, size: int | None, tensor: str) -> bytes:
-    """What leads from `pixels` to an inner tensor, called `trunk`, for any number of images."""
-    onnx = package("onnx")
-    whole = onnx.ModelProto()
-    whole.CopyFrom(model)
-    graph, info = whole.graph, onnx.helper.make_tensor_value_info
-    for stale in ("value_info", "input", "output"):  # of a fixed number of images, perhaps
-        graph.ClearField(stale)
-    graph.node.insert(0, onnx.helper.make_node("Identity", ["pixels"], [pixels]))
-    graph.node.append(onnx.helper.make_node("Identity", [tensor], ["trunk"]))
-    graph.value_info.append(info("pixels", 1, ["n", 3, size or "high", size or "wide"]))
-    graph.value_info.append(info("trunk", 1, None))
-    part = onnx.utils.Extractor(whole).extract_model(["pixels"], ["trunk"])
-    part.graph.ClearField("value_info")
-    return bytes(part.SerializeToString())
 
 
 def _read(path: Path) -> Any:
