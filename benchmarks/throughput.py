@@ -21,8 +21,7 @@ from torch import nn
 from deepfishing.features import needed_factors, parse_features, table_features
 from deepfishing.gradients.cut import cut
 from deepfishing.gradients.engine import start_engine
-from deepfishing.gradients.extract import Extractor
-from deepfishing.gradients.pipeline import PIECE, prepare
+from deepfishing.gradients.extract import PIECE, Extractor, prepare
 from deepfishing.gradients.resources import Resources
 from deepfishing.gradients.runtime import FASTEST, missing_packages
 from deepfishing.images.groceries import load_groceries

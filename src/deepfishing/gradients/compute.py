@@ -19,15 +19,16 @@ from torch import Tensor, nn
 
 from deepfishing.errors import LayerError, NetworkError
 from deepfishing.features import TOP, Factor
-from deepfishing.gradients.check import check_gradients, sharing_weights
 from deepfishing.gradients.cut import Cut, cut
 from deepfishing.gradients.engine import Run, start_engine
 from deepfishing.gradients.factors import (
     Use,
     block_gradients,
+    check_gradients,
     gradient_factors,
     is_grouped,
     pooled_factors,
+    sharing_weights,
 )
 from deepfishing.gradients.layout import Layout, find_layouts, mean_over_positions, own_axis
 from deepfishing.gradients.peak import peak_bytes

@@ -23,10 +23,10 @@ from deepfishing import __version__
 from deepfishing.errors import NetworkError, one_line
 from deepfishing.features import TOP, Factor
 from deepfishing.files import replacing
-from deepfishing.gradients.check import sharing_weights
 from deepfishing.gradients.compute import Computer
 from deepfishing.gradients.cut import Affine, cut
 from deepfishing.gradients.engine import OPSET, write_onnx
+from deepfishing.gradients.factors import sharing_weights
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.kernels import Comparable, KernelProduct, KernelSum
 from deepfishing.model.model import Model

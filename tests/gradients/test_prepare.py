@@ -2,7 +2,7 @@ import numpy as np
 import torch
 
 from deepfishing.errors import ImageError
-from deepfishing.gradients.pipeline import PIECE, prepare
+from deepfishing.gradients.extract import PIECE, prepare
 
 
 def pixels(number):
