@@ -6,7 +6,6 @@ the recipes `pow` and `whiten` change them, or vectors that any estimator of sci
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from numbers import Integral
 from typing import Any, Self
 
@@ -31,6 +30,8 @@ Rows = Array | RankOne
 
 
 class _OneFeature(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    _dtypes: tuple[str, ...] = ("float64", "float32")  # that come out as they came in
+
     def _check(self, X: Any, reset: bool) -> Rows:
         X = check_features(self, X, reset)
         if not isinstance(X, RankOne | np.ndarray):
@@ -40,33 +41,34 @@ class _OneFeature(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             )
         return X
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = list(self._dtypes)
+        return tags
 
-class _RecipeStep(OneToOneFeatureMixin, _OneFeature, ABC):  # type: ignore[misc]
-    """A recipe of one function; the features that come in stand for the network's."""
 
-    @abstractmethod
-    def _recipe(self, feature: Recipe) -> Recipe: ...
+class _RecipeStep(OneToOneFeatureMixin, _OneFeature):  # type: ignore[misc]
+    """A function of recipes, whose number is the one parameter; what comes in are its features."""
+
+    _function: str
 
     def fit(self, X: Rows, y: Any = None) -> Self:
         """Learn what there is to learn from the features of the training images."""
         X = self._check(X, reset=True)
-        self.state_ = self._parse(X).fit(_factors(X)).state
+        self.state_ = self._recipe(X).fit(_factors(X)).state
         return self
 
     def transform(self, X: Rows) -> Rows:
         """The changed features, every image of norm 1."""
         check_is_fitted(self)
         X = self._check(X, reset=False)
-        changed = self._parse(X).load(self.state_)(_factors(X))
+        changed = self._recipe(X).load(self.state_)(_factors(X))
         return changed  # type: ignore[return-value]  # one feature in, so one feature out
 
-    def _parse(self, X: Rows) -> Recipe:
-        return self._recipe(leaf(parse_feature("dW8" if isinstance(X, RankOne) else "x7")))
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags
+    def _recipe(self, X: Rows) -> Recipe:
+        (number,) = self.get_params().values()
+        feature = parse_feature("dW8" if isinstance(X, RankOne) else "x7")
+        return apply(self._function, leaf(feature), number)
 
 
 def _factors(X: Rows) -> dict[str, Array]:
@@ -87,11 +89,10 @@ class Power(_RecipeStep):
     array([[-0.8,  0.6]])
     """
 
+    _function = "pow"
+
     def __init__(self, exponent: float = 0.5) -> None:
         self.exponent = exponent
-
-    def _recipe(self, feature: Recipe) -> Recipe:
-        return apply("pow", feature, self.exponent)
 
 
 class Whiten(_RecipeStep):
@@ -112,6 +113,8 @@ class Whiten(_RecipeStep):
            [ 0.71, -0.71]])
     """
 
+    _function = "whiten"
+
     def __init__(self, shrinkage: float | None = None) -> None:
         self.shrinkage = shrinkage
 
@@ -120,9 +123,6 @@ class Whiten(_RecipeStep):
         if len(self._check(X, reset=True)) < 2:
             raise FeatureError("Whiten needs at least 2 images to see their spread, got 1 sample")
         return super().fit(X)
-
-    def _recipe(self, feature: Recipe) -> Recipe:
-        return apply("whiten", feature, self.shrinkage)
 
 
 class Project(ClassNamePrefixFeaturesOutMixin, _OneFeature):  # type: ignore[misc]
@@ -148,6 +148,8 @@ class Project(ClassNamePrefixFeaturesOutMixin, _OneFeature):  # type: ignore[mis
     (4, 64)
     """
 
+    _dtypes = ("float32",)
+
     def __init__(self, m: int = 8192, kind: str = "orthogonal", random_state: Any = 0) -> None:
         self.m = m
         self.kind = kind
@@ -167,11 +169,6 @@ class Project(ClassNamePrefixFeaturesOutMixin, _OneFeature):  # type: ignore[mis
         """Vectors (n, m) in single precision."""
         check_is_fitted(self)
         return self.projection_(_as_gradients(self._check(X, reset=False)))
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = ["float32"]
-        return tags
 
 
 def _as_gradients(X: Rows) -> RankOne:
