@@ -18,7 +18,7 @@ import torch
 
 from deepfishing.networks.caffe.blobs import mean_pixel
 from deepfishing.networks.caffe.importer import load_caffe
-from deepfishing.networks.caffe.schema import ENUMS, FIELDS, Field
+from deepfishing.networks.caffe.schema import ENUMS, FIELDS
 from deepfishing.networks.network import Network
 from fuzz.rule import obey
 from fuzz.target import Run, Target, put
@@ -37,18 +37,19 @@ def encode(kind: str, values: Mapping[str, Any]) -> bytes:
     return out
 
 
-def _node(field: Field, one: Any) -> Node:
-    if field.kind in FIELDS:
-        return [field.number, 2, encode(field.kind, one)]
-    if field.kind in ENUMS:
-        return [field.number, 0, ENUMS[field.kind].index(one)]
+def _node(field: tuple[int, str], one: Any) -> Node:
+    number, kind = field
+    if kind in FIELDS:
+        return [number, 2, encode(kind, one)]
+    if kind in ENUMS:
+        return [number, 0, ENUMS[kind].index(one)]
     if isinstance(one, str):
-        return [field.number, 2, one.encode()]
+        return [number, 2, one.encode()]
     if isinstance(one, np.ndarray):
-        return [field.number, 2, one.astype("<f4").tobytes()]
+        return [number, 2, one.astype("<f4").tobytes()]
     if isinstance(one, float):
-        return [field.number, 5, struct.pack("<f", one)]
-    return [field.number, 0, int(one)]
+        return [number, 5, struct.pack("<f", one)]
+    return [number, 0, int(one)]
 
 
 def _varint(value: int) -> bytes:
@@ -74,14 +75,14 @@ def text(kind: str, values: Mapping[str, Any]) -> str:
     """A message as a prototxt."""
     out = []
     for name, value in values.items():
-        field = FIELDS[kind][name]
+        _, inner = FIELDS[kind][name]
         for one in value if isinstance(value, list) else [value]:
-            if field.kind in FIELDS:
-                out.append(f"{name} {{ {text(field.kind, one)} }}\n")
+            if inner in FIELDS:
+                out.append(f"{name} {{ {text(inner, one)} }}\n")
             elif isinstance(one, bool):
                 out.append(f"{name}: {str(one).lower()}")
             else:
-                out.append(f'{name}: "{one}"' if field.kind == "string" else f"{name}: {one}")
+                out.append(f'{name}: "{one}"' if inner == "string" else f"{name}: {one}")
     return " ".join(out)
 
 
@@ -150,7 +151,7 @@ def _blob(*shape: int) -> dict[str, Any]:
 
 def _tree(data: bytes, kind: str) -> list[Node]:
     """The nodes of a message, as far as its bytes are sound."""
-    fields = {field.number: field.kind for field in FIELDS[kind].values()}
+    fields = dict(FIELDS[kind].values())
     nodes: list[Node] = []
     place = 0
     while place < len(data):

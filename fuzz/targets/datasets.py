@@ -11,10 +11,10 @@ import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from deepfishing.images.inside import read_tar
 from PIL import Image
 
 from deepfishing.images.folder import read_folder
+from deepfishing.images.inside import read_tar
 from deepfishing.images.preprocess import open_image
 from deepfishing.images.sources import find_images
 from deepfishing.images.voc import read_voc_layout
