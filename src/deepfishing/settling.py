@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepfishing.errors import OptionError, StoreError
-from deepfishing.networks.caffe.blobs import given_mean
+from deepfishing.networks.caffe.wire import given_mean
 from deepfishing.networks.pixels import find_preprocess
 from deepfishing.networks.reference import (
     FILES,

@@ -9,9 +9,8 @@ import pytest
 
 from deepfishing.errors import WeightsError
 from deepfishing.networks.caffe import wire
-from deepfishing.networks.caffe.blobs import blob_array
 from deepfishing.networks.caffe.importer import load_caffe
-from deepfishing.networks.caffe.wire import decode
+from deepfishing.networks.caffe.wire import blob_array, decode
 
 
 @contextmanager

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from deepfishing.errors import WeightsError
 from deepfishing.images.preprocess import Preprocess
-from deepfishing.networks.caffe.blobs import Array, blob_array, given_mean, is_mean_pixel
 from deepfishing.networks.caffe.graph import (
     SOURCES,
     Graph,
@@ -33,7 +32,13 @@ from deepfishing.networks.caffe.graph import (
 from deepfishing.networks.caffe.layers import MAX_VALUES, build
 from deepfishing.networks.caffe.modules import CaffeNet
 from deepfishing.networks.caffe.prototxt import read_prototxt
-from deepfishing.networks.caffe.wire import read_binary
+from deepfishing.networks.caffe.wire import (
+    Array,
+    blob_array,
+    given_mean,
+    is_mean_pixel,
+    read_binary,
+)
 from deepfishing.networks.network import Network, cast, ready, torch_target
 from deepfishing.networks.reference import FILES, MEAN, PROTOTXT, WEIGHTS, NetworkFile, Source
 from deepfishing.networks.weights import load_into
