@@ -18,11 +18,7 @@ from deepfishing.distributed.cluster import LOCAL, check_place
 from deepfishing.errors import OptionError, StoreError
 from deepfishing.features import needed_factors
 from deepfishing.gradients.resources import Resources
-from deepfishing.gradients.to_store import (
-    Extraction,
-    OnFailure,
-    extract_to_store,
-)
+from deepfishing.gradients.to_store import Extraction, OnFailure, extract_to_store
 from deepfishing.images.item import Held, Item
 from deepfishing.images.sources import find_images
 from deepfishing.images.streams import blocks
@@ -57,7 +53,7 @@ def extract_to(
     notice: Callable[[str], None] | None = None,
     **options: Any,
 ) -> Extraction:
-    """Extract features of images into a store; what is there is not computed again.
+    """Extract features of images into a store; what it holds already is not computed again.
 
     Parameters
     ----------
@@ -67,8 +63,8 @@ def extract_to(
     images : str, path or iterable
         As for `find_images`: a folder, a pattern, a list, a table, a video... or a list of paths.
         Or images that Python has: a Hugging Face data set, a torch Dataset or DataLoader, an
-        iterable of PIL images, arrays or (image, label), see `streams`. Some are held at a time, at
-        most 256 MB; their ids are numbers in their order, behind `name`.
+        iterable of PIL images, arrays or (image, label), see `streams`. Their ids are numbers in
+        their order, behind `name`: by default the split of a data set, or image.
     network : str or Network, optional
         A name or file as for `load_network`, or a network that is loaded already.
     features : str or list of str
@@ -77,8 +73,6 @@ def extract_to(
         Numbers on disk: int8, int4, float16 or float32; a new store is in int8.
     resources : Resources, optional
         Batch size, memory, engine and device, which decide no number.
-    name : str
-        What ids of images begin with that Python has; by default the split of a data set, or image.
     on : str
         `local`, `ray`, or `ray://HOST:PORT` of a Ray cluster.
     retry, prune, strict, progress, on_failure
@@ -87,10 +81,6 @@ def extract_to(
         Called with a line for what was assumed when the network was loaded.
     options
         weights, prototxt, mean, preprocess, dtype, tau, label, views: see `Options`.
-
-    Returns
-    -------
-    Extraction
     """
     resources, folder = resources or Resources(), Path(store)
     check_place(on)

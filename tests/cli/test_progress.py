@@ -4,7 +4,6 @@ from rich.console import Console
 from rich.progress import Progress
 
 from deepfishing.cli import progress
-from deepfishing.cli.progress import TimeColumn
 
 
 def test_the_time_that_has_passed_and_the_time_that_is_left_cannot_be_confused():
@@ -14,7 +13,7 @@ def test_the_time_that_has_passed_and_the_time_that_is_left_cannot_be_confused()
         (task,) = bar.tasks
 
         def text():
-            return TimeColumn().render(task).plain
+            return progress.time_text(task)
 
         assert text() == "0:00 so far"
         for done in (6, 12):
@@ -29,7 +28,7 @@ def test_the_time_that_has_passed_and_the_time_that_is_left_cannot_be_confused()
 def test_a_line_of_the_bar_fits_into_80_columns(monkeypatch):
     screen = io.StringIO()
     console = Console(file=screen, width=80, force_terminal=True, color_system=None)
-    monkeypatch.setattr(progress, "Console", lambda stderr: console)
+    monkeypatch.setattr("rich.console.Console", lambda stderr: console)
     with progress.progress_bar() as bar:
         bar("images", 0, 12_345)
         bar.failure("a.jpg", "why")

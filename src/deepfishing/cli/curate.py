@@ -12,6 +12,7 @@ import typer
 
 from deepfishing.cli.help import MORE
 from deepfishing.cli.parameters import StoreFolder
+from deepfishing.cli.progress import progress_bar
 from deepfishing.cli.say import images_text, say, say_json, say_next, say_note, spelled
 from deepfishing.errors import OptionError
 
@@ -53,7 +54,6 @@ def choose(
     Prints their paths, the most useful first; stopped early, those that it has. Fill in the column
     labels of --out and pass the table as --labelled to choose the next ones.
     """
-    from deepfishing.cli.progress import progress_bar
     from deepfishing.curate.photos import Pick, choose_photos, open_photos, read_labelled
     from deepfishing.curate.records import check_out, write_records
 
@@ -66,7 +66,7 @@ def choose(
             for pick in choose_photos(photos, n, labelled=known, progress=bar):
                 picks.append(pick)
     finally:
-        if out is not None and picks:
+        if picks:
             blank = [{**asdict(pick), "labels": None} for pick in picks]
             write_records(out, blank, ["path", "id", "labels", "gain"])
         if as_json:
@@ -109,7 +109,6 @@ def labels(
     A machine that has not seen the photo and the photos nearest to it contradict its label. The
     more they do, the larger the doubt. Works with one label per photo and with several.
     """
-    from deepfishing.cli.progress import progress_bar
     from deepfishing.curate.labels import doubtful_labels
     from deepfishing.curate.photos import open_photos
     from deepfishing.curate.records import check_out, write_records
@@ -121,9 +120,8 @@ def labels(
     with progress_bar(quiet=as_json) as bar:
         found, looked_at = doubtful_labels(photos, source, split=split, seed=seed, progress=bar)
     shown = found[:n]
-    if out is not None:
-        columns = ["path", "id", "given", "suggested", "doubt"]
-        write_records(out, [asdict(one) for one in shown], columns)
+    columns = ["path", "id", "given", "suggested", "doubt"]
+    write_records(out, [asdict(one) for one in shown], columns)
     _draw(sheet, photos, [(one.id, _change(one)) for one in shown])
     if as_json:
         _say_document(store, photos, photos=looked_at, doubtful=len(found), labels=shown)
@@ -167,7 +165,6 @@ def twins(
     pixels, then the largest file, then the oldest. Nothing is deleted. To do so yourself, look at
     --sheet first, then: deepfish curate twins store -0 | xargs -0 rm --
     """
-    from deepfishing.cli.progress import progress_bar
     from deepfishing.curate.neighbours import open_searcher
     from deepfishing.curate.records import KINDS, check_out, write_records
     from deepfishing.curate.twins import find_twins
@@ -189,7 +186,7 @@ def twins(
     if out is not None and as_list:
         with replacing(out) as partial:
             partial.write_bytes(text.encode("utf-8", "surrogateescape"))
-    elif out is not None:
+    else:
         write_records(out, _twin_records(found), _COLUMNS)
     if sheet is not None and found.groups:
         draw_groups(sheet, found.groups[:DRAWN])
@@ -281,7 +278,6 @@ def odd(
 
     Prints their paths, the oddest first. --out has the score of every photo.
     """
-    from deepfishing.cli.progress import progress_bar
     from deepfishing.curate.neighbours import open_searcher
     from deepfishing.curate.odd import RECIPES, odd_photos
     from deepfishing.curate.records import check_out, write_records
@@ -291,8 +287,7 @@ def odd(
     with progress_bar(quiet=as_json) as bar:
         photos = open_searcher(Store.open(store), features, defaults=RECIPES, progress=bar)
         found = odd_photos(photos, score, k=k, progress=bar)
-    if out is not None:
-        write_records(out, [asdict(one) for one in found], ["path", "id", "score"])
+    write_records(out, [asdict(one) for one in found], ["path", "id", "score"])
     shown = found[: max(n, 0)]
     if shown:
         _draw(sheet, photos, [(one.id, f"{one.score:.3f}") for one in shown])
@@ -325,7 +320,6 @@ def map_(
     A group is named by what the network sees there more often than elsewhere. The page is one file
     without scripts.
     """
-    from deepfishing.cli.progress import progress_bar
     from deepfishing.curate.maps import make_map, write_map
     from deepfishing.curate.neighbours import open_searcher
     from deepfishing.curate.records import check_out, write_records
@@ -337,8 +331,7 @@ def map_(
         photos = open_searcher(Store.open(store), features, progress=bar)
         found = make_map(photos, clusters, progress=bar)
     gone = write_map(out, found, photos)
-    if points is not None:
-        write_records(points, found.records(photos), ["path", "id", "x", "y", "group"])
+    write_records(points, found.records(photos), ["path", "id", "x", "y", "group"])
     if as_json:
         _say_document(store, photos, page=str(out), groups=found.clusters)
         return

@@ -11,6 +11,7 @@ import typer
 
 from deepfishing.cli.help import MORE, NETWORK, WORK
 from deepfishing.cli.parameters import Fields, Strict
+from deepfishing.cli.progress import JsonEvents, progress_bar
 from deepfishing.cli.say import (
     SHOWN,
     images_text,
@@ -62,7 +63,6 @@ def extract(
     and new or changed images are all that is computed. Unusable images are listed and left out.
     A store remembers its network and settings; options that contradict them are refused.
     """
-    from deepfishing.cli.progress import JsonEvents, progress_bar
     from deepfishing.extraction import extract_to
     from deepfishing.images.sources import find_images, passed_over_in
     from deepfishing.store import Store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -17,6 +17,9 @@ from deepfishing.errors import DeepFishingError
 from deepfishing.features import table_features
 from deepfishing.networks.zoo import RECORDS, Record, find_weights, is_network_file, record
 from deepfishing.options import Options
+
+if TYPE_CHECKING:
+    from deepfishing.networks.network import Network
 
 
 def models(
@@ -38,7 +41,7 @@ def models(
     Features of a layer without a number are named by its path: x:PATH and dW:PATH.
     """
     if as_json:
-        shown = [_find(name, options)] if name else [_facts(entry) for entry in RECORDS.values()]
+        shown = [_find(name, options)] if name else [_known(entry) for entry in RECORDS.values()]
         say_json(shown, indent=1)
     elif name:
         for key, value in _find(name, options).items():
@@ -51,10 +54,9 @@ def models(
         for column in ("network", "px", "gradients", "weights"):
             table.add_column(column, no_wrap=column != "weights")
         for entry in RECORDS.values():
-            facts = _facts(entry)
             gradients = ", ".join(f"dW{k}" for k in entry.layers)
-            there = "here" if facts["weights"] else "missing"
-            table.add_row(entry.name, str(entry.preprocess.size), gradients, there)
+            weights = "here" if _known(entry)["weights"] else "missing"
+            table.add_row(entry.name, str(entry.preprocess.size), gradients, weights)
         Console().print(table)
         say("\n`deepfish models NAME` shows one, and where its weights come from")
 
@@ -64,31 +66,29 @@ def _find(name: str, options: Options) -> dict[str, Any]:
     hub, _, model = name.partition(":")
     is_hub = bool(model) and hub in ("timm", "torchvision")
     if not is_hub and not is_network_file(name):
-        return _facts(record(name))
+        return _known(record(name))
     # a model's own weights decide nothing of what is shown, and may have to be fetched
     network = replace(options, network=name, weights="random" if is_hub else None).load()
+    if is_hub:
+        return _facts(network, f"a model of {hub}", weights=f"those that {hub} publishes")
+    return _facts(network, "; ".join(network.notes), weights=str(Path(name).resolve()))
+
+
+def _known(entry: Record) -> dict[str, Any]:
+    """Facts of a network of the list."""
+    try:
+        weights = {"weights": str(find_weights(entry))}
+    except DeepFishingError as error:
+        weights = {"weights": "", "missing": str(error)}
+    return _facts(entry, entry.summary, **weights, licence=entry.weights.licence)
+
+
+def _facts(network: Record | Network, summary: str, **more: str) -> dict[str, Any]:
     return {
         "name": network.name,
-        "summary": f"a model of {hub}" if is_hub else "; ".join(network.notes),
+        "summary": summary,
         "layers": {str(k): path for k, path in network.layers.items()},
         "features": list(table_features(network.layers)),
         "preprocess": network.preprocess.as_dict(),
-        "weights": f"those that {hub} publishes" if is_hub else str(Path(name).resolve()),
-    }
-
-
-def _facts(entry: Record) -> dict[str, Any]:
-    try:
-        weights, missing = str(find_weights(entry)), ""
-    except DeepFishingError as error:
-        weights, missing = "", str(error)
-    return {
-        "name": entry.name,
-        "summary": entry.summary,
-        "layers": {str(k): path for k, path in entry.layers.items()},
-        "features": list(table_features(entry.layers)),
-        "preprocess": entry.preprocess.as_dict(),
-        "weights": weights,
-        **({"missing": missing} if missing else {}),
-        "licence": entry.weights.licence,
+        **more,
     }

@@ -10,6 +10,7 @@ import typer
 
 from deepfishing.cli.help import NETWORK, WORK
 from deepfishing.cli.parameters import Fields, Strict
+from deepfishing.cli.progress import progress_bar
 from deepfishing.cli.say import images_text, say, say_json, say_note, say_passed_over
 from deepfishing.errors import OptionError
 from deepfishing.gradients.resources import Resources
@@ -51,8 +52,6 @@ def predict(
 
     loaded = Model.load(model)
     items = find_images(images)
-
-    from deepfishing.cli.progress import progress_bar
 
     if strict:
         with progress_bar(quiet=as_json) as bar:

@@ -4,47 +4,31 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TransferSpeedColumn,
-)
-from rich.text import Text
+
+if TYPE_CHECKING:  # rich takes longer to load than a help to show
+    from rich.progress import Progress, Task, TaskID
 
 
-class _Rate(ProgressColumn):
+def rate_text(task: Task) -> str:
     """Images per second; rows and points take seconds each, so their rate says nothing."""
+    from deepfishing.experiments.checks import PROTOCOLS
 
-    def render(self, task: Task) -> Text:
-        from deepfishing.experiments.checks import PROTOCOLS
-
-        speed = task.finished_speed or task.speed
-        return Text(f"{speed:.1f}/s" if speed and task.description not in PROTOCOLS else "")
+    speed = task.finished_speed or task.speed
+    return f"{speed:.1f}/s" if speed and task.description not in PROTOCOLS else ""
 
 
-class TimeColumn(ProgressColumn):
-    """How long it has taken and how long it will take, in words that cannot be confused."""
-
-    def render(self, task: Task) -> Text:
-        """The text for a stage."""
-        passed = clock_text(task.finished_time if task.finished else task.elapsed)
-        if task.finished:
-            return Text(f"{passed} in all", style="progress.elapsed")
-        left = task.time_remaining
-        words = "" if left is None else f", about {clock_text(left)} left"
-        return Text(f"{passed} so far{words}", style="progress.elapsed")
+def time_text(task: Task) -> str:
+    """How long a stage has taken and will take, in words that cannot be confused."""
+    passed = clock_text(task.finished_time if task.finished else task.elapsed)
+    if task.finished:
+        return f"{passed} in all"
+    left = task.time_remaining
+    return f"{passed} so far" + ("" if left is None else f", about {clock_text(left)} left")
 
 
 def clock_text(seconds: float | None) -> str:
@@ -87,17 +71,29 @@ class Bar:
 @contextmanager
 def progress_bar(quiet: bool = False, *, download: bool = False) -> Iterator[Bar]:
     """A bar on stderr with rate and time left; silent where stderr is not a terminal."""
+    from rich import progress as rich
+    from rich.console import Console
+    from rich.text import Text
+
+    class Said(rich.ProgressColumn):
+        def __init__(self, text: Callable[[Task], str], style: str = "") -> None:
+            super().__init__()
+            self.text, self.style = text, style
+
+        def render(self, task: Task) -> Text:
+            return Text(self.text(task), style=self.style)
+
     console = Console(stderr=True)
     columns = (
-        TextColumn("{task.description:>28}" if download else "{task.description:>8}"),
-        BarColumn(bar_width=14),  # so that a line fits into 80 columns
-        DownloadColumn() if download else MofNCompleteColumn(),
-        TransferSpeedColumn() if download else _Rate(),
-        TimeColumn(),
-        TextColumn("{task.fields[skipped]}"),
+        rich.TextColumn("{task.description:>28}" if download else "{task.description:>8}"),
+        rich.BarColumn(bar_width=14),  # so that a line fits into 80 columns
+        rich.DownloadColumn() if download else rich.MofNCompleteColumn(),
+        rich.TransferSpeedColumn() if download else Said(rate_text),
+        Said(time_text, "progress.elapsed"),
+        rich.TextColumn("{task.fields[skipped]}"),
     )
     silent = quiet or not console.is_terminal
-    with Progress(*columns, console=console, disable=silent) as shown:
+    with rich.Progress(*columns, console=console, disable=silent) as shown:
         yield Bar(shown, download=download)
 
 

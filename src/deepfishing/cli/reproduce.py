@@ -13,6 +13,7 @@ from rich.text import Text
 
 from deepfishing.cli.help import NETWORK, PROTOCOL, WORK
 from deepfishing.cli.parameters import Fields, Strict
+from deepfishing.cli.progress import progress_bar
 from deepfishing.cli.say import (
     Spelled,
     say,
@@ -85,7 +86,6 @@ def reproduce(
     if features is not None or TABLE in protocols:
         options.check_features(features or known.table)
 
-    from deepfishing.cli.progress import progress_bar
     from deepfishing.experiments.reproduce import Protocol
     from deepfishing.measuring import measure
     from deepfishing.report.terminal import chart_tables, confusion_table, table_1

@@ -61,13 +61,15 @@ def images_text(n: int) -> str:
 SHOWN = 20  # images left out that are named one by one
 
 
-def say_left_out(reasons: Iterable[str], more: str = "") -> None:
+def say_left_out(
+    reasons: Iterable[str], more: str = "", *, word: str = "left out", err: bool = True
+) -> None:
     """Name the images that were left out, the first of them at least; `more` says where all are."""
     found = list(reasons)
     for reason in found[:SHOWN]:
-        say(f"left out: {reason}", err=True)
+        say(f"{word}: {reason}", err=err)
     if len(found) > SHOWN:
-        say(f"left out: {len(found) - SHOWN} more{more}", err=True)
+        say(f"{word}: {len(found) - SHOWN} more{more}", err=err)
 
 
 def say_passed_over(counts: Mapping[str, int]) -> None:

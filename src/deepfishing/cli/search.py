@@ -11,6 +11,7 @@ import typer
 
 from deepfishing.cli.help import MORE, WORK
 from deepfishing.cli.parameters import Fields, MovedWeights, StoreFolder
+from deepfishing.cli.progress import progress_bar
 from deepfishing.cli.say import Spelled, say, say_json, say_next, say_note
 from deepfishing.errors import OptionError
 from deepfishing.gradients.resources import Resources
@@ -68,7 +69,6 @@ def search(
     if not named:
         raise OptionError("a search needs a QUERY or --like, got neither; name an id or a file")
 
-    from deepfishing.cli.progress import progress_bar
     from deepfishing.search import Searcher
 
     method = {None: "auto", True: "exact", False: "index"}[exact]

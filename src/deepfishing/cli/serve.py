@@ -8,6 +8,7 @@ from typing import Annotated
 
 from deepfishing.cli.help import MORE
 from deepfishing.cli.parameters import MovedWeights
+from deepfishing.cli.progress import progress_bar
 from deepfishing.cli.say import say
 
 
@@ -38,7 +39,6 @@ def serve(
     machine can open it. The network that looks at photos is loaded meanwhile; the page says when it
     is ready. Ctrl-C ends it.
     """
-    from deepfishing.cli.progress import progress_bar
     from deepfishing.web.gallery import Gallery
     from deepfishing.web.server import bind, share_heaps
     from deepfishing.web.server import serve as run

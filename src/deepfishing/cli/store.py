@@ -9,9 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from deepfishing.cli.parameters import Json, StoreFolder
-from deepfishing.cli.say import say, say_json, say_note, size_text
-
-SHOWN = 20
+from deepfishing.cli.progress import progress_bar
+from deepfishing.cli.say import say, say_json, say_left_out, say_note, size_text
 
 store_app = typer.Typer(no_args_is_help=True)
 
@@ -29,17 +28,15 @@ def info(store: StoreFolder, as_json: Json = False) -> None:
     if as_json:
         say_json(facts, indent=1)
         return
-    settings = facts["settings"]
-    made = f"{facts['created']} by deepfishing {facts['version']}"
     counts = f"{facts['ok']} ok, {facts['error']} unusable"
     counts += f", {facts['pending']} to do" if facts["pending"] else ""
     lines = {
         "store": facts["store"],
-        "made": made,
+        "made": f"{facts['created']} by deepfishing {facts['version']}",
         "images": f"{facts['images']} ({counts}), {facts['contents']} different",
         "labels": facts["labels"] or "none",
         "size": f"{size_text(facts['bytes'])}, {size_text(facts['bytes_per_image'])} per image",
-        **{name: _short(value) for name, value in settings.items() if value != ""},
+        **{name: _short(value) for name, value in facts["settings"].items() if value != ""},
     }
     for name, value in lines.items():
         say(f"{name:<15} {value}")
@@ -48,11 +45,7 @@ def info(store: StoreFolder, as_json: Json = False) -> None:
         shape = "x".join(map(str, factor["shape"]))
         size = size_text(factor["bytes_per_image"])
         say(f"{name:<14} {shape:>8} {factor['contents']:>9} {size:>10}")
-    for number, reason in enumerate(facts["failures"].values()):
-        if number == SHOWN:
-            say(f"unusable: {len(facts['failures']) - SHOWN} more, see --json")
-            break
-        say(f"unusable: {reason}")
+    say_left_out(facts["failures"].values(), ", see --json", word="unusable", err=False)
 
 
 @store_app.command()
@@ -67,11 +60,10 @@ def verify(store: StoreFolder, as_json: Json = False) -> None:
     problems = problems_of(Store.open(store))
     if as_json:
         say_json({"store": str(store), "sound": not problems, "problems": problems})
-    elif problems:
-        for problem in problems:
-            say_note(f"deepfish: {problem}")
-    else:
+    elif not problems:
         say(f"{store}: sound")
+    for problem in problems if not as_json else ():
+        say_note(f"deepfish: {problem}")
     if problems:
         raise typer.Exit(1)
 
@@ -89,7 +81,6 @@ def compress(
 
     Run again, it takes what is new in the store.
     """
-    from deepfishing.cli.progress import progress_bar
     from deepfishing.store import Store
     from deepfishing.store.check import info as facts_of
     from deepfishing.store.compress import compress as copy_smaller

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from deepfishing.cli.help import MORE, NETWORK, WORK
 from deepfishing.cli.parameters import Fields, Strict
+from deepfishing.cli.progress import progress_bar
 from deepfishing.cli.say import (
     images_text,
     say,
@@ -71,7 +72,6 @@ def train(
     20,000 images linear machines on projected features take the place of the kernel matrix.
     """
     from deepfishing.classify import check_options
-    from deepfishing.cli.progress import progress_bar
     from deepfishing.images.sources import find_images, passed_over_in
     from deepfishing.model.labelled import is_voc, read_labels
     from deepfishing.model.training import train_on_images, train_on_store

@@ -27,8 +27,12 @@ def check_out(path: Path | None, kinds: Sequence[str] = KINDS) -> None:
         raise OptionError(f"--out must be in a folder that exists, got {path}; make it first")
 
 
-def write_records(path: Path, records: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """Write records with these columns; an older file is replaced when all is written."""
+def write_records(
+    path: Path | None, records: Sequence[Mapping[str, Any]], columns: Sequence[str]
+) -> None:
+    """Write records with these columns, if a path is given; an older file is replaced at once."""
+    if path is None:
+        return
     check_out(path)
     if path.suffix.lower() == ".json":
         text = json.dumps([{name: one[name] for name in columns} for one in records], indent=1)
