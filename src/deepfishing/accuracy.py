@@ -33,8 +33,6 @@ Confusion = dict[str, dict[str, int]]  # class of the image -> class it is taken
 def has_one_class(labels: Array) -> bool:
     """Whether every image shows one class, and is difficult for none.
 
-    Examples
-    --------
     >>> has_one_class(np.array([[1, -1], [-1, 1]])), has_one_class(np.array([[1, -1], [1, 1]]))
     (True, False)
     """
@@ -71,8 +69,6 @@ def measure_accuracy(
     Labels and scores are arrays (n, C) as for `metrics.evaluate`, `usable` (C,) is False for a
     class that has no machine; the bootstrap is that of `statistics.bootstrap`.
 
-    Examples
-    --------
     >>> labels = np.array([[1, -1], [1, -1], [1, -1], [-1, 1]])
     >>> scores = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.4, 0.6]])
     >>> found = measure_accuracy(labels, scores, ["cat", "dog"])

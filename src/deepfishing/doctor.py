@@ -63,8 +63,6 @@ def examine() -> Iterator[Finding]:
 def is_broken(findings: list[Finding]) -> bool:
     """Whether something that the core needs does not work.
 
-    Examples
-    --------
     >>> is_broken([Finding("ray", MISSING, "", core=False), Finding("torch", OK, "2", core=True)])
     False
     """
@@ -96,8 +94,6 @@ class _Requirement:
     def of(cls, line: str) -> _Requirement:
         """Read a line of metadata.
 
-        Examples
-        --------
         >>> _Requirement.of("ray[client,data]>=2.60; extra == 'ray'")
         _Requirement(package='ray', least='2.60', extra='ray')
         """
@@ -119,8 +115,6 @@ class _Requirement:
 def _numbers(version: str) -> list[int]:
     """The leading numbers of a version, without zeros at the end, in which they are compared.
 
-    Examples
-    --------
     >>> _numbers("2.13.0+cpu"), _numbers("2026.4.1rc1"), _numbers("3.0")
     ([2, 13], [2026, 4, 1], [3])
     """

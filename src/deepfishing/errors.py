@@ -90,8 +90,6 @@ def one_line(error: BaseException | str) -> str:
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """Say which choice was probably meant, or nothing.
 
-    Examples
-    --------
     >>> did_you_mean("vgg-16", ["vgg16", "vgg19"])
     '; did you mean vgg16?'
     >>> did_you_mean("voc", ["voc2007", "voc2012", "folder"])

@@ -24,8 +24,6 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary name beside `path` that takes its place when the block ends without error.
 
-    Examples
-    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     target = Path(folder, "a.txt")
@@ -45,8 +43,6 @@ def replacing(path: Path) -> Iterator[Path]:
 def guarded(text: str) -> str:
     """Text for a cell of a .csv, with an apostrophe where a spreadsheet would see a formula.
 
-    Examples
-    --------
     >>> guarded("=1+1"), unguarded("'=1+1"), guarded("apple")
     ("'=1+1", '=1+1', 'apple')
     """
@@ -61,8 +57,6 @@ def unguarded(text: str) -> str:
 def sealed(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Facts for a JSON file with a hash of themselves, so that a changed one can be told.
 
-    Examples
-    --------
     >>> facts = sealed({"tau": 2.0})
     >>> is_intact(facts), is_intact({**facts, "tau": 3.0})
     (True, False)
@@ -93,8 +87,6 @@ class Remote:
     where it is not known for sure; `megabytes` is known of every file, rounded, at least 1. `inner`
     are archives that an archive holds, to be unpacked where they are.
 
-    Examples
-    --------
     >>> Remote("http://a.org/b/c.tar", "sha1:9116a64c", megabytes=2).file
     'c.tar'
     """

@@ -56,8 +56,6 @@ def processor() -> str:
 def describe() -> str:
     """One line: cores, processor and memory.
 
-    Examples
-    --------
     >>> describe().split()[1]
     'cores,'
     """

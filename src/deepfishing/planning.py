@@ -169,8 +169,6 @@ def make_plan(
 
     `cores` are those of each worker on Ray, or of the machine; by default those of the rates.
 
-    Examples
-    --------
     >>> rates = Rates("vgg16", "x7", {"x7": (4096,)}, core_seconds=0.1, hash_seconds=0.001,
     ...               index_seconds=1e-4, start_seconds=5.0, worker_bytes=2**30, index_bytes=2000,
     ...               cores=2)
@@ -223,8 +221,6 @@ def check_counts(**counts: int | None) -> None:
 def parse_count(text: str) -> int:
     """How many images a text means.
 
-    Examples
-    --------
     >>> parse_count("1e9"), parse_count("2.5M"), parse_count("10,000"), parse_count("3k")
     (1000000000, 2500000, 10000, 3000)
     """
@@ -245,8 +241,6 @@ def footprint(
 
     Nothing here knows the file format: the store itself writes a shard or a part of it.
 
-    Examples
-    --------
     >>> factor_bytes, _, shards = footprint(1000, {"x7": (1280,), "delta8": (1000,)})
     >>> shards, round(factor_bytes["x7"] / 1000, -1)
     (4, 1360.0)

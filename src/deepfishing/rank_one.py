@@ -113,8 +113,6 @@ class RankOne:
 def l2_normalize(rows: Array, out: Array | None = None) -> Array:
     """Divide each row by its l2 norm; a zero row stays zero. `out` may be `rows` itself.
 
-    Examples
-    --------
     >>> l2_normalize(np.array([[3.0, 4.0], [0.0, 0.0]]))
     array([[0.6, 0.8],
            [0. , 0. ]])

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 class Settings(FeatureOptions):
     """All that decides the numbers of a factor: a network and what is asked of it.
 
-    Examples
-    --------
     >>> from deepfishing.networks.zoo import record
     >>> entry = record("vgg16")
     >>> network = NetworkRef(name=entry.name, weights_sha256=entry.weights.sha256,

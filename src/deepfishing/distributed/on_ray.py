@@ -218,8 +218,6 @@ def _answers(rows: Rows, work: Callable[[Chunk], Any]) -> Rows:
 def read_answer(row: Mapping[str, str]) -> Any:
     """What a chunk gave; an error is raised here.
 
-    Examples
-    --------
     >>> read_answer({"answer": '{"result": [4, {}]}'})
     [4, {}]
     >>> read_answer({"answer": '{"error": ["StoreError", "store cannot be written: s"]}'})

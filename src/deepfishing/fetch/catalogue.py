@@ -48,8 +48,6 @@ CATALOGUE: Mapping[str, Download] = {
 def find_download(name: str) -> Download:
     """Look up what can be fetched under a name.
 
-    Examples
-    --------
     >>> [remote.file for remote in find_download("alexnet-caffe").files]
     ['bvlc_alexnet.caffemodel']
     """

@@ -36,8 +36,6 @@ def cut(module: nn.Module, read: Collection[str]) -> Cut | None:
 
     The module takes one tensor, and is not changed.
 
-    Examples
-    --------
     >>> layers = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2)
     >>> parts = cut(nn.Sequential(*layers).eval(), ["4"])
     >>> [type(m).__name__ for m in parts.trunk.children()]

@@ -45,8 +45,6 @@ STEPS = (  # that torch has and ONNX has not: torch writes them with others
 def start_engine(engine: str, trunk: nn.Module, size: int, threads: int) -> Run:
     """Make a trunk, which takes (n, 3, size, size) in float32, ready for so many threads at a time.
 
-    Examples
-    --------
     >>> import numpy as np
     >>> run = start_engine("torch", nn.ReLU(), size=2, threads=1)
     >>> run(np.full((1, 3, 2, 2), -1.0, dtype=np.float32)).sum().item()

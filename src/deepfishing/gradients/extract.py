@@ -174,8 +174,6 @@ def prepare(
 
     `preprocess` makes float32 pixels (views, 3, S, S) of an image, or raises `ImageError`.
 
-    Examples
-    --------
     >>> def pixels(image):
     ...     return np.full((1, 3, 2, 2), image, dtype=np.float32)
     >>> batches = prepare([5, 6, 7], pixels, torch.from_numpy, batch_size=2, workers=1)

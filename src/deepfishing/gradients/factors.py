@@ -32,8 +32,6 @@ def gradient_factors(uses: Sequence[Use]) -> tuple[Tensor, Tensor]:
     A fully connected layer has one position, a token-wise one a position per token, a
     convolution one per place of its kernel; a layer that is used twice has the positions of both.
 
-    Examples
-    --------
     >>> conv = nn.Conv2d(3, 5, kernel_size=1)
     >>> y = torch.ones(2, 5, 7, 7)
     >>> x, delta = gradient_factors([(conv, Call(torch.ones(2, 3, 7, 7), y, delta=y))])
@@ -52,8 +50,6 @@ def pooled_factors(uses: Sequence[Use]) -> tuple[Tensor, Tensor]:
 
     What `gradient_factors` gives, pooled, but the patches of a convolution are never built.
 
-    Examples
-    --------
     >>> conv = nn.Conv2d(3, 5, kernel_size=3)
     >>> y = torch.ones(2, 5, 7, 7)
     >>> x, delta = pooled_factors([(conv, Call(torch.ones(2, 3, 9, 9), y, delta=y))])
@@ -81,8 +77,6 @@ def block_gradients(uses: Sequence[Use]) -> Tensor:
     Each output channel sees its own group of inputs only, so this is all of the gradient. Nothing
     larger than the layer's input, its output and this is built.
 
-    Examples
-    --------
     >>> depthwise = nn.Conv2d(6, 6, kernel_size=3, groups=6)
     >>> y = torch.ones(2, 6, 7, 7)
     >>> block_gradients([(depthwise, Call(torch.ones(2, 6, 9, 9), y, delta=y))]).shape
@@ -199,8 +193,6 @@ def _windows(value: Tensor, n: int) -> Tensor:
 def sharing_weights(module: nn.Module, path: str) -> tuple[str, ...]:
     """The path, then those of all other modules whose `weight` is the same Parameter.
 
-    Examples
-    --------
     >>> net = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3))
     >>> net[2].weight = net[0].weight
     >>> sharing_weights(net, "2")

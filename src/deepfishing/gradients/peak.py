@@ -18,8 +18,6 @@ from torch.utils._pytree import tree_leaves
 def peak_bytes(compute: Callable[[], Any]) -> int:
     """Run a function and give the most bytes of new tensors that were alive at a time.
 
-    Examples
-    --------
     >>> import torch
     >>> a = torch.ones(1000)
     >>> peak_bytes(lambda: a.view(10, 100).add(1).add_(1).sum())

@@ -163,8 +163,6 @@ def aggregate(factor: Factor, values: Array, V: int) -> Array:
     delta is divided by V, which makes the sum over all of them the mean of the V gradients. Values
     (n * V, d) or (n * V, P, d) become (n, d), or (n, V * P, d) behind `@exact`.
 
-    Examples
-    --------
     >>> two_views = np.array([[1.0, 2.0], [3.0, 6.0]])
     >>> aggregate(Factor("delta", 8), two_views, V=2)
     array([[2., 4.]])

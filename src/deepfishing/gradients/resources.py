@@ -73,8 +73,6 @@ def parse_batch_size(batch_size: str | int) -> BatchSize:
 def parse_memory(memory: int | str | None) -> int:
     """Bytes of a budget; None is a share of what this process may use at most.
 
-    Examples
-    --------
     >>> parse_memory("1.5 GB"), parse_memory("1GiB"), parse_memory(1000)
     (1500000000, 1073741824, 1000)
     """
@@ -90,8 +88,6 @@ def parse_memory(memory: int | str | None) -> int:
 def choose_batch_size(bytes_per_input: int, views: int, memory: int | str | None = None) -> int:
     """The batch size that `auto` stands for: a power of two, at least 1.
 
-    Examples
-    --------
     >>> choose_batch_size(2_000_000, views=1, memory="1GB")
     32
     >>> choose_batch_size(2_000_000, views=1, memory="20MB"), choose_batch_size(1, views=6)

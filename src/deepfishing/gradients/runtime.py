@@ -40,8 +40,6 @@ KEPT = 4 * 2**30  # bytes of models; those that were not used for longest leave 
 def choose_engines(engine: str) -> tuple[str, ...]:
     """The engines to try, in turn: the one asked for, or for `auto` all that are installed.
 
-    Examples
-    --------
     >>> choose_engines("torch")
     ('torch',)
     >>> choose_engines("auto")[-1]

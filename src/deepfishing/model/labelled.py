@@ -69,8 +69,6 @@ def read_labels(
     `path` (or `id`) and `label` or `labels`, whose ids are those of the images; or a folder in VOC
     layout, of which `split` is taken.
 
-    Examples
-    --------
     >>> from deepfishing.images.item import Item
     >>> found = read_labels([Item("cat/1.jpg", Path()), Item("dog/a/2.jpg", Path())])
     >>> found.classes, found.rows["dog/a/2.jpg"]

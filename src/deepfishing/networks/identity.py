@@ -57,8 +57,6 @@ class _UntoldError(Exception):
 def identity(function: Callable[..., Any]) -> str:
     """Name and hash of a function; the same only if it computes the same.
 
-    Examples
-    --------
     >>> def error(power):
     ...     return lambda y: (y ** power).sum()
     >>> identity(error(2)) == identity(error(2)), identity(error(2)) == identity(error(3))

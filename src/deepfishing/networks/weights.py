@@ -46,8 +46,6 @@ def load_into(module: nn.Module, tensors: Mapping[str, Tensor], source: str) -> 
     The module may live on the meta device (no memory spent yet); the tensors become its own.
     Counters of batch normalisation (`num_batches_tracked`) may be absent.
 
-    Examples
-    --------
     >>> load_into(nn.Linear(3, 2), {"weight": torch.zeros(2, 4)}, "w.pth")
     Traceback (most recent call last):
     deepfishing.errors.WeightsError: w.pth does not fit the network:

@@ -193,8 +193,6 @@ def list_networks() -> list[str]:
 def record(name: str) -> Record:
     """Look a network up by its name.
 
-    Examples
-    --------
     >>> record("vgg16").layers[7]
     'classifier.3'
     """

@@ -23,8 +23,6 @@ def compress(
 ) -> Store:
     """Write all of a store into another one, in another precision; the source is only read.
 
-    Examples
-    --------
     >>> import tempfile
     >>> import numpy as np
     >>> with tempfile.TemporaryDirectory() as folder:

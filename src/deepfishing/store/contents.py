@@ -27,8 +27,6 @@ from deepfishing.store.store import Store
 class Contents:
     """n contents that have all of some factors, numbered: the SHA-256 of each, a column per factor.
 
-    Examples
-    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     store = Store(folder, {"network": "toy"}, "float32")

@@ -26,8 +26,6 @@ LEFTOVER = re.compile(r"\.(shard-\w+\.parquet|index\.parquet|store\.json|\.journ
 class Journal:
     """One change of a folder.
 
-    Examples
-    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     journal = Journal(Path(folder))

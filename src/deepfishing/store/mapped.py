@@ -125,8 +125,6 @@ def _size(path: Path) -> int:
 def row_sums(codes: Array) -> Array:
     """A checksum (n,) of each row (n, width): the sum of its bytes, eight at a time if they fit.
 
-    Examples
-    --------
     >>> row_sums(np.array([[1, 2], [3, -1]], dtype=np.int8)).tolist()
     [513, 65283]
     """

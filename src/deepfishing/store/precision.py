@@ -47,8 +47,6 @@ class Roots:
     code q is sign(v) sqrt(|v| / peak) in steps of 1/127, or 1/7, and stands for q |q| times the
     scale. Bytes then keep numbers down to a 65,000th of the largest one.
 
-    Examples
-    --------
     >>> rows, norm = np.array([[-8.0, 2.0, 0.001]]), np.array([8.2])
     >>> codes, scale = Roots(8).encode(rows, norm)
     >>> codes

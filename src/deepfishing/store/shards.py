@@ -44,8 +44,6 @@ PROJECTED = {b"projection": str(SCHEME).encode()}
 class Shards:
     """A folder of shards; absent is as good as empty.
 
-    Examples
-    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     shards, journal = Shards(Path(folder, "errors")), Journal(Path(folder))

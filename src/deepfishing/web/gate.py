@@ -36,8 +36,6 @@ class Gate:
     They run in threads of the gate's own. In threads that change, each would in time hold as much
     memory as the largest piece of work needs.
 
-    Examples
-    --------
     >>> import asyncio
     >>> asyncio.run(Gate(running=1, waiting=0).run(lambda: 6 * 7))
     42

@@ -99,8 +99,6 @@ def is_ours(host: str, bound: str) -> bool:
     Bound to this machine alone, only its own names. Else any number, since nobody can make a number
     point elsewhere, and the name of the machine.
 
-    Examples
-    --------
     >>> is_ours("localhost:8765", "127.0.0.1"), is_ours("evil.example", "127.0.0.1")
     (True, False)
     >>> is_ours("192.168.1.2:80", "127.0.0.1"), is_ours("192.168.1.2:80", "0.0.0.0")

@@ -111,8 +111,6 @@ class Uploads(Encoder):
 def check_photo(content: bytes) -> None:
     """Refuse what is no picture or has too many pixels, before anything is decoded.
 
-    Examples
-    --------
     >>> check_photo(b"%PDF-1.4")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     deepfishing.errors.ImageError: a photo must be a JPEG, PNG, ... file, got none of them

@@ -174,8 +174,6 @@ def numbered_layers(graph: Graph) -> dict[int, int]:
     element-wise layers and pooling. 7 and 6 are the fully connected layers below it, if only
     element-wise layers lie between.
 
-    Examples
-    --------
     >>> def layer(type): return Layer(type, type, (), (), Message(""))
     >>> stack = [layer(t) for t in ("Pooling", "InnerProduct", "ReLU", "InnerProduct")]
     >>> numbered_layers(Graph(layer("Input"), tuple(stack), ((0,), (1,), (2,), (3,))))

@@ -59,8 +59,6 @@ def read_prototxt(path: Path) -> Message:
 def parse(text: str, kind: str, source: str) -> Message:
     """Parse one message of a kind of `schema.FIELDS`; `source` is the file's name for errors.
 
-    Examples
-    --------
     >>> net = parse("layer { name: 'fc8' type: 'InnerProduct' }  # the classifier",
     ...             "NetParameter", "net.prototxt")
     >>> net.many("layer")[0].one("name", "")

@@ -154,8 +154,6 @@ FIELDS: Mapping[str, Mapping[str, tuple[int, str]]] = _read_table(_TABLE)
 class Message:
     """The fields of one message: name -> values in order, enums as their names.
 
-    Examples
-    --------
     >>> pooling = Message("net.prototxt, line 7", {"kernel_size": [3]})
     >>> pooling.one("kernel_size", 1), pooling.one("stride", 1), pooling.many("pad")
     (3, 1, [])

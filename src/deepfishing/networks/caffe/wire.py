@@ -55,8 +55,6 @@ def read_binary(path: Path, kind: str) -> Message:
 def decode(data: memoryview, kind: str, source: str) -> Message:
     """Decode one message of a kind of `schema.FIELDS`; `source` is the file's name for errors.
 
-    Examples
-    --------
     >>> shape = decode(memoryview(bytes([0x0A, 2, 3, 5])), "BlobShape", "a.binaryproto")
     >>> shape.many("dim")
     [3, 5]
@@ -171,8 +169,6 @@ class _Decoder:
 def blob_array(blob: Message) -> Array:
     """View a blob as an array of float32, or of float64 where the file has that.
 
-    Examples
-    --------
     >>> numbers = np.arange(6, dtype="<f4").tobytes()
     >>> shape = Message("a.caffemodel, byte 0", {"dim": [2, 3]})
     >>> blob = Message("a.caffemodel, byte 0", {"data": [numbers], "shape": [shape]})
@@ -211,8 +207,6 @@ def _shape(blob: Message, count: int) -> tuple[int, ...]:
 def given_mean(mean: str | Path) -> tuple[float, float, float]:
     """The mean pixel that a user gives: three numbers, blue, green, red, or the file of an image.
 
-    Examples
-    --------
     >>> given_mean("104, 117,123")
     (104.0, 117.0, 123.0)
     """
