@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+import deepfishing.experiments.approximation as approximation
 import deepfishing.experiments.curves as module
 from deepfishing.errors import DatasetError, FeatureError, OptionError, StoreError
 from deepfishing.experiments.approximation import (
@@ -40,10 +41,10 @@ KEYS = {
 def small(monkeypatch):
     """Sizes that fit twenty images."""
     monkeypatch.setattr(module, "NEIGHBOURS", (1, 3, 50))
-    monkeypatch.setattr(module, "SIZES", (8, 16))
-    monkeypatch.setattr(module, "IMAGES", (25, 40))
-    monkeypatch.setattr(module, "KINDS", ("product", "principal"))
-    monkeypatch.setattr(module, "TIMED", (("product", 16), ("principal", 8)))
+    monkeypatch.setattr(approximation, "SIZES", (8, 16))
+    monkeypatch.setattr(approximation, "IMAGES", (25, 40))
+    monkeypatch.setattr(approximation, "KINDS", ("product", "principal"))
+    monkeypatch.setattr(approximation, "TIMED", (("product", 16), ("principal", 8)))
 
 
 @pytest.fixture
@@ -123,28 +124,28 @@ def test_approximation_points_are_those_of_the_functions(dataset, network, tmp_p
 def test_a_matrix_that_does_not_fit_is_an_empty_point_that_is_tried_again(
     dataset, network, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(module, "too_large", lambda n: "no room" if n == 40 else "")
+    monkeypatch.setattr(approximation, "too_large", lambda n: "no room" if n == 40 else "")
     points = measure_curves("approximation", dataset, network, tmp_path)
     (empty,) = (p for p in points if p["y"] is None)
     assert (empty["series"], empty["x"], empty["note"]) == ("exact kernel", 40, "no room")
-    monkeypatch.setattr(module, "too_large", lambda n: "")
+    monkeypatch.setattr(approximation, "too_large", lambda n: "")
     again = measure_curves("approximation", dataset, network, tmp_path)
     assert len(again) == len(points) + 2  # two times and mAP in its place
     assert all(p["y"] is not None for p in again)
 
 
 @pytest.mark.parametrize(
-    ("kind", "function"),
+    ("kind", "place", "function"),
     [
-        ("low-shot", "low_shot"),
-        ("knn", "neighbour_curve"),
-        ("approximation", "with_projection"),
+        ("low-shot", module, "low_shot"),
+        ("knn", module, "neighbour_curve"),
+        ("approximation", approximation, "with_projection"),
     ],
 )
 def test_a_second_run_computes_nothing_and_an_interrupted_one_goes_on(
-    dataset, network, tmp_path, monkeypatch, kind, function
+    dataset, network, tmp_path, monkeypatch, kind, place, function
 ):
-    original, calls = getattr(module, function), []
+    original, calls = getattr(place, function), []
 
     def counting(*arguments, **options):
         calls.append(1)
@@ -152,7 +153,7 @@ def test_a_second_run_computes_nothing_and_an_interrupted_one_goes_on(
             raise KeyboardInterrupt
         return original(*arguments, **options)
 
-    monkeypatch.setattr(module, function, counting)
+    monkeypatch.setattr(place, function, counting)
     features, stop = "dW8,pow(dW8,0.5)", 2
     with pytest.raises(KeyboardInterrupt):
         measure_curves(kind, dataset, network, tmp_path, features)

@@ -9,25 +9,46 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from deepfishing.classify import train_svm
+from deepfishing.experiments.checks import Result
+from deepfishing.experiments.point import Run, map_axis, point
 from deepfishing.images.dataset import DIFFICULT
-from deepfishing.kernels import gram
+from deepfishing.kernels import Comparable, gram
 from deepfishing.linear import train_linear
-from deepfishing.projections import fit_projection
+from deepfishing.metrics import evaluate
+from deepfishing.projections import KINDS, fit_projection
 from deepfishing.rank_one import Array, RankOne, l2_normalize
+
+if TYPE_CHECKING:  # it imports torch, and reports need the names of the axes only
+    from deepfishing.experiments.reproduce import Experiment
 
 # Errors of the kernel are those between all pairs of this many test images.
 PAIRED = 1000
 # A kernel matrix may take this part of the machine's memory; training needs about as much again.
 SHARE = 1 / 3
 
+SIZES = (1024, 2048, 4096, 8192)
+IMAGES = (1000, 2000, 4000, 8000, 16_000, 30_000, 50_000)
+LARGEST = IMAGES[-1]
+# timed against the number of images: every kind at one size, and where speed or mAP is best
+TIMED = (
+    *((kind, 2048) for kind in KINDS),
+    ("tensor-sketch", 8192),
+    ("principal", 8192),
+    ("principal", 1024),
+)
+
 # What a line and what axes are called in `curves.jsonl`.
 EXACT = "exact kernel"
 BIAS, RMS = "bias of the kernel", "rms error of the kernel"
+NUMBERS, TRAINING = "numbers per vector", "training images"
 SECONDS, WITH_PROJECTION = "seconds to train and score", "seconds to project, train and score"
 
 
@@ -115,3 +136,58 @@ def too_large(n: int) -> str:
         f"the kernel matrix of {n:,} images needs {needed / 1e9:.1f} GB, more than a third of "
         f"the {memory / 1e9:.1f} GB of this machine"
     )
+
+
+def approximation_runs(
+    experiment: Experiment, sides: Callable[[], tuple[Comparable, Comparable]], largest: int
+) -> list[Run]:
+    """What there is to measure of a gradient, whose features are read when they are needed."""
+    method, classes = experiment.dataset.official_ap, experiment.dataset.classes
+    protocol = experiment.protocol
+    resampled: dict[int, Gradients] = {}  # the last one only: they are large
+
+    def data() -> Gradients:
+        train, test = (cast(RankOne, side) for side in sides())  # `measure_curves` has seen to it
+        return Gradients(train, experiment.train_labels(), test, protocol.C, protocol.difficult)
+
+    def larger(n: int) -> Gradients:
+        if n not in resampled:
+            resampled.clear()
+            resampled[n] = data().resample(n)
+        return resampled[n]
+
+    def reached(x_axis: str, x: int | None, found: Scored) -> list[Result]:
+        mean = evaluate(experiment.test_labels(), found.scores, classes).map[method]
+        figures = {
+            map_axis(method): mean,
+            SECONDS: found.seconds,
+            WITH_PROJECTION: found.projecting + found.seconds,
+        }
+        n = x if x_axis == TRAINING else None
+        return [point(x_axis, x, y_axis, y, n_train=n) for y_axis, y in figures.items()]
+
+    def by_size(kind: str, m: int) -> list[Result]:
+        bias, rms = kernel_error(data(), kind, m)
+        return [
+            point(NUMBERS, m, BIAS, bias),
+            point(NUMBERS, m, RMS, rms),
+            *reached(NUMBERS, m, with_projection(data(), kind, m)),
+        ]
+
+    def by_images(n: int, kind: str, m: int) -> list[Result]:
+        return reached(TRAINING, n, with_projection(larger(n), kind, m))
+
+    def exact_by_images(n: int) -> list[Result]:
+        why = too_large(n)
+        if why:
+            return [point(TRAINING, n, SECONDS, None, n_train=n, note=why)]
+        return reached(TRAINING, n, with_kernel(larger(n)))
+
+    runs = [Run(EXACT, {"m": None}, lambda: reached(NUMBERS, None, with_kernel(data())))]
+    for kind in KINDS:
+        runs += [Run(kind, {"m": m}, partial(by_size, kind, m)) for m in SIZES]
+    for n in (n for n in IMAGES if n <= largest):
+        for kind, m in TIMED:
+            runs.append(Run(f"{kind}, {m:,}", {"images": n}, partial(by_images, n, kind, m)))
+        runs.append(Run(EXACT, {"images": n}, partial(exact_by_images, n)))
+    return runs

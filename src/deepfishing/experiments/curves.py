@@ -15,26 +15,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache, partial
 from pathlib import Path
-from typing import cast
 
 from deepfishing import __version__
 from deepfishing.errors import FeatureError, OptionError, check_choice
-from deepfishing.experiments.approximation import (
-    BIAS,
-    EXACT,
-    RMS,
-    SECONDS,
-    WITH_PROJECTION,
-    Gradients,
-    Scored,
-    kernel_error,
-    too_large,
-    with_kernel,
-    with_projection,
-)
+from deepfishing.experiments.approximation import LARGEST, approximation_runs
 from deepfishing.experiments.checks import CURVES, Result
 from deepfishing.experiments.curate import CLASSIFIER, classifier_recipe, curate_runs
 from deepfishing.experiments.point import Run, map_axis, point
@@ -44,11 +31,9 @@ from deepfishing.experiments.results import Curves, row_key, versions
 from deepfishing.gradients.to_store import OnFailure
 from deepfishing.images.dataset import Dataset
 from deepfishing.kernels import UNLIKE, Comparable
-from deepfishing.metrics import evaluate
 from deepfishing.networks.network import Network
 from deepfishing.progress import Progress, silent
-from deepfishing.projections import KINDS
-from deepfishing.rank_one import Array, RankOne
+from deepfishing.rank_one import Array
 from deepfishing.recipes import AUTO, Recipe, parse_recipe, parse_recipes
 from deepfishing.statistics import mean_interval
 
@@ -62,19 +47,7 @@ DEFAULTS = {
 }
 
 NEIGHBOURS = (1, 5, 10, 20, 50)
-SIZES = (1024, 2048, 4096, 8192)
-IMAGES = (1000, 2000, 4000, 8000, 16_000, 30_000, 50_000)
-LARGEST = IMAGES[-1]
-# timed against the number of images: every kind at one size, and where speed or mAP is best
-TIMED = (
-    *((kind, 2048) for kind in KINDS),
-    ("tensor-sketch", 8192),
-    ("principal", 8192),
-    ("principal", 1024),
-)
-
 POSITIVES, K = "positive images per class", "neighbours k"
-NUMBERS, TRAINING = "numbers per vector", "training images"
 ACCURACY = "accuracy, %"
 EXAMPLES, SHOWN = "examples (the third: counter-example)", "right in the first ten, %"
 
@@ -177,7 +150,7 @@ def _runs(
     """What there is to measure of a feature."""
     sides = cache(experiment.sides)  # read once, and not at all if all points are known
     if kind == "approximation":
-        return _approximation(experiment, partial(sides, recipe), largest)
+        return approximation_runs(experiment, partial(sides, recipe), largest)
     if kind == "curate":
         return curate_runs(experiment, recipe, classifier, sides, first)
     if kind == "low-shot" and recipe.name == AUTO:
@@ -235,57 +208,3 @@ def _search(experiment: Experiment, train: Comparable, test: Comparable) -> list
         interval, draws = mean_interval(shares.tolist()), shares.round(3).tolist()
         points.append(point(EXAMPLES, given, SHOWN, float(shares.mean()), interval, draws=draws))
     return points
-
-
-def _approximation(
-    experiment: Experiment, sides: Callable[[], tuple[Comparable, Comparable]], largest: int
-) -> list[Run]:
-    method, classes = experiment.dataset.official_ap, experiment.dataset.classes
-    protocol = experiment.protocol
-    resampled: dict[int, Gradients] = {}  # the last one only: they are large
-
-    def data() -> Gradients:
-        train, test = (cast(RankOne, side) for side in sides())  # `_recipes` has seen to it
-        return Gradients(train, experiment.train_labels(), test, protocol.C, protocol.difficult)
-
-    def larger(n: int) -> Gradients:
-        if n not in resampled:
-            resampled.clear()
-            resampled[n] = data().resample(n)
-        return resampled[n]
-
-    def reached(x_axis: str, x: int | None, found: Scored) -> list[Result]:
-        mean = evaluate(experiment.test_labels(), found.scores, classes).map[method]
-        figures = {
-            map_axis(method): mean,
-            SECONDS: found.seconds,
-            WITH_PROJECTION: found.projecting + found.seconds,
-        }
-        n = x if x_axis == TRAINING else None
-        return [point(x_axis, x, y_axis, y, n_train=n) for y_axis, y in figures.items()]
-
-    def by_size(kind: str, m: int) -> list[Result]:
-        bias, rms = kernel_error(data(), kind, m)
-        return [
-            point(NUMBERS, m, BIAS, bias),
-            point(NUMBERS, m, RMS, rms),
-            *reached(NUMBERS, m, with_projection(data(), kind, m)),
-        ]
-
-    def by_images(n: int, kind: str, m: int) -> list[Result]:
-        return reached(TRAINING, n, with_projection(larger(n), kind, m))
-
-    def exact_by_images(n: int) -> list[Result]:
-        why = too_large(n)
-        if why:
-            return [point(TRAINING, n, SECONDS, None, n_train=n, note=why)]
-        return reached(TRAINING, n, with_kernel(larger(n)))
-
-    runs = [Run(EXACT, {"m": None}, lambda: reached(NUMBERS, None, with_kernel(data())))]
-    for kind in KINDS:
-        runs += [Run(kind, {"m": m}, partial(by_size, kind, m)) for m in SIZES]
-    for n in (n for n in IMAGES if n <= largest):
-        for kind, m in TIMED:
-            runs.append(Run(f"{kind}, {m:,}", {"images": n}, partial(by_images, n, kind, m)))
-        runs.append(Run(EXACT, {"images": n}, partial(exact_by_images, n)))
-    return runs

@@ -194,18 +194,16 @@ def sheets(parts: Sequence[Part]) -> Iterable[Sheet]:
     for part in parts:
         for panel in part.panels:
             (chart,) = panel.charts
-            body = []
-            for series in chart.series:
-                marks = [series.marks.get(x) for x in chart.xs]
-                body.append([series.name])
-                body[-1] += [
-                    _with_interval(m.y, m.interval) if m and m.y is not None else "" for m in marks
-                ]
+            marks = [(series.name, [series.at(x) for x in chart.xs]) for series in chart.series]
+            body = [
+                [name, *(_with_interval(m.y, m.interval) if m else "" for m in some)]
+                for name, some in marks
+            ]
             head = [panel.x_axis, *(f"{x:,}" for x in chart.xs)]
             caption = f"{part.feature}, {panel.title.lower()}: {chart.y_axis}"
             yield Sheet(caption, head, [body])
 
 
-def _with_interval(value: float, interval: Interval | None) -> str:
+def _with_interval(value: float | None, interval: Interval | None) -> str:
     ends = f" ({signed_ends(interval)})" if interval else ""
     return one_decimal(value, sign=True) + ends

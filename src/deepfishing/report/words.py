@@ -91,54 +91,46 @@ def curve_words(points: Sequence[Result]) -> Paragraph:
 
 
 def _chart_words(chart: Chart, protocol: str) -> Paragraph:
-    whole = [_WholeLine.of(series) for series in chart.whole]
-    sides = [[line for line in whole if line.name.gradient == kind] for kind in (False, True)]
+    sides = [[s for s in chart.whole if s.gradient == kind] for kind in (False, True)]
     if not all(sides):
         return ()
-    forward, gradient = (max(side, key=lambda line: line.y.mean()) for side in sides)
-    first = max((*sides[0], *sides[1]), key=lambda line: line.y[0])
+    forward, gradient = (max(side, key=lambda s: float(_figures(s).mean())) for side in sides)
     few, many = chart.xs[0], chart.xs[-1]
     number = f"{few}{f' to {many}' if many > few else ''} example{'s' * (many > 1)}"
     words: Paragraph = (
         f"In search by {number}, " if protocol == "search" else f"With {number} per class, ",
-        gradient.name,
+        Named(gradient.name, True),
         " is on average " if many > few else " is ",
-        Verdict(_place(float(gradient.y.mean() - forward.y.mean()))),
+        Verdict(_place(float(_figures(gradient).mean() - _figures(forward).mean()))),
         " ",
-        forward.name,
+        Named(forward.name, False),
     )
-    if gradient.draws.shape == forward.draws.shape:
-        interval = mean_interval((gradient.draws - forward.draws).mean(axis=1).tolist())
+    draws = _draws(gradient), _draws(forward)
+    if draws[0].shape == draws[1].shape:
+        interval = mean_interval((draws[0] - draws[1]).mean(axis=1).tolist())
         if interval:
-            over = f"; over {len(gradient.draws)} draws of the examples that "
+            over = f"; over {len(draws[0])} draws of the examples that "
             words += (over + _certainty(interval),)
     words += (".",)
+    first = max((*sides[0], *sides[1]), key=lambda s: float(_figures(s)[0]))
     if many > few and first is not forward:
-        best, other = (one_decimal(float(line.y[0])) for line in (first, forward))
-        words += (f" With {few}, ", first.name, f" is the best line: {best}, ")
-        words += (forward.name, f" {other}.")
+        best, other = (one_decimal(float(_figures(s)[0])) for s in (first, forward))
+        named = Named(first.name, first.gradient)
+        words += (f" With {few}, ", named, f" is the best line: {best}, ")
+        words += (Named(forward.name, False), f" {other}.")
     return words
 
 
-@dataclass(frozen=True, eq=False)
-class _WholeLine:
-    """A line of a chart that has a figure everywhere.
+def _figures(series: Series) -> Array:
+    """Its figures (m,), of a line that has all of them."""
+    return np.array([mark.y for mark in series.marks.values()])
 
-    `y` (m,) is one figure per place, `draws` (n, m) are those of which it is the mean; (0, m) if
-    they are not known.
-    """
 
-    name: Named
-    y: Array
-    draws: Array
-
-    @classmethod
-    def of(cls, series: Series) -> _WholeLine:
-        marks = series.marks.values()
-        same = len({len(mark.draws) for mark in marks}) == 1
-        draws = np.array([mark.draws for mark in marks]).T if same else np.empty((0, len(marks)))
-        name = Named(series.name, series.gradient)
-        return cls(name, np.array([mark.y for mark in marks]), draws)
+def _draws(series: Series) -> Array:
+    """The draws (n, m) of which they are the means; (0, m) if they are not known."""
+    draws = [mark.draws for mark in series.marks.values()]
+    same = len(set(map(len, draws))) == 1
+    return np.array(draws).T if same else np.empty((0, len(draws)))
 
 
 def _named(line: Line) -> Named:
