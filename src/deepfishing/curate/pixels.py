@@ -4,10 +4,9 @@ Comes in: grey thumbnails of pairs of photos. Goes out: how well the pixels agre
 overlap, from -1 to 1, and whether one is mirrored. Features alone take look-alikes for copies.
 
 One picture is the other with another frame around it: b(s x + t) for coordinates x in [-1, 1], a
-scale and a shift for each axis, which covers re-encoding, resizing, cropping and borders. From no
-change on, both are found by Gauss-Newton steps (Lucas and Kanade) at a quarter of the size and then
-at full size, together with contrast and brightness. The warp is a matrix for each axis, so a step
-is a few products of matrices for all pairs at once.
+scale and a shift for each axis, which covers re-encoding, resizing, cropping and borders. Both are
+found by Gauss-Newton steps (Lucas and Kanade) at a quarter of the size and then at full size,
+together with contrast and brightness; the warp is a matrix for each axis.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Stage 8, curate: groups of photos that are one picture.
 
 Comes in: a store, and perhaps another one. Goes out: groups, each with the photo to keep and why,
-and the others with what they are to it. The kernel's neighbours are candidates; pixels decide, and
-every photo of a group agrees with the one that is kept. Only files count that are where they were,
-with the content that they had: whoever deletes what is listed keeps one of each picture. A file
-under two names is one photo.
+and the others with what they are to it. The kernel's neighbours are candidates; pixels decide. Only
+files count that are where they were, with the content that they had: whoever deletes what is listed
+keeps one of each picture. A file under two names is one photo.
 """
 
 from __future__ import annotations

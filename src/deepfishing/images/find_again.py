@@ -2,8 +2,7 @@
 
 Comes in: the folder of a store, the path where an image was seen, and the hash of its content. Goes
 out: the bytes of that very content. A relative path started where `deepfish extract` ran, which
-often is the folder above the store, and need not be where a command runs now. A file that has
-changed, or another one that lies in its place, is not taken for it.
+often is the folder above the store, and need not be where a command runs now.
 """
 
 from __future__ import annotations
@@ -70,10 +69,7 @@ def _inside(holder: Path) -> dict[str, Item]:
 
 
 def _read(place: Openable) -> bytes | None:
-    """The bytes of a file; never those of a pipe, which may not end, or of something huge.
-
-    A file in /proc says that it is empty and may not end either.
-    """
+    """The bytes of a file, unless it may never end, as a pipe or a file in /proc, or is huge."""
     try:
         if isinstance(place, Path) and not (
             place.is_file() and 0 < place.stat().st_size <= MAX_FILE

@@ -1,8 +1,7 @@
 """Stage 1, images: which files are pictures, by name and by content.
 
-Comes in: a file's name, or its bytes. Goes out: whether it is one that can be read, and Pillow's
-image of it, not yet decoded. Pillow knows many more formats; to read some, such as EPS, it starts
-other programs.
+Comes in: a file's name, or its bytes. Goes out: whether it can be read, and Pillow's image of it,
+not yet decoded. Pillow knows more formats; to read some, such as EPS, it starts other programs.
 """
 
 from __future__ import annotations

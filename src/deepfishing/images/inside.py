@@ -2,9 +2,7 @@
 
 Comes in: an uncompressed tar as WebDataset lays it out, `key.jpg` and beside it `key.cls` (a label)
 or `key.json` (an object with `label` or `labels`); or a video, which needs the extra `video`. Goes
-out: items. Nothing is unpacked and no name in a tar is ever used as a path; links, devices and
-sparse files are left out. A frame is decoded when it is read, so nothing is kept in memory, and a
-video that has not changed is not decoded again.
+out: items. Nothing is unpacked and no name in a tar is ever used as a path.
 """
 
 from __future__ import annotations

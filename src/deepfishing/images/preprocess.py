@@ -94,10 +94,8 @@ class Preprocess:
         latter before the central crop. The paper takes the same for both.
     mean, std : tuple of 3 floats
         In the order of `order`, after `scale`.
-    scale : float
-        1 keeps 0..255, 1/255 gives 0..1.
-    order : "RGB" or "BGR"
-        Caffe's networks were trained on BGR.
+    scale, order
+        1 keeps 0..255, 1/255 gives 0..1; "RGB", or "BGR", which Caffe's networks were trained on.
     resample : "bilinear" or "bicubic"
         Pillow's filter (antialiased).
     oversampling : int

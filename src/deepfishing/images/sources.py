@@ -33,24 +33,19 @@ def find_images(source: str | Path, *, every: float = 1.0) -> list[Item]:
 
     Parameters
     ----------
-    source : path, pattern or "-"
-        What it is decides what an id is:
-
-        a folder : searched with all its sub-folders for files with an image's extension, hidden
-        ones left out and links to folders not followed; the id is the path below the folder, where
-        bytes that are not UTF-8 are escaped. An image in a sub-folder has its name as a label; in
-        `train/cat` and `test/cat` that is `cat`.
-        a folder in VOC layout, or a VOCdevkit with one year : the ids of the data set, with their
-        labels (classes that are present and not difficult).
-        a pattern such as `photos/**/*.jpg` : the path below the folder before the first wildcard;
-        tars and videos that match give their images.
-        a `.txt` list, one path per line : the line; paths are relative to the list's folder.
-        `-` : the same from standard input, relative to the current folder.
-        `.csv`, `.tsv`, `.parquet` : see `tables`.
-        `.tar`, or a video such as `.mp4` : see `inside`.
-        any other file : one image; its name.
+    source : path, pattern, URL or "-"
+        a folder : all images in it and below, by their extension, without hidden ones and without
+        following links; an id is the path below it, the label the sub-folder (`cat` in `train/cat`)
+        a folder in VOC layout, or a VOCdevkit with one year : ids and labels of the data set
+        a pattern such as `photos/**/*.jpg` : ids are paths below the folder before the first
+        wildcard; tars and videos that match give their images
+        a `.txt` list, or `-` for standard input : a path per line, which is the id, relative to the
+        list's folder
+        a table, `.csv`, `.tsv` or `.parquet` : see `tables`
+        a `.tar`, or a video such as `.mp4` : see `inside`
+        any other file : one image; its name
         a URL such as `s3://bucket/photos` : as the folder, pattern, list or image that it names,
-        read through fsspec. Lists may have URLs, too.
+        read through fsspec; lists may have URLs, too
     every : float
         Of a video the first frame of every so many seconds; 0 for all.
 
