@@ -39,7 +39,7 @@ def test_the_index_finds_what_exact_search_finds(make_store, by):
     store = make_store(N, "float16")
     exact, index = Searcher(store, by, "exact"), Searcher(store, by, "index")
     again = Searcher(store, by, "index")  # from disk
-    assert len(index.index.candidates(index._given("00000.jpg", ()).query, 100)) == 100
+    assert len(index.index.candidates(index._query("00000.jpg", ()), 100)) == 100
     queries = range(0, N, 60)
     hits = [found(index, i) for i in queries]
     recall = [
@@ -76,7 +76,7 @@ def test_an_index_of_many_images_is_scanned_in_four_bits(make_store, monkeypatch
 def test_scores_by_cosines_of_factors_are_those_of_the_recipe(make_store, by, precision):
     searcher = Searcher(make_store(300, precision), by, "index")
     assert searcher.features.is_quick
-    query = searcher._given(["00001.jpg", "00002.jpg"], ["00003.jpg"]).query
+    query = searcher._query(["00001.jpg", "00002.jpg"], ["00003.jpg"])
     numbers = np.array([5, 299, 0, *range(20, 100)])
     exact = query.scores(searcher.features.of(numbers))
     np.testing.assert_allclose(searcher.features.cosine_scores(numbers, query), exact, atol=1e-5)

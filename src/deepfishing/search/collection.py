@@ -38,20 +38,10 @@ class Picture:
 
 @dataclass(frozen=True, eq=False)
 class Collection:
-    """The images that can be searched.
+    """The images that can be searched: a table of id, path and labels, and each row's content.
 
-    Parameters
-    ----------
-    folder : str
-        Of the store, for messages.
-    table : pyarrow table
-        Columns id, path, labels.
-    content : int32 array
-        The number of each row's content.
-    order, starts : int32 arrays
-        The rows sorted by content, and where those of each content start.
-    is_whole : bool
-        Whether every content has a row.
+    `order` has the rows sorted by content, `starts` where those of each content begin; `is_whole`
+    says whether every content has a row. The folder is for messages.
     """
 
     folder: str
@@ -136,25 +126,23 @@ class Collection:
         if not labels and path is None:
             return None
         passed = np.ones(len(self), dtype=bool)
-        column = self.table.column("labels").combine_chunks()
-        flat, parents = pc.list_flatten(column), pc.list_parent_indices(column).to_numpy()
         for label in labels:
-            has = parents[pc.equal(flat, label).to_numpy(zero_copy_only=False).astype(bool)]
-            if not len(has):
+            has = _holding(self.table.column("labels"), label)
+            if not has.any():
                 known = self.labels()
                 some = ", ".join(known[:20]) + (" ..." if len(known) > 20 else "")
                 raise OptionError(
                     f"label must be one that {self.folder} has ({some or 'it has none'}), "
                     f"got {label!r}{did_you_mean(label, known)}"
                 )
-            passed &= np.bincount(has, minlength=len(self)).astype(bool)
+            passed &= has
         if path is not None:
             like = re.compile(fnmatch.translate(path)).match
             for number in np.flatnonzero(passed):
                 texts = (self.table.column(name)[number].as_py() for name in ("path", "id"))
                 passed[number] = any(like(text) for text in texts)
         if not passed.any():
-            asked = [f"label {label}" for label in labels] + ([f"path {path}"] if path else [])
+            asked = [*(f"label {label}" for label in labels), *([f"path {path}"] if path else [])]
             raise OptionError(
                 f"a filter must leave images to search in, got none of {len(self)} in "
                 f"{self.folder} for {' and '.join(asked)}; widen it"
@@ -164,12 +152,9 @@ class Collection:
 
 def _check_promises(store: Store, table: pa.Table, factors: Sequence[str]) -> None:
     """Raise if the index says that rows have the factors, for none of these was found."""
-    column = table.column("factors").combine_chunks()
-    flat, parents = pc.list_flatten(column), pc.list_parent_indices(column).to_numpy()
     promised = np.ones(len(table), dtype=bool)
     for factor in factors:
-        has = parents[pc.equal(flat, factor).to_numpy(zero_copy_only=False).astype(bool)]
-        promised &= np.bincount(has, minlength=len(table)).astype(bool)
+        promised &= _holding(table.column("factors"), factor)
     if not promised.any():
         return
     ids, keys = (table.column(name).filter(promised).to_pylist() for name in ("id", "sha256"))
@@ -181,3 +166,11 @@ def _check_promises(store: Store, table: pa.Table, factors: Sequence[str]) -> No
             f"{', '.join(factors)} of {len(absent)} images must be in {store.folder}, got none, "
             f"first {absent[0]!r}; see `deepfish store verify {store.folder}`, then extract again"
         )
+
+
+def _holding(column: pa.ChunkedArray, text: str) -> Array:
+    """Which rows of a column of lists have this text."""
+    lists = column.combine_chunks()
+    found = pc.equal(pc.list_flatten(lists), text).to_numpy(zero_copy_only=False).astype(bool)
+    rows = pc.list_parent_indices(lists).to_numpy()[found]
+    return np.bincount(rows, minlength=len(column)).astype(bool)

@@ -46,8 +46,7 @@ def choose_recipe(
     store: Store, by: str | None = None, defaults: Sequence[str] = DEFAULTS
 ) -> Recipe:
     """The recipe of this name, or the default one; an error if the store lacks its factors."""
-    layers = layers_of(store.settings)
-    there = set(store.factors())
+    layers, there = layers_of(store.settings), set(store.factors())
     if not there:
         raise StoreError(
             f"a store must have images to search in, got none in {store.folder}; add some with "
@@ -64,8 +63,7 @@ def choose_recipe(
             "name a recipe with --by"
         )
     recipe = parse_recipe(by, layers)
-    absent = [name for name in recipe.columns if name not in there]
-    if absent:
+    if absent := [name for name in recipe.columns if name not in there]:
         names = [feature.name for feature in recipe.features]
         raise StoreError(
             f"store {store.folder} must hold {', '.join(recipe.columns)} for {recipe.name}, but "
@@ -107,19 +105,15 @@ class Features:
         """Features of these contents, or of all, in order and a block at a time."""
         per_image = 4 * sum(math.prod(self.contents.shapes[c]) for c in self.columns)
         step = max(1, BLOCK_BYTES // per_image)
-        if numbers is None:
-            numbers = np.arange(len(self))
-            if len(self) * per_image <= KEEP_BYTES:
-                with self._lock:  # one thread reads, the others wait for it
-                    if not self._kept:
-                        self._kept.extend(self._read(numbers, step))
-                yield from self._kept
-                return
-        yield from self._read(numbers, step)
-
-    def _read(self, numbers: Array, step: int) -> Iterator[Comparable]:
-        for start in range(0, len(numbers), step):
-            yield self.of(numbers[start : start + step])
+        chosen = np.arange(len(self)) if numbers is None else numbers
+        blocks = (self.of(chosen[i : i + step]) for i in range(0, len(chosen), step))
+        if numbers is not None or len(self) * per_image > KEEP_BYTES:
+            yield from blocks
+            return
+        with self._lock:  # one thread reads, the others wait for it
+            if not self._kept:
+                self._kept.extend(blocks)
+        yield from self._kept
 
     def cosine_scores(self, numbers: Array, query: Query) -> Array:
         """Scores of these contents where `is_quick`, up to rounding in single precision."""
@@ -164,13 +158,7 @@ def fit(recipe: Recipe, contents: Contents) -> Fitted:
 
 
 def sample(n: int, m: int) -> Array:
-    """At most m of the numbers below n, drawn with a fixed seed, rising.
-
-    Examples
-    --------
-    >>> sample(3, 5), len(sample(100, 5))
-    (array([0, 1, 2]), 5)
-    """
+    """At most m of the numbers below n, drawn with a fixed seed, rising."""
     chosen: Array = np.sort(np.random.default_rng(SEED).permutation(n)[:m])
     return chosen
 
@@ -179,23 +167,26 @@ def sample(n: int, m: int) -> Array:
 class Query:
     """Examples (m of them, the positive ones first) and how much each counts.
 
-    `factors` are those of the examples, each of norm 1.
+    `factors` are those of the examples, each of norm 1; `rows` are those of a collection that were
+    given as examples, which are not to be found again.
     """
 
     examples: Comparable
     positive: int
     weights: Array
     factors: Mapping[str, Array]
+    rows: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, factors: Mapping[str, Array], fitted: Fitted, positive: int) -> Query:
+    def of(
+        cls, factors: Mapping[str, Array], fitted: Fitted, positive: int, rows: tuple[int, ...]
+    ) -> Query:
         """The query of these examples, of which the first `positive` are so."""
         examples = fitted(factors)
-        m = len(examples)
-        weights = np.full(m, 1 / positive)
-        weights[positive:] = -UNLIKE / max(1, m - positive)
+        weights = np.full(len(examples), 1 / positive)
+        weights[positive:] = -UNLIKE / max(1, len(examples) - positive)
         units = {name: l2_normalize(v) for name, v in factors.items() if v.ndim == 2}
-        return cls(examples, positive, weights, units)
+        return cls(examples, positive, weights, units, rows)
 
     def scores(self, features: Comparable) -> Array:
         """Score of each image, (n,)."""

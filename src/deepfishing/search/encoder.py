@@ -1,8 +1,7 @@
 """Stage 7, search: factors of an image that is not in the store.
 
 Comes in: the settings of a store and the bytes of images. Goes out: the factors that the store's
-own network gives them. The settings load the network when it is first needed, once; it is the very
-one of the store.
+own network gives them, which is loaded when it is first needed, once.
 """
 
 from __future__ import annotations
@@ -27,16 +26,8 @@ if TYPE_CHECKING:
 class Encoder:
     """The network of a store, for queries.
 
-    Parameters
-    ----------
-    facts : mapping
-        The settings of the store, from which the network is loaded again.
-    network : Network, optional
-        The store's own, if it is loaded already; a module of your own has no other way.
-    weights : path, optional
-        The weight file, if it is elsewhere now.
-    device : str
-        As for `load_network`.
+    `facts` are the settings of the store. A module of the user's own cannot be loaded again from
+    them and is given as `network`; `weights` is the weight file, if it is elsewhere now.
     """
 
     def __init__(
@@ -62,13 +53,12 @@ class Encoder:
     def _describer(self, wanted: tuple[Factor, ...]) -> Describer:
         """Made once: to cut the network takes longer than a photo, and more memory each time."""
         if wanted not in self._describers:
-            # starting another engine costs more than it saves on a few images
-            resources = Resources(batch_size=8, engine="torch", device=self.device)
             self._describers[wanted] = describer(
                 self._settings,
                 wanted,
                 lambda: self._network,
-                resources=resources,
+                # starting another engine costs more than it saves on a few images
+                resources=Resources(batch_size=8, engine="torch", device=self.device),
                 weights=self.weights,
                 own=self.given is not None,
             )

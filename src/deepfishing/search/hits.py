@@ -15,21 +15,11 @@ from deepfishing.search.why import ClassTerm
 
 @dataclass(frozen=True)
 class Hit:
-    """One image that was found.
+    """One image that was found, its labels None where nothing is known.
 
-    Parameters
-    ----------
-    id, path : str
-        As in the store.
-    labels : tuple of str, or None
-        None where nothing is known.
-    score : float
-        The recipe's kernel, 1 for the same content; for several examples see `Query`.
-    forward, backward : float
-        <x, x'> and <delta, delta'> of the gradient that explains the recipe, see `Explanation`;
-        backward is None without one.
-    classes : tuple of ClassTerm
-        Those with the largest part in `backward`; empty if it is no sum over classes.
+    `score` is the recipe's kernel, 1 for the same content, or that of a `Query` of several. The
+    other numbers are of the gradient that explains the recipe, see `Explanation`: <x, x'>,
+    <delta, delta'> (None without one), and the classes with the largest part in the latter.
     """
 
     id: str
@@ -40,17 +30,16 @@ class Hit:
     backward: float | None
     classes: tuple[ClassTerm, ...]
 
+    @property
+    def caption(self) -> str:
+        """Its labels, or else the name of its file."""
+        return ", ".join(self.labels) if self.labels else Path(self.id).name
+
 
 class Hits(list[Hit]):
     """Hits, the nearest first, as a list; a notebook shows their pictures.
 
-    Parameters
-    ----------
-    hits : iterable of Hit
-    of : str
-        What was searched, for people.
-    photo : callable
-        From the id of a hit to the bytes of its file, or None.
+    `of` says what was searched, and `photo` leads from an id to the bytes of its file, or None.
     """
 
     def __init__(self, hits: Iterable[Hit], of: str, photo: Callable[[str], bytes | None]) -> None:
@@ -64,13 +53,11 @@ class Hits(list[Hit]):
 
     def pictures(self) -> list[tuple[Held | None, str]]:
         """The file of each hit, None if it is gone, and a caption."""
-        found = []
-        for hit in self:
-            name = ", ".join(hit.labels) if hit.labels else Path(hit.id).name
-            content = self.photo(hit.id)
-            file = None if content is None else Held(hit.id, content)
-            found.append((file, f"{hit.score:.3f} {name}"))
-        return found
+        files = ((hit, self.photo(hit.id)) for hit in self)
+        return [
+            (None if file is None else Held(hit.id, file), f"{hit.score:.3f} {hit.caption}")
+            for hit, file in files
+        ]
 
     def _repr_html_(self) -> str:
         return pictures_html(f"{len(self)} hits of {self.of}", self.pictures())

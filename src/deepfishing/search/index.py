@@ -50,13 +50,9 @@ class Embedding:
     def fit(cls, landmarks: Comparable, m: int) -> Embedding:
         """At most m leading axes of the landmarks' kernel.
 
-        Examples
-        --------
-        >>> phi = Embedding.fit(np.eye(3), m=3)
-        >>> (phi(np.eye(3)) @ phi(np.eye(3)).T).round(3) + 0.0
-        array([[1., 0., 0.],
-               [0., 1., 0.],
-               [0., 0., 1.]], dtype=float32)
+        >>> phi = Embedding.fit(np.eye(2), m=2)
+        >>> (phi(np.eye(2)) @ phi(np.eye(2)).T).round(3).tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
         """
         values, axes = np.linalg.eigh(gram(landmarks))
         values, axes = values[::-1][:m], axes[:, ::-1][:, :m]
@@ -80,13 +76,8 @@ class Embedding:
 class Index:
     """Vectors of the first n contents, and the map that made them.
 
-    Parameters
-    ----------
-    embedding : Embedding
-    vectors : faiss.IndexIVF
-        Its ids are the contents' numbers.
-    made_for : int
-        How many contents there were when centres and landmarks were chosen.
+    `vectors` is of FAISS, its ids the contents' numbers; `made_for` is how many contents there were
+    when centres and landmarks were chosen.
     """
 
     embedding: Embedding
@@ -136,17 +127,14 @@ class Index:
             progress("indexing", int(numbers[-1]) + 1 - begin, n - begin)
 
     def candidates(
-        self,
-        query: Query,
-        n: int,
-        allowed: Array | None = None,
-        probes: int = PROBES,
+        self, query: Query, n: int, allowed: Array | None = None, probes: int = PROBES
     ) -> Array:
         """At most n numbers of contents that may be nearest, among the allowed ones (a mask)."""
         if allowed is not None:
             # the rarer they are, the more lists it takes to find enough of them
             probes = probes * len(allowed) // max(int(allowed.sum()), 1)
-        vector = self.vector(query.examples, query.weights)
+        # a sum of examples is linear too
+        vector = query.weights.astype(np.float32)[None] @ self.embedding.linear(query.examples)
         numbers = self.nearest(vector, n, probes, allowed)[0]
         return np.sort(numbers[numbers >= 0])
 
@@ -165,11 +153,6 @@ class Index:
         numbers: Array = self.vectors.search(vectors, k, params=params)[1]
         numbers[numbers >= len(self)] = -1  # a damaged index may name any image
         return numbers
-
-    def vector(self, examples: Comparable, weights: Array) -> Array:
-        """What the vectors are compared with, (1, m): a sum of examples is linear too."""
-        total: Array = weights.astype(np.float32)[None] @ self.embedding.linear(examples)
-        return total
 
 
 def _lists_of(vectors: Any) -> Any:

@@ -47,6 +47,7 @@ FORMAT = "deepfishing-index-4"
 FOLDER = ".index"  # hidden, so that the store does not take it for a factor
 FACTS = "index.json"
 LOCK = ".lock"
+STATE = "state/"  # begins the names of what the recipe learnt
 DIGITS = 16
 
 Notice = Callable[[str], None]
@@ -67,23 +68,22 @@ def open_index(
 ) -> tuple[Index, Features]:
     """An index that covers all of the store, and is on disk if the store can be written.
 
-    `progress` is called with a stage, how much of it is done and how much there is; `notice` with a
-    line that says why an index is made again.
+    `notice` is called with a line that says why an index is made again.
     """
     # a recipe may hold anything, so its hash is the name
-    name = hashlib.sha256(recipe.name.encode()).hexdigest()[:DIGITS]
-    folder = store.folder / FOLDER / name
-    shards = {factor: _names(shard_files(store, factor)) for factor in recipe.columns}
+    folder = store.folder / FOLDER / hashlib.sha256(recipe.name.encode()).hexdigest()[:DIGITS]
     try:
-        index, features, listed = _load(folder, store, recipe, shards)
-    except _Unfit as reason:
+        index, features, is_whole = _read(folder, store, recipe)
+    except DeepFishingError:
+        raise  # of the store itself, which a new index would meet too
+    except (_Unfit, *_UNREADABLE) as error:
         if (folder / FACTS).exists():
-            notice(f"index is made again: {folder} ({reason})")
+            notice(f"index is made again: {folder} ({_reason(error)})")
         contents = Contents.of(store, recipe.columns)
         features = Features(contents, recipe, fit(recipe, contents))
         index = Index.build(features, progress)
     else:
-        if listed == shards:
+        if is_whole:
             return index, features
         index.extend(features, progress)
     features = replace(features, contents=features.contents.mapped())
@@ -95,6 +95,13 @@ def open_index(
     return index, features
 
 
+def _reason(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"{Path(error.filename).name} is not there"
+    # RuntimeError: FAISS's, also if a newer one was made just now
+    return str(error) if isinstance(error, _Unfit) else f"it is damaged: {one_line(error)}"
+
+
 def _facts(store: Store, recipe: Recipe) -> dict[str, Any]:
     """What an index must be of to be used."""
     settings = {name: value for name, value in store.settings.items() if name != SOURCE}
@@ -102,46 +109,27 @@ def _facts(store: Store, recipe: Recipe) -> dict[str, Any]:
     return {"format": FORMAT, "recipe": recipe.name, "settings": plain}
 
 
-def _names(files: Sequence[Path]) -> list[str]:
-    return [path.name for path in files]
-
-
-Shards = Mapping[str, list[str]]  # names of files, by factor
-
-
-def _load(
-    folder: Path, store: Store, recipe: Recipe, shards: Shards
-) -> tuple[Index, Features, Shards]:
-    """What is on disk, features of all that the store has now, and the shards it was made of."""
-    try:
-        return _read(folder, store, recipe, shards)
-    except DeepFishingError:
-        raise  # of the store itself, which a new index would meet too
-    except FileNotFoundError as error:
-        raise _Unfit(f"{Path(error.filename).name} is not there") from None
-    except _UNREADABLE as error:  # RuntimeError: FAISS's, also if a newer one was made just now
-        raise _Unfit(f"it is damaged: {one_line(error)}") from None
-
-
-def _read(
-    folder: Path, store: Store, recipe: Recipe, shards: Shards
-) -> tuple[Index, Features, Shards]:
+def _read(folder: Path, store: Store, recipe: Recipe) -> tuple[Index, Features, bool]:
+    """What is on disk, features of all that the store has, and whether the index covers them."""
     facts = json.loads((folder / FACTS).read_bytes())
     for name, value in _facts(store, recipe).items():
         if facts[name] != value:
             raise _Unfit(f"its {name} is another one")
     if not is_intact(facts):
         raise _Unfit(f"{FACTS} is not as it was written")
-    files, made_for = facts["files"], int(facts["made_for"])
-    path = _checked(folder, files["vectors"])
-    arrays = dict(read_tensors(_checked(folder, files["arrays"]).read_bytes()))
+    paths = {kind: folder / Path(name).name for kind, name in facts["files"].items()}
+    for path in paths.values():
+        if path.stem.rpartition("-")[2] != _hash(path):
+            raise _Unfit(f"{path.name} is damaged")
+    arrays = dict(read_tensors(paths["arrays"].read_bytes()))
     ends, text = (pa.py_buffer(arrays[name]) for name in ("key_ends", "keys"))
     keys = pa.StringArray.from_buffers(len(arrays["key_ends"]) - 1, ends, text)
     keys.validate(full=True)
-    vectors = _read_vectors(path)
-    if not 0 < made_for <= len(keys) == vectors.ntotal or vectors.d != arrays["root"].shape[1]:
-        raise _Unfit(f"{path.name} has other images than its keys")
-    if facts["shards"] == shards:
+    vectors, root, made_for = _read_vectors(paths["vectors"]), arrays["root"], facts["made_for"]
+    if not 0 < made_for <= len(keys) == vectors.ntotal or vectors.d != root.shape[1]:
+        raise _Unfit(f"{paths['vectors'].name} has other images than its keys")
+    is_whole = facts["shards"] == _names({n: shard_files(store, n) for n in recipe.columns})
+    if is_whole:
         contents = Contents(keys, _columns(store, facts, arrays, len(keys)))
     else:
         contents = Contents.of(store, recipe.columns, first=keys)
@@ -149,10 +137,10 @@ def _read(
             raise _Unfit("images of it are no longer in the store")
         if len(contents) > GROWTH * made_for:
             raise _Unfit(f"the store has grown from {made_for} to {len(contents)} images")
-    features = Features(contents, recipe, recipe.load(_part("state/", arrays)))
-    landmarks = features.of(sample(made_for, len(arrays["root"])))
-    index = Index(Embedding(landmarks, arrays["root"]), vectors, made_for)
-    return index, features, facts["shards"]
+    state = {name.removeprefix(STATE): a for name, a in arrays.items() if name.startswith(STATE)}
+    features = Features(contents, recipe, recipe.load(state))
+    landmarks = features.of(sample(made_for, len(root)))
+    return Index(Embedding(landmarks, root), vectors, made_for), features, is_whole
 
 
 def _columns(
@@ -169,6 +157,10 @@ def _columns(
         shape = tuple(facts["shapes"][factor])
         columns[factor] = MappedColumn.at(files, store.codec, factor, shape, places)
     return columns
+
+
+def _names(files: Mapping[str, Sequence[Path]]) -> dict[str, list[str]]:
+    return {factor: [path.name for path in paths] for factor, paths in files.items()}
 
 
 def _read_vectors(path: Path) -> Any:
@@ -197,61 +189,53 @@ def _locked(folder: Path) -> Iterator[None]:
 def _write(folder: Path, index: Index, features: Features, facts: dict[str, Any]) -> None:
     contents = features.contents
     keys = contents.keys.to_pylist()
-    arrays = {f"state/{name}": values for name, values in features.fitted.state.items()}
+    arrays = {STATE + name: values for name, values in features.fitted.state.items()}
     arrays["root"] = index.embedding.root
     arrays["keys"] = np.frombuffer("".join(keys).encode(), np.uint8)
     arrays["key_ends"] = np.cumsum([0, *map(len, keys)], dtype=np.int32)
     for factor, column in contents.columns.items():
         arrays.update({f"{factor}/{name}": getattr(column, name) for name in PLACES})
     before = set(folder.glob("*-*.*"))
-    vectors = _write_vectors(folder, index)
     # safetensors writes the bytes as they lie in memory
     content = tensor_bytes({name: np.ascontiguousarray(a) for name, a in arrays.items()})
-    places = folder / f"arrays-{hashlib.sha256(content).hexdigest()[:DIGITS]}.safetensors"
-    with replacing(places) as partial:
-        partial.write_bytes(content)
+    files = {
+        "vectors": _kept(folder, "vectors-{}.faiss", lambda to: _write_vectors(index, to)),
+        "arrays": _kept(folder, "arrays-{}.safetensors", lambda to: to.write_bytes(content)),
+    }
     facts = {
         **facts,
-        "shards": {factor: _names(column.files) for factor, column in contents.columns.items()},
+        "shards": _names({factor: column.files for factor, column in contents.columns.items()}),
         "version": __version__,
         "images": len(index),
         "made_for": index.made_for,
         "shapes": contents.shapes,
-        "files": {"vectors": vectors.name, "arrays": places.name},
+        "files": {kind: path.name for kind, path in files.items()},
     }
     with replacing(folder / FACTS) as partial:
         partial.write_text(json.dumps(sealed(facts), indent=1) + "\n")
-    for old in before - {vectors, places}:
+    for old in before - {*files.values()}:
         old.unlink(missing_ok=True)
 
 
-def _write_vectors(folder: Path, index: Index) -> Path:
-    """The vectors in a file whose name comes from its content."""
-    import faiss
-
-    partial = folder / f".vectors.{os.getpid()}"
+def _kept(folder: Path, name: str, write: Callable[[Path], object]) -> Path:
+    """Write a file whose name comes from its content."""
+    partial = folder / f".{name}.{os.getpid()}"
     try:
-        faiss.write_index(index.vectors, str(partial))
-        return partial.replace(folder / f"vectors-{_hash(partial)[:DIGITS]}.faiss")
-    except RuntimeError as error:  # FAISS has no other for a full disk
-        raise OSError(errno.EIO, " ".join(str(error).split())[-100:]) from None
+        write(partial)
+        return partial.replace(folder / name.format(_hash(partial)))
     finally:
         partial.unlink(missing_ok=True)
 
 
-def _checked(folder: Path, name: str) -> Path:
-    """A file whose content is the one that its name says."""
-    path = folder / Path(name).name
-    if path.stem.rpartition("-")[2] != _hash(path)[:DIGITS]:
-        raise _Unfit(f"{path.name} is damaged")
-    return path
+def _write_vectors(index: Index, path: Path) -> None:
+    import faiss
+
+    try:
+        faiss.write_index(index.vectors, str(path))
+    except RuntimeError as error:  # FAISS has no other for a full disk
+        raise OSError(errno.EIO, one_line(error)[-100:]) from None
 
 
 def _hash(path: Path) -> str:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _part(prefix: str, arrays: dict[str, Array]) -> dict[str, Array]:
-    found = ((name, values) for name, values in arrays.items() if name.startswith(prefix))
-    return {name.removeprefix(prefix): values for name, values in found}
+        return hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]

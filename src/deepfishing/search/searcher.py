@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,14 +29,7 @@ from deepfishing.search.encoder import Encoder
 from deepfishing.search.hits import Hit, Hits
 from deepfishing.search.index import CANDIDATES, COARSE, PROBES, Index
 from deepfishing.search.index_files import Notice, open_index
-from deepfishing.search.why import (
-    IMAGENET_CLASSES,
-    ClassTerm,
-    Explanation,
-    imagenet_names,
-    largest_terms,
-    read_class_names,
-)
+from deepfishing.search.why import Explanation, read_class_names
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents
 from deepfishing.store.index import count_rows
@@ -51,14 +43,6 @@ LAST = 64  # candidates that the recipe itself compares, where cosines of factor
 METHODS = ("auto", "exact", "index")
 
 Example = str | Path | bytes | Image.Image | np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True, eq=False)
-class _Given:
-    """Examples as the search needs them."""
-
-    query: Query
-    rows: tuple[int, ...]  # those that were given by id, which are not to be found again
 
 
 class Searcher:
@@ -163,15 +147,13 @@ class Searcher:
         if k < 1:
             raise OptionError(f"k must be at least 1, got {k}")
         passed = self.collection.passing(labels, path)
-        given = self._given(like, unlike)
-        rows, scores = self._nearest(given, k, passed, candidates, probes)
-        return Hits(self._hits(given, rows, scores), repr(self), self.photo)
+        query = self._query(like, unlike)
+        rows, scores = self._nearest(query, k, passed, candidates, probes)
+        hits = self._hits(query, rows, scores) if len(rows) else ()
+        return Hits(hits, repr(self), self.photo)
 
     def photo(self, id_: str) -> bytes | None:
-        """The file of an image of the store, found from any folder; None if it is gone or other.
-
-        See `find_again`: the content is the one that the features are of.
-        """
+        """The file of an image of the store, found from any folder; None if it is gone or other."""
         row = self.collection.row_of(id_)
         if row is None:
             return None
@@ -186,7 +168,7 @@ class Searcher:
         `self.collection[i]` is the image of entry i. Backward is None for a recipe without a
         gradient. All images are read, index or not.
         """
-        query = self._given(like, unlike).query
+        query = self._query(like, unlike)
         forward, backward, score = [], [], []
         for block in self.features.blocks():
             ahead, back = self.explanation.similarities(block, query.likes)
@@ -202,103 +184,78 @@ class Searcher:
         )
 
     def _nearest(
-        self, given: _Given, k: int, passed: Array | None, candidates: int | None, probes: int
+        self, query: Query, k: int, passed: Array | None, candidates: int | None, probes: int
     ) -> tuple[Array, Array]:
         """Rows and scores of the k nearest images that passed a filter."""
         n, allowed = len(self.contents), self.collection.contents_of(passed)
         left = n if allowed is None else int(allowed.sum())
-        few = passed is not None and left <= EXACT_FILTERED
-        if self.index is not None and not few:
-            usual = CANDIDATES * (COARSE if self.index.is_coarse else 1)
-            wanted = max(usual if candidates is None else candidates, 4 * k)
-            numbers = self.index.candidates(given.query, wanted, allowed, probes)
-            last = max(LAST, 4 * k + len(given.rows))
-            if self.features.is_quick and len(numbers) > last:
-                near = self.features.cosine_scores(numbers, given.query)
-                numbers = np.sort(numbers[np.argpartition(-near, last)[:last]])
-            scores = given.query.scores(self.features.of(numbers)) if len(numbers) else np.empty(0)
-        else:
+        if self.index is None or (passed is not None and left <= EXACT_FILTERED):
             numbers = np.arange(n) if allowed is None else np.flatnonzero(allowed)
             everything = left > n // 2  # then reading the rest too is quicker than choosing
             blocks = self.features.blocks(None if everything else numbers)
-            scores = np.concatenate([given.query.scores(block) for block in blocks])
+            scores = np.concatenate([query.scores(block) for block in blocks])
             scores = scores[numbers] if left < n and everything else scores
-        rows: list[int] = []
-        row_scores: list[float] = []
-        # one more for each example, whose row is not to be found again
-        for best in _largest(scores, k + len(given.rows)):
-            for row in self.collection.rows_of(int(numbers[best])):
-                if row not in given.rows and (passed is None or passed[row]):
-                    rows.append(int(row))
-                    row_scores.append(float(scores[best]))
-        return np.array(rows[:k], dtype=np.int64), np.array(row_scores[:k])
+        else:
+            usual = CANDIDATES * (COARSE if self.index.is_coarse else 1)
+            wanted = max(usual if candidates is None else candidates, 4 * k)
+            numbers = self.index.candidates(query, wanted, allowed, probes)
+            last = max(LAST, 4 * k + len(query.rows))
+            if self.features.is_quick and len(numbers) > last:
+                near = self.features.cosine_scores(numbers, query)
+                numbers = np.sort(numbers[np.argpartition(-near, last)[:last]])
+            scores = query.scores(self.features.of(numbers)) if len(numbers) else np.empty(0)
+        found = [
+            (int(row), float(scores[best]))
+            # one more for each example, whose row is not to be found again
+            for best in _largest(scores, k + len(query.rows))
+            for row in self.collection.rows_of(int(numbers[best]))
+            if row not in query.rows and (passed is None or passed[row])
+        ]
+        return np.array([row for row, _ in found[:k]], int), np.array([s for _, s in found[:k]])
 
-    def _hits(self, given: _Given, rows: Array, scores: Array) -> list[Hit]:
-        if not len(rows):
-            return []
-        features, likes = self.features.of(self.collection.content[rows]), given.query.likes
-        forward, backward = self.explanation.similarities(features, likes)
-        terms = self.explanation.class_terms(features, likes)
-        classes: list[tuple[ClassTerm, ...]] = [()] * len(rows)
-        if terms is not None:
-            classes = largest_terms(terms, self._class_names(terms.shape[1]))
-        hits = []
-        for at, row in enumerate(rows):
-            picture = self.collection[int(row)]
-            hits.append(
-                Hit(
-                    picture.id,
-                    picture.path,
-                    picture.labels,
-                    float(scores[at]),
-                    float(forward[at].mean()),
-                    None if backward is None else float(backward[at].mean()),
-                    classes[at],
-                )
-            )
-        return hits
+    def _hits(self, query: Query, rows: Array, scores: Array) -> Iterator[Hit]:
+        features = self.features.of(self.collection.content[rows])
+        forward, backward = self.explanation.similarities(features, query.likes)
+        classes = self.explanation.class_terms(features, query.likes, self._names)
+        for at, (row, score) in enumerate(zip(rows.tolist(), scores.tolist(), strict=True)):
+            picture, ahead = self.collection[row], float(forward[at].mean())
+            back = None if backward is None else float(backward[at].mean())
+            yield Hit(picture.id, picture.path, picture.labels, score, ahead, back, classes[at])
 
-    def _class_names(self, n: int) -> list[str]:
-        if self._names is None:
-            self._names = imagenet_names() if n == IMAGENET_CLASSES else []
-        elif self._names and len(self._names) != n:
-            raise OptionError(f"class names must be {n}, one a line, got {len(self._names)}")
-        return self._names
-
-    def _given(self, like: Example | Sequence[Example], unlike: Sequence[Example]) -> _Given:
+    def _query(self, like: Example | Sequence[Example], unlike: Sequence[Example]) -> Query:
         likes = _listed(like)
         if not likes:
             raise OptionError("a search needs at least one example to be like, got none")
         examples = (*likes, *_listed(unlike))
-        named = [self.collection.row_of(e) if isinstance(e, str) else None for e in examples]
+        rows = [self.collection.row_of(e) if isinstance(e, str) else None for e in examples]
         found = [
             self._find(one) if row is None else int(self.collection.content[row])
-            for one, row in zip(examples, named, strict=True)
+            for one, row in zip(examples, rows, strict=True)
         ]
-        new = [one for one in found if isinstance(one, Held)]
+        is_new = np.array([isinstance(one, Held) for one in found])
         numbers = np.array([one for one in found if not isinstance(one, Held)], dtype=np.int64)
-        columns = self.recipe.columns
-        stored = self.contents.read(numbers, columns) if len(numbers) else {}
+        new = [one for one in found if isinstance(one, Held)]
+        stored = self.contents.read(numbers, self.recipe.columns) if len(numbers) else {}
         computed = self.encoder.factors(new, self.recipe.factors) if new else {}
         # back into the order that they were given in
-        is_new = np.array([isinstance(one, Held) for one in found])
         order = np.argsort(np.argsort(is_new, kind="stable"), kind="stable")
         arrays = {
             name: np.concatenate([side[name] for side in (stored, computed) if side])[order]
-            for name in columns
+            for name in self.recipe.columns
         }
-        query = Query.of(arrays, self.features.fitted, len(likes))
-        return _Given(query, tuple(row for row in named if row is not None))
+        known = tuple(row for row in rows if row is not None)
+        return Query.of(arrays, self.features.fitted, len(likes), known)
 
     def _find(self, example: Example) -> int | Held:
         """The number of a file's content, or the image if it is not in the store."""
         if isinstance(example, Image.Image | np.ndarray):
             return Held("the image given", lossless(example))
-        upload = example if isinstance(example, bytes) else None
-        name = "the bytes given" if upload is not None else str(example)
-        if upload is None:
+        if isinstance(example, bytes):
+            name, upload = "the bytes given", example
+        else:
+            name = str(example)
             try:
-                upload = Path(str(example)).read_bytes()
+                upload = Path(name).read_bytes()
             except (OSError, ValueError) as error:
                 reason = getattr(error, "strerror", None) or error
                 raise ImageError(
@@ -324,19 +281,10 @@ def _listed(examples: Example | Sequence[Example]) -> list[Example]:
 
 
 def _largest(scores: Array, k: int) -> Array:
-    """Where the k largest scores are, the largest first, and the first of two that are the same.
-
-    Examples
-    --------
-    >>> _largest(np.array([1.0, 3.0, 2.0, 3.0]), 3)
-    array([1, 3, 2])
-    """
-    if k >= len(scores):
-        chosen: Array = np.argsort(-scores, kind="stable")
-        return chosen
+    """Where the k largest scores are, the largest first, and the first of two that are the same."""
     # with all that are as large as the last one, so that the first of them can be told
-    least = np.partition(scores, len(scores) - k)[len(scores) - k]
-    chosen = np.flatnonzero(scores >= least)
+    least = np.partition(scores, len(scores) - k)[len(scores) - k] if k < len(scores) else -np.inf
+    chosen: Array = np.flatnonzero(scores >= least)
     return chosen[np.argsort(-scores[chosen], kind="stable")][:k]
 
 

@@ -6,6 +6,7 @@ sheet. Pillow alone draws it; an image that is gone or cannot be read is a grey 
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,15 +21,12 @@ TILE, GAP, TEXT = 200, 8, 18  # pixels: a picture, between them, a line of a cap
 COLUMNS = 5
 PAPER, INK, GREY = (255, 255, 255), (30, 30, 30), (200, 200, 200)
 
-
 Tile = tuple[ImageLike | None, str, str]  # a picture and two lines below it
 
 
 def contact_sheet(tiles: Sequence[Tile]) -> Image.Image:
     """Pictures in rows.
 
-    Examples
-    --------
     >>> contact_sheet([(Image.new("RGB", (9, 9)), "query", ""), (None, "0.500", "dog")]).size
     (424, 260)
     """
@@ -40,11 +38,9 @@ def contact_sheet(tiles: Sequence[Tile]) -> Image.Image:
     for number, (image, *lines) in enumerate(tiles):
         left, top = number % columns * wide + GAP, number // columns * high + GAP
         tile = _tile(image)
-        at = left + (TILE - tile.width) // 2, top + (TILE - tile.height) // 2
-        sheet.paste(tile, at)
+        sheet.paste(tile, (left + (TILE - tile.width) // 2, top + (TILE - tile.height) // 2))
         for line, text in enumerate(lines):
-            at = left, top + TILE + line * TEXT + 2
-            draw.text(at, _fitting(text, font), INK, font)
+            draw.text((left, top + TILE + line * TEXT + 2), _fitting(text, font), INK, font)
     return sheet
 
 
@@ -54,11 +50,8 @@ def save_sheet(
     hits: Sequence[tuple[Hit, ImageLike | None]],
 ) -> None:
     """The query's images and then the hits, each with its score and its labels or its name."""
-    tiles: list[Tile] = [(image, "query", "") for image in queries]
-    for hit, image in hits:
-        names = ", ".join(hit.labels) if hit.labels else Path(hit.id).name
-        tiles.append((image, f"{hit.score:.3f}", names))
-    save_tiles(path, tiles)
+    first: list[Tile] = [(image, "query", "") for image in queries]
+    save_tiles(path, [*first, *((image, f"{hit.score:.3f}", hit.caption) for hit, image in hits)])
 
 
 def save_tiles(path: Path, tiles: Sequence[Tile]) -> None:
@@ -73,14 +66,11 @@ def save_tiles(path: Path, tiles: Sequence[Tile]) -> None:
 
 
 def _tile(image: ImageLike | None) -> Image.Image:
-    grey = Image.new("RGB", (TILE, TILE), GREY)
-    if image is None:
-        return grey
-    try:
-        picture = open_image(image, draft=TILE)
-    except ImageError:
-        return grey
-    picture.thumbnail((TILE, TILE))
+    picture = Image.new("RGB", (TILE, TILE), GREY)
+    if image is not None:
+        with contextlib.suppress(ImageError):
+            picture = open_image(image, draft=TILE)
+            picture.thumbnail((TILE, TILE))
     return picture
 
 
