@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
 from deepfishing.errors import FetchError
@@ -49,8 +50,7 @@ class Answer:
     body: http.client.HTTPResponse  # the bytes from `start` on
     start: int  # what was asked for, or 0
     total: int | None  # length of the whole file, if the server says so
-    etag: str  # it and `modified` tell whether a later answer is about the same file
-    modified: str
+    version: dict[str, Any]  # JSON values; a later answer about the same file has the same
 
     def read(self) -> bytes:
         """The next bytes, as soon as there are some; b"" at the end of the body."""
@@ -132,16 +132,17 @@ def _judge(response: http.client.HTTPResponse, url: str, offset: int) -> Answer:
         raise UnreachableError(f"{url} must give a file, got a web page ({kind})")
     if headers.get("Content-Encoding", "identity").lower() != "identity":
         raise UnreachableError(f"{url} must give the file as it is, got a compressed answer")
-    etag, modified = headers.get("ETag", ""), headers.get("Last-Modified", "")
+    version = {"url": url, "etag": headers.get("ETag", "")}
+    version["modified"] = headers.get("Last-Modified", "")
     if response.status == 200:
-        return Answer(response, 0, response.length, etag, modified)
+        return Answer(response, 0, response.length, version | {"total": response.length})
     if response.status != 206 or not offset:
         raise UnreachableError(f"{url} must answer 200 OK, got {_status(response.status)}")
     span = re.fullmatch(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})", headers.get("Content-Range", ""))
     first, last, total = map(int, span.groups()) if span else (0, 0, 0)
     if first != offset or last != total - 1:
         raise StartOverError("the server sent another part of the file than was asked for")
-    return Answer(response, offset, total, etag, modified)
+    return Answer(response, offset, total, version | {"total": total})
 
 
 def _status(code: int) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from deepfishing.errors import FetchError
-from deepfishing.fetch.answer import Answer, DroppedError, StartOverError, UnreachableError, ask
+from deepfishing.fetch.answer import DroppedError, StartOverError, UnreachableError, ask
 from deepfishing.files import Remote, replacing
 from deepfishing.progress import Progress
 
@@ -135,13 +135,17 @@ def _attempt(remote: Remote, part: _Part, progress: Progress, timeout: float) ->
     if offset and offset == known.get("total"):
         return
     with ask(remote.url, offset, timeout) as answer:
-        version = _version(remote, answer)
+        total, done = answer.total, answer.start
+        if total is not None and (total > remote.most or remote.size not in (0, total)):
+            expected = remote.size or f"about {remote.megabytes} million"
+            raise UnreachableError(
+                f"{remote.url} must give {expected} bytes, the server announces {total}"
+            )
         if answer.start == 0:
-            part.begin(version)
-        elif version != known:
+            part.begin(answer.version)
+        elif answer.version != known:
             raise StartOverError("the file on the server has changed")
-        done = answer.start
-        most = remote.most if answer.total is None else answer.total
+        most = remote.most if total is None else total
         with part.path.open("ab") as file:
             while chunk := answer.read():
                 done += len(chunk)
@@ -149,19 +153,9 @@ def _attempt(remote: Remote, part: _Part, progress: Progress, timeout: float) ->
                     part.clear()
                     raise UnreachableError(f"{remote.url} must give at most {most} bytes, got more")
                 file.write(chunk)
-                progress(remote.file, done, answer.total or remote.size)
-    if answer.total is not None and done < answer.total:
-        raise DroppedError(f"the connection ended after {done} of {answer.total} bytes")
-
-
-def _version(remote: Remote, answer: Answer) -> dict[str, Any]:
-    total = answer.total
-    if total is not None and (total > remote.most or remote.size not in (0, total)):
-        expected = remote.size or f"about {remote.megabytes} million"
-        raise UnreachableError(
-            f"{remote.url} must give {expected} bytes, the server announces {total}"
-        )
-    return {"url": remote.url, "etag": answer.etag, "modified": answer.modified, "total": total}
+                progress(remote.file, done, total or remote.size)
+    if total is not None and done < total:
+        raise DroppedError(f"the connection ended after {done} of {total} bytes")
 
 
 def _difference(path: Path, remote: Remote) -> str:
