@@ -60,7 +60,7 @@ def test_an_index_of_many_images_is_scanned_in_four_bits(make_store, monkeypatch
     exact, _, again = (Searcher(store, by, how) for how in ("exact", "index", "index"))
     vectors = again.index.vectors  # from disk
     assert again.index.is_coarse == again.features.is_quick == (candidates == 400)
-    assert index_module._lists_of(vectors).code_size == (vectors.d // 3 + 1) // 2
+    assert index_module._lists_of(vectors).code_size == (vectors.d // 2 + 1) // 2
     near = [
         np.isin(found(exact, i), found(again, i, candidates=candidates)).mean()
         for i in range(0, N, 60)

@@ -1,7 +1,7 @@
 """Stage 7, search: an index over many images, for candidates that are then compared exactly.
 
 Comes in: features of all images of a store. Goes out: for a query, the numbers of the images that
-may be nearest. Images are short vectors whose dot product is nearly the recipe's kernel, three
+may be nearest. Images are short vectors whose dot product is nearly the recipe's kernel, two
 numbers in four bits, in lists around centres (FAISS, IVF with a product quantiser that is scanned
 in registers); a query looks into the lists next to it. Where comparing an image takes long, the
 candidates are first put in order by vectors in six bits a number.
@@ -30,7 +30,7 @@ LIST_IMAGES = 512  # on average
 MAX_LISTS = 512
 TRAIN_PER_LIST = 40  # fewer, and FAISS complains
 ROUNDS = 8  # of k-means
-QUANTISED = 3  # numbers in four bits
+QUANTISED = 2  # numbers in four bits
 QUANTISED_IMAGES = 50_000  # fewer are kept in a byte per number, which is precise and little
 BLOCK_IMAGES = 4096
 PROBES = 16  # lists that a query looks into
