@@ -14,7 +14,7 @@ from PIL import Image
 
 from deepfishing.images import preprocess
 from deepfishing.images.formats import FORMATS, learn_heic
-from deepfishing.images.item import Held
+from deepfishing.images.item import ImageBytes
 from deepfishing.web.uploads import check_photo
 from fuzz.formats import mutate_png
 from fuzz.rule import obey
@@ -29,7 +29,7 @@ def _image(folder: Path) -> Run:
     see = preprocess.Preprocess(size=8, short_side=8, mean=(0.0,) * 3, std=(1.0,) * 3)
 
     def run(data: bytes) -> None:
-        obey(lambda: see(Held("a.jpg", data)))
+        obey(lambda: see(ImageBytes("a.jpg", data)))
         obey(lambda: check_photo(data))
 
     return run

@@ -19,7 +19,7 @@ from deepfishing.errors import OptionError, StoreError
 from deepfishing.features import needed_factors
 from deepfishing.gradients.resources import Resources
 from deepfishing.gradients.to_store import Extraction, OnFailure, extract_to_store
-from deepfishing.images.item import Held, Item
+from deepfishing.images.item import ImageBytes, Item
 from deepfishing.images.sources import find_images
 from deepfishing.images.streams import blocks
 from deepfishing.networks.reference import PYTHON
@@ -145,7 +145,7 @@ def _new(store: Store, parts: Iterable[list[Item]]) -> Iterator[list[Item]]:
     for part in parts:
         for item in part:
             row = before.get(item.id)
-            if row and isinstance(item.path, Held) and row.stamp != item.signature()[1]:
+            if row and isinstance(item.path, ImageBytes) and row.stamp != item.signature()[1]:
                 raise StoreError(
                     f"{item.id} is another image in {store.folder}; pass name= for what ids of "
                     "these images begin with, or choose another folder"

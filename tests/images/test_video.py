@@ -9,7 +9,7 @@ from PIL import Image
 
 from deepfishing import Searcher, Store, extract_to, find_images
 from deepfishing.errors import DatasetError, MissingDependencyError, OptionError
-from deepfishing.images.item import Held
+from deepfishing.images.item import ImageBytes
 from deepfishing.images.preprocess import open_image
 
 
@@ -59,7 +59,7 @@ def test_a_store_of_frames_is_searched_with_pictures_and_not_computed_twice(
     hits = Searcher(store, by="x7").search("clip.mp4/t=2", k=2)
     assert hits._repr_html_().count("<img") == 2
     photo = Searcher(store, by="x7").photo("clip.mp4/t=3")
-    assert shown([Held("frame", photo)]) == [30]
+    assert shown([ImageBytes("frame", photo)]) == [30]
 
 
 def test_the_command_takes_a_video_and_an_interval(video, deepfish):

@@ -359,14 +359,14 @@ def _draw(sheet: Path | None, searcher: Searcher, captions: Iterable[tuple[str, 
     """Draw photos of the store, given by id, each with a caption above its name."""
     if sheet is None:
         return
-    from deepfishing.images.item import Held
+    from deepfishing.images.item import ImageBytes
     from deepfishing.search.sheet import save_tiles
 
     found = [(id_, caption, searcher.photo(id_)) for id_, caption in captions]
     save_tiles(
         sheet,
         [
-            (None if photo is None else Held(id_, photo), caption, Path(id_).name)
+            (None if photo is None else ImageBytes(id_, photo), caption, Path(id_).name)
             for id_, caption, photo in found
         ],
     )

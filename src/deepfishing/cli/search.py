@@ -107,15 +107,15 @@ def _standard_input() -> bytes:
 
 def _picture(searcher: Searcher, example: Example) -> ImageLike | None:
     """What to draw for an example or a hit."""
-    from deepfishing.images.item import Held
+    from deepfishing.images.item import ImageBytes
 
     if isinstance(example, bytes):
-        return Held("standard input", example)
+        return ImageBytes("standard input", example)
     name = str(example)
     if searcher.collection.row_of(name) is None:
         return Path(name)
     photo = searcher.photo(name)
-    return None if photo is None else Held(name, photo)
+    return None if photo is None else ImageBytes(name, photo)
 
 
 def _document(

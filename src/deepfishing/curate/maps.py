@@ -21,7 +21,7 @@ from deepfishing.curate.neighbours import Neighbours, nearest
 from deepfishing.curate.odd import P, read_blocks
 from deepfishing.errors import ImageError, OptionError, need
 from deepfishing.files import replacing
-from deepfishing.images.item import Held
+from deepfishing.images.item import ImageBytes
 from deepfishing.images.show import data_uri, square_uri
 from deepfishing.kernels import gram
 from deepfishing.progress import Progress, silent
@@ -164,7 +164,7 @@ def write_map(path: Path, found: Map, photos: Searcher) -> int:
         picture = photos.collection[int(photos.collection.rows_of(one.typical)[0])]
         content, photo = photos.photo(picture.id), ""
         with contextlib.suppress(ImageError):
-            photo = square_uri(Held(picture.id, content), SIDE) if content else ""
+            photo = square_uri(ImageBytes(picture.id, content), SIDE) if content else ""
         gone += not photo
         left, top = (100 * (MARGIN + (1 - 2 * MARGIN) * at[number])).round(2).tolist()
         clusters.append(

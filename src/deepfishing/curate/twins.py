@@ -28,7 +28,7 @@ from deepfishing.curate.pixels import SIDE, agreement, thumbnail
 from deepfishing.errors import ImageError, OptionError
 from deepfishing.images.find_again import find_place
 from deepfishing.images.formats import open_picture
-from deepfishing.images.item import Held
+from deepfishing.images.item import ImageBytes
 from deepfishing.images.preprocess import Openable, open_image
 from deepfishing.images.show import pictures_html
 from deepfishing.progress import Progress, silent
@@ -205,7 +205,7 @@ class _Album:
         def see(node: int) -> Array | None:
             for picture, _, content in self._found(node):
                 with contextlib.suppress(ImageError):
-                    return thumbnail(open_image(Held(picture.id, content), draft=SIDE))
+                    return thumbnail(open_image(ImageBytes(picture.id, content), draft=SIDE))
             return None
 
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:

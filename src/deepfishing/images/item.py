@@ -35,7 +35,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Held:
+class ImageBytes:
     """Bytes of an image with a name for messages; opens as a file does."""
 
     name: str
@@ -66,7 +66,7 @@ class Item:
     """
 
     id: str
-    path: Path | RemoteFile | Held
+    path: Path | RemoteFile | ImageBytes
     labels: tuple[str, ...] | None = None
     member: Member | Frame | None = None
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 from deepfishing.errors import DatasetError, ImageError
 from deepfishing.images.formats import EXTENSIONS, bmp_bytes
-from deepfishing.images.item import Held, Item
+from deepfishing.images.item import ImageBytes, Item
 from deepfishing.images.preprocess import ImageLike, open_image
 
 BLOCK_BYTES, BLOCK_IMAGES = 1 << 28, 4096  # what is held at a time
@@ -58,8 +58,8 @@ def blocks(source: Iterable[Any], name: str = "") -> Iterator[list[Item]]:
         if isinstance(image, str | Path):
             some.append(Item(id_, Path(image), labels))
         else:
-            content = image.content if isinstance(image, Held) else lossless(image)
-            some.append(Item(id_, Held(id_, content), labels))
+            content = image.content if isinstance(image, ImageBytes) else lossless(image)
+            some.append(Item(id_, ImageBytes(id_, content), labels))
             size += len(content)
         if size >= BLOCK_BYTES or len(some) == BLOCK_IMAGES:
             yield some
@@ -90,7 +90,7 @@ def _hugging_face(source: Any) -> Iterator[tuple[ImageLike, Labels]]:
     raw = source.with_format(None).cast_column(images[0], type(kinds[images[0]])(decode=False))
     for row in raw:
         cell = row[images[0]]
-        file = Path(cell["path"]) if cell["bytes"] is None else Held("image", cell["bytes"])
+        file = Path(cell["path"]) if cell["bytes"] is None else ImageBytes("image", cell["bytes"])
         yield file, _labels(row[label] if label else None, names, several=True)
 
 
@@ -111,7 +111,7 @@ def _parts(sample: Any) -> tuple[Any, Any]:
 
 def _picture(image: Any) -> ImageLike:
     if isinstance(image, bytes):
-        return Held("image", image)
+        return ImageBytes("image", image)
     if not hasattr(image, "detach"):
         return image  # type: ignore[no-any-return]  # whoever opens it says what is wrong
     pixels = image.detach().cpu().numpy()  # a tensor (C, H, W)

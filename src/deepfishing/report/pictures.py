@@ -23,7 +23,7 @@ import numpy as np
 from deepfishing.errors import DeepFishingError, ImageError
 from deepfishing.experiments.checks import Result
 from deepfishing.experiments.results import Results
-from deepfishing.images.item import Held
+from deepfishing.images.item import ImageBytes
 from deepfishing.images.show import square_uri
 from deepfishing.rank_one import Array
 from deepfishing.report.scores import row_scores, same_test
@@ -213,7 +213,7 @@ class Album:
         if content is None:
             return "not found"
         try:
-            uri = square_uri(Held(str(row.path), content))
+            uri = square_uri(ImageBytes(str(row.path), content))
         except ImageError:
             return "not readable"
         if uri not in self.pictures:

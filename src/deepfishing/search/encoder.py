@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from deepfishing.features import Factor
 from deepfishing.gradients.program import Describer, describer, gather
 from deepfishing.gradients.resources import Resources
-from deepfishing.images.item import Held
+from deepfishing.images.item import ImageBytes
 from deepfishing.rank_one import Array
 from deepfishing.settings import Settings
 
@@ -45,7 +45,7 @@ class Encoder:
         self._lock = threading.Lock()
         self._describers: dict[tuple[Factor, ...], Describer] = {}
 
-    def factors(self, images: Sequence[Held], wanted: Sequence[Factor]) -> dict[str, Array]:
+    def factors(self, images: Sequence[ImageBytes], wanted: Sequence[Factor]) -> dict[str, Array]:
         """Factors of images, each (n, d) or (n, P, d); one that cannot be read is an error."""
         with self._lock:  # one query at a time: the network has all cores already
             return gather(self._describer(tuple(wanted))(images))

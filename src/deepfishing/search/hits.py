@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deepfishing.errors import need
-from deepfishing.images.item import Held
+from deepfishing.images.item import ImageBytes
 from deepfishing.images.show import pictures_html
 from deepfishing.search.why import ClassTerm
 
@@ -51,11 +51,11 @@ class Hits(list[Hit]):
         nearest = f": {self[0].id} {self[0].score:.3f}, ..." if self else ""
         return f"{len(self)} hits of {self.of}{nearest}"
 
-    def pictures(self) -> list[tuple[Held | None, str]]:
+    def pictures(self) -> list[tuple[ImageBytes | None, str]]:
         """The file of each hit, None if it is gone, and a caption."""
         files = ((hit, self.photo(hit.id)) for hit in self)
         return [
-            (None if file is None else Held(hit.id, file), f"{hit.score:.3f} {hit.caption}")
+            (None if file is None else ImageBytes(hit.id, file), f"{hit.score:.3f} {hit.caption}")
             for hit, file in files
         ]
 

@@ -19,7 +19,7 @@ from PIL import Image
 
 from deepfishing.errors import ImageError, OptionError, check_choice
 from deepfishing.images.find_again import find_again
-from deepfishing.images.item import Held
+from deepfishing.images.item import ImageBytes
 from deepfishing.images.streams import lossless
 from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
@@ -232,9 +232,11 @@ class Searcher:
             self._find(one) if row is None else int(self.collection.content[row])
             for one, row in zip(examples, rows, strict=True)
         ]
-        is_new = np.array([isinstance(one, Held) for one in found])
-        numbers = np.array([one for one in found if not isinstance(one, Held)], dtype=np.int64)
-        new = [one for one in found if isinstance(one, Held)]
+        is_new = np.array([isinstance(one, ImageBytes) for one in found])
+        numbers = np.array(
+            [one for one in found if not isinstance(one, ImageBytes)], dtype=np.int64
+        )
+        new = [one for one in found if isinstance(one, ImageBytes)]
         stored = self.contents.read(numbers, self.recipe.columns) if len(numbers) else {}
         computed = self.encoder.factors(new, self.recipe.factors) if new else {}
         # back into the order that they were given in
@@ -246,10 +248,10 @@ class Searcher:
         known = tuple(row for row in rows if row is not None)
         return Query.of(arrays, self.features.fitted, len(likes), known)
 
-    def _find(self, example: Example) -> int | Held:
+    def _find(self, example: Example) -> int | ImageBytes:
         """The number of a file's content, or the image if it is not in the store."""
         if isinstance(example, Image.Image | np.ndarray):
-            return Held("the image given", lossless(example))
+            return ImageBytes("the image given", lossless(example))
         if isinstance(example, bytes):
             name, upload = "the bytes given", example
         else:
@@ -264,7 +266,7 @@ class Searcher:
                 ) from None
         key = hashlib.sha256(upload).hexdigest()
         number = pc.index(self.contents.keys, key).as_py()
-        return int(number) if number >= 0 else Held(name, upload)
+        return int(number) if number >= 0 else ImageBytes(name, upload)
 
 
 def _listed(examples: Example | Sequence[Example]) -> list[Example]:

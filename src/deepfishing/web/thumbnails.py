@@ -14,7 +14,7 @@ from pathlib import Path
 
 from deepfishing.errors import ImageError
 from deepfishing.images.find_again import find_again
-from deepfishing.images.item import Held
+from deepfishing.images.item import ImageBytes
 from deepfishing.images.preprocess import open_image
 
 FULL = "full"
@@ -56,7 +56,7 @@ class Thumbnails:
             raise ImageError("the image is gone or has changed since its features were extracted")
         side = SIDES[size]
         try:
-            image = open_image(Held("the image", content), draft=side)
+            image = open_image(ImageBytes("the image", content), draft=side)
         except ImageError:
             raise ImageError("the image cannot be decoded") from None
         image.thumbnail((side, side))

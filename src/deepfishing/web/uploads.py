@@ -22,7 +22,7 @@ from PIL import Image
 from deepfishing.errors import DeepFishingError, ImageError
 from deepfishing.features import Factor
 from deepfishing.images.formats import FORMAT_NAMES, open_picture
-from deepfishing.images.item import Held
+from deepfishing.images.item import ImageBytes
 from deepfishing.rank_one import Array
 from deepfishing.search.encoder import Encoder
 
@@ -91,7 +91,7 @@ class Uploads(Encoder):
         return key
 
     def _factors_of(self, content: bytes) -> dict[str, Array]:
-        return super().factors([Held("the photo", content)], self.remembered)
+        return super().factors([ImageBytes("the photo", content)], self.remembered)
 
     def recall(self, key: str) -> dict[str, Array]:
         """The factors of a photo, each (1, d) or (1, P, d)."""
@@ -101,7 +101,7 @@ class Uploads(Encoder):
             self._remembered.move_to_end(key)
             return self._remembered[key]
 
-    def factors(self, images: Sequence[Held], wanted: Sequence[Factor]) -> dict[str, Array]:
+    def factors(self, images: Sequence[ImageBytes], wanted: Sequence[Factor]) -> dict[str, Array]:
         """What a searcher asks for: factors of photos whose content is their key."""
         found = [self.recall(image.content.decode()) for image in images]
         names = [factor.name for factor in wanted]
