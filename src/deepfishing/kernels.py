@@ -196,6 +196,19 @@ def gram(a: Comparable, b: Comparable | None = None, dtype: str = "float64") -> 
     return K
 
 
+def leaves(features: Comparable) -> list[Array | RankOne]:
+    """The single features that a combination is made of, in order."""
+    if isinstance(features, Combination):
+        return [leaf for part in features.parts for leaf in leaves(part)]
+    return [features]
+
+
+def arrays_of(features: Comparable) -> list[Array]:
+    """The arrays of features, in order; gradients have two."""
+    found = ([f.x, f.delta] if isinstance(f, RankOne) else [f] for f in leaves(features))
+    return [array for arrays in found for array in arrays]
+
+
 def _check_alike(a: Comparable, b: Comparable) -> None:
     kinds = {type(side) if isinstance(side, RankOne | Combination) else Array for side in (a, b)}
     if len(kinds) > 1 or a.shape[1:] != b.shape[1:]:
@@ -207,8 +220,7 @@ def _check_alike(a: Comparable, b: Comparable) -> None:
 
 def _block_length(a: Array | RankOne) -> int:
     """How many images a block holds."""
-    n = max(len(a), 1)
-    per_image = (a.x.size + a.delta.size) // n if isinstance(a, RankOne) else a.size // n
+    per_image = sum(values.size for values in arrays_of(a)) // max(len(a), 1)
     return max(1, min(4096, BLOCK_VALUES // max(per_image, 1)))
 
 

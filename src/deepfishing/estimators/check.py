@@ -14,8 +14,8 @@ import numpy as np
 from sklearn.utils.validation import validate_data
 
 from deepfishing.errors import FeatureError
-from deepfishing.kernels import Combination, Comparable
-from deepfishing.rank_one import Array, RankOne
+from deepfishing.kernels import Combination, Comparable, arrays_of, leaves
+from deepfishing.rank_one import RankOne
 
 FLOATS = [np.float64, np.float32]
 
@@ -37,12 +37,12 @@ def check_features(estimator: Any, X: Any, reset: bool) -> Comparable:
         X = validate_data(estimator, X, dtype=FLOATS, reset=reset)
     elif not len(X):
         raise FeatureError(f"{type(estimator).__name__} needs at least one image, got none")
-    elif not all(np.isfinite(values).all() for leaf in _leaves(X) for values in _arrays(leaf)):
+    elif not all(np.isfinite(values).all() for values in arrays_of(X)):
         raise FeatureError("features must be finite, got NaN or infinity")
     if reset:
         estimator.form_ = form
         if combined:
-            estimator.n_features_in_ = sum(math.prod(leaf.shape[1:]) for leaf in _leaves(X))
+            estimator.n_features_in_ = sum(math.prod(leaf.shape[1:]) for leaf in leaves(X))
     checked: Comparable = X
     return checked
 
@@ -52,13 +52,3 @@ def _form(X: Comparable) -> str:
         return f"{type(X).__name__} of {' and '.join(map(_form, X.parts))}"
     kind = "RankOne" if isinstance(X, RankOne) else "array"
     return f"{kind} (n, {', '.join(map(str, X.shape[1:]))})"
-
-
-def _leaves(X: Comparable) -> list[Array | RankOne]:
-    if isinstance(X, Combination):
-        return [leaf for part in X.parts for leaf in _leaves(part)]
-    return [X]
-
-
-def _arrays(leaf: Array | RankOne) -> list[Array]:
-    return [leaf.x, leaf.delta] if isinstance(leaf, RankOne) else [leaf]

@@ -28,12 +28,11 @@ from deepfishing.gradients.cut import Affine, cut
 from deepfishing.gradients.engine import OPSET, write_onnx
 from deepfishing.gradients.factors import sharing_weights
 from deepfishing.images.preprocess import Preprocess
-from deepfishing.kernels import Comparable, KernelProduct, KernelSum
+from deepfishing.kernels import Comparable, KernelProduct, KernelSum, arrays_of
 from deepfishing.model.model import Model
 from deepfishing.networks.network import Network
 from deepfishing.networks.onnx_file import KEY, onnx_of, package, start_session
 from deepfishing.objectives import find_objective, label_vector
-from deepfishing.rank_one import RankOne
 from deepfishing.recipes import Recipe, parse_recipe
 from deepfishing.two_sided import draw_matrices
 
@@ -221,8 +220,8 @@ class _Above(nn.Module):
                 return grams.prod(0)
             return (grams * _constant(support.shares)[:, None, None]).sum(0)
         values = self.feature(recipe, factors)
-        theirs = [support.x, support.delta] if isinstance(support, RankOne) else [support]
-        K = [value @ _constant(other).T for value, other in zip(values, theirs, strict=True)]
+        pairs = zip(values, arrays_of(support), strict=True)
+        K = [value @ _constant(other).T for value, other in pairs]
         return K[0] if len(K) == 1 else K[0] * K[1]
 
     def feature(self, recipe: Recipe, factors: dict[str, Tensor]) -> list[Tensor]:

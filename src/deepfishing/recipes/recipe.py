@@ -15,7 +15,7 @@ import numpy as np
 
 from deepfishing.errors import FeatureError
 from deepfishing.features import Factor, Feature, assemble, needed_factors
-from deepfishing.kernels import Comparable, KernelProduct, KernelSum
+from deepfishing.kernels import Comparable, KernelProduct, KernelSum, arrays_of
 from deepfishing.rank_one import Array, RankOne, l2_normalize
 from deepfishing.recipes.named import AUTO, BEST
 from deepfishing.whitening import second_moment_root, whiten
@@ -109,7 +109,7 @@ class Recipe:
             raise FeatureError(f"{AUTO!r} is chosen by `deepfish train`; name a recipe here")
         state: dict[str, Array] = {}
         for recipe in self._learning():
-            for n, values in enumerate(_factors(recipe.parts[0].value(train, state))):
+            for n, values in enumerate(arrays_of(recipe.parts[0].value(train, state))):
                 state[f"{recipe.name}/{n}"] = second_moment_root(values, recipe.number or None)
         return Fitted(lambda arrays: self.value(arrays, state), state)
 
@@ -153,12 +153,12 @@ class Step:
 
 def _power(recipe: Recipe, parts: tuple[Comparable, ...], state: Arrays) -> Comparable:
     """Both factors of a gradient, or the feature, to a signed power: sign(v) |v|^p."""
-    return _unit([np.sign(v) * np.abs(v) ** recipe.number for v in _factors(parts[0])])
+    return _unit([np.sign(v) * np.abs(v) ** recipe.number for v in arrays_of(parts[0])])
 
 
 def _whiten(recipe: Recipe, parts: tuple[Comparable, ...], state: Arrays) -> Comparable:
     """The Fisher kernel with the information matrix factored as A (x) G, docs/recipes.md."""
-    factors = enumerate(_factors(parts[0]))
+    factors = enumerate(arrays_of(parts[0]))
     return _unit([whiten(state[f"{recipe.name}/{n}"], values) for n, values in factors])
 
 
@@ -219,11 +219,6 @@ def _spell(number: float) -> str:
     """Short where that is the same number: a name must be read back as the recipe it names."""
     short = f"{number:g}"
     return short if float(short) == number else repr(number)
-
-
-def _factors(value: Comparable) -> list[Array]:
-    """The arrays of one feature: two of a gradient."""
-    return [value.x, value.delta] if isinstance(value, RankOne) else [value]  # type: ignore[list-item]
 
 
 def _unit(factors: list[Array]) -> Array | RankOne:

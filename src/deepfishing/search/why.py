@@ -19,7 +19,7 @@ import numpy as np
 
 from deepfishing.errors import OptionError
 from deepfishing.features import TOP
-from deepfishing.kernels import Combination, Comparable, gram
+from deepfishing.kernels import Comparable, gram, leaves
 from deepfishing.rank_one import Array, RankOne
 from deepfishing.recipes import Recipe
 
@@ -104,15 +104,8 @@ class Explanation:
 
     def _halves(self, features: Comparable) -> RankOne:
         """The gradient of these images, its positions pooled."""
-        return _gradients(features)[self.gradient or 0].pool().normalize()
-
-
-def _gradients(features: Comparable) -> list[RankOne]:
-    """The gradients of a recipe, in the order in which it names them."""
-    if isinstance(features, RankOne):
-        return [features]
-    parts = features.parts if isinstance(features, Combination) else ()
-    return [gradient for part in parts for gradient in _gradients(part)]
+        gradients = [leaf for leaf in leaves(features) if isinstance(leaf, RankOne)]
+        return gradients[self.gradient or 0].pool().normalize()
 
 
 def read_class_names(path: Path) -> list[str]:
