@@ -129,8 +129,9 @@ def low_shot(
             f"positives per class must be from 1 to {rarest}, which is what the rarest class has, "
             f"got {list(shots)}"
         )
+    per_shot = len(train_labels) if negatives is None else negatives
     examples = [
-        [_drawn(train_labels[:, c], max(shots), negatives, (seed, draw, c)) for c in usable]
+        [_drawn(train_labels[:, c], max(shots), per_shot, (seed, draw, c)) for c in usable]
         for draw in range(draws)
     ]
     # only images that some draw has are compared
@@ -143,10 +144,7 @@ def low_shot(
     for shot in shots:
         measured = []
         for by_class in examples:
-            seen = [
-                (positive[:shot], negative if negatives is None else negative[: shot * negatives])
-                for positive, negative in by_class
-            ]
+            seen = [(yes[:shot], no[: shot * per_shot]) for yes, no in by_class]
             if pick:
                 train, test, C = pick(_examples(train_labels.shape, usable, seen))
             if id(train) not in compared:
@@ -254,14 +252,11 @@ def _checked(
     return train_labels, test_labels
 
 
-def _drawn(
-    column: Array, most: int, negatives: int | None, seed: tuple[int, ...]
-) -> tuple[Array, Array]:
-    """Positive and negative examples of a class in a random order, as many as are needed."""
+def _drawn(column: Array, n: int, per_shot: int, seed: tuple[int, ...]) -> tuple[Array, Array]:
+    """n positive examples of a class and `per_shot` negative ones for each, in a random order."""
     rng = np.random.default_rng(seed)
-    positive = rng.permutation(np.flatnonzero(column == 1))[:most]
-    negative = rng.permutation(np.flatnonzero(column == -1))
-    return positive, negative if negatives is None else negative[: most * negatives]
+    positive, negative = (rng.permutation(np.flatnonzero(column == sign)) for sign in (1, -1))
+    return positive[:n], negative[: n * per_shot]
 
 
 def _examples(
@@ -312,12 +307,8 @@ def search_by_examples(
             "search by examples needs a class that three images show and one does not, got none"
         )
     classes = np.resize(usable, draws)
-    pairs = np.array(
-        [
-            np.random.default_rng((seed, draw)).permutation(shown[c])[:2]
-            for draw, c in enumerate(classes)
-        ]
-    )
+    random = [np.random.default_rng((seed, draw)) for draw in range(draws)]
+    pairs = np.array([r.permutation(shown[c])[:2] for r, c in zip(random, classes, strict=True)])
     found = np.empty((draws, 3))
     for start in range(0, draws, SEARCH_BLOCK):
         part = slice(start, start + SEARCH_BLOCK)
