@@ -48,9 +48,32 @@ def train_on_store(
     failures = {row.id: str(row.error) for row in known if row.error}
     if strict:
         refuse_unreadable(failures, len(known))
-    keys = [row.sha256 if row.error is None else None for row in known]
-    options["progress"] = progress
-    return _train(store, keys, labels, labelled, recipe, options), failures
+    good = [number for number, row in enumerate(known) if row.sha256 and not row.error]
+    if not good:
+        raise DatasetError(
+            f"an image must be usable to train on, got none of {len(known)}, see {store.folder}"
+        )
+    usable = [str(known[number].sha256) for number in good]
+    settings, labels = Settings.from_dict(store.settings), labels[np.array(good)]
+    task = Task(recipe, labels, labelled.classes, settings, progress=progress, **options)
+    columns = task.parsed.columns
+    absent = [name for name in columns if store.missing(usable, [name])]
+    if recipe.strip() == AUTO:  # makes do with what there is
+        columns = tuple(name for name in columns if name not in absent)
+    elif absent:
+        raise StoreError(
+            f"store {store.folder} must hold {', '.join(columns)} for {recipe}, but lacks "
+            f"{', '.join(absent)}; name a recipe of what it has with --features, or add them with "
+            "`deepfish extract`"
+        )
+
+    def read(numbers: Sequence[int] | Array) -> dict[str, Array]:
+        keys = [usable[number] for number in numbers]
+        return {name: store.read(keys, name) for name in columns}
+
+    if len(usable) > LARGE:
+        return train_large(read, task), failures
+    return train_on_arrays(read(range(len(usable))), task), failures
 
 
 def train_on_images(
@@ -69,52 +92,10 @@ def train_on_images(
     `extraction` has keywords of `extract_to`, such as network and tau. Options are those of
     `train_on_store`.
     """
-    known, labels = labelled.of(images)
-    done = extract_to(
-        folder, known, features=[recipe], retry=True, strict=strict, progress=progress, **extraction
-    )
-    if strict:  # features that are not finite are known only now
-        refuse_unreadable(done.failures, len(known))
-    options["progress"] = progress
-    return _train(Store.open(folder), done.keys, labels, labelled, recipe, options), done.failures
-
-
-def _train(
-    store: Store,
-    keys: Sequence[str | None],
-    labels: Array,
-    labelled: Labelled,
-    recipe: str,
-    options: dict[str, Any],
-) -> Model:
-    good = [number for number, key in enumerate(keys) if key is not None]
-    if not good:
-        raise DatasetError(
-            f"an image must be usable to train on, got none of {len(keys)}, see {store.folder}"
-        )
-    usable = [str(keys[number]) for number in good]
-    task = Task(
-        recipe,
-        labels[np.array(good)],
-        labelled.classes,
-        Settings.from_dict(store.settings),
-        **options,
-    )
-    columns = task.parsed.columns
-    absent = [name for name in columns if store.missing(usable, [name])]
-    if recipe.strip() == AUTO:  # makes do with what there is
-        columns = tuple(name for name in columns if name not in absent)
-    elif absent:
-        raise StoreError(
-            f"store {store.folder} must hold {', '.join(columns)} for {recipe}, but lacks "
-            f"{', '.join(absent)}; name a recipe of what it has with --features, or add them with "
-            "`deepfish extract`"
-        )
-
-    def read(rows: Sequence[int] | Array) -> dict[str, Array]:
-        keys = [usable[row] for row in rows]
-        return {name: store.read(keys, name) for name in columns}
-
-    if len(usable) > LARGE:
-        return train_large(read, task)
-    return train_on_arrays(read(range(len(usable))), task)
+    known, _ = labelled.of(images)
+    told: dict[str, Any] = {"strict": strict, "progress": progress}
+    extract_to(folder, known, features=[recipe], retry=True, **told, **extraction)
+    store = Store.open(folder)
+    rows = store.rows()  # an image whose features are not finite is known only now
+    found = [rows[image.id] for image in known]
+    return train_on_store(store, found, labelled, recipe, **told, **options)
