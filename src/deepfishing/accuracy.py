@@ -19,7 +19,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from deepfishing.errors import DatasetError, FeatureError
-from deepfishing.metrics import Array
+from deepfishing.metrics import Array, check_columns
 from deepfishing.statistics import RESAMPLES, SEED, Interval, draw_counts, indicator, interval_of
 
 KEYS = (  # of a row; None where images have several classes
@@ -67,7 +67,7 @@ def measure_accuracy(
     """Accuracy of the class with the highest score; None if no image shows a usable class.
 
     Labels and scores are arrays (n, C) as for `metrics.evaluate`, `usable` (C,) is False for a
-    class that has no machine; the bootstrap is that of `statistics.bootstrap`.
+    class that has no classifier; the bootstrap is that of `statistics.bootstrap`.
 
     >>> labels = np.array([[1, -1], [1, -1], [1, -1], [-1, 1]])
     >>> scores = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.4, 0.6]])
@@ -76,11 +76,7 @@ def measure_accuracy(
     (75.0, 83.3, {'cat': {'cat': 2, 'dog': 1}, 'dog': {'dog': 1}})
     """
     labels, scores = np.asarray(labels), np.asarray(scores, dtype=np.float64)
-    if labels.ndim != 2 or labels.shape != scores.shape or labels.shape[1] != len(classes):
-        raise FeatureError(
-            f"labels and scores must both have shape (n, {len(classes)}), one column per class, "
-            f"got {labels.shape} and {scores.shape}"
-        )
+    check_columns(labels, scores, classes)
     if not np.isfinite(scores).all():
         raise FeatureError("scores must be finite, got NaN or infinity")
     if not has_one_class(labels):

@@ -177,11 +177,7 @@ def evaluate(labels: Array, scores: Array, classes: Sequence[str]) -> Evaluation
     (83.33333333333333, ('dog',))
     """
     labels, scores = np.asarray(labels), np.asarray(scores)
-    if labels.ndim != 2 or labels.shape != scores.shape or labels.shape[1] != len(classes):
-        raise FeatureError(
-            f"labels and scores must both have shape (n, {len(classes)}), one column per class, "
-            f"got {labels.shape} and {scores.shape}"
-        )
+    check_columns(labels, scores, classes)
     ap: dict[str, dict[str, float | None]] = {method: {} for method in DEFINITIONS}
     for column, name in enumerate(classes):
         ranking = _ranking(labels[:, column], scores[:, column])
@@ -193,6 +189,15 @@ def evaluate(labels: Array, scores: Array, classes: Sequence[str]) -> Evaluation
         means[method] = float(np.mean(known)) if known else None
     skipped = tuple(name for name in classes if ap[DEFAULT][name] is None)
     return Evaluation(ap, means, skipped)
+
+
+def check_columns(labels: Array, scores: Array, classes: Sequence[str]) -> None:
+    """Refuse labels and scores that do not have a column per class."""
+    if labels.ndim != 2 or labels.shape != scores.shape or labels.shape[1] != len(classes):
+        raise FeatureError(
+            f"labels and scores must both have shape (n, {len(classes)}), one column per class, "
+            f"got {labels.shape} and {scores.shape}"
+        )
 
 
 def average_precision(truth: Array, scores: Array, method: str) -> float:
