@@ -64,7 +64,16 @@ def check_place(on: str) -> None:
             f"--on {on} needs the package {' and '.join(absent)}; run "
             f"`{pip_install(extra='ray')}`, or take --on local"
         )
-    _check_answers(_address(on))
+    address = _address(on)
+    if found := _ADDRESS.fullmatch(address):  # tell at once what Ray would try for minutes
+        try:
+            place = found["host"].strip("[]"), int(found["port"])
+            socket.create_connection(place, timeout=WAIT).close()
+        except (OSError, OverflowError) as error:
+            raise OptionError(
+                f"Ray must answer at {address}, got no connection ({error}); start it with "
+                "`ray start --head`, or correct the address"
+            ) from None
 
 
 @contextmanager
@@ -135,18 +144,13 @@ def _init(address: str, options: dict[str, Any]) -> str:
         with _without_stderr():  # Ray's own side tells there that it will be quiet
             ray.init(address, logging_level=logging.ERROR, log_to_driver=False, **options)
     except Exception as error:  # of a part that does not start Ray raises the plain class
-        _end_processes(error)
+        # end what was begun: Ray does not know of it, since its node was never made
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            if end := getattr(frame.f_locals.get("self"), "kill_all_processes", None):
+                end(check_alive=False, allow_graceful=True)
         ray.shutdown()
         return one_line(error)
     return ""
-
-
-def _end_processes(error: Exception) -> None:
-    """End what a failed start has begun: Ray does not know of it, since its node was never made."""
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        end = getattr(frame.f_locals.get("self"), "kill_all_processes", None)
-        if end is not None:
-            end(check_alive=False, allow_graceful=True)
 
 
 @contextmanager
@@ -165,18 +169,3 @@ def _without_stderr() -> Iterator[None]:
 def _address(on: str) -> str:
     """Where a cluster is, or nothing."""
     return os.environ.get("RAY_ADDRESS", "") if on == RAY else on
-
-
-def _check_answers(address: str) -> None:
-    """Tell at once that nobody answers, where Ray would try for minutes."""
-    found = _ADDRESS.fullmatch(address)
-    if found is None:
-        return
-    place = found["host"].strip("[]"), int(found["port"])
-    try:
-        socket.create_connection(place, timeout=WAIT).close()
-    except (OSError, OverflowError) as error:
-        raise OptionError(
-            f"Ray must answer at {address}, got no connection ({error}); start it with "
-            "`ray start --head`, or correct the address"
-        ) from None
