@@ -34,9 +34,9 @@ class StandIn:
     values: Callable[[int, int], Mapping[str, Array]]
     seconds: float = 0.0
 
-    def hashes(self, items: Sequence[Item]) -> Iterator[tuple[int, list[Hashed]]]:
+    def hashes(self, items: Sequence[Item]) -> Iterator[Hashed]:
         """See `Place`."""
-        yield 0, [(stand_in_key(number), "") for number in range(len(items))]
+        yield from ((stand_in_key(number), "") for number in range(len(items)))
 
     def compute(self, job: Job, keys: Sequence[str], items: Sequence[Item]) -> Iterator[Done]:
         """See `Place`."""

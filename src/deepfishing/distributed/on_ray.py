@@ -38,7 +38,6 @@ Rows = Mapping[str, Sequence[Any]]  # columns of Ray's rows
 class Chunk:
     """Images that follow each other in the work list: a whole number of batches."""
 
-    start: int  # number of the first one
     items: tuple[Item, ...]
     keys: tuple[str, ...] = ()  # their contents; unknown while they are hashed
     there: Mapping[str, frozenset[str]] = field(default_factory=dict)  # keys by factor
@@ -54,13 +53,13 @@ class OnRay:
     def __init__(self, gpu: bool = False, client: bool = False) -> None:
         self.gpu, self.client = gpu, client
 
-    def hashes(self, items: Sequence[Item]) -> Iterator[tuple[int, list[Hashed]]]:
+    def hashes(self, items: Sequence[Item]) -> Iterator[Hashed]:
         """See `Place`."""
         starts = range(0, len(items), HASH_IMAGES)
-        chunks = [Chunk(start, tuple(items[start : start + HASH_IMAGES])) for start in starts]
+        chunks = [Chunk(tuple(items[start : start + HASH_IMAGES])) for start in starts]
         work = partial(_hash_chunks, folder=_folder(items))
-        for start, found in self._run(chunks, work, {"num_cpus": 1}):
-            yield start, [(sha256, reason) for sha256, reason in found]
+        for found in self._run(chunks, work, {"num_cpus": 1}, ordered=True):
+            yield from ((sha256, reason) for sha256, reason in found)
 
     def compute(
         self, job: Job, keys: Sequence[str], items: Sequence[Item]
@@ -75,7 +74,7 @@ class OnRay:
         for start in range(0, len(keys), size):
             part = tuple(keys[start : start + size])
             there = {name: frozenset(known & set(part)) for name, known in columns.items()}
-            chunks.append(Chunk(start, tuple(items[start : start + size]), part, there))
+            chunks.append(Chunk(tuple(items[start : start + size]), part, there))
         # the store by its place, without what was read of it
         store = Store(job.store.folder.resolve(), job.store.settings, job.store.precision)
         threads, pool = self._workers(len(chunks))
@@ -109,11 +108,13 @@ class OnRay:
         first = max(1, min(chunks, int(fit)))
         return threads, ray.data.ActorPoolStrategy(min_size=first, max_size=max(first, chunks))
 
-    def _run(self, chunks: Sequence[Chunk], work: Any, options: dict[str, Any]) -> Iterator[Any]:
-        """What workers make of the chunks, in the order in which they are ready."""
+    def _run(
+        self, chunks: Sequence[Chunk], work: Any, options: dict[str, Any], ordered: bool = False
+    ) -> Iterator[Any]:
+        """What workers make of the chunks, as they are ready or in their order."""
         rows = _remote_rows if self.client else _rows
         try:
-            yield from map(read_answer, rows(chunks, work, options))
+            yield from map(read_answer, rows(chunks, work, options, ordered))
         except (ray.exceptions.RayActorError, ray.exceptions.RaySystemError) as error:
             raise DeepFishingError(
                 f"Ray was lost ({one_line(error)}); what is computed stays, run the command again "
@@ -121,10 +122,13 @@ class OnRay:
             ) from None
 
 
-def _rows(chunks: Sequence[Chunk], work: Any, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _rows(
+    chunks: Sequence[Chunk], work: Any, options: dict[str, Any], ordered: bool
+) -> Iterator[dict[str, Any]]:
     context = ray.data.DataContext.get_current().copy()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
+    context.execution_options.preserve_order = ordered
     with ray.data.DataContext.current(context):
         # a block a chunk, so that no task has more than one of them to do again
         data = ray.data.from_items([{"chunk": c} for c in chunks], override_num_blocks=len(chunks))
@@ -179,9 +183,9 @@ class Worker:
 def _hash_chunks(rows: Rows, folder: Path | None) -> Rows:
     """Read the images of some rows and give their hashes."""
 
-    def work(chunk: Chunk) -> tuple[int, list[Hashed]]:
+    def work(chunk: Chunk) -> list[Hashed]:
         _enter(folder)
-        return chunk.start, [one for _, part in Local().hashes(chunk.items) for one in part]
+        return list(Local().hashes(chunk.items))
 
     return _answers(rows, work)
 

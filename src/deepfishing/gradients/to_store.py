@@ -84,8 +84,8 @@ class Done:
 class Place(Protocol):
     """Where images are read and factors are computed."""
 
-    def hashes(self, items: Sequence[Item]) -> Iterator[tuple[int, list[Hashed]]]:
-        """Hashes of all items: number of the first of some neighbours, and what came of each."""
+    def hashes(self, items: Sequence[Item]) -> Iterator[Hashed]:
+        """Hashes of all items, in their order."""
 
     def compute(
         self, job: Job, keys: Sequence[str], items: Sequence[Item]
@@ -194,11 +194,11 @@ class Local:
     def __init__(self) -> None:
         self.extractor: Extractor | None = None
 
-    def hashes(self, items: Sequence[Item]) -> Iterator[tuple[int, list[Hashed]]]:
+    def hashes(self, items: Sequence[Item]) -> Iterator[Hashed]:
         """See `Place`."""
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             for start in range(0, len(items), HASH_IMAGES):
-                yield start, list(pool.map(_hashed, items[start : start + HASH_IMAGES]))
+                yield from pool.map(_hashed, items[start : start + HASH_IMAGES])
 
     def compute(
         self, job: Job, keys: Sequence[str], items: Sequence[Item]
@@ -279,14 +279,12 @@ def _scan(items: Sequence[Item], old: Mapping[str, Row], tell: Progress, place: 
             new.append(number)
     if new:
         tell("hashing", 0, len(new))
-        done = 0
-        for start, found in place.hashes([items[number] for number in new]):
-            numbers = new[start : start + len(found)]
-            for number, (sha256, reason) in zip(numbers, found, strict=True):
-                row = rows[number]
-                rows[number] = replace(row, sha256=sha256) if sha256 else _unreadable(row, reason)
-            done += len(found)
-            tell("hashing", done, len(new))
+        hashes = zip(new, place.hashes([items[number] for number in new]), strict=True)
+        for done, (number, (sha256, reason)) in enumerate(hashes, 1):
+            row = rows[number]
+            rows[number] = replace(row, sha256=sha256) if sha256 else _unreadable(row, reason)
+            if done % HASH_IMAGES == 0 or done == len(new):
+                tell("hashing", done, len(new))
     return rows
 
 
