@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from deepfishing.classify import train_svm
-from deepfishing.experiments.checks import Result
-from deepfishing.experiments.point import Run, map_axis, point
+from deepfishing.experiments.checks import Result, Run, map_axis, point
 from deepfishing.images.dataset import DIFFICULT
 from deepfishing.kernels import Comparable, gram
 from deepfishing.linear import train_linear

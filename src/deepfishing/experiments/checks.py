@@ -1,4 +1,4 @@
-"""Stage 6, experiments: what a measured row and a point of a curve must be.
+"""Stage 6, experiments: what a measured row and a point of a curve are.
 
 Comes in: a line of `results.jsonl` or `curves.jsonl` as a dict. Goes out: the first key that is
 missing or not usable. The same check stands before writing and behind reading, so what a report
@@ -8,12 +8,14 @@ would refuse is never written: a run stops at the row that is wrong, not when al
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from deepfishing.errors import FeatureError
-from deepfishing.metrics import DEFINITIONS
+from deepfishing.metrics import DEFAULT, DEFINITIONS
 from deepfishing.recipes import parse_recipe
+from deepfishing.statistics import Interval
 
 Result = dict[str, Any]  # a line of results.jsonl or curves.jsonl
 Kinds = dict[str, type | tuple[type, ...]]
@@ -47,6 +49,49 @@ ROW_SETTING: Kinds = {
 _ROW: Kinds = {**_MEASURED, "left_out": dict, "unreadable": list}
 
 ROUNDING = 1e-6  # percent: rows of older versions have figures a hair above 100
+
+
+@dataclass(frozen=True)
+class Run:
+    """Points that are measured together: their line's name, what decides them, how to measure.
+
+    `feature` is what they are about, where it is not the feature that the run belongs to.
+    """
+
+    series: str
+    decided_by: Mapping[str, Any]
+    measure: Callable[[], list[Result]]
+    feature: str | None = None
+
+
+def point(
+    x_axis: str,
+    x: int | None,
+    y_axis: str,
+    y: float | None,
+    interval: Interval | None = None,
+    *,
+    n_train: int | None = None,
+    note: str = "",
+    draws: list[float] | None = None,
+) -> Result:
+    """What is measured at one point; `x` is None for a level that does not depend on it.
+
+    `y` is None where it could not be measured, and `note` says why. `draws` are the figures of
+    which it is the mean.
+    """
+    low, high = interval or (None, None)
+    axes = {"x_axis": x_axis, "x": x, "y_axis": y_axis, "y": y, "low": low, "high": high}
+    return {**axes, "n_train": n_train, "note": note, "draws": draws}
+
+
+def map_axis(method: str) -> str:
+    """The name of an axis of mAP; the default definition needs no word.
+
+    >>> map_axis("11point"), map_axis("area")
+    ('11-point mAP, %', 'mAP, %')
+    """
+    return "mAP, %" if method == DEFAULT else f"{DEFINITIONS[method].label} mAP, %"
 
 
 def wrong_row(row: Result) -> str | None:

@@ -22,8 +22,7 @@ from deepfishing.classify import train_svm
 from deepfishing.curate.facility import choose
 from deepfishing.curate.labels import VOTE, label_scores, neighbour_votes
 from deepfishing.errors import DatasetError, FeatureError
-from deepfishing.experiments.checks import Result
-from deepfishing.experiments.point import Run, map_axis, point
+from deepfishing.experiments.checks import Result, Run, map_axis, point
 from deepfishing.experiments.reproduce import Experiment
 from deepfishing.kernels import Comparable, gram
 from deepfishing.metrics import evaluate

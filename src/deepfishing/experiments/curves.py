@@ -22,9 +22,8 @@ from pathlib import Path
 from deepfishing import __version__
 from deepfishing.errors import FeatureError, OptionError, check_choice
 from deepfishing.experiments.approximation import LARGEST, approximation_runs
-from deepfishing.experiments.checks import CURVES, Result
+from deepfishing.experiments.checks import CURVES, Result, Run, map_axis, point
 from deepfishing.experiments.curate import CLASSIFIER, classifier_recipe, curate_runs
-from deepfishing.experiments.point import Run, map_axis, point
 from deepfishing.experiments.protocols import Pick, low_shot, neighbour_curve, search_by_examples
 from deepfishing.experiments.reproduce import Experiment, Protocol, prepare
 from deepfishing.experiments.results import Curves, row_key, versions

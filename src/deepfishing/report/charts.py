@@ -239,10 +239,8 @@ def _charts(points: Iterable[Result]) -> tuple[Chart, ...]:
 def round_ticks(low: float, high: float, least: float = 0.0) -> tuple[float, ...]:
     """Round numbers in even steps of at least `least` around a range, at most eight.
 
-    >>> round_ticks(41.2, 78.0), round_ticks(5.0, 5.0)
-    ((40.0, 50.0, 60.0, 70.0, 80.0), (5.0, 5.2))
-    >>> round_ticks(-0.0062, 0.0023)
-    (-0.008, -0.006, -0.004, -0.002, 0.0, 0.002, 0.004)
+    >>> round_ticks(41.2, 78.0), round_ticks(-0.0062, -0.0023)
+    ((40.0, 50.0, 60.0, 70.0, 80.0), (-0.007, -0.006, -0.005, -0.004, -0.003, -0.002))
     """
     spread = high - low or 1.0
     scale = 10.0 ** math.floor(math.log10(spread))

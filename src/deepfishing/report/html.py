@@ -159,7 +159,6 @@ def _group(rows: list[Result], points: list[Result], album: Album) -> dict[str, 
     shared = _shared([*rows, *points], points)
     measured = [line for line in table.lines if line.official is not None]
     curves, problems = _curves(rows, measured, album.results)
-    shown = album.show(table)
     features = [line.feature for line in table.lines]
     return {
         **shared,
@@ -173,11 +172,9 @@ def _group(rows: list[Result], points: list[Result], album: Album) -> dict[str, 
         "ap": {row["feature"]: row["ap"][row["official_ap"]] for row in rows if row["ap"]},
         "curves": curves,
         "problems": problems,
-        "gallery": shown,
-        "examples": shown.examples,
+        "gallery": album.show(table),
         "words": table_words(table),
         "curve_words": curve_words(points),
-        "slowest": max(row["seconds"] for row in rows),
         "axis": _axis(table) if measured else None,
         "pixels": _pixels(rows[0].get("preprocess")),
         "left_out": left_out(rows),

@@ -103,7 +103,7 @@ class ClassPictures:
     """What two features make of one class: their lines, AP and strips, forward first."""
 
     name: str
-    sides: tuple[tuple[Line, float, Strips], ...]
+    sides: tuple[tuple[Line, float, Strips], tuple[Line, float, Strips]]
 
 
 @dataclass(frozen=True)
@@ -172,8 +172,8 @@ class Album:
             known = match_ids(self.rows, rows[0]["dataset"], ids)
         except DeepFishingError as error:
             return SettingPictures(problem=str(error))
-        most_different = sorted(classes, key=_difference, reverse=True)[:MOST_CLASSES]
-        chosen = tuple(pictures for pictures in classes if pictures in most_different)
+        apart = sorted(classes, key=lambda c: abs(c.sides[0][1] - c.sides[1][1]), reverse=True)
+        chosen = tuple(pictures for pictures in classes if pictures in apart[:MOST_CLASSES])
         shown = (
             tile.id
             for pictures in chosen
@@ -229,12 +229,6 @@ class Album:
         parts = [part for part in path.parts if part not in ("..", path.anchor)]
         for root in self.roots:
             yield from (root.joinpath(*parts[start:]) for start in range(len(parts)))
-
-
-def _difference(pictures: ClassPictures) -> float:
-    """How far the two features are apart in this class."""
-    (_, a, _), (_, b, _) = pictures.sides
-    return abs(a - b)
 
 
 def match_ids(rows: Sequence[Row], dataset: str, ids: Sequence[str]) -> dict[str, Row]:
