@@ -46,10 +46,6 @@ CATALOGUE: Mapping[str, Download] = {
 
 
 def find_download(name: str) -> Download:
-    """Look up what can be fetched under a name.
-
-    >>> [remote.file for remote in find_download("alexnet-caffe").files]
-    ['bvlc_alexnet.caffemodel']
-    """
+    """Look up what can be fetched under a name."""
     check_choice("what to fetch", name, CATALOGUE)
     return CATALOGUE[name]

@@ -28,9 +28,6 @@ def find_preprocess(given: str | Path | Preprocess, size: int | None) -> Preproc
 
     `given` is `imagenet`, a name of `deepfish models` whose network takes its pixels alike, a .json
     file, or JSON itself: mean and std, and what else of `Preprocess` is not as usual.
-
-    >>> find_preprocess('{"mean": [127, 127, 127], "std": [128, 128, 128]}', 64).size
-    64
     """
     text, path = str(given), Path(str(given)[:200])
     if isinstance(given, Preprocess):

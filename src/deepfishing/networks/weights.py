@@ -45,12 +45,6 @@ def load_into(module: nn.Module, tensors: Mapping[str, Tensor], source: str) -> 
 
     The module may live on the meta device (no memory spent yet); the tensors become its own.
     Counters of batch normalisation (`num_batches_tracked`) may be absent.
-
-    >>> load_into(nn.Linear(3, 2), {"weight": torch.zeros(2, 4)}, "w.pth")
-    Traceback (most recent call last):
-    deepfishing.errors.WeightsError: w.pth does not fit the network:
-        1 missing: bias (2,); 1 wrong: weight must be (2, 3), got (2, 4);
-        give the weights of this network, see `deepfish models`
     """
     counters = {name for name in module.state_dict() if name.endswith("num_batches_tracked")}
     expected = {n: t for n, t in module.state_dict().items() if n not in counters}

@@ -191,11 +191,7 @@ def list_networks() -> list[str]:
 
 
 def record(name: str) -> Record:
-    """Look a network up by its name.
-
-    >>> record("vgg16").layers[7]
-    'classifier.3'
-    """
+    """Look a network up by its name."""
     if name not in RECORDS:
         raise NetworkError(
             f"network must be one of {', '.join(RECORDS)}, got {name!r}"

@@ -173,11 +173,6 @@ def numbered_layers(graph: Graph) -> dict[int, int]:
     Layer 8 is the fully connected layer or convolution whose output the scores are, up to
     element-wise layers and pooling. 7 and 6 are the fully connected layers below it, if only
     element-wise layers lie between.
-
-    >>> def layer(type): return Layer(type, type, (), (), Message(""))
-    >>> stack = [layer(t) for t in ("Pooling", "InnerProduct", "ReLU", "InnerProduct")]
-    >>> numbered_layers(Graph(layer("Input"), tuple(stack), ((0,), (1,), (2,), (3,))))
-    {7: 1, 8: 3}
     """
     found: dict[int, int] = {}
     value, through = len(graph.layers), _ELEMENT_WISE | {"Pooling", "Reshape"}

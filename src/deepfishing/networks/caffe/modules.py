@@ -21,11 +21,6 @@ class CaffeNet(nn.Module):
 
     `inputs` has per layer the values it takes: 0 is the image, i the output of the i-th layer. The
     last layer makes the class scores.
-
-    >>> layers = {"pool1": nn.AdaptiveAvgPool2d(1), "fc/8": nn.Linear(3, 5)}
-    >>> net = CaffeNet(layers, [(0,), (1,)])
-    >>> net(torch.zeros(2, 3, 8, 8)).shape
-    torch.Size([2, 5])
     """
 
     def __init__(self, layers: Mapping[str, nn.Module], inputs: Sequence[tuple[int, ...]]) -> None:

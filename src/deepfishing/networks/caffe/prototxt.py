@@ -57,16 +57,7 @@ def read_prototxt(path: Path) -> Message:
 
 
 def parse(text: str, kind: str, source: str) -> Message:
-    """Parse one message of a kind of `schema.FIELDS`; `source` is the file's name for errors.
-
-    >>> net = parse("layer { name: 'fc8' type: 'InnerProduct' }  # the classifier",
-    ...             "NetParameter", "net.prototxt")
-    >>> net.many("layer")[0].one("name", "")
-    'fc8'
-    >>> parse("input_dim: ten", "NetParameter", "net.prototxt")
-    Traceback (most recent call last):
-    deepfishing.errors.NetworkError: net.prototxt, line 1: input_dim must be an integer, got 'ten'
-    """
+    """Parse one message of a kind of `schema.FIELDS`; `source` is the file's name for errors."""
     return _Parser(text, source).message(kind, end="", depth=0, line=1)
 
 

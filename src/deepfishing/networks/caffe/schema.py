@@ -152,12 +152,7 @@ FIELDS: Mapping[str, Mapping[str, tuple[int, str]]] = _read_table(_TABLE)
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """The fields of one message: name -> values in order, enums as their names.
-
-    >>> pooling = Message("net.prototxt, line 7", {"kernel_size": [3]})
-    >>> pooling.one("kernel_size", 1), pooling.one("stride", 1), pooling.many("pad")
-    (3, 1, [])
-    """
+    """The fields of one message: name -> values in order, enums as their names."""
 
     where: str  # file and line, or file and byte, for error messages
     values: dict[str, list[Any]] = field(default_factory=dict)

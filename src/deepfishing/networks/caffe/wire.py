@@ -53,16 +53,7 @@ def read_binary(path: Path, kind: str) -> Message:
 
 
 def decode(data: memoryview, kind: str, source: str) -> Message:
-    """Decode one message of a kind of `schema.FIELDS`; `source` is the file's name for errors.
-
-    >>> shape = decode(memoryview(bytes([0x0A, 2, 3, 5])), "BlobShape", "a.binaryproto")
-    >>> shape.many("dim")
-    [3, 5]
-    >>> decode(memoryview(bytes([0x0A, 200, 3])), "BlobShape", "a.binaryproto")
-    Traceback (most recent call last):
-    deepfishing.errors.WeightsError: a.binaryproto is damaged or not of this format: at byte 0 a
-        field of 456 bytes begins, but 0 are left; get the file again
-    """
+    """Decode one message of a kind of `schema.FIELDS`; `source` is the file's name for errors."""
     return _Decoder(data, source).message(kind, 0, len(data))
 
 
@@ -167,15 +158,7 @@ class _Decoder:
 
 
 def blob_array(blob: Message) -> Array:
-    """View a blob as an array of float32, or of float64 where the file has that.
-
-    >>> numbers = np.arange(6, dtype="<f4").tobytes()
-    >>> shape = Message("a.caffemodel, byte 0", {"dim": [2, 3]})
-    >>> blob = Message("a.caffemodel, byte 0", {"data": [numbers], "shape": [shape]})
-    >>> blob_array(blob)
-    array([[0., 1., 2.],
-           [3., 4., 5.]], dtype=float32)
-    """
+    """View a blob as an array of float32, or of float64 where the file has that."""
     name, dtype = ("double_data", "<f8") if blob.many("double_data") else ("data", "<f4")
     chunks = blob.many(name)
     # one chunk is what Caffe writes; unpacked numbers come one per chunk
@@ -205,11 +188,7 @@ def _shape(blob: Message, count: int) -> tuple[int, ...]:
 
 
 def given_mean(mean: str | Path) -> tuple[float, float, float]:
-    """The mean pixel that a user gives: three numbers, blue, green, red, or the file of an image.
-
-    >>> given_mean("104, 117,123")
-    (104.0, 117.0, 123.0)
-    """
+    """The mean pixel that a user gives: blue,green,red, or the file of a mean image."""
     if not is_mean_pixel(mean):
         return mean_pixel(Path(mean))
     pixel = [float(number) for number in str(mean).split(",")]
