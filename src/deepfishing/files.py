@@ -22,16 +22,7 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary name beside `path` that takes its place when the block ends without error.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     target = Path(folder, "a.txt")
-    ...     with replacing(target) as partial:
-    ...         _ = partial.write_text("whole")
-    ...     print(target.read_text(), len(list(Path(folder).iterdir())))
-    whole 1
-    """
+    """A temporary name beside `path` that takes its place when the block ends without error."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield partial
@@ -55,12 +46,7 @@ def unguarded(text: str) -> str:
 
 
 def sealed(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts for a JSON file with a hash of themselves, so that a changed one can be told.
-
-    >>> facts = sealed({"tau": 2.0})
-    >>> is_intact(facts), is_intact({**facts, "tau": 3.0})
-    (True, False)
-    """
+    """Facts for a JSON file with a hash of themselves, so that a changed one can be told."""
     return {**facts, SEAL: _hash(facts)}
 
 

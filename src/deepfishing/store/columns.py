@@ -38,13 +38,7 @@ _SINGLE = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32
 
 
 def encode(keys: Sequence[str], name: str, values: Array, codec: Codec) -> pa.Table:
-    """The table of one factor of n images.
-
-    >>> from deepfishing.store.precision import CODECS
-    >>> table = encode(["k"], "x7", np.array([[3.0, 4.0]]), CODECS["float32"])
-    >>> table.column("x7_norm").to_pylist(), table.column("x7").to_pylist()[0][0].__round__(2)
-    ([5.0], 0.6)
-    """
+    """The table of one factor of n images."""
     flat = values.reshape(len(keys), -1)
     norm = l2_norm(flat)
     if not np.isfinite(norm).all():

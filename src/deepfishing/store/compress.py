@@ -21,17 +21,7 @@ BLOCK_VALUES = 1 << 24  # numbers on their way from store to store
 def compress(
     source: Store, folder: str | Path, precision: str, progress: Progress | None = None
 ) -> Store:
-    """Write all of a store into another one, in another precision; the source is only read.
-
-    >>> import tempfile
-    >>> import numpy as np
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     store = Store(Path(folder, "large"), {"network": "toy"}, "float32")
-    ...     store.append(["k1", "k2"], {"x7": np.array([[-4.0, 1.0], [0, 2]])})
-    ...     small = compress(store, Path(folder, "small"), "int8")
-    ...     print(small.precision, small.read(["k2", "k1"], "x7").round(1).tolist())
-    int8 [[0.0, 2.0], [-4.0, 1.0]]
-    """
+    """Write all of a store into another one, in another precision; the source is only read."""
     tell = progress or silent
     folder = Path(folder)
     check_precision(precision)

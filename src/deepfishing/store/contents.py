@@ -25,16 +25,7 @@ from deepfishing.store.store import Store
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """n contents that have all of some factors, numbered: the SHA-256 of each, a column per factor.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     store = Store(folder, {"network": "toy"}, "float32")
-    ...     store.append(["k1", "k2", "k3"], {"x7": np.eye(3)})
-    ...     Contents.of(store, ["x7"]).read(np.array([2, 0]), ["x7"])["x7"]
-    array([[0., 0., 1.],
-           [1., 0., 0.]], dtype=float32)
-    """
+    """n contents that have all of some factors, numbered: SHA-256 of each, a column per factor."""
 
     keys: pa.Array
     columns: Mapping[str, Column]

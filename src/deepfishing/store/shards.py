@@ -42,16 +42,7 @@ PROJECTED = {b"projection": str(SCHEME).encode()}
 
 
 class Shards:
-    """A folder of shards; absent is as good as empty.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     shards, journal = Shards(Path(folder, "errors")), Journal(Path(folder))
-    ...     shards.add(pa.table({"sha256": ["k1", "k2"], "error": ["cut", "empty"]}), journal)
-    ...     journal.commit()
-    ...     print("k2" in shards, len(Shards(Path(folder, "errors"))))
-    True 2
-    """
+    """A folder of shards; absent is as good as empty."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
