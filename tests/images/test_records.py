@@ -191,6 +191,11 @@ def gone(file):
             put("cifar-100-binary/fine_label_names.txt", "apple\n"),
             "labels below 1, got",
         ),
+        (
+            "cifar100",
+            put("cifar-100-binary/fine_label_names.txt", "apple\n../../../up\nbaby\n"),
+            r"plain name, got '../../../up' in .*fine_label_names.txt",
+        ),
     ],
 )
 def test_a_wrong_or_incomplete_tree_is_one_line_that_names_the_place(read, name, change, says):

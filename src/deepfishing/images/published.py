@@ -21,6 +21,7 @@ from deepfishing.images.formats import bmp_bytes
 from deepfishing.images.tree import (
     find_root,
     is_folder,
+    is_plain_name,
     read_bytes,
     read_lines,
     require_images,
@@ -162,19 +163,16 @@ def read_cifar(
     Pictures go to `<into>/<name>/<split>/<class>/00001.bmp` and keep their 32 x 32 pixels. The file
     `names` has the classes, and `labels` bytes stand before the pixels of each image.
     """
-    places = [Path(root), Path(root) / inside]
-    found = next((place for place in places if (place / names).is_file()), None)
-    if found is None:
-        raise DatasetError(
-            f"{name} was not found: no {names} in {places[0]} or {places[1]}; the binary version "
-            f"is read, not the pickles of the Python version: run `deepfish fetch {name}`"
-        )
-    lines = read_bytes(found / names).decode("latin-1").splitlines()
+    hint = "the binary version is read, not the pickles of the Python version"
+    root = find_root(Path(root), names, [inside], f"{hint}: run `deepfish fetch {name}`")
+    lines = read_bytes(root / names).decode("latin-1").splitlines()
     classes = [line.strip() for line in lines if line.strip()]
+    if strange := [kind for kind in classes if not is_plain_name(kind)]:  # they become folders
+        raise DatasetError(f"a class must be a plain name, got {strange[0]!r} in {root / names}")
     home = Path(into) / name
     splits: dict[str, Classes] = {"train": {}, "test": {}}
     for (split, ids), files in zip(splits.items(), (train, test), strict=True):
-        images = (one for file in files for one in _read_bin(found / file, labels, len(classes)))
+        images = (one for file in files for one in _read_bin(root / file, labels, len(classes)))
         for number, (kind, pixels) in enumerate(images, start=1):
             id_ = f"{split}/{classes[kind]}/{number:05d}.bmp"
             write_once(home / id_, bmp_bytes(Image.fromarray(np.ascontiguousarray(pixels))))

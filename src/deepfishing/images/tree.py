@@ -29,17 +29,19 @@ def is_folder(path: Path) -> bool:
     return os.path.isdir(path)  # noqa: PTH112  # which never raises, whatever the name
 
 
-def find_root(root: Path, marker: str, inside: Sequence[str]) -> Path:
+def find_root(
+    root: Path,
+    marker: str,
+    inside: Sequence[str],
+    hint: str = "give the folder that its archives were unpacked into",
+) -> Path:
     """The folder that has a file of the data set: the one given, or one of those inside it."""
     places = [root, *(root / name for name in inside)]
     for place in places:
-        if (place / marker).exists():
+        if os.path.exists(place / marker):  # noqa: PTH110  # which never raises
             return place
     looked = ", ".join(str(place / marker) for place in places)
-    raise DatasetError(
-        f"the data set was not found in {root}: none of {looked} exists; give the folder that its "
-        "archives were unpacked into"
-    )
+    raise DatasetError(f"the data set was not found in {root}: none of {looked} exists; {hint}")
 
 
 def names_in(folder: Path) -> list[str]:
