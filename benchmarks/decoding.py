@@ -1,11 +1,15 @@
 """Decoding and resizing of original photos against the network's own time, in seconds of one core.
 
 Photos are the embedded ones, made 500 x 375 and 4000 x 3000 (12 megapixels) with grain, so that
-they have about as many bytes as those of a camera. A repetition is one photo.
+they have about as many bytes as those of a camera. A repetition is one photo. The memory in
+brackets is by how much a new process grows at most while it decodes the first.
 """
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,6 +26,7 @@ from deepfishing.gradients.resources import Resources
 from deepfishing.images.groceries import load_groceries
 from deepfishing.images.preprocess import Preprocess, resize_and_crop
 from deepfishing.networks.load import load_network
+from deepfishing.networks.zoo import DEFAULT, record
 
 SIZES = {"500 x 375": (500, 375), "12 megapixels": (4000, 3000)}
 PHOTOS, NETWORK_IMAGES = 12, 64
@@ -36,6 +41,12 @@ def spent(work: Callable[[], object]) -> float:
         work()
         times.append(time.thread_time() - started)
     return min(times)
+
+
+def status(name: str) -> int:
+    """Bytes of this process, as the system knows them."""
+    found = re.search(rf"{name}:\s*(\d+)", Path("/proc/self/status").read_text())
+    return 1024 * int(found[1])
 
 
 def before(path: Path, pixels: Preprocess) -> np.ndarray:
@@ -77,18 +88,32 @@ def run(quick: bool = False) -> list[Ratio]:
     with tempfile.TemporaryDirectory() as folder:
         for name, size in SIZES.items():
             photos = make_photos(Path(folder), size, 3 if quick else PHOTOS)
-            ways: dict[str, Callable[[Path], object]] = {
-                "as it was": lambda path: before(path, pixels),
-                "now": pixels,
-                **{
-                    f"now, oversampling {times}": replace(pixels, oversampling=times)
-                    for times in (2, 1)
-                },
-            }
-            for way, work in ways.items():
+            for way, work in ways(pixels).items():
                 if "oversampling" in way and size[0] < 1000:
                     continue  # it is decoded in full in any case
                 times = [spent(lambda path=path, work=work: work(path)) for path in photos]
-                title = f"{name}, decoding to pixels: {way}"
+                title = f"{name}, decoding to pixels: {way} ({megabytes(way, photos[0]):.0f} MB)"
                 rows.append(_row(title, "the network's own time", times, [own] * len(times)))
     return rows
+
+
+def ways(pixels: Preprocess) -> dict[str, Callable[[Path], object]]:
+    fewer = {f"now, oversampling {n}": replace(pixels, oversampling=n) for n in (2, 1)}
+    return {"as it was": lambda path: before(path, pixels), "now": pixels, **fewer}
+
+
+def megabytes(way: str, photo: Path) -> float:
+    """By how much a new process grows while it decodes a photo."""
+    told = subprocess.run([sys.executable, __file__, way, photo], capture_output=True, text=True)
+    return float(told.stdout)
+
+
+if __name__ == "__main__":
+    work = ways(record(DEFAULT).preprocess)[sys.argv[1]]
+    small = Path(sys.argv[2]).with_suffix(".small.jpg")
+    Image.new("RGB", (300, 300)).save(small)
+    work(small)  # what every first picture takes
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    begin = status("VmRSS")
+    work(Path(sys.argv[2]))
+    print((status("VmHWM") - begin) / 1e6)
