@@ -155,7 +155,9 @@ def _columns(
         if counts != [n, n, len(files), n] or not 0 <= places["shard"].max() < len(files):
             raise _Unfit(f"rows of {factor} are not those of its keys")
         shape = tuple(facts["shapes"][factor])
-        columns[factor] = MappedColumn.at(files, store.codec, factor, shape, places)
+        columns[factor] = MappedColumn(
+            files, codec=store.codec, factor=factor, shape=shape, **places
+        )
     return columns
 
 

@@ -11,7 +11,7 @@ import ctypes
 import math
 import mmap
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +20,6 @@ import numpy as np
 from deepfishing.errors import StoreError
 from deepfishing.rank_one import Array
 from deepfishing.store.columns import Column, decoded, stored
-from deepfishing.store.precision import Codec
 from deepfishing.store.shards import damaged
 
 BLOCK_ROWS = 4096
@@ -58,20 +57,7 @@ class MappedColumn(Column):
         for path in column.files:
             codes, _, _ = stored(path, column.factor, column.codec)
             offsets.append(codes.offset if isinstance(codes, np.memmap) else ELSEWHERE)
-        places = dict(zip(PLACES, (column.shard, column.row, np.array(offsets), sums), strict=True))
-        return cls.at(column.files, column.codec, column.factor, column.shape, places)
-
-    @classmethod
-    def at(
-        cls,
-        files: Sequence[Path],
-        codec: Codec,
-        factor: str,
-        shape: tuple[int, ...],
-        places: Mapping[str, Array],
-    ) -> MappedColumn:
-        """From the arrays of `PLACES`."""
-        return cls(files, codec=codec, factor=factor, shape=shape, **places)
+        return cls(**vars(column), offsets=np.array(offsets), sums=sums)
 
     def codes(self, numbers: Array) -> Array:
         """Rows (m, width) of these contents as they lie in the shards, each checked."""
