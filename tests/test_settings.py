@@ -120,7 +120,7 @@ def test_settings_do_not_load_torch():
 
 
 def test_a_mistyped_option_is_told_with_those_that_exist(tmp_path):
-    with pytest.raises(OptionError, match=r"network, weights, .*, got tua; did you mean tau\?"):
+    with pytest.raises(OptionError, match=r"network, weights, .*, got 'tua'; did you mean tau\?"):
         extract_to(tmp_path / "store", [], tua=3)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from deepfishing.errors import OptionError, did_you_mean
+from deepfishing.errors import check_choice
 from deepfishing.networks import DEFAULT
 
 if TYPE_CHECKING:
@@ -105,11 +105,7 @@ class Options:
         """From keywords of a call, whose names nobody has checked yet."""
         known = [one.name for one in fields(cls)]
         for name in said:
-            if name not in known:
-                raise OptionError(
-                    f"options must be some of {', '.join(known)}, got {name}"
-                    f"{did_you_mean(name, known)}"
-                )
+            check_choice("an option", name, known)
         return cls(**said)
 
     def of_features(self) -> dict[str, Any]:

@@ -115,7 +115,7 @@ class Gallery:
         }
 
     def images(self, wanted: Filter, offset: int, limit: int) -> dict[str, Any]:
-        """Some of the images that pass a filter, and how many do."""
+        """Some of the images that pass a filter, and how many there are."""
         rows, total = self._rows(wanted), self._count(wanted)
         some = range(offset, min(offset + limit, total))
         found = [self.collection[i if rows is None else int(rows[i])] for i in some]

@@ -66,7 +66,7 @@ class Guard:
         if not is_ours(host, self.host):
             return _refuse(403, "this server does not answer under the name in Host")
         origin = headers.get("origin")
-        if origin is not None and urlsplit_or_none(origin) != host.lower():
+        if origin is not None and host_of(origin) != host.lower():
             return _refuse(403, "requests of other sites are refused")
         visit = scope["path"] == "/" and headers.get("sec-fetch-mode") == "navigate"
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not visit:
@@ -96,8 +96,8 @@ class Guard:
 def is_ours(host: str, bound: str) -> bool:
     """Whether a Host header names this server, bound to an address.
 
-    Bound to this machine alone, only its own names. Else any number, since nobody can make a number
-    point elsewhere, and the name of the machine.
+    Bound to this machine alone, only its own names do. Else any number does, since nobody can make
+    a number point elsewhere, and the name of the machine.
 
     >>> is_ours("localhost:8765", "127.0.0.1"), is_ours("evil.example", "127.0.0.1")
     (True, False)
@@ -127,8 +127,8 @@ def is_loopback(name: str) -> bool:
         return name == "localhost"
 
 
-def urlsplit_or_none(origin: str) -> str | None:
-    """Host and port of an origin."""
+def host_of(origin: str) -> str | None:
+    """Host and port of an origin; None if it is not one of the web."""
     try:
         parts = urlsplit(origin)
     except ValueError:

@@ -1,8 +1,7 @@
 """Stage 8, the page: what a trained model says of an image.
 
 Comes in: a model folder, and factors of an image, from the store or of a photo. Goes out: its most
-probable classes. The model must have been trained with the network and the settings of the store;
-then nothing has to be computed again.
+probable classes. The model must have been trained with the network and the settings of the store.
 """
 
 from __future__ import annotations

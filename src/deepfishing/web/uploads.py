@@ -58,8 +58,7 @@ class Uploads(Encoder):
     def warm_up(self) -> threading.Thread:
         """Load the network in a thread and show it an empty photo, before a visitor waits for it.
 
-        `network_state` says how far it is. If it fails, the terminal says why, and the page goes on
-        without photos.
+        If that fails, the terminal says why, and the page goes on without photos.
         """
         self.network_state = LOADING
         thread = threading.Thread(target=self._warm_up, daemon=True)
