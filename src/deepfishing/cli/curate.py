@@ -169,13 +169,12 @@ def twins(
     from deepfishing.curate.records import KINDS, check_out, write_records
     from deepfishing.curate.twins import find_twins
     from deepfishing.files import replacing
-    from deepfishing.store import Store
 
     check_out(out, (*KINDS, LIST))
     as_list = out is not None and out.suffix.lower() == LIST
     with progress_bar(quiet=as_json) as bar:
         opened = [
-            open_searcher(Store.open(one), features, progress=bar, notice=say_note)
+            open_searcher(one, features, progress=bar, notice=say_note)
             for one in (store, against)
             if one is not None
         ]
@@ -281,11 +280,10 @@ def odd(
     from deepfishing.curate.neighbours import open_searcher
     from deepfishing.curate.odd import RECIPES, odd_photos
     from deepfishing.curate.records import check_out, write_records
-    from deepfishing.store import Store
 
     check_out(out)
     with progress_bar(quiet=as_json) as bar:
-        photos = open_searcher(Store.open(store), features, defaults=RECIPES, progress=bar)
+        photos = open_searcher(store, features, defaults=RECIPES, progress=bar)
         found = odd_photos(photos, score, k=k, progress=bar)
     write_records(out, [asdict(one) for one in found], ["path", "id", "score"])
     shown = found[: max(n, 0)]
@@ -323,12 +321,11 @@ def map_(
     from deepfishing.curate.maps import make_map, write_map
     from deepfishing.curate.neighbours import open_searcher
     from deepfishing.curate.records import check_out, write_records
-    from deepfishing.store import Store
 
     check_out(out, (".html",))
     check_out(points)
     with progress_bar(quiet=as_json) as bar:
-        photos = open_searcher(Store.open(store), features, progress=bar)
+        photos = open_searcher(store, features, progress=bar)
         found = make_map(photos, clusters, progress=bar)
     gone = write_map(out, found, photos)
     write_records(points, found.records(photos), ["path", "id", "x", "y", "group"])
@@ -359,14 +356,7 @@ def _draw(sheet: Path | None, searcher: Searcher, captions: Iterable[tuple[str, 
     """Draw photos of the store, given by id, each with a caption above its name."""
     if sheet is None:
         return
-    from deepfishing.images.item import ImageBytes
-    from deepfishing.search.sheet import save_tiles
+    from deepfishing.search.sheet import picture_of, save_tiles
 
-    found = [(id_, caption, searcher.photo(id_)) for id_, caption in captions]
-    save_tiles(
-        sheet,
-        [
-            (None if photo is None else ImageBytes(id_, photo), caption, Path(id_).name)
-            for id_, caption, photo in found
-        ],
-    )
+    tiles = [(picture_of(searcher, id_), text, Path(id_).name) for id_, text in captions]
+    save_tiles(sheet, tiles)

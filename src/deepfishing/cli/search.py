@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,7 +17,6 @@ from deepfishing.errors import OptionError
 from deepfishing.gradients.resources import Resources
 
 if TYPE_CHECKING:
-    from deepfishing.images.preprocess import ImageLike
     from deepfishing.search import Hit, Searcher
     from deepfishing.search.searcher import Example
 
@@ -87,12 +86,21 @@ def search(
         )
     hits = searcher.search(examples, k, negative, label or (), path)
     if sheet is not None:
-        from deepfishing.search.sheet import save_sheet
+        from deepfishing.search.sheet import picture_of, save_sheet
 
-        queries = [_picture(searcher, example) for example in examples]
-        save_sheet(sheet, queries, [(hit, _picture(searcher, hit.id)) for hit in hits])
+        queries = [picture_of(searcher, example) for example in examples]
+        save_sheet(sheet, queries, [(hit, picture_of(searcher, hit.id)) for hit in hits])
     if as_json:
-        say_json(_document(searcher, named, negative, hits), indent=1)
+        document = {
+            "store": str(searcher.store.folder),
+            "by": searcher.recipe.name,
+            "method": "exact" if searcher.index is None else "index",
+            "images": len(searcher.collection),
+            "like": named,
+            "unlike": negative,
+            "hits": [asdict(hit) for hit in hits],
+        }
+        say_json(document, indent=1)
     else:
         _show(searcher, hits)
         say_next(("deepfish", "serve", store))
@@ -103,33 +111,6 @@ def _standard_input() -> bytes:
     if not content:
         raise OptionError("- must have the bytes of an image on standard input, got none")
     return content
-
-
-def _picture(searcher: Searcher, example: Example) -> ImageLike | None:
-    """What to draw for an example or a hit."""
-    from deepfishing.images.item import ImageBytes
-
-    if isinstance(example, bytes):
-        return ImageBytes("standard input", example)
-    name = str(example)
-    if searcher.collection.row_of(name) is None:
-        return Path(name)
-    photo = searcher.photo(name)
-    return None if photo is None else ImageBytes(name, photo)
-
-
-def _document(
-    searcher: Searcher, like: list[str], unlike: list[str], hits: list[Hit]
-) -> dict[str, Any]:
-    return {
-        "store": str(searcher.store.folder),
-        "by": searcher.recipe.name,
-        "method": "exact" if searcher.index is None else "index",
-        "images": len(searcher.collection),
-        "like": like,
-        "unlike": unlike,
-        "hits": [asdict(hit) for hit in hits],
-    }
 
 
 def _show(searcher: Searcher, hits: list[Hit]) -> None:

@@ -9,6 +9,7 @@ proposes candidates, which are compared exactly. There never is a matrix of all 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -37,7 +38,7 @@ class Neighbours(NamedTuple):
 
 
 def open_searcher(
-    store: Store,
+    store: Store | str | Path,
     by: str | None = None,
     *,
     defaults: Sequence[str] = DEFAULTS,
@@ -45,9 +46,10 @@ def open_searcher(
     notice: Notice | None = None,
 ) -> Searcher:
     """A searcher that can tell the neighbours of all images: with an index if there are many."""
-    method = "index" if count_rows(store.folder) > EXACT_CONTENTS else "exact"
-    recipe = choose_recipe(store, by, defaults)
-    return Searcher(store, recipe.name, method, progress=progress, notice=notice)
+    opened = store if isinstance(store, Store) else Store.open(store)
+    method = "index" if count_rows(opened.folder) > EXACT_CONTENTS else "exact"
+    recipe = choose_recipe(opened, by, defaults)
+    return Searcher(opened, recipe.name, method, progress=progress, notice=notice)
 
 
 def nearest(

@@ -14,8 +14,10 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 
 from deepfishing.errors import ImageError, OptionError
+from deepfishing.images.item import ImageBytes
 from deepfishing.images.preprocess import ImageLike, open_image
 from deepfishing.search.hits import Hit
+from deepfishing.search.searcher import Example, Searcher
 
 TILE, GAP, TEXT = 200, 8, 18  # pixels: a picture, between them, a line of a caption
 COLUMNS = 5
@@ -42,6 +44,17 @@ def contact_sheet(tiles: Sequence[Tile]) -> Image.Image:
         for line, text in enumerate(lines):
             draw.text((left, top + TILE + line * TEXT + 2), _fitting(text, font), INK, font)
     return sheet
+
+
+def picture_of(searcher: Searcher, example: Example) -> ImageLike | None:
+    """What to draw for an example or a hit; None for an image of the store that is gone."""
+    if isinstance(example, bytes):
+        return ImageBytes("standard input", example)
+    name = str(example)
+    if searcher.collection.row_of(name) is None:
+        return Path(name)
+    photo = searcher.photo(name)
+    return None if photo is None else ImageBytes(name, photo)
 
 
 def save_sheet(
