@@ -142,8 +142,7 @@ class Computer:
 
     def start(self, engine: str) -> bool:
         """Cut the network and start the first engine that gives what torch gives."""
-        names = choose_engines(engine)
-        parts = self.parts()
+        names, parts = choose_engines(engine), self.parts()
         if parts is None:
             return self.stay_whole(engine)
         pixels = self.noise(2)
@@ -205,9 +204,8 @@ class Computer:
     def factor(self, factor: Factor, taps: Taps) -> tuple[Tensor, ...]:
         """What `finish` makes one factor of."""
         if factor.kind == "probabilities":
-            y = _scores(self.network, taps.output)
+            y, head = _scores(self.network, taps.output), self.network.head
             y = y if y.dtype == torch.float64 else y.float()
-            head = self.network.head
             return (find_objective("softmax" if callable(head) else head).probabilities(y),)
         if _of_module(factor):
             (path,) = self.paths[factor]
@@ -235,7 +233,7 @@ class Computer:
         return (torch.ones_like(blocks[:, :1]) if is_delta else blocks,)
 
     def difference(self, got: dict[Factor, Array], expected: dict[Factor, Array]) -> str:
-        """Which factor differs by more than a thousandth of its largest value, and how much."""
+        """Which factor differs by more than the tolerance, and by how much; or nothing."""
         for factor, value in expected.items():
             if got[factor].shape != value.shape:
                 return f"{factor.name} of {len(value)} images has shape {got[factor].shape}"

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,8 +37,6 @@ from deepfishing.objectives import Label
 from deepfishing.rank_one import Array
 from deepfishing.recipes import parse_recipes
 from deepfishing.settings import Settings
-
-Piece = tuple[list[int], list[Tensor], dict[int, str]]  # indices, values, failures
 
 PIECE = 4  # inputs, images times views, that go through the trunk at a time
 
@@ -144,8 +141,9 @@ class Extractor:
             for batch in todo:
                 # beside a trunk on every core the head needs few threads, and more would wait
                 torch.set_num_threads(max(1, cores // 4) if compute.cut else cores)
-                n = len(batch.indices) * V
-                values = {} if batch.values is None else compute(batch.values, n)
+                # also a copy: what was made in inference mode could not enter a graph
+                middle = torch.cat(batch.values) if batch.values else None
+                values = {} if middle is None else compute(middle, len(batch.indices) * V)
                 means = {f.name: aggregate(f, value, V) for f, value in values.items()}
                 yield Batch(batch.indices, means, batch.failures)
         finally:
@@ -153,12 +151,11 @@ class Extractor:
             torch.set_num_threads(cores)
 
 
-@dataclass(frozen=True, eq=False)
-class TrunkOutput:
+class TrunkOutput(NamedTuple):
     """What the trunk makes of the images at `indices`, and the images that could not be read."""
 
     indices: list[int]
-    values: Tensor | None  # the views of an image follow each other
+    values: list[Tensor]  # of all of them together; the views of an image follow each other
     failures: dict[int, str]
 
 
@@ -177,13 +174,13 @@ def prepare(
     >>> def pixels(image):
     ...     return np.full((1, 3, 2, 2), image, dtype=np.float32)
     >>> batches = prepare([5, 6, 7], pixels, torch.from_numpy, batch_size=2, workers=1)
-    >>> [(batch.indices, tuple(batch.values.shape)) for batch in batches]
-    [([0, 1], (2, 3, 2, 2)), ([2], (1, 3, 2, 2))]
+    >>> [(batch.indices, [len(part) for part in batch.values]) for batch in batches]
+    [([0, 1], [2]), ([2], [1])]
     """
     size = min(max(1, PIECE // views), batch_size)  # images that a worker takes at a time
     ahead = 1 + max(1, -(-workers * size // batch_size))  # enough that no worker waits
     numbered = iter(enumerate(images))
-    waiting: deque[list[Future[Piece]]] = deque()
+    waiting: deque[list[Future[TrunkOutput]]] = deque()
     with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         try:
             while True:
@@ -193,12 +190,10 @@ def prepare(
                 if not waiting:
                     return
                 pieces = [future.result() for future in waiting.popleft()]
-                values = [part for piece in pieces for part in piece[1]]
                 yield TrunkOutput(
-                    [index for indices, _, _ in pieces for index in indices],
-                    # also a copy: what was made in inference mode could not enter a graph
-                    torch.cat(values) if values else None,
-                    {i: reason for _, _, failures in pieces for i, reason in failures.items()},
+                    [index for piece in pieces for index in piece.indices],
+                    [part for piece in pieces for part in piece.values],
+                    {i: reason for piece in pieces for i, reason in piece.failures.items()},
                 )
         finally:
             for future in chain.from_iterable(waiting):
@@ -207,7 +202,7 @@ def prepare(
 
 def _piece(
     images: Sequence[tuple[int, ImageLike]], preprocess: Callable[[ImageLike], Array], run: Run
-) -> Piece:
+) -> TrunkOutput:
     indices, pixels, failures, outputs = [], [], {}, []
     for index, image in images:
         try:
@@ -218,4 +213,4 @@ def _piece(
     if pixels:
         inputs = np.concatenate(pixels)
         outputs = [run(part) for part in np.array_split(inputs, -(-len(inputs) // PIECE))]
-    return indices, outputs, failures
+    return TrunkOutput(indices, outputs, failures)
