@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from deepfishing.errors import DeepFishingError
 from deepfishing.search import Searcher
 from deepfishing.search import index_files as files
 from deepfishing.search.compare import Query, choose_recipe
+from deepfishing.store import Store
 from fuzz.formats import resealed
 from fuzz.made import make_store
 from fuzz.parts import join, split
@@ -28,16 +30,14 @@ _ENDINGS = {"arrays": "safetensors", "vectors": "faiss"}
 def _search_index(folder: Path) -> Run:
     store = make_store(folder / "store")
     recipe = choose_recipe(store, _RECIPE)
-    place = files.index_folder(store, recipe)
     Searcher(store, _RECIPE, method="index")
-    (rows,) = place.glob("rows-*.bin")
-    packed = rows.read_bytes()
+    place = _place(store)
 
     def run(data: bytes) -> None:
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
         facts, *others = split(data, 3)
-        names = {"rows": put(rows, packed).name}
+        names = {}
         for (name, ending), content in zip(_ENDINGS.items(), others, strict=True):
             digits = hashlib.sha256(content).hexdigest()[: files.DIGITS]
             names[name] = put(place / f"{name}-{digits}.{ending}", content).name
@@ -45,15 +45,23 @@ def _search_index(folder: Path) -> Run:
         obey(_look)
 
     def _look() -> None:
-        wanted = files._wanted(store, recipe)
         try:
-            opened, _, _ = files._load(place, store, recipe, wanted)
-        except files._Unfit:  # it would be made again, which takes long
+            index, features, _ = files._read(place, store, recipe)
+        except DeepFishingError:
+            raise
+        except (files._Unfit, *files._UNREADABLE):  # it would be made again, which takes long
             return
-        query = Query.of(opened.features.of(np.arange(1)), 1)
-        opened.features.of(opened.index.candidates(query))
+        first = features.contents.read(np.arange(1), recipe.columns)
+        query = Query.of(first, features.fitted, 1, ())
+        features.of(index.candidates(query, 2))
 
     return run
+
+
+def _place(store: Store) -> Path:
+    """The folder of the one index of a store."""
+    (facts,) = store.folder.glob(f"{files.FOLDER}/*/{files.FACTS}")
+    return facts.parent
 
 
 def _with_names(facts: bytes, names: dict[str, str]) -> bytes:
@@ -69,7 +77,7 @@ def _indexes() -> list[bytes]:
     with tempfile.TemporaryDirectory() as folder:
         store = make_store(Path(folder))
         Searcher(store, _RECIPE, method="index")
-        place = files.index_folder(store, choose_recipe(store, _RECIPE))
+        place = _place(store)
         facts = json.loads((place / files.FACTS).read_bytes())
         names = [files.FACTS, *(facts["files"][name] for name in _ENDINGS)]
         return [join([(place / name).read_bytes() for name in names])]
