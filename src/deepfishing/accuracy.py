@@ -5,7 +5,7 @@ the highest score is the right one, over all images (top-1) and as the mean over
 (balanced), with bootstrap intervals, and which classes are taken for which.
 
 The draws are those of `statistics`, so accuracy and mAP are seen on the same test sets. A class
-without a machine is left out, as it is of the mAP: it is never the answer, and its images do not
+without a classifier is left out, as it is of the mAP: it is never the answer, and its images do not
 count. A class without a test image may be answered, wrongly, and has no part in the balanced mean.
 """
 

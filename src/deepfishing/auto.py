@@ -3,7 +3,7 @@
 Comes in: factors of the training images and their labels. Goes out: a `Choice` among some thirty
 candidates, with all that was tried. Nothing but the training images is looked at.
 
-Machines are cross-validated: one kernel per feature is computed once, the candidates are sums and
+SVMs are cross-validated: one kernel per feature is computed once, the candidates are sums and
 products of these, and a Cholesky factor of each is a set of vectors on which `train_linear` trains
 all classes at once. Images that are nearly the same are in one fold. Candidates within one standard
 error of the best are as good; of these the prior is taken, else `best`, else the simplest, and x7

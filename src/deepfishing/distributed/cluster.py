@@ -48,8 +48,6 @@ _ADDRESS = re.compile(r"(ray://)?(?P<host>[^/:]+|\[[^/\]]+\]):(?P<port>\d{1,5})"
 def check_place(on: str) -> None:
     """Refuse what is no place, what needs a package that is missing, or where nobody answers.
 
-    Examples
-    --------
     >>> check_place("local")
     >>> check_place("spark")
     Traceback (most recent call last):
@@ -84,8 +82,6 @@ def connect(on: str, gpu: bool = False) -> Iterator[Place]:
     RAY_ADDRESS names, else one that is started on this machine and ends with the block.
     `ray://HOST:PORT` is a cluster reached by Ray's client.
 
-    Examples
-    --------
     >>> with connect("local") as place:
     ...     print(type(place).__name__)
     Local

@@ -112,7 +112,7 @@ class _Below(nn.Module):
 
 
 class _Above(nn.Module):
-    """From the trunk's output to the model's: last layers, factors, recipe, kernel, machines."""
+    """From the trunk's output to the model's: last layers, factors, recipe, kernel, classifiers."""
 
     def __init__(self, model: Model, network: Network, head: Any) -> None:
         super().__init__()
