@@ -96,6 +96,11 @@ class Comparison:
         return tuple(line for line in (self.forward, self.gradient) if line)
 
     @property
+    def layers_won(self) -> int:
+        """In how many layers the gradient is above the concatenation."""
+        return sum((minus(g.official, f.official) or 0.0) > 0 for f, g in self.layers)
+
+    @property
     def measure(self) -> str:
         """What the data set is compared by, of `MEASURES`; mAP where its rows do not say it."""
         named = self.rows[0].get("official_measure")
