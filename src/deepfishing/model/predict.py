@@ -50,8 +50,22 @@ def predict(
     Without the network of the training the model's settings load it, with `weights` if its file is
     elsewhere now, or for a few images take what an earlier run has kept of it, see `describer`.
     """
-    none = np.empty(0)
-    describe = _describer(model, len(images), network, weights, resources or Resources())
+    settings, resources, none = model.settings, resources or Resources(), np.empty(0)
+
+    def load() -> Network:
+        return settings.load_network(device=resources.device, weights=weights)
+
+    describe: Describer
+    if network is None and len(images) <= FEW:
+        describe = describer(settings, model.factors, load, resources=resources, weights=weights)
+    else:
+        from deepfishing.gradients.extract import Extractor  # torch takes seconds to load
+        from deepfishing.networks.load import check_same
+
+        if network is not None:
+            check_same(settings.network, network)
+        network = network or load()
+        describe = Extractor(network, model.factors, settings=settings, resources=resources)
     for batch in describe(images):
         found = [Prediction(i, none, none, reason) for i, reason in batch.failures.items()]
         if batch.indices:
@@ -64,25 +78,3 @@ def predict(
                     reason = f"features are not finite: {images[index]}"
                     found.append(Prediction(index, none, none, reason))
         yield from sorted(found, key=lambda one: one.index)
-
-
-def _describer(
-    model: Model,
-    n: int,
-    network: Network | None,
-    weights: str | Path | None,
-    resources: Resources,
-) -> Describer:
-    settings = model.settings
-
-    def load() -> Network:
-        return settings.load_network(device=resources.device, weights=weights)
-
-    if network is None and n <= FEW:
-        return describer(settings, model.factors, load, resources=resources, weights=weights)
-    from deepfishing.gradients.extract import Extractor  # torch takes seconds to load
-    from deepfishing.networks.load import check_same
-
-    if network is not None:
-        check_same(settings.network, network)
-    return Extractor(network or load(), model.factors, settings=settings, resources=resources)
