@@ -81,38 +81,24 @@ def train(
     C = _number(cost or ("auto" if features.strip() == "auto" else "1"))
     weight = None if class_weight is None else _number(class_weight)
     check_options(C, difficult, weight)
-    machines = {"C": C, "class_weight": weight, "difficult": difficult, "seed": seed}
-    if (find_store(Path(data)) / MANIFEST).is_file():
-        opened = Store.open(data)
-        rows = list(opened.rows().values())
-        labelled = read_labels(rows, labels, split)
-        unused = labelled.unused(rows)
-        with progress_bar(quiet=as_json) as bar:
-            trained, left_out = train_on_store(
-                opened, rows, labelled, features, strict=strict, progress=bar, **machines
-            )
-    else:
-        if labels is None and is_voc(Path(data)):
-            labels = Path(data)
-        items = find_images(data)
-        labelled = read_labels(items, labels, split)
-        unused = labelled.unused(items)
-        how = {**vars(options), "resources": resources, "notice": say_note}
-        with progress_bar(quiet=as_json) as bar:
-            trained, left_out = train_on_images(
-                items,
-                labelled,
-                store or model / "features",
-                features,
-                strict=strict,
-                progress=bar,
-                extraction=how,
-                **machines,
-            )
+    opened = Store.open(data) if (find_store(Path(data)) / MANIFEST).is_file() else None
+    images: list[Any] = list(opened.rows().values()) if opened else find_images(data)
+    if opened is None and labels is None and is_voc(Path(data)):
+        labels = Path(data)
+    labelled = read_labels(images, labels, split)
+    with progress_bar(quiet=as_json) as bar:
+        how: dict[str, Any] = {"C": C, "class_weight": weight, "difficult": difficult, "seed": seed}
+        how |= {"strict": strict, "progress": bar}
+        if opened is not None:
+            trained, left_out = train_on_store(opened, images, labelled, features, **how)
+        else:
+            how["extraction"] = {**vars(options), "resources": resources, "notice": say_note}
+            place = store or model / "features"
+            trained, left_out = train_on_images(images, labelled, place, features, **how)
     trained.save(model)
     if not as_json:
         say_passed_over(passed_over_in(data))
-        if unused:
+        if unused := labelled.unused(images):
             say_note(unused)
     _print_summary(model, trained, left_out, as_json)
 
