@@ -17,7 +17,7 @@ import math
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import cycle, islice
 from pathlib import Path
@@ -253,11 +253,11 @@ def footprint(
             full, last = (_shard_bytes(store, name, n, shape) for n in (SHARD_IMAGES, rest))
             sizes[name] = round(whole * full + last)
             shards += whole * math.ceil(full / MAX_BYTES) + math.ceil(last / MAX_BYTES)
-        rows = _random_rows(tuple(factors))
-        index = _index_bytes(store, islice(rows, min(images, INDEX_ROWS)))
+        random = np.random.default_rng(0)
+        index = _index_bytes(store, min(images, INDEX_ROWS), tuple(factors), random)
         if images > INDEX_ROWS:
-            more = _index_bytes(store, islice(rows, 2 * INDEX_ROWS)) - index
-            index += round((images / INDEX_ROWS - 1) * more)
+            more = _index_bytes(store, 2 * INDEX_ROWS, tuple(factors), random) - index
+            index += round((images - INDEX_ROWS) / INDEX_ROWS * more)
     return sizes, index, shards
 
 
@@ -272,18 +272,17 @@ def _shard_bytes(store: Store, name: str, rows: int, shape: tuple[int, ...]) -> 
     return rows / n * written
 
 
-def _index_bytes(store: Store, rows: Iterable[Row]) -> int:
+def _index_bytes(
+    store: Store, images: int, factors: tuple[str, ...], random: np.random.Generator
+) -> int:
+    """Bytes of the index of so many images, if paths are of usual length."""
+    rows = []
+    for size, stamp in random.integers((1 << 20, 1 << 60), size=(images, 2)).tolist():
+        id_ = f"{random.bytes(2).hex()}/{random.bytes(5).hex()}.jpg"
+        key = random.bytes(32).hex()
+        rows.append(Row(id_, f"photos/{id_}", key, size, stamp, None, OK, None, factors))
     store.write_rows(rows)
     return (store.folder / INDEX).stat().st_size
-
-
-def _random_rows(factors: tuple[str, ...]) -> Iterator[Row]:
-    """Images with paths of usual length, without end."""
-    random = np.random.default_rng(0)
-    while True:
-        size, stamp = random.integers((1 << 20, 1 << 60)).tolist()
-        id_, key = f"{random.bytes(2).hex()}/{random.bytes(5).hex()}.jpg", random.bytes(32).hex()
-        yield Row(id_, f"photos/{id_}", key, size, stamp, None, OK, None, factors)
 
 
 def measure_rates(
