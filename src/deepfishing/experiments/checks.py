@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deepfishing.errors import FeatureError
 from deepfishing.metrics import DEFAULT, DEFINITIONS
 from deepfishing.recipes import parse_recipe
-from deepfishing.statistics import Interval
+
+if TYPE_CHECKING:  # scipy takes longer to load than a help to show
+    from deepfishing.statistics import Interval
 
 Result = dict[str, Any]  # a line of results.jsonl or curves.jsonl
 Kinds = dict[str, type | tuple[type, ...]]
