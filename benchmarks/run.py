@@ -2,7 +2,8 @@
 
     python benchmarks/run.py [--quick] [NAME ...]
 
-With names only those run, and only their sections of RESULTS.md are replaced.
+With names only those run, and only their sections of RESULTS.md are replaced. What stands there
+from "Before and after" on is written by hand, from other commands, and stays.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ Peak memory, which does not grow with the number of images, is measured by `benc
 search by `benchmarks/search.py` (SEARCH.md), stores in fewer bits by `benchmarks/compression.py`
 (COMPRESSION.md).
 """
+BY_HAND = "\n## Before and after\n"
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
 
@@ -82,7 +84,8 @@ def read_sections() -> dict[str, str]:
 def write_sections(sections: dict[str, str]) -> None:
     machine = f"{os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}"
     body = "".join(sections[name] for name in SECTIONS if name in sections)
-    RESULTS.write_text(HEAD.format(machine=machine) + body + FOOT)
+    _, title, kept = (RESULTS.read_text() if RESULTS.exists() else "").partition(BY_HAND)
+    RESULTS.write_text(HEAD.format(machine=machine) + body + FOOT + title + kept)
 
 
 if __name__ == "__main__":

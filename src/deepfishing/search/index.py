@@ -33,9 +33,9 @@ ROUNDS = 8  # of k-means
 QUANTISED = 2  # numbers in four bits
 QUANTISED_IMAGES = 50_000  # fewer are kept in a byte per number, which is precise and little
 BLOCK_IMAGES = 4096
-PROBES = 16  # lists that a query looks into
+PROBES = 32  # lists that a query looks into
 CANDIDATES = 500  # that are compared
-COARSE = 4  # times as many are taken by vectors of four bits, and compared or refined
+COARSE = 3  # times as many are taken by vectors of four bits, and compared or refined
 GROWTH = 4  # times what it was made for, and an index is made again
 
 

@@ -142,7 +142,7 @@ class Searcher:
             Only images whose path or id is like this pattern, `*/dogs/*`.
         candidates, probes : int, optional
             How many images an index proposes, and how many of its lists it looks into. By default
-            500 of 16 lists, and 2,000 if it has coarse vectors and comparing is quick.
+            500 of 32 lists, and 1,500 if it has coarse vectors and comparing is quick.
         """
         if k < 1:
             raise OptionError(f"k must be at least 1, got {k}")
