@@ -27,7 +27,7 @@ def test_on_explicit_gradients_it_is_the_kernel_machine(rng, random_rank_one):
     svm = train_linear(dense, labels, tolerance=1e-5, rounds=5000)
     linear = svm.decision_function(test.dense().reshape(50, -1))
     np.testing.assert_allclose(linear, kernel, atol=5e-3)
-    # the same ranking, but for images that are closer than the kernel machine's own tolerance
+    # the same ranking, but for images that are closer than the kernel classifier's own tolerance
     for ours, theirs in zip(linear.T, kernel.T, strict=True):
         assert np.all(np.diff(theirs[np.argsort(ours)]) > -5e-3)
 

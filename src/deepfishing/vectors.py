@@ -132,10 +132,10 @@ def _names(found: list[str], column: str | None, source: Path) -> dict[str, str]
     if factors:
         return factors
     if len(found) != 1 and column is None:
-        many = ", ".join(found) or "none"
-        raise OptionError(
-            f"one column must hold vectors, got {many} in {source}; say --column NAME"
-        )
+        many, do = ", ".join(found), "say --column NAME"
+        if not found:
+            many, do = "none", "name them by a list per image, or in a .csv v_0, v_1 and so on"
+        raise OptionError(f"one column must hold vectors, got {many} in {source}; {do}")
     return {column or found[0]: NAME}
 
 
@@ -235,8 +235,8 @@ def _csv(path: Path) -> Iterator[Block]:
     as_text = pa_csv.ConvertOptions(column_types=dict.fromkeys(FACTS, pa.string()))
     for batch in pa_csv.open_csv(path, convert_options=as_text):
         parts: dict[str, list[str]] = {}
-        for name in batch.schema.names:
-            if (match := re.fullmatch(r"(.+)_(\d+)", name)) and name not in FACTS:
+        for name in batch.schema.names:  # v_0, and v0 or 0 as data frames have them
+            if (match := re.fullmatch(r"(.*?_?)(\d+)", name)) and name not in FACTS:
                 parts.setdefault(match[1], []).append(name)
         facts = {
             name: [one and unguarded(one) for one in batch[name].to_pylist()]
@@ -245,10 +245,12 @@ def _csv(path: Path) -> Iterator[Block]:
         }
         vectors = {}
         for name, columns in parts.items():
-            if columns != [f"{name}_{i}" for i in range(len(columns))]:
-                raise ValueError(f"columns of {name} must be {name}_0, {name}_1 and so on")
+            if columns != [f"{name}{i}" for i in range(len(columns))]:
+                if not name.endswith("_"):  # some other fact, such as a year
+                    continue
+                raise ValueError(f"columns of {name[:-1]} must be {name}0, {name}1 and so on")
             rows = [batch[one].cast(pa.float32()).to_numpy(zero_copy_only=False) for one in columns]
-            vectors[name] = np.stack(rows, axis=1)
+            vectors[name.removesuffix("_") or "vector"] = np.stack(rows, axis=1)
         yield len(batch), facts, vectors
 
 

@@ -225,3 +225,16 @@ def test_arrays_of_other_lengths_and_gaps_in_columns_are_told(deepfish, tmp_path
     assert deepfish("import", "v.csv", "made", "--column", "b").err.count("one of a of") == 1
     assert deepfish("import", "v.csv", "made", "--column", "a").code == 0
     assert [row.id for row in Store.open(tmp_path / "made").usable()] == ["0", "1"]
+
+
+@pytest.mark.parametrize("names", ["0,1", "v0,v1", "vector_0,vector_1"])
+def test_numbers_of_a_data_frame_are_taken_however_it_names_them(deepfish, tmp_path, names):
+    (tmp_path / "v.csv").write_text(f"id,year2020,{names}\na,3,0.5,0.25\nb,4,1,2\n")
+    assert deepfish("import", "v.csv", "made", "--precision", "float32").code == 0
+    store = Store.open(tmp_path / "made")
+    np.testing.assert_array_equal(store.to_numpy("x7"), [[0.5, 0.25], [1, 2]])
+
+
+def test_a_table_without_vectors_says_what_they_look_like(deepfish, tmp_path):
+    (tmp_path / "v.csv").write_text("id,vector\na,0.5 0.25\n")
+    assert "v_0, v_1 and so on" in deepfish("import", "v.csv", "made").err

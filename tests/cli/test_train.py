@@ -265,7 +265,7 @@ def test_auto_makes_do_with_a_store_that_lacks_a_factor(deepfish, shapes, model)
 
 
 def test_a_chosen_temperature_is_that_of_the_model(deepfish, shapes, monkeypatch):
-    """Predictions compute delta8 with it, and agree with the machines trained on it."""
+    """Predictions compute delta8 with it, and agree with the classifiers trained on it."""
     from deepfishing import auto
 
     given = ("--weights", "random", "--features", "all", "--precision", "float32")
@@ -298,7 +298,7 @@ def test_very_many_images_are_trained_on_as_vectors(deepfish, shapes, monkeypatc
     monkeypatch.setattr("deepfishing.model.training.LARGE", 5)
     ran = deepfish("train", "exact/features", "large", *given[2:])
     assert ran.code == 0, ran.err
-    assert "linear machines on vectors of" in ran.out
+    assert "linear classifiers on vectors of" in ran.out
     facts = [json.loads((shapes.parent / n / "model.json").read_text()) for n in ("exact", "large")]
     assert facts[0]["recipe"] == facts[1]["recipe"]
     exact, large = (

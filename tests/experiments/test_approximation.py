@@ -48,7 +48,7 @@ def test_only_the_first_test_images_are_paired(data, monkeypatch):
 
 
 def test_machines_on_the_kernel_and_on_vectors_are_those_of_scikit_learn(data, monkeypatch):
-    # linear machines stop within a tenth of their optimum otherwise
+    # linear classifiers stop within a tenth of their optimum otherwise
     until_the_end = partial(train_linear, tolerance=1e-4, rounds=5000)
     monkeypatch.setattr(module, "train_linear", until_the_end)
     exact = with_kernel(data)

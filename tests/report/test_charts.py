@@ -92,7 +92,7 @@ def test_the_page_draws_every_point_where_its_figures_say(tmp_path, add_points):
         ("knn", "vote for the classes"),
         ("curate", "wrong labels found"),
         ("search", "counter-example"),
-        ("approximation", "against machines on the exact kernel"),
+        ("approximation", "against classifiers on the exact kernel"),
     ],
 )
 def test_every_protocol_has_its_own_explanation(tmp_path, add_points, protocol, says):

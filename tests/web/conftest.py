@@ -50,7 +50,7 @@ def store_folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def model_folder(store_folder):
-    """Machines for the labels of the photographs."""
+    """Classifiers for the labels of the photographs."""
     searcher = Searcher(store_folder, "dW8")
     collection = searcher.collection
     classes = collection.labels()

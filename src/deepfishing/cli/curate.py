@@ -106,7 +106,7 @@ def labels(
 
     Example: deepfish curate labels store --labels labels.csv --out doubtful.csv
 
-    A machine that has not seen the photo and the photos nearest to it contradict its label. The
+    A classifier that has not seen the photo and the photos nearest to it contradict its label. The
     more they do, the larger the doubt. Works with one label per photo and with several.
     """
     from deepfishing.curate.labels import doubtful_labels

@@ -69,7 +69,7 @@ def train(
     was tried is printed. The model is model.json and model.safetensors. Features stay on disk, so
     another cost or recipe only computes what is missing. Unusable images are listed and left out.
     The network's options say how features are computed; a store has them computed already. Above
-    20,000 images linear machines on projected features take the place of the kernel matrix.
+    20,000 images linear classifiers on projected features take the place of the kernel matrix.
     """
     from deepfishing.classify import check_options
     from deepfishing.images.sources import find_images, passed_over_in
@@ -166,6 +166,6 @@ def _print_summary(folder: Path, model: Model, left_out: dict[str, str], as_json
         say(f"{title} = {model.recipe}")
     kept = f"{len(svm.dual)} support vectors"
     if numbers := model.training.get("vectors"):
-        kept = f"linear machines on vectors of {numbers:,} numbers, since images are many"
+        kept = f"linear classifiers on vectors of {numbers:,} numbers, since images are many"
     say(f"{folder}: {title}, {images_text(n)}, {kept}{mean}")
     say_next(("deepfish", "predict", folder, "PHOTO.jpg"))

@@ -67,7 +67,7 @@ def label_scores(
     folds = _folds(labels, seed)
     scores = np.zeros(labels.shape)
     for fold in range(FOLDS):
-        progress("machines", fold, FOLDS)
+        progress("classifiers", fold, FOLDS)
         held = folds == fold
         known: Any = features[~held]
         if on_kernel:
@@ -75,7 +75,7 @@ def label_scores(
         else:
             svm = train_linear(known, labels[~held])
         scores[held] = svm.decision_function(features[held])
-    progress("machines", FOLDS, FOLDS)
+    progress("classifiers", FOLDS, FOLDS)
     return scores + VOTE * neighbour_votes(features, labels, progress) if neighbours else scores
 
 
