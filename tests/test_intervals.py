@@ -93,7 +93,7 @@ def test_the_accuracy_of_neighbours_lies_in_its_interval(n, data):
     shown = np.array(data.draw(st.lists(st.sampled_from([-1, 1]), min_size=n, max_size=n)))
     labels = np.stack([shown, -shown], axis=1)
     seen = np.eye(2)[(shown * data.draw(st.sampled_from([-1, 1])) + 1) // 2]
-    found = nearest_neighbours(np.eye(2), 2 * np.eye(2) - 1, seen, labels, ["no", "yes"], k=1)
+    (found,) = nearest_neighbours(np.eye(2), 2 * np.eye(2) - 1, seen, labels, ["no", "yes"], [1])
     assert holds(found.accuracy, found.interval)
 
 

@@ -110,16 +110,16 @@ class Options:
 
     def of_features(self) -> dict[str, Any]:
         """What was said of features, as `Settings.of` takes it."""
-        names = {one.name for one in FEATURES}
-        return {name: value for name, value in self._said().items() if name in names}
+        return self._said(of_features=True)
 
     def of_network(self) -> dict[str, Any]:
         """What was said of the network, as `load_network` takes it."""
-        names = {one.name for one in FEATURES}
-        return {name: value for name, value in self._said().items() if name not in names}
+        return self._said(of_features=False)
 
-    def _said(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if value is not None}
+    def _said(self, *, of_features: bool) -> dict[str, Any]:
+        names = {one.name for one in FEATURES}
+        said = {name: value for name, value in vars(self).items() if value is not None}
+        return {name: said[name] for name in said if (name in names) == of_features}
 
     def load(self, *, device: str = "cpu") -> Network:
         """The network, whatever a store says."""

@@ -84,8 +84,8 @@ def test_neighbour_points_are_those_of_the_function(dataset, network, tmp_path, 
     train, labels, test = sides("dW7")
     assert {p["x"] for p in points} == {1, 3}  # there are no 50 training images
     for point in points:
-        votes = nearest_neighbours(
-            train, labels, test, dataset.test.labels, dataset.classes, point["x"]
+        (votes,) = nearest_neighbours(
+            train, labels, test, dataset.test.labels, dataset.classes, [point["x"]]
         )
         method = dataset.official_ap
         if point["y_axis"] == "accuracy, %":
@@ -138,7 +138,7 @@ def test_a_matrix_that_does_not_fit_is_an_empty_point_that_is_tried_again(
     ("kind", "place", "function"),
     [
         ("low-shot", module, "low_shot"),
-        ("knn", module, "neighbour_curve"),
+        ("knn", module, "nearest_neighbours"),
         ("approximation", approximation, "with_projection"),
     ],
 )

@@ -10,7 +10,6 @@ from deepfishing.experiments.protocols import (
     LowShot,
     low_shot,
     nearest_neighbours,
-    neighbour_curve,
 )
 from deepfishing.experiments.reproduce import reproduce
 from deepfishing.experiments.results import Results
@@ -108,7 +107,7 @@ def test_neighbours_are_those_of_scikit_learn_where_each_image_has_one_class(rng
     y = rng.integers(0, 4, size=150)
     x = l2_normalize(np.eye(4)[y] @ rng.normal(size=(4, 6)) + 1.5 * rng.normal(size=(150, 6)))
     labels = np.where(np.eye(4)[y] == 1, 1, -1)
-    found = nearest_neighbours(x[:90], labels[:90], x[90:], labels[90:], "abcd", k)
+    (found,) = nearest_neighbours(x[:90], labels[:90], x[90:], labels[90:], "abcd", [k])
     slow = KNeighborsClassifier(k, metric="cosine").fit(x[:90], y[:90])
     share = slow.predict_proba(x[90:])
     np.testing.assert_array_equal((found.scores // 1).astype(int), (k * share).round().astype(int))
@@ -124,9 +123,9 @@ def test_equal_votes_go_to_the_nearer_neighbours():
     train = l2_normalize(np.array([[1.0, 0.1], [1.0, 0.3], [1.0, 0.35], [1.0, 0.2], [-1.0, 0.0]]))
     labels = np.array([[-1, 1], [1, -1], [1, -1], [-1, 1], [1, -1]])
     test, truth = np.array([[1.0, 0.0]]), np.array([[-1, 1]])
-    assert nearest_neighbours(train, labels, test, truth, "ab", k=4).accuracy == 100
-    assert nearest_neighbours(train, labels, test, -truth, "ab", k=4).accuracy == 0
-    assert nearest_neighbours(train, labels, test, truth, "ab", k=5).accuracy == 0
+    assert nearest_neighbours(train, labels, test, truth, "ab", [4])[0].accuracy == 100
+    assert nearest_neighbours(train, labels, test, -truth, "ab", [4])[0].accuracy == 0
+    assert nearest_neighbours(train, labels, test, truth, "ab", [5])[0].accuracy == 0
 
 
 def test_accuracy_counts_images_that_show_something_and_get_a_vote_that_is_not_difficult():
@@ -134,22 +133,22 @@ def test_accuracy_counts_images_that_show_something_and_get_a_vote_that_is_not_d
     labels = np.array([[1, -1], [-1, 1], [-1, 1], [-1, -1]])
     truth = np.array([[1, 1], [1, -1], [1, 0], [1, -1]])
     # right, wrong, difficult, and a neighbour that shows nothing
-    found = nearest_neighbours(x, labels, x, truth, "ab", k=1)
+    (found,) = nearest_neighbours(x, labels, x, truth, "ab", [1])
     assert found.accuracy == pytest.approx(100 / 3)
     nothing = np.vstack([truth[:1], [[-1, -1]]])
-    assert nearest_neighbours(x, labels, x[:2], nothing, "ab", k=1).accuracy == 100
+    assert nearest_neighbours(x, labels, x[:2], nothing, "ab", [1])[0].accuracy == 100
 
 
 def test_blocks_of_test_images_give_the_same_votes(problem, monkeypatch):
-    whole = nearest_neighbours(*problem, "abc", k=5)
+    (whole,) = nearest_neighbours(*problem, "abc", [5])
     monkeypatch.setattr("deepfishing.experiments.protocols.SCORE_BLOCK", 7)
-    np.testing.assert_array_equal(nearest_neighbours(*problem, "abc", k=5).scores, whole.scores)
+    np.testing.assert_array_equal(nearest_neighbours(*problem, "abc", [5])[0].scores, whole.scores)
 
 
 def test_several_k_are_each_k_alone(problem):
-    found = neighbour_curve(*problem, "abc", (1, 4, 9))
+    found = nearest_neighbours(*problem, "abc", (1, 4, 9))
     for k, votes in zip((1, 4, 9), found, strict=True):
-        alone = nearest_neighbours(*problem, "abc", k=k)
+        (alone,) = nearest_neighbours(*problem, "abc", [k])
         assert (votes.k, votes.accuracy, votes.interval) == (k, alone.accuracy, alone.interval)
         np.testing.assert_array_equal(votes.scores, alone.scores)
 
@@ -160,7 +159,7 @@ def test_the_interval_of_accuracy_is_that_of_test_images_drawn_again(problem, rn
     truth[:, 0] = 1  # every image counts
     truth[:40, 0] = -1
     truth[:40, 2] = 1
-    found = nearest_neighbours(train, labels, test, truth, "abc", k=5)
+    (found,) = nearest_neighbours(train, labels, test, truth, "abc", [5])
     top = found.scores.argmax(axis=1)
     right = truth[np.arange(80), top] == 1
     assert found.accuracy == 100 * right.mean()
@@ -178,7 +177,7 @@ def test_wrong_input_is_one_clear_error(problem):
     with pytest.raises(OptionError, match=r"C must be a positive number, got -1"):
         low_shot(*problem, C=-1)
     with pytest.raises(OptionError, match="k must be from 1 to 60, the training images, got 61"):
-        nearest_neighbours(*problem, "abc", k=61)
+        nearest_neighbours(*problem, "abc", [61])
     with pytest.raises(FeatureError, match=r"train labels must have shape \(60, n_classes\)"):
         low_shot(train, labels[:9], test, truth)
     with pytest.raises(FeatureError, match="got 3 and 2 columns"):

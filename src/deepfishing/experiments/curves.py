@@ -24,7 +24,7 @@ from deepfishing.errors import FeatureError, OptionError, check_choice
 from deepfishing.experiments.approximation import LARGEST, approximation_runs
 from deepfishing.experiments.checks import CURVES, Result, Run, map_axis, point
 from deepfishing.experiments.curate import CLASSIFIER, classifier_recipe, curate_runs
-from deepfishing.experiments.protocols import Pick, low_shot, neighbour_curve, search_by_examples
+from deepfishing.experiments.protocols import Pick, low_shot, nearest_neighbours, search_by_examples
 from deepfishing.experiments.reproduce import Experiment, Protocol, prepare
 from deepfishing.experiments.results import Curves, row_key, versions
 from deepfishing.gradients.to_store import OnFailure
@@ -194,7 +194,7 @@ def _knn(experiment: Experiment, train: Comparable, test: Comparable) -> list[Re
     ks = [k for k in NEIGHBOURS if k <= len(train)]
     labels = experiment.train_labels(), experiment.test_labels()
     points = []
-    for votes in neighbour_curve(train, labels[0], test, labels[1], classes, ks):
+    for votes in nearest_neighbours(train, labels[0], test, labels[1], classes, ks):
         points.append(point(K, votes.k, ACCURACY, votes.accuracy, votes.interval))
         mean, interval = votes.measured.map[method], votes.draws.map_interval(method)
         points.append(point(K, votes.k, map_axis(method), mean, interval))

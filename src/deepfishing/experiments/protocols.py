@@ -168,32 +168,19 @@ def nearest_neighbours(
     test: Comparable,
     test_labels: Array,
     classes: Sequence[str],
-    k: int = 10,
-) -> Neighbours:
-    """mAP and accuracy of the votes of the k training images with the largest kernel.
+    ks: Sequence[int] = (10,),
+) -> list[Neighbours]:
+    """For each k, mAP and accuracy of the votes of the k training images with the largest kernel.
 
     Features are normalised: then the largest kernel is the nearest image. An image votes for the
     classes that it shows, not for those where it is difficult.
 
     >>> x = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
     >>> labels = np.array([[1, -1], [1, -1], [-1, 1]])
-    >>> found = nearest_neighbours(x, labels, x, labels, ["cat", "dog"], k=1)
+    >>> (found,) = nearest_neighbours(x, labels, x, labels, ["cat", "dog"], [1])
     >>> found.accuracy, found.measured.map["area"]
     (100.0, 100.0)
     """
-    (found,) = neighbour_curve(train, train_labels, test, test_labels, classes, (k,))
-    return found
-
-
-def neighbour_curve(
-    train: Comparable,
-    train_labels: Array,
-    test: Comparable,
-    test_labels: Array,
-    classes: Sequence[str],
-    ks: Sequence[int],
-) -> list[Neighbours]:
-    """`nearest_neighbours` for several k, with one search for the nearest images."""
     train_labels, test_labels = _checked(train, train_labels, test, test_labels)
     for k in ks:
         if not 1 <= k <= len(train):
