@@ -304,5 +304,5 @@ def _size(content: bytes) -> tuple[int, int]:
     try:
         with open_picture(io.BytesIO(content)) as opened:
             return opened.size
-    except Exception:
+    except Exception:  # damaged bytes make the readers raise almost anything
         return 0, 0
