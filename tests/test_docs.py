@@ -16,11 +16,11 @@ PAGES = {
     page.name: page.read_text()
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 }
-PYTHON = [
-    pytest.param(code, id=f"{name}-{number}")
+PYTHON = {
+    name: found
     for name, text in PAGES.items()
-    for number, code in enumerate(re.findall(r"```python\n(.*?)```", text, re.S), 1)
-]
+    if (found := re.findall(r"```python\n(.*?)```", text, re.S))
+}
 RUN = [
     command
     for text in PAGES.values()
@@ -30,10 +30,11 @@ RUN = [
 COMMANDS = sorted({c for text in PAGES.values() for c in re.findall(r"^deepfish .*", text, re.M)})
 
 
-@pytest.mark.parametrize("code", PYTHON)
-def test_python_in_the_docs_runs_as_printed(code, tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", PYTHON)
+def test_python_in_the_docs_runs_as_printed_one_block_after_the_other(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, "docs", "exec"), {})
+    for number, code in enumerate(PYTHON[page], 1):
+        exec(compile(code, f"{page}, block {number}", "exec"), {})
 
 
 @pytest.mark.parametrize("command", RUN)

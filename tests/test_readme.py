@@ -37,6 +37,17 @@ def test_the_demo_prints_what_the_readme_says():
     assert max((abs(float(a) - float(b)) for a, b in other), default=0.0) < 0.35
 
 
+def test_other_pages_say_of_the_demo_what_the_readme_says():
+    tour = ROOT / "docs" / "tour"
+    five, how = ((tour / f"{name}.md").read_text() for name in ("five_minutes", "how_it_works"))
+    [words] = re.findall(r"^The best gradient .*?\.$", README, re.S | re.M)
+    assert words in five
+    gains = dict(re.findall(r"^ (dW\d|best) .*? ([-+]\d\.\d)", README, re.M))
+    assert f"its `dW7` is {gains['dW7'][1:]} points of mAP above" in how
+    assert f"`dW8` is {gains['dW8'][1:]} below it" in how
+    assert f"is {gains['best'][1:]} above it" in how
+
+
 def test_make_demo_and_make_page_run_what_they_say():
     command = runpy.run_path(str(ROOT / "scripts" / "readme.py"))["COMMAND"]
     assert {"make demo", "make page"} <= set(README.splitlines())
