@@ -15,7 +15,7 @@ from PIL import Image
 from deepfishing.images import preprocess
 from deepfishing.images.formats import FORMATS, learn_heic
 from deepfishing.images.item import ImageBytes
-from deepfishing.web.uploads import check_photo
+from deepfishing.web.photos import check_photo
 from fuzz.formats import mutate_png
 from fuzz.rule import obey
 from fuzz.target import Run, Target

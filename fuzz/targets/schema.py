@@ -18,11 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.configuration import set_hypothesis_home_dir
 
-from deepfishing.web.api import ExampleBody, SearchBody, make_routes
+from deepfishing.web.app import make_routes
+from deepfishing.web.gallery import Example, Question
 from fuzz.target import Run, Target
 from fuzz.targets.pages import open_gallery, opened
 
-_BODIES = {"/api/search": SearchBody, "/api/scatter": SearchBody, "/api/predict": ExampleBody}
+_BODIES = {"/api/search": Question, "/api/scatter": Question, "/api/predict": Example}
 _SEEDS, _BYTES = 40, 400
 
 

@@ -94,7 +94,7 @@ def no_server(monkeypatch):
     """Everything but the server itself, which would not end."""
     ran = []
     monkeypatch.setattr(server.uvicorn.Server, "run", lambda self, sockets: ran.append(sockets))
-    monkeypatch.setattr("deepfishing.web.uploads.Uploads.warm_up", lambda self: ran.append(self))
+    monkeypatch.setattr("deepfishing.web.photos.Uploads.warm_up", lambda self: ran.append(self))
     return ran
 
 

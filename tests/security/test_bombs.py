@@ -18,7 +18,7 @@ from deepfishing.errors import ImageError
 from deepfishing.images.formats import FORMATS, learn_heic
 from deepfishing.images.inside import read_tar
 from deepfishing.images.preprocess import open_image
-from deepfishing.web.uploads import check_photo
+from deepfishing.web.photos import check_photo
 
 
 def saved(kind, size=(8, 8), mode="RGB", **options):

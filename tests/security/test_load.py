@@ -14,9 +14,9 @@ import pytest
 
 from deepfishing.features import Factor
 from deepfishing.gradients.program import Batch
-from deepfishing.web import connections
-from deepfishing.web.gate import Gate
-from deepfishing.web.uploads import Uploads
+from deepfishing.web import server
+from deepfishing.web.guard import Gate
+from deepfishing.web.photos import Uploads
 
 httpx = pytest.importorskip("httpx")
 
@@ -103,14 +103,14 @@ def test_a_gate_works_in_threads_of_its_own():
 def test_an_answer_does_not_wait_for_the_clients_word(served, monkeypatch):
     """Head and body are sent one after the other; together they took 40 ms."""
     seen = []
-    made = connections.H11Protocol.connection_made
+    made = server.H11Protocol.connection_made
 
     def look(self, transport):
         option = socket.IPPROTO_TCP, socket.TCP_NODELAY
         seen.append(transport.get_extra_info("socket").getsockopt(*option))
         made(self, transport)
 
-    monkeypatch.setattr(connections.H11Protocol, "connection_made", look)
+    monkeypatch.setattr(server.H11Protocol, "connection_made", look)
     assert httpx.get(f"http://127.0.0.1:{served}/", timeout=300).status_code == 200
     assert len(seen) == 1
     assert seen[0]

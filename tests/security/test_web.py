@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from deepfishing.web import connections
-from deepfishing.web.thumbnails import Thumbnails
+from deepfishing.web import server
+from deepfishing.web.photos import Thumbnails
 
 SECONDS = 300  # by then a machine under load has answered
 EVIL = "<script>window.evil=1</script>\"'><img src=x onerror=evil()>"
@@ -38,7 +38,7 @@ def head(port, *lines):
 
 
 def test_clients_that_say_nothing_or_too_slowly_lose_their_place(served, monkeypatch):
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.2)
     starts = [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\nA: "]
     after = head(served, "GET /api/store HTTP/1.1") + b"GET"  # a request, and half of another
     silent = []
@@ -63,7 +63,7 @@ def test_clients_that_say_nothing_or_too_slowly_lose_their_place(served, monkeyp
 def test_a_slow_upload_and_a_busy_connection_keep_their_place(served, monkeypatch, jpeg):
     def keep(seconds):
         """Whether both do for three times as long as one that says nothing may stay."""
-        monkeypatch.setattr(connections, "HEAD_SECONDS", seconds)
+        monkeypatch.setattr(server, "HEAD_SECONDS", seconds)
         busy = http.client.HTTPConnection("127.0.0.1", served, timeout=SECONDS)
         with contextlib.closing(busy), talk_to(served) as slow:
             length = f"Content-Length: {len(jpeg)}"
@@ -164,7 +164,7 @@ def test_names_are_data_and_never_a_page(make_store, client_of, place, jpeg):
 
 def test_the_pages_scripts_make_no_html_of_text():
     """Elements are made one by one and filled with text; what is not used cannot be misused."""
-    static = Path(connections.__file__).parent / "static"
+    static = Path(server.__file__).parent / "static"
     forbidden = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|createContextualFragment"
     forbidden += r"|DOMParser|srcdoc|\beval\(|new Function|javascript:"
     for file in static.glob("*.js"):

@@ -16,9 +16,8 @@ from deepfishing.model.predict import predict
 from deepfishing.search import Searcher
 from deepfishing.store import Store
 from deepfishing.web.app import make_app
-from deepfishing.web.gallery import Example, Filter, Gallery, thin_out
-from deepfishing.web.thumbnails import Thumbnails
-from deepfishing.web.uploads import REMEMBERED
+from deepfishing.web.gallery import Example, Gallery, Question, thin_out
+from deepfishing.web.photos import REMEMBERED, Thumbnails
 
 
 def like(*ids):
@@ -290,7 +289,7 @@ def test_a_store_that_needs_an_index_plots_the_nearest(store_folder, tmp_path, i
     monkeypatch.setattr("deepfishing.web.gallery.NEAREST", 7)
     gallery = Gallery(tmp_path / "large")
     assert gallery.searcher("dW8").index is not None
-    plot = gallery.scatter("dW8", [Example(ids[5])], [], Filter())
+    plot = gallery.scatter(Question(by="dW8", like=[Example(id=ids[5])]))
     assert plot["is_product"]
     expected = Searcher(store_folder, "dW8", "exact").search(ids[5], 7)
     assert plot["total"] == 32

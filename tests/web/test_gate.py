@@ -6,7 +6,7 @@ import threading
 import pytest
 from starlette.requests import Request
 
-from deepfishing.web.gate import Gate, RefusedError, read_body
+from deepfishing.web.guard import Gate, RefusedError, read_body
 
 
 def test_so_many_run_so_many_wait_and_the_rest_is_told_to_come_back():

@@ -17,10 +17,9 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from deepfishing.web import api
-from deepfishing.web.app import make_app
+from deepfishing.web.app import MAX_JSON, make_app
 from deepfishing.web.gallery import Gallery
-from deepfishing.web.uploads import MAX_BYTES
+from deepfishing.web.photos import MAX_BYTES
 
 SECONDS = 300  # by then a machine under load has answered
 STRANGE = [
@@ -171,7 +170,7 @@ def test_bodies_are_limited_while_they_arrive(live):
             sent += 1 << 20
             yield b"a" * (1 << 20)
 
-    for path, limit in (("/api/uploads", MAX_BYTES), ("/api/search", api.MAX_JSON)):
+    for path, limit in (("/api/uploads", MAX_BYTES), ("/api/search", MAX_JSON)):
         with socket.create_connection(("127.0.0.1", live.port), timeout=SECONDS) as talk:
             head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{live.port}\r\n"
             head += f"Content-Type: application/json\r\nContent-Length: {limit + 1}\r\n\r\n"

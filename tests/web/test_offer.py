@@ -3,7 +3,7 @@ import pytest
 
 from deepfishing.errors import OptionError
 from deepfishing.store import Row, Store
-from deepfishing.web.offer import make_offer
+from deepfishing.web.gallery import make_offer
 
 COLUMNS = ("x7", "x8", "delta8", "dW8@3x2", "x:trunk", "in:trunk@exact", "delta:trunk@exact")
 

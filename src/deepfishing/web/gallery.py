@@ -1,8 +1,9 @@
 """Stage 8, the page: all that it can ask a store for.
 
-Comes in: questions as plain values: an id, labels, a text, examples. Goes out: answers as plain
-values for JSON. Whatever comes in is looked up among the images of the store; nothing of it is
-ever taken for the name of a file.
+Comes in: questions: an id, labels, a text, examples. Goes out: answers as plain values for JSON.
+Whatever comes in is looked up among the images of the store; nothing of it is ever taken for the
+name of a file. Only recipes of a list can be asked for, so that a visitor cannot make the server
+fit whatever recipe there is.
 """
 
 from __future__ import annotations
@@ -10,41 +11,61 @@ from __future__ import annotations
 import glob
 import math
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow.compute as pc
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
-from deepfishing.errors import OptionError, did_you_mean
+from deepfishing.errors import FeatureError, OptionError, did_you_mean
+from deepfishing.features import Factor, features_of, needed_factors, table_features
+from deepfishing.model import Model
+from deepfishing.networks.reference import layers_of
 from deepfishing.progress import Progress
 from deepfishing.rank_one import Array
-from deepfishing.recipes import parse_recipe
+from deepfishing.recipes import Recipe, parse_recipe
 from deepfishing.search import Hit, Searcher
+from deepfishing.search.compare import DEFAULTS, choose_recipe
 from deepfishing.store import Store
-from deepfishing.web.judge import Judge
-from deepfishing.web.offer import make_offer
-from deepfishing.web.thumbnails import Thumbnails
-from deepfishing.web.uploads import Uploads
+from deepfishing.store.contents import Contents
+from deepfishing.web.photos import Thumbnails, Uploads
 
+# Before all others if the store has them. The first gradient is what `deepfish search` takes, and
+# the first forward recipe the features that most people take.
+FIRST = ("x7", "pow(x7,0.5)", *DEFAULTS, "pow(dW8,0.5)")
+TOP = 3  # classes that a model names
 OPEN = 6  # recipes whose features are kept at a time
 POINTS = 20_000  # that a plot shows at most
 NEAREST = 2_000  # that it shows of a store too large to look at all
+MAX_HITS = 200
+MAX_EXAMPLES = 50
+MAX_TEXT = 4096  # of an id, a label, a text
+
+Text = Annotated[str, Field(max_length=MAX_TEXT)]
+Key = str | bytes  # of an image of the store, or of an uploaded photo
 
 
 class UnknownError(OptionError):
     """An image, a label or a recipe that the store does not have."""
 
 
-@dataclass(frozen=True)
-class Example:
+class Example(BaseModel):
     """An image of the store, by its id, or an uploaded photo, by its key."""
 
-    id: str = ""
-    upload: str = ""
+    model_config = ConfigDict(extra="forbid", strict=True)
+    id: Text = ""
+    upload: Text = ""
+
+    @model_validator(mode="after")
+    def _has_one(self) -> Example:
+        if bool(self.id) is bool(self.upload):
+            line = "an example must have an id or an upload, and not both"
+            raise PydanticCustomError("example", line)
+        return self
 
 
 @dataclass(frozen=True)
@@ -53,6 +74,65 @@ class Filter:
 
     labels: tuple[str, ...] = ()
     text: str = ""
+
+
+class Question(BaseModel):
+    """What to search for: images like examples, by a recipe, of those that pass a filter."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    by: Text
+    like: Annotated[list[Example], Field(min_length=1, max_length=MAX_EXAMPLES)]
+    unlike: Annotated[list[Example], Field(max_length=MAX_EXAMPLES)] = []
+    k: Annotated[int, Field(ge=1, le=MAX_HITS)] = 12
+    labels: Annotated[list[Text], Field(max_length=20)] = []
+    text: Text = ""
+
+    @property
+    def filter(self) -> Filter:
+        """The filter as one value."""
+        return Filter(tuple(self.labels), self.text)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Recipes by their titles, the preselected one first; one side may be empty."""
+
+    forward: tuple[str, ...]
+    gradient: tuple[str, ...]
+    factors: tuple[Factor, ...]  # that all of them need together
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.forward or name in self.gradient
+
+
+def make_offer(store: Store, forward: str | None = None, gradient: str | None = None) -> Offer:
+    """What a store can be searched by, beginning with the recipes that the user named."""
+    there = set(store.factors())
+    layers = layers_of(store.settings)
+    others = [feature.name for feature in features_of(there)]
+    sides: dict[bool, dict[str, Recipe]] = {True: {}, False: {}}
+    for asked, side in ((forward, False), (gradient, True)):
+        if asked is not None:
+            recipe = choose_recipe(store, asked)  # says what is wrong and what to do
+            if recipe.is_gradient is not side:
+                raise OptionError(
+                    f"--{'gradient' if side else 'forward'} must be a recipe "
+                    f"{'with' if side else 'without'} a gradient, got {recipe.name}; "
+                    f"try {'dW8' if side else 'x7'}"
+                )
+            sides[side][recipe.title] = recipe
+    for name in (*FIRST, *table_features(layers), *others):
+        try:
+            recipe = parse_recipe(name, layers)
+        except FeatureError:
+            continue  # of a layer that the network does not have
+        if there.issuperset(recipe.columns):
+            sides[recipe.is_gradient].setdefault(recipe.title, recipe)
+    if not sides[False] and not sides[True]:
+        choose_recipe(store)  # an empty store, or one with nothing known in it: says so
+        raise OptionError(f"{store.folder} has no factors that the page knows; pass --forward")
+    recipes = (*sides[False].values(), *sides[True].values())
+    return Offer(tuple(sides[False]), tuple(sides[True]), needed_factors(recipes))
 
 
 class Gallery:
@@ -75,8 +155,12 @@ class Gallery:
         self.folder = Path(folder)
         self.store = Store.open(folder)
         self.offer = make_offer(self.store, forward, gradient)
-        self.judge = None if model is None else Judge(model, self.store)
-        needed = (*self.offer.factors, *(self.judge.model.factors if self.judge else ()))
+        self.model = None if model is None else Model.load(model)
+        needed = self.offer.factors
+        if self.model is not None:
+            self.model.check_store(self.store)
+            self._judged = Contents.of(self.store, self.model.columns)
+            needed = (*needed, *self.model.factors)
         self.uploads = Uploads(self.store.settings, tuple(dict.fromkeys(needed)), weights=weights)
         self.thumbnails = Thumbnails(self.store.folder)
         self._lock = threading.Lock()
@@ -111,7 +195,7 @@ class Gallery:
             "forward": self.offer.forward,
             "gradient": self.offer.gradient,
             "labels": [{"name": name, "images": n} for name, n in self.labels.items()],
-            "model": None if self.judge is None else parse_recipe(self.judge.model.recipe).title,
+            "model": None if self.model is None else parse_recipe(self.model.recipe).title,
         }
 
     def images(self, wanted: Filter, offset: int, limit: int) -> dict[str, Any]:
@@ -134,42 +218,33 @@ class Gallery:
         row = self._row(id_)
         return self.collection[row].path, self._keys[int(self.collection.content[row])].as_py()
 
-    def search(
-        self,
-        by: str,
-        like: Sequence[Example],
-        unlike: Sequence[Example],
-        k: int,
-        wanted: Filter,
-    ) -> list[dict[str, Any]]:
+    def search(self, question: Question) -> list[dict[str, Any]]:
         """The nearest images and why, the nearest first."""
+        wanted = question.filter
         if not self._count(wanted):
             return []
-        searcher = self.searcher(by)
-        likes, unlikes = self._examples(searcher, like), self._examples(searcher, unlike)
-        hits = searcher.search(likes, k, unlikes, wanted.labels, _pattern(wanted.text))
+        searcher, likes, unlikes = self._examples(question)
+        hits = searcher.search(likes, question.k, unlikes, wanted.labels, _pattern(wanted.text))
         return [_hit(hit) for hit in hits]
 
-    def scatter(
-        self, by: str, like: Sequence[Example], unlike: Sequence[Example], wanted: Filter
-    ) -> dict[str, Any]:
+    def scatter(self, question: Question) -> dict[str, Any]:
         """Forward and backward similarity of the images that pass a filter, and `is_product`:
         whether the score is their product, so that lines of the same score can be drawn.
 
         If there are more than `POINTS`, those with the highest scores and an even sample of the
         others. Where an index is needed, to look at all would take too long: the nearest `NEAREST`.
         """
+        wanted = question.filter
         answer: dict[str, Any] = {"total": 0, "ids": [], "forward": [], "backward": []}
         answer["is_product"] = False
         if not self._count(wanted):
             return answer
-        searcher = self.searcher(by)
-        likes, unlikes = self._examples(searcher, like), self._examples(searcher, unlike)
+        searcher, likes, unlikes = self._examples(question)
         is_product = searcher.recipe.is_plain and len(likes) == 1 and not unlikes
         pattern = _pattern(wanted.text)
         if searcher.index is not None:
             near = searcher.search(likes, NEAREST, unlikes, wanted.labels, pattern)
-            return answer | {
+            return {
                 "total": self._count(wanted),
                 "ids": [hit.id for hit in near],
                 "forward": [_number(hit.forward) for hit in near],
@@ -182,7 +257,7 @@ class Gallery:
         mask = searcher.collection.passing(wanted.labels, pattern)
         rows = np.arange(len(score)) if mask is None else np.flatnonzero(mask)
         shown = thin_out(rows, score, POINTS)
-        return answer | {
+        return {
             "total": len(rows),
             "ids": searcher.collection.table.column("id").take(shown).to_pylist(),
             "forward": [_number(one, 4) for one in forward[shown].tolist()],
@@ -191,26 +266,39 @@ class Gallery:
         }
 
     def predict(self, example: Example) -> list[dict[str, Any]]:
-        """The most probable classes of an image, by the trained model."""
-        if self.judge is None:
+        """The most probable classes of an image, by the trained model; none without its factors."""
+        if self.model is None:
             raise UnknownError("predictions need `deepfish serve --model`, got none")
+        columns = self.model.columns
         if example.upload:
-            return self.judge.of_factors(self.uploads.recall(example.upload))
-        return self.judge.of_content(self.content(example.id)[1])
+            arrays = self.uploads.recall(example.upload)
+        else:
+            number = pc.index(self._judged.keys, self.content(example.id)[1]).as_py()
+            if number < 0:
+                return []
+            arrays = self._judged.read(np.array([number]), columns)
+        chances = self.model.probabilities({name: arrays[name] for name in columns})[0]
+        best = np.argsort(-chances, kind="stable")[:TOP]
+        return [
+            {"name": self.model.classes[c], "probability": round(float(chances[c]), 4)}
+            for c in best
+            if np.isfinite(chances[c])
+        ]
 
-    def _examples(self, searcher: Searcher, given: Sequence[Example]) -> list[str | bytes]:
-        """What a searcher takes; it would take an unknown id for a path, so none gets there."""
-        found: list[str | bytes] = []
-        for example in given:
+    def _examples(self, question: Question) -> tuple[Searcher, list[Key], list[Key]]:
+        """A searcher and what it takes; an unknown id would be a path to it, so none gets there."""
+        searcher = self.searcher(question.by)
+
+        def key(example: Example) -> Key:
             if example.upload:
                 self.uploads.recall(example.upload)
-                found.append(example.upload.encode())
-            else:
-                self._row(example.id)
-                if searcher.collection.row_of(example.id) is None:
-                    raise UnknownError(f"the image has no features for {searcher.recipe.name}")
-                found.append(example.id)
-        return found
+                return example.upload.encode()
+            self._row(example.id)
+            if searcher.collection.row_of(example.id) is None:
+                raise UnknownError(f"the image has no features for {searcher.recipe.name}")
+            return example.id
+
+        return searcher, [*map(key, question.like)], [*map(key, question.unlike)]
 
     def _row(self, id_: str) -> int:
         row = self.collection.row_of(id_)

@@ -1,23 +1,34 @@
-"""Stage 8, the page: who may ask.
+"""Stage 8, the page: who may ask, and how much.
 
 Comes in: every request, before anything else looks at it. Goes out: those that name this server
 (a page elsewhere could point its own name here: DNS rebinding), that come from the page itself and
 not from another site, and, beyond this machine, that know the token. Every answer gets the headers
-that keep a browser from loading anything from elsewhere.
+that keep a browser from loading anything from elsewhere. Of what is asked, a bounded number runs at
+a time, bodies have a bounded size, and the rest gets an answer that says why not.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import secrets
 import socket
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import HTTPConnection
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+Result = TypeVar("Result")
+
+BODY_SECONDS = 30.0
+# after a body that was not read to its end, or the server would go on reading it
+CLOSE = {"Connection": "close"}
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' blob:; object-src 'none'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -138,3 +149,74 @@ def host_of(origin: str) -> str | None:
 
 def _refuse(status: int, line: str) -> JSONResponse:
     return JSONResponse({"error": line}, status)
+
+
+class RefusedError(Exception):
+    """A request that is not answered: the status and one line why."""
+
+    def __init__(self, status: int, line: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(line)
+        self.status = status
+        self.line = line
+        self.headers = headers or {}
+
+
+class Gate:
+    """Lets `running` pieces of work run at a time and `waiting` more wait; others get a 503.
+
+    They run in threads of the gate's own. In threads that change, each would in time hold as much
+    memory as the largest piece of work needs.
+
+    >>> import asyncio
+    >>> asyncio.run(Gate(running=1, waiting=0).run(lambda: 6 * 7))
+    42
+    """
+
+    def __init__(self, running: int, waiting: int) -> None:
+        self.most = running + waiting
+        self._inside = 0
+        self._places = asyncio.Semaphore(running)
+        self._threads = ThreadPoolExecutor(running)
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """A place inside, as soon as one is free."""
+        if self._inside >= self.most:
+            raise RefusedError(
+                503, "the server is busy; try again in a second", {"Retry-After": "1"}
+            )
+        self._inside += 1
+        try:
+            async with self._places:
+                yield
+        finally:
+            self._inside -= 1
+
+    async def run(self, work: Callable[[], Result]) -> Result:
+        """Do the work in a thread, so that the server goes on answering."""
+        async with self.place():
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+async def read_body(request: Request, limit: int, seconds: float = BODY_SECONDS) -> bytes:
+    """The body, in memory; refused as soon as it is larger than the limit or takes too long."""
+    too_large = RefusedError(
+        413, f"a request must have at most {limit:,} bytes, got more; send a smaller one", CLOSE
+    )
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared[:20]) > limit:
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(seconds):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > limit:
+                    raise too_large
+    except TimeoutError:
+        raise RefusedError(
+            408, f"a request must arrive within {seconds:g} seconds", CLOSE
+        ) from None
+    except ClientDisconnect:
+        raise RefusedError(400, "the request ended too early") from None
+    return bytes(body)
