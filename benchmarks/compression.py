@@ -36,7 +36,7 @@ from deepfishing.recipes import Recipe, parse_recipes
 from deepfishing.settings import Settings
 from deepfishing.statistics import RESAMPLES, Bootstrap, bootstrap, difference
 from deepfishing.store import Store
-from deepfishing.store.compress import compress
+from deepfishing.store.export import compress
 from deepfishing.store.precision import CODECS, signed_root
 
 FEATURES = "x7,dW7,dW8,best"

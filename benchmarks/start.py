@@ -22,7 +22,7 @@ from deepfishing.networks.reference import PUBLISHED, NetworkRef, Source, sha256
 from deepfishing.networks.zoo import RECORDS, find_weights
 from deepfishing.settings import Settings
 from deepfishing.store import Row, Store
-from deepfishing.store.index import OK
+from deepfishing.store.manifest import OK
 
 NETWORK, FACTOR, BLOCK = "efficientnet-lite0", "x7", 4096
 LISTING = "import os, sys; [e.stat() for f in os.scandir(sys.argv[1]) for e in os.scandir(f)]"

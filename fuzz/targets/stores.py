@@ -15,7 +15,7 @@ from deepfishing.search.compare import choose_recipe
 from deepfishing.store import Store
 from deepfishing.store.check import info, verify
 from deepfishing.store.contents import Contents
-from deepfishing.store.index import INDEX
+from deepfishing.store.manifest import INDEX
 from deepfishing.store.journal import finish
 from deepfishing.store.manifest import MANIFEST
 from deepfishing.store.shards import checksum

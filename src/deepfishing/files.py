@@ -55,13 +55,12 @@ def is_intact(facts: Mapping[str, Any]) -> bool:
 
     A single flipped bit cannot take the seal away and change something else too.
     """
-    rest = {name: value for name, value in facts.items() if name != SEAL}
-    return SEAL not in facts or facts[SEAL] == _hash(rest)
+    return SEAL not in facts or facts[SEAL] == _hash(facts)
 
 
 def _hash(facts: Mapping[str, Any]) -> str:
-    """Of the values alone: spaces and the order of names do not matter."""
-    as_read = json.loads(json.dumps(facts))
+    """Of the values alone: the seal, spaces and the order of names do not matter."""
+    as_read = json.loads(json.dumps({k: v for k, v in facts.items() if k != SEAL}))
     return hashlib.sha256(json.dumps(as_read, sort_keys=True).encode()).hexdigest()
 
 

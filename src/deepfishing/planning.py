@@ -39,7 +39,7 @@ from deepfishing.networks.zoo import find_weights, is_network_file, record
 from deepfishing.recipes import parse_recipes
 from deepfishing.settings import Settings
 from deepfishing.store import Row, Store
-from deepfishing.store.index import INDEX, OK
+from deepfishing.store.manifest import INDEX, OK
 from deepfishing.store.shards import MAX_BYTES
 
 if TYPE_CHECKING:

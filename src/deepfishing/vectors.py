@@ -41,7 +41,7 @@ from deepfishing.rank_one import Array
 from deepfishing.settings import Settings
 from deepfishing.store import Row, Store
 from deepfishing.store.export import SEPARATOR, SETTINGS, WRITERS, filled
-from deepfishing.store.index import OK
+from deepfishing.store.manifest import OK
 
 FACTS = ("id", "path", "sha256", "label", "labels")
 NAME = "x7"  # of vectors that are called otherwise: what a classifier would take

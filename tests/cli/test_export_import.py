@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from deepfishing import Searcher, Store
-from deepfishing.store import Row, reading
+from deepfishing.store import Row
+from deepfishing.store import store as store_module
 from deepfishing.vectors import settings_of
 
 ENDINGS = ("parquet", "csv", "npz", "h5")
@@ -20,7 +21,7 @@ ENDINGS = ("parquet", "csv", "npz", "h5")
 @pytest.fixture
 def store(tmp_path, rng, monkeypatch):
     """Nine images in int8, a batch of four at a time; the last one lacks delta8."""
-    monkeypatch.setattr(reading, "BATCH_VALUES", 4 * 9)
+    monkeypatch.setattr(store_module, "BATCH_VALUES", 4 * 9)
     store = Store(tmp_path / "store", settings_of(["x7", "delta8"], "toy"), "int8")
     keys = [f"{i:064x}" for i in range(9)]
     store.append(keys, {"x7": rng.normal(size=(9, 5))})

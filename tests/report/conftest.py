@@ -13,7 +13,7 @@ from deepfishing.images.dataset import Split
 from deepfishing.images.voc import CLASSES
 from deepfishing.metrics import evaluate
 from deepfishing.statistics import bootstrap
-from deepfishing.store.index import Row, write_index
+from deepfishing.store.manifest import Row, write_index
 
 STRENGTH = {
     **{"x5": 1.3, "x6": 1.6, "x7": 1.7, "y8": 1.65, "x8": 1.5, "x5;x6": 1.6, "dW6": 1.8},

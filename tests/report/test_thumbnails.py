@@ -9,7 +9,7 @@ from PIL import Image
 from deepfishing.errors import StoreError
 from deepfishing.experiments.results import Results
 from deepfishing.report.pictures import Album, match_ids
-from deepfishing.store.index import Row
+from deepfishing.store.manifest import Row
 
 IDS = ["000001", "000002", "000003"]
 

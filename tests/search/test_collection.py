@@ -5,7 +5,7 @@ import pytest
 from deepfishing.errors import StoreError
 from deepfishing.search.collection import Collection
 from deepfishing.store.contents import Contents
-from deepfishing.store.index import INDEX, SCHEMA
+from deepfishing.store.manifest import INDEX, SCHEMA
 
 
 @pytest.mark.parametrize("name", ["id", "path", "factors"])

@@ -9,8 +9,8 @@ from deepfishing.rank_one import l2_normalize
 from deepfishing.search import Searcher
 from deepfishing.store import Row, Store
 from deepfishing.store.check import info, verify
-from deepfishing.store.compress import compress
 from deepfishing.store.contents import Contents
+from deepfishing.store.export import compress
 
 SETTINGS = {"network": "toy", "layers": {"8": "fc"}, "tau": 2.0}
 ALL = ("float16", "int8", "int4")

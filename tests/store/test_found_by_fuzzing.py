@@ -13,8 +13,8 @@ import pytest
 from deepfishing.errors import StoreError
 from deepfishing.store import Row, Store
 from deepfishing.store.check import verify
-from deepfishing.store.index import INDEX, SCHEMA, read_index, write_index
 from deepfishing.store.journal import finish
+from deepfishing.store.manifest import INDEX, SCHEMA, read_index, write_index
 from deepfishing.store.shards import ONE_PAGE, checksum
 
 NOT_UTF8 = b"\xf3\xff"

@@ -70,7 +70,7 @@ def test_a_number_takes_the_bytes_that_its_precision_says(tmp_path, rng, dtype, 
 
 
 def test_shards_of_bytes_are_views_of_the_file_and_as_pyarrow_reads_them(tmp_path, rng):
-    from deepfishing.store.columns import decoded, stored
+    from deepfishing.store.shards import decoded, stored
 
     x = rng.normal(size=(20, 4, 33))
     keys = [f"{i:02d}" for i in range(20)]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from deepfishing.store import Row, Store
-from deepfishing.store.compress import compress
+from deepfishing.store.export import compress
 
 
 @pytest.fixture

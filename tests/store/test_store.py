@@ -247,7 +247,7 @@ def test_many_large_rows_are_cut_into_shards_and_read_as_pyarrow_reads_them(
     tmp_path, rng, monkeypatch
 ):
     import deepfishing.store.store as module
-    from deepfishing.store.columns import decoded, stored
+    from deepfishing.store.shards import decoded, stored
 
     monkeypatch.setattr(module, "MAX_ROWS", 7)
     x = rng.normal(size=(20, 33))

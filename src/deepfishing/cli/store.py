@@ -83,7 +83,7 @@ def compress(
     """
     from deepfishing.store import Store
     from deepfishing.store.check import info as facts_of
-    from deepfishing.store.compress import compress as copy_smaller
+    from deepfishing.store.export import compress as copy_smaller
 
     source = Store.open(store)
     with progress_bar(quiet=as_json) as bar:

@@ -22,7 +22,7 @@ from deepfishing.search.compare import DEFAULTS, Features, choose_recipe
 from deepfishing.search.index import COARSE, Index
 from deepfishing.search.index_files import Notice
 from deepfishing.store import Store
-from deepfishing.store.index import count_rows
+from deepfishing.store.manifest import count_rows
 
 EXACT_CONTENTS = 10_000
 BLOCK_ROWS, BLOCK_CANDIDATES = 1024, 1 << 14  # compared at a time, exactly or by the index

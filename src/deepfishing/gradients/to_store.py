@@ -25,7 +25,7 @@ from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
 from deepfishing.settings import Settings
 from deepfishing.store import Row, Store
-from deepfishing.store.index import ERROR, OK, PENDING
+from deepfishing.store.manifest import ERROR, OK, PENDING
 
 if TYPE_CHECKING:
     from deepfishing.gradients.extract import Extractor

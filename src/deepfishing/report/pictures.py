@@ -28,7 +28,7 @@ from deepfishing.images.show import square_uri
 from deepfishing.rank_one import Array
 from deepfishing.report.scores import row_scores, same_test
 from deepfishing.report.tables import Comparison, Line
-from deepfishing.store.index import Row, read_index
+from deepfishing.store.manifest import Row, read_index
 
 TILES = 5  # in a strip
 MOST_CLASSES = 20  # more pictures than a page of a few megabytes can hold

@@ -21,7 +21,7 @@ from deepfishing.errors import OptionError, StoreError, did_you_mean
 from deepfishing.rank_one import Array
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents
-from deepfishing.store.index import INDEX, SCHEMA
+from deepfishing.store.manifest import INDEX, SCHEMA
 
 COLUMNS = ["id", "path", "sha256", "labels", "factors"]
 SUGGEST = 20_000  # ids beyond which a mistyped one is not looked for

@@ -27,7 +27,6 @@ from deepfishing.networks.reference import layers_of
 from deepfishing.rank_one import Array, l2_normalize
 from deepfishing.recipes import Fitted, Recipe, parse_recipe
 from deepfishing.store import Store
-from deepfishing.store.columns import numbers_of
 from deepfishing.store.contents import Contents
 
 # The first of these that a store has all factors of. The first one was the most precise on the
@@ -121,7 +120,7 @@ class Features:
         for name, column in self.contents.columns.items():
             codes, parts = column.codes(numbers), []
             for start in range(0, len(codes), QUICK_ROWS):
-                some = numbers_of(column.codec, codes[start : start + QUICK_ROWS], column.shape)
+                some = column.decode(codes[start : start + QUICK_ROWS])
                 norm = np.sqrt(np.einsum("nd,nd->n", some, some))[:, None]
                 parts.append(some @ query.factors[name].T / np.maximum(norm, np.float32(1e-30)))
             cosines[name] = np.concatenate(parts)

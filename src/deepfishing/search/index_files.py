@@ -39,9 +39,8 @@ from deepfishing.recipes import Recipe
 from deepfishing.search.compare import Features, fit, sample
 from deepfishing.search.index import GROWTH, Embedding, Index
 from deepfishing.store import Store
-from deepfishing.store.contents import Contents, shard_files
+from deepfishing.store.contents import PLACES, Contents, MappedColumn, shard_files
 from deepfishing.store.manifest import SOURCE
-from deepfishing.store.mapped import PLACES, MappedColumn
 
 FORMAT = "deepfishing-index-4"
 FOLDER = ".index"  # hidden, so that the store does not take it for a factor

@@ -32,7 +32,7 @@ from deepfishing.search.index_files import Notice, open_index
 from deepfishing.search.why import Explanation, read_class_names
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents
-from deepfishing.store.index import count_rows
+from deepfishing.store.manifest import count_rows
 
 if TYPE_CHECKING:
     from deepfishing.networks.network import Network

@@ -14,13 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from deepfishing.errors import StoreError
-from deepfishing.store.columns import decoded, stored
-from deepfishing.store.index import ERROR, OK, PENDING, Row
 from deepfishing.store.journal import JOURNALS, leftovers
-from deepfishing.store.manifest import read_manifest
-from deepfishing.store.reading import ERRORS
-from deepfishing.store.shards import PATTERN, checksum, damaged, read_table
-from deepfishing.store.store import Store
+from deepfishing.store.manifest import ERROR, OK, PENDING, Row, read_manifest
+from deepfishing.store.shards import PATTERN, checksum, damaged, decoded, read_table, stored
+from deepfishing.store.store import ERRORS, Store
 
 
 def info(store: Store) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Features on disk: a store as one file for other tools: .parquet, .csv, .npz or .h5.
+"""Features on disk: a store as a smaller one, or as one file for other tools.
 
-Comes in: a store and, if not all are wanted, names of features. Goes out: the file with a row per
-usable image, decoded, some thousand images at a time, so that a store may be larger than the
+Comes in: a store, and a precision or names of features. Goes out: another store, in another folder,
+with the same images, labels and errors; or a .parquet, .csv, .npz or .h5 with a row per usable
+image, decoded. Both go on some thousand images at a time, so that a store may be larger than the
 memory. The settings go along in Parquet, so that `deepfish import` makes the same store again.
 """
 
@@ -21,12 +22,50 @@ import pyarrow.parquet as pq
 
 from deepfishing.errors import OptionError, StoreError, need
 from deepfishing.files import guarded, replacing
+from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
-from deepfishing.store.reading import FACTS
-from deepfishing.store.store import Store
+from deepfishing.store.precision import check_precision
+from deepfishing.store.store import FACTS, Store
 
+COPIED_VALUES = 1 << 24  # numbers on their way from store to store
 SEPARATOR = ";"  # of the labels of an image, where a cell is text
 SETTINGS = b"deepfishing"  # the key of the settings in a Parquet file
+
+
+def compress(
+    source: Store, folder: str | Path, precision: str, progress: Progress = silent
+) -> Store:
+    """Write all of a store into another one, in another precision; the source is only read.
+
+    A copy that was interrupted goes on, and one of a store that has grown since takes what is new.
+    """
+    folder = Path(folder)
+    check_precision(precision)
+    if folder.resolve() == source.folder.resolve():
+        raise OptionError(f"a compressed copy must be another folder, got {folder} for both")
+    if precision == source.precision:
+        raise OptionError(
+            f"a compressed copy must have another precision than {source.folder}, got {precision} "
+            "for both; int4 is the smallest"
+        )
+    settings = {k: v for k, v in source.settings.items() if k != "dtype"}
+    copy = Store(folder, settings, precision)
+    with copy.writing():
+        work = {name: copy.missing(source.shards(name).keys(), [name]) for name in source.factors()}
+        total, done = sum(map(len, work.values())), 0
+        for name, keys in work.items():
+            step = max(1, min(4096, COPIED_VALUES // max(math.prod(source.shape(name)), 1)))
+            for start in range(0, len(keys), step):
+                some = keys[start : start + step]
+                copy.append(some, {name: source.read(some, name)})
+                done += len(some)
+                progress("copying", done, total)
+        copy.append([], {}, source.errors())
+        rows = {**copy.rows(), **source.rows()}
+        copy.write_rows(rows.values())
+        there = (source.shards(name).keys() for name in source.factors())
+        copy.compact({row.sha256 for row in rows.values() if row.sha256}.union(*there))
+    return copy
 
 
 def export(

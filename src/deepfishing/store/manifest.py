@@ -1,21 +1,26 @@
-"""Features on disk: `store.json`, which says how the features of a store were made.
+"""Features on disk: what a store says of itself.
 
-Comes in: a folder and settings. Goes out: what its manifest says, if it is sound, or the error that
-says which setting differs. But for the place of the network's files a manifest never changes.
+`store.json` says how its features were made; but for the place of the network's files it never
+changes. `index.parquet` has one row per image: where it was seen, what its content is (the key of
+its features), its labels, and whether its features exist. Two ids may share a content.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from deepfishing import __version__
-from deepfishing.errors import StoreError
-from deepfishing.files import SEAL, is_intact, replacing, sealed
+from deepfishing.errors import StoreError, one_line
+from deepfishing.files import is_intact, replacing, sealed
 
 MANIFEST = "store.json"
 FORMAT = 2
@@ -23,6 +28,44 @@ LOCK = ".lock"
 SOURCE = "source"  # the setting that decides no number
 UNSAID = {"head": "softmax", "scores": ""}  # by stores of version 0.1
 UNSAID_PIXELS = {"oversampling": 2}
+
+INDEX = "index.parquet"
+OK, ERROR, PENDING = "ok", "error", "pending"
+
+_STRINGS = pa.list_(pa.string())
+SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("path", pa.string()),
+        ("sha256", pa.string()),
+        ("size", pa.int64()),
+        ("mtime_ns", pa.int64()),  # the stamp; stores of the first version call it so
+        ("labels", _STRINGS),
+        ("status", pa.string()),
+        ("error", pa.string()),
+        ("factors", _STRINGS),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One image of a store: its path where it was seen last, and what its file and features are.
+
+    `sha256` is None, and `size` and `stamp` (see `Item.signature`) are -1, of a file that could not
+    be read; `labels` are None where nothing is known, () where there are none. Pending rows are
+    only found in a store whose extraction did not end.
+    """
+
+    id: str
+    path: str
+    sha256: str | None = None
+    size: int = -1
+    stamp: int = -1
+    labels: tuple[str, ...] | None = None
+    status: str = PENDING
+    error: str | None = None
+    factors: tuple[str, ...] = ()
 
 
 def find_store(folder: Path) -> Path:
@@ -74,7 +117,7 @@ def new_manifest(folder: Path, settings: Mapping[str, Any]) -> None:
 
 def keep_source(folder: Path, source: Any) -> None:
     """Remember where the network's files are now."""
-    facts = {name: value for name, value in read_manifest(folder).items() if name != SEAL}
+    facts = read_manifest(folder)
     if source is not None and source != facts["settings"].get(SOURCE):
         _write(folder, {**facts, "settings": {**facts["settings"], SOURCE: source}})
 
@@ -101,3 +144,57 @@ def _completed(settings: Mapping[str, Any]) -> dict[str, Any]:
     pixels = settings.get("preprocess")
     said = {"preprocess": {**UNSAID_PIXELS, **pixels}} if isinstance(pixels, dict) else {}
     return {**settings, **said}
+
+
+def write_index(folder: Path, rows: Iterable[Row]) -> None:
+    """Replace the index by these rows, sorted by id."""
+    rows = sorted(rows, key=lambda row: row.id)
+    columns = [[getattr(row, field.name) for row in rows] for field in fields(Row)]
+    arrays = [pa.array(c, type=f.type) for c, f in zip(columns, SCHEMA, strict=True)]
+    path = folder / INDEX
+    try:
+        with replacing(path) as partial:
+            pq.write_table(pa.table(arrays, schema=SCHEMA), partial, write_page_checksum=True)
+    except OSError as error:
+        raise StoreError(
+            f"index cannot be written: {path} ({error}); the features that are in the store stay, "
+            "run the command again to go on"
+        ) from None
+
+
+def read_index(folder: Path) -> dict[str, Row]:
+    """All rows by id; none if there is no index yet."""
+    path = folder / INDEX
+    if not path.exists():
+        return {}
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            table = file.read()
+        table.validate(full=True)  # that text is UTF-8, which Parquet only claims
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        raise _damaged(path, one_line(error)) from None
+    if table.schema.remove_metadata() != SCHEMA:
+        raise _damaged(path, f"columns must be {SCHEMA.names}, got {table.column_names}")
+    for name in ("id", "path", "status", "factors"):
+        if table.column(name).null_count:
+            raise _damaged(path, f"every row must have {name}, got one without")
+    columns = [column.to_pylist() for column in table.columns]
+    for number, field in enumerate(SCHEMA):
+        if field.type == _STRINGS:
+            columns[number] = [None if v is None else tuple(v) for v in columns[number]]
+    return {values[0]: Row(*values) for values in zip(*columns, strict=True)}
+
+
+def count_rows(folder: Path) -> int:
+    """How many images the index names, without reading them; 0 if that cannot be found out."""
+    try:
+        return int(pq.read_metadata(folder / INDEX).num_rows)
+    except (OSError, pa.ArrowException, UnicodeDecodeError):
+        return 0  # whoever reads it says what is wrong
+
+
+def _damaged(path: Path, reason: str) -> StoreError:
+    return StoreError(
+        f"index is damaged: {path} ({reason}); delete it and run `deepfish extract` for the same "
+        "images again, their features are still there"
+    )

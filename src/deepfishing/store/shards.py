@@ -1,17 +1,24 @@
-"""Features on disk: a folder of Parquet files whose rows are keyed by the content of an image.
+"""Features on disk: a folder of Parquet files per factor, and any rows of them again.
 
-Comes in: tables with a `sha256` column. Goes out: files `shard-<checksum>.parquet`, and where each
-key's row is. A shard never changes, and its name carries the first digits of its own SHA-256, so
-that a flipped bit anywhere in it is found before a number of it is used.
+Comes in: values (n, d) or (n, P, d) and their keys, the SHA-256 of each image's content. Goes out:
+files `shard-<checksum>.parquet` of three columns, `sha256`, `x7`, and `x7_norm` or `x7_scale`; what
+`x7` holds is up to the codec (`precision`). Back come the values of the rows that are asked for:
+`Store.read` takes them with their norms, search at any norm, since every recipe normalises.
+
+A shard never changes, and its name carries the first digits of its own SHA-256, so that a flipped
+bit anywhere in it is found before a number of it is used.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
-from collections.abc import Collection, Iterable, KeysView
+from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,8 +29,9 @@ import pyarrow.parquet as pq
 
 from deepfishing.errors import StoreError
 from deepfishing.features import is_projected
-from deepfishing.rank_one import Array
+from deepfishing.rank_one import Array, l2_norm
 from deepfishing.store.journal import Journal
+from deepfishing.store.precision import Codec
 from deepfishing.two_sided import SCHEME
 
 PATTERN = "shard-*.parquet"
@@ -33,12 +41,22 @@ DIGITS = 16  # of the checksum: 64 bits
 _NAMED = re.compile(rf"shard-[0-9a-f]{{{DIGITS}}}")
 
 # Every column of a shard is one uncompressed page, so its values lie side by side in the file
-# and can be used where they are (`columns.stored`). A page cannot hold 2 GB.
+# and can be used where they are (`stored`). A page cannot hold 2 GB.
 MAX_ROWS, MAX_BYTES = 4096, 1 << 28
 ONE_PAGE = {b"pages": b"one a column"}
 
 # A shard of a projected factor says how the projection was drawn.
 PROJECTED = {b"projection": str(SCHEME).encode()}
+
+BYTES = ("int8", "uint8")
+BLOCK_VALUES = 1 << 18  # decoded at a time: the numbers on their way stay in the cache
+
+# what json, numpy and pyarrow raise for a file that is not as it was written
+_BROKEN = (OSError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError)
+
+# Every float16 number as float32. Features are full of numbers below 6e-5, which numpy converts ten
+# times slower than others; looking them up is as quick for all.
+_SINGLE = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
 
 
 class Shards:
@@ -51,7 +69,8 @@ class Shards:
         self._rows: dict[str, int] = {}
         self._count = 0
         for path in sorted(folder.glob(PATTERN)):
-            self._index(path, read_keys(path).to_pylist())
+            with _told(path):  # also of keys that are no text
+                self._index(path, read_keys(path).to_pylist())
 
     def __contains__(self, key: str) -> bool:
         return key in self._rows
@@ -81,7 +100,7 @@ class Shards:
             keys = read_keys(path).to_pylist()
             rows = [row for row, key in enumerate(keys) if key in keep]
             if len(rows) < len(keys):
-                check_shards([path])  # or a damaged row would get a new checksum
+                check_shard(path)  # or a damaged row would get a new checksum
                 if rows:
                     write_shard(self.folder, read_table(path).take(rows), journal)
                 journal.remove(path)
@@ -91,6 +110,33 @@ class Shards:
         self._starts.append(self._count)
         self._rows.update(zip(keys, range(self._count, self._count + len(keys)), strict=True))
         self._count += len(keys)
+
+
+def encode(keys: Sequence[str], name: str, values: Array, codec: Codec) -> pa.Table:
+    """The table of one factor of n images."""
+    flat = values.reshape(len(keys), -1)
+    norm = l2_norm(flat)
+    if not np.isfinite(norm).all():
+        bad = int(np.flatnonzero(~np.isfinite(norm))[0])
+        raise StoreError(f"{name} must be finite, got NaN or infinity for {keys[bad]}")
+    codes, scale = codec.encode(flat, norm)
+    about = {"shape": json.dumps(values.shape[1:])}
+    if codec.dtype.name in BYTES:  # one block per row: in a list Parquet gives each four bytes
+        about["numbers"] = codec.dtype.name
+        block = pa.py_buffer(np.ascontiguousarray(codes))
+        kind = pa.binary(codes.shape[1])
+        column = pa.FixedSizeBinaryArray.from_buffers(kind, len(keys), [None, block])
+    else:
+        # nothing is null: readers then need not look for it, which is most of their time
+        item = pa.field("element", pa.from_numpy_dtype(codec.dtype), nullable=False)
+        kind = pa.list_(item, codes.shape[1])
+        column = pa.FixedSizeListArray.from_arrays(pa.array(codes.ravel()), type=kind)
+    fields = [
+        pa.field("sha256", pa.string(), nullable=False),
+        pa.field(name, column.type, nullable=False, metadata=about),
+        pa.field(f"{name}_{codec.scale}", pa.float64(), nullable=False),
+    ]
+    return pa.table([pa.array(keys, pa.string()), column, scale], schema=pa.schema(fields))
 
 
 def write_shard(folder: Path, table: pa.Table, journal: Journal) -> Path:
@@ -116,23 +162,18 @@ def checksum(content: Any) -> str:
     return hashlib.sha256(content).hexdigest()[:DIGITS]
 
 
-def check_shards(files: Iterable[Path]) -> None:
-    """Raise the error for a shard whose content is not the one that its name says."""
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:  # hashing lets other threads run
-        list(pool.map(check_shard, dict.fromkeys(files)))
-
-
 def check_shard(path: Path) -> None:
-    """The same for one shard; a process looks at a file once, as long as it stays the same."""
+    """Refuse a shard whose content is not the one that its name says.
+
+    A process looks at a file once, as long as it stays the same.
+    """
     if not _NAMED.fullmatch(path.stem):
         return
-    try:
+    with _told(path):
         stat = path.stat()
         found = _digits(path, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
-    except OSError as error:
-        raise damaged(path, error) from None
-    if path.stem != f"shard-{found}":
-        raise damaged(path, ValueError(f"its checksum is {found}"))
+        if path.stem != f"shard-{found}":
+            raise ValueError(f"its checksum is {found}")
 
 
 @lru_cache(maxsize=1 << 16)
@@ -141,12 +182,14 @@ def _digits(path: Path, *same: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
 
 
-def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
-    """All rows of a shard."""
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Whatever a shard that is not as it was written leads to is one error."""
     try:
-        with pq.ParquetFile(path, memory_map=True) as file:
-            return file.read(columns=columns, use_threads=False)
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        yield
+    except StoreError:
+        raise  # which says more
+    except (*_BROKEN, pa.ArrowException) as error:
         raise damaged(path, error) from None
 
 
@@ -154,6 +197,12 @@ def damaged(path: Path, error: Exception) -> StoreError:
     """The error for a shard that cannot be read."""
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     return StoreError(f"shard is damaged: {path} ({reason}); delete it to compute it again")
+
+
+def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
+    """All rows of a shard."""
+    with _told(path), pq.ParquetFile(path, memory_map=True) as file:
+        return file.read(columns=columns, use_threads=False)
 
 
 def read_keys(path: Path) -> pa.Array:
@@ -174,3 +223,147 @@ def check_projection(path: Path, schema: pa.Schema) -> None:
             f"{path.parent} was projected by an earlier version, with matrices that cannot stand "
             "beside today's; delete this folder and run `deepfish extract` again"
         )
+
+
+def stored(path: Path, name: str, codec: Codec) -> tuple[Array, Array, tuple[int, ...]]:
+    """A shard's codes (n, width), their scales (n,), and the shape of one image.
+
+    The codes are a view of the file: our shards are one uncompressed page per column, at whose
+    end all codes lie one behind the other. Another writer's shard is decoded by pyarrow.
+    """
+    with _told(path), pq.ParquetFile(path, memory_map=True) as file:
+        schema = file.schema_arrow
+        check_projection(path, schema)
+        beside = f"{name}_{codec.scale}"
+        table = file.read(columns=["sha256", beside], use_threads=False)
+        scale = table.column(beside).to_numpy()
+        field = schema.field(name)
+        shape = tuple(int(n) for n in json.loads(field.metadata[b"shape"]))
+        dtype, width = codec.dtype, codec.width(shape)
+        if (found := _numbers(field)) != (dtype, width):
+            raise ValueError(f"values must be {width} x {dtype}, got {found[1]} x {found[0]}")
+        if not ONE_PAGE.items() <= (schema.metadata or {}).items():
+            return decoded(path), scale, shape
+        types = [pa.string(), pa.float64()]
+        if schema.names != ["sha256", name, beside] or table.schema.types != types:
+            raise ValueError(f"columns must be sha256, {name} and {beside}")
+        # between the two that were just read; to ask for a column that was not read can end
+        # the process, for pyarrow does not catch what Parquet says of facts that do not fit
+        keys, scales = (file.metadata.row_group(0).column(number) for number in (0, 2))
+        start = scales.data_page_offset - len(scale) * width * dtype.itemsize
+        if start < keys.data_page_offset + keys.total_compressed_size:
+            raise ValueError("it has fewer values than rows")
+        codes = np.memmap(path, dtype, mode="r", offset=start, shape=(len(scale), width))
+        return codes, scale, shape
+
+
+def decoded(path: Path) -> Array:
+    """The codes of a shard as pyarrow reads them: slower, for any writer."""
+    with _told(path), pq.ParquetFile(path) as file:
+        dtype, width = _numbers(file.schema_arrow.field(1))
+        column = file.read(use_threads=False).column(1).combine_chunks()
+        if pa.types.is_fixed_size_binary(column.type):
+            values = np.frombuffer(b"".join(column.to_pylist()), dtype)
+        else:
+            values = column.flatten().to_numpy(zero_copy_only=False)
+        return values.reshape(len(column), width)
+
+
+def _numbers(field: pa.Field) -> tuple[np.dtype[Any], int]:
+    """Type of the codes and how many there are per image; a file may come from anywhere."""
+    if pa.types.is_fixed_size_binary(field.type):
+        name = field.metadata[b"numbers"].decode()
+        if name in BYTES:
+            return np.dtype(name), int(field.type.byte_width)
+    elif pa.types.is_fixed_size_list(field.type) and pa.types.is_floating(field.type.value_type):
+        return np.dtype(field.type.value_type.to_pandas_dtype()), int(field.type.list_size)
+    raise ValueError(f"values must be lists of floats or bytes, got {field.type}")
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """Where the rows of one factor lie, of n contents: of each the number of its file, and its row.
+
+    `shape` is that of one image.
+    """
+
+    files: Sequence[Path]
+    shard: Array
+    row: Array
+    codec: Codec
+    factor: str
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls, files: Sequence[Path], shard: Array, row: Array, codec: Codec, factor: str
+    ) -> Column:
+        """With the shape that the first content's file says."""
+        first = files[int(shard[0]) if len(shard) else 0]
+        check_shard(first)
+        return cls(files, shard, row, codec, factor, stored(first, factor, codec)[2])
+
+    def codes(self, numbers: Array) -> Array:
+        """Rows (m, width) of these contents as they lie in the shards."""
+        out = np.empty((len(numbers), self.codec.width(self.shape)), self.codec.dtype)
+
+        def take(places: Array, rows: Array, codes: Array, _: Array) -> None:
+            out[places] = codes[rows]
+
+        self._each_shard(numbers, take)
+        return out
+
+    def read(self, numbers: Array) -> Array:
+        """Values (m, d) or (m, P, d) of these contents as float32 at any norm, in their order."""
+        return self.decode(self.codes(numbers))
+
+    def decode(self, codes: Array) -> Array:
+        """Rows (m, width) of codes as float32 (m, *shape), each at a norm of its own."""
+        if codes.dtype == np.float16:
+            values: Array = _SINGLE.take(codes.view(np.uint16), mode="clip")
+        else:
+            size = int(np.prod(self.shape))
+            values = self.codec.decode(codes, size).astype(np.float32, copy=False)
+        return values.reshape(len(codes), *self.shape)
+
+    def read_scaled(self) -> Array:
+        """Values of all contents as float32, each with the norm that it had."""
+        n, size = len(self.row), int(np.prod(self.shape))
+        out = np.empty((n, size), dtype=np.float32)
+        step = max(1, BLOCK_VALUES // max(size, 1))
+
+        def take(places: Array, rows: Array, codes: Array, scale: Array) -> None:
+            factor = scale.astype(np.float32)[:, None]
+            for start in range(0, len(rows), step):
+                some = rows[start : start + step]
+                decoded = self.codec.decode(codes[some], size)
+                scaled = np.multiply(decoded, factor[some], dtype=np.float32)
+                out[places[start : start + step]] = scaled
+
+        self._each_shard(np.arange(n), take)
+        return out.reshape(n, *self.shape)
+
+    def _each_shard(
+        self, numbers: Array, take: Callable[[Array, Array, Array, Array], None]
+    ) -> None:
+        """Have places among the numbers, rows, codes and scales taken, of several shards at once.
+
+        A shard is hashed before; numpy lets threads decode side by side.
+        """
+        shard, row = self.shard[numbers], self.row[numbers]
+        order = np.lexsort((row, shard))
+        files, first = np.unique(shard[order], return_index=True)
+
+        def work(file: int, places: Array) -> None:
+            path = self.files[file]
+            check_shard(path)
+            codes, scale, shape = stored(path, self.factor, self.codec)
+            with _told(path):
+                if shape != self.shape:
+                    raise ValueError(f"one image must have shape {self.shape}, got {shape}")
+                if row[places[-1]] >= len(codes):
+                    raise ValueError("it has fewer values than keys")
+            take(places, row[places], np.asarray(codes), scale)
+
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            list(pool.map(work, files.tolist(), np.split(order, first[1:])))

@@ -19,45 +19,67 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, S
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
+import numpy as np
 import pyarrow as pa
 
-from deepfishing.errors import StoreError
+from deepfishing.errors import FeatureError, StoreError, need
+from deepfishing.features import split_names
+from deepfishing.kernels import Comparable
 from deepfishing.rank_one import Array
-from deepfishing.store.columns import encode
-from deepfishing.store.index import Row, count_rows, write_index
+from deepfishing.recipes import Recipe, parse_recipe
 from deepfishing.store.journal import Journal, clear_leftovers, finish
 from deepfishing.store.manifest import (
     LOCK,
     MANIFEST,
+    OK,
+    SCHEMA,
     SOURCE,
+    Row,
     agree_on_settings,
+    count_rows,
     find_store,
     keep_source,
     new_manifest,
+    read_index,
     read_manifest,
+    write_index,
 )
-from deepfishing.store.precision import DEFAULT, check_precision
-from deepfishing.store.reading import ERRORS, StoredFeatures
-from deepfishing.store.shards import MAX_BYTES, MAX_ROWS, write_shard
+from deepfishing.store.precision import CODECS, DEFAULT, check_precision
+from deepfishing.store.shards import (
+    MAX_BYTES,
+    MAX_ROWS,
+    Column,
+    Shards,
+    check_shard,
+    encode,
+    read_table,
+    stored,
+    write_shard,
+)
 
-_ERRORS_SCHEMA = pa.schema([("sha256", pa.string()), ("error", pa.string())])
+ERRORS = "errors"
+BATCH_ROWS = 4096
+BATCH_VALUES = 1 << 25  # numbers of a batch, 128 MB
+FACTS = ("id", "path", "sha256", "labels")  # columns of the index that a table begins with
 
 
-class Store(StoredFeatures):
+class Store:
     """A folder of features, keyed by the content of the images.
+
+    In methods `features` are names such as `x7`, `delta8` or `dW8`, or a list of them; all by
+    default. A gradient stands for its two factors. Images that cannot be used are left out.
 
     Parameters
     ----------
     folder : path
         Made if absent.
     settings : dict
-        All that decides the values: network, weights, tau... A store made with other settings is
-        refused, and the error says which one differs; `source`, which says where the network's
-        files are, may differ. JSON values only, from `Settings.as_dict`.
+        All that decides the values, from `Settings.as_dict`. A store made with other settings is
+        refused, and the error says which one differs; `source`, the network's files, may differ.
     precision : str, optional
-        Of the numbers on disk, one of `precision.CODECS`. A store that exists keeps its own; a new
-        one is in int8 if nothing is said.
+        Of the numbers on disk, one of `CODECS`. A store that exists keeps its own; else int8.
 
     Examples
     --------
@@ -73,12 +95,20 @@ class Store(StoredFeatures):
     def __init__(
         self, folder: str | Path, settings: Mapping[str, Any], precision: str | None = None
     ) -> None:
-        folder = Path(folder)
-        _check_utf8(folder)
+        self.folder = folder = Path(folder)
+        try:
+            str(folder).encode()
+        except UnicodeEncodeError:
+            raise StoreError(
+                f"the folder of a store must have a name in UTF-8, got {folder}; Parquet's files "
+                "can be in no other, choose another folder"
+            ) from None
         is_new = not (folder / MANIFEST).exists()
         theirs = {} if is_new else read_manifest(folder)["settings"]
-        precision = check_precision(precision or theirs.get("dtype", DEFAULT))
-        super().__init__(folder, {**settings, "dtype": precision}, precision)
+        self.precision = check_precision(precision or theirs.get("dtype", DEFAULT))
+        self.codec = CODECS[self.precision]  # how numbers are written
+        self.settings = {**settings, "dtype": self.precision}
+        self._shards: dict[str, Shards] = {}  # by factor, looked at when first asked for
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if is_new:
@@ -90,19 +120,13 @@ class Store(StoredFeatures):
         agree_on_settings(folder, self.settings)
 
     def __repr__(self) -> str:
-        factors = self.factors() if self.folder.is_dir() else []
-        return (
-            f"Store({str(self.folder)!r}: {count_rows(self.folder):,} images, "
-            f"{', '.join(factors) or 'no factors'} in {self.precision}, "
-            f"of {self.settings.get('network')})"
-        )
+        factors = ", ".join(self.factors() if self.folder.is_dir() else []) or "no factors"
+        about = f"{factors} in {self.precision}, of {self.settings.get('network')}"
+        return f"Store({str(self.folder)!r}: {count_rows(self.folder):,} images, {about})"
 
     @classmethod
     def open(cls, folder: str | Path) -> Store:
-        """A store that exists, with the settings that it was made with.
-
-        `folder` may also be one of `deepfish reproduce` with one store in it.
-        """
+        """A store that exists, or the one that `deepfish reproduce` left in a folder."""
         folder = find_store(Path(folder))
         return cls(folder, read_manifest(folder)["settings"])
 
@@ -116,11 +140,9 @@ class Store(StoredFeatures):
     ) -> None:
         """Write factors (n, d) or (n, P, d) of n contents, and contents that cannot be used.
 
-        All of it is written or nothing. What exists stays as it is.
-
-        Of several processes that write for the one that is `writing`, each says which of the keys
-        are `there` by factor, so that nobody else has to look. What is written twice, since a
-        process died, is the same file under the same name.
+        All of it is written or nothing. What exists stays as it is. Of several processes that
+        write for the one that is `writing`, each says which of the keys are `there` by factor, so
+        that nobody else has to look. What is written twice, since a process died, is the same file.
         """
         known = there
         if known is None:
@@ -142,7 +164,7 @@ class Store(StoredFeatures):
         """The shards to write: the rows that are not there."""
         new = {key: why for key, why in errors.items() if key not in there.get(ERRORS, ())}
         if new:
-            yield ERRORS, pa.table([list(new), list(new.values())], schema=_ERRORS_SCHEMA)
+            yield ERRORS, pa.table({"sha256": list(new), "error": list(new.values())})
         for name, values in factors.items():
             known = there.get(name, ())
             rows = [row for row, key in enumerate(keys) if key not in known]
@@ -156,8 +178,7 @@ class Store(StoredFeatures):
     def writing(self) -> Iterator[None]:
         """Be the only process that writes, for itself or with others that write parts for it.
 
-        What killed ones left is cleared away: at the beginning, and at a good end what was left
-        meanwhile.
+        What killed ones left is cleared away at the beginning and at a good end.
         """
         try:
             file = (self.folder / LOCK).open("a")
@@ -223,12 +244,158 @@ class Store(StoredFeatures):
                 ) from None
             raise
 
+    def factors(self) -> list[str]:
+        """Names of the factors that are in the store."""
+        names = {path: unquote(path.name) for path in self.folder.iterdir() if path.is_dir()}
+        return sorted(
+            name
+            for path, name in names.items()
+            # of a folder that is called as a factor's is: not ".partial", not "%2e%2e"
+            if path == self.shards_folder(name) and name != ERRORS and name[0] != "."
+        )
 
-def _check_utf8(folder: Path) -> None:
-    try:
-        str(folder).encode()
-    except UnicodeEncodeError:
-        raise StoreError(
-            f"the folder of a store must have a name in UTF-8, got {folder}; Parquet's files can "
-            "be in no other, choose another folder"
-        ) from None
+    def rows(self) -> dict[str, Row]:
+        """The images by id."""
+        return read_index(self.folder)
+
+    def usable(self) -> list[Row]:
+        """The images that have features, in the order of their ids."""
+        return [row for row in self.rows().values() if row.status == OK]
+
+    def errors(self) -> dict[str, str]:
+        """Contents that cannot be used, and why."""
+        found: dict[str, str] = {}
+        for path in self.shards(ERRORS).files:
+            check_shard(path)
+            keys, errors = (read_table(path).column(name) for name in ("sha256", "error"))
+            found.update(zip(keys.to_pylist(), errors.to_pylist(), strict=True))
+        return found
+
+    def missing(self, keys: Iterable[str], factors: Iterable[str]) -> list[str]:
+        """The keys, each once and in order, that lack at least one of the factors."""
+        once = dict.fromkeys(keys)
+        lacking = set().union(*(once.keys() - self.shards(name).keys() for name in factors))
+        return [key for key in once if key in lacking]
+
+    def read(self, keys: Sequence[str], factor: str) -> Array:
+        """One factor of these images as float32, in the order of the keys: (n, d) or (n, P, d)."""
+        shards = self.shards(factor)
+        if not keys:
+            raise StoreError(f"nothing to read: no keys were given for {shards.folder}")
+        if absent := [key for key in keys if key not in shards]:
+            raise StoreError(
+                f"{factor} of {len(absent)} images is not in {self.folder}, first {absent[0]}"
+            )
+        return Column.of(shards.files, *shards.find(keys), self.codec, factor).read_scaled()
+
+    def shape(self, factor: str) -> tuple[int, ...]:
+        """The shape of one image's factor; () of one that no content has."""
+        for first in self.shards(factor).files[:1]:
+            check_shard(first)
+            return stored(first, factor, self.codec)[2]
+        return ()
+
+    def shards(self, factor: str) -> Shards:
+        """The files of a factor, or of the errors."""
+        if factor not in self._shards:
+            self._shards[factor] = Shards(self.shards_folder(factor))
+        return self._shards[factor]
+
+    def shards_folder(self, factor: str) -> Path:
+        """Where they are; a module's path may hold anything, so the name is quoted."""
+        return self.folder / quote(factor, safe=":@+,;= ")
+
+    def look_again(self) -> None:
+        """Forget which features exist: another process may have written since."""
+        self._shards.clear()
+
+    def to_batches(
+        self, features: str | Iterable[str] | None = None, *, rows: int = BATCH_ROWS
+    ) -> pa.RecordBatchReader:
+        """Id, path, sha256, labels and a column per factor, at most so many rows at a time.
+
+        An image that lacks a factor has null there. DuckDB, polars and Arrow read what this gives.
+        """
+        images = self.usable()
+        shapes = {name: self.shape(name) for name in self.columns_of(features)}
+        lists = {n: self._lists([], n, shape).type for n, shape in shapes.items() if shape}
+        schema = pa.schema([*(SCHEMA.field(name) for name in FACTS), *lists.items()])
+        values = sum(int(np.prod(shape)) for shape in shapes.values())
+        step = max(1, min(rows, BATCH_VALUES // max(values, 1)))
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for start in range(0, len(images), step):
+                some = images[start : start + step]
+                facts = [[getattr(row, name) for row in some] for name in FACTS]
+                keys = [str(row.sha256) for row in some]
+                arrays = [self._lists(keys, name, shapes[name]) for name in lists]
+                yield pa.record_batch([*facts, *arrays], schema=schema)
+
+        return pa.RecordBatchReader.from_batches(schema, batches())
+
+    def to_arrow(self, features: str | Iterable[str] | None = None) -> pa.Table:
+        """The same as one table."""
+        return self.to_batches(features).read_all()
+
+    def to_pandas(self, features: str | Iterable[str] | None = None) -> Any:
+        """The same as a pandas data frame; each cell of a factor is an array."""
+        need("pandas", "frames")
+        return self.to_arrow(features).to_pandas()
+
+    def to_polars(self, features: str | Iterable[str] | None = None) -> Any:
+        """The same as a polars data frame, whose factors are of the type `Array`."""
+        return need("polars", "frames").from_arrow(self.to_arrow(features))
+
+    def to_numpy(self, factor: str) -> Array:
+        """One factor of all usable images as float32: (n, d) or (n, P, d)."""
+        columns = self.columns_of([factor])
+        if len(columns) > 1:
+            raise FeatureError(
+                f"{factor} is made of {' and '.join(columns)}; take one of them, or "
+                f"feature({factor!r}) for what `extract` gives"
+            )
+        return self.read([str(row.sha256) for row in self.usable()], columns[0])
+
+    def feature(self, name: str) -> Comparable:
+        """A feature or recipe of all usable images, as `extract` gives it: normalised.
+
+        An array (n, d), a `RankOne` for a gradient, or what `gram` compares.
+        """
+        recipe = self._recipe(name)
+        if recipe.learns:
+            raise FeatureError(
+                f"{recipe.title} is fitted on training images; take its features and fit "
+                "deepfishing.estimators.Whiten, or use `deepfish train`"
+            )
+        self.columns_of([name])
+        return recipe.fit({})({column: self.to_numpy(column) for column in recipe.columns})
+
+    def columns_of(self, features: str | Iterable[str] | None) -> list[str]:
+        """The factors that features are made of, each once; an error if the store lacks one."""
+        there = self.factors()
+        if features is None:
+            return there
+        names = split_names(features) if isinstance(features, str) else list(features)
+        wanted = [(n,) if n in there else self._recipe(n).columns for n in names]
+        columns = list(dict.fromkeys(column for some in wanted for column in some))
+        if absent := [column for column in columns if column not in there]:
+            raise StoreError(
+                f"store {self.folder} must hold {', '.join(columns)} for {', '.join(names)}, but "
+                f"lacks {', '.join(absent)}; it has {', '.join(there) or 'none'}"
+            )
+        return columns
+
+    def _recipe(self, name: str) -> Recipe:
+        layers = self.settings.get("layers")
+        known = {int(k): path for k, path in layers.items()} if isinstance(layers, dict) else None
+        return parse_recipe(name, known)
+
+    def _lists(self, keys: Sequence[str], name: str, shape: tuple[int, ...]) -> pa.Array:
+        """One factor of some images as lists of lists, null where it does not exist."""
+        shards = self.shards(name)
+        has = np.array([key in shards for key in keys], dtype=bool)
+        some = [key for key in keys if key in shards]
+        lists = pa.array(self.read(some, name).ravel() if some else np.empty(0, np.float32))
+        for size in reversed(shape):
+            lists = pa.FixedSizeListArray.from_arrays(lists, size)
+        return lists if has.all() else lists.take(pa.array(has.cumsum() - 1, mask=~has))
