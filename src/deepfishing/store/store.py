@@ -247,12 +247,9 @@ class Store:
     def factors(self) -> list[str]:
         """Names of the factors that are in the store."""
         names = {path: unquote(path.name) for path in self.folder.iterdir() if path.is_dir()}
-        return sorted(
-            name
-            for path, name in names.items()
-            # of a folder that is called as a factor's is: not ".partial", not "%2e%2e"
-            if path == self.shards_folder(name) and name != ERRORS and name[0] != "."
-        )
+        # of a folder that is called as a factor's is: not ".partial", not "%2e%2e"
+        named = [name for path, name in names.items() if path == self.shards_folder(name)]
+        return sorted(name for name in named if name != ERRORS and name[0] != ".")
 
     def rows(self) -> dict[str, Row]:
         """The images by id."""
