@@ -15,9 +15,8 @@ from deepfishing.search.compare import choose_recipe
 from deepfishing.store import Store
 from deepfishing.store.check import info, verify
 from deepfishing.store.contents import Contents
-from deepfishing.store.manifest import INDEX
 from deepfishing.store.journal import finish
-from deepfishing.store.manifest import MANIFEST
+from deepfishing.store.manifest import INDEX, MANIFEST
 from deepfishing.store.shards import checksum
 from fuzz.formats import describe, parquet_of, resealed
 from fuzz.made import KEYS, make_store
