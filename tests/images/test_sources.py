@@ -4,6 +4,7 @@ import sys
 import pytest
 
 from deepfishing.errors import DatasetError
+from deepfishing.images.folder import read_folder
 from deepfishing.images.sources import find_images, passed_over_in
 
 
@@ -132,3 +133,24 @@ def test_what_holds_no_image_is_named(tmp_path):
     for pattern in ("*.jpg", "a**b/*.jpg"):
         with pytest.raises(DatasetError, match="pattern"):
             find_images(tmp_path / pattern)
+
+
+def test_links_to_folders_are_followed_but_for_those_that_lead_back(tmp_path):
+    make(tmp_path, "elsewhere/cats/1.jpg", "elsewhere/dogs/pugs/2.jpg", "photos/boat/3.jpg")
+    elsewhere, photos = tmp_path / "elsewhere", tmp_path / "photos"
+    make(photos, "boat/4.jpg")
+    (photos / "cat").symlink_to(elsewhere / "cats")
+    (photos / "dog").symlink_to(elsewhere / "dogs")
+    (photos / "boat/up").symlink_to("..")
+    (photos / "boat/above").symlink_to(tmp_path)
+    (elsewhere / "dogs/pugs/round").symlink_to(elsewhere / "dogs")
+    found = find_images(photos)
+    assert [(item.id, item.labels) for item in found] == [
+        ("boat/3.jpg", ("boat",)),
+        ("boat/4.jpg", ("boat",)),
+        ("cat/1.jpg", ("cat",)),
+        ("dog/pugs/2.jpg", ("dog",)),
+    ]
+    data = read_folder(photos)
+    assert data.classes == ("boat", "cat", "dog")
+    assert sorted(data.train.ids + data.test.ids) == [item.id for item in found]

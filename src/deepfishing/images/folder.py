@@ -119,11 +119,10 @@ def read_classes(root: Path, folder: Path) -> Classes:
             f"image folder {folder} cannot be read: {error.strerror}; "
             f"expected {root / '<class>'} with images"
         ) from None
-    above = {folder.resolve(), *folder.resolve().parents}  # a link to one of them is a loop
     found = {
         entry.name: image_ids(root, entry)
         for entry in entries
-        if not entry.name.startswith(".") and is_folder(entry) and entry.resolve() not in above
+        if not entry.name.startswith(".") and is_folder(entry) and not leads_back(entry)
     }
     if not found:
         raise DatasetError(
@@ -143,10 +142,7 @@ def require_utf8(names: Iterable[str], source: object) -> None:
 
 
 def image_ids(root: Path, folder: Path) -> list[str]:
-    """Paths, relative to `root`, of all images in `folder` and below; hidden ones are left out.
-
-    Links to folders are not followed, so that a loop of them has an end.
-    """
+    """Paths, relative to `root`, of all images in `folder` and below; hidden ones are left out."""
     ids: list[str] = []
     for where, names in _walk(folder):
         parent = where.relative_to(root)
@@ -169,7 +165,10 @@ def passed_over(folder: Path) -> Counter[str]:
 
 
 def _walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
-    """A folder and those below it, each with the names of its files; hidden ones are left out."""
+    """A folder and those below it, each with the names of its files; hidden ones are left out.
+
+    Links to folders are followed, but for one to a folder that it lies in, which had no end.
+    """
 
     def stop(error: OSError) -> None:
         raise DatasetError(
@@ -177,9 +176,18 @@ def _walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
             "it elsewhere"
         )
 
-    for where, folders, files in os.walk(folder, onerror=stop):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+    for where, folders, files in os.walk(folder, onerror=stop, followlinks=True):
+        shown = (name for name in folders if not name.startswith("."))
+        folders[:] = [name for name in shown if not leads_back(Path(where, name))]
         yield Path(where), [name for name in files if not name.startswith(".")]
+
+
+def leads_back(folder: Path) -> bool:
+    """Whether a folder is a link to one that it lies in."""
+    if not folder.is_symlink():
+        return False
+    target = folder.resolve()
+    return any(above.resolve().is_relative_to(target) for above in folder.absolute().parents)
 
 
 def _ending(name: str) -> str:

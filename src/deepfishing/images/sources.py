@@ -34,8 +34,8 @@ def find_images(source: str | Path, *, every: float = 1.0) -> list[Item]:
     Parameters
     ----------
     source : path, pattern, URL or "-"
-        a folder : all images in it and below, by their extension, without hidden ones and without
-        following links; an id is the path below it, the label the sub-folder (`cat` in `train/cat`)
+        a folder : all images in it and below, by their extension, without hidden ones; links are
+        followed; an id is the path below it, the label the sub-folder (`cat` in `train/cat`)
         a folder in VOC layout, or a VOCdevkit with one year : ids and labels of the data set
         a pattern such as `photos/**/*.jpg` : ids are paths below the folder before the first
         wildcard; tars and videos that match give their images

@@ -1,12 +1,16 @@
 """Stage 1, images: lists of images in a CSV, TSV or Parquet file.
 
 Comes in: a table with a column `path`, and optionally `id`, `label` (one) or `labels` (several,
-separated by `;`, or a list in Parquet). Goes out: items. Paths are relative to the table's folder.
+separated by `;`, a list in Parquet, or a row for each). Goes out: items. Paths are relative to the
+table's folder. Spreadsheets write a CSV with commas, semicolons or tabs; any of them is read.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
+import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,8 @@ from deepfishing.images.item import Item, located
 
 TABLES = (".csv", ".tsv", ".parquet")
 SEPARATOR = ";"
+_COLUMNS = ("path", "id", "label", "labels")
+_DELIMITERS = {".csv": ",;\t", ".tsv": "\t,;"}  # the first by which there is a column path
 
 
 def read_table(path: Path) -> list[Item]:
@@ -40,23 +46,51 @@ def read_table(path: Path) -> list[Item]:
         names = ", ".join(map(str, columns)) or "none"
         raise DatasetError(
             f"a table of images must have a column path, got {names} in {path}; "
-            "rename the one that holds the paths"
+            "rename the one that holds the paths, or put a line such as path,label above the rows"
         )
     if {"label", "labels"} <= columns.keys():
         raise DatasetError(f"a table must have one column label or labels, got both in {path}")
     paths = columns["path"]
     ids = columns.get("id", paths)
+    several = "labels" in columns
     labels = columns.get("labels", columns.get("label", [None] * len(paths)))
-    items = []
+    items: dict[str, Item] = {}
     for row, (name, id_, label) in enumerate(zip(paths, ids, labels, strict=True), start=1):
         if not name or not isinstance(name, str) or id_ is None or id_ == "":
             raise DatasetError(
                 f"each row of a table must have a path and an id, got {name!r} and {id_!r} in "
                 f"row {row} of {path}"
             )
-        named = _labels(label, several="labels" in columns)
-        items.append(Item(str(id_), located(path.parent, name), named))
-    return items
+        item = _item(path.parent, name, str(id_), _labels(label, several=several))
+        known = items.get(item.id, item)
+        items[item.id] = _joined(known, item, several, f"row {row} of {path}")
+    return list(items.values())
+
+
+def _item(folder: Path, name: str, id_: str, labels: tuple[str, ...] | None) -> Item:
+    """One row; a path of Windows is one of this system, unless a file is called so."""
+    place = located(folder, name)
+    if "\\" in name and isinstance(place, Path) and not place.exists():
+        slashes = name.replace("\\", "/")
+        return Item(slashes if id_ == name else id_, located(folder, slashes), labels)
+    return Item(id_, place, labels)
+
+
+def _joined(known: Item, item: Item, several: bool, where: str) -> Item:
+    """An image that two rows name: in a column `labels` it has those of both."""
+    if known.path != item.path:
+        raise DatasetError(
+            f"ids of images must be unique, got {item.id!r} for {known} and {item} in {where}"
+        )
+    if known.labels == item.labels or not item.labels:
+        return known
+    if known.labels and not several:
+        raise DatasetError(
+            f"a column label has one label per image, got {known.labels[0]!r} and "
+            f"{item.labels[0]!r} for {item.id!r} in {where}; delete one of the rows, or call the "
+            "column labels if an image may have several"
+        )
+    return replace(known, labels=tuple(dict.fromkeys((*(known.labels or ()), *item.labels))))
 
 
 def _labels(value: Any, *, several: bool) -> tuple[str, ...] | None:
@@ -69,23 +103,43 @@ def _labels(value: Any, *, several: bool) -> tuple[str, ...] | None:
 
 
 def _csv(path: Path) -> dict[str, list[Any]]:
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        head, *rows = [row for row in csv.reader(file, delimiter=delimiter) if row] or [[]]
+    content = path.read_bytes()
+    wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        text = content.decode("utf-16" if wide else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DatasetError(
+            f"table cannot be read: {path} is not UTF-8 ({one_line(error)}); save it again as "
+            "`CSV UTF-8`"
+        ) from None
+    delimiters = _DELIMITERS[path.suffix.lower()]
+    told = (one for one in delimiters if "path" in map(_column, _rows(text, one)[0]))
+    head, *rows = _rows(text, next(told, delimiters[0]))
     for number, row in enumerate(rows, start=1):
         if len(row) != len(head):
             raise DatasetError(
                 f"each row of a table must have {len(head)} values as its head, got {len(row)} in "
                 f"row {number} of {path}"
             )
-    return {name.strip(): [unguarded(row[i]) for row in rows] for i, name in enumerate(head)}
+    return {_column(name): [unguarded(row[i]) for row in rows] for i, name in enumerate(head)}
+
+
+def _rows(text: str, delimiter: str) -> list[list[str]]:
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    return [row for row in rows if row] or [[]]
+
+
+def _column(name: str) -> str:
+    """A column's name as it is asked for: `Path` is path; the others keep theirs."""
+    name = name.strip()
+    return name.lower() if name.lower() in _COLUMNS else name
 
 
 def _parquet(path: Path) -> dict[str, list[Any]]:
     with pq.ParquetFile(path) as file:
         names = file.schema_arrow.names
-        known = [name for name in ("path", "id", "label", "labels") if name in names]
+        known = {_column(name): name for name in names if _column(name) in _COLUMNS}
         if "path" not in known:
             return {name: [] for name in names}
-        table = file.read(columns=known)
-        return {name: table.column(name).to_pylist() for name in known}
+        table = file.read(columns=list(known.values()))
+        return {column: table.column(name).to_pylist() for column, name in known.items()}

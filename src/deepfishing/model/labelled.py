@@ -7,6 +7,7 @@ set in VOC layout that has the labels. Goes out: the images that have labels, wi
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,8 @@ class _Image(Protocol):
 
     @property
     def id(self) -> str: ...
+    @property
+    def path(self) -> object: ...
     @property
     def labels(self) -> tuple[str, ...] | None: ...
 
@@ -66,8 +69,8 @@ def read_labels(
 
     Without a source, where the images are divided into `train` and another split, only those in
     `train` have labels to train on. A source is a .csv, .tsv or .parquet table with the columns
-    `path` (or `id`) and `label` or `labels`, whose ids are those of the images; or a folder in VOC
-    layout, of which `split` is taken.
+    `path` (or `id`) and `label` or `labels`, whose rows name images by their id or by their file;
+    or a folder in VOC layout, of which `split` is taken.
 
     >>> from deepfishing.images.item import Item
     >>> found = read_labels([Item("cat/1.jpg", Path()), Item("dog/a/2.jpg", Path())])
@@ -82,19 +85,7 @@ def read_labels(
                 f"labels must be a table ({', '.join(TABLES)}) or a folder in VOC layout, "
                 f"got {source}"
             )
-        listed = read_table(source)
-        named = {item.id: item.labels for item in listed if item.labels is not None}
-        if not named:
-            raise DatasetError(
-                f"a table of labels must have a column label or labels, got none filled in {source}"
-            )
-        there = {image.id for image in images}
-        if strange := [id_ for id_ in named if id_ not in there]:
-            raise DatasetError(
-                f"every row of {source} must name an image, got {len(strange)} that do not, first "
-                f"{strange[0]!r}; the images have ids such as {images[0].id!r}"
-            )
-        return _from_names(named, str(source))
+        return _from_names(_in_table(source, images), str(source))
     ids = [image.id for image in images]
     divided = {"train"} < split_folders(ids)
     named = {image.id: image.labels for image in images if image.labels is not None}
@@ -109,6 +100,33 @@ def read_labels(
     if divided:  # another split lies beside it
         named = {id_: names for id_, names in named.items() if id_.startswith("train/")}
     return _from_names(named, "the images")
+
+
+def _in_table(source: Path, images: Sequence[_Image]) -> dict[str, tuple[str, ...] | None]:
+    """Labels by image, which a row names by its id or by its file."""
+    listed = [item for item in read_table(source) if item.labels is not None]
+    if not listed:
+        raise DatasetError(
+            f"a table of labels must have a column label or labels, got none filled in {source}; "
+            "rename the one that holds them"
+        )
+    known = {image.id for image in images}
+    named = {item.id: item.labels for item in listed if item.id in known}
+    if others := [item for item in listed if item.id not in known]:
+        by_file = {_file(image): image.id for image in images}
+        strange = [item.id for item in others if _file(item) not in by_file]
+        if strange:
+            raise DatasetError(
+                f"every row of {source} must name an image by its id or file, got {len(strange)} "
+                f"of {len(listed)} that do not, first {strange[0]!r}; the images have ids such as "
+                f"{images[0].id!r}. Delete such rows, or extract those images, too"
+            )
+        named |= {by_file[_file(item)]: item.labels for item in others}
+    return named
+
+
+def _file(image: _Image) -> str:
+    return os.path.abspath(str(image.path))  # noqa: PTH100  # a Path for each would take long
 
 
 def is_voc(folder: Path) -> bool:
