@@ -103,7 +103,7 @@ def by_imagehash(photos: list[Path]) -> dict[Pair, float]:
 
 def by_imagededup(photos: list[Path], folder: Path, method: str) -> dict[Pair, float]:
     """imagededup: its PHash up to a distance of 16, or its CNN from a cosine of 0.7."""
-    from deepfishing.networks.hub import import_hub
+    from deepfishing.networks.load import import_hub
 
     import_hub("torchvision")  # which imagededup imports, beside this torch
     from imagededup import methods

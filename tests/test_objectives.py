@@ -6,7 +6,7 @@ from deepfishing import objectives
 from deepfishing.errors import OptionError
 from deepfishing.gradients.extract import extract
 from deepfishing.images.preprocess import Preprocess
-from deepfishing.networks.wrap import wrap
+from deepfishing.networks.network import wrap
 from deepfishing.objectives import OBJECTIVES, Objective, cross_entropy
 from deepfishing.settings import Settings
 

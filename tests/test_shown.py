@@ -13,7 +13,7 @@ from deepfishing.kernels import KernelSum
 from deepfishing.measuring import measure
 from deepfishing.model.labelled import read_labels
 from deepfishing.model.training import train_on_store
-from deepfishing.networks.network import random_network
+from deepfishing.networks.load import random_network
 
 pytestmark = pytest.mark.usefixtures("small_input")
 

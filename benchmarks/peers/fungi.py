@@ -26,7 +26,7 @@ from torch.nn import functional
 
 from deepfishing.features import parse_factor
 from deepfishing.gradients.extract import Extractor
-from deepfishing.networks.hub import import_hub
+from deepfishing.networks.load import import_hub
 
 import_hub("torchvision")  # which fungivision imports, beside a torch it was not made for
 for kind in (FutureWarning, UserWarning):  # fungivision was written for an older torch

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from deepfishing.model import Model as Model
     from deepfishing.networks.load import load_network as load_network
     from deepfishing.networks.network import Network as Network
-    from deepfishing.networks.wrap import wrap as wrap
+    from deepfishing.networks.network import wrap as wrap
     from deepfishing.networks.zoo import list_networks as list_networks
     from deepfishing.rank_one import RankOne as RankOne
     from deepfishing.report.html import write_report as write_report
@@ -73,7 +73,7 @@ _HOME = {
     "reproduce": "experiments.reproduce",
     "trace_kernel": "kernels",
     "train_svm": "classify",
-    "wrap": "networks.wrap",
+    "wrap": "networks.network",
     "write_report": "report.html",
 }
 

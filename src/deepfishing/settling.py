@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from deepfishing.errors import OptionError, StoreError
 from deepfishing.networks.caffe.wire import given_mean
-from deepfishing.networks.pixels import find_preprocess
 from deepfishing.networks.reference import (
     FILES,
     PROTOTXT,
@@ -20,6 +19,7 @@ from deepfishing.networks.reference import (
     NetworkFile,
     NetworkRef,
     Source,
+    find_preprocess,
 )
 from deepfishing.networks.zoo import RECORDS, is_network_file
 from deepfishing.options import FeatureOptions, Options

@@ -12,8 +12,7 @@ from deepfishing.gradients.extract import extract
 from deepfishing.images import folder
 from deepfishing.images.formats import HEIC
 from deepfishing.kernels import gram
-from deepfishing.networks.hub import import_hub
-from deepfishing.networks.load import load_network
+from deepfishing.networks.load import import_hub, load_network
 from deepfishing.store import Store
 from deepfishing.web.gallery import Gallery
 

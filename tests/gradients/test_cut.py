@@ -4,7 +4,7 @@ from torch import nn
 
 from deepfishing.gradients.cut import cut
 from deepfishing.gradients.tap import tap
-from deepfishing.networks.network import random_network
+from deepfishing.networks.load import random_network
 
 
 class Residual(nn.Module):

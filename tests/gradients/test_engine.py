@@ -13,8 +13,8 @@ from deepfishing.gradients.engine import exported, start_engine
 from deepfishing.gradients.extract import extract
 from deepfishing.gradients.runtime import FASTEST, choose_engines, missing_packages
 from deepfishing.images.preprocess import Preprocess
-from deepfishing.networks.load import load_network
-from deepfishing.networks.network import Network, random_network
+from deepfishing.networks.load import load_network, random_network
+from deepfishing.networks.network import Network
 
 INSTALLED = [name for name in FASTEST if not missing_packages(name)]
 OTHERS = [name for name in INSTALLED if name != "torch"]

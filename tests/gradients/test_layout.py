@@ -14,7 +14,7 @@ from deepfishing.gradients.extract import Extractor, extract
 from deepfishing.gradients.resources import Resources
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.kernels import gram
-from deepfishing.networks.wrap import wrap
+from deepfishing.networks.network import wrap
 from deepfishing.rank_one import RankOne
 
 SMALL = Preprocess(8, 8, mean=(127.0,) * 3, std=(128.0,) * 3)

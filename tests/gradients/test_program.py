@@ -12,8 +12,8 @@ from deepfishing.gradients.extract import Extractor
 from deepfishing.gradients.program import QUICKEST, Program, describer
 from deepfishing.gradients.resources import Resources
 from deepfishing.images.preprocess import Preprocess
-from deepfishing.networks.load import load_network
-from deepfishing.networks.network import Network, random_network
+from deepfishing.networks.load import load_network, random_network
+from deepfishing.networks.network import Network
 from deepfishing.recipes import parse_recipes
 from deepfishing.settings import Settings
 

@@ -8,7 +8,7 @@ from deepfishing.gradients import rows
 from deepfishing.gradients.extract import Extractor
 from deepfishing.gradients.rows import few_rows, skipping_rows
 from deepfishing.gradients.tap import tap
-from deepfishing.networks.wrap import wrap
+from deepfishing.networks.network import wrap
 from deepfishing.objectives import cross_entropy
 from deepfishing.rank_one import RankOne
 from deepfishing.two_sided import two_sided

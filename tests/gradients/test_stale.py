@@ -11,7 +11,7 @@ from deepfishing.experiments.reproduce import reproduce
 from deepfishing.extraction import extract_to
 from deepfishing.images.dataset import Dataset, Split
 from deepfishing.images.preprocess import Preprocess
-from deepfishing.networks.wrap import wrap
+from deepfishing.networks.network import wrap
 from deepfishing.store import Store
 
 SMALL = Preprocess(4, 4, mean=(127.0,) * 3, std=(128.0,) * 3)

@@ -1,6 +1,6 @@
 import pytest
 
-from deepfishing.networks.hub import import_hub
+from deepfishing.networks.load import import_hub
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch.nn.functional import conv2d
 
-from deepfishing.networks.alexnet import AcrossChannels, alexnet_torchvision
-from deepfishing.networks.network import random_network
+from deepfishing.networks.alexnet_vgg import AcrossChannels, alexnet_torchvision
+from deepfishing.networks.load import random_network
 
 WIDTHS = {6: 32, 7: 24, 8: 10}
 

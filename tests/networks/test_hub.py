@@ -3,8 +3,7 @@ import importlib
 import pytest
 
 from deepfishing.errors import MissingDependencyError, NetworkError, WeightsError
-from deepfishing.networks.hub import import_hub
-from deepfishing.networks.load import load_network
+from deepfishing.networks.load import import_hub, load_network
 
 
 def test_a_missing_package_names_its_pip_command(monkeypatch):

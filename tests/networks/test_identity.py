@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from deepfishing.networks.identity import architecture, identity
+from deepfishing.networks.network import wrap
 from deepfishing.networks.reference import UNTOLD
-from deepfishing.networks.wrap import wrap
 
 SCALE = 2.0
 

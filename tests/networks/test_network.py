@@ -5,8 +5,8 @@ import torch
 
 from deepfishing.errors import LayerError, OptionError, WeightsError
 from deepfishing.gradients.extract import extract
-from deepfishing.networks.load import load_network
-from deepfishing.networks.network import _check_bfloat16, random_network
+from deepfishing.networks.load import load_network, random_network
+from deepfishing.networks.network import _check_bfloat16
 from deepfishing.networks.reference import sha256_of
 from deepfishing.networks.zoo import RECORDS
 

@@ -16,7 +16,7 @@ from deepfishing import Preprocess, extract, load_network, planning, wrap
 from deepfishing.errors import NetworkError, OptionError, WeightsError
 from deepfishing.networks.load import load_reference
 from deepfishing.networks.onnx_file import KEY, load_onnx
-from deepfishing.networks.pixels import find_preprocess
+from deepfishing.networks.reference import find_preprocess
 from deepfishing.networks.zoo import RECORDS
 from deepfishing.store import Store
 

@@ -7,8 +7,8 @@ import torch
 from deepfishing.features import Factor, parse_factor
 from deepfishing.gradients.extract import Extractor
 from deepfishing.images.preprocess import Preprocess
-from deepfishing.networks.hub import import_hub
-from deepfishing.networks.wrap import wrap
+from deepfishing.networks.load import import_hub
+from deepfishing.networks.network import wrap
 from deepfishing.projections import TwoSided
 from deepfishing.rank_one import RankOne
 

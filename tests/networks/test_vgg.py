@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from deepfishing.networks import vgg
-from deepfishing.networks.network import random_network
+from deepfishing.networks import alexnet_vgg as vgg
+from deepfishing.networks.load import random_network
 
 NAMES = ["vgg11", "vgg13", "vgg16", "vgg19"]
 

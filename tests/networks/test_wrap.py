@@ -9,7 +9,7 @@ from deepfishing.errors import FeatureError, LayerError, OptionError
 from deepfishing.gradients.extract import extract
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.kernels import gram
-from deepfishing.networks.wrap import wrap
+from deepfishing.networks.network import wrap
 from deepfishing.settings import Settings
 
 SMALL = Preprocess(8, 8, mean=(127.0,) * 3, std=(128.0,) * 3)

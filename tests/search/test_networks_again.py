@@ -11,8 +11,7 @@ from torch import nn
 from deepfishing import Resources, Searcher, Store, extract, extract_to, wrap
 from deepfishing.errors import OptionError, StoreError, WeightsError
 from deepfishing.images.preprocess import Preprocess
-from deepfishing.networks.load import load_network
-from deepfishing.networks.network import random_network
+from deepfishing.networks.load import load_network, random_network
 
 SMALL = Preprocess(8, 8, mean=(127.0,) * 3, std=(128.0,) * 3)
 HUB = "timm:mobilenetv3_small_050"

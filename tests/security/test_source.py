@@ -110,7 +110,7 @@ def test_no_command_is_made_of_text():
 @pytest.mark.parametrize("call", ["importlib.import_module", "import_module"])
 def test_modules_are_imported_by_names_of_the_source(call):
     """A constant, or a parameter that only gets one: the functions below."""
-    known = {"__init__.py", "networks/hub.py", "networks/network.py"}
+    known = {"__init__.py", "networks/load.py"}
     # extras by name, readers by the records of the package, commands by the list of them
     known |= {"errors.py", "images/records.py", "cli/help.py"}
     for file, name, node in calls():

@@ -1,27 +1,36 @@
 """Stage 2, networks: from a name or a file to a `Network`.
 
-Comes in: a name of the zoo, a Caffe or ONNX model file, or `timm:NAME` and `torchvision:NAME`;
-optionally a weight file, a device and a dtype. Goes out: a `Network`.
+Comes in: a name of the zoo, a Caffe or ONNX model file, or `timm:NAME` and `torchvision:NAME`, an
+optional extra; and perhaps a weight file, a device and a dtype. Goes out: a `Network`.
 """
 
 from __future__ import annotations
 
+import importlib
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
-from deepfishing.errors import OptionError, WeightsError
-from deepfishing.networks.caffe.importer import load_caffe
-from deepfishing.networks.hub import HUBS, load_hub
-from deepfishing.networks.network import (
-    Network,
-    build_module,
-    cast,
-    random_network,
-    ready,
-    torch_target,
+from deepfishing.errors import (
+    DeepFishingError,
+    LayerError,
+    MissingDependencyError,
+    NetworkError,
+    OptionError,
+    WeightsError,
+    did_you_mean,
+    one_line,
+    pip_install,
 )
+from deepfishing.images.preprocess import Preprocess
+from deepfishing.networks.caffe.importer import load_caffe
+from deepfishing.networks.network import Network, cast, ready, state_sha256, torch_target, wrap
 from deepfishing.networks.onnx_file import load_onnx
 from deepfishing.networks.reference import (
     FILES,
@@ -35,7 +44,16 @@ from deepfishing.networks.reference import (
     Source,
 )
 from deepfishing.networks.weights import load_into, read_weights
-from deepfishing.networks.zoo import DEFAULT, RECORDS, find_weights, is_network_file, record
+from deepfishing.networks.zoo import (
+    DEFAULT,
+    RECORDS,
+    Record,
+    find_weights,
+    is_network_file,
+    record,
+)
+
+_OPERATORS: list[Any] = []  # torch forgets operators whose library object is collected
 
 
 def load_network(
@@ -87,15 +105,14 @@ def load_network(
             return load_onnx(name, preprocess, device=device, dtype=dtype)
         return load_caffe(name, prototxt, mean, device=device, dtype=dtype)
     if model and hub in HUBS:
-        return load_hub(hub, model, weights, device, dtype)
+        return _load_hub(hub, model, weights, device, dtype)
     entry = record(name)
     if weights == RANDOM:
         return random_network(name, dtype=dtype, device=device)
     path = find_weights(entry, weights)
     if path.suffix == ".caffemodel":
         network = load_caffe(path, device=device, dtype=dtype, preprocess=entry.preprocess)
-        source = network.source if weights is not None else Source(kind=PUBLISHED)
-        return replace(network, name=name, source=source)
+        return replace(network, name=name, source=_source(weights, network.source.files[WEIGHTS]))
     place, torch_dtype = torch_target(device, dtype)
     tensors, file = read_weights(path), NetworkFile.of(path)
     if weights is None and not file.sha256.startswith(entry.weights.sha256):
@@ -103,18 +120,27 @@ def load_network(
             f"{path} must have the sha256 {entry.weights.sha256}.., got {file.sha256}; "
             "remove the file and get it again"
         )
-    module = build_module(entry, {name: tuple(t.shape) for name, t in tensors.items()})
+    module = _build(entry, {name: tuple(t.shape) for name, t in tensors.items()})
     # cast before the check, so that a weight too large for float16 is found too
     load_into(module, cast(tensors, torch_dtype), f"{path} for {entry.name}")
-    own = Source(kind=FILES, files={WEIGHTS: file})
-    return Network(
-        name=entry.name,
-        module=ready(module, place),
-        layers=entry.layers,
-        preprocess=entry.preprocess,
-        weights_sha256=file.sha256,
-        source=Source(kind=PUBLISHED) if weights is None else own,
-    )
+    known = ready(module, place), entry.layers, entry.preprocess, file.sha256
+    return Network(entry.name, *known, source=_source(weights, file))
+
+
+def _source(weights: str | Path | None, file: NetworkFile | None = None) -> Source:
+    """From where a network is loaded again, after what the user said of its weights."""
+    if weights is None or weights == RANDOM:
+        return Source(kind=PUBLISHED if weights is None else RANDOM)
+    return Source(kind=FILES, files={WEIGHTS: file or NetworkFile.of(weights)})
+
+
+def _build(entry: Record, shapes: Mapping[str, tuple[int, ...]]) -> nn.Module:
+    """The module of a record, with widths read off the weights' shapes and without memory."""
+    file, _, function = entry.build.partition(":")
+    builder = getattr(importlib.import_module(f"deepfishing.networks.{file}"), function)
+    with torch.device("meta"):  # no memory and no random numbers for what is replaced anyway
+        module: nn.Module = builder(shapes)
+    return module
 
 
 def load_reference(
@@ -164,3 +190,131 @@ def check_same(reference: NetworkRef, network: Network) -> None:
                 f"{network.name} with {mine[key]}; pass --weights with the file that they were "
                 "made with"
             )
+
+
+def random_network(
+    name: str = DEFAULT,
+    seed: int = 0,
+    widths: Mapping[int, int] | None = None,
+    dtype: str = "float32",
+    device: str | torch.device = "cpu",
+) -> Network:
+    """Build a network of the zoo with seeded random weights, for tests and timing without files.
+
+    `widths` has the number of outputs of layer k where it differs from the original; 8 is the
+    number of classes. Narrow layers make quick tests.
+    """
+    place, torch_dtype = torch_target(device, dtype)
+    entry, other = record(name), dict(sorted((widths or {}).items()))
+    if not set(other) <= set(entry.layers):
+        raise LayerError(f"widths must be of layers {list(entry.layers)}, got {widths}")
+    module = _build(entry, {f"{entry.layers[k]}.weight": (n, 1) for k, n in other.items()})
+    random = torch.Generator().manual_seed(seed)
+    tensors = {n: _random_like(n, t, random) for n, t in module.state_dict().items()}
+    load_into(module, cast(tensors, torch_dtype), f"random-{seed}")
+    sha256 = "-".join([f"random-{seed}", *(f"{k}x{n}" for k, n in other.items())])
+    known = ready(module, place), entry.layers, entry.preprocess, sha256
+    return Network(name, *known, source=Source(kind=RANDOM))
+
+
+def _random_like(name: str, tensor: Tensor, random: torch.Generator) -> Tensor:
+    if not tensor.is_floating_point():
+        return torch.zeros(tensor.shape, dtype=tensor.dtype)
+    if tensor.ndim > 1:  # He's scale keeps the signal alive through many rectified layers
+        scale = math.sqrt(2 / tensor[0].numel())
+        return torch.randn(tensor.shape, generator=random) * scale
+    # one value per channel: a scale or a variance around 1, a bias or a mean around 0
+    centre = 1.0 if name.endswith((".weight", "running_var")) else 0.0
+    return centre + 0.2 * torch.rand(tensor.shape, generator=random) - 0.1
+
+
+def _load_hub(
+    hub: str, model: str, weights: str | Path | None, device: str | torch.device, dtype: str
+) -> Network:
+    """A model of timm or torchvision with its published weights, a file's, or random ones."""
+    place, torch_dtype = torch_target(device, dtype)
+    name = f"{hub}:{model}"
+    torch.manual_seed(0)  # for random weights
+    try:
+        module, preprocess = HUBS[hub](model, weights is None)
+    except DeepFishingError:
+        raise
+    except (OSError, RuntimeError, ValueError) as error:  # no connection, no such weights
+        raise WeightsError(
+            f"{name} cannot be made with its published weights ({one_line(error)}); give --weights "
+            "FILE, or --weights random"
+        ) from None
+    if weights is not None and weights != RANDOM:
+        load_into(module, read_weights(weights), f"{weights} for {name}")
+    module.load_state_dict(cast(module.state_dict(), torch_dtype), assign=True)
+    wrapped = wrap(module.to(place), preprocess=preprocess, name=name)
+    # the model's name stands for its code
+    return replace(wrapped, weights_sha256=state_sha256(module), source=_source(weights))
+
+
+def import_hub(package: str) -> ModuleType:
+    """Import torchvision or timm, also beside a torch build that torchvision was not made for.
+
+    torchvision's Python code registers kernels for operators of its compiled part. Where that
+    part does not load, the operators are declared first; models and transforms do not use them.
+    """
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        raise MissingDependencyError(
+            f"networks of {package} need the package {package}; run "
+            f"`{pip_install(extra='hub')}`, or `{pip_install(package)}` with the version that fits "
+            "your torch"
+        ) from None
+    except RuntimeError as error:
+        if _OPERATORS or "torchvision::" not in str(error):
+            raise NetworkError(f"{package} cannot be imported: {error}") from None
+    _OPERATORS.append(torch.library.Library("torchvision", "FRAGMENT"))  # type: ignore[no-untyped-call]
+    for name in ("nms", "qnms"):
+        _OPERATORS[0].define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    return import_hub(package)
+
+
+def _timm(model: str, pretrained: bool) -> tuple[nn.Module, Preprocess]:
+    timm = import_hub("timm")
+    if not timm.is_model(model.partition(".")[0]):  # what follows the dot names weights
+        raise _unknown("timm", model, timm.list_models())
+    module = timm.create_model(model, pretrained=pretrained)
+    config = timm.data.resolve_model_data_config(module)
+    size, kind = config["input_size"][-1], config["interpolation"]
+    short_side = round(size / config["crop_pct"])
+    return module, _preprocess(size, short_side, config["mean"], config["std"], kind)
+
+
+def _torchvision(model: str, pretrained: bool) -> tuple[nn.Module, Preprocess]:
+    models = import_hub("torchvision").models
+    known = models.list_models(module=models)
+    if model not in known:
+        raise _unknown("torchvision", model, known)
+    weights = models.get_model_weights(model).DEFAULT
+    module = models.get_model(model, weights=weights if pretrained else None)
+    config = weights.transforms()
+    (size, *_), (short_side, *_) = config.crop_size, config.resize_size
+    kind = config.interpolation.value
+    return module, _preprocess(size, short_side, config.mean, config.std, kind)
+
+
+HUBS = {"timm": _timm, "torchvision": _torchvision}
+
+
+def _preprocess(size: int, short: int, mean: Any, std: Any, interpolation: str) -> Preprocess:
+    return Preprocess(
+        size=int(size),
+        short_side=int(short),
+        mean=tuple(mean),
+        std=tuple(std),
+        scale=1 / 255,
+        resample="bicubic" if interpolation == "bicubic" else "bilinear",
+    )
+
+
+def _unknown(hub: str, model: str, known: list[str]) -> NetworkError:
+    return NetworkError(
+        f"{hub} must know the model, got {model!r}{did_you_mean(model, known)}; it has "
+        f"{len(known)} models, see its documentation"
+    )

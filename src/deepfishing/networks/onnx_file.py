@@ -22,8 +22,7 @@ from deepfishing.errors import NetworkError, OptionError, need, one_line
 from deepfishing.features import TOP
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.network import Network, ready
-from deepfishing.networks.pixels import find_preprocess
-from deepfishing.networks.reference import FILES, WEIGHTS, NetworkFile, Source
+from deepfishing.networks.reference import FILES, WEIGHTS, NetworkFile, Source, find_preprocess
 
 KEY = "deepfishing.preprocess"  # of a file's metadata: how it wants its pixels, as JSON
 package = partial(need, extra="onnxruntime")  # onnx, or what runs it

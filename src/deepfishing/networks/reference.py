@@ -1,28 +1,36 @@
 """Stage 2, networks: which network it is, as a value that can be written down.
 
 A `NetworkRef` says all of a network that decides a feature, and from where it is loaded again: the
-files by path and checksum. `load.load_reference` makes the `Network` of it. Torch is not imported
-here, so that stores, models and searches can carry it.
+files by path and checksum. `load.load_reference` makes the `Network` of it. `find_preprocess` says
+how a network that is only a file wants its pixels. Torch is not imported here, so that stores,
+models and searches can carry it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from deepfishing.errors import StoreError, WeightsError, one_line
+from deepfishing.errors import OptionError, StoreError, WeightsError, did_you_mean, one_line
 from deepfishing.images.preprocess import Preprocess
-from deepfishing.networks.zoo import RECORDS, find_weights
+from deepfishing.networks.zoo import IMAGENET, RECORDS, find_weights
 
 PUBLISHED, RANDOM, FILES, PYTHON = KINDS = ("published", "random", "files", "python")
 WEIGHTS, PROTOTXT, MEAN = ROLES = ("weights", "prototxt", "mean")
 OVERSAMPLING_0_1 = 2  # of `Preprocess`, which version 0.1 did not write down
 UNTOLD = "?"  # a head or a choice of scores that cannot be told from another one
+# How networks are known to want their pixels.
+KNOWN_PIXELS: Mapping[str, Preprocess] = {
+    "imagenet": IMAGENET,
+    **{name: record.preprocess for name, record in RECORDS.items()},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,3 +207,42 @@ def _unusable(key: str, value: Any, expected: str) -> StoreError:
     return StoreError(
         f"{key} must be {expected}, got {str(value)[:60]!r}; make the store or the model again"
     )
+
+
+def find_preprocess(given: str | Path | Preprocess, size: int | None) -> Preprocess:
+    """The preprocessing of a network that sees `size` pixels, None if any number will do.
+
+    `given` is `imagenet`, a name of `deepfish models` whose network takes its pixels alike, a .json
+    file, or JSON itself: mean and std, and what else of `Preprocess` is not as usual.
+    """
+    text, path = str(given), Path(str(given)[:200])
+    if isinstance(given, Preprocess):
+        known = given
+    elif text in KNOWN_PIXELS:
+        known = KNOWN_PIXELS[text]
+        margin = known.short_side / known.size
+        known = replace(known, size=size, short_side=round(margin * size)) if size else known
+    elif text.startswith("{") or path.suffix == ".json":
+        try:
+            facts = json.loads(text if text.startswith("{") else path.read_text())
+            side = facts.get("size", size)
+            usual = {"order": "RGB", "resample": "bilinear", "scale": 1.0, "oversampling": 4}
+            known = read_preprocess({**usual, "size": side, "short_side": side, **facts})
+            numbers = (*known.mean, *known.std, known.scale)
+            if not all(map(math.isfinite, numbers)) or 0 in known.std:
+                raise ValueError
+        except (OSError, ValueError, AttributeError, StoreError):
+            raise OptionError(
+                f"preprocess must be JSON with mean and std of three numbers each, got {text[:80]}"
+            ) from None
+    else:
+        raise OptionError(
+            "preprocess must be imagenet, a name of `deepfish models` or a .json file, got "
+            f"{text[:60]!r}{did_you_mean(text, KNOWN_PIXELS)}"
+        )
+    if not 1 <= known.size <= known.short_side or (size and known.size != size):
+        raise OptionError(
+            f"preprocess must have the network's size, {size or 'any'}, and a short_side not below "
+            f"it, got {known.size} and {known.short_side}"
+        )
+    return known

@@ -81,12 +81,6 @@ def width(shapes: Mapping[str, tuple[int, ...]], name: str, default: int) -> int
     return shape[0] if len(shape) > 1 and math.prod(shape) > 0 else default
 
 
-def widths(shapes: Mapping[str, tuple[int, ...]], fc6: str, fc7: str, fc8: str) -> list[int]:
-    """Those of AlexNet's or VGG's fully connected layers, by their names in the weight file."""
-    usual = {fc6: 4096, fc7: 4096, fc8: 1000}
-    return [width(shapes, f"{name}.weight", default) for name, default in usual.items()]
-
-
 def _read(path: Path) -> object:
     is_torch = path.suffix.lower() != ".safetensors"
     try:

@@ -85,7 +85,7 @@ def _vgg(depth: int, sha256: str, size: int = 0, megabytes: int = 0) -> Record:
     return Record(
         name=f"vgg{depth}",
         summary=f"VGG with {depth} layers as in torchvision, any fully connected widths",
-        build=f"vgg:vgg{depth}",
+        build=f"alexnet_vgg:vgg{depth}",
         layers={6: "classifier.0", 7: "classifier.3", 8: "classifier.6"},
         preprocess=IMAGENET,
         weights=_torchvision_file(f"vgg{depth}", sha256, size, megabytes),
@@ -114,7 +114,7 @@ _RECORDS = (
     Record(
         name="alexnet-caffe",
         summary="BVLC AlexNet of Caffe, the paper's: grouped convolutions, LRN",
-        build="alexnet:alexnet_caffe",
+        build="alexnet_vgg:alexnet_caffe",
         layers={6: "fc6", 7: "fc7", 8: "fc8"},
         preprocess=CAFFE,
         weights=WeightSource(
@@ -128,7 +128,7 @@ _RECORDS = (
     Record(
         name="vgg16-caffe",
         summary="VGG16 as its authors published it for Caffe, the paper's",
-        build="vgg:vgg16_caffe",
+        build="alexnet_vgg:vgg16_caffe",
         layers={6: "fc6", 7: "fc7", 8: "fc8"},
         preprocess=replace(CAFFE, size=224, short_side=224, mean=(103.939, 116.779, 123.68)),
         weights=WeightSource(
@@ -143,7 +143,7 @@ _RECORDS = (
     Record(
         name="alexnet-torchvision",
         summary="AlexNet as in torchvision: one tower, no LRN, any fully connected widths",
-        build="alexnet:alexnet_torchvision",
+        build="alexnet_vgg:alexnet_torchvision",
         layers={6: "classifier.1", 7: "classifier.4", 8: "classifier.6"},
         preprocess=IMAGENET,
         weights=_torchvision_file(

@@ -6,8 +6,7 @@ import torch
 
 from deepfishing.gradients.extract import extract
 from deepfishing.networks.caffe.importer import load_caffe
-from deepfishing.networks.load import load_network
-from deepfishing.networks.network import random_network
+from deepfishing.networks.load import load_network, random_network
 from deepfishing.objectives import cross_entropy
 
 

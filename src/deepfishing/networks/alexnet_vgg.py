@@ -1,24 +1,25 @@
-"""Stage 2, networks: AlexNet as Caffe has it (the paper's) and as torchvision has it.
+"""Stage 2, networks: AlexNet and VGG, as Caffe has them (the paper's) and as torchvision has them.
 
-Comes in: the {tensor name: shape} of a weight file, {} for the original widths. Goes out: a
-module from images (N, 3, 227, 227) or (N, 3, 224, 224) to the class scores y_8 (N, classes).
-Modules are named as in the weight files, so a module's path is also a layer's name.
+Comes in: the {tensor name: shape} of a weight file, {} for the original widths. Goes out: a module
+from images (N, 3, 227, 227), for AlexNet of Caffe, or (N, 3, 224, 224) to the class scores y_8 (N,
+classes). Modules are named as in the weight files, so a module's path is also a layer's name.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from deepfishing.networks.weights import widths
+from deepfishing.networks.weights import width
 
 
 def alexnet_caffe(shapes: Mapping[str, tuple[int, ...]]) -> nn.Module:
     """BVLC AlexNet: two towers (grouped convolutions), LRN before pooling, 227 px."""
-    fc6, fc7, classes = widths(shapes, "fc6", "fc7", "fc8")
+    fc6, fc7, classes = _widths(shapes, "fc6", "fc7", "fc8")
     return nn.Sequential(
         OrderedDict[str, nn.Module](
             conv1=nn.Conv2d(3, 96, 11, stride=4),  # 227 -> 55
@@ -50,7 +51,7 @@ def alexnet_caffe(shapes: Mapping[str, tuple[int, ...]]) -> nn.Module:
 
 def alexnet_torchvision(shapes: Mapping[str, tuple[int, ...]]) -> nn.Module:
     """One tower, no LRN, 224 px; the fully connected widths are those of the weight file."""
-    fc6, fc7, classes = widths(shapes, "classifier.1", "classifier.4", "classifier.6")
+    fc6, fc7, classes = _widths(shapes, "classifier.1", "classifier.4", "classifier.6")
     features = nn.Sequential(
         *(nn.Conv2d(3, 64, 11, stride=4, padding=2), nn.ReLU(inplace=True)),
         nn.MaxPool2d(3, stride=2),
@@ -95,3 +96,61 @@ class AcrossChannels(nn.Module):
         band = near.to(wide.dtype)[:, :, None, None] * (1e-4 / 5)
         root = (1 + nn.functional.conv2d(wide * wide, band)).rsqrt()
         return (wide * root * root.sqrt()).to(a.dtype)
+
+
+def _convolutions(counts: tuple[int, ...], ceil: bool = False) -> OrderedDict[str, nn.Module]:
+    """VGG below the fully connected layers, under the names of Caffe's files.
+
+    Versions differ only in how many 3x3 convolutions stand before each of the five poolings.
+    """
+    parts: OrderedDict[str, nn.Module] = OrderedDict()
+    before = 3
+    for stage, (channels, count) in enumerate(
+        zip((64, 128, 256, 512, 512), counts, strict=True), 1
+    ):
+        for i in range(1, count + 1):
+            parts[f"conv{stage}_{i}"] = nn.Conv2d(before, channels, 3, padding=1)
+            parts[f"relu{stage}_{i}"] = nn.ReLU(inplace=True)
+            before = channels
+        parts[f"pool{stage}"] = nn.MaxPool2d(2, ceil_mode=ceil)
+    return parts
+
+
+def _vgg(counts: tuple[int, ...], shapes: Mapping[str, tuple[int, ...]]) -> nn.Module:
+    fc6, fc7, classes = _widths(shapes, "classifier.0", "classifier.3", "classifier.6")
+    classifier = nn.Sequential(
+        *(nn.Linear(512 * 7 * 7, fc6), nn.ReLU(), nn.Dropout(0.5)),
+        *(nn.Linear(fc6, fc7), nn.ReLU(), nn.Dropout(0.5)),
+        nn.Linear(fc7, classes),
+    )
+    return nn.Sequential(
+        OrderedDict[str, nn.Module](
+            features=nn.Sequential(*_convolutions(counts).values()),
+            avgpool=nn.AdaptiveAvgPool2d((7, 7)),
+            flatten=nn.Flatten(),
+            classifier=classifier,
+        )
+    )
+
+
+vgg11 = partial(_vgg, (1, 1, 2, 2, 2))
+vgg13 = partial(_vgg, (2, 2, 2, 2, 2))
+vgg16 = partial(_vgg, (2, 2, 3, 3, 3))
+vgg19 = partial(_vgg, (2, 2, 4, 4, 4))
+
+
+def vgg16_caffe(shapes: Mapping[str, tuple[int, ...]]) -> nn.Module:
+    """VGG16 under the names of its authors' Caffe files: conv1_1 .. conv5_3, fc6, fc7, fc8."""
+    fc6, fc7, classes = _widths(shapes, "fc6", "fc7", "fc8")
+    parts = _convolutions((2, 2, 3, 3, 3), ceil=True)
+    parts["flatten"] = nn.Flatten()
+    parts |= {"fc6": nn.Linear(512 * 7 * 7, fc6), "relu6": nn.ReLU(), "drop6": nn.Dropout(0.5)}
+    parts |= {"fc7": nn.Linear(fc6, fc7), "relu7": nn.ReLU(), "drop7": nn.Dropout(0.5)}
+    parts["fc8"] = nn.Linear(fc7, classes)
+    return nn.Sequential(parts)
+
+
+def _widths(shapes: Mapping[str, tuple[int, ...]], fc6: str, fc7: str, fc8: str) -> list[int]:
+    """Outputs of the fully connected layers, by their names in the weight file."""
+    usual = {fc6: 4096, fc7: 4096, fc8: 1000}
+    return [width(shapes, f"{name}.weight", default) for name, default in usual.items()]
