@@ -12,14 +12,14 @@ from throughput import jpegs
 from timing import Ratio, ratio, sandwich
 
 from deepfishing.features import needed_factors, parse_features, table_features
+from deepfishing.gradients.engines import FASTEST, missing_packages
 from deepfishing.gradients.extract import Extractor
-from deepfishing.gradients.resources import Resources
-from deepfishing.gradients.runtime import FASTEST, missing_packages
 from deepfishing.gradients.tap import tap
 from deepfishing.images.groceries import load_groceries
 from deepfishing.networks.load import load_network
 from deepfishing.networks.network import Network
 from deepfishing.objectives import cross_entropy
+from deepfishing.options import Resources
 
 ZOO = ("alexnet-torchvision", "alexnet-caffe", "vgg16")
 LAYERS = {

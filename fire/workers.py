@@ -29,10 +29,10 @@ from typing import Any
 from deepfishing.distributed import connect
 from deepfishing.distributed.cluster import QUIET
 from deepfishing.features import Factor
-from deepfishing.gradients.resources import Resources
 from deepfishing.gradients.to_store import extract_to_store
 from deepfishing.images.sources import find_images
 from deepfishing.networks.network import Network
+from deepfishing.options import Resources
 from deepfishing.settings import Settings
 from deepfishing.store import Store
 from deepfishing.store.check import verify

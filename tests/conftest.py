@@ -102,8 +102,8 @@ def deepfish(monkeypatch, capsys, tmp_path, engines):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("COLUMNS", "80")
         monkeypatch.setenv("DEEPFISHING_HOME", str(home))
-        if runtime := sys.modules.get("deepfishing.gradients.runtime"):
-            monkeypatch.setattr(runtime, "_openvino", _once(runtime._openvino))
+        if running := sys.modules.get("deepfishing.gradients.engines"):
+            monkeypatch.setattr(running, "_openvino", _once(running._openvino))
         code = 0
         try:
             main()

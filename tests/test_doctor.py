@@ -6,7 +6,7 @@ import pytest
 from deepfishing import doctor
 from deepfishing.doctor import MISSING, OK, PROBLEM, examine, is_broken
 from deepfishing.errors import pip_install
-from deepfishing.gradients import engine, runtime
+from deepfishing.gradients import engines, trunk
 
 
 @pytest.fixture
@@ -80,20 +80,20 @@ def test_a_package_that_is_too_old_is_a_problem(findings, monkeypatch):
 
 
 def test_an_engine_that_is_not_installed_is_missing(findings, monkeypatch):
-    monkeypatch.setattr(runtime, "missing_packages", lambda name: [] if name == "torch" else [name])
+    monkeypatch.setattr(engines, "missing_packages", lambda name: [] if name == "torch" else [name])
     found = findings()["engine openvino"]
     assert (found.status, found.fix) == (MISSING, pip_install(extra="openvino"))
 
 
 def test_an_engine_that_is_wrong_is_a_problem(findings, monkeypatch):
-    start = engine.start_engine
+    start = trunk.start_engine
 
     def wrong(name, *rest):
         run = start("torch", *rest)
         return run if name == "torch" else lambda pixels: run(pixels) + 1
 
-    monkeypatch.setattr(engine, "start_engine", wrong)
-    monkeypatch.setattr(runtime, "missing_packages", lambda name: [])
+    monkeypatch.setattr(trunk, "start_engine", wrong)
+    monkeypatch.setattr(engines, "missing_packages", lambda name: [])
     found = findings()
     assert found["engine onnxruntime"].status == PROBLEM
     assert "differs from torch by 1" in found["engine onnxruntime"].detail

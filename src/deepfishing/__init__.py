@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from deepfishing.experiments.reproduce import reproduce as reproduce
     from deepfishing.extraction import extract_to as extract_to
     from deepfishing.gradients.extract import extract as extract
-    from deepfishing.gradients.resources import Resources as Resources
     from deepfishing.images.folder import read_folder as read_folder
     from deepfishing.images.groceries import load_groceries as load_groceries
     from deepfishing.images.preprocess import Preprocess as Preprocess
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from deepfishing.networks.network import Network as Network
     from deepfishing.networks.network import wrap as wrap
     from deepfishing.networks.zoo import list_networks as list_networks
+    from deepfishing.options import Resources as Resources
     from deepfishing.rank_one import RankOne as RankOne
     from deepfishing.report.html import write_report as write_report
     from deepfishing.search import Searcher as Searcher
@@ -54,7 +54,7 @@ _HOME = {
     "Preprocess": "images.preprocess",
     "Protocol": "experiments.reproduce",
     "RankOne": "rank_one",
-    "Resources": "gradients.resources",
+    "Resources": "options",
     "Searcher": "search",
     "Store": "store",
     "average_precision": "metrics",

@@ -181,7 +181,7 @@ def _disk() -> Finding:
 def _engines() -> Iterator[Finding]:
     if importlib.util.find_spec("torch") is None:
         return  # told already
-    from deepfishing.gradients.runtime import FASTEST, missing_packages
+    from deepfishing.gradients.engines import FASTEST, missing_packages
 
     for engine in FASTEST:
         name = f"engine {engine}"
@@ -200,7 +200,7 @@ def _try_engine(engine: str) -> None:
     import numpy as np
     import torch
 
-    from deepfishing.gradients.engine import start_engine
+    from deepfishing.gradients.trunk import start_engine
 
     torch.manual_seed(0)
     trunk = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU()).eval()

@@ -17,13 +17,12 @@ from deepfishing.distributed import connect
 from deepfishing.distributed.cluster import LOCAL, check_place
 from deepfishing.errors import OptionError, StoreError
 from deepfishing.features import needed_factors
-from deepfishing.gradients.resources import Resources
 from deepfishing.gradients.to_store import Extraction, OnFailure, extract_to_store
 from deepfishing.images.item import ImageBytes, Item
 from deepfishing.images.sources import find_images
 from deepfishing.images.streams import blocks
 from deepfishing.networks.reference import PYTHON
-from deepfishing.options import FEATURES, Options
+from deepfishing.options import FEATURES, Options, Resources
 from deepfishing.progress import Progress
 from deepfishing.recipes import parse_recipes
 from deepfishing.settings import Settings

@@ -29,13 +29,13 @@ from deepfishing import machine
 from deepfishing.errors import DeepFishingError, ImageError, OptionError
 from deepfishing.features import needed_factors
 from deepfishing.files import replacing
-from deepfishing.gradients.resources import Resources
 from deepfishing.gradients.to_store import SHARD_IMAGES, Job, Local
 from deepfishing.images.groceries import load_groceries
 from deepfishing.images.item import Item
 from deepfishing.images.sources import find_images
 from deepfishing.networks.reference import RANDOM
 from deepfishing.networks.zoo import find_weights, is_network_file, record
+from deepfishing.options import Resources
 from deepfishing.recipes import parse_recipes
 from deepfishing.settings import Settings
 from deepfishing.store import Row, Store

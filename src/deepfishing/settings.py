@@ -2,7 +2,7 @@
 
 Store, Ray, model, search and page carry it whole; its JSON form is in a manifest and in a model.
 Features may stand together only if the digests of their settings are the same. What only decides
-how fast it goes is in `gradients.resources.Resources`. Torch is loaded when the network is.
+how fast it goes is in `options.Resources`. Torch is loaded when the network is.
 """
 
 from __future__ import annotations

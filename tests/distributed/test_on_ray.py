@@ -17,12 +17,12 @@ from deepfishing.distributed import connect
 from deepfishing.distributed.cluster import start
 from deepfishing.errors import NetworkError
 from deepfishing.features import Factor
-from deepfishing.gradients.resources import Resources
 from deepfishing.gradients.to_store import extract_to_store
 from deepfishing.images.item import Item
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.images.sources import find_images
 from deepfishing.networks.network import Network
+from deepfishing.options import Resources
 from deepfishing.settings import Settings
 from deepfishing.store import Store
 from deepfishing.store.check import verify

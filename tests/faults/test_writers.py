@@ -11,11 +11,11 @@ import pytest
 
 from deepfishing.errors import StoreError
 from deepfishing.features import Factor
-from deepfishing.gradients.resources import Resources
 from deepfishing.gradients.to_store import Local, extract_to_store
 from deepfishing.images.sources import find_images
 from deepfishing.model import Model
 from deepfishing.networks import load
+from deepfishing.options import Resources
 from deepfishing.search import Searcher
 from deepfishing.settings import Settings
 from deepfishing.store import Store

@@ -22,12 +22,12 @@ from PIL import Image
 import deepfishing.gradients.extract  # noqa: F401 - here, not in every fork
 import deepfishing.gradients.to_store as to_store
 from deepfishing.features import Factor
-from deepfishing.gradients.resources import Resources
 from deepfishing.gradients.to_store import extract_to_store
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.images.sources import find_images
 from deepfishing.networks.network import Network
 from deepfishing.networks.reference import Source
+from deepfishing.options import Resources
 from deepfishing.settings import Settings
 from deepfishing.store import Store
 from deepfishing.store.check import verify

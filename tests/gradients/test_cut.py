@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from deepfishing.gradients.cut import cut
 from deepfishing.gradients.tap import tap
+from deepfishing.gradients.trunk import cut
 from deepfishing.networks.load import random_network
 
 

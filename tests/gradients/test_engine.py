@@ -8,10 +8,10 @@ from torch import nn
 
 from deepfishing.errors import MissingDependencyError, NetworkError, OptionError
 from deepfishing.gradients import compute as computing
-from deepfishing.gradients import engine as engines
-from deepfishing.gradients.engine import exported, start_engine
+from deepfishing.gradients import trunk as trunks
+from deepfishing.gradients.engines import FASTEST, choose_engines, missing_packages
 from deepfishing.gradients.extract import extract
-from deepfishing.gradients.runtime import FASTEST, choose_engines, missing_packages
+from deepfishing.gradients.trunk import exported, start_engine
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.load import load_network, random_network
 from deepfishing.networks.network import Network
@@ -105,7 +105,7 @@ def test_a_trunk_is_exported_once_and_again_when_its_weights_or_its_file_change(
     (file,) = (home / "engines").iterdir()
     assert file.read_bytes() == first
     with monkeypatch.context() as patch:
-        patch.setattr(engines, "export", lambda trunk, size: pytest.fail("exported again"))
+        patch.setattr(trunks, "export", lambda trunk, size: pytest.fail("exported again"))
         assert exported(trunk, 4) == first
     file.write_bytes(first[:-1])
     with pytest.warns(UserWarning, match="was damaged; it is made again"):
@@ -149,7 +149,7 @@ def test_auto_warns_and_goes_on_with_torch_where_an_engine_differs(
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_trunk_that_an_engine_cannot_run_is_one_line(name, tiny, images, monkeypatch):
-    monkeypatch.setattr(engines, "exported", lambda trunk, size: b"not a network")
+    monkeypatch.setattr(trunks, "exported", lambda trunk, size: b"not a network")
     with pytest.raises(NetworkError, match=f"does not run in {name}") as told:
         extract(tiny, images, engine=name)
     assert "\n" not in str(told.value)

@@ -9,11 +9,11 @@ import deepfishing.gradients.extract as extraction
 from deepfishing.errors import FeatureError, ImageError, LayerError, NetworkError, OptionError
 from deepfishing.features import parse_factor
 from deepfishing.gradients.extract import Extractor, extract
-from deepfishing.gradients.resources import Resources
 from deepfishing.images.preprocess import VIEWS, Preprocess
 from deepfishing.kernels import gram
 from deepfishing.networks.network import Network
 from deepfishing.objectives import cross_entropy
+from deepfishing.options import Resources
 from deepfishing.rank_one import RankOne
 from deepfishing.settings import Settings
 

@@ -3,13 +3,13 @@ import torch
 from torch import nn
 
 from deepfishing.errors import LayerError
+from deepfishing.gradients.compute import peak_bytes
 from deepfishing.gradients.factors import (
     block_gradients,
     gradient_factors,
     is_grouped,
     pooled_factors,
 )
-from deepfishing.gradients.peak import peak_bytes
 from deepfishing.gradients.tap import Call, tap
 from deepfishing.networks.efficientnet_lite import SameConv2d
 from deepfishing.objectives import cross_entropy

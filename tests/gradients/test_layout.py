@@ -11,10 +11,10 @@ from torch.nn import functional
 from deepfishing.errors import LayerError
 from deepfishing.features import parse_factor
 from deepfishing.gradients.extract import Extractor, extract
-from deepfishing.gradients.resources import Resources
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.kernels import gram
 from deepfishing.networks.network import wrap
+from deepfishing.options import Resources
 from deepfishing.rank_one import RankOne
 
 SMALL = Preprocess(8, 8, mean=(127.0,) * 3, std=(128.0,) * 3)

@@ -6,18 +6,17 @@ import torch
 from torch import nn
 
 from deepfishing.features import needed_factors
-from deepfishing.gradients import engine as engines
-from deepfishing.gradients import runtime
+from deepfishing.gradients import engines, trunk
+from deepfishing.gradients.engines import QUICKEST, Program, describer
 from deepfishing.gradients.extract import Extractor
-from deepfishing.gradients.program import QUICKEST, Program, describer
-from deepfishing.gradients.resources import Resources
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.load import load_network, random_network
 from deepfishing.networks.network import Network
+from deepfishing.options import Resources
 from deepfishing.recipes import parse_recipes
 from deepfishing.settings import Settings
 
-INSTALLED = [name for name in QUICKEST if not runtime.missing_packages(name)]
+INSTALLED = [name for name in QUICKEST if not engines.missing_packages(name)]
 TORCH = Resources(engine="torch", batch_size=1)
 pytestmark = pytest.mark.skipif(not INSTALLED, reason="no engine besides torch is installed")
 
@@ -92,7 +91,7 @@ def test_a_program_gives_every_factor_of_fully_connected_layers(name, images):
 @pytest.mark.parametrize("engine", INSTALLED)
 @pytest.mark.parametrize("label", ["uniform", 1])
 def test_a_program_runs_in_every_engine(engine, label, tiny, images, monkeypatch):
-    monkeypatch.setattr("deepfishing.gradients.program.QUICKEST", (engine,))
+    monkeypatch.setattr("deepfishing.gradients.engines.QUICKEST", (engine,))
     assert_same(*both(tiny, images, "all", label=label, tau=3.0))
 
 
@@ -113,9 +112,9 @@ def test_other_settings_other_factors_and_other_code_have_programs_of_their_own(
     ):
         describe(tiny, needed(tiny, features), **options)
         assert len(list(programs.iterdir())) == n
-    monkeypatch.setattr("deepfishing.gradients.program._source", lambda: "changed")
+    monkeypatch.setattr("deepfishing.gradients.engines._source", lambda: "changed")
     assert isinstance(describe(tiny, needed(tiny, "x7")), Extractor)
-    monkeypatch.setattr("deepfishing.gradients.program.version", lambda name: "9.9")
+    monkeypatch.setattr("deepfishing.gradients.engines.version", lambda name: "9.9")
     assert isinstance(describe(tiny, needed(tiny, "x7")), Extractor)
 
 
@@ -142,15 +141,15 @@ def test_a_network_that_is_no_program_stays_in_torch_and_is_tried_once(
     expected = values(Extractor(tiny, factors, settings=Settings.of(tiny)), images)
     assert_same(values(describe(tiny, factors), images), expected)
     assert capfd.readouterr().out == ""
-    monkeypatch.setattr(engines, "make_program", lambda *_: pytest.fail("tried again"))
+    monkeypatch.setattr(trunk, "make_program", lambda *_: pytest.fail("tried again"))
     assert isinstance(describe(tiny, factors), Extractor)
 
 
 def test_a_program_that_differs_from_torch_is_not_kept(tiny, monkeypatch):
     step = torch.ops.aten.threshold_backward.default
-    plain = engines.get_decompositions(engines.STEPS)
+    plain = trunk.get_decompositions(trunk.STEPS)
     wrong = {**plain, step: lambda g, x, low: g * 2}
-    monkeypatch.setattr(engines, "get_decompositions", lambda steps: wrong)
+    monkeypatch.setattr(trunk, "get_decompositions", lambda steps: wrong)
     factors = needed(tiny, "all")
     describe(tiny, factors)
     assert isinstance(describe(tiny, factors), Extractor)
@@ -164,12 +163,12 @@ def test_a_given_network_is_the_one_that_runs(tiny, home):
 
 
 def test_models_that_were_not_used_for_longest_leave_first(home, monkeypatch):
-    monkeypatch.setattr(runtime, "KEPT", 25)
+    monkeypatch.setattr(engines, "KEPT", 25)
     for n, key in enumerate("abc"):
-        runtime.keep(key, key.encode() * 10)
+        engines.keep(key, key.encode() * 10)
         (path,) = (home / "engines").glob(f"{key}-*")
         os.utime(path, (n, n))
-    assert runtime.kept("b") == b"b" * 10  # used now
-    assert runtime.kept("a") is None
-    runtime.keep("d", b"d" * 10)
-    assert [runtime.kept(key) is None for key in "bcd"] == [False, True, False]
+    assert engines.kept("b") == b"b" * 10  # used now
+    assert engines.kept("a") is None
+    engines.keep("d", b"d" * 10)
+    assert [engines.kept(key) is None for key in "bcd"] == [False, True, False]

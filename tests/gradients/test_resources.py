@@ -4,7 +4,7 @@ import pytest
 
 from deepfishing import machine
 from deepfishing.errors import OptionError
-from deepfishing.gradients.resources import (
+from deepfishing.options import (
     CAP,
     MOST_INPUTS,
     Resources,

@@ -10,13 +10,13 @@ from PIL import Image
 import deepfishing.gradients.to_store as to_store
 from deepfishing.errors import FeatureError, StoreError
 from deepfishing.features import Factor
-from deepfishing.gradients.program import Batch
-from deepfishing.gradients.resources import Resources
+from deepfishing.gradients.engines import Batch
 from deepfishing.gradients.to_store import extract_to_store, write_batches
 from deepfishing.images.item import Item
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.images.sources import find_images
 from deepfishing.networks.network import Network
+from deepfishing.options import Resources
 from deepfishing.settings import Settings
 from deepfishing.store import Store
 from deepfishing.store.check import verify

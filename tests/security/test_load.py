@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from deepfishing.features import Factor
-from deepfishing.gradients.program import Batch
+from deepfishing.gradients.engines import Batch
 from deepfishing.web import server
 from deepfishing.web.guard import Gate
 from deepfishing.web.photos import Uploads

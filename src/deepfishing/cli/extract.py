@@ -21,8 +21,7 @@ from deepfishing.cli.say import (
     say_note,
     say_passed_over,
 )
-from deepfishing.gradients.resources import Resources
-from deepfishing.options import Options
+from deepfishing.options import Options, Resources
 
 if TYPE_CHECKING:
     from deepfishing.gradients.to_store import Extraction

@@ -13,9 +13,8 @@ from deepfishing.cli.parameters import Fields, Json
 from deepfishing.cli.say import say, say_json, say_note, size_text
 from deepfishing.distributed.cluster import LOCAL, RAY
 from deepfishing.errors import OptionError
-from deepfishing.gradients.resources import Resources
 from deepfishing.networks import DEFAULT
-from deepfishing.options import Options
+from deepfishing.options import Options, Resources
 
 if TYPE_CHECKING:
     from deepfishing.planning import Plan, Run

@@ -13,7 +13,7 @@ from deepfishing.cli.parameters import Fields, Strict
 from deepfishing.cli.progress import progress_bar
 from deepfishing.cli.say import images_text, say, say_json, say_note, say_passed_over
 from deepfishing.errors import OptionError
-from deepfishing.gradients.resources import Resources
+from deepfishing.options import Resources
 
 
 def predict(

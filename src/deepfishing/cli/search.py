@@ -14,7 +14,7 @@ from deepfishing.cli.parameters import Fields, MovedWeights, StoreFolder
 from deepfishing.cli.progress import progress_bar
 from deepfishing.cli.say import Spelled, say, say_json, say_next, say_note
 from deepfishing.errors import OptionError
-from deepfishing.gradients.resources import Resources
+from deepfishing.options import Resources
 
 if TYPE_CHECKING:
     from deepfishing.search import Hit, Searcher

@@ -16,10 +16,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from deepfishing.errors import FeatureError, ImageError
 from deepfishing.features import parse_features
-from deepfishing.gradients.resources import BatchSize, parse_batch_size
 from deepfishing.images.preprocess import ImageLike, find_views
 from deepfishing.networks.zoo import DEFAULT
 from deepfishing.objectives import Label, check_objective
+from deepfishing.options import BatchSize, parse_batch_size
 from deepfishing.rank_one import Array, RankOne
 
 if TYPE_CHECKING:  # the rest of the estimators work where torch is not installed

@@ -24,8 +24,7 @@ from deepfishing.errors import DatasetError, OptionError
 from deepfishing.experiments.checks import TABLE, Result
 from deepfishing.experiments.results import Results, Table, row_key, safe_name, versions
 from deepfishing.features import needed_factors
-from deepfishing.gradients.resources import Resources
-from deepfishing.gradients.runtime import choose_engines
+from deepfishing.gradients.engines import choose_engines
 from deepfishing.gradients.to_store import OnFailure, extract_to_store
 from deepfishing.images.dataset import DIFFICULT, Dataset, Split
 from deepfishing.images.preprocess import refuse_unreadable
@@ -33,7 +32,7 @@ from deepfishing.images.voc import write_submission
 from deepfishing.kernels import Comparable
 from deepfishing.metrics import evaluate
 from deepfishing.networks.network import Network
-from deepfishing.options import FeatureOptions
+from deepfishing.options import FeatureOptions, Resources
 from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
 from deepfishing.recipes import AUTO, Arrays, Recipe, parse_recipe, parse_recipes

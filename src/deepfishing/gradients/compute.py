@@ -8,7 +8,8 @@ that it gives what torch gives.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -16,11 +17,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from deepfishing.errors import LayerError, NetworkError
 from deepfishing.features import TOP, Factor
-from deepfishing.gradients.cut import Cut, cut
-from deepfishing.gradients.engine import Run, start_engine
+from deepfishing.gradients.engines import choose_engines, finish
 from deepfishing.gradients.factors import (
     Use,
     block_gradients,
@@ -31,11 +33,9 @@ from deepfishing.gradients.factors import (
     sharing_weights,
 )
 from deepfishing.gradients.layout import Layout, find_layouts, mean_over_positions, own_axis
-from deepfishing.gradients.peak import peak_bytes
-from deepfishing.gradients.program import finish
 from deepfishing.gradients.rows import few_rows, without_zeros
-from deepfishing.gradients.runtime import choose_engines
 from deepfishing.gradients.tap import ErrorFunction, Taps, find_module, tap
+from deepfishing.gradients.trunk import Cut, Run, cut, start_engine
 from deepfishing.networks.network import Network
 from deepfishing.objectives import find_objective
 from deepfishing.rank_one import Array
@@ -277,3 +277,54 @@ def _to_numpy(value: Tensor) -> Array:
     value = value if value.dtype == torch.float64 else value.float()
     array: Array = value.detach().cpu().numpy()
     return array
+
+
+def peak_bytes(compute: Callable[[], Any]) -> int:
+    """Run a function and give the most bytes of new tensors that were alive at a time.
+
+    >>> a = torch.ones(1000)
+    >>> peak_bytes(lambda: a.view(10, 100).add(1).add_(1).sum())
+    4004
+    >>> peak_bytes(lambda: [a + 1, a + 2])
+    8000
+    """
+    watch = _Watch()
+    with watch:
+        compute()
+    return watch.peak
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every operation; a storage is known until it is freed."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.alive = self.peak = 0
+        self.known: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        self.meet((args, kwargs), new=False)  # weights and inputs, which exist anyway
+        result = func(*args, **kwargs)
+        self.meet(result, new=True)
+        self.peak = max(self.peak, self.alive)
+        return result
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and torch would load its compiler to be told so
+
+    def meet(self, tree: Any, new: bool) -> None:
+        for tensor in tree_leaves(tree):
+            if isinstance(tensor, Tensor):
+                storage = tensor.untyped_storage()
+                address = storage.data_ptr()
+                if address not in self.known:
+                    self.known.add(address)
+                    size = storage.nbytes() if new else 0
+                    self.alive += size
+                    weakref.finalize(storage, self.forget, address, size)
+
+    def forget(self, address: int, size: int) -> None:
+        self.known.discard(address)
+        self.alive -= size

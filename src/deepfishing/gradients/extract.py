@@ -24,9 +24,8 @@ from torch import Tensor
 from deepfishing.errors import FeatureError, ImageError, OptionError
 from deepfishing.features import Factor, needed_factors
 from deepfishing.gradients.compute import Computer
-from deepfishing.gradients.engine import Run
-from deepfishing.gradients.program import Batch, aggregate, gather
-from deepfishing.gradients.resources import BatchSize, Resources, choose_batch_size
+from deepfishing.gradients.engines import Batch, aggregate, gather
+from deepfishing.gradients.trunk import Run
 from deepfishing.images.preprocess import ImageLike, find_views
 from deepfishing.images.sources import find_images
 from deepfishing.images.streams import samples
@@ -34,6 +33,7 @@ from deepfishing.kernels import Comparable
 from deepfishing.networks.load import load_network
 from deepfishing.networks.network import Network
 from deepfishing.objectives import Label
+from deepfishing.options import BatchSize, Resources, choose_batch_size
 from deepfishing.rank_one import Array
 from deepfishing.recipes import parse_recipes
 from deepfishing.settings import Settings

@@ -18,9 +18,9 @@ import numpy as np
 
 from deepfishing.errors import FeatureError
 from deepfishing.features import Factor
-from deepfishing.gradients.resources import Resources
 from deepfishing.images.item import Item, as_text
 from deepfishing.images.preprocess import refuse_unreadable, unreadable
+from deepfishing.options import Resources
 from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
 from deepfishing.settings import Settings
@@ -28,8 +28,8 @@ from deepfishing.store import Row, Store
 from deepfishing.store.manifest import ERROR, OK, PENDING
 
 if TYPE_CHECKING:
+    from deepfishing.gradients.engines import Batch
     from deepfishing.gradients.extract import Extractor
-    from deepfishing.gradients.program import Batch
     from deepfishing.networks.network import Network
 
 SHARD_IMAGES = 512

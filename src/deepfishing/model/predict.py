@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deepfishing.gradients.program import FEW, Describer, describer
-from deepfishing.gradients.resources import Resources
+from deepfishing.gradients.engines import FEW, Describer, describer
 from deepfishing.images.preprocess import ImageLike
 from deepfishing.model.model import Model
+from deepfishing.options import Resources
 from deepfishing.rank_one import Array
 
 if TYPE_CHECKING:

@@ -24,9 +24,8 @@ from deepfishing.errors import NetworkError, one_line
 from deepfishing.features import TOP, Factor
 from deepfishing.files import replacing
 from deepfishing.gradients.compute import Computer
-from deepfishing.gradients.cut import Affine, cut
-from deepfishing.gradients.engine import OPSET, write_onnx
 from deepfishing.gradients.factors import sharing_weights
+from deepfishing.gradients.trunk import OPSET, Affine, cut, write_onnx
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.kernels import Comparable, KernelProduct, KernelSum, arrays_of
 from deepfishing.model.model import Model

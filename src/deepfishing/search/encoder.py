@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deepfishing.features import Factor
-from deepfishing.gradients.program import Describer, describer, gather
-from deepfishing.gradients.resources import Resources
+from deepfishing.gradients.engines import Describer, describer, gather
 from deepfishing.images.item import ImageBytes
+from deepfishing.options import Resources
 from deepfishing.rank_one import Array
 from deepfishing.settings import Settings
 

@@ -1,30 +1,46 @@
-"""Stage 3, gradients: factors of a few images without torch, which takes seconds to load.
+"""Stage 3, gradients: what runs an ONNX model, and factors of a few images without torch.
 
-Comes in: settings, factors and images. Goes out: what an `Extractor` gives. A program is one ONNX
-model of all of the work on one input, forward and backward. The first run, which has torch, makes
-it (`engine.make_program`) and keeps it under a hash of all that decides it; later ones need it
-alone, provided that the network's files are still the same.
+Comes in: the name of an engine and a model, or settings, factors and images. Goes out: a function
+that several threads may call at a time, each of them on one core; or what an `Extractor` gives. A
+program is one ONNX model of all of the work on one input, forward and backward. The first run,
+which has torch, makes it (`trunk.make_program`) and keeps it in `home()/engines` under a hash of
+all that decides it; later ones need it alone, provided that the network's files are still the same.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import importlib
 import importlib.util
+import io
 import json
+import os
+import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
+from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deepfishing.errors import ImageError, NetworkError
+from deepfishing.errors import (
+    ImageError,
+    MissingDependencyError,
+    NetworkError,
+    check_choice,
+    one_line,
+    pip_install,
+)
 from deepfishing.features import Factor
-from deepfishing.gradients.resources import Resources
-from deepfishing.gradients.runtime import RunOnnx, keep, kept, missing_packages, start_onnx
+from deepfishing.files import replacing
 from deepfishing.images.preprocess import ImageLike, find_views
+from deepfishing.networks.zoo import home
+from deepfishing.options import Resources
 from deepfishing.rank_one import Array, RankOne
 from deepfishing.settings import Settings
 from deepfishing.two_sided import two_sided
@@ -32,9 +48,124 @@ from deepfishing.two_sided import two_sided
 if TYPE_CHECKING:
     from deepfishing.networks.network import Network
 
+RunOnnx = Callable[[Array], dict[str, Array]]  # pixels (n, 3, S, S) to arrays by name
+
+# `auto` takes the first that is installed; fastest first
+FASTEST = ("openvino", "onnxruntime", "torch")
+ENGINES = ("auto", *FASTEST)
+KEPT = 4 * 2**30  # bytes of models; those that were not used for longest leave first
 FEW = 64  # images; with more, torch's batches win back the time that it takes to load
 HUBS = ("timm", "torchvision")  # whose code decides a network, too
 QUICKEST = ("onnxruntime", "openvino")  # to start, not to run
+
+
+def choose_engines(engine: str) -> tuple[str, ...]:
+    """The engines to try, in turn: the one asked for, or for `auto` all that are installed.
+
+    >>> choose_engines("torch")
+    ('torch',)
+    >>> choose_engines("auto")[-1]
+    'torch'
+    >>> choose_engines("onxruntime")
+    Traceback (most recent call last):
+    deepfishing.errors.OptionError: engine must be one of auto, openvino, onnxruntime, torch, got
+        'onxruntime'; did you mean onnxruntime?
+    """
+    check_choice("engine", engine, ENGINES)
+    if engine == "auto":
+        return tuple(name for name in FASTEST if not missing_packages(name))
+    if packages := missing_packages(engine):
+        raise MissingDependencyError(
+            f"engine {engine} needs the package {' and '.join(packages)}; run "
+            f"`{pip_install(extra=engine)}`, or take --engine torch"
+        )
+    return (engine,)
+
+
+def missing_packages(engine: str) -> list[str]:
+    """What an engine needs that is not installed; `onnx` writes the file that it reads."""
+    needed = [] if engine == "torch" else [engine, "onnx"]
+    return [name for name in needed if importlib.util.find_spec(name) is None]
+
+
+def start_onnx(engine: str, model: bytes, threads: int) -> RunOnnx:
+    """Make a model ready to run in so many threads at a time; its input is called `pixels`."""
+    return _onnxruntime(model) if engine == "onnxruntime" else _openvino(model, threads)
+
+
+def kept(key: str) -> bytes | None:
+    """The model of a key, or None; one that was damaged is told and goes."""
+    for path in (home() / "engines").glob(f"{key}-*.onnx"):
+        with contextlib.suppress(OSError):
+            model = path.read_bytes()
+            if path.stem.endswith(f"-{_digest(model)}"):
+                os.utime(path)  # used now
+                return model
+            path.unlink()
+            warnings.warn(f"{path} was damaged; it is made again", stacklevel=2)
+    return None
+
+
+def keep(key: str, model: bytes) -> None:
+    """Keep a model for the next time."""
+    folder = home() / "engines"
+    with contextlib.suppress(OSError):  # a folder that cannot be written costs the next export
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(folder / f"{key}-{_digest(model)}.onnx") as partial:
+            partial.write_bytes(model)
+        newest = sorted(folder.glob("*.onnx"), key=lambda path: -path.stat().st_mtime)
+        used = accumulate(path.stat().st_size for path in newest)
+        for path, size in list(zip(newest, used, strict=True))[1:]:
+            if size > KEPT:
+                path.unlink()
+
+
+def _digest(model: bytes) -> str:
+    return hashlib.sha256(model).hexdigest()[:16]
+
+
+def cannot_run(what: str, error: Warning | Exception | str) -> NetworkError:
+    """That an engine does not take a network, in one line."""
+    return NetworkError(
+        f"the part below the lowest layer asked for is not for {what} ({one_line(error)})"
+    )
+
+
+def _onnxruntime(model: bytes) -> RunOnnx:
+    package = importlib.import_module("onnxruntime")
+    state = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
+    options = package.SessionOptions()
+    # then a run stays in the thread that calls
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    try:
+        session = package.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except (state.Fail, state.InvalidGraph, state.NotImplemented, state.InvalidProtobuf) as error:
+        raise cannot_run("onnxruntime", error) from None
+    names = [output.name for output in session.get_outputs()]
+    return lambda pixels: dict(zip(names, session.run(names, {"pixels": pixels}), strict=True))
+
+
+def _openvino(model: bytes, threads: int) -> RunOnnx:
+    core = importlib.import_module("openvino").Core()
+    settings = {
+        "NUM_STREAMS": str(threads),  # each on a core of its own
+        "INFERENCE_NUM_THREADS": str(threads),
+        "INFERENCE_PRECISION_HINT": "f32",  # the default is bfloat16 where the CPU has it
+    }
+    try:
+        compiled = core.compile_model(core.read_model(io.BytesIO(model)), "CPU", settings)
+    except RuntimeError as error:
+        raise cannot_run("openvino", error) from None
+    own = threading.local()  # a request serves one thread at a time
+    names = [output.any_name for output in compiled.outputs]
+
+    def run(pixels: Array) -> dict[str, Array]:
+        if not hasattr(own, "request"):
+            own.request = compiled.create_infer_request()
+        outputs: Any = own.request.infer([pixels], share_inputs=True)
+        return {name: outputs[at] for at, name in enumerate(names)}
+
+    return run
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +217,7 @@ def describer(
 
     made = Extractor(load(), factors, settings=settings, resources=resources)
     if key and model is None and not missing_packages(engine):
-        from deepfishing.gradients.engine import make_program
+        from deepfishing.gradients.trunk import make_program
 
         try:
             keep(key, make_program(made.compute, engine))
