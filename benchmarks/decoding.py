@@ -22,8 +22,8 @@ from timing import Ratio, _row
 
 from deepfishing.features import needed_factors, parse_features
 from deepfishing.gradients.extract import Extractor
-from deepfishing.images.groceries import load_groceries
 from deepfishing.images.preprocess import Preprocess, resize_and_crop
+from deepfishing.images.published import load_groceries
 from deepfishing.networks.load import load_network
 from deepfishing.networks.zoo import DEFAULT, record
 from deepfishing.options import Resources

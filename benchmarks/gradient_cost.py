@@ -15,7 +15,7 @@ from deepfishing.features import needed_factors, parse_features, table_features
 from deepfishing.gradients.engines import FASTEST, missing_packages
 from deepfishing.gradients.extract import Extractor
 from deepfishing.gradients.tap import tap
-from deepfishing.images.groceries import load_groceries
+from deepfishing.images.published import load_groceries
 from deepfishing.networks.load import load_network
 from deepfishing.networks.network import Network
 from deepfishing.objectives import cross_entropy

@@ -25,7 +25,7 @@ from deepfishing.experiments.approximation import Gradients
 from deepfishing.features import needed_factors, parse_feature, parse_features
 from deepfishing.gradients.to_store import SHARD_IMAGES, extract_to_store
 from deepfishing.images.dataset import Dataset
-from deepfishing.images.groceries import load_groceries
+from deepfishing.images.published import load_groceries
 from deepfishing.images.voc import read_voc
 from deepfishing.kernels import gram
 from deepfishing.linear import train_linear

@@ -26,7 +26,7 @@ from deepfishing.cli.reproduce import load_dataset
 from deepfishing.curate.labels import VOTE, label_scores, neighbour_votes
 from deepfishing.experiments.curate import CLASSIFIER, SWAPS, share_found, swap_labels
 from deepfishing.experiments.reproduce import Protocol, prepare
-from deepfishing.images.records import find_record
+from deepfishing.images.dataset import find_record
 from deepfishing.networks.load import load_network
 from deepfishing.networks.zoo import DEFAULT
 from deepfishing.recipes import parse_recipe

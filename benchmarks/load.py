@@ -46,7 +46,7 @@ from visitors import (
     visitors,
 )
 
-from deepfishing.images.groceries import load_groceries
+from deepfishing.images.published import load_groceries
 
 OUT = Path(__file__).parent / "LOAD.md"
 WATCHED = Path(__file__).parent / "watched.py"

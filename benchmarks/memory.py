@@ -18,7 +18,7 @@ from pathlib import Path
 
 from deepfishing.features import needed_factors, parse_features
 from deepfishing.gradients.to_store import extract_to_store
-from deepfishing.images.groceries import load_groceries
+from deepfishing.images.published import load_groceries
 from deepfishing.images.voc import read_voc
 from deepfishing.networks.load import load_network
 from deepfishing.settings import Settings

@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from deepfishing.images.groceries import load_groceries
+from deepfishing.images.published import load_groceries
 
 CASES = (
     ("efficientnet-lite0", "published", "all", 600),

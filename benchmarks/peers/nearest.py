@@ -22,7 +22,7 @@ from page import interval, lines_of, number, table
 import search
 from deepfishing.features import parse_feature
 from deepfishing.gradients.to_store import extract_to_store
-from deepfishing.images.groceries import load_groceries
+from deepfishing.images.published import load_groceries
 from deepfishing.networks.load import load_network
 from deepfishing.rank_one import Array, l2_normalize
 from deepfishing.search import Searcher

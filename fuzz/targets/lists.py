@@ -7,8 +7,7 @@ import json
 import random
 from pathlib import Path
 
-from deepfishing.images.item import Item
-from deepfishing.images.remote import RemoteFile, is_url, list_files
+from deepfishing.images.item import Item, RemoteFile, is_url, list_files
 from deepfishing.images.sources import find_images
 from deepfishing.images.tables import read_table
 from deepfishing.model.labelled import read_labels

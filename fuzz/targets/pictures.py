@@ -13,8 +13,8 @@ import numpy as np
 from PIL import Image
 
 from deepfishing.images import preprocess
-from deepfishing.images.formats import FORMATS, learn_heic
 from deepfishing.images.item import ImageBytes
+from deepfishing.images.preprocess import FORMATS, learn_heic
 from deepfishing.web.photos import check_photo
 from fuzz.formats import mutate_png
 from fuzz.rule import obey

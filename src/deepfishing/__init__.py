@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from deepfishing.extraction import extract_to as extract_to
     from deepfishing.gradients.extract import extract as extract
     from deepfishing.images.folder import read_folder as read_folder
-    from deepfishing.images.groceries import load_groceries as load_groceries
     from deepfishing.images.preprocess import Preprocess as Preprocess
+    from deepfishing.images.published import load_groceries as load_groceries
     from deepfishing.images.sources import find_images as find_images
     from deepfishing.images.voc import read_voc as read_voc
     from deepfishing.kernels import gram as gram
@@ -65,7 +65,7 @@ _HOME = {
     "gram": "kernels",
     "linear_kernel": "kernels",
     "list_networks": "networks.zoo",
-    "load_groceries": "images.groceries",
+    "load_groceries": "images.published",
     "load_network": "networks.load",
     "measure": "measuring",
     "read_folder": "images.folder",

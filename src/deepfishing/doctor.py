@@ -22,7 +22,7 @@ from pathlib import Path
 from deepfishing import __version__
 from deepfishing.errors import DeepFishingError, one_line, pip_install
 from deepfishing.fetch.place import fetched_data
-from deepfishing.images.records import DATASETS, DatasetRecord
+from deepfishing.images.dataset import DATASETS, DatasetRecord
 from deepfishing.machine import cores, memory, processor
 from deepfishing.networks.zoo import RECORDS, Record, find_weights, home
 

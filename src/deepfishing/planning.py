@@ -30,8 +30,8 @@ from deepfishing.errors import DeepFishingError, ImageError, OptionError
 from deepfishing.features import needed_factors
 from deepfishing.files import replacing
 from deepfishing.gradients.to_store import SHARD_IMAGES, Job, Local
-from deepfishing.images.groceries import load_groceries
 from deepfishing.images.item import Item
+from deepfishing.images.published import load_groceries
 from deepfishing.images.sources import find_images
 from deepfishing.networks.reference import RANDOM
 from deepfishing.networks.zoo import find_weights, is_network_file, record

@@ -10,7 +10,7 @@ import pytest
 from deepfishing.errors import pip_install
 from deepfishing.gradients.extract import extract
 from deepfishing.images import folder
-from deepfishing.images.formats import HEIC
+from deepfishing.images.preprocess import HEIC
 from deepfishing.kernels import gram
 from deepfishing.networks.load import import_hub, load_network
 from deepfishing.store import Store

@@ -5,7 +5,7 @@ import pytest
 
 from deepfishing.errors import OptionError
 from deepfishing.fetch.catalogue import CATALOGUE, find_download
-from deepfishing.images.records import DATASETS
+from deepfishing.images.dataset import DATASETS
 from deepfishing.networks.zoo import RECORDS
 
 PAGE = Path(__file__).parents[2] / "docs" / "fetch.md"

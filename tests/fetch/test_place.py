@@ -16,7 +16,7 @@ from deepfishing.fetch.catalogue import CATALOGUE, Download
 from deepfishing.fetch.download import Patience
 from deepfishing.fetch.place import fetch, fetched_data
 from deepfishing.files import Remote
-from deepfishing.images.records import find_record
+from deepfishing.images.dataset import find_record
 from deepfishing.images.voc import CLASSES, read_voc
 
 CONTENT = b"weights" * 1000

@@ -3,9 +3,8 @@ import pytest
 from PIL import Image
 
 from deepfishing.errors import ImageError, pip_install
-from deepfishing.images import formats
-from deepfishing.images.formats import EXTENSIONS, passed_over_text
-from deepfishing.images.preprocess import open_image
+from deepfishing.images import preprocess
+from deepfishing.images.preprocess import EXTENSIONS, open_image, passed_over_text
 from deepfishing.images.sources import find_images
 
 
@@ -24,14 +23,14 @@ def test_a_photo_in_avif_is_read(tmp_path, picture):
 
 def test_a_photo_in_heic_is_read(tmp_path, picture):
     pytest.importorskip("pillow_heif", reason=f"no HEIC: {pip_install(extra='heic')}")
-    formats.learn_heic()
+    preprocess.learn_heic()
     picture.save(tmp_path / "IMG_1.HEIC", "HEIF", quality=90)
     (item,) = find_images(tmp_path)
     assert np.abs(np.asarray(open_image(item), int) - np.asarray(picture)).mean() < 3
 
 
 def test_without_the_extra_a_photo_in_heic_is_told_the_pip_command(tmp_path, monkeypatch):
-    monkeypatch.setattr(formats, "HAS_HEIC", False)
+    monkeypatch.setattr(preprocess, "HAS_HEIC", False)
     (tmp_path / "IMG_1.heic").write_bytes(b"....ftypheic")
     with pytest.raises(ImageError) as raised:
         open_image(tmp_path / "IMG_1.heic")

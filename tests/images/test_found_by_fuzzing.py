@@ -10,10 +10,9 @@ from PIL import Image
 
 from deepfishing.errors import DatasetError, DeepFishingError, ImageError
 from deepfishing.images.folder import read_folder
-from deepfishing.images.formats import FORMATS, learn_heic
 from deepfishing.images.inside import read_tar
-from deepfishing.images.preprocess import open_image
-from deepfishing.images.remote import RemoteFile, list_files
+from deepfishing.images.item import RemoteFile, list_files
+from deepfishing.images.preprocess import FORMATS, learn_heic, open_image
 from deepfishing.images.sources import find_images
 from deepfishing.images.tables import read_table
 

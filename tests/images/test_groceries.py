@@ -14,7 +14,7 @@ from PIL import Image
 
 from deepfishing.errors import DatasetError, OptionError
 from deepfishing.images.folder import read_folder
-from deepfishing.images.groceries import ARCHIVE, KINDS, load_groceries
+from deepfishing.images.published import ARCHIVE, KINDS, load_groceries
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "groceries.py"
 

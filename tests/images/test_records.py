@@ -13,8 +13,7 @@ from PIL import Image
 
 from deepfishing.errors import DatasetError
 from deepfishing.experiments.checks import PROTOCOLS
-from deepfishing.images.dataset import MEASURES
-from deepfishing.images.records import DATASETS, find_record
+from deepfishing.images.dataset import DATASETS, MEASURES, find_record
 
 PAGE = Path(__file__).parents[2] / "docs" / "datasets.md"
 # name -> images to train and test, classes

@@ -6,9 +6,8 @@ import sys
 import pytest
 
 from deepfishing.errors import DatasetError, ImageError, MissingDependencyError, pip_install
-from deepfishing.images.item import Item
+from deepfishing.images.item import Item, RemoteFile
 from deepfishing.images.preprocess import open_image
-from deepfishing.images.remote import RemoteFile
 from deepfishing.images.sources import find_images
 
 

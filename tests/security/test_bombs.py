@@ -15,9 +15,8 @@ import pytest
 from PIL import GifImagePlugin, Image, ImageFile, PngImagePlugin, TiffImagePlugin, WebPImagePlugin
 
 from deepfishing.errors import ImageError
-from deepfishing.images.formats import FORMATS, learn_heic
 from deepfishing.images.inside import read_tar
-from deepfishing.images.preprocess import open_image
+from deepfishing.images.preprocess import FORMATS, learn_heic, open_image
 from deepfishing.web.photos import check_photo
 
 

@@ -68,7 +68,7 @@ def test_nothing_that_runs_code_from_data_is_imported():
     assert tops == []
     zips = {(file, name) for file, name in imports() if name.startswith("zipfile")}
     # and the archive in the package itself, and those of data sets, whose members are checked
-    own = {("images/groceries.py", "zipfile"), ("fetch/unpack.py", "zipfile")}
+    own = {("images/published.py", "zipfile"), ("fetch/unpack.py", "zipfile")}
     own |= {("store/export.py", "zipfile")}  # which writes one
     assert {name for _, name in zips - own} == {"zipfile.BadZipFile"}
     joblib = {name for _, name in imports() if name.startswith("joblib")}
@@ -112,7 +112,7 @@ def test_modules_are_imported_by_names_of_the_source(call):
     """A constant, or a parameter that only gets one: the functions below."""
     known = {"__init__.py", "networks/load.py"}
     # extras by name, readers by the records of the package, commands by the list of them
-    known |= {"errors.py", "images/records.py", "cli/help.py"}
+    known |= {"errors.py", "images/dataset.py", "cli/help.py"}
     for file, name, node in calls():
         if name == call and not isinstance(node.args[0], ast.Constant):
             assert file in known

@@ -26,9 +26,8 @@ from deepfishing.cli.say import (
 from deepfishing.errors import DatasetError, OptionError, check_choice
 from deepfishing.experiments.checks import PROTOCOLS, TABLE
 from deepfishing.fetch.place import fetched_data
-from deepfishing.images.dataset import DIFFICULT, Dataset
+from deepfishing.images.dataset import DATASETS, DIFFICULT, Dataset, DatasetRecord, find_record
 from deepfishing.images.item import as_text
-from deepfishing.images.records import DATASETS, DatasetRecord, find_record
 from deepfishing.images.sources import passed_over_in
 from deepfishing.options import Options, Resources
 

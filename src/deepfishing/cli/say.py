@@ -75,7 +75,7 @@ def say_left_out(
 def say_passed_over(counts: Mapping[str, int]) -> None:
     """Count the files of a folder that are no images."""
     if counts:
-        from deepfishing.images.formats import passed_over_text
+        from deepfishing.images.preprocess import passed_over_text
 
         say(f"passed over: {passed_over_text(counts)}", err=True)
 

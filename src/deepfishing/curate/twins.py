@@ -26,11 +26,10 @@ from scipy.sparse.csgraph import connected_components
 from deepfishing.curate.neighbours import nearest
 from deepfishing.curate.pixels import SIDE, agreement, thumbnail
 from deepfishing.errors import ImageError, OptionError
-from deepfishing.images.find_again import find_place
-from deepfishing.images.formats import open_picture
 from deepfishing.images.item import ImageBytes
-from deepfishing.images.preprocess import Openable, open_image
+from deepfishing.images.preprocess import Openable, open_image, open_picture
 from deepfishing.images.show import pictures_html
+from deepfishing.images.sources import find_place
 from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
 from deepfishing.search import Picture, Searcher

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from deepfishing.errors import check_choice
 from deepfishing.files import Remote
-from deepfishing.images.records import DATASETS
+from deepfishing.images.dataset import DATASETS
 from deepfishing.networks.zoo import RECORDS, WeightSource
 
 

@@ -16,8 +16,8 @@ from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
 from deepfishing.errors import DatasetError, OptionError, need, one_line
-from deepfishing.images.formats import EXTENSIONS, bmp_bytes
 from deepfishing.images.item import Frame, Item, Member
+from deepfishing.images.preprocess import EXTENSIONS, bmp_bytes
 
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 VIDEOS = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg")

@@ -3,12 +3,15 @@
 Comes in: a path, a PIL image or an RGB array. Goes out: a float32 array (3, size, size), or one
 for each of several views; or why an image cannot be read. As in the paper: the short side is
 resized, then the central square is cropped. What is done with unusual images is one documented
-rule each (`open_image`).
+rule each (`open_image`). Pillow knows more formats than are read here; to read some, such as EPS,
+it starts other programs.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import io
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,13 +21,39 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 import numpy as np
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError, features
 
-from deepfishing.errors import ImageError, MissingDependencyError, check_choice, one_line
-from deepfishing.images.formats import must_be, open_picture
+from deepfishing.errors import (
+    ImageError,
+    MissingDependencyError,
+    check_choice,
+    one_line,
+    pip_install,
+)
 from deepfishing.images.item import Item
 from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
+
+HEIC = (".heic", ".heif", ".hif")  # what telephones write; read by the extra `heic`
+HAS_AVIF = features.check("avif")
+HAS_HEIC = importlib.util.find_spec("pillow_heif") is not None
+
+# Pillow's name of a format -> how its files end
+_READ: Mapping[str, tuple[str, ...]] = {
+    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
+    "PNG": (".png",),
+    "WEBP": (".webp",),
+    "GIF": (".gif",),
+    "BMP": (".bmp",),
+    "TIFF": (".tif", ".tiff"),
+    **({"AVIF": (".avif",)} if HAS_AVIF else {}),
+    **({"HEIF": HEIC} if HAS_HEIC else {}),
+}
+FORMATS = tuple(_READ)
+FORMAT_NAMES = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+EXTENSIONS = frozenset(ending for endings in _READ.values() for ending in endings)
+
+SHOWN = 5  # endings of files that were passed over
 
 
 class Openable(Protocol):
@@ -177,6 +206,52 @@ def resize_and_crop(
     step_x, step_y = width / wide, height / high
     box = (left * step_x, top * step_y, (left + size) * step_x, (top + size) * step_y)
     return image.resize((size, size), Image.Resampling[resample.upper()], box)
+
+
+def open_picture(file: IO[bytes]) -> ImageFile.ImageFile:
+    """Read a picture's header; its pixels are decoded by `load`."""
+    learn_heic()
+    return Image.open(file, formats=FORMATS)
+
+
+def bmp_bytes(picture: Image.Image) -> bytes:
+    """A picture as the bytes of a file that has the same pixels, and the same bytes every time."""
+    content = io.BytesIO()
+    picture.save(content, "BMP")
+    return content.getvalue()
+
+
+@cache
+def learn_heic() -> None:
+    """Teach Pillow to read HEIC, if the extra is installed; once."""
+    if HAS_HEIC:
+        import pillow_heif  # takes a while to load
+
+        pillow_heif.register_heif_opener()
+
+
+def must_be(name: str) -> str:
+    """What a file that is no picture should have been, or how to read what its name says it is."""
+    if name.lower().endswith(HEIC) and not HAS_HEIC:
+        return f"to read HEIC run `{pip_install(extra='heic')}`"
+    return f"it must be a {FORMAT_NAMES} file"
+
+
+def passed_over_text(counts: Mapping[str, int]) -> str:
+    """Files that are no pictures, by how they end; and how to read them, if there is a way.
+
+    >>> passed_over_text({".txt": 1, "": 2, ".csv": 12})
+    '12 .csv, 2 without an ending, 1 .txt'
+    >>> passed_over_text({f".{letter}": 1 for letter in "abcdefgh"})
+    '1 .a, 1 .b, 1 .c, 1 .d, 1 .e and 3 others'
+    """
+    order = sorted(counts, key=lambda ending: (ending not in HEIC, -counts[ending], ending))
+    told = []
+    for ending in order[:SHOWN]:
+        hint = f" (to read them: {pip_install(extra='heic')})" if ending in HEIC else ""
+        told.append(f"{counts[ending]:,} {ending or 'without an ending'}{hint}")
+    rest = sum(counts[ending] for ending in order[SHOWN:])
+    return ", ".join(told) + (f" and {rest:,} others" if rest else "")
 
 
 def open_image(image: ImageLike, draft: int = 0) -> Image.Image:

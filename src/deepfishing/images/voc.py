@@ -24,10 +24,9 @@ from deepfishing.errors import (
     one_line,
 )
 from deepfishing.files import replacing
-from deepfishing.images.dataset import Dataset, Split
-from deepfishing.images.tree import (
+from deepfishing.images.dataset import Dataset, Split, is_plain_name
+from deepfishing.images.folder import (
     is_folder,
-    is_plain_name,
     names_in,
     read_bytes,
     read_lines,

@@ -16,9 +16,8 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from deepfishing.errors import DatasetError
-from deepfishing.images.folder import folder_classes, split_folders
+from deepfishing.images.folder import folder_classes, is_folder, split_folders
 from deepfishing.images.tables import TABLES, read_table
-from deepfishing.images.tree import is_folder
 from deepfishing.images.voc import read_split, voc_layout
 from deepfishing.rank_one import Array
 

@@ -20,7 +20,7 @@ from deepfishing import __version__
 from deepfishing.errors import DeepFishingError, ImageError
 from deepfishing.experiments.checks import Result
 from deepfishing.experiments.results import Results
-from deepfishing.images.tree import is_folder
+from deepfishing.images.folder import is_folder
 from deepfishing.metrics import DEFINITIONS
 from deepfishing.recipes import pieces
 from deepfishing.report.charts import Axis, panels, round_ticks, tick_text

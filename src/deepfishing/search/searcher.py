@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from PIL import Image
 
 from deepfishing.errors import ImageError, OptionError, check_choice
-from deepfishing.images.find_again import find_again
 from deepfishing.images.item import ImageBytes
+from deepfishing.images.sources import find_again
 from deepfishing.images.streams import lossless
 from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array

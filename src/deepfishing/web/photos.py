@@ -24,10 +24,9 @@ from PIL import Image
 
 from deepfishing.errors import DeepFishingError, ImageError
 from deepfishing.features import Factor
-from deepfishing.images.find_again import find_again
-from deepfishing.images.formats import FORMAT_NAMES, open_picture
 from deepfishing.images.item import ImageBytes
-from deepfishing.images.preprocess import open_image
+from deepfishing.images.preprocess import FORMAT_NAMES, open_image, open_picture
+from deepfishing.images.sources import find_again
 from deepfishing.rank_one import Array
 from deepfishing.search.encoder import Encoder
 
