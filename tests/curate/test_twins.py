@@ -45,7 +45,7 @@ def test_twins_are_found_and_look_alikes_are_not(deepfish, photos, tmp_path):
     ran = deepfish("curate", "twins", store, "--out", "all.csv", "--sheet", "twins.png")
     assert ran.code == 0, ran.err
     assert set(ran.out.splitlines()) == {str(folder / name) for name in TWINS}
-    assert "1 pictures more than once among 9 images; 6 photos may go" in ran.err
+    assert "1 picture more than once among 9 images; 6 photos may go" in ran.err
     assert f"keep {folder / 'original.png'} (oldest, 2001-09-09)" in ran.err.replace("\n", " ")
     with (tmp_path / "all.csv").open() as file:
         rows = {row["id"]: row for row in csv.DictReader(file)}
@@ -98,6 +98,16 @@ def test_another_store_is_compared_and_its_photos_stay(deepfish, photos, store_o
     stays = {photo["id"]: photo["can_go"] for photo in group["others"]}
     assert group["keep"]["id"] == "original.png"
     assert stays == {"zcopy.png": True, "crop.png": False, "half.png": True}
+
+
+def test_what_another_store_has_may_go_although_the_copy_there_is_newer(deepfish, photos, store_of):
+    folder, _ = photos
+    new = store_of([folder / "original.png", folder / "other.png"], [1, 2], "new")
+    archive = store_of([folder / "zcopy.png"], [1], "archive")  # copied from original.png
+    ran = deepfish("curate", "twins", new, "--against", archive)
+    assert (ran.code, ran.out) == (0, f"{folder / 'original.png'}\n")
+    assert f"keep {folder / 'zcopy.png'} ({archive} has it)" in ran.err.replace("\n", " ")
+    assert "1 picture more than once among 2 images; 1 photo may go" in ran.err
 
 
 def test_stores_of_two_settings_are_refused(deepfish, photos, store_of):

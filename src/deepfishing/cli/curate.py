@@ -162,8 +162,8 @@ def twins(
     Example: deepfish curate twins store --out twice.txt
 
     Prints the paths of those that may go: all but one of each picture, the one with the most
-    pixels, then the largest file, then the oldest. Nothing is deleted. To do so yourself, look at
-    --sheet first, then: deepfish curate twins store -0 | xargs -0 rm --
+    pixels, then the largest file, then that of --against, then the oldest. Nothing is deleted. To
+    do so yourself, look at --sheet first, then: deepfish curate twins store -0 | xargs -0 rm --
     """
     from deepfishing.curate.neighbours import open_searcher
     from deepfishing.curate.records import KINDS, check_out, write_records
@@ -202,8 +202,8 @@ def twins(
         typer.echo(spelled(text) if sys.stdout.isatty() else text, nl=False)
     photos = images_text(len(opened[0].collection))
     say_note(
-        f"{len(found.groups):,} pictures more than once among {photos}; "
-        f"{len(listed):,} photos may go"
+        f"{_counted(len(found.groups), 'picture')} more than once among {photos}; "
+        f"{_counted(len(listed), 'photo')} may go"
     )
     if hidden := len(found.removable()) - len(listed):
         say_note(f"left out: {images_text(hidden)} with a line break in the name; take -0")
@@ -212,6 +212,10 @@ def twins(
             f"left out: {images_text(len(found.gone))} not found as extracted, first "
             f"{found.gone[0]}; bring {store} up to date with `deepfish extract --prune`"
         )
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
 _COLUMNS = ("group", "keep", "path", "id", "store", "why", "width", "height", "bytes", "agreement")

@@ -101,12 +101,14 @@ class _File:
     node: int
     seconds: float  # of the last change
     is_own: bool  # a file, no part of an archive and not behind a URL
+    is_first: bool  # of the first store
 
     @property
-    def rank(self) -> tuple[float, float, float, str]:
-        """The least is kept: the most pixels, the most bytes, the oldest, the first name."""
+    def rank(self) -> tuple[float, float, bool, float, str]:
+        """The least is kept: the most pixels, the most bytes, in the other store, the oldest."""
         photo = self.photo
-        return -photo.width * photo.height, -photo.bytes, self.seconds, photo.path
+        pixels = photo.width * photo.height
+        return -pixels, -photo.bytes, self.is_first, self.seconds, photo.path
 
 
 def find_twins(
@@ -234,6 +236,7 @@ class _Album:
         found: dict[str, _File] = {}
         for node in nodes:
             side, _, key = self._content(node)
+            is_first = side is self.sides[0]
             for picture, place, content in self._found(node):
                 is_own = isinstance(place, Path)
                 real = os.path.realpath(str(place)) if is_own else str(place)
@@ -241,19 +244,18 @@ class _Album:
                     seconds = Path(real).stat().st_mtime if is_own else math.inf
                     store, size = str(side.store.folder), _size(content)
                     photo = Photo(picture.id, str(place), store, *size, len(content))
-                    found.setdefault(real, _File(photo, key, node, seconds, is_own))
+                    found.setdefault(real, _File(photo, key, node, seconds, is_own, is_first))
         return sorted(found.values(), key=lambda file: file.rank)
 
     def around(self, keep: _File, rest: Sequence[_File], least: float) -> tuple[Group, list[_File]]:
         """The group of those that agree with the one to keep, and the others."""
-        first = str(self.sides[0].store.folder)
         why, others, left = "", [], []
         for file in rest:
             relation, score = self._relation(keep, file)
             if score < least:
                 left.append(file)
                 continue
-            can_go = file.is_own and file.photo.store == first
+            can_go = file.is_own and file.is_first
             score = round(score, 3)
             others.append(replace(file.photo, relation=relation, agreement=score, can_go=can_go))
             why = why or _why(keep, file)
@@ -293,6 +295,8 @@ def _why(keep: _File, next_: _File) -> str:
         return f"most pixels, {photo.width} x {photo.height}"
     if photo.bytes > other.bytes:
         return f"largest file, {photo.bytes:,} bytes"
+    if keep.is_first != next_.is_first:
+        return f"{photo.store} has it"
     if keep.seconds < next_.seconds:
         return f"oldest, {datetime.fromtimestamp(keep.seconds, UTC):%Y-%m-%d}"
     return "first name"
