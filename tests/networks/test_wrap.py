@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from deepfishing.errors import FeatureError, LayerError, OptionError
+from deepfishing.errors import FeatureError, LayerError, OptionError, WeightsError
 from deepfishing.gradients.extract import extract
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.kernels import gram
@@ -228,3 +228,83 @@ def test_given_layers_have_the_short_names(images):
     assert list(extract(network, images)) == [
         *("x6", "x7", "y8", "x8", "x6;x7", "dW7", "x7;y8", "dW8"),
     ]
+
+
+class Heads(nn.Module):
+    """Two heads on one fully connected layer, and what is made of both."""
+
+    def __init__(self, join):
+        super().__init__()
+        self.fc = nn.Linear(192, 6)
+        self.a, self.b = nn.Linear(6, 4), nn.Linear(6, 4)
+        self.join = join
+
+    def forward(self, x):
+        x = self.fc(x.flatten(1)).relu_()
+        return self.join(self.a(x), self.b(x))
+
+
+@pytest.mark.parametrize(("logits", "path"), [(0, "a"), (1, "b")])
+def test_of_two_heads_the_classifier_is_the_one_that_makes_the_scores(images, logits, path):
+    module = Heads(lambda a, b: (a, b)).double()
+    network = wrap(module, preprocess=SMALL, logits=logits)
+    assert network.layers == {7: "fc", 8: path}  # and not the other head as layer 7
+    pixels = torch.from_numpy(np.stack([SMALL(image) for image in images])).double()
+    scores = module.eval()(pixels)[logits].detach()
+    expected = scores / scores.norm(dim=1, keepdim=True)
+    np.testing.assert_allclose(extract(network, images, "y8")["y8"], expected, rtol=1e-10)
+
+
+def test_scores_that_several_layers_make_are_told():
+    network = wrap(Heads(lambda a, b: (a + b) / 2), preprocess=SMALL)
+    assert network.layers == {7: "fc", 8: "b"}
+    assert network.notes == ("the scores are made of a and b; layer 8 is the last one",)
+    assert wrap(Heads(lambda a, b: b), preprocess=SMALL).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("end", "back", "head"),
+    [
+        (lambda y: y.softmax(1), torch.log, "softmax"),
+        (torch.sigmoid, torch.logit, "sigmoid"),
+    ],
+    ids=["softmax", "sigmoid"],
+)
+def test_probabilities_are_not_taken_for_scores(images, end, back, head):
+    torch.manual_seed(0)
+    module = Returns(end).double()
+    with pytest.raises(LayerError, match=rf"ends with a .*logits=torch\.{back.__name__}"):
+        wrap(module, preprocess=SMALL, head=head)
+    plain = wrap(Returns(lambda y: y).double(), preprocess=SMALL, head=head)
+    plain.module.load_state_dict(module.state_dict())
+    again = wrap(module, preprocess=SMALL, head=head, logits=back)
+    kernels = [gram(extract(network, images, "dW8")["dW8"]) for network in (again, plain)]
+    np.testing.assert_allclose(*kernels, rtol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_program_made_of_a_module_is_refused():
+    module = mlp(192, 6, 4).eval()
+    example = torch.zeros(2, 3, 8, 8).double()
+    made = (torch.jit.trace(module, example), torch.export.export(module, (example,)).module())
+    for program in made:
+        with pytest.raises(OptionError, match="module must be a torch module with its layers"):
+            wrap(program, preprocess=SMALL)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_compiled_module_is_read_as_it_was_before(images):
+    module = mlp(192, 6, 4)
+    network = wrap(torch.compile(module), preprocess=SMALL)
+    assert network.module is module
+    assert network.layers == {7: "1", 8: "3"}
+
+
+def test_weights_without_numbers_are_refused():
+    with pytest.raises(WeightsError, match=r"dense numbers, got a Tensor on meta for 1\.weight"):
+        wrap(mlp(192, 4).to("meta"), preprocess=SMALL)
+
+
+def test_a_module_without_weights_has_probabilities(images):
+    network = wrap(nn.Flatten(), preprocess=SMALL)
+    assert extract(network, images, "x8")["x8"].shape == (5, 192)

@@ -186,7 +186,8 @@ class Computer:
         """The network cut below the lowest layer that is read, if that helps."""
         if self.network.device.type != "cpu" or self.network.dtype != torch.float32:
             return None
-        return cut(self.network.module, self.read or [self.network.layers[TOP]])
+        read = self.read or [path for k, path in self.network.layers.items() if k == TOP]
+        return cut(self.network.module, read)
 
     def find_paths(self, factor: Factor) -> tuple[str, ...]:
         """The module that a factor is read from, and the others that have the same weights."""

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deepfishing.errors import LayerError, OptionError, check_choice, did_you_mean
-from deepfishing.features import TOP
+from deepfishing.errors import LayerError, OptionError, WeightsError, check_choice, did_you_mean
 from deepfishing.images.preprocess import Preprocess
+from deepfishing.networks.discover import check_layers, find_layers, is_program
 from deepfishing.networks.identity import architecture, identity
 from deepfishing.networks.reference import RANDOM, UNTOLD, NetworkRef, Source
 from deepfishing.networks.zoo import IMAGENET
@@ -84,12 +84,16 @@ class Network:
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return next(self.module.parameters()).device
+        return self._like.device
 
     @property
     def dtype(self) -> torch.dtype:
         """Of the weights, and so of the input."""
-        return next(self.module.parameters()).dtype
+        return self._like.dtype
+
+    @property
+    def _like(self) -> Tensor:
+        return next(self.module.parameters(), torch.zeros(0))
 
     def reference(self) -> NetworkRef:
         """All of it that decides a feature, and from where it can be loaded again."""
@@ -140,8 +144,8 @@ def wrap(
     layers : mapping from int to str, optional
         k -> path of the module that holds W_k, 8 being the classifier: fully connected layers or
         1x1 convolutions. Without it the classifier and the fully connected layers right below it
-        are found by running the module on a blank image; where the last layer that runs does not
-        make the scores, no layer has a short name.
+        are found by running the module on a blank image; where no such layer makes the scores, no
+        layer has a short name.
     preprocess : Preprocess
         How it wants its pixels; ImageNet's mean and deviation at 224 px by default.
     name : str
@@ -162,25 +166,31 @@ def wrap(
     >>> net.layers
     {7: '1', 8: '3'}
     """
-    if not isinstance(module, nn.Module):
-        raise OptionError(f"module must be a torch module, got {type(module).__name__}")
+    module = getattr(module, "_orig_mod", module)  # what torch.compile was given
+    if not isinstance(module, nn.Module) or is_program(module):
+        raise OptionError(
+            f"module must be a torch module with its layers, got {type(module).__name__}; give the "
+            "module that it was made of"
+        )
     if isinstance(head, str) and head != RANDOM:
         find_objective(head)
     pick = _Pick(logits, seed if head == RANDOM else None)
+    notes: tuple[str, ...] = ()
+    weights = state_sha256(module)
     if layers is None:
         has_classifier = isinstance(head, str) and head != RANDOM
-        layers = _discover(module, preprocess, pick) if has_classifier else {}
+        layers, notes = find_layers(module, preprocess, pick) if has_classifier else ({}, ())
     else:
-        _check_layers(module, layers)
-    known = architecture(module) + state_sha256(module).encode()
+        check_layers(module, layers)
     return Network(
         name=name or type(module).__name__,
         module=module,
         layers=dict(sorted(layers.items())),
         preprocess=preprocess,
-        weights_sha256=hashlib.sha256(known).hexdigest(),
+        weights_sha256=hashlib.sha256(architecture(module) + weights.encode()).hexdigest(),
         head="softmax" if head == RANDOM else head,
         pick=pick,
+        notes=notes,
     )
 
 
@@ -232,73 +242,27 @@ def _kind(output: Any) -> str:
     return f"a {type(output).__name__}" + (f" with {names}" if names else "")
 
 
-def _discover(
-    module: nn.Module, preprocess: Preprocess, pick: Callable[[Any], Tensor]
-) -> dict[int, str]:
-    """The classifier, and the fully connected layers that run right before it."""
-    ran: list[tuple[str, nn.Module, Tensor]] = []
-    handles = [
-        layer.register_forward_hook(lambda m, _, y, path=path: ran.append((path, m, y)))
-        for path, layer in module.named_modules()
-        if isinstance(layer, nn.Linear | nn.Conv2d)
-    ]
-    modes = {m: m.training for m in module.modules()}
-    try:
-        like = next(module.parameters(), torch.zeros(0))
-        blank = torch.zeros(1, 3, preprocess.size, preprocess.size).to(like)
-        with torch.no_grad():
-            scores = pick(module.eval()(blank))
-    except LayerError:
-        raise
-    except (RuntimeError, TypeError, ValueError) as error:
-        reason = str(error).partition("\n")[0][:200]
-        raise LayerError(
-            f"the module must take images of shape (n, 3, {preprocess.size}, {preprocess.size}), "
-            f"but a blank one fails ({reason}); give preprocess, or layers"
-        ) from None
-    finally:
-        for handle in handles:
-            handle.remove()
-        for m, training in modes.items():
-            m.training = training
-    layers: dict[int, str] = {}
-    weights: list[Any] = []  # a number is that of weights, wherever they are used
-    for path, layer, y in reversed(ran[-TOP:]):
-        connected = isinstance(layer, nn.Linear) and y.ndim == 2 and len(y) == 1
-        if not layers:  # the last to run makes the scores, perhaps pooled or scaled afterwards
-            if not (connected or _is_pointwise(layer)) or y.shape[1] != scores.shape[1]:
-                break
-        elif not connected or any(layer.weight is weight for weight in weights):
-            break
-        weights.append(layer.weight)
-        layers[TOP - len(layers)] = path
-    return layers
-
-
-def _is_pointwise(layer: nn.Module | None) -> bool:
-    return isinstance(layer, nn.Conv2d) and set(layer.kernel_size) == {1}
-
-
-def _check_layers(module: nn.Module, layers: Mapping[int, str]) -> None:
-    known = dict(module.named_modules())
-    for k, path in layers.items():
-        layer = known.get(path)
-        if not isinstance(k, int) or not 1 <= k <= TOP:
-            raise LayerError(f"layers are numbered 1 to {TOP}, {TOP} the classifier, got {k!r}")
-        if not (isinstance(layer, nn.Linear) or _is_pointwise(layer)):
-            raise LayerError(
-                f"a numbered layer must be the path of a Linear or a 1x1 Conv2d, got {path!r} for "
-                f"{k}; others need no number, ask for dW:PATH"
-            )
-
-
 def state_sha256(module: nn.Module) -> str:
     """Hash of a module's weights, 64 hex digits."""
     digest = hashlib.sha256()
     for name, tensor in module.state_dict().items():
+        if not _has_numbers(tensor):
+            kind = type(tensor).__name__
+            where = f" on {tensor.device}" if isinstance(tensor, Tensor) else ""
+            raise WeightsError(
+                f"the module's weights must be dense numbers, got a {kind}{where} for {name}; load "
+                "its weights first, and do not quantise it"
+            )
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def _has_numbers(tensor: Any) -> bool:
+    is_plain = isinstance(tensor, Tensor) and not nn.parameter.is_lazy(tensor)
+    return (
+        is_plain and tensor.layout == torch.strided and not (tensor.is_meta or tensor.is_quantized)
+    )
 
 
 def ready(module: nn.Module, device: torch.device) -> nn.Module:

@@ -1,0 +1,152 @@
+"""Stage 2, networks: the layers of a module that have numbers.
+
+Comes in: a module, and what takes the scores out of its output. Goes out: the layer that makes the
+scores, which is 8, and the fully connected ones right below it. Every layer's output begins a new
+graph of autograd, so that the graph of the scores, or of a layer's input, ends at the layers that
+they are made of, in whatever order these ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from deepfishing.errors import LayerError, one_line
+from deepfishing.features import TOP
+from deepfishing.images.preprocess import Preprocess
+
+CLOSE = 1e-3  # what probabilities may differ by, also in half precision
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """One run of a layer; `y` begins a graph of its own, which tells what is made of it."""
+
+    path: str
+    layer: Any
+    x: Any
+    y: Tensor
+
+
+def find_layers(
+    module: nn.Module, preprocess: Preprocess, pick: Callable[[Any], Tensor]
+) -> tuple[dict[int, str], tuple[str, ...]]:
+    """The classifier and the fully connected layers right below it, and what was assumed."""
+    runs, scores = _run_blank(module, preprocess, pick)
+    makers = _made_of(scores, runs)
+    _check_scores(scores, makers)
+    layers: dict[int, str] = {}
+    weights: list[Any] = []  # a number is that of weights, wherever they are used
+    below = makers
+    while below and len(layers) < TOP:
+        run = below[-1]
+        connected = isinstance(run.layer, nn.Linear) and run.y.ndim == 2 and len(run.y) == 1
+        if not layers:  # it makes the scores, perhaps pooled or scaled afterwards
+            if not (connected or _is_pointwise(run.layer)) or run.y.shape[1] != scores.shape[1]:
+                break
+        elif not connected or any(run.layer.weight is weight for weight in weights):
+            break
+        weights.append(run.layer.weight)
+        layers[TOP - len(layers)] = run.path
+        below = _made_of(run.x, runs)
+    names = list(dict.fromkeys(run.path for run in makers))
+    if not layers or len(names) < 2:
+        return layers, ()
+    return layers, (f"the scores are made of {' and '.join(names)}; layer {TOP} is the last one",)
+
+
+def _run_blank(
+    module: nn.Module, preprocess: Preprocess, pick: Callable[[Any], Tensor]
+) -> tuple[list[_Run], Tensor]:
+    """What runs on a blank image, in its order, and the scores."""
+    runs: list[_Run] = []
+
+    def hook_for(path: str) -> Callable[..., Tensor | None]:
+        def hook(layer: nn.Module, args: Any, kwargs: Any, y: Tensor) -> Tensor | None:
+            if y.is_inference():
+                return None
+            x = next(iter((*args, *kwargs.values())), None)
+            runs.append(_Run(path, layer, x, y.detach().requires_grad_()))
+            return runs[-1].y.clone()  # since an in-place operation may follow
+
+        return hook
+
+    handles = [
+        layer.register_forward_hook(hook_for(path), with_kwargs=True)
+        for path, layer in module.named_modules()
+        if isinstance(layer, nn.Linear | nn.Conv2d)
+    ]
+    modes = {m: m.training for m in module.modules()}
+    try:
+        like = next(module.parameters(), torch.zeros(0))
+        blank = torch.zeros(1, 3, preprocess.size, preprocess.size).to(like)
+        with torch.enable_grad():
+            return runs, pick(module.eval()(blank))
+    except LayerError:
+        raise
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise LayerError(
+            f"the module must take images of shape (n, 3, {preprocess.size}, {preprocess.size}), "
+            f"but a blank one fails ({one_line(error)}); give preprocess, or layers"
+        ) from None
+    finally:
+        for handle in handles:
+            handle.remove()
+        for m, training in modes.items():
+            m.training = training
+
+
+def _made_of(value: Any, runs: Sequence[_Run]) -> list[_Run]:
+    """The runs whose outputs a tensor is made of without another layer between them."""
+    leaves: set[int] = set()
+    seen: set[Any] = set()
+    todo = [value.grad_fn] if isinstance(value, Tensor) else []
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            leaves.add(id(getattr(node, "variable", None)))
+            todo += [before for before, _ in node.next_functions]
+    return [run for run in runs if id(run.y) in leaves]
+
+
+def _check_scores(scores: Tensor, makers: Sequence[_Run]) -> None:
+    """Refuse probabilities, since E would take the SoftMax of a SoftMax."""
+    values = scores.detach().double()
+    outputs = [run.y.detach().double() for run in makers if run.y.shape == scores.shape]
+    is_softmax = len(values[0]) > 1 and float(values.min()) >= 0
+    is_softmax = is_softmax and abs(float(values.sum()) - 1) < CLOSE
+    is_sigmoid = any(float((y.sigmoid() - values).abs().max()) < CLOSE for y in outputs)
+    if is_softmax or is_sigmoid:
+        end, back = ("SoftMax", "torch.log") if is_softmax else ("sigmoid", "torch.logit")
+        raise LayerError(
+            f"the module's output must be scores, got probabilities: it ends with a {end}; wrap "
+            f"the module without it, or take it back with wrap(..., logits={back})"
+        )
+
+
+def is_program(module: nn.Module) -> bool:
+    """Whether it is a program that was made of a module: by torch.jit or torch.export."""
+    return isinstance(module, torch.jit.ScriptModule) or "eval" in vars(module)
+
+
+def _is_pointwise(layer: nn.Module | None) -> bool:
+    return isinstance(layer, nn.Conv2d) and set(layer.kernel_size) == {1}
+
+
+def check_layers(module: nn.Module, layers: Mapping[int, str]) -> None:
+    """Refuse a number out of 1 to 8, and a layer that is not fully connected."""
+    known = dict(module.named_modules())
+    for k, path in layers.items():
+        layer = known.get(path)
+        if not isinstance(k, int) or not 1 <= k <= TOP:
+            raise LayerError(f"layers are numbered 1 to {TOP}, {TOP} the classifier, got {k!r}")
+        if not (isinstance(layer, nn.Linear) or _is_pointwise(layer)):
+            raise LayerError(
+                f"a numbered layer must be the path of a Linear or a 1x1 Conv2d, got {path!r} for "
+                f"{k}; others need no number, ask for dW:PATH"
+            )
