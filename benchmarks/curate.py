@@ -22,8 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
-from deepfishing.curate import choose, choose_photos, facility
-from deepfishing.curate.photos import RECIPES, open_photos
+from deepfishing.curate import choose, choose_photos
+from deepfishing.curate.photos import CLIENTS, EXACT_IMAGES, RECIPES, open_photos
 from deepfishing.kernels import gram
 from deepfishing.search.compare import choose_recipe
 from deepfishing.store import Store
@@ -68,7 +68,7 @@ def share(store: Store, n: int, by: str) -> dict[str, float]:
     exact, near = (float(np.maximum(each, 0).mean()) for each in nearest)
     same = len(set(picked[0]) & set(picked[1]))
     figures = {"exact": exact, "near": near, "share": near / exact, "same": same}
-    return {**figures, "real": len(features), "clients": min(facility.CLIENTS, len(features))}
+    return {**figures, "real": len(features), "clients": min(CLIENTS, len(features))}
 
 
 def main() -> None:
@@ -104,7 +104,7 @@ def main() -> None:
             command += ["--by", recipe.name]
             ran = subprocess.run(command, capture_output=True, text=True, check=True)
         took = json.loads(ran.stdout)
-        way = "exact" if rows <= facility.EXACT_IMAGES else "vectors and a sample"
+        way = "exact" if rows <= EXACT_IMAGES else "vectors and a sample"
         seconds = f"{took['seconds']:.0f} | {took['processor']:.0f}"
         text += f"| {rows:,} | {way} | {seconds} | {took['peak']:.0f} |\n"
         print(text.splitlines()[-1], flush=True)

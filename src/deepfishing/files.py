@@ -1,22 +1,28 @@
 """Writing files so that a reader, or a crash, never sees half of one; and telling a changed one.
 
-Also what is known of a file at a public address (`Remote`), which records of networks and of data
-sets have and `deepfishing.fetch` downloads.
+Also tables of records for a spreadsheet or a program, and what is known of a file at a public
+address (`Remote`), which records of networks and of data sets have and `deepfishing.fetch` gets.
 """
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from deepfishing.errors import OptionError
+
 SEAL = "seal"
+KINDS = (".csv", ".json")  # of files that records are written to
+SEPARATOR = ";"  # of the labels of an image, where a cell is text
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 
 
@@ -43,6 +49,39 @@ def guarded(text: str) -> str:
 def unguarded(text: str) -> str:
     """The text that `guarded` was given."""
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
+
+
+def check_out(path: Path | None, kinds: Sequence[str] = KINDS) -> None:
+    """Refuse a file of another kind, or one that cannot be made, before any work."""
+    if path is not None and path.suffix.lower() not in kinds:
+        raise OptionError(f"--out must end in {' or '.join(kinds)}, got {path}")
+    if path is not None and not path.parent.is_dir():
+        raise OptionError(f"--out must be in a folder that exists, got {path}; make it first")
+
+
+def write_records(
+    path: Path | None, records: Sequence[Mapping[str, Any]], columns: Sequence[str]
+) -> None:
+    """Write records with these columns, if a path is given; an older file is replaced at once."""
+    if path is None:
+        return
+    check_out(path)
+    if path.suffix.lower() == ".json":
+        text = json.dumps([{name: one[name] for name in columns} for one in records], indent=1)
+    else:
+        lines = io.StringIO()
+        writer = csv.writer(lines, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows([_cell(one[name]) for name in columns] for one in records)
+        text = lines.getvalue()
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        value = SEPARATOR.join(map(str, value))
+    return guarded(value) if isinstance(value, str) else "" if value is None else value
 
 
 def sealed(facts: Mapping[str, Any]) -> dict[str, Any]:

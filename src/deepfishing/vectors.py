@@ -34,13 +34,13 @@ from deepfishing.errors import (
     one_line,
 )
 from deepfishing.features import TOP, parse_factor
-from deepfishing.files import unguarded
+from deepfishing.files import SEPARATOR, unguarded
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.reference import NetworkRef
 from deepfishing.rank_one import Array
 from deepfishing.settings import Settings
 from deepfishing.store import Row, Store
-from deepfishing.store.export import SEPARATOR, SETTINGS, WRITERS, filled
+from deepfishing.store.export import SETTINGS, WRITERS, filled
 from deepfishing.store.manifest import OK
 
 FACTS = ("id", "path", "sha256", "label", "labels")

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from deepfishing.curate import choose_photos, facility, label_scores
+from deepfishing.curate import choose_photos, label_scores
 from deepfishing.curate import photos as photos_module
-from deepfishing.curate.photos import open_photos
+from deepfishing.curate.photos import choosing, open_photos
 from deepfishing.rank_one import l2_normalize
 from deepfishing.store import Row, Store
 
@@ -80,7 +80,7 @@ def test_a_choice_that_is_stopped_is_kept(deepfish, store, tmp_path, monkeypatch
     whole = deepfish("curate", "choose", store, "-n", "5").out.splitlines()
 
     def stopped(*arguments, **options):
-        steps = facility.choosing(*arguments, **options)
+        steps = choosing(*arguments, **options)
         yield from (next(steps) for _ in range(2))
         raise KeyboardInterrupt
 

@@ -9,7 +9,7 @@ import pytest
 
 from deepfishing.cli.app import main
 from deepfishing.fetch import place
-from deepfishing.fetch.catalogue import CATALOGUE, Download
+from deepfishing.fetch.place import CATALOGUE, Download
 from deepfishing.files import Remote
 
 CONTENT = b"weights" * 1000

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from deepfishing.errors import FetchError
-from deepfishing.fetch import answer as answer_module
+from deepfishing.fetch import download as answer_module
 from deepfishing.fetch.download import Patience
 from deepfishing.files import Remote
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from deepfishing.errors import OptionError
-from deepfishing.fetch.catalogue import CATALOGUE, find_download
+from deepfishing.fetch.place import CATALOGUE, find_download
 from deepfishing.images.dataset import DATASETS
 from deepfishing.networks.zoo import RECORDS
 

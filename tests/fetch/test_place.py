@@ -12,9 +12,8 @@ from scipy.io import savemat
 
 from deepfishing.errors import FetchError, MissingDependencyError, OptionError
 from deepfishing.fetch import place
-from deepfishing.fetch.catalogue import CATALOGUE, Download
 from deepfishing.fetch.download import Patience
-from deepfishing.fetch.place import fetch, fetched_data
+from deepfishing.fetch.place import CATALOGUE, Download, fetch, fetched_data
 from deepfishing.files import Remote
 from deepfishing.images.dataset import find_record
 from deepfishing.images.voc import CLASSES, read_voc

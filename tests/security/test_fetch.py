@@ -5,8 +5,8 @@ import re
 import pytest
 
 from deepfishing.errors import FetchError
-from deepfishing.fetch.answer import DroppedError, ask
-from deepfishing.fetch.catalogue import CATALOGUE
+from deepfishing.fetch.download import DroppedError, ask
+from deepfishing.fetch.place import CATALOGUE
 
 REMOTES = [remote for item in CATALOGUE.values() for remote in item.files]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import deepfishing
-from deepfishing.curate.records import write_records
+from deepfishing.files import write_records
 from deepfishing.images.tables import read_table
 from deepfishing.store import Row, Store
 from deepfishing.store.export import export
@@ -156,4 +156,4 @@ def test_no_text_in_a_csv_is_a_formula(tmp_path):
             (label,) for label in labels
         }
     written = {file for file, name, _ in calls() if re.search(r"csv\.\w*writer", name, re.I)}
-    assert written == {"curate/records.py", "store/export.py"}
+    assert written == {"files.py", "store/export.py"}

@@ -55,7 +55,7 @@ def choose(
     labels of --out and pass the table as --labelled to choose the next ones.
     """
     from deepfishing.curate.photos import Pick, choose_photos, open_photos, read_labelled
-    from deepfishing.curate.records import check_out, write_records
+    from deepfishing.files import check_out, write_records
 
     check_out(out)
     photos = open_photos(store, features)
@@ -111,7 +111,7 @@ def labels(
     """
     from deepfishing.curate.labels import doubtful_labels
     from deepfishing.curate.photos import open_photos
-    from deepfishing.curate.records import check_out, write_records
+    from deepfishing.files import check_out, write_records
 
     check_out(out)
     if n < 1:
@@ -166,9 +166,8 @@ def twins(
     do so yourself, look at --sheet first, then: deepfish curate twins store -0 | xargs -0 rm --
     """
     from deepfishing.curate.neighbours import open_searcher
-    from deepfishing.curate.records import KINDS, check_out, write_records
     from deepfishing.curate.twins import find_twins
-    from deepfishing.files import replacing
+    from deepfishing.files import KINDS, check_out, replacing, write_records
 
     check_out(out, (*KINDS, LIST))
     as_list = out is not None and out.suffix.lower() == LIST
@@ -283,7 +282,7 @@ def odd(
     """
     from deepfishing.curate.neighbours import open_searcher
     from deepfishing.curate.odd import RECIPES, odd_photos
-    from deepfishing.curate.records import check_out, write_records
+    from deepfishing.files import check_out, write_records
 
     check_out(out)
     with progress_bar(quiet=as_json) as bar:
@@ -324,7 +323,7 @@ def map_(
     """
     from deepfishing.curate.maps import make_map, write_map
     from deepfishing.curate.neighbours import open_searcher
-    from deepfishing.curate.records import check_out, write_records
+    from deepfishing.files import check_out, write_records
 
     check_out(out, (".html",))
     check_out(points)

@@ -9,8 +9,8 @@ import typer
 from deepfishing.cli.progress import progress_bar
 from deepfishing.cli.say import say, say_json, say_next, say_note
 from deepfishing.errors import DeepFishingError
-from deepfishing.fetch.catalogue import CATALOGUE, find_download
 from deepfishing.fetch.download import Patience
+from deepfishing.fetch.place import CATALOGUE, find_download
 from deepfishing.fetch.place import fetch as fetch_one
 
 

@@ -1,11 +1,10 @@
 """Stage 8, curate: put a collection in order, from a store or from features, without a network."""
 
-from deepfishing.curate.facility import choose
 from deepfishing.curate.labels import Doubt, doubtful_labels, label_scores
 from deepfishing.curate.maps import Map, make_map
 from deepfishing.curate.neighbours import nearest, open_searcher
 from deepfishing.curate.odd import OddPhoto, odd_photos, oddness
-from deepfishing.curate.photos import Pick, choose_photos
+from deepfishing.curate.photos import Pick, choose, choose_photos
 from deepfishing.curate.twins import Twins, find_twins
 
 __all__ = [

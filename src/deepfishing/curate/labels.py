@@ -17,7 +17,7 @@ import numpy as np
 
 from deepfishing.accuracy import has_one_class
 from deepfishing.classify import train_svm
-from deepfishing.curate.facility import short_vectors
+from deepfishing.curate.photos import short_vectors
 from deepfishing.errors import DatasetError
 from deepfishing.kernels import Comparable, gram
 from deepfishing.linear import train_linear

@@ -1,29 +1,44 @@
-"""Stage 8, curate: which photos of a store to label first.
+"""Stage 8, curate: which photos to label first, by greedy facility location.
 
-Comes in: a store, and the photos that are labelled already. Goes out: photos in the order in which
-their labels are worth most. Photos with the same content are one.
+Comes in: a store, and the photos that are labelled already; or features that `gram` compares. Goes
+out: photos, the most useful first. With the kernel K, F(S) = sum_i w_i max(0, max_{s in S} K(i, s))
+is how well the images S stand for all. F is monotone and submodular, so the greedy choice reaches
+1 - 1/e of the best one at least, and a gain that was measured for a smaller S bounds the gain now:
+only images whose bound is above the best gain found are measured again (lazy greedy, the same
+choice as measuring all).
+
+Up to `EXACT_IMAGES` K is the kernel itself, in blocks of rows. Beyond, images are the short vectors
+of the search's index (`Embedding`), and F is a mean over `CLIENTS` of them, drawn once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from deepfishing.classify import train_svm
-from deepfishing.curate.facility import choosing
-from deepfishing.errors import DatasetError
+from deepfishing.errors import DatasetError, OptionError
 from deepfishing.images.tables import TABLES, read_table
+from deepfishing.kernels import Comparable, gram
 from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
 from deepfishing.search import Searcher
 from deepfishing.search.collection import Collection
-from deepfishing.search.compare import DEFAULTS, choose_recipe
+from deepfishing.search.compare import DEFAULTS, Features, choose_recipe, sample
+from deepfishing.search.index import DIMENSIONS, LANDMARKS, Embedding
 from deepfishing.store import Store
+
+EXACT_IMAGES = 16_000  # whose Gram matrix, in single precision, is kept
+CLIENTS = 10_000
+KEEP_BYTES = 1 << 30  # of a Gram matrix that is kept; else rows are computed again
+BLOCK_VALUES = 1 << 22  # of a block of it
+NOTHING = 1e-6  # share of all images that a gain is worth less than: the rest is the same
 
 # The first of these that a store has; docs/curate.md has the measurement.
 RECIPES = ("pow(dW8,0.5)+x7", *DEFAULTS)
@@ -33,6 +48,138 @@ COLD, SHARPNESS = 5, 3.0
 OWN = "store"  # in place of a file: labels of the store itself
 
 Labels = Mapping[str, tuple[str, ...] | None]  # by id or path; None: labelled, but not known how
+
+
+@dataclass(frozen=True)
+class Step:
+    """One image that was chosen: its number, and what it adds to F, as a share of all images."""
+
+    number: int
+    gain: float
+
+
+def choose(features: Comparable | Features, n: int, **options: Any) -> list[Step]:
+    """At most n images that stand for all, the most useful first; options are those of `choosing`.
+
+    >>> x = np.array([[1.0, 0.0], [0.8, 0.6], [0.96, 0.28], [0.0, 1.0]])
+    >>> [step.number for step in choose(x, 2)]
+    [1, 3]
+    >>> [step.number for step in choose(x, 1, labelled=[1, 3])]
+    [0]
+    """
+    return list(choosing(features, n, **options))
+
+
+def choosing(
+    features: Comparable | Features,
+    n: int,
+    *,
+    labelled: Iterable[int] = (),
+    weights: Array | None = None,
+    exact: bool | None = None,
+    progress: Progress = silent,
+) -> Iterator[Step]:
+    """The images of `choose` one by one; those that exist when it is stopped are a choice, too.
+
+    Features of norm 1, so that an image stands for itself with 1. `labelled` ones are in the set
+    already; `weights` say how much it counts that an image is stood for. All images are compared
+    with all if `exact`, by default up to `EXACT_IMAGES`. Fewer are chosen where the rest is the
+    same as one of them.
+    """
+    total = len(features)
+    if n < 1:
+        raise OptionError(f"n must be at least 1 image, got {n}")
+    weights = np.ones(total) if weights is None else np.asarray(weights, dtype=float)
+    if weights.shape != (total,) or not (np.isfinite(weights) & (weights >= 0)).all():
+        raise OptionError(f"weights must be {total} numbers from 0, got shape {weights.shape}")
+    read = features.of if isinstance(features, Features) else features.__getitem__
+    if total <= EXACT_IMAGES if exact is None else exact:
+        items, clients = read(np.arange(total)), np.arange(total)
+    else:
+        items, clients = short_vectors(read, total, progress), sample(total, CLIENTS)
+    cover = _Cover(items, clients, weights[clients], progress)
+    known = np.fromiter(labelled, dtype=np.intp)
+    cover.add(known)
+    bounds = np.full(total, np.inf)
+    bounds[known] = -np.inf
+    share = max(float(weights[clients].sum()), np.finfo(float).tiny)
+    for done in range(min(n, int((bounds > 0).sum()))):
+        progress("choosing", done, n)
+        best, gain = _next(bounds, cover)
+        if gain <= NOTHING * share:
+            break
+        bounds[best] = -np.inf
+        cover.add(np.array([best]))
+        yield Step(best, gain / share)
+    progress("choosing", n, n)
+
+
+def _next(bounds: Array, cover: _Cover) -> tuple[int, float]:
+    """The image with the largest gain; bounds are made as small as is known by then."""
+    stale, batch = bounds > -np.inf, 32
+    best, gain = -1, -np.inf
+    while len(waiting := np.flatnonzero(stale & (bounds >= gain))):
+        if len(waiting) > batch:
+            waiting = np.sort(waiting[np.argpartition(-bounds[waiting], batch)[:batch]])
+        bounds[waiting] = cover.gains(waiting)
+        stale[waiting] = False
+        at = int(waiting[bounds[waiting].argmax()])
+        if bounds[at] > gain or (bounds[at] == gain and at < best):
+            best, gain = at, float(bounds[at])
+        batch = min(2 * batch, 1024)
+    return best, gain
+
+
+class _Cover:
+    """How well some images (clients) are stood for by those that were added so far."""
+
+    def __init__(
+        self, items: Comparable, clients: Array, weights: Array, progress: Progress
+    ) -> None:
+        self.items, self.clients, self.weights = items, items[clients], weights
+        self.best = np.zeros(len(clients))  # max(0, max_s K(client, s))
+        self.step = max(1, BLOCK_VALUES // len(clients))
+        self.kept: Array | None = None
+        n = len(items)
+        if 4 * n * len(clients) <= KEEP_BYTES:
+            kept = np.empty((n, len(clients)), dtype=np.float32)
+            for rows in self.blocks(np.arange(n)):
+                progress("comparing", int(rows[0]), n)
+                kept[rows] = self.kernel(rows)
+            progress("comparing", n, n)
+            self.kept = kept
+
+    def blocks(self, numbers: Array) -> list[Array]:
+        return [numbers[i : i + self.step] for i in range(0, len(numbers), self.step)]
+
+    def kernel(self, numbers: Array) -> Array:
+        """K of these images with the clients."""
+        return gram(self.items[numbers], self.clients) if self.kept is None else self.kept[numbers]
+
+    def add(self, numbers: Array) -> None:
+        for some in self.blocks(numbers):
+            np.maximum(self.best, self.kernel(some).max(axis=0), out=self.best)
+
+    def gains(self, numbers: Array) -> Array:
+        """What each of these images would add."""
+        return np.concatenate(
+            [
+                np.maximum(self.kernel(some) - self.best, 0) @ self.weights
+                for some in self.blocks(numbers)
+            ]
+        )
+
+
+def short_vectors(read: Callable[[Array], Comparable], n: int, progress: Progress) -> Array:
+    """Short vectors (n, m) whose dot product is nearly the kernel, in half precision."""
+    embedding = Embedding.fit(read(sample(n, LANDMARKS)), DIMENSIONS)
+    vectors = np.empty((n, embedding.root.shape[1]), dtype=np.float16)
+    for start in range(0, n, LANDMARKS):
+        progress("embedding", start, n)
+        numbers = np.arange(start, min(start + LANDMARKS, n))
+        vectors[numbers] = embedding(read(numbers))
+    progress("embedding", n, n)
+    return vectors
 
 
 @dataclass(frozen=True)

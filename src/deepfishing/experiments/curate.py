@@ -19,8 +19,8 @@ import numpy as np
 
 from deepfishing.accuracy import has_one_class
 from deepfishing.classify import train_svm
-from deepfishing.curate.facility import choose
 from deepfishing.curate.labels import VOTE, label_scores, neighbour_votes
+from deepfishing.curate.photos import choose
 from deepfishing.errors import DatasetError, FeatureError
 from deepfishing.experiments.checks import Result, Run, map_axis, point
 from deepfishing.experiments.reproduce import Experiment

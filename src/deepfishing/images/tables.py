@@ -17,11 +17,10 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from deepfishing.errors import DatasetError, one_line
-from deepfishing.files import unguarded
+from deepfishing.files import SEPARATOR, unguarded
 from deepfishing.images.item import Item, located
 
 TABLES = (".csv", ".tsv", ".parquet")
-SEPARATOR = ";"
 _COLUMNS = ("path", "id", "label", "labels")
 _DELIMITERS = {".csv": ",;\t", ".tsv": "\t,;"}  # the first by which there is a column path
 

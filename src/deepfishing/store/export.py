@@ -21,14 +21,13 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from deepfishing.errors import OptionError, StoreError, need
-from deepfishing.files import guarded, replacing
+from deepfishing.files import SEPARATOR, guarded, replacing
 from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
 from deepfishing.store.precision import check_precision
 from deepfishing.store.store import FACTS, Store
 
 COPIED_VALUES = 1 << 24  # numbers on their way from store to store
-SEPARATOR = ";"  # of the labels of an image, where a cell is text
 SETTINGS = b"deepfishing"  # the key of the settings in a Parquet file
 
 

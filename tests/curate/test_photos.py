@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from deepfishing.curate import choose, facility
+from deepfishing.curate import choose, photos
 from deepfishing.errors import OptionError
 from deepfishing.kernels import KernelProduct, KernelSum, gram
 from deepfishing.rank_one import RankOne, l2_normalize
@@ -59,14 +59,14 @@ def test_the_choice_among_5000_is_that_of_the_whole_matrix_kept_or_not(rng, monk
     features = gradients(rng, 5000, 40)
     expected = naive(features, 4)
     assert numbers(choose(features, 4)) == expected
-    monkeypatch.setattr(facility, "KEEP_BYTES", 0)
+    monkeypatch.setattr(photos, "KEEP_BYTES", 0)
     assert numbers(choose(features, 4)) == expected
 
 
 def test_by_vectors_and_a_sample_nearly_as_much_is_covered(rng, monkeypatch):
     features = gradients(rng, 1500, 25)
-    monkeypatch.setattr(facility, "CLIENTS", 500)
-    monkeypatch.setattr(facility, "LANDMARKS", 256)
+    monkeypatch.setattr(photos, "CLIENTS", 500)
+    monkeypatch.setattr(photos, "LANDMARKS", 256)
     exact, nearly = (numbers(choose(features, 20, exact=how)) for how in (True, False))
     assert coverage(features, nearly) > 0.97 * coverage(features, exact)
 
