@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from deepfishing.networks.caffe.files import mean_pixel
 from deepfishing.networks.caffe.importer import load_caffe
 from deepfishing.networks.caffe.schema import ENUMS, FIELDS
-from deepfishing.networks.caffe.wire import mean_pixel
 from deepfishing.networks.network import Network
 from fuzz.rule import obey
 from fuzz.target import Run, Target, put

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepfishing.errors import OptionError, StoreError
-from deepfishing.networks.caffe.wire import given_mean
+from deepfishing.networks.caffe.files import given_mean
 from deepfishing.networks.reference import (
     FILES,
     PROTOTXT,

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from deepfishing.errors import NetworkError, WeightsError
+from deepfishing.networks.caffe.files import mean_pixel
 from deepfishing.networks.caffe.importer import load_caffe
-from deepfishing.networks.caffe.wire import mean_pixel
 
 
 def test_a_batch_norm_with_a_negative_eps_is_refused(caffe, write, w):

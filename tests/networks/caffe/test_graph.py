@@ -5,9 +5,14 @@ import pytest
 import torch
 
 from deepfishing.errors import NetworkError
-from deepfishing.networks.caffe.graph import in_test_phase, numbered_layers, read_layers, trace
-from deepfishing.networks.caffe.importer import load_caffe
-from deepfishing.networks.caffe.prototxt import parse
+from deepfishing.networks.caffe.files import parse
+from deepfishing.networks.caffe.importer import (
+    in_test_phase,
+    load_caffe,
+    numbered_layers,
+    read_layers,
+    trace,
+)
 
 
 def read(text):

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from deepfishing.errors import NetworkError
-from deepfishing.networks.caffe.prototxt import MAX_BYTES, parse, read_prototxt
+from deepfishing.networks.caffe.files import MAX_BYTES, parse, read_prototxt
 
 
 def read(text, kind="NetParameter"):

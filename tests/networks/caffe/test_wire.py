@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from deepfishing.errors import WeightsError
-from deepfishing.networks.caffe import wire
+from deepfishing.networks.caffe import files
+from deepfishing.networks.caffe.files import decode
 from deepfishing.networks.caffe.importer import load_caffe
-from deepfishing.networks.caffe.wire import blob_array, decode
+from deepfishing.networks.caffe.schema import blob_array
 
 
 @contextmanager
@@ -79,7 +80,7 @@ def test_hostile_bytes_are_named_with_file_and_place(case, tmp_path):
     path = tmp_path / "hostile.caffemodel"
     path.write_bytes(data)
     with pytest.raises(WeightsError, match=message) as caught:
-        wire.read_binary(path, "NetParameter")
+        files.read_binary(path, "NetParameter")
     assert str(path) in str(caught.value)
     assert "at byte" in str(caught.value)
 
@@ -90,7 +91,7 @@ def test_hostile_bytes_are_named_with_file_and_place(case, tmp_path):
     ids=["numbers", "old layers", "texts", "layers", "unknown"],
 )
 def test_millions_of_tiny_fields_end_soon_and_small(piece, monkeypatch):
-    monkeypatch.setattr(wire, "MAX_FIELDS", 100_000)  # a tenth, since tracing is slow
+    monkeypatch.setattr(files, "MAX_FIELDS", 100_000)  # a tenth, since tracing is slow
     data = memoryview(piece * (20_000_000 // len(piece)))
     began = time.process_time()
     with peak_memory() as peak, pytest.raises(WeightsError, match="more than 100,000 fields"):

@@ -1,6 +1,5 @@
 """Stage 2, networks: Caffe's files as published -> a `Network`, by `importer.load_caffe`.
 
-In the order of the data: `wire` (binary files) and `prototxt` (text) read what `schema` knows into
-its `Message`; `graph` says which layers run, `layers` makes a torch module of each, and `modules`
-has the ones that torch lacks.
+In the order of the data: `files` reads what `schema` knows into its `Message`; `importer` finds
+which layers run, `layers` makes a torch module of each, and `modules` has those that torch lacks.
 """

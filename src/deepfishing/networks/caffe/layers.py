@@ -18,7 +18,6 @@ import torch
 from torch import nn
 
 from deepfishing.errors import WeightsError
-from deepfishing.networks.caffe.graph import Layer
 from deepfishing.networks.caffe.modules import (
     Join,
     LocalResponseNorm,
@@ -27,8 +26,8 @@ from deepfishing.networks.caffe.modules import (
     Scale,
     weighted_sum,
 )
-from deepfishing.networks.caffe.schema import Message
-from deepfishing.networks.caffe.wire import Array
+from deepfishing.networks.caffe.schema import Layer, Message
+from deepfishing.rank_one import Array
 
 Shape = tuple[int, ...]  # of one image's values, without the batch
 MAX_VALUES = 2**27  # of one layer's output for one image: half a gigabyte

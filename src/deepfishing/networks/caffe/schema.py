@@ -1,7 +1,8 @@
 """Stage 2, networks: the part of Caffe's file format that a classifier needs.
 
 `FIELDS` says which fields a message has, by name (text files) and by number (binary files); both
-readers put what they find into a `Message`, so that nothing after them depends on the kind of file.
+readers put what they find into a `Message`, so that nothing after them depends on the kind of file;
+`blob_array` has the weights of one.
 Fields that cannot change a classifier's output (fillers, learning rates, engines) have the kind
 `skip` and are passed over. A field that is not listed is noted in `Message.unknown`: it may change
 what a layer computes, so such a layer is refused (`layers.build`).
@@ -14,11 +15,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from deepfishing.errors import NetworkError
+import numpy as np
+
+from deepfishing.errors import NetworkError, WeightsError
+from deepfishing.rank_one import Array
 
 T = TypeVar("T")
 
 MAX_NAME = 256  # bytes of a layer's or blob's name
+MOST_NUMBERS = 2**31 - 1  # of a blob, as in Caffe
 
 # Per field: name, number, kind. Kinds: int (any varint), bool, float, string, skip, float32s and
 # float64s (raw bytes of the numbers), the name of an enum or of a message.
@@ -179,3 +184,53 @@ class Message:
     def error(self, text: str) -> NetworkError:
         """What is wrong with this message, to be raised."""
         return NetworkError(f"{self.where}: {text}")
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A layer of the file, of either generation; `type` is always the second one's name."""
+
+    name: str
+    type: str
+    bottoms: tuple[str, ...]
+    tops: tuple[str, ...]
+    message: Message
+
+    @property
+    def title(self) -> str:
+        """Name and type for an error message, without control characters of a hostile file."""
+        return f"layer {self.name!r} ({repr(self.type)[1:-1]})"
+
+    def error(self, text: str) -> NetworkError:
+        """What is wrong with this layer, to be raised."""
+        return self.message.error(f"{self.title} {text}")
+
+
+def blob_array(blob: Message) -> Array:
+    """View a blob as an array of float32, or of float64 where the file has that."""
+    name, dtype = ("double_data", "<f8") if blob.many("double_data") else ("data", "<f4")
+    chunks = blob.many(name)
+    # one chunk is what Caffe writes; unpacked numbers come one per chunk
+    values = np.frombuffer(chunks[0] if len(chunks) == 1 else b"".join(chunks), dtype)
+    shape = _shape(blob, values.size)
+    if math.prod(max(size, 1) for size in shape) > MOST_NUMBERS:  # an empty one may claim any
+        raise WeightsError(
+            f"{blob.where}: a blob must have at most {MOST_NUMBERS:,} numbers, as in Caffe, got "
+            f"shape {shape}; get the file again"
+        )
+    if any(size < 0 for size in shape) or math.prod(shape) != values.size:
+        raise WeightsError(
+            f"{blob.where}: a blob of shape {shape} must hold {math.prod(shape):,} numbers, "
+            f"got {values.size:,}; get the file again"
+        )
+    return values.reshape(shape)
+
+
+def _shape(blob: Message, count: int) -> tuple[int, ...]:
+    if blob.many("shape"):
+        shape = tuple(blob.child("shape").many("dim"))
+        if len(shape) > 32:  # Caffe's limit
+            raise WeightsError(f"{blob.where}: a blob must have at most 32 axes, got {len(shape)}")
+        return shape
+    old = ("num", "channels", "height", "width")  # the first generation's four axes
+    return tuple(blob.one(name, 0) for name in old) if any(map(blob.many, old)) else (count,)
