@@ -7,7 +7,8 @@ from deepfishing.auto import FEW, FOLDS, at_temperature, choose, looked_at
 from deepfishing.errors import FeatureError
 from deepfishing.kernels import gram
 from deepfishing.metrics import average_precision
-from deepfishing.recipes import best_recipe, candidates, parse_recipe, prior
+from deepfishing.recipes import parse_recipe
+from deepfishing.recipes.language import best_recipe, candidates, prior
 
 LAYERS = {7: "fc7", 8: "fc8"}
 

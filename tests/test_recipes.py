@@ -8,9 +8,9 @@ from deepfishing.errors import FeatureError
 from deepfishing.kernel_vectors import Vectors
 from deepfishing.kernels import Combination, gram
 from deepfishing.rank_one import RankOne
-from deepfishing.recipes import parse_recipe, parse_recipes
-from deepfishing.recipes.recipe import FUNCTIONS, STEPS, Step
-from deepfishing.whitening import second_moment_root, whiten
+from deepfishing.recipes import parse_recipe, parse_recipes, pieces
+from deepfishing.recipes.language import candidates
+from deepfishing.recipes.recipe import FUNCTIONS, STEPS, Step, second_moment_root, whiten
 
 LAYERS = {6: "fc6", 7: "fc7", 8: "fc8"}
 
@@ -177,6 +177,22 @@ def test_what_cannot_be_read_is_told_in_one_line(text, words):
         parse_recipe(text, LAYERS)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_whitened_rows_have_no_correlation_and_the_same_spread(rng):
+    rows = rng.normal(size=(5000, 2)) * [10.0, 0.1]
+    white = whiten(second_moment_root(rows, shrinkage=1e-9), rows)
+    np.testing.assert_allclose(white.T @ white / len(rows), np.eye(2), atol=1e-4)
+
+
+def test_a_name_falls_into_features_and_what_joins_them():
+    found = [p if isinstance(p, str) else p.symbols for p in pieces("pow(x7,0.5)")]
+    assert found == ["pow", "(", (("x", "7", ""),), ",", "0.5", ")"]
+
+
+def test_candidates_of_a_network_with_one_layer_begin_with_the_simplest():
+    found = candidates({8: "fc"})
+    assert found[:5] == ("x7", "dW8", "pow(dW8,0.5)", "dW8+x7", "pow(dW8,0.5)+dW8")
 
 
 def test_whitening_without_spread_stays_finite():

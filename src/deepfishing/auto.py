@@ -29,8 +29,15 @@ from deepfishing.linear import train_linear
 from deepfishing.metrics import average_precision
 from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
-from deepfishing.recipes import Recipe, best_recipe, candidates, few_rule, parse_recipe, prior
-from deepfishing.recipes.named import SCORES, TEMPERED
+from deepfishing.recipes import Recipe, parse_recipe
+from deepfishing.recipes.language import (
+    SCORES,
+    TEMPERED,
+    best_recipe,
+    candidates,
+    few_rule,
+    prior,
+)
 
 MOST_IMAGES = 2000  # that the candidates are compared on
 ENOUGH = 20  # examples per class

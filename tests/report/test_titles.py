@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from rich.console import Console
 
-from deepfishing.recipes import best_recipe
+from deepfishing.recipes.language import best_recipe
 from deepfishing.report.html import write_report
 from deepfishing.report.terminal import chart_tables, table_1
 from deepfishing.report.text import write_latex, write_markdown

@@ -1,8 +1,6 @@
 """Recipes: features, and kernels made of them, in one small language.
 
-Comes in: text such as `dW7`, `pow(dW7,0.5)+pow(x7,0.5)` or `whiten(dW7,0.1)*x7`. Goes out: a
-`Recipe`, which is fitted on the training images and then turns factors into something that `gram`
-compares.
+Comes in: text such as `dW7`, `pow(dW7,0.5)+x7` or `whiten(dW7,0.1)*x7`. Goes out: a `Recipe`.
 
     recipe  = term { "+" term }       the mean of kernels
     term    = [weight "*"] part { "*" part }   the product of kernels, weighted in the mean
@@ -11,7 +9,7 @@ compares.
             | "(" recipe ")"
 
 `best` alone is the recipe that did best on validation data, docs/recipes.md. Tables call it by that
-title; its name is the formula. `auto` alone is chosen when a model is trained.
+title; its name is the formula. `auto` alone is chosen among `candidates` when a model is trained.
 """
 
 from __future__ import annotations
@@ -23,8 +21,27 @@ from dataclasses import replace
 
 from deepfishing.errors import FeatureError
 from deepfishing.features import TOP, Feature, expand_names, parse_feature, split_names
-from deepfishing.recipes.named import AUTO, BEST, BEYOND, SCORES, best_recipe, candidates
-from deepfishing.recipes.recipe import FUNCTIONS, ONE, Recipe, apply, leaf, mean, product
+from deepfishing.recipes.recipe import AUTO, BEST, FUNCTIONS, ONE, Recipe, apply, leaf, spell
+
+SCORES = f"y{TOP}"  # of which the delta of any temperature can be made
+ROOT = f"pow(dW{TOP},0.5)"
+
+# Other temperatures than the store's are tried with these: delta of lower layers needs the network.
+TEMPERED = (("pow(dW8,0.5)", 1.0), ("dW8", 4.0), ("dW8", 8.0), ("dW8+x7", 4.0))
+
+# What was tried beyond the paper, and is measured again by `--features beyond` (docs/recipes.md).
+BEYOND = (
+    # forward features alone
+    *("pow(x7,0.5)", "whiten(x7,0.5)", "x6+x7+y8", "low+x7", "low*x7", "(2*low+1)*x7"),
+    # one gradient
+    *("pow(dW7,0.5)", "pow(dW8,0.5)", "whiten(dW7,0.5)", "whiten(dW8,0.5)", "whiten(dW8)"),
+    # gradients and forward features
+    *("dW7+x7", "dW8+x7", "dW6+dW7+x5", "pow(dW8,0.5)+pow(x7,0.5)", "whiten(dW8,0.5)+x7"),
+    *("whiten(dW7,0.5)+low+x7", "whiten(dW7,0.5)+whiten(dW8,0.5)+x7", "low*dW8"),
+    "low*(whiten(dW7,0.5)+whiten(dW8,0.5)+pow(dW8,0.5)+x7)",
+    "(2*low+1)*(whiten(dW7,0.5)+whiten(dW8,0.5)+pow(dW8,0.5)+x7)",
+    BEST,
+)
 
 _WORD = r"[+*(),]|[^+*(),\s]+"
 _DEEPEST = 20  # parentheses in parentheses
@@ -32,14 +49,7 @@ _WEIGHT = "a weight above 0 and up to 1000"
 
 
 def parse_recipes(text: str | Iterable[str], layers: Mapping[int, str]) -> tuple[Recipe, ...]:
-    """Read a comma-separated list of recipes.
-
-    `all` stands for the rows of the paper's Table 1, `beyond` for those of `BEYOND` whose layers
-    exist.
-
-    >>> [r.name for r in parse_recipes("x7, pow(dW8,0.5)", {8: "fc"})]
-    ['x7', 'pow(dW8,0.5)']
-    """
+    """Read a comma-separated list; `all` and `beyond` stand for rows whose layers exist."""
     recipes: list[Recipe] = []
     for name in expand_names(text, layers):
         if name != "beyond":
@@ -72,11 +82,7 @@ def parse_recipe(text: str, layers: Mapping[int, str] | None = None) -> Recipe:
 
 
 def pieces(name: str) -> list[Feature | str]:
-    """A recipe's name in order, for those who typeset it: its features, and what joins them.
-
-    >>> [piece if isinstance(piece, str) else piece.symbols for piece in pieces("pow(x7,0.5)")]
-    ['pow', '(', (('x', '7', ''),), ',', '0.5', ')']
-    """
+    """A recipe's name in order, for those who typeset it: its features, and what joins them."""
     found: list[Feature | str] = []
     for word in re.findall(_WORD, name):
         try:
@@ -105,9 +111,9 @@ class _Parser:
         self.at += found
         return found
 
-    def expect(self, word: str, what: str) -> None:
-        if not self.skip(word):
-            raise self.error(what)
+    def close(self) -> None:
+        if not self.skip(")"):
+            raise self.error("a closing parenthesis")
 
     def error(self, lacking: str) -> FeatureError:
         word, start = self.words[self.at]
@@ -140,7 +146,9 @@ class _Parser:
         while self.skip("+"):
             parts.append(self.product())
         self.depth -= 1
-        return mean(parts)
+        if len(parts) == 1:  # a weight says nothing without others
+            return replace(parts[0], weight=1.0)
+        return Recipe("+".join(map(_term, parts)), "mean", tuple(parts))
 
     def product(self) -> Recipe:
         weight = 1.0
@@ -151,13 +159,16 @@ class _Parser:
         parts = [self.part()]
         while self.skip("*"):
             parts.append(self.part())
-        return replace(product(parts), weight=weight)
+        if len(parts) == 1:
+            return replace(parts[0], weight=weight)
+        name = "*".join(part.name for part in parts)
+        return Recipe(name, "product", tuple(parts), weight=weight)
 
     def part(self) -> Recipe:
         word = self.word
         if self.skip("("):
             inner = self.sum()
-            self.expect(")", "a closing parenthesis")
+            self.close()
             return inner if inner.is_plain else replace(inner, name=f"({inner.name})")
         if word in ("", "+", "*", ")", ","):
             raise self.error("a feature such as x7 or dW8")
@@ -176,7 +187,7 @@ class _Parser:
             number = self.number(step.needs, step.most)
         elif not step.optional:
             raise self.error(f"a comma and {step.number}")
-        self.expect(")", "a closing parenthesis")
+        self.close()
         return apply(name, inner, number)
 
     def number(self, what: str, most: float) -> float:
@@ -188,3 +199,63 @@ class _Parser:
             raise FeatureError(f"recipe {self.text!r} needs {what}, got {self.word}")
         self.at += 1
         return value
+
+
+def _term(part: Recipe) -> str:
+    """A part of a mean, with its weight."""
+    if not part.features:
+        return spell(part.weight)
+    return part.name if part.weight == 1 else f"{spell(part.weight)}*{part.name}"
+
+
+def best_recipe(layers: Mapping[int, str]) -> str:
+    """What `best` stands for: "looks alike" below the layers, times "means alike" in them.
+
+    What is below fully connected layers is a map, which says where things are. Below other
+    layers it is averaged over positions, and then it counts for two thirds.
+
+    >>> best_recipe({7: "_conv_head", 8: "_fc"})
+    '(2*x6+1)*(whiten(dW7,0.5)+whiten(dW8,0.5)+pow(dW8,0.5)+x7)'
+    """
+    _need_classifier(layers, f"recipe {BEST!r}")
+    lowest = min(layers)
+    low = f"x{lowest - 1}" if lowest <= TOP - 2 else f"(2*x{lowest - 1}+1)"
+    forward = [f"x{k}" for k in range(min(lowest, TOP - 1), TOP)]
+    return f"{low}*({'+'.join([_whitened(layers), ROOT, *forward])})"
+
+
+def prior(layers: Mapping[int, str]) -> str:
+    """The recipe that is taken unless the training images speak for another one."""
+    return f"dW7+dW8+{ROOT}+x7" if TOP - 1 in layers else f"dW8+{ROOT}+x7"
+
+
+def few_rule(examples: float, layers: Mapping[int, str]) -> str:
+    """The recipe for so few examples per class that nothing can be validated."""
+    lowest, few = min(layers), f"{ROOT}+dW8+dW7"
+    if lowest <= TOP - 2:  # below is a map, as in `best_recipe`
+        return f"(2*x{lowest - 1}+1)*({few})"
+    return f"2*dW8+{ROOT}" if examples < 2 or TOP - 1 not in layers else few
+
+
+def candidates(layers: Mapping[int, str]) -> tuple[str, ...]:
+    """The recipes that `auto` compares, the simplest first."""
+    _need_classifier(layers, repr(AUTO))
+    low, full = f"x{min(layers) - 1}", f"{_whitened(layers)}+{ROOT}+x7"
+    names = ["x7", f"{low}+x7", "dW8", "dW7", ROOT, "dW8+x7", "dW7+x7", f"{ROOT}+dW8"]
+    names += [f"{ROOT}+pow(x7,0.5)", f"pow(dW7,0.5)+{ROOT}", f"{ROOT}+dW8+dW7", prior(layers)]
+    names += [f"{_whitened(layers)}+x7", full, f"(2*{low}+1)*x7", f"{low}*x7"]
+    for part in (f"{ROOT}+x7", "dW7+x7", prior(layers), full):
+        names += [f"(2*{low}+1)*({part})", f"{low}*({part})"]
+    if low == "x7":  # which says nothing beside itself
+        names = [name for name in names if not name.startswith(("(", "x7*", "x7+"))]
+    names = [name for name in names if TOP - 1 in layers or "dW7" not in name]
+    return tuple(dict.fromkeys([*names, best_recipe(layers)]))
+
+
+def _whitened(layers: Mapping[int, str]) -> str:
+    return "+".join(f"whiten(dW{k},0.5)" for k in (TOP - 1, TOP) if k in layers)
+
+
+def _need_classifier(layers: Mapping[int, str], what: str) -> None:
+    if TOP not in layers:
+        raise FeatureError(f"{what} needs a network with a classifier; name the features")

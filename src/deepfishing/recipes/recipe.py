@@ -3,11 +3,17 @@
 Comes in: features, and parts that are recipes themselves. Goes out: a `Recipe`, which is fitted on
 the training images and then turns factors into something that `gram` compares. `STEPS` has a
 record for each way to make a recipe of others.
+
+Whitening measures features in units of their own spread on the training images: rows v (n, d)
+become L^-1 v, with L L^T = (1 - s) A + s tr(A)/d I, where A is the second moment of the rows and s
+the shrinkage. For both factors of a gradient this gives K = (x^T A^-1 x')(delta^T G^-1 delta'), the
+Fisher kernel (eqn:fk) with its information matrix approximated by a Kronecker product, and it stays
+rank-1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from numbers import Real
 
@@ -17,21 +23,19 @@ from deepfishing.errors import FeatureError
 from deepfishing.features import Factor, Feature, assemble, needed_factors
 from deepfishing.kernels import Comparable, KernelProduct, KernelSum, arrays_of
 from deepfishing.rank_one import Array, RankOne, l2_normalize
-from deepfishing.recipes.named import AUTO, BEST
-from deepfishing.whitening import second_moment_root, whiten
+
+AUTO = "auto"  # what suits the training images, chosen by `deepfishing.auto`
+BEST = "best"  # what did best on validation data, docs/recipes.md
 
 Arrays = Mapping[str, Array]
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A recipe that has seen the training images: makes of factors what `gram` compares.
-
-    `state` is all that it learnt, the roots of its whitenings, for `Recipe.load`.
-    """
+    """A recipe that has seen the training images: makes of factors what `gram` compares."""
 
     transform: Callable[[Arrays], Comparable]
-    state: dict[str, Array]
+    state: dict[str, Array]  # all that it learnt, the roots of its whitenings, for `Recipe.load`
 
     def __call__(self, arrays: Arrays) -> Comparable:
         """Turn the factors of some images into the feature, or the features, of this recipe."""
@@ -184,7 +188,7 @@ def apply(function: str, inner: Recipe, number: float | None = None) -> Recipe:
     is_number = isinstance(number, Real) and 0 < number <= step.most
     if not is_number and not (number is None and step.optional):
         raise FeatureError(f"recipe needs {step.needs}, got {number}")
-    name = f"{function}({inner.name}{'' if number is None else f',{_spell(number)}'})"
+    name = f"{function}({inner.name}{'' if number is None else f',{spell(number)}'})"
     for feature in inner.features:
         if function == "pow" and feature.is_projected:  # the power of a projection is another thing
             whole = replace(feature.factors[0], positions="pooled").name
@@ -195,28 +199,8 @@ def apply(function: str, inner: Recipe, number: float | None = None) -> Recipe:
     return Recipe(name, function, (inner,), number=number or 0.0)
 
 
-def product(parts: Sequence[Recipe]) -> Recipe:
-    """The product of kernels."""
-    if len(parts) == 1:
-        return parts[0]
-    return Recipe("*".join(part.name for part in parts), "product", tuple(parts))
-
-
-def mean(parts: Sequence[Recipe]) -> Recipe:
-    """The mean of kernels, by their weights."""
-    if len(parts) == 1:  # a weight says nothing without others
-        return replace(parts[0], weight=1.0)
-    return Recipe("+".join(map(_term, parts)), "mean", tuple(parts))
-
-
-def _term(part: Recipe) -> str:
-    if not part.features:
-        return _spell(part.weight)
-    return part.name if part.weight == 1 else f"{_spell(part.weight)}*{part.name}"
-
-
-def _spell(number: float) -> str:
-    """Short where that is the same number: a name must be read back as the recipe it names."""
+def spell(number: float) -> str:
+    """A number, short where that is the same: a name is read back as the recipe it names."""
     short = f"{number:g}"
     return short if float(short) == number else repr(number)
 
@@ -224,3 +208,32 @@ def _spell(number: float) -> str:
 def _unit(factors: list[Array]) -> Array | RankOne:
     """One feature of its arrays, normalised."""
     return RankOne(*factors).normalize() if len(factors) == 2 else l2_normalize(factors[0])
+
+
+def second_moment_root(rows: Array, shrinkage: float | None = None) -> Array:
+    """L of rows (n, d) or (n, P, d), shrunk by a given value or Ledoit and Wolf's."""
+    # a second to load, which commands that only read a recipe's name need not wait for
+    from scipy.linalg import cholesky
+
+    flat = np.asarray(rows, dtype=np.float64).reshape(-1, rows.shape[-1])
+    if shrinkage is None:
+        from sklearn.covariance import ledoit_wolf_shrinkage
+
+        # rounding can bring it below 0 where all rows are the same
+        shrinkage = max(0.0, float(ledoit_wolf_shrinkage(flat, assume_centered=True)))
+    A = flat.T @ flat / len(flat)
+    level = np.trace(A) / len(A)
+    A *= 1 - shrinkage
+    # a floor for directions without any spread, far below what counts
+    A[np.diag_indices_from(A)] += max(shrinkage, 1e-10) * level + 1e-30
+    root: Array = cholesky(A, lower=True, overwrite_a=True).astype(rows.dtype)
+    return root
+
+
+def whiten(root: Array, rows: Array) -> Array:
+    """L^-1 v of rows (n, d) or (n, P, d)."""
+    from scipy.linalg import solve_triangular
+
+    flat = rows.reshape(-1, rows.shape[-1])
+    white: Array = solve_triangular(root, flat.T, lower=True, check_finite=False).T
+    return np.ascontiguousarray(white).reshape(rows.shape)
