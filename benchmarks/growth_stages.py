@@ -34,7 +34,7 @@ from deepfishing.networks.zoo import DEFAULT, record
 from deepfishing.projections import fit_projection
 from deepfishing.rank_one import Array, RankOne, l2_normalize
 from deepfishing.search import Searcher
-from deepfishing.search.index_files import FOLDER
+from deepfishing.search.index import FOLDER
 from deepfishing.settings import Settings
 from deepfishing.store import Store
 

@@ -29,7 +29,7 @@ from deepfishing.cli.curate import draw_groups
 from deepfishing.curate import find_twins, make_map, open_searcher
 from deepfishing.curate.maps import write_map
 from deepfishing.search import Searcher
-from deepfishing.search.sheet import save_sheet
+from deepfishing.search.hits import save_tiles
 from deepfishing.store.manifest import find_store
 from deepfishing.web.gallery import Gallery
 from deepfishing.web.server import bind, make_server
@@ -114,7 +114,8 @@ def sheet_of_hits(results: Path) -> None:
     (path,) = (results / "data").rglob(QUERY)
     with tempfile.TemporaryDirectory() as folder:
         sheet = Path(folder, "hits.png")
-        save_sheet(sheet, [path], [(hit, hit.path) for hit in hits])
+        found = [(Path(hit.path), f"{hit.score:.3f}", hit.caption) for hit in hits]
+        save_tiles(sheet, [(path, "query", ""), *found])
         save(sheet.read_bytes(), "search.webp")
 
 

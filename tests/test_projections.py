@@ -14,9 +14,9 @@ from deepfishing.projections import (
     TwoSided,
     fit_projection,
     restore,
+    two_sided,
 )
 from deepfishing.rank_one import RankOne
-from deepfishing.two_sided import two_sided
 
 RANDOM = ("two-sided", "orthogonal", "product", "tensor-sketch")
 

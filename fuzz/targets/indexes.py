@@ -13,7 +13,7 @@ import numpy as np
 
 from deepfishing.errors import DeepFishingError
 from deepfishing.search import Searcher
-from deepfishing.search import index_files as files
+from deepfishing.search import index as files
 from deepfishing.search.compare import Query, choose_recipe
 from deepfishing.store import Store
 from fuzz.formats import resealed

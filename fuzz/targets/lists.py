@@ -11,7 +11,7 @@ from deepfishing.images.item import Item, RemoteFile, is_url, list_files
 from deepfishing.images.sources import find_images
 from deepfishing.images.tables import read_table
 from deepfishing.model.labelled import read_labels
-from deepfishing.search.why import read_class_names
+from deepfishing.search.hits import read_class_names
 from fuzz.formats import describe, parquet_of
 from fuzz.mutate import other_value
 from fuzz.rule import obey

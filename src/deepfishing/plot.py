@@ -23,7 +23,7 @@ from deepfishing.report.rows import group_points, group_rows, open_points, open_
 from deepfishing.report.scores import row_curves
 from deepfishing.report.tables import comparison, one_decimal
 from deepfishing.search import Hits
-from deepfishing.search.sheet import contact_sheet
+from deepfishing.search.hits import contact_sheet
 
 RECALL = np.linspace(0, 1, 101)
 

@@ -10,8 +10,8 @@ from deepfishing.gradients.rows import few_rows, skipping_rows
 from deepfishing.gradients.tap import tap
 from deepfishing.networks.network import wrap
 from deepfishing.objectives import cross_entropy
+from deepfishing.projections import two_sided
 from deepfishing.rank_one import RankOne
-from deepfishing.two_sided import two_sided
 
 
 class Block(nn.Module):

@@ -7,7 +7,7 @@ import pytest
 from deepfishing.search import Searcher
 from deepfishing.search import index as index_module
 from deepfishing.search import searcher as searcher_module
-from deepfishing.search.index_files import _read_vectors
+from deepfishing.search.index import _read_vectors
 from deepfishing.store.check import verify
 
 N = 3000

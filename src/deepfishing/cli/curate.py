@@ -243,7 +243,7 @@ def draw_groups(path: Path, groups: Sequence[Group]) -> None:
     """Each group on rows of its own, the photo to keep first."""
     from PIL import Image
 
-    from deepfishing.search.sheet import COLUMNS, PAPER, Tile, save_tiles
+    from deepfishing.search.hits import COLUMNS, PAPER, Tile, save_tiles
 
     tiles: list[Tile] = []
     blank = Image.new("RGB", (1, 1), PAPER)
@@ -359,7 +359,6 @@ def _draw(sheet: Path | None, searcher: Searcher, captions: Iterable[tuple[str, 
     """Draw photos of the store, given by id, each with a caption above its name."""
     if sheet is None:
         return
-    from deepfishing.search.sheet import picture_of, save_tiles
+    from deepfishing.search.hits import save_tiles
 
-    tiles = [(picture_of(searcher, id_), text, Path(id_).name) for id_, text in captions]
-    save_tiles(sheet, tiles)
+    save_tiles(sheet, [(searcher.picture(id_), text, Path(id_).name) for id_, text in captions])

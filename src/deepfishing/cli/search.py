@@ -86,10 +86,11 @@ def search(
         )
     hits = searcher.search(examples, k, negative, label or (), path)
     if sheet is not None:
-        from deepfishing.search.sheet import picture_of, save_sheet
+        from deepfishing.search.hits import save_tiles
 
-        queries = [picture_of(searcher, example) for example in examples]
-        save_sheet(sheet, queries, [(hit, picture_of(searcher, hit.id)) for hit in hits])
+        tiles = [(searcher.picture(example), "query", "") for example in examples]
+        tiles += [(searcher.picture(hit.id), f"{hit.score:.3f}", hit.caption) for hit in hits]
+        save_tiles(sheet, tiles)
     if as_json:
         document = {
             "store": str(searcher.store.folder),

@@ -28,8 +28,8 @@ from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
 from deepfishing.search import Searcher
 from deepfishing.search.compare import sample
+from deepfishing.search.hits import IMAGENET_CLASSES, imagenet_names
 from deepfishing.search.index import Embedding
-from deepfishing.search.why import IMAGENET_CLASSES, imagenet_names
 
 NEIGHBOURS = 15
 FEW = 5  # contents up to which there is nothing to lay out

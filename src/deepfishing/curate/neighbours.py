@@ -19,8 +19,7 @@ from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
 from deepfishing.search import Searcher
 from deepfishing.search.compare import DEFAULTS, Features, choose_recipe
-from deepfishing.search.index import COARSE, Index
-from deepfishing.search.index_files import Notice
+from deepfishing.search.index import COARSE, Index, Notice
 from deepfishing.store import Store
 from deepfishing.store.manifest import count_rows
 

@@ -41,9 +41,9 @@ from deepfishing.files import replacing
 from deepfishing.images.preprocess import ImageLike, find_views
 from deepfishing.networks.zoo import home
 from deepfishing.options import Resources
+from deepfishing.projections import two_sided
 from deepfishing.rank_one import Array, RankOne
 from deepfishing.settings import Settings
-from deepfishing.two_sided import two_sided
 
 if TYPE_CHECKING:
     from deepfishing.networks.network import Network

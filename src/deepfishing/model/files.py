@@ -35,12 +35,12 @@ from deepfishing.files import is_intact, replacing, sealed
 from deepfishing.kernel_vectors import Vectors
 from deepfishing.model.model import VECTORS, Model, on_vectors
 from deepfishing.networks.reference import FILES, PUBLISHED, RANDOM, ROLES, WEIGHTS
+from deepfishing.projections import SCHEME
 from deepfishing.rank_one import Array
 from deepfishing.recipes import parse_recipe
 from deepfishing.settings import Settings
 from deepfishing.store.manifest import SOURCE
 from deepfishing.svm import KernelSVM
-from deepfishing.two_sided import SCHEME
 
 FORMAT = "deepfishing-model-1"
 FACTS = "model.json"

@@ -32,8 +32,8 @@ from deepfishing.model.model import Model
 from deepfishing.networks.network import Network
 from deepfishing.networks.onnx_file import KEY, onnx_of, package, start_session
 from deepfishing.objectives import find_objective, label_vector
+from deepfishing.projections import draw_matrices
 from deepfishing.recipes import Recipe, parse_recipe
-from deepfishing.two_sided import draw_matrices
 
 TOLERANCE = 1e-4  # of a probability
 OUTPUTS = ("probabilities", "scores")

@@ -1,8 +1,7 @@
 """Stage 7, search: nearest images under any recipe, exactly or through an index, and why."""
 
 from deepfishing.search.collection import Picture
-from deepfishing.search.hits import Hit, Hits
+from deepfishing.search.hits import ClassTerm, Hit, Hits
 from deepfishing.search.searcher import Searcher
-from deepfishing.search.why import ClassTerm
 
 __all__ = ["ClassTerm", "Hit", "Hits", "Picture", "Searcher"]

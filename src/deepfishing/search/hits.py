@@ -1,16 +1,53 @@
-"""Stage 7, search: what was found, as values, as a data frame, and as pictures in a notebook."""
+"""Stage 7, search: what was found, why, and how it is shown: as values, a data frame, pictures.
+
+Comes in: features of images and of the query. Goes out: hits with the forward and the backward
+similarity of one gradient of the recipe, whose product is the trace kernel (eq:tr), and the classes
+that made delta alike. With a uniform label delta_8 = (sigma - 1/P) / tau has one number per class,
+so <delta_8, delta_8'> is a sum over classes, and the term of a class is large where both images are
+given it. The terms are those of the delta that `backward` is computed of, so that they add up to
+it. Whitening mixes the classes: then there are no terms.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from deepfishing.errors import need
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from deepfishing.errors import ImageError, OptionError, need
+from deepfishing.features import TOP
 from deepfishing.images.item import ImageBytes
+from deepfishing.images.preprocess import ImageLike, open_image
 from deepfishing.images.show import pictures_html
-from deepfishing.search.why import ClassTerm
+from deepfishing.kernels import Comparable, gram, leaves
+from deepfishing.rank_one import Array, RankOne
+from deepfishing.recipes import Recipe
+
+TOP_CLASSES = 3
+IMAGENET_CLASSES = 1000
+
+# of a contact sheet
+TILE, GAP, TEXT = 200, 8, 18  # pixels: a picture, between them, a line of a caption
+COLUMNS = 5
+PAPER, INK, GREY = (255, 255, 255), (30, 30, 30), (200, 200, 200)
+
+Tile = tuple[ImageLike | None, str, str]  # a picture and two lines below it
+
+
+@dataclass(frozen=True)
+class ClassTerm:
+    """How much a class adds to the backward similarity."""
+
+    index: int
+    name: str
+    term: float
 
 
 @dataclass(frozen=True)
@@ -65,3 +102,113 @@ class Hits(list[Hit]):
     def to_pandas(self) -> Any:
         """A data frame: id, path, labels, score, forward, backward, classes."""
         return need("pandas", "frames").DataFrame([asdict(hit) for hit in self])
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Which gradient of a recipe tells why: the first with classes, or the first of all."""
+
+    gradient: int | None  # its number; None if there are only forward features
+    has_classes: bool  # whether its delta has one number per class
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Explanation:
+        """How hits of this recipe are explained."""
+        for number, factor in enumerate(recipe.gradients):
+            if factor is not None and factor.layer == TOP:
+                return cls(number, has_classes=True)
+        return cls(0 if recipe.gradients else None, has_classes=False)
+
+    def similarities(self, images: Comparable, examples: Comparable) -> tuple[Array, Array | None]:
+        """Forward similarities <x, x'> (n, m) and backward ones <delta, delta'> (n, m).
+
+        Without a gradient the kernel itself is the forward similarity, and there is no other.
+        """
+        if self.gradient is None:
+            return gram(images, examples), None
+        left, right = self._halves(images), self._halves(examples)
+        return gram(left.x, right.x), gram(left.delta, right.delta)
+
+    def class_terms(
+        self, images: Comparable, examples: Comparable, names: Sequence[str] | None = None
+    ) -> list[tuple[ClassTerm, ...]]:
+        """The classes that add most to the mean backward similarity, per image; none if none do.
+
+        Names are by default ImageNet's if there are as many, else numbers.
+        """
+        if not self.has_classes:
+            return [()] * len(images)
+        mean = self._halves(examples).delta.mean(axis=0, dtype=np.float64)
+        if names is None and len(mean) == IMAGENET_CLASSES:
+            names = imagenet_names()
+        if names and len(names) != len(mean):
+            raise OptionError(f"class names must be {len(mean)}, one a line, got {len(names)}")
+        found = []
+        for row in self._halves(images).delta * mean:
+            best = np.argpartition(-row, min(TOP_CLASSES, len(row) - 1))[:TOP_CLASSES]
+            terms = [(int(c), round(float(row[c]), 6)) for c in best if row[c] > 0]
+            terms.sort(key=lambda term: (-term[1], term[0]))
+            found.append(
+                tuple(ClassTerm(c, names[c] if names else f"class {c}", term) for c, term in terms)
+            )
+        return found
+
+    def _halves(self, features: Comparable) -> RankOne:
+        """The gradient of these images, its positions pooled."""
+        gradients = [leaf for leaf in leaves(features) if isinstance(leaf, RankOne)]
+        return gradients[self.gradient or 0].pool().normalize()
+
+
+def read_class_names(path: Path) -> list[str]:
+    """Names of the classes, one a line in the order of the network's outputs."""
+    try:
+        return [line.strip() for line in path.read_text().splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(
+            f"class names must be a text file with one name a line, got {path} ({error})"
+        ) from None
+
+
+@cache
+def imagenet_names() -> list[str]:
+    """Names of ImageNet's 1,000 classes, in the order of a network's outputs."""
+    lines = (Path(__file__).parent / "imagenet_names.txt").read_text().splitlines()
+    return [line for line in lines if not line.startswith("#")]
+
+
+def contact_sheet(tiles: Sequence[Tile]) -> Image.Image:
+    """Pictures in rows; one that is gone or cannot be read is a grey tile."""
+    columns = min(COLUMNS, len(tiles))
+    rows = math.ceil(len(tiles) / max(columns, 1))
+    wide, high = TILE + GAP, TILE + 2 * TEXT + 2 * GAP
+    sheet = Image.new("RGB", (columns * wide + GAP, rows * high + GAP), PAPER)
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(13)
+    for number, (image, *lines) in enumerate(tiles):
+        left, top = number % columns * wide + GAP, number // columns * high + GAP
+        tile = Image.new("RGB", (TILE, TILE), GREY)
+        if image is not None:
+            with contextlib.suppress(ImageError):
+                tile = open_image(image, draft=TILE)
+                tile.thumbnail((TILE, TILE))
+        sheet.paste(tile, (left + (TILE - tile.width) // 2, top + (TILE - tile.height) // 2))
+        for line, text in enumerate(lines):
+            draw.text((left, top + TILE + line * TEXT + 2), _fitting(text, font), INK, font)
+    return sheet
+
+
+def save_tiles(path: Path, tiles: Sequence[Tile]) -> None:
+    """Write a contact sheet; the name's ending says which kind of file."""
+    try:
+        contact_sheet(tiles).save(path)
+    except (OSError, ValueError) as error:
+        raise OptionError(
+            f"a contact sheet must be a file that can be written, such as hits.png, got {path} "
+            f"({error})"
+        ) from None
+
+
+def _fitting(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
+    """As much of a line as a tile is wide."""
+    while text and font.getlength(text) > TILE:
+        text = text[:-2].rstrip("…") + "…" if len(text) > 2 else ""
+    return text

@@ -8,8 +8,10 @@ images are compared; beyond that an index proposes candidates, which are compare
 from __future__ import annotations
 
 import hashlib
+import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,18 +20,20 @@ import pyarrow.compute as pc
 from PIL import Image
 
 from deepfishing.errors import ImageError, OptionError, check_choice
+from deepfishing.features import Factor
+from deepfishing.gradients.engines import Describer, describer, gather
 from deepfishing.images.item import ImageBytes
+from deepfishing.images.preprocess import ImageLike
 from deepfishing.images.sources import find_again
 from deepfishing.images.streams import lossless
+from deepfishing.options import Resources
 from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
 from deepfishing.search.collection import Collection
 from deepfishing.search.compare import Features, Query, choose_recipe, fit
-from deepfishing.search.encoder import Encoder
-from deepfishing.search.hits import Hit, Hits
-from deepfishing.search.index import CANDIDATES, COARSE, PROBES, Index
-from deepfishing.search.index_files import Notice, open_index
-from deepfishing.search.why import Explanation, read_class_names
+from deepfishing.search.hits import Explanation, Hit, Hits, read_class_names
+from deepfishing.search.index import CANDIDATES, COARSE, PROBES, Index, Notice, open_index
+from deepfishing.settings import Settings
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents
 from deepfishing.store.manifest import count_rows
@@ -53,7 +57,7 @@ class Searcher:
     store : Store or path
     by : str, optional
         A recipe, such as `x7`, `dW8` or `pow(dW8,0.5)+x7`; by default the first of
-        `choice.DEFAULTS` that the store has. Whitening is fitted on the store's own images.
+        `compare.DEFAULTS` that the store has. Whitening is fitted on the store's own images.
     method : "auto", "exact" or "index"
         Compare all images, or only candidates of an index; auto is exact up to `EXACT_IMAGES`.
     network, weights, device
@@ -160,6 +164,16 @@ class Searcher:
         key = self.contents.keys[int(self.collection.content[row])].as_py()
         return find_again(self.store.folder, self.collection[row].path, key)
 
+    def picture(self, example: str | Path | bytes) -> ImageLike | None:
+        """What to draw for an example or a hit; None for an image of the store that is gone."""
+        if isinstance(example, bytes):
+            return ImageBytes("standard input", example)
+        name = str(example)
+        if self.collection.row_of(name) is None:
+            return Path(name)
+        photo = self.photo(name)
+        return None if photo is None else ImageBytes(name, photo)
+
     def similarities(
         self, like: Example | Sequence[Example], unlike: Sequence[Example] = ()
     ) -> tuple[Array, Array | None, Array]:
@@ -233,9 +247,7 @@ class Searcher:
             for one, row in zip(examples, rows, strict=True)
         ]
         is_new = np.array([isinstance(one, ImageBytes) for one in found])
-        numbers = np.array(
-            [one for one in found if not isinstance(one, ImageBytes)], dtype=np.int64
-        )
+        numbers = np.array([one for one in found if isinstance(one, int)], dtype=np.int64)
         new = [one for one in found if isinstance(one, ImageBytes)]
         stored = self.contents.read(numbers, self.recipe.columns) if len(numbers) else {}
         computed = self.encoder.factors(new, self.recipe.factors) if new else {}
@@ -269,12 +281,63 @@ class Searcher:
         return int(number) if number >= 0 else ImageBytes(name, upload)
 
 
+class Encoder:
+    """The network of a store, for queries.
+
+    `facts` are the settings of the store. A module of the user's own cannot be loaded again from
+    them and is given as `network`; `weights` is the weight file, if it is elsewhere now.
+    """
+
+    def __init__(
+        self,
+        facts: Mapping[str, Any],
+        *,
+        network: Network | None = None,
+        weights: str | Path | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.facts = facts
+        self.given = network
+        self.weights = weights
+        self.device = device
+        self._lock = threading.Lock()
+        self._describers: dict[tuple[Factor, ...], Describer] = {}
+
+    def factors(self, images: Sequence[ImageBytes], wanted: tuple[Factor, ...]) -> dict[str, Array]:
+        """Factors of images, each (n, d) or (n, P, d); one that cannot be read is an error."""
+        with self._lock:  # one query at a time: the network has all cores already
+            return gather(self._describer(wanted)(images))
+
+    def _describer(self, wanted: tuple[Factor, ...]) -> Describer:
+        """Made once: to cut the network takes longer than a photo, and more memory each time."""
+        if wanted not in self._describers:
+            self._describers[wanted] = describer(
+                Settings.from_dict(self.facts),
+                wanted,
+                lambda: self._network,
+                # starting another engine costs more than it saves on a few images
+                resources=Resources(batch_size=8, engine="torch", device=self.device),
+                weights=self.weights,
+                own=self.given is not None,
+            )
+        return self._describers[wanted]
+
+    @cached_property
+    def _network(self) -> Network:
+        settings = Settings.from_dict(self.facts)
+        if self.given is None:
+            return settings.load_network(device=self.device, weights=self.weights)
+        from deepfishing.networks.load import check_same
+
+        check_same(settings.network, self.given)
+        return self.given
+
+
 def _listed(examples: Example | Sequence[Example]) -> list[Example]:
     """One example or several, as a list."""
-    kinds = (str, Path, bytes, Image.Image, np.ndarray)
     listed = list(examples) if isinstance(examples, list | tuple) else [examples]
     for one in listed:
-        if not isinstance(one, kinds):
+        if not isinstance(one, str | Path | bytes | Image.Image | np.ndarray):
             raise OptionError(
                 "an example must be an id, a path, bytes, a PIL image or an array, got "
                 f"{type(one).__name__}; give several as a list"

@@ -29,10 +29,10 @@ import pyarrow.parquet as pq
 
 from deepfishing.errors import StoreError
 from deepfishing.features import is_projected
+from deepfishing.projections import SCHEME
 from deepfishing.rank_one import Array, l2_norm
 from deepfishing.store.journal import Journal
 from deepfishing.store.precision import Codec
-from deepfishing.two_sided import SCHEME
 
 PATTERN = "shard-*.parquet"
 DIGITS = 16  # of the checksum: 64 bits

@@ -28,7 +28,7 @@ from deepfishing.images.item import ImageBytes
 from deepfishing.images.preprocess import FORMAT_NAMES, open_image, open_picture
 from deepfishing.images.sources import find_again
 from deepfishing.rank_one import Array
-from deepfishing.search.encoder import Encoder
+from deepfishing.search.searcher import Encoder
 
 FULL = "full"
 SIDES = {"small": 320, "large": 1024, FULL: 65_500}  # pixels of the longer side; JPEG has no more
