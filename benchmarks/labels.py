@@ -67,7 +67,7 @@ def main() -> None:
     network = load_network(DEFAULT)
     recipe = parse_recipe(asked.features, network.layers)
     prepared = prepare(dataset, network, asked.out, [recipe], Protocol(), lambda *_: None)
-    arrays = prepared.train(recipe)
+    arrays, _ = prepared.factors(recipe)
     features, truth = recipe.fit(arrays)(arrays), prepared.train_labels()
     shares: dict[str, list[float]] = {}
     for draw in range(SWAPS):

@@ -205,3 +205,14 @@ def test_wrong_input_is_one_clear_error(rng):
         bootstrap(labels[:0], scores[:0], "abcde")
     with pytest.raises(DatasetError, match="class with an AP, got none"):
         compare(labels[:, :1], scores[:, :1], scores[:, :1], "area", resamples=5)
+
+
+def test_the_interval_of_a_mean_is_students():
+    low, high = module.mean_interval([40.0, 42.0, 44.0])
+    assert (round(low, 2), round(high, 2)) == (37.03, 46.97)
+    assert module.mean_interval([40.0]) is None
+
+
+def test_an_interval_is_moved_so_that_the_mean_of_the_draws_is_the_figure():
+    low, high = module.interval_of(np.linspace(70.0, 80.0, 1001), 76.0)
+    assert (round(low, 2), round(high, 2)) == (71.25, 80.75)

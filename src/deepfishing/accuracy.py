@@ -31,11 +31,7 @@ Confusion = dict[str, dict[str, int]]  # class of the image -> class it is taken
 
 
 def has_one_class(labels: Array) -> bool:
-    """Whether every image shows one class, and is difficult for none.
-
-    >>> has_one_class(np.array([[1, -1], [-1, 1]])), has_one_class(np.array([[1, -1], [1, 1]]))
-    (True, False)
-    """
+    """Whether every image shows one class, and is difficult for none."""
     return bool(np.all(labels != 0) and np.all((labels == 1).sum(axis=1) == 1))
 
 
@@ -68,12 +64,6 @@ def measure_accuracy(
 
     Labels and scores are arrays (n, C) as for `metrics.evaluate`, `usable` (C,) is False for a
     class that has no classifier; the bootstrap is that of `statistics.bootstrap`.
-
-    >>> labels = np.array([[1, -1], [1, -1], [1, -1], [-1, 1]])
-    >>> scores = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.4, 0.6]])
-    >>> found = measure_accuracy(labels, scores, ["cat", "dog"])
-    >>> found.top1, round(found.balanced, 1), found.confusion
-    (75.0, 83.3, {'cat': {'cat': 2, 'dog': 1}, 'dog': {'dog': 1}})
     """
     labels, scores = np.asarray(labels), np.asarray(scores, dtype=np.float64)
     check_columns(labels, scores, classes)

@@ -160,9 +160,6 @@ def at_temperature(factors: Mapping[str, Array], tau: float) -> dict[str, Array]
     """The factors with delta8 of another temperature, of the scores: (softmax(y/tau) - 1/P)/tau.
 
     Right for a softmax and the uniform label, and for one view; lower deltas stay as they are.
-
-    >>> at_temperature({"y8": np.array([[2.0, 0.0]])}, 1.0)["delta8"].round(3)
-    array([[ 0.381, -0.381]])
     """
     y = np.asarray(factors[SCORES])
     delta = (softmax(y / tau, axis=-1) - 1 / y.shape[-1]) / tau

@@ -88,15 +88,7 @@ def one_line(error: BaseException | str) -> str:
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """Say which choice was probably meant, or nothing.
-
-    >>> did_you_mean("vgg-16", ["vgg16", "vgg19"])
-    '; did you mean vgg16?'
-    >>> did_you_mean("voc", ["voc2007", "voc2012", "folder"])
-    '; did you mean voc2007 or voc2012?'
-    >>> did_you_mean("zebra", ["vgg16"])
-    ''
-    """
+    """Say which choice was probably meant, or nothing."""
     known = {choice.lower(): choice for choice in choices}
     low = name.lower()
     close = [one for one in known if low and one.startswith(low)][:SUGGESTED]

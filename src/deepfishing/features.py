@@ -152,11 +152,7 @@ class Feature:
 
 
 def table_features(layers: Mapping[int, str]) -> tuple[str, ...]:
-    """The rows of the paper's Table 1 that exist for these layers, in the paper's order.
-
-    >>> table_features({7: "_conv_head", 8: "_fc"})
-    ('x6', 'x7', 'y8', 'x8', 'x6;x7', 'dW7', 'x7;y8', 'dW8')
-    """
+    """The rows of the paper's Table 1 that exist for these layers, in the paper's order."""
     if TOP not in layers:
         return ()  # an embedding without a classifier has no rows in the table
     below = sorted(k for k in layers if k != TOP)
@@ -172,11 +168,7 @@ def parse_features(text: str | Iterable[str], layers: Mapping[int, str]) -> tupl
 
 
 def expand_names(text: str | Iterable[str], layers: Mapping[int, str]) -> list[str]:
-    """Cut a list at the commas outside parentheses, and put the paper's rows in place of `all`.
-
-    >>> expand_names("x7, pow(dW8,0.5)", {8: "fc"})
-    ['x7', 'pow(dW8,0.5)']
-    """
+    """Cut a list at the commas outside parentheses, and put the paper's rows in place of `all`."""
     names: list[str] = []
     for name in split_names(text) if isinstance(text, str) else filter(None, map(str.strip, text)):
         rows = table_features(layers) if name == "all" else (name,)
@@ -197,11 +189,7 @@ def split_names(text: str) -> list[str]:
 
 
 def parse_factor(name: str) -> Factor:
-    """Read the name of a factor, such as a column of a store.
-
-    >>> parse_factor("dW:head@64x32")
-    Factor(kind='projected', layer='head', positions=(64, 32))
-    """
+    """Read the name of a factor, such as a column of a store."""
     factor = _read(name)
     if factor is None or (factor.kind == "projected") != isinstance(factor.positions, tuple):
         raise FeatureError(
@@ -253,11 +241,7 @@ def needed_factors(features: Iterable[_MadeOfFactors]) -> tuple[Factor, ...]:
 
 
 def features_of(names: Iterable[str]) -> list[Feature]:
-    """The features that columns with these names make, gradients last; other names are passed over.
-
-    >>> [feature.name for feature in features_of(["delta:fc", "x7", "in:fc", "delta6", "notes"])]
-    ['x7', 'dW:fc']
-    """
+    """The features that columns with these names make, gradients last; others are passed over."""
     factors = [factor for factor in map(_read, sorted(names)) if factor]
     forward = [f for f in factors if not f.needs_backward and f.positions == "pooled"]
     whole = [f for f in factors if f.kind == "delta" and replace(f, kind="input") in factors]

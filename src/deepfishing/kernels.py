@@ -55,16 +55,7 @@ class Combination(ABC):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KernelSum(Combination):
-    """Compared with the mean of the kernels of its parts, weighted if weights are given.
-
-    >>> both = KernelSum((np.eye(2), np.ones((2, 1))))
-    >>> gram(both)
-    array([[1. , 0.5],
-           [0.5, 1. ]])
-    >>> gram(KernelSum(both.parts, weights=(3.0, 1.0)))
-    array([[1.  , 0.25],
-           [0.25, 1.  ]])
-    """
+    """Compared with the mean of the kernels of its parts, weighted if weights are given."""
 
     weights: tuple[float, ...] | None = None
 
@@ -87,13 +78,7 @@ class KernelSum(Combination):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KernelProduct(Combination):
-    """Compared with the product of the kernels of its parts.
-
-    >>> both = KernelProduct((np.eye(2), 2 * np.eye(2)))
-    >>> gram(both)
-    array([[4., 0.],
-           [0., 4.]])
-    """
+    """Compared with the product of the kernels of its parts."""
 
     def combine(self, grams: Iterable[Array]) -> Array:
         """Their product, at most two of them in memory."""

@@ -64,12 +64,7 @@ class Ranking:
         return np.where(last > 0, last, np.nan)
 
     def average(self, counts: Array, curve: Array, total: Array | int) -> Array:
-        """The mean of a curve with whole numbers as weights, whose sum is total: percent (draws,).
-
-        >>> one = Ranking(np.array([[1], [0], [2]]), np.array([[1], [1], [2]]))
-        >>> one.average(one.gained, one.precision, one.total)
-        array([83.33333333])
-        """
+        """Mean of a curve with whole numbers as weights, whose sum is total: percent (draws,)."""
         mean: Array = 100.0 * np.einsum("pd,pd->d", counts, curve) / total
         return mean
 
@@ -128,11 +123,7 @@ DEFAULT = "area"  # of data sets that have no definition of their own
 
 
 def official_ap(dataset: str) -> str:
-    """The definition that is a data set's own, or the default one.
-
-    >>> official_ap("voc2007"), official_ap("photos")
-    ('11point', 'area')
-    """
+    """The definition that is a data set's own, or the default one."""
     own = (one.name for one in DEFINITIONS.values() if dataset in one.official_for)
     return next(own, DEFAULT)
 
@@ -222,12 +213,7 @@ def average_precision(truth: Array, scores: Array, method: str) -> float:
 
 
 def precision_recall(truth: Array, scores: Array) -> tuple[Array, Array]:
-    """Precision and recall (0..1) after each distinct score, from the highest score down.
-
-    >>> precision, recall = precision_recall(np.array([1, -1, 1]), np.array([0.9, 0.8, 0.7]))
-    >>> precision.round(2), recall
-    (array([1.  , 0.5 , 0.67]), array([0.5, 0.5, 1. ]))
-    """
+    """Precision and recall (0..1) after each distinct score, from the highest score down."""
     ranking = _some_ranking(truth, scores)
     return ranking.precision[:, 0], ranking.positive[:, 0] / ranking.total
 

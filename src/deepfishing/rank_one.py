@@ -111,12 +111,7 @@ class RankOne:
 
 
 def l2_normalize(rows: Array, out: Array | None = None) -> Array:
-    """Divide each row by its l2 norm; a zero row stays zero. `out` may be `rows` itself.
-
-    >>> l2_normalize(np.array([[3.0, 4.0], [0.0, 0.0]]))
-    array([[0.6, 0.8],
-           [0. , 0. ]])
-    """
+    """Divide each row by its l2 norm; a zero row stays zero. `out` may be `rows` itself."""
     norm = l2_norm(rows)[:, None].astype(rows.dtype)
     unit: Array
     if (norm > 0).all():  # without a mask it is twice as quick

@@ -26,18 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(FeatureOptions):
-    """All that decides the numbers of a factor: a network and what is asked of it.
-
-    >>> from deepfishing.networks.zoo import record
-    >>> entry = record("vgg16")
-    >>> network = NetworkRef(name=entry.name, weights_sha256=entry.weights.sha256,
-    ...                      layers=entry.layers, preprocess=entry.preprocess)
-    >>> two = Settings(network=network)
-    >>> two.tau, two == Settings.from_dict(two.as_dict())
-    (2.0, True)
-    >>> two.digest == Settings(network=network, tau=3).digest
-    False
-    """
+    """All that decides the numbers of a factor: a network and what is asked of it."""
 
     network: NetworkRef
 

@@ -99,12 +99,7 @@ class Difference:
 
 
 def mean_interval(values: Sequence[float]) -> Interval | None:
-    """Where the mean of endlessly many such values lies, by Student's t; None for fewer than two.
-
-    >>> low, high = mean_interval([40.0, 42.0, 44.0])
-    >>> round(low, 2), round(high, 2)
-    (37.03, 46.97)
-    """
+    """Where the mean of endlessly many such values lies, by Student's t; None for one or none."""
     from scipy.stats import t as student  # takes a while to import
 
     if len(values) < 2:
@@ -125,14 +120,6 @@ def bootstrap(
     """AP of every class on `resamples` draws of the test images, by all definitions or by some.
 
     Labels, scores and classes are as for `metrics.evaluate`.
-
-    >>> labels = np.array([[1], [-1]] * 20)
-    >>> result = bootstrap(labels, np.arange(40.0)[:, None] % 7, ["cat"], resamples=200)
-    >>> result.ap["area"].shape, round(result.measured.map["area"], 1)
-    ((200, 1), 51.5)
-    >>> low, high = result.map_interval("area")
-    >>> round(low), round(high)
-    (37, 67)
     """
     if resamples < 1:
         raise OptionError(f"resamples must be at least 1, got {resamples}")
@@ -164,16 +151,7 @@ def compare(
     resamples: int = RESAMPLES,
     seed: int = SEED,
 ) -> Difference:
-    """The paired bootstrap: mAP of row a minus that of row b, on the same draws of images.
-
-    >>> rng = np.random.default_rng(0)
-    >>> labels = rng.choice([-1, 1], size=(300, 2))
-    >>> good, bad = labels + rng.normal(size=(2, 300, 2)) * [[[0.5]], [[2.0]]]
-    >>> compare(labels, good, bad, "area").holds
-    True
-    >>> compare(labels, good, good, "area")
-    Difference(mean=0.0, low=0.0, high=0.0, p=1.0)
-    """
+    """The paired bootstrap: mAP of row a minus that of row b, on the same draws of images."""
     names = [str(column) for column in range(np.shape(labels)[-1] if np.ndim(labels) else 0)]
     a, b = (
         bootstrap(labels, scores, names, (method,), resamples, seed)
@@ -198,21 +176,12 @@ def difference(measured: float, draws: Array) -> Difference:
 
 
 def interval_of(draws: Array, measured: float) -> Interval:
-    """The interval of a measured percentage, from the same figure on each draw; NaN is no figure.
-
-    >>> low, high = interval_of(np.linspace(70.0, 80.0, 1001), 76.0)
-    >>> round(low, 2), round(high, 2)
-    (71.25, 80.75)
-    """
+    """The interval of a measured percentage, from the same figure on each draw or NaN for none."""
     return bounded(_percentiles(_centred(draws, measured)), measured)
 
 
 def bounded(interval: Interval, figure: float, least: float = 0.0) -> Interval:
-    """An interval of a percentage: in order, from `least` to 100, and around the figure.
-
-    >>> bounded((96.5, 103.2), 99.0), bounded((100.00000000000001, 100.0), 100.0)
-    ((96.5, 100.0), (100.0, 100.0))
-    """
+    """An interval of a percentage: in order, from `least` to 100, and around the figure."""
     low, high = interval
     return min(max(least, low), figure), max(min(100.0, high), figure)
 

@@ -18,8 +18,8 @@ def test_points_are_those_of_machines_on_the_photos_chosen(dataset, network, tmp
     points = measure_curves("curate", dataset, network, tmp_path, "x7,pow(dW8,0.5)")
     recipes = [parse_recipe(name, network.layers) for name in ("x7", "pow(dW8,0.5)")]
     prepared = prepare(dataset, network, tmp_path, recipes, Protocol(), lambda *_: None)
-    x7, train = (recipe.fit({})(prepared.train(recipe)) for recipe in recipes)
-    test = recipes[1].fit({})(prepared.test(recipes[1]))
+    x7, train = (recipe.fit({})(prepared.factors(recipe)[0]) for recipe in recipes)
+    test = recipes[1].fit({})(prepared.factors(recipes[1])[1])
     seen = [step.number for step in choose(x7, 12)][:6]
     svm = train_svm(train[seen], dataset.train.labels[seen], class_weight="balanced")
     expected = evaluate(dataset.test.labels, svm.decision_function(test), dataset.classes).map

@@ -54,9 +54,9 @@ def sides(dataset, network, tmp_path):
     def read(name):
         recipe = parse_recipe(name, network.layers)
         prepared = prepare(dataset, network, tmp_path, [recipe], Protocol(), lambda *_: None)
-        train = prepared.train(recipe)
+        train, test = prepared.factors(recipe)
         fitted = recipe.fit(train)
-        return fitted(train), dataset.train.labels, fitted(prepared.test(recipe))
+        return fitted(train), dataset.train.labels, fitted(test)
 
     return read
 

@@ -7,8 +7,9 @@ import pytest
 from deepfishing.errors import OptionError, StoreError
 from deepfishing.experiments.checks import wrong_point, wrong_row
 from deepfishing.experiments.curves import measure_curves
+from deepfishing.experiments.paper import printed_ap, printed_map
 from deepfishing.experiments.reproduce import Protocol, reproduce
-from deepfishing.experiments.results import Curves, Results
+from deepfishing.experiments.results import Curves, Results, row_key, safe_name
 from deepfishing.report.html import write_report
 
 
@@ -65,3 +66,19 @@ def test_rows_of_older_versions_with_an_interval_a_hair_turned_around_are_read(
 def test_a_cost_that_a_report_could_not_show_is_told_before_any_work():
     with pytest.raises(OptionError, match="C of an experiment must be a positive number, got 'cv'"):
         Protocol(C="cv")
+
+
+def test_a_key_depends_on_all_parts_and_not_on_their_order():
+    assert row_key(feature="dW7", tau=2.0) == row_key(tau=2.0, feature="dW7")
+    assert row_key(feature="dW7", tau=2.0) != row_key(feature="x7", tau=2.0)
+
+
+def test_a_feature_is_part_of_a_file_name():
+    assert safe_name("pow(dW7,0.5)+x7;y8") == "pow_dW7_0.5_x7_y8"
+
+
+def test_the_paper_prints_these_figures():
+    assert printed_map("voc2007", "test", "vgg16", "dW7") == 90.0
+    assert printed_map("voc2012", "test", "alexnet-caffe", "x7") == 75.0
+    assert printed_map("photos", "test", "vgg16", "dW7") is None
+    assert printed_ap("voc2012", "val", "alexnet-caffe", "x7")["cow"] == 63.6

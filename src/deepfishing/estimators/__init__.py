@@ -5,8 +5,7 @@ the end predictions. The estimators hold no maths of their own: they give the ot
 functions scikit-learn's manners, `fit`, `get_params`, `clone`.
 """
 
-from deepfishing.estimators.features import GradientFeatures
+from deepfishing.estimators.steps import GradientFeatures, Power, Project, Whiten
 from deepfishing.estimators.svc import TraceKernelSVC
-from deepfishing.estimators.transforms import Power, Project, Whiten
 
 __all__ = ["GradientFeatures", "Power", "Project", "TraceKernelSVC", "Whiten"]

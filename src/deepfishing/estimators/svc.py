@@ -25,7 +25,7 @@ from sklearn.utils.validation import (
 
 from deepfishing.classify import train_svm
 from deepfishing.errors import FeatureError
-from deepfishing.estimators.check import check_features
+from deepfishing.estimators.steps import check_features
 from deepfishing.kernels import Comparable
 from deepfishing.rank_one import Array
 

@@ -53,10 +53,7 @@ SECONDS, WITH_PROJECTION = "seconds to train and score", "seconds to project, tr
 
 @dataclass(frozen=True, eq=False)
 class Gradients:
-    """Normalised gradients of training and test images, and labels to train with.
-
-    `C` and `difficult` are those of the classifiers.
-    """
+    """Normalised gradients of training and test images, and what to train with."""
 
     train: RankOne
     labels: Array
@@ -80,15 +77,11 @@ class Gradients:
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """Scores (m, C) of the test images, and the seconds it took to train and to score.
-
-    `projecting` are the seconds before that, for the vectors of train and test images; 0 for the
-    exact kernel.
-    """
+    """Scores (m, C) of the test images, and the seconds it took to train and to score."""
 
     scores: Array
     seconds: float
-    projecting: float = 0.0
+    projecting: float = 0.0  # seconds before that, for the vectors; 0 for the exact kernel
 
 
 def with_kernel(data: Gradients) -> Scored:
@@ -112,12 +105,9 @@ def with_projection(data: Gradients, kind: str, m: int) -> Scored:
 
 
 def kernel_error(data: Gradients, kind: str, m: int) -> tuple[float, float]:
-    """Approximate minus exact kernel between different test images: mean, and root of mean square.
-
-    Approximate are the dot products of the vectors, which are not normalised here.
-    """
+    """Approximate minus exact kernel of different test images: mean, and root of mean square."""
     some = data.test[:PAIRED]
-    vectors = fit_projection(kind, data.train, m)(some)
+    vectors = fit_projection(kind, data.train, m)(some)  # not normalised here
     pairs = np.triu_indices(len(some), 1)
     error = (vectors @ vectors.T)[pairs] - gram(some)[pairs]
     if not error.size:  # a single test image has no pair
@@ -167,11 +157,8 @@ def approximation_runs(
 
     def by_size(kind: str, m: int) -> list[Result]:
         bias, rms = kernel_error(data(), kind, m)
-        return [
-            point(NUMBERS, m, BIAS, bias),
-            point(NUMBERS, m, RMS, rms),
-            *reached(NUMBERS, m, with_projection(data(), kind, m)),
-        ]
+        errors = [point(NUMBERS, m, BIAS, bias), point(NUMBERS, m, RMS, rms)]
+        return [*errors, *reached(NUMBERS, m, with_projection(data(), kind, m))]
 
     def by_images(n: int, kind: str, m: int) -> list[Result]:
         return reached(TRAINING, n, with_projection(larger(n), kind, m))

@@ -7,6 +7,7 @@ would refuse is never written: a run stops at the row that is wrong, not when al
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -55,15 +56,12 @@ ROUNDING = 1e-6  # percent: rows of older versions have figures a hair above 100
 
 @dataclass(frozen=True)
 class Run:
-    """Points that are measured together: their line's name, what decides them, how to measure.
-
-    `feature` is what they are about, where it is not the feature that the run belongs to.
-    """
+    """Points that are measured together: their line's name, what decides them, how to measure."""
 
     series: str
     decided_by: Mapping[str, Any]
     measure: Callable[[], list[Result]]
-    feature: str | None = None
+    feature: str | None = None  # what they are about, unless it is the feature of the run
 
 
 def point(
@@ -79,8 +77,7 @@ def point(
 ) -> Result:
     """What is measured at one point; `x` is None for a level that does not depend on it.
 
-    `y` is None where it could not be measured, and `note` says why. `draws` are the figures of
-    which it is the mean.
+    `y` is None where it could not be measured, as `note` says, or else the mean of `draws`.
     """
     low, high = interval or (None, None)
     axes = {"x_axis": x_axis, "x": x, "y_axis": y_axis, "y": y, "low": low, "high": high}
@@ -88,47 +85,43 @@ def point(
 
 
 def map_axis(method: str) -> str:
-    """The name of an axis of mAP; the default definition needs no word.
-
-    >>> map_axis("11point"), map_axis("area")
-    ('11-point mAP, %', 'mAP, %')
-    """
+    """The name of an axis of mAP; the default definition needs no word."""
     return "mAP, %" if method == DEFAULT else f"{DEFINITIONS[method].label} mAP, %"
 
 
 def wrong_row(row: Result) -> str | None:
-    """The first key of a row that is missing or not usable.
-
-    >>> wrong_row({"dataset": "photos", "train": 7})
-    'train'
-    """
-    wrong = _wrong_kind(row, {**ROW_SETTING, **_ROW})
-    if wrong:
+    """The first key of a row that is missing or not usable."""
+    if wrong := _wrong_kind(row, {**ROW_SETTING, **_ROW}):
         return wrong
-    method, by_class = row["official_ap"], row.get("ap_interval", {})
-    whole = "map" in row and (row["map"] is None) == (row.get("ap") is None)
+    method = row["official_ap"]
+
+    def by_definition(name: str, usable: Callable[[Any], bool]) -> bool:
+        """Whether it is None, or has usable values by the official definition and by all others."""
+        values = row.get(name)
+        return name in row and (values is None or (_each(values, usable) and method in values))
+
     usable = {
         "classes": all(isinstance(name, str) for name in row["classes"]),
         "unreadable": all(isinstance(path, str) for path in row["unreadable"]),
         "feature": _is_recipe(row["feature"]),
         "official_ap": method in DEFINITIONS,
-        "map": whole and _by_definition(row["map"], method, _percent),
-        "ap": "ap" in row and _by_definition(row["ap"], method, _percentages),
+        "map": by_definition("map", _percent) and (row["map"] is None) == (row.get("ap") is None),
+        "ap": by_definition("ap", lambda by_class: _each(by_class, _percent)),
         # rows that were measured before there were intervals or accuracies have none
-        "map_interval": _intervals(row.get("map_interval", {})),
-        "ap_interval": isinstance(by_class, dict) and all(map(_intervals, by_class.values())),
+        "map_interval": _each(row.get("map_interval", {}), _interval),
+        "ap_interval": _each(row.get("ap_interval", {}), lambda some: _each(some, _interval)),
     }
     for name in ("accuracy", "balanced_accuracy"):
         usable[name] = _percent(row.get(name))
         usable[f"{name}_interval"] = _interval(row.get(f"{name}_interval"))
-    usable["confusion"] = _is_confusion(row.get("confusion"), row["classes"])
+    classes = {name for name in row["classes"] if isinstance(name, str)}
+    usable["confusion"] = _is_confusion(row.get("confusion"), classes)
     return next((name for name, good in usable.items() if not good), None)
 
 
 def wrong_point(point: Result) -> str | None:
     """The first key of a point that is missing or not usable."""
-    wrong = _wrong_kind(point, {**POINT_SETTING, **_POINT})
-    if wrong:
+    if wrong := _wrong_kind(point, {**POINT_SETTING, **_POINT}):
         return wrong
     x, draws = point.get("x"), point.get("draws")  # points of older versions have no draws
     ends = point.get("low"), point.get("high")
@@ -138,7 +131,8 @@ def wrong_point(point: Result) -> str | None:
         "x": "x" in point and (x is None or (isinstance(x, int) and x > 0)),
         **{name: name in point and _finite(point[name]) for name in ("y", "high")},
         "low": "low" in point and _finite(ends[0]) and (ends[0] is None) == (ends[1] is None),
-        "draws": draws is None or (isinstance(draws, list) and all(map(_number, draws))),
+        "draws": draws is None
+        or (isinstance(draws, list) and None not in draws and all(map(_finite, draws))),
     }
     return next((name for name, good in usable.items() if not good), None)
 
@@ -147,27 +141,18 @@ def _wrong_kind(row: Result, kinds: Kinds) -> str | None:
     return next((name for name, kind in kinds.items() if not isinstance(row.get(name), kind)), None)
 
 
-def _by_definition(values: Any, official: str, usable: Callable[[Any], bool]) -> bool:
-    """Whether it is None, or has usable values by the official definition and by all others."""
-    return values is None or (
-        isinstance(values, dict) and official in values and all(map(usable, values.values()))
-    )
+def _each(values: Any, usable: Callable[[Any], bool]) -> bool:
+    return isinstance(values, dict) and all(map(usable, values.values()))
 
 
 def _is_recipe(name: str) -> bool:
-    try:
-        parse_recipe(name)
-    except FeatureError:
-        return False
-    return True
+    with contextlib.suppress(FeatureError):
+        return bool(parse_recipe(name))
+    return False
 
 
 def _finite(value: Any) -> bool:
-    return value is None or _number(value)
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    return value is None or (isinstance(value, int | float) and math.isfinite(value))
 
 
 def _percent(value: Any) -> bool:
@@ -177,39 +162,20 @@ def _percent(value: Any) -> bool:
     )
 
 
-def _percentages(values: Any) -> bool:
-    return isinstance(values, dict) and all(map(_percent, values.values()))
-
-
 def _interval(pair: Any) -> bool:
     """Whether it is a pair of percentages, the lower first up to rounding, or None."""
-    if not isinstance(pair, list):
+    if not isinstance(pair, list) or len(pair) != 2 or None in pair:
         return pair is None
-    return (
-        len(pair) == 2
-        and None not in pair
-        and all(map(_percent, pair))
-        and pair[0] <= pair[1] + ROUNDING
-    )
+    return all(map(_percent, pair)) and pair[0] <= pair[1] + ROUNDING
 
 
-def _intervals(values: Any) -> bool:
-    return isinstance(values, dict) and all(map(_interval, values.values()))
-
-
-def _is_confusion(table: Any, classes: list[str]) -> bool:
+def _is_confusion(table: Any, classes: set[str]) -> bool:
     """Whether it counts images of a class by the class that they are taken for, or is None."""
-    known = set(classes)
 
-    def by_class(values: Any) -> bool:
-        return isinstance(values, dict) and known.issuperset(values)
+    def by_class(values: Any, usable: Callable[[Any], bool]) -> bool:
+        return _each(values, usable) and classes.issuperset(values)
 
-    return table is None or (
-        by_class(table)
-        and all(map(by_class, table.values()))
-        and all(
-            isinstance(n, int) and 0 < n < 10**12
-            for answers in table.values()
-            for n in answers.values()
-        )
-    )
+    def is_count(n: Any) -> bool:
+        return isinstance(n, int) and 0 < n < 10**12
+
+    return table is None or by_class(table, lambda answers: by_class(answers, is_count))

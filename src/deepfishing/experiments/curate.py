@@ -62,7 +62,7 @@ def curate_runs(
 
     def reached(way: str) -> list[Result]:
         orders = list(_orders(way, n, max(counts), partial(sides, recipe)))
-        return [_point(experiment, sides(classifier), orders, count) for count in counts]
+        return [_point(experiment, *sides(classifier), orders, count) for count in counts]
 
     decided_by = {"machine": classifier.name, "draws": DRAWS}
     ways = {RANDOM: RANDOM} if first else {}
@@ -105,41 +105,35 @@ def _kmeans(features: Comparable, n: int, random: np.random.Generator) -> Array:
 
 
 def _point(
-    experiment: Experiment,
-    sides: tuple[Comparable, Comparable],
-    orders: Sequence[Array],
-    count: int,
+    experiment: Experiment, train: Comparable, test: Comparable, orders: list[Array], count: int
 ) -> Result:
     """mAP of classifiers that saw the first `count` photos of each order."""
-    (train, test), dataset, protocol = sides, experiment.dataset, experiment.protocol
+    dataset, protocol = experiment.dataset, experiment.protocol
     truth, method = experiment.test_labels(), dataset.official_ap
     values, interval = [], None
     for order in orders:
         seen = order[:count]
         labels = experiment.train_labels()[seen]
-        svm = train_svm(
-            train[seen], labels, protocol.C, protocol.difficult, class_weight="balanced"
-        )
+        how = protocol.C, protocol.difficult
+        svm = train_svm(train[seen], labels, *how, class_weight="balanced")
         scores = svm.decision_function(test)
         values.append(float(evaluate(truth, scores, dataset.classes).map[method] or 0.0))
         if len(orders) == 1:
             interval = bootstrap(truth, scores, dataset.classes).map_interval(method)
-    return _mean_point(PHOTOS, count, map_axis(method), values, interval, n_train=count)
+    return _mean_point((PHOTOS, count, map_axis(method)), values, interval, n_train=count)
 
 
 def _mean_point(
-    x_axis: str,
-    x: int,
-    y_axis: str,
+    at: tuple[str, int, str],
     values: list[float],
     interval: Interval | None = None,
     n_train: int | None = None,
 ) -> Result:
-    """The mean of draws, with Student's interval unless another one is known."""
+    """The mean of draws at an axis, its value and another axis; by default Student's interval."""
     mean, interval = float(np.mean(values)), interval or mean_interval(values)
     interval = bounded(interval, mean) if interval else None
     draws = values if len(values) > 1 else None
-    return point(x_axis, x, y_axis, mean, interval, n_train=n_train, draws=draws)
+    return point(*at, mean, interval, n_train=n_train, draws=draws)
 
 
 def _found(experiment: Experiment, train: Comparable) -> list[Result]:
@@ -152,7 +146,7 @@ def _found(experiment: Experiment, train: Comparable) -> list[Result]:
         shares[FOUND_ALONE].append(share_found(truth, labels, alone))
         votes = VOTE * neighbour_votes(train, labels)
         shares[FOUND].append(share_found(truth, labels, alone + votes))
-    return [_mean_point(WRONG, SWAPPED, axis, values) for axis, values in shares.items()]
+    return [_mean_point((WRONG, SWAPPED, axis), values) for axis, values in shares.items()]
 
 
 def swap_labels(labels: Array, random: np.random.Generator) -> Array:
@@ -179,11 +173,6 @@ def share_found(truth: Array, labels: Array, scores: Array) -> float:
     """Percent of photos with a wrong label among as many suspects.
 
     A photo is as suspect as the label that its scores contradict most.
-
-    >>> truth = np.array([[1, -1], [1, -1], [-1, 1]])
-    >>> labels = np.array([[1, -1], [-1, 1], [-1, 1]])
-    >>> share_found(truth, labels, scores=np.array([[1.0, -1], [2, -2], [-1, 1]]))
-    100.0
     """
     wrong = (labels != truth).any(axis=1)
     if has_one_class(labels):

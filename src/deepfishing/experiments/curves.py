@@ -95,7 +95,10 @@ def measure_curves(
                 new = run.measure()
                 last = {"seconds": round(time.perf_counter() - start, 3), "command": command}
                 last |= {"version": __version__, "versions": versions(), "key": key}
-                found = [{**line, **_described(one, experiment), **last} for one in new]
+                facts = experiment.facts
+                for one in new:
+                    one["n_train"] = one["n_train"] or facts["n_train"]
+                found = [{**line, **facts, **one, **last} for one in new]
                 curves.add(found)
             points += found
     tell(kind, total, total)
@@ -127,22 +130,6 @@ def _recipes(
     return tuple(recipes.values())
 
 
-def _described(point: Result, experiment: Experiment) -> Result:
-    dataset, protocol = experiment.dataset, experiment.protocol
-    return {
-        "dataset": dataset.name,
-        "train": dataset.train.name,
-        "test": dataset.test.name,
-        **experiment.settings.decisive(),
-        "C": protocol.C,
-        "difficult": protocol.difficult,
-        "official_ap": dataset.official_ap,
-        **point,
-        "n_train": point["n_train"] or len(dataset.train),
-        "n_test": len(dataset.test),
-    }
-
-
 def _runs(
     kind: str, experiment: Experiment, recipe: Recipe, largest: int, classifier: Recipe, first: bool
 ) -> list[Run]:
@@ -165,16 +152,17 @@ def _low_shot(
     method = experiment.dataset.official_ap
     truth, C = experiment.test_labels(), experiment.protocol.C
     shots = low_shot(train, experiment.train_labels(), test, truth, C=C, pick=pick)
-    axes = [(POSITIVES, shot.positives, map_axis(method)) for shot in shots]
-    return [
-        point(*at, shot.mean(method), shot.interval(method), draws=list(shot.map[method]))
-        for at, shot in zip(axes, shots, strict=True)
-    ]
+    points = []
+    for shot in shots:
+        mean, interval = shot.mean(method), shot.interval(method)
+        at = POSITIVES, shot.positives, map_axis(method)
+        points.append(point(*at, mean, interval, draws=list(shot.map[method])))
+    return points
 
 
 def _auto_low_shot(experiment: Experiment, recipe: Recipe) -> list[Result]:
     """`auto` chooses anew for every draw, by the examples drawn and their labels alone."""
-    train, test = experiment.train(recipe), experiment.test(recipe)
+    train, test = experiment.factors(recipe)
     made: dict[tuple[str, float | None], tuple[Comparable, Comparable]] = {}
 
     def pick(labels: Array) -> tuple[Comparable, Comparable, float]:

@@ -74,11 +74,7 @@ PER_CLASS: dict[tuple[str, str, str], dict[str, str]] = {
 
 
 def printed_map(dataset: str, split: str, network: str, feature: str) -> float | None:
-    """The mAP that the paper prints for this cell, if it has one.
-
-    >>> printed_map("voc2007", "test", "vgg16", "dW7")
-    90.0
-    """
+    """The mAP that the paper prints for this cell, if it has one."""
     column = (dataset, split, NETWORKS.get(network, ""))
     if column in TABLE_1:
         return dict(zip(FEATURES, map(float, TABLE_1[column].split()), strict=True)).get(feature)
@@ -86,11 +82,7 @@ def printed_map(dataset: str, split: str, network: str, feature: str) -> float |
 
 
 def printed_ap(dataset: str, split: str, network: str, feature: str) -> dict[str, float]:
-    """The per-class AP that the paper prints for this row; empty if there is none.
-
-    >>> printed_ap("voc2012", "val", "alexnet-caffe", "x7")["cow"]
-    63.6
-    """
+    """The per-class AP that the paper prints for this row; empty if there is none."""
     rows = PER_CLASS.get((dataset, split, NETWORKS.get(network, "")), {})
     if feature not in rows:
         return {}

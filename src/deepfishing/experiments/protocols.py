@@ -101,11 +101,6 @@ def low_shot(
     the same classes. Within a draw, fewer examples are the first of the more; `negatives` are drawn
     per positive, or as many as there are; None takes all. `pick` is called for every number of
     examples and draw with the labels of the examples drawn, 0 for all others.
-
-    >>> x = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
-    >>> labels = np.array([[1], [1], [-1], [-1]])
-    >>> [(point.positives, point.mean("area")) for point in low_shot(x, labels, x, labels)]
-    [(1, 100.0), (2, 100.0)]
     """
     train_labels, test_labels = _checked(train, train_labels, test, test_labels)
     if not 0 < C < math.inf:
@@ -174,12 +169,6 @@ def nearest_neighbours(
 
     Features are normalised: then the largest kernel is the nearest image. An image votes for the
     classes that it shows, not for those where it is difficult.
-
-    >>> x = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
-    >>> labels = np.array([[1, -1], [1, -1], [-1, 1]])
-    >>> (found,) = nearest_neighbours(x, labels, x, labels, ["cat", "dog"], [1])
-    >>> found.accuracy, found.measured.map["area"]
-    (100.0, 100.0)
     """
     train_labels, test_labels = _checked(train, train_labels, test, test_labels)
     for k in ks:
@@ -280,11 +269,6 @@ def search_by_examples(
     as in `deepfish search`. Examples are never found again, and photos for which the class is
     difficult are passed over. Every class that has three images, and one without it, is drawn
     equally often.
-
-    >>> x = np.array([[1.0, 0.0], [0.9, 0.1], [1.0, 0.1], [0.0, 1.0], [0.1, 0.9], [0.1, 1.0]])
-    >>> labels = np.array([[1, -1]] * 3 + [[-1, 1]] * 3)
-    >>> search_by_examples(x, labels, draws=4, first=1).mean(axis=0)
-    array([100., 100., 100.])
     """
     labels = np.asarray(labels)
     shown = [np.flatnonzero(column == 1) for column in labels.T]

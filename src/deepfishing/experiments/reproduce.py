@@ -116,7 +116,6 @@ def reproduce(
         # rows that were measured before there was an accuracy are measured again
         if row is None or "accuracy" not in row or not results.scores_path(row).exists():
             row, scores = _measure(experiment, feature)
-            row |= {**experiment.settings.decisive(), "unreadable": experiment.broken}
             row |= {"command": command, "key": key}
             test = experiment.dataset.test
             if test.labels is None:  # files for the evaluation server
@@ -130,29 +129,40 @@ def reproduce(
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """A data set whose features are on disk, ready to be measured in one way or another.
+    """A data set whose features are on disk, ready to be measured in one way or another."""
 
-    `dataset` is its readable part, and the two lists have the store's keys of its images, in their
-    order; `broken` names the rest. `settings` are those of the features, and `decisive` is all
-    that decides a figure beside the feature's name.
-    """
-
-    dataset: Dataset
+    dataset: Dataset  # the readable part
     protocol: Protocol
     store: Store
-    train_keys: list[str]
+    train_keys: list[str]  # the store's, of the images in their order
     test_keys: list[str]
-    broken: list[str]
-    settings: Settings
-    decisive: dict[str, Any]
+    broken: list[str]  # the other images
+    settings: Settings  # of the features
+    decisive: dict[str, Any]  # all that decides a figure beside the feature's name
 
-    def train(self, recipe: Recipe) -> dict[str, Array]:
-        """Factors of the training images."""
-        return {name: self.store.read(self.train_keys, name) for name in recipe.columns}
+    @property
+    def facts(self) -> Result:
+        """What every row and every point says of the setting."""
+        dataset = self.dataset
+        return {
+            "dataset": dataset.name,
+            "train": dataset.train.name,
+            "test": dataset.test.name,
+            **self.settings.decisive(),
+            "C": self.protocol.C,
+            "difficult": self.protocol.difficult,
+            "official_ap": dataset.official_ap,
+            "n_train": len(dataset.train),
+            "n_test": len(dataset.test),
+        }
 
-    def test(self, recipe: Recipe) -> dict[str, Array]:
-        """Factors of the test images."""
-        return {name: self.store.read(self.test_keys, name) for name in recipe.columns}
+    def factors(self, recipe: Recipe) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Factors of the training and of the test images."""
+        train, test = (
+            {name: self.store.read(keys, name) for name in recipe.columns}
+            for keys in (self.train_keys, self.test_keys)
+        )
+        return train, test
 
     def choose(self, train: Arrays, labels: Array) -> Choice:
         """What `auto` takes for these training images and labels."""
@@ -177,7 +187,7 @@ class Experiment:
 
     def sides(self, recipe: Recipe) -> tuple[Comparable, Comparable]:
         """Features of the training and of the test images."""
-        train, test = self.train(recipe), self.test(recipe)
+        train, test = self.factors(recipe)
         choice = self.choose(train, self.train_labels()) if recipe.name == AUTO else None
         return self.fit(recipe, choice, train, test)
 
@@ -211,9 +221,10 @@ def prepare(
     """Extract what is missing in `out`; the rest of the work needs neither images nor network."""
     settings = Settings.of(network, **protocol.of_features())
     store = Store(out / "features" / settings.digest[:16], settings.as_dict())
+    items = [*dataset.train.items(dataset.classes), *dataset.test.items(dataset.classes)]
     extraction = extract_to_store(
         store,
-        [*dataset.train.items(dataset.classes), *dataset.test.items(dataset.classes)],
+        items,
         needed_factors(wanted),
         settings=settings,
         network=network,
@@ -270,47 +281,36 @@ def _readable(split: Split, keys: tuple[str | None, ...]) -> tuple[Split, list[s
 def _measure(experiment: Experiment, feature: Recipe) -> tuple[Result, Array]:
     start = time.perf_counter()
     dataset, protocol = experiment.dataset, experiment.protocol
-    train_labels = experiment.train_labels()
-    sides = experiment.train(feature), experiment.test(feature)
+    train_labels, sides = experiment.train_labels(), experiment.factors(feature)
     choice = experiment.choose(sides[0], train_labels) if feature.name == AUTO else None
     train, test = experiment.fit(feature, choice, *sides)
     svm = train_svm(train, train_labels, choice.cost if choice else protocol.C, protocol.difficult)
     scores = svm.decision_function(test)
     untrained = [name for name, ok in zip(dataset.classes, svm.trained, strict=True) if not ok]
     row: Result = {
-        "dataset": dataset.name,
-        "train": dataset.train.name,
-        "test": dataset.test.name,
+        **experiment.facts,
         "feature": feature.name,
         **({"auto": asdict(choice)} if choice else {}),
-        "C": protocol.C,
-        "difficult": protocol.difficult,
-        "official_ap": dataset.official_ap,
         "official_measure": dataset.measure,
         "classes": list(dataset.classes),
-        "n_train": len(dataset.train),
-        "n_test": len(dataset.test),
-        "map": None,
-        "ap": None,
+        **dict.fromkeys(("map", "ap", *KEYS)),
         "left_out": dict.fromkeys(untrained, "training needs a positive and a negative example"),
+        "unreadable": experiment.broken,
         "version": __version__,
         "versions": versions(),
     }
-    if dataset.test.labels is None:
-        return {**row, "seconds": _seconds_since(start), **dict.fromkeys(KEYS)}, scores
-    labels = dataset.test.labels.copy()
-    labels[:, ~svm.trained] = -1  # no classifier, so no AP
-    evaluation = evaluate(labels, scores, dataset.classes)
-    row |= {"map": evaluation.map, "ap": evaluation.ap}
-    for name in evaluation.skipped:
-        row["left_out"].setdefault(name, "no positive test example")
-    row |= {"seconds": _seconds_since(start), **dict.fromkeys(KEYS)}
-    row |= bootstrap(labels, scores, dataset.classes).as_row()
-    if has_one_class(train_labels) and has_one_class(dataset.test.labels):
-        found = measure_accuracy(dataset.test.labels, scores, dataset.classes, svm.trained)
-        row |= found.as_row() if found else {}
+    truth = dataset.test.labels
+    if truth is not None:
+        labels = truth.copy()
+        labels[:, ~svm.trained] = -1  # no classifier, so no AP
+        evaluation = evaluate(labels, scores, dataset.classes)
+        row |= {"map": evaluation.map, "ap": evaluation.ap}
+        for name in evaluation.skipped:
+            row["left_out"].setdefault(name, "no positive test example")
+    row["seconds"] = round(time.perf_counter() - start, 3)  # without the intervals
+    if truth is not None:
+        row |= bootstrap(labels, scores, dataset.classes).as_row()
+        if has_one_class(train_labels) and has_one_class(truth):
+            found = measure_accuracy(truth, scores, dataset.classes, svm.trained)
+            row |= found.as_row() if found else {}
     return row, scores
-
-
-def _seconds_since(start: float) -> float:
-    return round(time.perf_counter() - start, 3)

@@ -45,20 +45,12 @@ def versions() -> dict[str, str]:
 
 
 def row_key(**parts: Any) -> str:
-    """A short name for all that decides a row.
-
-    >>> row_key(feature="dW7", tau=2.0) == row_key(tau=2.0, feature="dW7") != row_key(feature="x7")
-    True
-    """
+    """A short name for all that decides a row."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def safe_name(feature: str) -> str:
-    """A feature's name as part of a file name.
-
-    >>> safe_name("pow(dW7,0.5)+x7;y8")
-    'pow_dW7_0.5_x7_y8'
-    """
+    """A feature's name as part of a file name."""
     return re.sub(r"[^A-Za-z0-9.@]+", "_", feature)[:80]
 
 

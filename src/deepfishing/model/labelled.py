@@ -70,11 +70,6 @@ def read_labels(
     `train` have labels to train on. A source is a .csv, .tsv or .parquet table with the columns
     `path` (or `id`) and `label` or `labels`, whose rows name images by their id or by their file;
     or a folder in VOC layout, of which `split` is taken.
-
-    >>> from deepfishing.images.item import Item
-    >>> found = read_labels([Item("cat/1.jpg", Path()), Item("dog/a/2.jpg", Path())])
-    >>> found.classes, found.rows["dog/a/2.jpg"]
-    (('cat', 'dog'), array([-1,  1], dtype=int8))
     """
     if source is not None and is_folder(source):
         return _voc(source, split)

@@ -44,15 +44,7 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A parsed recipe: its name in one spelling, and a step with the parts that it is made of.
-
-    >>> from deepfishing.recipes import parse_recipe
-    >>> recipe = parse_recipe("pow( dW7 , .5 ) + x7", {7: "fc7", 8: "fc8"})
-    >>> recipe.name, recipe.columns
-    ('pow(dW7,0.5)+x7', ('x6', 'delta7', 'x7'))
-    >>> recipe.step, recipe.parts[0].step, recipe.parts[0].number
-    ('mean', 'pow', 0.5)
-    """
+    """A parsed recipe: its name in one spelling, and a step with the parts that it is made of."""
 
     name: str
     step: str  # "feature", "one" (compares all images as 1), or one of `STEPS`

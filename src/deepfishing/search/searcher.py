@@ -164,10 +164,12 @@ class Searcher:
         key = self.contents.keys[int(self.collection.content[row])].as_py()
         return find_again(self.store.folder, self.collection[row].path, key)
 
-    def picture(self, example: str | Path | bytes) -> ImageLike | None:
+    def picture(self, example: Example) -> ImageLike | None:
         """What to draw for an example or a hit; None for an image of the store that is gone."""
         if isinstance(example, bytes):
             return ImageBytes("standard input", example)
+        if isinstance(example, Image.Image | np.ndarray):
+            return example
         name = str(example)
         if self.collection.row_of(name) is None:
             return Path(name)
