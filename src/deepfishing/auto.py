@@ -116,7 +116,8 @@ def choose(
         raise FeatureError(f"auto needs x7 or more, got only {', '.join(factors)}; extract them")
     if examples < FEW:
         rule = recipe or few_rule(examples, layers)
-        why = f"{examples:g} examples per class are too few to compare recipes by"
+        words = "example per class is" if examples == 1 else "examples per class are"
+        why = f"{examples:g} {words} too few to compare recipes by"
         return Choice(rule if known(rule) else names[0][0], why)
     if tempered and SCORES in factors and not recipe:
         names += [(name, tau) for name, tau in TEMPERED if (name, None) in names]

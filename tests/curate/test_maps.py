@@ -48,6 +48,14 @@ def test_a_map_has_the_kinds_as_groups_with_the_classes_that_are_seen_there(made
         assert found.cluster[cluster.typical] == number
 
 
+def test_one_group_is_named_by_what_is_seen_most(picture, store_of, tmp_path):
+    picture(0, (32, 24)).save(tmp_path / "0.png")
+    factors = {"x7": np.ones((1, 12)), "x8": np.array([[0.1, 0.2, 0.6, 0.05, 0.05]])}
+    store = store_of([tmp_path / "0.png"], [0], factors=factors)
+    (only,) = make_map(open_searcher(Store.open(store), "x7")).clusters
+    assert only.name == "class 2, class 1"
+
+
 def test_map_writes_a_page_without_scripts_and_a_table(deepfish, made, tmp_path):
     ran = deepfish("curate", "map", made, "--clusters", "3", "--points", "points.csv")
     assert ran.code == 0, ran.err

@@ -154,3 +154,10 @@ def test_links_to_folders_are_followed_but_for_those_that_lead_back(tmp_path):
     data = read_folder(photos)
     assert data.classes == ("boat", "cat", "dog")
     assert sorted(data.train.ids + data.test.ids) == [item.id for item in found]
+
+
+@pytest.mark.parametrize("name", ["photos.zip", "photos.7Z"])
+def test_an_archive_that_is_not_read_says_what_to_do(tmp_path, name):
+    (tmp_path / name).touch()
+    with pytest.raises(DatasetError, match=f"only a .tar is read, got .*{name}; unpack it"):
+        find_images(tmp_path / name)

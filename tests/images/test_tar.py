@@ -31,6 +31,14 @@ def png(rng):
     return make
 
 
+def test_folders_in_a_tar_are_classes_if_nothing_else_says_them(tmp_path, png):
+    names = ["./photos/cat/1.png", "./photos/dog/old/2.png", "./photos/dog/3.png"]
+    items = read_tar(write(tmp_path / "p.tar", [(name, png()) for name in names]))
+    assert [item.labels for item in items] == [("cat",), ("dog",), ("dog",)]
+    flat = read_tar(write(tmp_path / "q.tar", [("1.png", png()), ("dog/2.png", png())]))
+    assert [item.labels for item in flat] == [None, ("dog",)]
+
+
 def test_images_and_labels_of_a_webdataset_are_read_without_unpacking(tmp_path, png):
     pictures = [png(), png(), png(), png()]
     path = write(

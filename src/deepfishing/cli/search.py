@@ -12,7 +12,7 @@ import typer
 from deepfishing.cli.help import MORE, WORK
 from deepfishing.cli.parameters import Fields, MovedWeights, StoreFolder
 from deepfishing.cli.progress import progress_bar
-from deepfishing.cli.say import Spelled, say, say_json, say_next, say_note
+from deepfishing.cli.say import Spelled, images_text, say, say_json, say_next, say_note
 from deepfishing.errors import OptionError
 from deepfishing.options import Resources
 
@@ -121,7 +121,7 @@ def _show(searcher: Searcher, hits: list[Hit]) -> None:
 
     console = Console(width=None if sys.stdout.isatty() else 80)
     how = "exactly" if searcher.index is None else "by index"
-    say(f"{len(hits)} of {len(searcher.collection)} images by {searcher.recipe.title}, {how}")
+    say(f"{len(hits)} of {images_text(len(searcher.collection))} by {searcher.recipe.title}, {how}")
     labelled = any(hit.labels for hit in hits)
     table = Table(box=None, pad_edge=False)
     widths = {"score": 5, "forward": 7, "backward": 8, "image": 22, "labels": 12}

@@ -147,6 +147,8 @@ def _names(photos: Searcher, cluster: Array, n: int) -> list[str]:
     share = seen / seen.sum(axis=1, keepdims=True)
     overall = seen.sum(axis=0) / seen.sum()
     telling = share * np.log(np.maximum(share, 1e-9) / np.maximum(overall, 1e-9))
+    if n == 1:  # there is no elsewhere
+        telling = share
     best = np.argsort(-telling, axis=1)[:, :2]
     return [", ".join(names[c] if names else f"class {c}" for c in some) for some in best]
 

@@ -1,8 +1,9 @@
 """Stage 1, images: images inside of another file: members of a tar, frames of a video.
 
 Comes in: an uncompressed tar as WebDataset lays it out, `key.jpg` and beside it `key.cls` (a label)
-or `key.json` (an object with `label` or `labels`); or a video, which needs the extra `video`. Goes
-out: items. Nothing is unpacked and no name in a tar is ever used as a path.
+or `key.json` (an object with `label` or `labels`), or with a folder per class; or a video, which
+needs the extra `video`. Goes out: items. Nothing is unpacked and no name in a tar is ever used as
+a path.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
 from deepfishing.errors import DatasetError, OptionError, need, one_line
+from deepfishing.images.folder import folder_classes
 from deepfishing.images.item import Frame, Item, Member
 from deepfishing.images.preprocess import EXTENSIONS, bmp_bytes
 
@@ -40,7 +42,7 @@ def read_tar(path: Path) -> list[Item]:
     if path.name.lower().endswith(COMPRESSED):
         raise DatasetError(
             "a tar must not be compressed, for its images are read in any order, "
-            f"got {path}; decompress it first"
+            f"got {path}; unpack it and give the folder"
         )
     images: dict[str, Member] = {}
     labels: dict[str, tuple[str, ...] | None] = {}
@@ -65,10 +67,26 @@ def read_tar(path: Path) -> list[Item]:
         ) from None
     if not images:
         raise DatasetError(f"a tar of images must hold one, got none in {path}")
+    if labels:
+        found = [labels.get(_key(name)) for name in images]
+    else:
+        found = [None if name is None else (name,) for name in _class_folders(list(images))]
     return [
-        Item(f"{path.name}/{name}", path, labels.get(_key(name)), member)
-        for name, member in images.items()
+        Item(f"{path.name}/{name}", path, names, member)
+        for (name, member), names in zip(images.items(), found, strict=True)
     ]
+
+
+def _class_folders(names: list[str]) -> list[str | None]:
+    """The class folder of each member; the folder that was packed as a whole is none.
+
+    >>> _class_folders(["./photos/cat/1.jpg", "./photos/dog/2.jpg"])
+    ['cat', 'dog']
+    """
+    parts = [PurePosixPath(name).parts for name in names]
+    while len({some[0] for some in parts}) == 1 and min(map(len, parts)) > 2:
+        parts = [some[1:] for some in parts]
+    return folder_classes(["/".join(some) for some in parts])
 
 
 def _key(name: str) -> str:

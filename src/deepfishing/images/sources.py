@@ -34,6 +34,7 @@ from deepfishing.images.tables import TABLES, read_table
 from deepfishing.images.voc import labels_by_id, voc_layout
 
 STDIN = "-"
+ARCHIVES = (".zip", ".7z", ".rar", ".gz", ".xz", ".bz2", ".zst")
 MAX_FILE = 1 << 28  # bytes; a larger file is not read again
 
 
@@ -135,6 +136,10 @@ def _in_file(file: Path | RemoteFile, name: str, every: float) -> list[Item]:
                 f"a table, tar or video must be a local file, got {file}; download it first"
             )
         return read_table(file) if ending in TABLES else read_inside(file, every)
+    if ending in ARCHIVES:
+        raise DatasetError(
+            f"of archives only a .tar is read, got {file}; unpack it, give the folder"
+        )
     if ending != ".txt":
         return [Item(as_text(name), file)]
     try:
