@@ -47,6 +47,14 @@ def test_half_precision_is_computed_in_single_precision(rng):
     np.testing.assert_allclose(gram(a), exact, rtol=1e-4, atol=0.05)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "bool"])
+def test_products_of_whole_numbers_do_not_overflow(rng, dtype):
+    rows = rng.integers(0, 100, size=(3, 50)).astype(dtype)
+    exact = rows.astype(float) @ rows.astype(float).T
+    np.testing.assert_array_equal(gram(rows), exact)
+    np.testing.assert_array_equal(gram(RankOne(rows, rows)), exact**2)
+
+
 def test_concatenation_is_the_mean_of_the_kernels_of_its_parts(rng):
     parts = [rng.normal(size=(6, 3)), rng.normal(size=(6, 50)) * 100]
     unit = [p / np.linalg.norm(p, axis=1, keepdims=True) for p in parts]

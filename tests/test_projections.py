@@ -268,6 +268,10 @@ def test_wrong_sizes_names_and_widths_are_refused(random_rank_one):
         fit_projection("produkt", g, 8)
     with pytest.raises(OptionError, match="at least 1"):
         fit_projection("product", g, 0)
+    with pytest.raises(OptionError, match=r"whole number, at least 1, got 8\.5"):
+        fit_projection("product", g, 8.5)
+    with pytest.raises(OptionError, match="a seed must be a whole number from 0 on, got -1"):
+        fit_projection("product", g, 8, -1)
     with pytest.raises(OptionError, match="at least 1"):
         fit_projection("two-sided", g, -1)
     with pytest.raises(FeatureError, match="widths 7 and 5, got 6 and 5"):

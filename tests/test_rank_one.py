@@ -57,7 +57,16 @@ def test_factors_that_do_not_belong_together_are_refused(x, delta):
 
 def test_half_precision_rows_do_not_overflow_when_normalized():
     rows = np.full((1, 4), 60000, dtype=np.float16)
-    np.testing.assert_allclose(l2_normalize(rows.astype(np.float32)), 0.5, rtol=1e-3)
+    unit = l2_normalize(rows)
+    assert unit.dtype == np.float16
+    np.testing.assert_allclose(unit, 0.5, rtol=1e-3)
+
+
+def test_whole_numbers_are_normalized_as_others_are():
+    gradients = RankOne(x=[[1, 1], [0, 0]], delta=[[3, 4], [1, 0]])
+    floats = RankOne(gradients.x.astype(float), gradients.delta.astype(float)).normalize()
+    np.testing.assert_array_equal(gradients.normalize().x, floats.x)
+    np.testing.assert_array_equal(gradients.normalize().delta, floats.delta)
 
 
 def test_an_array_of_gradients_is_refused_with_what_to_write(random_rank_one):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 
 import numpy as np
 from joblib import Parallel, delayed
@@ -155,15 +156,17 @@ def check_options(C: float | str, difficult: str, class_weight: str | float | No
             f"C must be a positive number or one of {', '.join(SEARCHES)}, got {C!r}"
             f"{did_you_mean(C, SEARCHES)}"
         )
-    if not isinstance(C, str) and not 0 < C < np.inf:
+    if not isinstance(C, str) and not _is_positive(C):
         raise OptionError(f"C must be a positive number, got {C!r}")
     check_choice("difficult", difficult, DIFFICULT)
-    if class_weight not in (None, "balanced") and (
-        isinstance(class_weight, str) or not 0 < class_weight < np.inf
-    ):
+    if class_weight not in (None, "balanced") and not _is_positive(class_weight):
         raise OptionError(
             f"class_weight must be None, 'balanced' or a positive number, got {class_weight!r}"
         )
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, Real) and 0 < float(value) < np.inf
 
 
 # positions in a task's `kept` that were held out, and their scores at every cost (costs, held)
@@ -220,7 +223,7 @@ class _Task:
         """Dual coefficients of these images and the bias, at every cost."""
         images, weight, found = self.kept[rows], self.weight, []
         K = self.K if len(images) == len(self.K) else self.K[np.ix_(images, images)]
-        classes = {1: weight, -1: 1.0} if isinstance(weight, float | int) else weight
+        classes = {1: float(weight), -1: 1.0} if isinstance(weight, Real) else weight
         for cost in costs:
             svm = SVC(C=cost, kernel="precomputed", cache_size=500, class_weight=classes)
             # K was looked at once; scikit-learn would look at all of it again for every classifier

@@ -216,4 +216,7 @@ def _single(a: Array | RankOne) -> Array | RankOne:
 
 
 def _upcast(a: Array) -> Array:
+    """Half precision as single; whole numbers, whose products would overflow, as double."""
+    if a.dtype.kind != "f":
+        return a.astype(np.float64)
     return a.astype(np.float32) if a.dtype == np.float16 else a

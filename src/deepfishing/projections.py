@@ -20,6 +20,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
@@ -257,8 +258,10 @@ def fit_projection(kind: str, gradients: RankOne, m: int, seed: int = 0) -> Proj
     look at their widths. A two-sided one has about sqrt(m) rows on each side.
     """
     check_choice("projection", kind, KINDS)
-    if m < 1:
-        raise OptionError(f"a projection must have at least 1 number, got {m!r}")
+    if not isinstance(m, Integral) or m < 1:
+        raise OptionError(f"m must be a whole number, at least 1, got {m!r}")
+    if not isinstance(seed, Integral) or seed < 0:
+        raise OptionError(f"a seed must be a whole number from 0 on, got {seed!r}")
     return _FIT[kind](gradients, m, seed)
 
 

@@ -112,13 +112,15 @@ class RankOne:
 
 def l2_normalize(rows: Array, out: Array | None = None) -> Array:
     """Divide each row by its l2 norm; a zero row stays zero. `out` may be `rows` itself."""
-    norm = l2_norm(rows)[:, None].astype(rows.dtype)
-    unit: Array
+    if rows.dtype.kind != "f":
+        rows = rows.astype(np.float64)
+    # a norm may be larger than any number of half precision
+    norm = l2_norm(rows)[:, None].astype(np.promote_types(rows.dtype, np.float32))
+    unit: Array = np.zeros_like(rows) if out is None else out
     if (norm > 0).all():  # without a mask it is twice as quick
-        unit = np.divide(rows, norm, out=out)
+        np.divide(rows, norm, out=unit, casting="same_kind")
     else:
-        unit = np.zeros_like(rows) if out is None else out
-        np.divide(rows, norm, out=unit, where=norm > 0)
+        np.divide(rows, norm, out=unit, where=norm > 0, casting="same_kind")
     return unit
 
 

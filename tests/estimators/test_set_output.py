@@ -34,6 +34,13 @@ def test_projected_gradients_are_a_frame(images, toy_network):
     assert list(pipeline.fit_transform(images).columns) == [f"project{i}" for i in range(4)]
 
 
+def test_a_step_that_is_fitted_again_has_the_columns_of_its_new_feature(images, toy_network):
+    step = GradientFeatures(toy_network, "x7").fit(images)
+    assert len(step.get_feature_names_out()) == 8
+    names = step.set_params(feature="y8").fit(images).get_feature_names_out()
+    assert names.tolist() == [f"y8_{i}" for i in range(step.transform(images).shape[1])]
+
+
 def test_gradients_have_no_columns_and_say_what_has(images, toy_network):
     step = GradientFeatures(toy_network, "dW8").set_output(transform="pandas")
     with pytest.raises(FeatureError, match=r"gradients are not one array|is a gradient"):

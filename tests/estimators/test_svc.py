@@ -104,6 +104,22 @@ def test_probabilities_are_there_if_asked_for_and_rise_with_the_score(rng, probl
     np.testing.assert_array_equal(labels.predict_proba(X), labels.svm_.probabilities(X))
 
 
+def test_probabilities_far_from_all_training_images_are_numbers(rng):
+    y = np.repeat([0, 1, 2], 20)
+    X = rng.normal(size=(60, 8)) + np.repeat([[2], [-2], [0]], 20, axis=0)
+    far = 1e5 * rng.normal(size=(500, 8))
+    probabilities = TraceKernelSVC(calibrated=True).fit(X, y).predict_proba(far)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1)
+
+
+def test_a_weight_may_be_a_number_of_numpy_as_a_grid_search_gives_it(problem):
+    X, y = problem
+    plain = TraceKernelSVC(class_weight=2.0).fit(X, y).decision_function(X)
+    for weight in np.array([2]), np.array([2.0], dtype=np.float32):
+        weighted = TraceKernelSVC(class_weight=weight[0]).fit(X, y)
+        np.testing.assert_array_equal(weighted.decision_function(X), plain)
+
+
 def test_sums_and_products_of_kernels_can_be_classified(problem):
     X, y = problem
     for combine in (KernelSum, KernelProduct):
@@ -171,8 +187,13 @@ def test_targets_that_cannot_be_learnt_are_refused(problem):
         TraceKernelSVC().fit(X, np.linspace(0, 1, 90))
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         TraceKernelSVC().fit(X, y[:-1])
-    with pytest.raises(OptionError, match="C must be"):
-        TraceKernelSVC(C=-1).fit(X, y)
+    for options, message in (
+        ({"C": -1}, "C must be"),
+        ({"C": None}, "C must be a positive number, got None"),
+        ({"class_weight": {"ant": 2}}, "class_weight must be None, 'balanced' or a positive"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            TraceKernelSVC(**options).fit(X, y)
 
 
 def test_features_of_another_form_are_refused(problem, random_rank_one):

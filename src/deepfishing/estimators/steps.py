@@ -98,6 +98,7 @@ class GradientFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 "use `extract` for several from one pass"
             )
         self.feature_ = features[0].name
+        self._width: int | None = None  # of a forward feature, once it is asked for
         return self
 
     def transform(self, images: Iterable[ImageLike]) -> Array | RankOne:
@@ -123,7 +124,7 @@ class GradientFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         from deepfishing.gradients.extract import extract
 
         check_is_fitted(self)
-        if not hasattr(self, "_width"):  # one grey pixel tells it
+        if self._width is None:  # one grey pixel tells it
             grey = [np.zeros((1, 1, 3), dtype=np.uint8)]
             found = extract(self.network_, grey, self.feature_, engine="torch")[self.feature_]
             if isinstance(found, RankOne):

@@ -114,7 +114,7 @@ class TraceKernelSVC(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._binarizer = LabelBinarizer().fit(y)
         self.classes_ = self._binarizer.classes_
         if not several and len(self.classes_) < 2:
-            raise FeatureError(f"y must hold at least two classes, got one class: {y[0]!r}")
+            raise FeatureError(f"y must hold at least two classes, got one class: {y[:1].tolist()}")
         return np.asarray(self._binarizer.transform(y) == 1)
 
     def decision_function(self, X: Comparable) -> Array:
@@ -138,8 +138,10 @@ class TraceKernelSVC(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         present = self.svm_.probabilities(check_features(self, X, reset=False))
         if self._binarizer.y_type_ == "binary":
             return np.hstack([1 - present, present])
-        several = self._binarizer.y_type_ == "multilabel-indicator"
-        return present if several else np.asarray(present / present.sum(axis=1, keepdims=True))
+        if self._binarizer.y_type_ == "multilabel-indicator":
+            return present
+        present = np.maximum(present, np.finfo(float).tiny)  # an image far from all has 0 for each
+        return np.asarray(present / present.sum(axis=1, keepdims=True))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
