@@ -5,6 +5,8 @@ import pytest
 
 from deepfishing.errors import DatasetError, OptionError
 from deepfishing.images.folder import read_folder
+from deepfishing.images.sources import find_images
+from deepfishing.model.labelled import read_labels
 
 
 def touch(root, *names):
@@ -25,6 +27,26 @@ def test_train_and_test_folders_are_the_splits(tmp_path):
     assert data.train.labels.tolist() == [[1, -1], [1, -1], [-1, 1]]
     assert data.test.paths == (tmp_path / "test/dog/1.jpg",)
     assert data.test.labels.tolist() == [[-1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("train", "others", "test"),
+    [
+        ("Train", ["Valid", "Test"], "Test"),
+        ("train", ["val"], "val"),
+        ("training", ["validation", "testing"], "testing"),
+    ],
+)
+def test_splits_may_have_other_names_and_capital_letters(tmp_path, train, others, test):
+    splits = [train, *others]
+    touch(tmp_path, *(f"{split}/{c}/1.jpg" for split in splits for c in ("cat", "dog")))
+    data = read_folder(tmp_path)
+    assert data.classes == ("cat", "dog")
+    assert data.train.ids == (f"{train}/cat/1.jpg", f"{train}/dog/1.jpg")
+    assert data.test.ids == (f"{test}/cat/1.jpg", f"{test}/dog/1.jpg")
+    labelled = read_labels(find_images(tmp_path))
+    assert labelled.classes == data.classes
+    assert tuple(labelled.rows) == data.train.ids
 
 
 def test_images_are_found_at_any_depth_by_extension_and_hidden_ones_skipped(tmp_path):
@@ -82,7 +104,9 @@ def test_small_classes_are_in_both_splits_and_single_images_are_for_training(tmp
         (["cat/1.jpg"], "got only 'cat'"),
         (["cat/1.jpg", "dog/notes.txt"], "got none in .*dog"),
         (["cat/1.jpg", "dog/1.jpg"], "two images to be tested"),
-        (["train/cat/1.jpg", "val/cat/1.jpg"], "got train, val; rename"),
+        (["train/cat/1.jpg", "train/dog/1.jpg"], "got train; rename"),
+        (["Val/cat/1.jpg", "test/cat/1.jpg"], "got Val, test; rename"),
+        (["train/cat/1.jpg", "val/cat/1.jpg"], "got only 'cat'"),
         (
             ["train/cat/1.jpg", "train/dog/1.jpg", "test/gnu/1.jpg"],
             "must be in train too, got 'gnu' in .*test/gnu/1.jpg",

@@ -24,8 +24,10 @@ from deepfishing.images.item import as_text
 from deepfishing.images.preprocess import EXTENSIONS, passed_over_text
 from deepfishing.metrics import DEFAULT
 
-# Folders of these names alone, or train and another of them, are splits, not classes.
-SPLITS = frozenset({"train", "val", "valid", "validation", "trainval", "test"})
+# Folders of these names alone, or one to train on and another, are splits, not classes. Capital
+# letters do not matter; of several to test on the first is taken.
+TRAIN_FOLDERS = ("train", "training", "trainval")
+TEST_FOLDERS = ("test", "testing", "val", "valid", "validation")
 
 Classes = dict[str, list[str]]  # class -> ids of its images
 
@@ -36,8 +38,9 @@ def read_folder(root: str | Path, test_fraction: float = 0.5, seed: int = 0) -> 
     Parameters
     ----------
     root : path
-        If it holds both `train` and `test`, these are the splits; otherwise its folders are
-        the classes. An id is the path below it, with forward slashes.
+        If it holds both `train` and `test`, these are the splits; `val` is tested on where there
+        is no `test`. Otherwise its folders are the classes. An id is the path below it, with
+        forward slashes.
     test_fraction : float
         Between 0 and 1: the share of each class that is tested, where the split is made here.
         A class of two or more images is in both splits, a single image is for training.
@@ -59,13 +62,18 @@ def read_folder(root: str | Path, test_fraction: float = 0.5, seed: int = 0) -> 
     if not 0.0 < test_fraction < 1.0:
         raise OptionError(f"test_fraction must be between 0 and 1, got {test_fraction}")
     root = Path(root)
-    if is_folder(root / "train") and is_folder(root / "test"):
-        train, test = (read_classes(root, root / split) for split in ("train", "test"))
+    try:
+        inside = [path.name for path in root.iterdir() if is_folder(path)]
+    except OSError:
+        inside = []  # which is said below
+    to_train, to_test = (_first(names, inside) for names in (TRAIN_FOLDERS, TEST_FOLDERS))
+    if to_train and to_test:
+        train, test = (read_classes(root, root / split) for split in (to_train, to_test))
     else:
         train, test = {}, {}
         for name, ids in read_classes(root, root).items():
             test[name], train[name] = divide(ids, test_fraction, seed)
-        if set(train) <= SPLITS:
+        if set(map(str.lower, train)) <= {*TRAIN_FOLDERS, *TEST_FOLDERS}:
             raise DatasetError(
                 f"splits must be {root / 'train'} and {root / 'test'}, got {', '.join(train)}; "
                 "rename them"
@@ -79,6 +87,12 @@ def read_folder(root: str | Path, test_fraction: float = 0.5, seed: int = 0) -> 
     if not any(test.values()):
         raise DatasetError(f"a class must have two images to be tested, got one each in {root}")
     return one_class_each(as_text(root.resolve().name), root, train, test)
+
+
+def _first(names: Sequence[str], folders: Iterable[str]) -> str | None:
+    """The folder that has the first of these names, in capital letters or not."""
+    called = {folder.lower(): folder for folder in sorted(folders, reverse=True)}
+    return next((called[name] for name in names if name in called), None)
 
 
 def shuffled(ids: list[str], seed: int) -> list[str]:
@@ -220,8 +234,19 @@ def split_folders(ids: Sequence[str]) -> set[str]:
     set()
     """
     outermost = {id_.partition("/")[0] for id_ in ids if "/" in id_}
-    splits = outermost & SPLITS
-    return splits if splits == outermost or {"train"} < splits else set()
+    splits = {name for name in outermost if name.lower() in (*TRAIN_FOLDERS, *TEST_FOLDERS)}
+    train = {name for name in splits if name.lower() in TRAIN_FOLDERS}
+    return splits if splits == outermost or (train and train < splits) else set()
+
+
+def training_folder(ids: Sequence[str]) -> str | None:
+    """The outermost folder to train on, if another split lies beside it.
+
+    >>> training_folder(["Train/cat/1.jpg", "Valid/cat/2.jpg"])
+    'Train'
+    """
+    splits = split_folders(ids)
+    return _first(TRAIN_FOLDERS, splits) if len(splits) > 1 else None
 
 
 def is_folder(path: Path) -> bool:

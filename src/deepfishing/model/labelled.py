@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from deepfishing.errors import DatasetError
-from deepfishing.images.folder import folder_classes, is_folder, split_folders
+from deepfishing.images.folder import folder_classes, is_folder, training_folder
 from deepfishing.images.tables import TABLES, read_table
 from deepfishing.images.voc import read_split, voc_layout
 from deepfishing.rank_one import Array
@@ -81,7 +81,7 @@ def read_labels(
             )
         return _from_names(_in_table(source, images), str(source))
     ids = [image.id for image in images]
-    divided = {"train"} < split_folders(ids)
+    train = training_folder(ids)
     named = {image.id: image.labels for image in images if image.labels is not None}
     if not named:  # a list, or a store of an older version
         classes = zip(ids, folder_classes(ids), strict=True)
@@ -91,8 +91,8 @@ def read_labels(
             f"an image must lie in the folder of its class, got {ids[0]!r}, and no other does "
             "either; sort them into folders, or pass --labels with a table"
         )
-    if divided:  # another split lies beside it
-        named = {id_: names for id_, names in named.items() if id_.startswith("train/")}
+    if train:  # another split lies beside it
+        named = {id_: names for id_, names in named.items() if id_.startswith(f"{train}/")}
     return _from_names(named, "the images")
 
 
