@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from deepfishing.cli import doctor as command
+from deepfishing.cli import setup as command
 from deepfishing.doctor import MISSING, OK, PROBLEM, Finding
 
 

@@ -5,7 +5,7 @@ import pytest
 from typer.main import get_command
 
 from deepfishing.cli.app import app
-from deepfishing.cli.help import NETWORK, PANELS
+from deepfishing.cli.command import NETWORK, PANELS
 from deepfishing.options import Options
 
 ROOT = {name: lazy.load() for name, lazy in get_command(app).commands.items()}

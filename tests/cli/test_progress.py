@@ -3,7 +3,7 @@ import io
 from rich.console import Console
 from rich.progress import Progress
 
-from deepfishing.cli import progress
+from deepfishing.cli import say
 
 
 def test_the_time_that_has_passed_and_the_time_that_is_left_cannot_be_confused():
@@ -13,7 +13,7 @@ def test_the_time_that_has_passed_and_the_time_that_is_left_cannot_be_confused()
         (task,) = bar.tasks
 
         def text():
-            return progress.time_text(task)
+            return say.time_text(task)
 
         assert text() == "0:00 so far"
         for done in (6, 12):
@@ -29,7 +29,7 @@ def test_a_line_of_the_bar_fits_into_80_columns(monkeypatch):
     screen = io.StringIO()
     console = Console(file=screen, width=80, force_terminal=True, color_system=None)
     monkeypatch.setattr("rich.console.Console", lambda stderr: console)
-    with progress.progress_bar() as bar:
+    with say.progress_bar() as bar:
         bar("images", 0, 12_345)
         bar.failure("a.jpg", "why")
         bar("images", 1234, 12_345)
@@ -41,7 +41,7 @@ def test_a_line_of_the_bar_fits_into_80_columns(monkeypatch):
 
 def test_a_stage_that_has_nothing_more_to_do_stays_as_it_was():
     with Progress(disable=True) as shown:
-        bar = progress.Bar(shown)
+        bar = say.Bar(shown)
         bar("images", 3, 3)
         bar("images", 0, 0)  # the second of two protocols on the same features
         [task] = shown.tasks

@@ -26,7 +26,7 @@ new = set(sys.modules) - before
 tops = {name.partition('.')[0] for name in new} - set(sys.stdlib_module_names)
 print(*sorted(tops), *sorted(name for name in new if name.startswith('deepfishing.')))
 """
-OURS = [f"deepfishing.{name}" for name in ("cli", "cli.app", "cli.help", "cli.say", "errors")]
+OURS = [f"deepfishing.{name}" for name in ("cli", "cli.app", "cli.command", "cli.say", "errors")]
 
 
 def loaded(*words, **environment):

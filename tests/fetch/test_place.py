@@ -244,7 +244,7 @@ def test_only_a_data_set_of_the_catalogue_has_fetched_data(home, name):
 
 
 def test_torch_is_not_loaded():
-    code = f"import sys, {place.__name__}, deepfishing.cli.fetch; sys.exit('torch' in sys.modules)"
+    code = f"import sys, {place.__name__}, deepfishing.cli.setup; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

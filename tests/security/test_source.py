@@ -112,7 +112,7 @@ def test_modules_are_imported_by_names_of_the_source(call):
     """A constant, or a parameter that only gets one: the functions below."""
     known = {"__init__.py", "networks/load.py"}
     # extras by name, readers by the records of the package, commands by the list of them
-    known |= {"errors.py", "images/dataset.py", "cli/help.py"}
+    known |= {"errors.py", "images/dataset.py", "cli/command.py"}
     for file, name, node in calls():
         if name == call and not isinstance(node.args[0], ast.Constant):
             assert file in known

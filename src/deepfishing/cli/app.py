@@ -16,17 +16,15 @@ import typer
 import typer._completion_classes
 
 from deepfishing import __version__
-from deepfishing.cli.help import Group, Lazy
-from deepfishing.cli.say import say
+from deepfishing.cli import say
+from deepfishing.cli.command import Group, Lazy
 from deepfishing.errors import DeepFishingError
 
 INTERRUPTED = 130  # typer's exit code after Ctrl-C
 # what typer raises for a word too much, too few or mistyped; it has no public name of its own
 UsageError: Any = typer.BadParameter.__base__
 
-# In the order of use, with the first line of their help. A command is imported when it runs, so
-# that the others do not wait for what it needs: `deepfishing.cli.NAME` has the function NAME, or
-# the Typer NAME_app of a group, whose help is the line here.
+# In the order of use, with the first line of their help.
 COMMANDS = {
     "Your photos": {
         "extract": "Extract features of images into a folder of Parquet files.",
@@ -53,6 +51,18 @@ COMMANDS = {
         "without Python.",
     },
 }
+# The files in which they are. A file is imported when one of its commands runs, so that the others
+# do not wait for what it needs.
+FILES = {
+    "extract": ("extract", "plan"),
+    "search": ("search",),
+    "pages": ("serve", "report"),
+    "classify": ("train", "predict", "export-model"),
+    "curate": ("curate",),
+    "reproduce": ("reproduce",),
+    "setup": ("models", "fetch", "doctor"),
+    "stores": ("store", "export", "import"),
+}
 
 
 class Root(Group):
@@ -60,9 +70,10 @@ class Root(Group):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
+        file_of = {name: file for file, names in FILES.items() for name in names}
         for panel, commands in COMMANDS.items():
             for name, about in commands.items():
-                self.add_command(Lazy(name, short_help=about, rich_help_panel=panel))
+                self.add_command(Lazy(name, file_of[name], about, panel))
 
 
 # a completion has no markup in its help, and typer would import all of rich to look for it
@@ -95,43 +106,34 @@ def _root(
     """
 
 
-def _tell_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    """A line like any other, without the place in our code."""
-    say(f"deepfish: {message}", err=True)
-
-
 def main() -> None:
     """Run the command line."""
     warnings.filterwarnings("ignore", module="PIL")  # odd EXIF and the like; pixels are checked
-    warnings.showwarning = _tell_warning
+    # a line like any other, without the place in our code
+    warnings.showwarning = lambda message, *_, **__: say.note(f"deepfish: {message}")
     try:
         code = app(prog_name="deepfish", standalone_mode=False) or 0
     except UsageError as error:
-        _explain(error)
+        message = " ".join(error.format_message().split()).removesuffix(".")
+        if message:  # without any word the help was shown
+            where = error.ctx.command_path if error.ctx else "deepfish"
+            text = f"{message[0].lower()}{message[1:]} (see `{where} --help`)"
+            say.note(f"deepfish: {text}")
         sys.exit(error.exit_code)
     except DeepFishingError as error:
-        say(f"deepfish: {error}", err=True)
+        say.note(f"deepfish: {error}")
         sys.exit(1)
     except OSError as error:
-        if error.errno != errno.ENOSPC and error.filename is not None:
-            from deepfishing.images.item import as_text
-
-            name = as_text(os.fsdecode(error.filename))
-            reason = f"{name} cannot be used ({error.strerror})"
-            say(f"deepfish: {reason}; check its name and its permissions", err=True)
-            sys.exit(1)
-        if error.errno != errno.ENOSPC:
+        if error.errno == errno.ENOSPC:
+            print("deepfish: output cannot be written: no space left", file=sys.stderr)
+            os._exit(1)  # an ordinary end would try to write what is left
+        if error.filename is None:
             raise
-        print("deepfish: output cannot be written: no space left", file=sys.stderr)
-        os._exit(1)  # an ordinary end would try to write what is left
+        from deepfishing.images.item import as_text
+
+        reason = f"{as_text(os.fsdecode(error.filename))} cannot be used ({error.strerror})"
+        say.note(f"deepfish: {reason}; check its name and its permissions")
+        sys.exit(1)
     if code == INTERRUPTED:
         print("deepfish: interrupted; finished work is kept, run it again", file=sys.stderr)
     sys.exit(code)
-
-
-def _explain(error: Any) -> None:
-    """One line on a word of the command line that does not fit."""
-    message = " ".join(error.format_message().split()).removesuffix(".")
-    if message:  # without any word the help was shown
-        where = error.ctx.command_path if error.ctx else "deepfish"
-        say(f"deepfish: {message[0].lower()}{message[1:]} (see `{where} --help`)", err=True)

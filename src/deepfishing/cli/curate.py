@@ -10,30 +10,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deepfishing.cli.help import MORE
-from deepfishing.cli.parameters import StoreFolder
-from deepfishing.cli.progress import progress_bar
-from deepfishing.cli.say import images_text, say, say_json, say_next, say_note, spelled
+from deepfishing.cli import say
+from deepfishing.cli.command import MORE, Json, StoreFolder
 from deepfishing.errors import OptionError
 
 if TYPE_CHECKING:
     from deepfishing.curate.labels import Doubt
-    from deepfishing.curate.twins import Group, Photo, Twins
+    from deepfishing.curate.twins import Group, Photo
     from deepfishing.search import Searcher
 
 SHOWN = 10  # groups of twins that are told one by one
 DRAWN = 40  # groups of twins on a sheet
 LIST = ".txt"
+TWINS = ("group", "keep", "path", "id", "store", "why", "width", "height", "bytes", "agreement")
 
 Features = Annotated[str | None, "A recipe, such as x7 or pow(dW8,0.5). [default: by the store]"]
 Out = Annotated[Path | None, "Also write a table, .csv or .json, into this file."]
 Sheet = Annotated[Path | None, "Also draw the photos into this picture, .png or .jpg."]
-Json = Annotated[bool, "Print one JSON document, nothing else."]
-
-curate_app = typer.Typer(no_args_is_help=True)
 
 
-@curate_app.command()
 def choose(
     store: StoreFolder,
     n: Annotated[int, "How many photos to choose."] = 100,
@@ -62,7 +57,7 @@ def choose(
     known = {} if labelled is None else read_labelled(photos, labelled)
     picks: list[Pick] = []
     try:
-        with progress_bar(quiet=as_json) as bar:
+        with say.progress_bar(quiet=as_json) as bar:
             for pick in choose_photos(photos, n, labelled=known, progress=bar):
                 picks.append(pick)
     finally:
@@ -72,18 +67,17 @@ def choose(
         if as_json:
             _say_document(store, photos, labelled=len(known), photos=picks)
         for pick in picks if not as_json else ():
-            say(pick.path)
+            say.line(pick.path)
     _draw(sheet, photos, [(pick.id, str(number)) for number, pick in enumerate(picks, start=1)])
     if not as_json:
         gain = 100 * sum(pick.gain for pick in picks)
-        said = f"{len(picks)} of {images_text(len(photos.collection))} by {photos.recipe.title}"
+        said = f"{len(picks)} of {say.images_text(len(photos.collection))} by {photos.recipe.title}"
         said += f"; they add {gain:.1f} % of coverage"
         if len(picks) < n:
             said += "; every other photo is labelled, or the same as one of them"
-        say_note(said)
+        say.note(said)
 
 
-@curate_app.command()
 def labels(
     store: StoreFolder,
     source: Annotated[
@@ -117,7 +111,7 @@ def labels(
     if n < 1:
         raise OptionError(f"-n must be at least 1 label, got {n}")
     photos = open_photos(store, features)
-    with progress_bar(quiet=as_json) as bar:
+    with say.progress_bar(quiet=as_json) as bar:
         found, looked_at = doubtful_labels(photos, source, split=split, seed=seed, progress=bar)
     shown = found[:n]
     columns = ["path", "id", "given", "suggested", "doubt"]
@@ -127,9 +121,10 @@ def labels(
         _say_document(store, photos, photos=looked_at, doubtful=len(found), labels=shown)
         return
     for one in shown:
-        say(f"{one.doubt:5.2f}  {_change(one)}  {one.path}")
-    said = f"{len(found):,} doubtful labels of {images_text(looked_at)} by {photos.recipe.title}"
-    say_note(said + (f"; the first {n} are shown" if len(found) > n else ""))
+        say.line(f"{one.doubt:5.2f}  {_change(one)}  {one.path}")
+    of = f"{say.images_text(looked_at)} by {photos.recipe.title}"
+    more = f"; the first {n} are shown" if len(found) > n else ""
+    say.note(f"{len(found):,} doubtful labels of {of}{more}")
 
 
 def _change(doubt: Doubt) -> str:
@@ -140,7 +135,6 @@ def _change(doubt: Doubt) -> str:
     return f"{'+' if to > given else '-'}{next(iter(to ^ given))}"
 
 
-@curate_app.command()
 def twins(
     store: StoreFolder,
     against: Annotated[
@@ -171,9 +165,9 @@ def twins(
 
     check_out(out, (*KINDS, LIST))
     as_list = out is not None and out.suffix.lower() == LIST
-    with progress_bar(quiet=as_json) as bar:
+    with say.progress_bar(quiet=as_json) as bar:
         opened = [
-            open_searcher(one, features, progress=bar, notice=say_note)
+            open_searcher(one, features, progress=bar, notice=say.note)
             for one in (store, against)
             if one is not None
         ]
@@ -185,58 +179,43 @@ def twins(
         with replacing(out) as partial:
             partial.write_bytes(text.encode("utf-8", "surrogateescape"))
     else:
-        write_records(out, _twin_records(found), _COLUMNS)
+        groups = enumerate(found.groups, start=1)
+        records = [_twin_record(p, g, number) for number, g in groups for p in (g.keep, *g.others)]
+        write_records(out, records, TWINS)
     if sheet is not None and found.groups:
         draw_groups(sheet, found.groups[:DRAWN])
     if as_json:
         _say_document(store, opened[0], gone=found.gone, groups=found.groups)
         return
     for group in found.groups[:SHOWN]:
-        say_note(f"keep {group.keep.path} ({group.why})")
+        say.note(f"keep {group.keep.path} ({group.why})")
         for photo in group.others:
-            say_note(f"     {photo.path} ({_relation(photo)})")
+            size, agreement = f"{photo.width} x {photo.height}", f"{photo.agreement:.2f}"
+            stays = "" if photo.can_go else ", stays"
+            said = f"{photo.relation}, {size}, agreement {agreement}{stays}"
+            say.note(f"     {photo.path} ({said})")
     if len(found.groups) > SHOWN:
-        say_note(f"and {len(found.groups) - SHOWN:,} more groups, see --out or --sheet")
+        say.note(f"and {len(found.groups) - SHOWN:,} more groups, see --out or --sheet")
     if not as_list:
-        typer.echo(spelled(text) if sys.stdout.isatty() else text, nl=False)
-    photos = images_text(len(opened[0].collection))
-    say_note(
-        f"{_counted(len(found.groups), 'picture')} more than once among {photos}; "
-        f"{_counted(len(listed), 'photo')} may go"
+        typer.echo(say.spelled(text) if sys.stdout.isatty() else text, nl=False)
+    photos = say.images_text(len(opened[0].collection))
+    say.note(
+        f"{say.counted(len(found.groups), 'picture')} more than once among {photos}; "
+        f"{say.counted(len(listed), 'photo')} may go"
     )
     if hidden := len(found.removable()) - len(listed):
-        say_note(f"left out: {images_text(hidden)} with a line break in the name; take -0")
+        say.note(f"left out: {say.images_text(hidden)} with a line break in the name; take -0")
     if found.gone:
-        say_note(
-            f"left out: {images_text(len(found.gone))} not found as extracted, first "
+        say.note(
+            f"left out: {say.images_text(len(found.gone))} not found as extracted, first "
             f"{found.gone[0]}; bring {store} up to date with `deepfish extract --prune`"
         )
 
 
-def _counted(n: int, what: str) -> str:
-    return f"{n:,} {what}{'' if n == 1 else 's'}"
-
-
-_COLUMNS = ("group", "keep", "path", "id", "store", "why", "width", "height", "bytes", "agreement")
-
-
-def _twin_records(found: Twins) -> list[dict[str, object]]:
-    return [
-        {
-            **asdict(photo),
-            "group": number,
-            "keep": photo is group.keep,
-            "why": group.why if photo is group.keep else photo.relation,
-        }
-        for number, group in enumerate(found.groups, start=1)
-        for photo in (group.keep, *group.others)
-    ]
-
-
-def _relation(photo: Photo) -> str:
-    size = f"{photo.width} x {photo.height}"
-    stays = "" if photo.can_go else ", stays"
-    return f"{photo.relation}, {size}, agreement {photo.agreement:.2f}{stays}"
+def _twin_record(photo: Photo, group: Group, number: int) -> dict[str, object]:
+    keep = photo is group.keep
+    why = group.why if keep else photo.relation
+    return {**asdict(photo), "group": number, "keep": keep, "why": why}
 
 
 def draw_groups(path: Path, groups: Sequence[Group]) -> None:
@@ -255,7 +234,6 @@ def draw_groups(path: Path, groups: Sequence[Group]) -> None:
     save_tiles(path, tiles)
 
 
-@curate_app.command()
 def odd(
     store: StoreFolder,
     n: Annotated[int, "How many photos to show."] = 20,
@@ -285,7 +263,7 @@ def odd(
     from deepfishing.files import check_out, write_records
 
     check_out(out)
-    with progress_bar(quiet=as_json) as bar:
+    with say.progress_bar(quiet=as_json) as bar:
         photos = open_searcher(store, features, defaults=RECIPES, progress=bar)
         found = odd_photos(photos, score, k=k, progress=bar)
     write_records(out, [asdict(one) for one in found], ["path", "id", "score"])
@@ -296,12 +274,11 @@ def odd(
         _say_document(store, photos, score=score, photos=shown)
         return
     for one in shown:
-        say(one.path)
+        say.line(one.path)
     by = f"{score} in {photos.recipe.title}" if score == "knn" else score
-    say_note(f"the {len(shown)} oddest of {images_text(len(found))} by {by}")
+    say.note(f"the {len(shown)} oddest of {say.images_text(len(found))} by {by}")
 
 
-@curate_app.command("map")
 def map_(
     store: StoreFolder,
     out: Annotated[Path, "The page to write."] = Path("map.html"),
@@ -327,7 +304,7 @@ def map_(
 
     check_out(out, (".html",))
     check_out(points)
-    with progress_bar(quiet=as_json) as bar:
+    with say.progress_bar(quiet=as_json) as bar:
         photos = open_searcher(store, features, progress=bar)
         found = make_map(photos, clusters, progress=bar)
     gone = write_map(out, found, photos)
@@ -336,23 +313,18 @@ def map_(
         _say_document(store, photos, page=str(out), groups=found.clusters)
         return
     for number, one in enumerate(found.clusters, start=1):
-        say(f"{number:3} {one.photos:7,}  {one.name}")
+        say.line(f"{number:3} {one.photos:7,}  {one.name}")
     if gone:
-        say_note(f"left out: {gone} typical photos are not where they were, or have changed")
-    say_next(("xdg-open", out))
+        say.note(f"left out: {gone} typical photos are not where they were, or have changed")
+    say.what_next(("xdg-open", out))
 
 
 def _say_document(store: Path, searcher: Searcher, **facts: Any) -> None:
     """Print one JSON document; a sequence of dataclasses becomes a list of objects."""
-    document: dict[str, Any] = {"store": str(store), "by": searcher.recipe.name}
     for name, value in facts.items():
-        several = isinstance(value, list | tuple)
-        document[name] = [_plain(one) for one in value] if several else value
-    say_json(document, indent=1)
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, str) else asdict(value)
+        if isinstance(value, list | tuple):
+            facts[name] = [one if isinstance(one, str) else asdict(one) for one in value]
+    say.json({"store": str(store), "by": searcher.recipe.name, **facts}, indent=1)
 
 
 def _draw(sheet: Path | None, searcher: Searcher, captions: Iterable[tuple[str, str]]) -> None:
@@ -362,3 +334,6 @@ def _draw(sheet: Path | None, searcher: Searcher, captions: Iterable[tuple[str, 
     from deepfishing.search.hits import save_tiles
 
     save_tiles(sheet, [(searcher.picture(id_), text, Path(id_).name) for id_, text in captions])
+
+
+curate = (choose, labels, twins, odd, map_)

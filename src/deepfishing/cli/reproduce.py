@@ -11,18 +11,8 @@ from typing import Annotated, Any
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from deepfishing.cli.help import NETWORK, PROTOCOL, WORK
-from deepfishing.cli.parameters import Fields, Strict
-from deepfishing.cli.progress import progress_bar
-from deepfishing.cli.say import (
-    Spelled,
-    say,
-    say_json,
-    say_left_out,
-    say_next,
-    say_note,
-    say_passed_over,
-)
+from deepfishing.cli import say
+from deepfishing.cli.command import NETWORK, PROTOCOL, WORK, Fields, Strict
 from deepfishing.errors import DatasetError, OptionError, check_choice
 from deepfishing.experiments.checks import PROTOCOLS, TABLE
 from deepfishing.fetch.place import fetched_data
@@ -80,7 +70,13 @@ def reproduce(
     # what can be told at once is told before torch is loaded and before any work
     known = find_record(dataset)
     protocols = known.protocols if protocol is None else tuple(protocol.split(","))
-    _check_protocols(protocols, largest)
+    for name in protocols:
+        check_choice("protocol", name, PROTOCOLS)
+    if largest is not None and ("approximation" not in protocols or largest < 1):
+        raise OptionError(
+            "--largest must be a number of images for --protocol approximation, "
+            f"got {largest} for {','.join(protocols)}"
+        )
     if features is not None or TABLE in protocols:
         options.check_features(features or known.table)
 
@@ -91,13 +87,11 @@ def reproduce(
     how = Protocol(difficult=difficult, strict=strict, **options.of_features(), **vars(resources))
     net = options.load(device=resources.device)
     for line in net.notes:
-        say_note(line)
+        say.note(line)
     out = out or Path("results") / f"{dataset}-{net.name.replace(':', '-')}"
     source = load_dataset(known, data, out, train=train, test=test, seed=seed)
-    command = as_text(shlex.join(["deepfish", *sys.argv[1:]]))
     left_out: dict[str, str] = {}
-    limit = {} if largest is None else {"largest": largest}
-    with progress_bar() as progress:
+    with say.progress_bar() as progress:
         found = measure(
             source,
             net,
@@ -106,38 +100,28 @@ def reproduce(
             features=features,
             table=known.table,
             protocol=how,
-            command=command,
+            command=as_text(shlex.join(["deepfish", *sys.argv[1:]])),
             progress=progress,
             on_failure=left_out.__setitem__,
-            **limit,
+            **({} if largest is None else {"largest": largest}),
         )
     if as_json:
         for row in (*found.rows, *(point for curve in found.points.values() for point in curve)):
-            say_json(row)
+            say.json(row)
         return
-    say_left_out(left_out.values())
+    say.left_out(left_out.values())
     if dataset == "folder" and data is not None:
-        say_passed_over(passed_over_in(data))
+        say.passed_over(passed_over_in(data))
     drawn: list[RenderableType] = []
     if found.rows:
         drawn += filter(None, (table_1(found.rows, found.gains), confusion_table(found.rows)))
     for points in found.points.values():
         drawn += chart_tables(points)
     for part in (*drawn, *map(Text, found.words)):
-        Console().print(Spelled(part))
-        say()
-    say(f"report   {found.page}")
-    say_next(("deepfish", "serve", out))
-
-
-def _check_protocols(protocols: tuple[str, ...], largest: int | None) -> None:
-    for name in protocols:
-        check_choice("protocol", name, PROTOCOLS)
-    if largest is not None and ("approximation" not in protocols or largest < 1):
-        raise OptionError(
-            "--largest must be a number of images for --protocol approximation, "
-            f"got {largest} for {','.join(protocols)}"
-        )
+        Console().print(say.Spelled(part))
+        say.line()
+    say.line(f"report   {found.page}")
+    say.what_next(("deepfish", "serve", out))
 
 
 def load_dataset(record: DatasetRecord, data: Path | None, out: Path, **asked: Any) -> Dataset:
@@ -160,7 +144,7 @@ def load_dataset(record: DatasetRecord, data: Path | None, out: Path, **asked: A
     if record.sizes and sizes != record.sizes and not {"train", "test"} & set(given):
         published = " and ".join(f"{n:,}" for n in record.sizes)
         got = " and ".join(f"{n:,}" for n in sizes)
-        say_note(
+        say.note(
             f"note: {record.name} has {published} images to train and to test as published, "
             f"this copy {got}"
         )

@@ -1,20 +1,25 @@
-"""What a command prints: text in which names are only names.
+"""What a command prints: text in which names are only names, and how far it is.
 
 Comes in: lines and tables with names of files, classes and labels in them, which may be called what
 a terminal takes for an order: clear the screen, change the title, show the rest backwards. Goes
-out: the same with such characters spelled out. JSON needs none of it and stays as it is.
+out: the same with such characters spelled out. JSON needs none of it and stays as it is. While a
+long command works it shows a bar to people and JSON lines to programs.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from json import dumps
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # rich takes longer to load than a help to show
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.progress import Progress, Task, TaskID
 
 _DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
 _ORDERS = (*range(0x20), *range(0x7F, 0xA0), *_DIRECTIONS)
@@ -32,57 +37,60 @@ def spelled(text: str) -> str:
     return text.translate(_SPELLED)
 
 
-def say(text: object = "", err: bool = False) -> None:
+def line(text: object = "", err: bool = False) -> None:
     """Print a line."""
     typer.echo(spelled(str(text)), err=err)
 
 
-def say_note(line: str) -> None:
+def note(text: str) -> None:
     """Print a line that is not part of the answer, so that what is piped stays as it is."""
-    say(line, err=True)
+    line(text, err=True)
 
 
-def say_json(document: object, indent: int | None = None) -> None:
+def json(document: object, indent: int | None = None) -> None:
     """Print one JSON document."""
-    import json
+    typer.echo(dumps(document, indent=indent))
 
-    typer.echo(json.dumps(document, indent=indent))
+
+def counted(n: int, what: str) -> str:
+    """So many of something.
+
+    >>> counted(1, "photo"), counted(1200, "image")
+    ('1 photo', '1,200 images')
+    """
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
 def images_text(n: int) -> str:
-    """A number of images.
-
-    >>> images_text(1), images_text(1200)
-    ('1 image', '1,200 images')
-    """
-    return "1 image" if n == 1 else f"{n:,} images"
+    """A number of images."""
+    return counted(n, "image")
 
 
 SHOWN = 20  # images left out that are named one by one
 
 
-def say_left_out(
+def left_out(
     reasons: Iterable[str], more: str = "", *, word: str = "left out", err: bool = True
 ) -> None:
     """Name the images that were left out, the first of them at least; `more` says where all are."""
     found = list(reasons)
     for reason in found[:SHOWN]:
-        say(f"{word}: {reason}", err=err)
+        line(f"{word}: {reason}", err=err)
     if len(found) > SHOWN:
-        say(f"{word}: {len(found) - SHOWN} more{more}", err=err)
+        line(f"{word}: {len(found) - SHOWN} more{more}", err=err)
 
 
-def say_passed_over(counts: Mapping[str, int]) -> None:
+def passed_over(counts: Mapping[str, int]) -> None:
     """Count the files of a folder that are no images."""
     if counts:
         from deepfishing.images.preprocess import passed_over_text
 
-        say(f"passed over: {passed_over_text(counts)}", err=True)
+        line(f"passed over: {passed_over_text(counts)}", err=True)
 
 
-def say_next(*commands: Iterable[object]) -> None:
+def what_next(*commands: Iterable[object]) -> None:
     """Name the commands that are useful now; on stderr, so that what is piped stays as it is."""
-    say("next: " + ", or ".join(shlex.join(map(str, words)) for words in commands), err=True)
+    line("next: " + ", or ".join(shlex.join(map(str, words)) for words in commands), err=True)
 
 
 class Spelled:
@@ -112,3 +120,131 @@ def size_text(n: float) -> str:
             return f"{n:.0f} B" if unit == "B" else f"{n:.1f} {unit}"
         n /= 1000
     return f"{n:.1f} TB"
+
+
+def rate_text(task: Task) -> str:
+    """Images per second; rows and points take seconds each, so their rate says nothing."""
+    from deepfishing.experiments.checks import PROTOCOLS
+
+    speed = task.finished_speed or task.speed
+    return f"{speed:.1f}/s" if speed and task.description not in PROTOCOLS else ""
+
+
+def time_text(task: Task) -> str:
+    """How long a stage has taken and will take, in words that cannot be confused."""
+    passed = clock_text(task.finished_time if task.finished else task.elapsed)
+    if task.finished:
+        return f"{passed} in all"
+    left = task.time_remaining
+    return f"{passed} so far" + ("" if left is None else f", about {clock_text(left)} left")
+
+
+def clock_text(seconds: float | None) -> str:
+    """Seconds as a clock shows them.
+
+    >>> clock_text(7.2), clock_text(61), clock_text(36_061), clock_text(None)
+    ('0:07', '1:01', '10:01:01', '0:00')
+    """
+    minutes, second = divmod(int(seconds or 0), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
+
+
+class Bar:
+    """Called with a stage, how much of it is done and how much there is.
+
+    Of a download, 0 in all means that nobody knows how much there is.
+    """
+
+    def __init__(self, shown: Progress, *, download: bool = False) -> None:
+        self._shown, self._download = shown, download
+        self._tasks: dict[str, TaskID] = {}
+        self._skipped = 0
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        """Show how far a stage is; one that has nothing more to do stays as it was."""
+        most = (total or None) if self._download else total
+        if stage in self._tasks and most == 0:
+            return
+        if stage not in self._tasks:
+            self._tasks[stage] = self._shown.add_task(stage, total=most, skipped="")
+        skipped = f"{self._skipped} skipped" if self._skipped and stage == "images" else ""
+        self._shown.update(self._tasks[stage], completed=done, total=most, skipped=skipped)
+
+    def failure(self, id_: str, reason: str) -> None:
+        """Count an image that cannot be used; the summary names it."""
+        self._skipped += 1
+
+
+@contextmanager
+def progress_bar(quiet: bool = False, *, download: bool = False) -> Iterator[Bar]:
+    """A bar on stderr with rate and time left; silent where stderr is not a terminal."""
+    from rich import progress as rich
+    from rich.console import Console
+    from rich.text import Text
+
+    class Said(rich.ProgressColumn):
+        def __init__(self, text: Callable[[Task], str], style: str = "") -> None:
+            super().__init__()
+            self.text, self.style = text, style
+
+        def render(self, task: Task) -> Text:
+            return Text(self.text(task), style=self.style)
+
+    console = Console(stderr=True)
+    columns = (
+        rich.TextColumn("{task.description:>28}" if download else "{task.description:>8}"),
+        rich.BarColumn(bar_width=14),  # so that a line fits into 80 columns
+        rich.DownloadColumn() if download else rich.MofNCompleteColumn(),
+        rich.TransferSpeedColumn() if download else Said(rate_text),
+        Said(time_text, "progress.elapsed"),
+        rich.TextColumn("{task.fields[skipped]}"),
+    )
+    silent = quiet or not console.is_terminal
+    with rich.Progress(*columns, console=console, disable=silent) as shown:
+        yield Bar(shown, download=download)
+
+
+class JsonEvents:
+    """The same as one JSON object per line: start, failure, progress once a second, end.
+
+    >>> events = JsonEvents(images=3)
+    >>> events("images", 0, 2)
+    {"event": "start", "images": 3, "to_compute": 2}
+    >>> events.failure("a.jpg", "image not found: a.jpg")
+    {"event": "failure", "id": "a.jpg", "error": "image not found: a.jpg"}
+    """
+
+    def __init__(self, images: int, every: float = 1.0) -> None:
+        self._images, self._every = images, every
+        self._start = self._last = time.monotonic()
+        self._skipped = 0
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        """Tell how far a stage is, if it is time."""
+        now = time.monotonic()
+        if stage == "images" and done == 0:
+            self._start = self._last = now
+            self.emit("start", images=self._images, to_compute=total)
+        elif now - self._last >= self._every:
+            self._last = now
+            rate = done / (now - self._start) if stage == "images" else 0.0
+            left = round((total - done) / rate, 1) if rate else None
+            self.emit(
+                "progress",
+                stage=stage,
+                done=done,
+                total=total,
+                images_per_second=round(rate, 1),
+                seconds_left=left,
+                skipped=self._skipped,
+            )
+
+    def failure(self, id_: str, reason: str) -> None:
+        """An image that cannot be used."""
+        self._skipped += 1
+        self.emit("failure", id=id_, error=reason)
+
+    def emit(self, event: str, **facts: Any) -> None:
+        """Print one event."""
+        typer.echo(dumps({"event": event, **facts}))

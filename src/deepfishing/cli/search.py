@@ -5,14 +5,12 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deepfishing.cli.help import MORE, WORK
-from deepfishing.cli.parameters import Fields, MovedWeights, StoreFolder
-from deepfishing.cli.progress import progress_bar
-from deepfishing.cli.say import Spelled, images_text, say, say_json, say_next, say_note
+from deepfishing.cli import say
+from deepfishing.cli.command import MORE, WORK, Fields, Json, MovedWeights, StoreFolder
 from deepfishing.errors import OptionError
 from deepfishing.options import Resources
 
@@ -54,7 +52,7 @@ def search(
     class_names: Annotated[Path | None, "Names of the network's classes, one a line.", MORE] = None,
     weights: MovedWeights = None,
     resources: Annotated[Resources, Fields(WORK, only=("device",))],
-    as_json: Annotated[bool, "Print one JSON document, nothing else."] = False,
+    as_json: Json = False,
 ) -> None:
     """Find the images of a store that are like others, and say why.
 
@@ -71,9 +69,11 @@ def search(
     from deepfishing.search import Searcher
 
     method = {None: "auto", True: "exact", False: "index"}[exact]
-    examples: list[Example] = [_standard_input() if name == "-" else name for name in named]
+    examples: list[Example] = [sys.stdin.buffer.read() if n == "-" else n for n in named]
+    if b"" in examples:
+        raise OptionError("- must have the bytes of an image on standard input, got none")
     negative = list(unlike or [])
-    with progress_bar(quiet=as_json) as bar:
+    with say.progress_bar(quiet=as_json) as bar:
         searcher = Searcher(
             store,
             by,
@@ -82,7 +82,7 @@ def search(
             device=resources.device,
             class_names=class_names,
             progress=bar,
-            notice=say_note,
+            notice=say.note,
         )
     hits = searcher.search(examples, k, negative, label or (), path)
     if sheet is not None:
@@ -101,17 +101,10 @@ def search(
             "unlike": negative,
             "hits": [asdict(hit) for hit in hits],
         }
-        say_json(document, indent=1)
+        say.json(document, indent=1)
     else:
         _show(searcher, hits)
-        say_next(("deepfish", "serve", store))
-
-
-def _standard_input() -> bytes:
-    content = sys.stdin.buffer.read()
-    if not content:
-        raise OptionError("- must have the bytes of an image on standard input, got none")
-    return content
+        say.what_next(("deepfish", "serve", store))
 
 
 def _show(searcher: Searcher, hits: list[Hit]) -> None:
@@ -121,31 +114,22 @@ def _show(searcher: Searcher, hits: list[Hit]) -> None:
 
     console = Console(width=None if sys.stdout.isatty() else 80)
     how = "exactly" if searcher.index is None else "by index"
-    say(f"{len(hits)} of {images_text(len(searcher.collection))} by {searcher.recipe.title}, {how}")
+    found = f"{len(hits)} of {say.images_text(len(searcher.collection))}"
+    say.line(f"{found} by {searcher.recipe.title}, {how}")
     labelled = any(hit.labels for hit in hits)
     table = Table(box=None, pad_edge=False)
     widths = {"score": 5, "forward": 7, "backward": 8, "image": 22, "labels": 12}
     widths = {name: width for name, width in widths.items() if name != "labels" or labelled}
     rest = console.width - sum(widths.values()) - 2 * len(widths)  # two blanks between columns
     for name, width in {**widths, "classes": max(rest, 12)}.items():
-        right = name in ("score", "forward", "backward")
-        table.add_column(
-            name,
-            justify="right" if right else "left",
-            width=width,
-            no_wrap=True,
-            overflow="ellipsis",
-        )
+        side: Any = "right" if name in ("score", "forward", "backward") else "left"
+        table.add_column(name, justify=side, width=width, no_wrap=True, overflow="ellipsis")
     for hit in hits:
         numbers = (hit.score, hit.forward, hit.backward)
         cells = ["" if number is None else f"{number:.3f}" for number in numbers]
-        cells.append(escape(_end(hit.id)))
+        end = hit.id if len(hit.id) <= 22 else f"…{hit.id[-21:]}"  # tells more than the beginning
+        cells.append(escape(end))
         cells += [escape(", ".join(hit.labels or ()))] * labelled
         classes = ", ".join(f"{one.name} {one.term:.2f}" for one in hit.classes[:2])
         table.add_row(*cells, escape(classes))
-    console.print(Spelled(table), highlight=False)
-
-
-def _end(text: str, width: int = 22) -> str:
-    """The end of an id, which tells more than its beginning."""
-    return text if len(text) <= width else f"…{text[1 - width :]}"
+    console.print(say.Spelled(table), highlight=False)

@@ -7,9 +7,10 @@ one setting each, rows in the order of the paper's Table 1.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from deepfishing.errors import StoreError
 from deepfishing.experiments.checks import POINT_SETTING, ROW_SETTING, UNSAID, Result
@@ -109,10 +110,13 @@ def title(feature: str) -> str:
 def formulas(features: Iterable[str], rows: Iterable[Result] = ()) -> list[tuple[str, str]]:
     """Titles that are not the names of their features, and these; of `auto` what it has chosen."""
     found = [(title(name), name) for name in dict.fromkeys(features) if title(name) != name]
-    for choice in (row["auto"] for row in rows if row.get("auto")):
-        tau = "" if choice["tau"] is None else f", tau {choice['tau']:g}"
-        found.append((AUTO, f"{title(choice['recipe'])}{tau}, cost {choice['cost']:g}"))
-    return found
+    return found + [(AUTO, choice_text(row["auto"])) for row in rows if row.get("auto")]
+
+
+def choice_text(choice: Mapping[str, Any]) -> str:
+    """What `auto` has chosen, or tried: a recipe, a temperature and a cost."""
+    tau = "" if choice["tau"] is None else f", tau {choice['tau']:g}"
+    return f"{title(choice['recipe'])}{tau}, cost {choice['cost']:g}"
 
 
 def block(recipe: Recipe) -> int:

@@ -1,20 +1,21 @@
-"""`deepfish models`: the networks, their layers, and where their weights are."""
+"""What a machine has and lacks: `deepfish models`, `deepfish fetch` and `deepfish doctor`."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from deepfishing.cli.help import NETWORK
-from deepfishing.cli.parameters import Fields
-from deepfishing.cli.say import say, say_json
+from deepfishing.cli import say
+from deepfishing.cli.command import NETWORK, Fields, Json
+from deepfishing.doctor import Finding, examine, is_broken
 from deepfishing.errors import DeepFishingError
 from deepfishing.features import table_features
+from deepfishing.fetch.download import Patience
+from deepfishing.fetch.place import CATALOGUE, find_download
+from deepfishing.fetch.place import fetch as fetch_one
 from deepfishing.networks.zoo import RECORDS, Record, find_weights, is_network_file, record
 from deepfishing.options import Options
 
@@ -32,7 +33,7 @@ def models(
     ] = None,
     *,
     options: Annotated[Options, Fields(NETWORK, only=("prototxt", "mean", "preprocess"))],
-    as_json: Annotated[bool, "Print JSON."] = False,
+    as_json: Json = False,
 ) -> None:
     """List the networks, or show one: layers, features, preprocessing, weights.
 
@@ -42,14 +43,17 @@ def models(
     """
     if as_json:
         shown = [_find(name, options)] if name else [_known(entry) for entry in RECORDS.values()]
-        say_json(shown, indent=1)
+        say.json(shown, indent=1)
     elif name:
         for key, value in _find(name, options).items():
             text = ", ".join(value) if isinstance(value, list) else value
             if isinstance(value, dict):
                 text = ", ".join(f"{k} = {v}" for k, v in value.items())
-            say(f"{key:<11} {text}")
+            say.line(f"{key:<11} {text}")
     else:
+        from rich.console import Console
+        from rich.table import Table
+
         table = Table(box=None, pad_edge=False)
         for column in ("network", "px", "gradients", "weights"):
             table.add_column(column, no_wrap=column != "weights")
@@ -58,7 +62,7 @@ def models(
             weights = "here" if _known(entry)["weights"] else "missing"
             table.add_row(entry.name, str(entry.preprocess.size), gradients, weights)
         Console().print(table)
-        say("\n`deepfish models NAME` shows one, and where its weights come from")
+        say.line("\n`deepfish models NAME` shows one, and where its weights come from")
 
 
 def _find(name: str, options: Options) -> dict[str, Any]:
@@ -92,3 +96,63 @@ def _facts(network: Record | Network, summary: str, **more: str) -> dict[str, An
         "preprocess": network.preprocess.as_dict(),
         **more,
     }
+
+
+def fetch(
+    names: Annotated[list[str], f"Some of: {', '.join(CATALOGUE)}."],
+    timeout: Annotated[float, "Seconds after which a silent server is asked again."] = 30.0,
+    as_json: Annotated[bool, "Print one JSON object per name, nothing else."] = False,
+) -> None:
+    """Download weights and data sets, checked against their published checksums.
+
+    Example: deepfish fetch alexnet-caffe voc2007
+
+    A broken download goes on where it stopped, and what is there is only checked. Everything
+    goes to ~/.cache/deepfishing, or to $DEEPFISHING_HOME.
+    """
+    wanted = [find_download(name) for name in names]  # a mistyped one is told before any work
+    failed = False
+    for name in names:
+        try:
+            with say.progress_bar(download=True) as bar:
+                done = fetch_one(name, bar, Patience(timeout=timeout))
+        except DeepFishingError as error:
+            failed = True
+            if as_json:
+                say.json({"name": name, "status": "failed", "error": str(error)})
+            else:
+                say.note(f"deepfish: {name}: {error}")
+            continue
+        paths = [str(path) for path in done.paths]
+        if as_json:
+            facts = {"name": name, "status": done.status, "paths": paths}
+            say.json({**facts, "licence": done.licence})
+        else:
+            say.line(f"{name} {done.status}: {', '.join(paths)} (licence: {done.licence})")
+    if failed:
+        raise typer.Exit(1)
+    if not as_json:
+        last = wanted[-1]
+        photos = ("extract", "photos", "store", "--network", last.name)
+        say.what_next(("deepfish", *(("reproduce", last.name) if last.archives else photos)))
+
+
+def doctor(as_json: Json = False) -> None:
+    """Show what this machine has and what is missing, and the command that brings it.
+
+    Example: deepfish doctor
+
+    The exit code is 1 only if something that all commands need does not work.
+    """
+    findings: list[Finding] = []
+    for finding in examine():
+        findings.append(finding)
+        if not as_json:
+            fix = f": {finding.fix}" if finding.fix else ""
+            say.line(f"{finding.status:<8} {finding.name:<28} {finding.detail}{fix}")
+    broken = is_broken(findings)
+    if as_json:
+        facts = {"works": not broken, "findings": [asdict(finding) for finding in findings]}
+        say.json(facts, indent=1)
+    if broken:
+        raise typer.Exit(1)

@@ -1,0 +1,254 @@
+"""Classifiers of images: `deepfish train` makes a folder that `predict` and `export-model` take."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deepfishing.cli import say
+from deepfishing.cli.command import (
+    MORE,
+    NETWORK,
+    WORK,
+    Fields,
+    Json,
+    ModelFolder,
+    MovedWeights,
+    Strict,
+)
+from deepfishing.errors import OptionError
+from deepfishing.options import Options, Resources
+
+if TYPE_CHECKING:
+    from deepfishing.model import Model
+
+
+def train(
+    data: Annotated[
+        str,
+        "A folder with one folder per class, a VOC tree, a table with a column label, any images "
+        "together with --labels, or a store of `deepfish extract`.",
+    ],
+    model: Annotated[Path, "Folder for the model; made if absent."],
+    *,
+    labels: Annotated[
+        Path | None, "Labels: a .csv with the columns path and label, or a VOC tree."
+    ] = None,
+    split: Annotated[str, "Split of a VOC tree to train on.", MORE] = "trainval",
+    features: Annotated[
+        str,
+        "auto, which tries some thirty recipes on the training images; best; or one, such as x7 or "
+        "pow(dW7,0.5)+x7.",
+    ] = "auto",
+    cost: Annotated[
+        str | None,
+        "Cost of the SVMs: a number, auto, cv, cv-shared or vissl; by default auto with --features "
+        "auto, else 1.",
+    ] = None,
+    class_weight: Annotated[str | None, "Weight of positives: balanced, or a number.", MORE] = None,
+    difficult: Annotated[
+        str, "Difficult examples of a VOC tree: ignore or negative.", MORE
+    ] = "ignore",
+    options: Annotated[Options, Fields(NETWORK)],
+    store: Annotated[
+        Path | None, "Folder for the features; MODEL/features by default.", MORE
+    ] = None,
+    resources: Annotated[Resources, Fields(WORK, without=("memory", "engine"))],
+    seed: Annotated[int, "Of the folds of the cross-validation.", MORE] = 0,
+    strict: Strict = False,
+    as_json: Json = False,
+) -> None:
+    """Train one support vector machine per class, with probabilities.
+
+    Example: deepfish train photos model --features "pow(dW8,0.5)+x7" --cost cv
+
+    By default features and cost are those that suit the training images, by cross-validation; what
+    was tried is printed. The model is model.json and model.safetensors. Features stay on disk, so
+    another cost or recipe only computes what is missing. Unusable images are listed and left out.
+    The network's options say how features are computed; a store has them computed already. Above
+    20,000 images linear classifiers on projected features take the place of the kernel matrix.
+    """
+    from deepfishing.classify import check_options
+    from deepfishing.images.sources import find_images, passed_over_in
+    from deepfishing.model.labelled import is_voc, read_labels
+    from deepfishing.model.training import train_on_images, train_on_store
+    from deepfishing.store import Store
+    from deepfishing.store.manifest import MANIFEST, find_store
+
+    C = _number(cost or ("auto" if features.strip() == "auto" else "1"))
+    weight = None if class_weight is None else _number(class_weight)
+    check_options(C, difficult, weight)
+    opened = Store.open(data) if (find_store(Path(data)) / MANIFEST).is_file() else None
+    images: list[Any] = list(opened.rows().values()) if opened else find_images(data)
+    if opened is None and labels is None and is_voc(Path(data)):
+        labels = Path(data)
+    labelled = read_labels(images, labels, split)
+    with say.progress_bar(quiet=as_json) as bar:
+        how: dict[str, Any] = {"C": C, "class_weight": weight, "difficult": difficult, "seed": seed}
+        how |= {"strict": strict, "progress": bar}
+        if opened is not None:
+            trained, left_out = train_on_store(opened, images, labelled, features, **how)
+        else:
+            how["extraction"] = {**vars(options), "resources": resources, "notice": say.note}
+            place = store or model / "features"
+            trained, left_out = train_on_images(images, labelled, place, features, **how)
+    trained.save(model)
+    if not as_json:
+        say.passed_over(passed_over_in(data))
+        if unused := labelled.unused(images):
+            say.note(unused)
+    _print_summary(model, trained, left_out, as_json)
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _print_summary(folder: Path, model: Model, left_out: dict[str, str], as_json: bool) -> None:
+    from deepfishing.recipes import parse_recipe
+    from deepfishing.report.rows import choice_text
+
+    svm, n = model.svm, model.training["images"]
+    ap = [None if math.isnan(value) else round(float(value), 2) for value in svm.ap]
+    known = [value for value in ap if value is not None]
+    mean = sum(known) / len(known) if known else None
+    classes = list(zip(model.classes, svm.trained, svm.cost, ap, strict=True))
+    if as_json:
+        summary = {
+            "model": str(folder),
+            "recipe": model.recipe,
+            "images": n,
+            "support": len(svm.dual),
+            "cross_validated_map": None if mean is None else round(mean, 2),
+            "classes": {
+                name: {"trained": bool(ok), "cost": float(cost), "cross_validated_ap": value}
+                for name, ok, cost, value in classes
+            },
+            "failures": left_out,
+        }
+        say.json(summary)
+        return
+    say.left_out(left_out.values())
+    if choice := model.training.get("auto"):  # what was tried, the best first, and what it took
+        if choice["tried"]:
+            say.line("  mAP  features that were tried, by cross-validation on the training images")
+        for tried in sorted(choice["tried"], key=lambda one: -one["map"]):
+            same = all(tried[name] == choice[name] for name in ("recipe", "tau", "cost"))
+            say.line(f"{'*' if same else ' '} {tried['map']:5.1f}  {choice_text(tried)}")
+        say.line(f"auto: {choice_text(choice)}; {choice['why']}")
+    width = max(len(name) for name in ("class", *model.classes))
+    say.line(f"{'class':<{width}}  cost  cross-validated AP")
+    for name, ok, cost, value in classes:
+        if not ok:
+            say.line(f"{name:<{width}}  not trained: it needs images with it and without it")
+        else:
+            say.line(f"{name:<{width}}  {cost:<4g}  {'-' if value is None else f'{value:.1f}'}")
+    title = parse_recipe(model.recipe).title
+    if title != model.recipe:
+        say.line(f"{title} = {model.recipe}")
+    kept = f"{len(svm.dual)} support vectors"
+    if numbers := model.training.get("vectors"):
+        kept = f"linear classifiers on vectors of {numbers:,} numbers, since images are many"
+    scored = "" if mean is None else f", mAP {mean:.1f}"
+    say.line(f"{folder}: {title}, {say.images_text(n)}, {kept}{scored}")
+    say.what_next(("deepfish", "predict", folder, "PHOTO.jpg"))
+
+
+def predict(
+    model: ModelFolder,
+    images: Annotated[
+        str,
+        "A folder, an image, a quoted pattern, a .txt list, a table, a .tar, or - for a list on "
+        "standard input.",
+    ],
+    *,
+    top: Annotated[int, "How many classes to show per image."] = 3,
+    weights: MovedWeights = None,
+    resources: Annotated[Resources, Fields(WORK, without=("memory", "engine"))],
+    strict: Strict = False,
+    as_json: Annotated[bool, "Print one JSON object per image, with all classes."] = False,
+) -> None:
+    """Classify images: the most probable classes of each, with their probabilities.
+
+    Example: deepfish predict model photos --top 2
+
+    Classes are judged one by one, so the probabilities of an image need not sum to 1. Unusable
+    images are listed and left out. The network must be the one of the training; its weights are
+    checked.
+    """
+    if top < 1:
+        raise OptionError(f"--top must be at least 1, got {top}")
+
+    import numpy as np
+
+    from deepfishing.images.preprocess import refuse_unreadable, unreadable
+    from deepfishing.images.sources import find_images, passed_over_in
+    from deepfishing.model import Model
+    from deepfishing.model.predict import predict as run
+
+    loaded = Model.load(model)
+    items = find_images(images)
+
+    if strict:
+        with say.progress_bar(quiet=as_json) as bar:
+            refuse_unreadable(unreadable(items, bar), len(items))
+
+    width = max(len(item.id) for item in items)
+    failed = 0
+    with say.progress_bar(quiet=sys.stdout.isatty()) as bar:  # there, the lines themselves show it
+        found_ones = run(loaded, items, weights=weights, resources=resources)
+        for done, found in enumerate(found_ones, start=1):
+            item = items[found.index]
+            best = np.argsort(-found.probabilities, kind="stable")
+            names = [loaded.classes[c] for c in best]
+            if as_json:
+                facts = {"image": item.id, "path": str(item)}
+                if found.error:
+                    say.json({**facts, "error": found.error})
+                else:
+                    chances, scores = (
+                        dict(zip(names, values[best].tolist(), strict=True))
+                        for values in (found.probabilities, found.scores)
+                    )
+                    say.json({**facts, "probabilities": chances, "scores": scores})
+            elif found.error:
+                say.note(f"left out: {found.error}")
+            else:
+                shown = (f"{loaded.classes[c]} {found.probabilities[c]:.3f}" for c in best[:top])
+                say.line(f"{item.id:<{width}}  {'  '.join(shown)}")
+            failed += found.error is not None
+            bar("images", done, len(items))
+    if not as_json:
+        say.passed_over(passed_over_in(images))
+    if failed == len(items):
+        say.line(f"deepfish: none of {say.images_text(failed)} can be used", err=True)
+        raise typer.Exit(1)
+
+
+def export_model(
+    model: ModelFolder,
+    file: Annotated[Path, "The .onnx file to write."],
+    weights: MovedWeights = None,
+) -> None:
+    """Write a model as one .onnx file: pixels in, probabilities out, without Python.
+
+    Example: deepfish export-model model model.onnx
+
+    Pixels are uint8 RGB after resizing and cropping; mean and deviation are in the graph. The file
+    is compared with the model before it is written.
+    """
+    from deepfishing.model import Model
+    from deepfishing.model.to_onnx import export_model as run
+
+    loaded = Model.load(model)
+    difference = run(loaded, file, network=loaded.settings.load_network(weights=weights))
+    size, C = loaded.settings.network.preprocess.size, len(loaded.classes)
+    say.line(f"{file}: {file.stat().st_size / 1e6:.1f} MB, as `predict` within {difference:.1e}")
+    say.line(f"pixels (n, {size}, {size}, 3) uint8 RGB to probabilities and scores (n, {C})")

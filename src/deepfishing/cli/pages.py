@@ -1,0 +1,103 @@
+"""Pages for the browser: `deepfish serve` shows a store, `deepfish report` folders of results."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+from deepfishing.cli import say
+from deepfishing.cli.command import MORE, MovedWeights
+from deepfishing.errors import OptionError, check_choice
+
+FORMATS = ("html", "markdown", "latex")
+
+
+def serve(
+    store: Annotated[Path, "Folder of `deepfish extract` or `deepfish reproduce`."],
+    port: Annotated[int | None, "Port. [default: 8765, or a free one]"] = None,
+    host: Annotated[
+        str,
+        "Address; others than this machine's own need the printed token, or that in the "
+        "environment, DEEPFISHING_TOKEN.",
+        MORE,
+    ] = "127.0.0.1",
+    model: Annotated[
+        Path | None, "Folder that `deepfish train` made; shows its predictions."
+    ] = None,
+    forward: Annotated[str | None, "Forward recipe to start with. [default: x7]", MORE] = None,
+    gradient: Annotated[
+        str | None, "Gradient recipe to start with. [default: that of deepfish search]", MORE
+    ] = None,
+    weights: MovedWeights = None,
+    open_: Annotated[bool, "Open the page in the browser."] = False,
+) -> None:
+    """Look at a store in the browser: search it by a click or by a photo, and see why.
+
+    Example: deepfish serve store --open
+
+    The page compares features and gradients side by side. It needs no internet, and only this
+    machine can open it. The network that looks at photos is loaded meanwhile; the page says when it
+    is ready. Ctrl-C ends it.
+    """
+    from deepfishing.web.gallery import Gallery
+    from deepfishing.web.server import bind, share_heaps
+    from deepfishing.web.server import serve as run
+
+    share_heaps()
+    with say.progress_bar() as bar:
+        gallery = Gallery(store, forward, gradient, model, bar, weights=weights)
+    address = bind(host, port)
+
+    def ready() -> None:
+        say.line(f"{len(gallery.collection)} images of {store}; Ctrl-C ends")
+        say.line(address.shown)
+        if open_:
+            webbrowser.open(address.url)
+
+    run(gallery, address, ready)
+
+
+def report(
+    folders: Annotated[
+        list[Path], "Folder that holds results.jsonl; or several, or one with such folders."
+    ],
+    format_: Annotated[
+        str,
+        "html: the whole page, report.html. markdown, latex: its tables, report.md or report.tex.",
+    ] = "html",
+    images: Annotated[
+        Path | None, "Where the test images are now, if they have moved; for html."
+    ] = None,
+    features: Annotated[str | None, "Only these gradients; of several folders."] = None,
+) -> None:
+    """Write report.html, report.md or report.tex for a folder of results.
+
+    Example: deepfish report results/demo
+
+    The page is one file that needs no network: tables beside the paper's, curves, and the images
+    that features rank best, worst and differently. Of several folders, or of one that has folders
+    of results in it, gains.html or gains.md is written: how much gradients gain on each data set,
+    with intervals, and against the number of examples.
+    """
+    from deepfishing.report.html import write_report
+    from deepfishing.report.overview import find_folders, write_overview
+    from deepfishing.report.text import write_latex, write_markdown
+
+    check_choice("--format", format_, FORMATS)
+    found = find_folders(folders)
+    if found != folders or len(found) > 1:
+        if format_ == "latex" or images is not None:
+            raise OptionError(
+                "several folders of results are drawn as html or markdown, without --images; name "
+                f"one of {', '.join(map(str, found[:5]))}"
+            )
+        page = "gains.html" if format_ == "html" else "gains.md"
+        place = folders[0] if len(folders) == 1 else Path()
+        say.line(write_overview(found, place / page, features))
+    elif features is not None:
+        raise OptionError(f"--features is for several folders of results, got one, {found[0]}")
+    elif format_ == "html":
+        say.line(write_report(found[0], images))
+    else:
+        say.line((write_markdown if format_ == "markdown" else write_latex)(found[0]))
