@@ -24,20 +24,13 @@ from scipy.special import softmax
 
 from deepfishing.errors import FeatureError
 from deepfishing.images.dataset import DIFFICULT
-from deepfishing.kernels import gram
+from deepfishing.kernels import finite_gram
 from deepfishing.linear import train_linear
 from deepfishing.metrics import average_precision
 from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
 from deepfishing.recipes import Recipe, parse_recipe
-from deepfishing.recipes.language import (
-    SCORES,
-    TEMPERED,
-    best_recipe,
-    candidates,
-    few_rule,
-    prior,
-)
+from deepfishing.recipes.language import SCORES, TEMPERED, best_recipe, candidates, few_rule, prior
 
 MOST_IMAGES = 2000  # that the candidates are compared on
 ENOUGH = 20  # examples per class
@@ -73,12 +66,10 @@ class Choice:
 
 
 def looked_at(labels: Array, seed: int = 0) -> Array:
-    """The images that `choose` looks at, all if they are few: sorted numbers.
-
-    Of very many classes some are drawn, so that there are enough examples of each.
-    """
+    """The images that `choose` looks at, all if they are few: sorted numbers."""
     rng = np.random.default_rng(seed)
     rows = rng.permutation(len(labels))
+    # of very many classes some are drawn, so that there are enough examples of each
     if len(rows) > MOST_IMAGES and labels.shape[1] > MOST_IMAGES // ENOUGH:
         drawn = rng.permutation(labels.shape[1])[: MOST_IMAGES // ENOUGH]
         rows = rows[(labels[rows][:, drawn] == 1).any(axis=1)]
@@ -190,10 +181,7 @@ class _Kernels:
             return functools.reduce(np.multiply, (self._of(p, tau, factors) for p in recipe.parts))
         key = (recipe.name, tau if recipe.is_gradient else None)
         if key not in self.kept:
-            K = gram(recipe.fit(factors)(factors)).astype(np.float32)
-            if not np.isfinite(K).all():
-                raise FeatureError("features must be finite, got NaN or infinity in a Gram matrix")
-            self.kept[key] = K
+            self.kept[key] = finite_gram(recipe.fit(factors)(factors)).astype(np.float32)
         return self.kept[key]
 
     def folds(self, name: str, labels: Array, seed: int) -> Array:

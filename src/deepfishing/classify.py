@@ -22,7 +22,7 @@ from sklearn.svm import SVC
 
 from deepfishing.errors import FeatureError, OptionError, check_choice, did_you_mean
 from deepfishing.images.dataset import DIFFICULT
-from deepfishing.kernels import Comparable, gram
+from deepfishing.kernels import Comparable, finite_gram
 from deepfishing.metrics import average_precision
 from deepfishing.rank_one import Array
 from deepfishing.svm import KernelSVM
@@ -32,7 +32,7 @@ DEFAULT_COST = 1.0  # the paper's: of a class that has too few examples to be cr
 
 @dataclass(frozen=True)
 class CostSearch:
-    """Costs to try, in so many folds; the one with the best mean AP is taken."""
+    """Costs to try by cross-validation; the one with the best mean AP is taken."""
 
     costs: tuple[float, ...]  # `DEFAULT_COST` among them, if they are several
     folds: int = 3
@@ -105,14 +105,8 @@ def train_svm(
     """
     labels = np.asarray(labels)
     check_options(C, difficult, class_weight)
-    if labels.ndim != 2 or len(labels) != len(features):
-        raise FeatureError(
-            f"labels must be ({len(features)}, n_classes) for {len(features)} images, "
-            f"got {labels.shape}"
-        )
-    K = gram(features)
-    if not np.isfinite(K).all():
-        raise FeatureError("features must be finite, got NaN or infinity in the Gram matrix")
+    check_labels(labels, len(features))
+    K = finite_gram(features)
     search = CostSearch.of(C)
     weight = search.positive_weight if class_weight is None else class_weight
     tasks = [_Task.of(K, column, difficult, weight) for column in labels.T]
@@ -147,6 +141,14 @@ def train_svm(
         for task, own, best, score in zip(tasks, folds, chosen, scores.T, strict=True)
     ]
     return replace(svm, calibration=np.array(columns).T)
+
+
+def check_labels(labels: Array, n: int, what: str = "labels") -> None:
+    """Refuse labels that do not have a row for each of n images."""
+    if labels.ndim != 2 or len(labels) != n:
+        raise FeatureError(
+            f"{what} must be ({n}, n_classes) for {n} images, got an array of shape {labels.shape}"
+        )
 
 
 def check_options(C: float | str, difficult: str, class_weight: str | float | None = None) -> None:

@@ -94,7 +94,12 @@ def extract_to(
     far = on != LOCAL
     gpu = far and resources.device.startswith("cuda")
     if loaded is not None:
-        settings = _settings_of(loaded, wanted)
+        if other := wanted.of_network():
+            names = ", ".join(one.name for one in FEATURES)
+            raise OptionError(
+                f"options beside a loaded network must be {names}, got {', '.join(other)}"
+            )
+        settings = Settings.of(loaded, **wanted.of_features())
     else:
         if not (folder / MANIFEST).exists():
             wanted.check_features(features)  # before torch is loaded
@@ -164,12 +169,3 @@ def _joined(parts: Iterable[Extraction]) -> Extraction:
         replaced=(),
         factors=done[0].factors,
     )
-
-
-def _settings_of(network: Network, options: Options) -> Settings:
-    if other := options.of_network():
-        names = ", ".join(one.name for one in FEATURES)
-        raise OptionError(
-            f"options beside a loaded network must be {names}, got {', '.join(other)}"
-        )
-    return Settings.of(network, **options.of_features())

@@ -20,12 +20,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from deepfishing.errors import FeatureError, did_you_mean
 from deepfishing.rank_one import Array, RankOne, l2_normalize
+
+if TYPE_CHECKING:
+    from deepfishing.recipes import Recipe
 
 TOP = 8  # the classifier's number, in the paper and here
 
@@ -50,17 +53,13 @@ _PATTERN = re.compile(
 class Factor:
     """One array per image: what of a layer is taken, and what becomes of its positions.
 
-    A layer is a number or the path of a module. "delta" is dE/dy, "projected" the gradient dE/dW
-    projected from both sides. Positions are averaged (delta: summed), kept, or projected to a
-    matrix of m1 x m2.
-
     >>> Factor("input", 8).name, Factor("delta", "head.fc", "exact").name
     ('x7', 'delta:head.fc@exact')
     """
 
-    kind: Kind
-    layer: int | str
-    positions: Positions = "pooled"
+    kind: Kind  # "delta" is dE/dy, "projected" the gradient dE/dW projected from both sides
+    layer: int | str  # a number, or the path of a module
+    positions: Positions = "pooled"  # averaged (delta: summed), kept, or projected to m1 x m2
 
     @property
     def name(self) -> str:
@@ -212,10 +211,12 @@ def parse_feature(name: str, layers: Mapping[int, str] | None = None) -> Feature
     name = name.strip()
     if name == "low" and layers:
         name = f"x{min(layers) - 1}"
-    parts = [_read(part) for part in name.split(";")]
-    factors = [part for part in parts if part and _exists(part, layers)]
-    if len(factors) < len(parts):
-        raise _unknown(name, layers)
+    factors = []
+    for part in map(_read, name.split(";")):
+        numbered = part and isinstance(part.layer, int) and part.kind != "probabilities"
+        if part is None or (numbered and layers is not None and part.layer not in layers):
+            raise _unknown(name, layers)  # a path is looked for when it is read
+        factors.append(part)
     first = factors[0]
     if len(factors) == 1 and first.kind == "projected":
         if isinstance(first.layer, str):
@@ -230,13 +231,8 @@ def parse_feature(name: str, layers: Mapping[int, str] | None = None) -> Feature
     return Feature(tuple(factors))
 
 
-class _MadeOfFactors(Protocol):  # a feature, or a recipe of several
-    @property
-    def factors(self) -> tuple[Factor, ...]: ...
-
-
-def needed_factors(features: Iterable[_MadeOfFactors]) -> tuple[Factor, ...]:
-    """The factors that these features are made of, each once."""
+def needed_factors(features: Iterable[Feature | Recipe]) -> tuple[Factor, ...]:
+    """The factors that these features or recipes are made of, each once."""
     return tuple(dict.fromkeys(factor for feature in features for factor in feature.factors))
 
 
@@ -283,12 +279,6 @@ def _read(name: str) -> Factor | None:
     if kind == "input":
         return Factor("probabilities" if k == TOP else kind, k + (k != TOP), positions)
     return Factor(kind, k, positions)
-
-
-def _exists(factor: Factor, layers: Mapping[int, str] | None) -> bool:
-    """Whether a network with these layers has it; a path is looked for when it is read."""
-    numbered = isinstance(factor.layer, int) and factor.kind != "probabilities"
-    return not numbered or layers is None or factor.layer in layers
 
 
 def _unknown(name: str, layers: Mapping[int, str] | None) -> FeatureError:

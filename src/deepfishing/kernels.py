@@ -181,6 +181,14 @@ def gram(a: Comparable, b: Comparable | None = None, dtype: str = "float64") -> 
     return K
 
 
+def finite_gram(a: Comparable, b: Comparable | None = None) -> Array:
+    """The Gram matrix; features with NaN or infinity are refused."""
+    K = gram(a, b)
+    if not np.isfinite(K).all():
+        raise FeatureError("features must be finite, got NaN or infinity in the Gram matrix")
+    return K
+
+
 def leaves(features: Comparable) -> list[Array | RankOne]:
     """The single features that a combination is made of, in order."""
     if isinstance(features, Combination):

@@ -69,8 +69,7 @@ class Options:
         f"[default: {DEFAULT}]",
     ] = None
     weights: Annotated[
-        Path | str | None,
-        "Weight file, .pth, .safetensors or .caffemodel; `random` for tests.",
+        Path | str | None, "Weight file, .pth, .safetensors or .caffemodel; `random` for tests."
     ] = None
     prototxt: Annotated[
         Path | str | None, "Description of a .caffemodel, if it is not in there."
@@ -87,12 +86,10 @@ class Options:
     ] = None
     tau: Annotated[float | None, "Temperature of the SoftMax. [default: 2]"] = None
     label: Annotated[
-        Label | None,
-        "Label of the error: uniform, predicted or a class number. [default: uniform]",
+        Label | None, "Label of the error: uniform, predicted or a class number. [default: uniform]"
     ] = None
     views: Annotated[
-        str | None,
-        "What is seen of an image: centre, flip, scales or crops. [default: centre]",
+        str | None, "What is seen of an image: centre, flip, scales or crops. [default: centre]"
     ] = None
     dtype: Annotated[
         str | None,
@@ -113,16 +110,13 @@ class Options:
 
     def of_features(self) -> dict[str, Any]:
         """What was said of features, as `Settings.of` takes it."""
-        return self._said(of_features=True)
+        said = {one.name: getattr(self, one.name) for one in FEATURES}
+        return {name: value for name, value in said.items() if value is not None}
 
     def of_network(self) -> dict[str, Any]:
         """What was said of the network, as `load_network` takes it."""
-        return self._said(of_features=False)
-
-    def _said(self, *, of_features: bool) -> dict[str, Any]:
-        names = {one.name for one in FEATURES}
         said = {name: value for name, value in vars(self).items() if value is not None}
-        return {name: said[name] for name in said if (name in names) == of_features}
+        return {name: said[name] for name in said if name not in self.of_features()}
 
     def load(self, *, device: str = "cpu") -> Network:
         """The network, whatever a store says."""

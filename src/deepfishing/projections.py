@@ -33,7 +33,7 @@ from deepfishing.rank_one import Array, RankOne
 # stores and models record it.
 SCHEME = 2
 
-# Images are projected so many at a time that no temporary has more numbers (float32: 32 MB).
+# A block of images is so small that no temporary has more numbers than this (float32: 32 MB).
 BLOCK_VALUES = 8_000_000
 
 # `Principal.fit` looks at this many images and, in each factor, directions.

@@ -21,14 +21,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from deepfishing.errors import DatasetError, OptionError
-from deepfishing.metrics import (
-    DEFINITIONS,
-    Array,
-    Evaluation,
-    Ranking,
-    check_definition,
-    evaluate,
-)
+from deepfishing.metrics import DEFINITIONS, Array, Evaluation, Ranking, check_definition, evaluate
 
 RESAMPLES = 1000
 SEED = 0

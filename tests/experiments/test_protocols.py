@@ -178,7 +178,7 @@ def test_wrong_input_is_one_clear_error(problem):
         low_shot(*problem, C=-1)
     with pytest.raises(OptionError, match="k must be from 1 to 60, the training images, got 61"):
         nearest_neighbours(*problem, "abc", [61])
-    with pytest.raises(FeatureError, match=r"train labels must have shape \(60, n_classes\)"):
+    with pytest.raises(FeatureError, match=r"train labels must be \(60, n_classes\)"):
         low_shot(train, labels[:9], test, truth)
     with pytest.raises(FeatureError, match="got 3 and 2 columns"):
         nearest_neighbours(train, labels, test, truth[:, :2], "ab")

@@ -128,7 +128,7 @@ def test_no_classes_are_told_where_the_backward_half_is_no_sum_over_classes(make
 
 def test_class_names_must_be_as_many_as_the_classes(make_store, tmp_path):
     (tmp_path / "names.txt").write_text("only\ntwo")
-    with pytest.raises(OptionError, match="must be 7, one a line, got 2"):
+    with pytest.raises(OptionError, match="must be 7, one per line, got 2"):
         Searcher(make_store(), "dW8", class_names=tmp_path / "names.txt").search("00004.jpg")
     with pytest.raises(OptionError, match=r"gone\.txt"):
         Searcher(make_store(), "dW8", class_names=tmp_path / "gone.txt")

@@ -49,7 +49,9 @@ def search(
     sheet: Annotated[
         Path | None, "Also draw query and hits into this picture, .png or .jpg."
     ] = None,
-    class_names: Annotated[Path | None, "Names of the network's classes, one a line.", MORE] = None,
+    class_names: Annotated[
+        Path | None, "Names of the network's classes, one per line.", MORE
+    ] = None,
     weights: MovedWeights = None,
     resources: Annotated[Resources, Fields(WORK, only=("device",))],
     as_json: Json = False,

@@ -75,7 +75,7 @@ def nearest(
     step = BLOCK_ROWS if among.index is None else max(1, BLOCK_CANDIDATES // many)
     for start in range(0, n if k else 0, step):
         rows = np.arange(start, min(start + step, n))
-        block = features.fitted(asked.contents.read(rows, features.columns))
+        block = features.fitted(asked.contents.read(rows, features.recipe.columns))
         itself = rows if of is None else None
         if among.index is None:
             K = np.concatenate([gram(block, part) for part in parts], axis=1)

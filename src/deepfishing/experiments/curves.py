@@ -1,7 +1,7 @@
 """Stage 6, experiments: curves instead of a table, by one of five further protocols.
 
 Comes in: a data set, a network, feature names, as for `reproduce`. Goes out: measured points, kept
-in `curves.jsonl` as soon as they are there and used again by the next run.
+in `curves.jsonl` at once and used again by the next run.
 
 `low-shot`       mAP against the number of positive examples per class
 `knn`            accuracy and mAP of the votes of the k nearest training images

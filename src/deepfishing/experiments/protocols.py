@@ -17,8 +17,9 @@ import numpy as np
 from scipy.stats import binom
 from sklearn.svm import SVC
 
+from deepfishing.classify import check_labels
 from deepfishing.errors import DatasetError, FeatureError, OptionError
-from deepfishing.kernels import UNLIKE, Comparable, gram
+from deepfishing.kernels import UNLIKE, Comparable, finite_gram, gram
 from deepfishing.metrics import Evaluation, evaluate
 from deepfishing.rank_one import Array
 from deepfishing.statistics import (
@@ -44,7 +45,7 @@ Pick = Callable[[Array], tuple[Comparable, Comparable, float]]
 
 @dataclass(frozen=True)
 class LowShot:
-    """mAP with so many positive examples per class, in percent: one value per draw of examples."""
+    """mAP with a number of positive examples per class, in percent: one value per draw."""
 
     positives: int
     map: dict[str, tuple[float, ...]]
@@ -65,15 +66,14 @@ class Neighbours:
 
     `accuracy`, in percent, is the share of test images that show the class with most votes; with
     one class per image that is the usual accuracy. Images that show no class, and those for which
-    that class is difficult, are left out. `interval` is that of the accuracy at 95 percent.
-    `scores` (m, C) are the votes, and `draws` the bootstrap of their AP.
+    that class is difficult, are left out.
     """
 
     k: int
     accuracy: float
-    interval: Interval
-    scores: Array
-    draws: Bootstrap
+    interval: Interval  # of the accuracy, at 95 percent
+    scores: Array  # the votes (m, C)
+    draws: Bootstrap  # of their AP
 
     @property
     def measured(self) -> Evaluation:
@@ -141,9 +141,12 @@ def low_shot(
         for by_class in examples:
             seen = [(yes[:shot], no[: shot * per_shot]) for yes, no in by_class]
             if pick:
-                train, test, C = pick(_examples(train_labels.shape, usable, seen))
+                told = np.zeros(train_labels.shape, dtype=np.int8)
+                for column, (yes, no) in zip(usable, seen, strict=True):
+                    told[yes, column], told[no, column] = 1, -1
+                train, test, C = pick(told)
             if id(train) not in compared:
-                grams = _finite(gram(train[used])), _finite(gram(test, train[used]))
+                grams = finite_gram(train[used]), finite_gram(test, train[used])
                 compared[id(train)] = train, *grams
             _, K, K_test = compared[id(train)]
             scores = np.empty(truth.shape)
@@ -183,7 +186,7 @@ def _nearest(train: Comparable, test: Comparable, k: int) -> Array:
     found: Array = np.empty((len(test), k), dtype=np.intp)
     for start in range(0, len(test), SCORE_BLOCK):
         rows = slice(start, start + SCORE_BLOCK)
-        K = _finite(gram(test[rows], train))
+        K = finite_gram(test[rows], train)
         nearest = np.argpartition(-K, k - 1, axis=1)[:, :k]
         order = np.argsort(-np.take_along_axis(K, nearest, axis=1), axis=1, kind="stable")
         found[rows] = np.take_along_axis(nearest, order, axis=1)
@@ -214,12 +217,8 @@ def _checked(
     train: Comparable, train_labels: Array, test: Comparable, test_labels: Array
 ) -> tuple[Array, Array]:
     train_labels, test_labels = np.asarray(train_labels), np.asarray(test_labels)
-    for name, features, labels in (("train", train, train_labels), ("test", test, test_labels)):
-        if labels.ndim != 2 or len(labels) != len(features):
-            raise FeatureError(
-                f"{name} labels must have shape ({len(features)}, n_classes) for "
-                f"{len(features)} images, got {labels.shape}"
-            )
+    check_labels(train_labels, len(train), "train labels")
+    check_labels(test_labels, len(test), "test labels")
     if train_labels.shape[1] != test_labels.shape[1]:
         raise FeatureError(
             "train and test labels must have the same classes, got "
@@ -235,28 +234,12 @@ def _drawn(column: Array, n: int, per_shot: int, seed: tuple[int, ...]) -> tuple
     return positive[:n], negative[: n * per_shot]
 
 
-def _examples(
-    shape: tuple[int, ...], usable: Sequence[int], seen: Sequence[tuple[Array, Array]]
-) -> Array:
-    """Labels of these examples alone, 0 for all others."""
-    labels = np.zeros(shape, dtype=np.int8)
-    for column, (positive, negative) in zip(usable, seen, strict=True):
-        labels[positive, column], labels[negative, column] = 1, -1
-    return labels
-
-
 def _scores(K: Array, K_test: Array, seen: Array, shot: int, C: float) -> Array:
     """Scores (m,) of an SVM that saw these examples, of which the first `shot` are positive."""
     target = np.repeat([1, -1], [shot, len(seen) - shot])
     svm = SVC(C=C, kernel="precomputed").fit(K[np.ix_(seen, seen)], target)
     scores: Array = K_test[:, seen[svm.support_]] @ svm.dual_coef_[0] + svm.intercept_[0]
     return scores
-
-
-def _finite(K: Array) -> Array:
-    if not np.isfinite(K).all():
-        raise FeatureError("features must be finite, got NaN or infinity in the Gram matrix")
-    return K
 
 
 def search_by_examples(

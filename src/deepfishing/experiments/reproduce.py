@@ -1,8 +1,8 @@
 """Stage 6, experiments: the paper's Table 1 on a data set, with any network.
 
 Comes in: a data set, a network, feature names. Goes out: one measured row per feature, kept on
-disk as soon as it is there. Features stay in a store beside the results, so a second run or a
-new row only computes what is missing.
+disk at once. Features stay in a store beside the results, so a second run or a new row only
+computes what is missing.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Collection:
 
     @classmethod
     def of(cls, store: Store, contents: Contents, factors: Sequence[str]) -> Collection:
-        """The rows of the store's index whose content is there; one with the factors must be."""
+        """The rows of the store's index whose contents have these factors; there must be one."""
         path = store.folder / INDEX
         try:
             with pq.ParquetFile(path, page_checksum_verification=True) as file:

@@ -86,11 +86,6 @@ class Features:
         return len(self.contents)
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """The factors that it takes."""
-        return self.recipe.columns
-
-    @property
     def is_quick(self) -> bool:
         """Whether the kernel follows from cosines of factors: no power, whitening or position."""
         shapes = self.contents.shapes.values()
@@ -98,11 +93,11 @@ class Features:
 
     def of(self, numbers: Array) -> Comparable:
         """Features of these contents, in their order."""
-        return self.fitted(self.contents.read(numbers, self.columns))
+        return self.fitted(self.contents.read(numbers, self.recipe.columns))
 
     def blocks(self, numbers: Array | None = None) -> Iterator[Comparable]:
         """Features of these contents, or of all, in order and a block at a time."""
-        per_image = 4 * sum(math.prod(self.contents.shapes[c]) for c in self.columns)
+        per_image = 4 * sum(math.prod(self.contents.shapes[c]) for c in self.recipe.columns)
         step = max(1, BLOCK_BYTES // per_image)
         chosen = np.arange(len(self)) if numbers is None else numbers
         blocks = (self.of(chosen[i : i + step]) for i in range(0, len(chosen), step))
@@ -180,7 +175,7 @@ class Query:
     def of(
         cls, factors: Mapping[str, Array], fitted: Fitted, positive: int, rows: tuple[int, ...]
     ) -> Query:
-        """The query of these examples, of which the first `positive` are so."""
+        """The query of these examples, the first `positive` of which are positive ones."""
         examples = fitted(factors)
         weights = np.full(len(examples), 1 / positive)
         weights[positive:] = -UNLIKE / max(1, len(examples) - positive)

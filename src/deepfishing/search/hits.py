@@ -142,7 +142,7 @@ class Explanation:
         if names is None and len(mean) == IMAGENET_CLASSES:
             names = imagenet_names()
         if names and len(names) != len(mean):
-            raise OptionError(f"class names must be {len(mean)}, one a line, got {len(names)}")
+            raise OptionError(f"class names must be {len(mean)}, one per line, got {len(names)}")
         found = []
         for row in self._halves(images).delta * mean:
             best = np.argpartition(-row, min(TOP_CLASSES, len(row) - 1))[:TOP_CLASSES]
@@ -160,12 +160,12 @@ class Explanation:
 
 
 def read_class_names(path: Path) -> list[str]:
-    """Names of the classes, one a line in the order of the network's outputs."""
+    """Names of the classes, one per line in the order of the network's outputs."""
     try:
         return [line.strip() for line in path.read_text().splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(
-            f"class names must be a text file with one name a line, got {path} ({error})"
+            f"class names must be a text file with one name per line, got {path} ({error})"
         ) from None
 
 

@@ -64,7 +64,7 @@ class Searcher:
         Of an image that is not in the store; without `network` the store's own is loaded when it
         is first needed: see `Encoder`.
     class_names : path, optional
-        Names of the classes, one a line; by default ImageNet's where they are at hand.
+        Names of the classes, one per line; by default ImageNet's where they are at hand.
     progress : callable, optional
         Called with a stage, how much of it is done and how much there is, while an index is made.
     notice : callable, optional
