@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deepfishing.features import Factor
-from deepfishing.gradients.to_store import SHARD_IMAGES, Done, Hashed, Job, extract_to_store
+from deepfishing.gradients.to_store import SHARD_IMAGES, Done, Hashed, Job, Local, extract_to_store
 from deepfishing.images.item import Item, Member
 from deepfishing.networks.reference import NetworkRef
 from deepfishing.networks.zoo import IMAGENET
@@ -24,8 +24,8 @@ from deepfishing.store import Store
 
 
 @dataclass
-class StandIn:
-    """A `Place` that reads no image and asks no network.
+class StandIn(Local):
+    """A place for `extract_to_store` that reads no image and asks no network.
 
     `values` gives the factors of the images from one number up to another; `seconds` is what making
     and writing these took, so that it can be taken off.
@@ -35,11 +35,11 @@ class StandIn:
     seconds: float = 0.0
 
     def hashes(self, items: Sequence[Item]) -> Iterator[Hashed]:
-        """See `Place`."""
+        """See `Local`."""
         yield from ((stand_in_key(number), "") for number in range(len(items)))
 
     def compute(self, job: Job, keys: Sequence[str], items: Sequence[Item]) -> Iterator[Done]:
-        """See `Place`."""
+        """See `Local`."""
         started = time.perf_counter()
         for start in range(0, len(keys), SHARD_IMAGES):
             some = keys[start : start + SHARD_IMAGES]

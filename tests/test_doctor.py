@@ -4,7 +4,7 @@ from importlib import metadata
 import pytest
 
 from deepfishing import doctor
-from deepfishing.doctor import MISSING, OK, PROBLEM, examine, is_broken
+from deepfishing.doctor import MISSING, OK, PROBLEM, Finding, examine, is_broken
 from deepfishing.errors import pip_install
 from deepfishing.gradients import engines, trunk
 
@@ -128,3 +128,14 @@ def test_weights_that_are_fetched_are_found(findings, home):
 def test_an_old_python_is_a_problem(findings, monkeypatch):
     monkeypatch.setattr(doctor, "PYTHON", (sys.version_info[0], 99))
     assert findings()["Python"].status == PROBLEM
+
+
+def test_requirements_and_versions_are_read_as_metadata_write_them():
+    read = doctor._Requirement.of("ray[client,data]>=2.60; extra == 'ray'")
+    assert (read.package, read.least, read.extra) == ("ray", "2.60", "ray")
+    versions = [doctor._numbers(text) for text in ("2.13.0+cpu", "2026.4.1rc1", "3.0")]
+    assert versions == [[2, 13], [2026, 4, 1], [3]]
+
+
+def test_only_what_the_core_needs_breaks_it():
+    assert not is_broken([Finding("ray", MISSING, ""), Finding("torch", OK, "2", core=True)])

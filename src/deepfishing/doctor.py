@@ -24,7 +24,7 @@ from deepfishing.errors import DeepFishingError, one_line, pip_install
 from deepfishing.fetch.place import fetched_data
 from deepfishing.images.dataset import DATASETS, DatasetRecord
 from deepfishing.machine import cores, memory, processor
-from deepfishing.networks.zoo import RECORDS, Record, find_weights, home
+from deepfishing.networks.zoo import DEFAULT, RECORDS, Record, find_weights, home
 
 OK, MISSING, PROBLEM = "ok", "missing", "problem"
 PYTHON = (3, 11)
@@ -48,40 +48,30 @@ class Finding:
 
 def examine() -> Iterator[Finding]:
     """Look at everything, in the order in which things depend on each other."""
-    yield _python()
-    yield _package()
-    yield from _core_packages()
+    python = ".".join(map(str, sys.version_info[:3]))
+    new = sys.version_info >= PYTHON
+    yield _judged("Python", new, python, "install Python 3.11 or newer", core=True)
+    known, needed = _requirements()
+    which = "" if known else " runs from its source, and what it needs is not known"
+    yield _judged("deepfishing", known, f"{__version__}{which}", pip_install("."), core=True)
+    yield from _core_packages(needed)
     yield Finding("cores", OK, f"{cores()}, {processor()}")
-    yield _memory()
+    enough, size = memory() >= LEAST_MEMORY, f"{memory() / 1e9:.1f} GB"
+    yield _judged("memory", enough, size, "take a small --batch-size, or --memory 200MB")
     yield _disk()
     yield from _engines()
-    yield from _extras()
+    yield from _extras(needed)
     yield from map(_weights, RECORDS.values())
     yield from (_data(record) for record in DATASETS.values() if record.files)
 
 
 def is_broken(findings: list[Finding]) -> bool:
-    """Whether something that the core needs does not work.
-
-    >>> is_broken([Finding("ray", MISSING, "", core=False), Finding("torch", OK, "2", core=True)])
-    False
-    """
+    """Whether something that the core needs does not work."""
     return any(finding.core and finding.status != OK for finding in findings)
 
 
-def _python() -> Finding:
-    version, old = ".".join(map(str, sys.version_info[:3])), sys.version_info < PYTHON
-    fix = "install Python 3.11 or newer" if old else ""
-    return Finding("Python", PROBLEM if old else OK, version, fix, core=True)
-
-
-def _package() -> Finding:
-    try:
-        metadata.version("deepfishing")
-    except metadata.PackageNotFoundError:
-        text = f"{__version__} runs from its source, and what it needs is not known"
-        return Finding("deepfishing", PROBLEM, text, pip_install("."), core=True)
-    return Finding("deepfishing", OK, __version__, core=True)
+def _judged(name: str, good: bool, detail: str, fix: str, core: bool = False) -> Finding:
+    return Finding(name, OK if good else PROBLEM, detail, "" if good else fix, core)
 
 
 @dataclass(frozen=True)
@@ -92,11 +82,7 @@ class _Requirement:
 
     @classmethod
     def of(cls, line: str) -> _Requirement:
-        """Read a line of metadata.
-
-        >>> _Requirement.of("ray[client,data]>=2.60; extra == 'ray'")
-        _Requirement(package='ray', least='2.60', extra='ray')
-        """
+        """Read a line of metadata, such as `ray[client,data]>=2.60; extra == 'ray'`."""
         patterns = r"^([\w.-]+)", r"^[^;]*?[>=]=\s*([\d.]+)", r"extra\s*==\s*['\"]([\w-]+)"
         found = (re.search(pattern, line) for pattern in patterns)
         return cls(*(match[1] if match else "" for match in found))
@@ -113,25 +99,23 @@ class _Requirement:
 
 
 def _numbers(version: str) -> list[int]:
-    """The leading numbers of a version, without zeros at the end, in which they are compared.
-
-    >>> _numbers("2.13.0+cpu"), _numbers("2026.4.1rc1"), _numbers("3.0")
-    ([2, 13], [2026, 4, 1], [3])
-    """
+    """The leading numbers of a version, compared without zeros at the end: 2.13.0+cpu is 2, 13."""
     start = re.match(r"\d+(\.\d+)*", version)
     return [int(n) for n in re.sub(r"(\.0+)+$", "", start[0]).split(".")] if start else []
 
 
-def _requirements() -> list[_Requirement]:
+def _requirements() -> tuple[bool, list[_Requirement]]:
+    """Whether the package is installed, and what it then says that it needs."""
     try:
-        return [_Requirement.of(line) for line in metadata.requires("deepfishing") or ()]
+        lines = metadata.requires("deepfishing") or ()
     except metadata.PackageNotFoundError:
-        return []
+        return False, []
+    return True, [_Requirement.of(line) for line in lines]
 
 
-def _core_packages() -> Iterator[Finding]:
-    weights = RECORDS["efficientnet-lite0"].weights.package.replace("_", "-")
-    for needed in _requirements():
+def _core_packages(requirements: list[_Requirement]) -> Iterator[Finding]:
+    weights = RECORDS[DEFAULT].weights.package.replace("_", "-")
+    for needed in requirements:
         if needed.extra or needed.package == weights:
             continue  # these weights are told with the others
         status, detail = needed.problem()
@@ -153,15 +137,8 @@ def _tried(name: str, detail: str, attempt: Callable[[], None], fix: str) -> tup
 def _try_torch() -> None:
     import torch
 
-    if not bool(torch.allclose(torch.ones(2, 3) @ torch.ones(3, 2), torch.full((2, 2), 3.0))):
+    if not torch.equal(torch.ones(2, 3) @ torch.ones(3, 2), torch.full((2, 2), 3.0)):
         raise RuntimeError("a matrix product is wrong")
-
-
-def _memory() -> Finding:
-    size = memory()
-    few = size < LEAST_MEMORY
-    fix = "take a small --batch-size, or --memory 200MB" if few else ""
-    return Finding("memory", PROBLEM if few else OK, f"{size / 1e9:.1f} GB", fix)
 
 
 def _disk() -> Finding:
@@ -212,10 +189,10 @@ def _try_engine(engine: str) -> None:
         raise RuntimeError(f"differs from torch by {error:.2g}")
 
 
-def _extras() -> Iterator[Finding]:
+def _extras(requirements: list[_Requirement]) -> Iterator[Finding]:
     """Extras whose packages are all installed, and those that lack some."""
     extras: dict[str, list[_Requirement]] = {}
-    for needed in _requirements():
+    for needed in requirements:
         if needed.extra and needed.extra not in (*NOT_ASKED, "onnxruntime", "openvino"):
             extras.setdefault(needed.extra, []).append(needed)
     for extra, packages in extras.items():

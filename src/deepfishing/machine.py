@@ -54,11 +54,7 @@ def processor() -> str:
 
 
 def describe() -> str:
-    """One line: cores, processor and memory.
-
-    >>> describe().split()[1]
-    'cores,'
-    """
+    """One line: cores, processor and memory."""
     return f"{cores()} cores, {processor()}, {memory() / 1e9:.0f} GB"
 
 

@@ -137,10 +137,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Plan:
-    """What features of so many images cost; `ray` is None unless it was asked for.
-
-    `stores` is how many stores it takes so that the index of each fits into this machine's memory.
-    """
+    """What features of so many images cost; `ray` is None unless it was asked for."""
 
     images: int
     network: str
@@ -152,7 +149,7 @@ class Plan:
     index_file_bytes: int
     shards: int
     shard_images: int
-    stores: int
+    stores: int  # that it takes so that the index of each fits into this machine's memory
     local: Run
     ray: Run | None
     rates: Rates
@@ -168,13 +165,6 @@ def make_plan(
     """Say what features of so many different, usable images cost; on Ray too, if with workers.
 
     `cores` are those of each worker on Ray, or of the machine; by default those of the rates.
-
-    >>> rates = Rates("vgg16", "x7", {"x7": (4096,)}, core_seconds=0.1, hash_seconds=0.001,
-    ...               index_seconds=1e-4, start_seconds=5.0, worker_bytes=2**30, index_bytes=2000,
-    ...               cores=2)
-    >>> plan = make_plan(1_000_000, rates, workers=100, cores=8)
-    >>> round(plan.local.wall_seconds), round(plan.ray.wall_seconds), plan.shards
-    (50605, 234, 1954)
     """
     check_counts(images=images, cores=cores, workers=workers)
     factor_bytes, index_file, shards = footprint(images, rates.factors, precision)
@@ -191,8 +181,8 @@ def make_plan(
 
     ray = None
     if workers is not None:
-        chunks = math.ceil(images / SHARD_IMAGES)
-        ray = run(workers, each, min(images, math.ceil(chunks / workers) * SHARD_IMAGES))
+        most = math.ceil(math.ceil(images / SHARD_IMAGES) / workers) * SHARD_IMAGES
+        ray = run(workers, each, min(images, most))
     return Plan(
         images=images,
         network=rates.network,
@@ -219,11 +209,7 @@ def check_counts(**counts: int | None) -> None:
 
 
 def parse_count(text: str) -> int:
-    """How many images a text means.
-
-    >>> parse_count("1e9"), parse_count("2.5M"), parse_count("10,000"), parse_count("3k")
-    (1000000000, 2500000, 10000, 3000)
-    """
+    """How many images a text means: 1e9, 2.5M, 10,000 or 3k."""
     plain = re.sub(r"(?<=\d)[,_](?=\d{3})", "", text.strip().lower())
     match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\+?\d{1,2})?)\s*([kmgbt]?)", plain)
     count = round(float(match[1]) * _UNITS[match[2]], 3) if match else 0.0
@@ -240,10 +226,6 @@ def footprint(
     """Bytes of each factor, bytes of the index, and how many shards a store of images has.
 
     Nothing here knows the file format: the store itself writes a shard or a part of it.
-
-    >>> factor_bytes, _, shards = footprint(1000, {"x7": (1280,), "delta8": (1000,)})
-    >>> shards, round(factor_bytes["x7"] / 1000, -1)
-    (4, 1360.0)
     """
     sizes, shards = {}, 0
     whole, rest = divmod(images, SHARD_IMAGES)

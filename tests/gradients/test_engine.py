@@ -203,3 +203,5 @@ def test_a_missing_package_names_its_command_and_auto_does_without(monkeypatch):
         choose_engines("openvino")
     with pytest.raises(OptionError, match="engine must be one of"):
         choose_engines("tensorrt")
+    with pytest.raises(OptionError, match="did you mean onnxruntime"):
+        choose_engines("onxruntime")

@@ -78,6 +78,7 @@ def test_what_is_no_number_of_images_is_refused(text):
 def test_numbers_are_read_as_people_write_them():
     assert parse_count(" 1E6 ") == parse_count("1M") == parse_count("1_000_000") == 10**6
     assert parse_count("1.2B") == parse_count("1.2g") == 1_200_000_000
+    assert [parse_count(text) for text in ("1e9", "2.5M", "10,000")] == [10**9, 2_500_000, 10_000]
 
 
 def test_nobody_at_work_is_an_error(rates):

@@ -17,13 +17,10 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deepfishing.errors import MissingDependencyError, OptionError, one_line, pip_install
 from deepfishing.gradients.to_store import Local
-
-if TYPE_CHECKING:
-    from deepfishing.gradients.to_store import Place
 
 LOCAL, RAY = "local", "ray"
 WAIT = 10.0  # seconds for an address to answer
@@ -46,13 +43,7 @@ _ADDRESS = re.compile(r"(ray://)?(?P<host>[^/:]+|\[[^/\]]+\]):(?P<port>\d{1,5})"
 
 
 def check_place(on: str) -> None:
-    """Refuse what is no place, what needs a package that is missing, or where nobody answers.
-
-    >>> check_place("local")
-    >>> check_place("spark")
-    Traceback (most recent call last):
-    deepfishing.errors.OptionError: on must be local, ray or ray://HOST:PORT, got 'spark'
-    """
+    """Refuse what is no place, what needs a package that is missing, or where nobody answers."""
     client = on.startswith("ray://")
     if on not in (LOCAL, RAY) and not (client and _ADDRESS.fullmatch(on)):
         raise OptionError(f"on must be local, ray or ray://HOST:PORT, got {on!r}")
@@ -75,16 +66,12 @@ def check_place(on: str) -> None:
 
 
 @contextmanager
-def connect(on: str, gpu: bool = False) -> Iterator[Place]:
+def connect(on: str, gpu: bool = False) -> Iterator[Local]:
     """A place to work, as long as the block lasts; with `gpu` each worker on Ray needs a GPU.
 
     `local` is this process. `ray` is the Ray that this process has, else the cluster that
     RAY_ADDRESS names, else one that is started on this machine and ends with the block.
     `ray://HOST:PORT` is a cluster reached by Ray's client.
-
-    >>> with connect("local") as place:
-    ...     print(type(place).__name__)
-    Local
     """
     check_place(on)
     if on == LOCAL:

@@ -43,7 +43,7 @@ class Chunk:
     there: Mapping[str, frozenset[str]] = field(default_factory=dict)  # keys by factor
 
 
-class OnRay:
+class OnRay(Local):
     """A Ray that this process is connected to, as a place for `extract_to_store`.
 
     With `gpu` each worker takes a GPU. A `client` of Ray cannot stream: then the pipeline is driven
@@ -54,7 +54,7 @@ class OnRay:
         self.gpu, self.client = gpu, client
 
     def hashes(self, items: Sequence[Item]) -> Iterator[Hashed]:
-        """See `Place`."""
+        """See `Local`."""
         starts = range(0, len(items), HASH_IMAGES)
         chunks = [Chunk(tuple(items[start : start + HASH_IMAGES])) for start in starts]
         work = partial(_hash_chunks, folder=_folder(items))
@@ -64,7 +64,7 @@ class OnRay:
     def compute(
         self, job: Job, keys: Sequence[str], items: Sequence[Item]
     ) -> Generator[Done, None, None]:
-        """See `Place`."""
+        """See `Local`."""
         batch_size = job.resources.batch_size
         if not isinstance(batch_size, int):
             batch_size = 1  # chosen by the worker, a power of two
@@ -220,14 +220,7 @@ def _answers(rows: Rows, work: Callable[[Chunk], Any]) -> Rows:
 
 
 def read_answer(row: Mapping[str, str]) -> Any:
-    """What a chunk gave; an error is raised here.
-
-    >>> read_answer({"answer": '{"result": [4, {}]}'})
-    [4, {}]
-    >>> read_answer({"answer": '{"error": ["StoreError", "store cannot be written: s"]}'})
-    Traceback (most recent call last):
-    deepfishing.errors.StoreError: store cannot be written: s
-    """
+    """What a chunk gave; an error is raised here."""
     answer = json.loads(row["answer"])
     if "error" in answer:
         name, message = answer["error"]

@@ -283,11 +283,7 @@ def _to_numpy(value: Tensor) -> Array:
 def peak_bytes(compute: Callable[[], Any]) -> int:
     """Run a function and give the most bytes of new tensors that were alive at a time.
 
-    >>> a = torch.ones(1000)
-    >>> peak_bytes(lambda: a.view(10, 100).add(1).add_(1).sum())
-    4004
-    >>> peak_bytes(lambda: [a + 1, a + 2])
-    8000
+    Those that a backward pass waits for are included, on any device; a kernel's own memory is not.
     """
     watch = _Watch()
     with watch:

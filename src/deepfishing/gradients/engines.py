@@ -60,17 +60,7 @@ QUICKEST = ("onnxruntime", "openvino")  # to start, not to run
 
 
 def choose_engines(engine: str) -> tuple[str, ...]:
-    """The engines to try, in turn: the one asked for, or for `auto` all that are installed.
-
-    >>> choose_engines("torch")
-    ('torch',)
-    >>> choose_engines("auto")[-1]
-    'torch'
-    >>> choose_engines("onxruntime")
-    Traceback (most recent call last):
-    deepfishing.errors.OptionError: engine must be one of auto, openvino, onnxruntime, torch, got
-        'onxruntime'; did you mean onnxruntime?
-    """
+    """The engines to try, in turn: the one asked for, or for `auto` all that are installed."""
     check_choice("engine", engine, ENGINES)
     if engine == "auto":
         return tuple(name for name in FASTEST if not missing_packages(name))
@@ -293,12 +283,6 @@ def aggregate(factor: Factor, values: Array, V: int) -> Array:
     of different views show different places, so the views' positions are put side by side and
     delta is divided by V, which makes the sum over all of them the mean of the V gradients. Values
     (n * V, d) or (n * V, P, d) become (n, d), or (n, V * P, d) behind `@exact`.
-
-    >>> two_views = np.array([[1.0, 2.0], [3.0, 6.0]])
-    >>> aggregate(Factor("delta", 8), two_views, V=2)
-    array([[2., 4.]])
-    >>> aggregate(Factor("delta", 8, "exact"), two_views, V=2).tolist()
-    [[[0.5, 1.0], [1.5, 3.0]]]
     """
     if V == 1:
         return values

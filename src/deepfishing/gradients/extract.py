@@ -170,12 +170,6 @@ def prepare(
     """Decode images and run the trunk on them, in batches; images are taken as they are needed.
 
     `preprocess` makes float32 pixels (views, 3, S, S) of an image, or raises `ImageError`.
-
-    >>> def pixels(image):
-    ...     return np.full((1, 3, 2, 2), image, dtype=np.float32)
-    >>> batches = prepare([5, 6, 7], pixels, torch.from_numpy, batch_size=2, workers=1)
-    >>> [(batch.indices, [len(part) for part in batch.values]) for batch in batches]
-    [([0, 1], [2]), ([2], [1])]
     """
     size = min(max(1, PIECE // views), batch_size)  # images that a worker takes at a time
     ahead = 1 + max(1, -(-workers * size // batch_size))  # enough that no worker waits

@@ -191,13 +191,7 @@ def _windows(value: Tensor, n: int) -> Tensor:
 
 
 def sharing_weights(module: nn.Module, path: str) -> tuple[str, ...]:
-    """The path, then those of all other modules whose `weight` is the same Parameter.
-
-    >>> net = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3))
-    >>> net[2].weight = net[0].weight
-    >>> sharing_weights(net, "2")
-    ('2', '0')
-    """
+    """The path, then those of all other modules whose `weight` is the same Parameter."""
     own = dict(module.named_modules(remove_duplicate=False)).get(path)
     if (weight := _weight(own)) is None:
         return (path,)

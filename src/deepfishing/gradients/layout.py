@@ -65,11 +65,6 @@ def find_layouts(
 
     `outputs` are those of them whose channels matter, and `tolerance` is by how much of the largest
     values may differ between one input and both.
-
-    >>> net = nn.Sequential(nn.Conv2d(3, 4, 2), nn.Flatten(2), nn.Linear(9, 5))
-    >>> two = torch.rand(2, 3, 4, 4)
-    >>> find_layouts(net, two, tap(net, two[:1], ["0", "2"]), outputs=["0"])["0"]
-    (Layout(axis=0, rows=1, inner=False, channel=-3),)
     """
     try:
         both: Taps | None = tap(module, inputs, alone.calls)
@@ -102,12 +97,7 @@ def own_axis(layer: nn.Module) -> int | None:
 
 
 def mean_over_positions(values: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
-    """(n, channels): the mean of tensors with images first over all but the channels' axis.
-
-    >>> maps = torch.arange(8.0).reshape(1, 2, 2, 2)
-    >>> mean_over_positions([maps], [1]), mean_over_positions([maps, maps[:, :, 0]], [-3, 1])
-    (tensor([[1.5000, 5.5000]]), tensor([[1.1667, 5.1667]]))
-    """
+    """(n, channels): the mean of tensors with images first over all but the channels' axis."""
     means = []
     for value, axis in zip(values, axes, strict=True):
         rest = [i for i in range(1, value.ndim) if i != axis % value.ndim]

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,6 +37,7 @@ HASH_IMAGES = 64  # hashed between two reports: of photos of 5 MB, some tenths o
 
 OnFailure = Callable[[str, str], None]  # id, reason
 Append = Callable[[list[str], dict[str, Array], dict[str, str]], None]  # keys, factors, errors
+Hashed = tuple[str | None, str]  # SHA-256, or None and the reason
 
 
 @dataclass(frozen=True, repr=False)
@@ -81,19 +82,27 @@ class Done:
     errors: Mapping[str, str]
 
 
-class Place(Protocol):
-    """Where images are read and factors are computed."""
+class Local:
+    """Where images are read and factors are computed: in this process, on all cores.
+
+    For one kind of job, whose network is kept ready; `OnRay` is the other place.
+    """
+
+    def __init__(self) -> None:
+        self.extractor: Extractor | None = None
 
     def hashes(self, items: Sequence[Item]) -> Iterator[Hashed]:
         """Hashes of all items, in their order."""
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            for start in range(0, len(items), HASH_IMAGES):
+                yield from pool.map(_hashed, items[start : start + HASH_IMAGES])
 
     def compute(
         self, job: Job, keys: Sequence[str], items: Sequence[Item]
     ) -> Generator[Done, None, None]:
         """Write the factors of these contents; when closed, what is computed is on disk."""
-
-
-Hashed = tuple[str | None, str]  # SHA-256, or None and the reason
+        self.extractor = self.extractor or job.extractor()
+        yield from write_batches(self.extractor(items), keys, items, job.store.append)
 
 
 def extract_to_store(
@@ -104,7 +113,7 @@ def extract_to_store(
     settings: Settings,
     network: Network | None = None,
     resources: Resources | None = None,
-    on: Place | None = None,
+    on: Local | None = None,
     retry: bool = False,
     prune: bool = False,
     strict: bool = False,
@@ -120,7 +129,7 @@ def extract_to_store(
     network : Network, optional
         That of the settings, if it is loaded already. Without it the settings load it, and only if
         there is something to compute.
-    on : Place, optional
+    on : Local or OnRay, optional
         From `deepfishing.distributed.connect`; without it the work is done in this process.
     retry : bool
         Try images again that could not be used before; otherwise they wait for another content.
@@ -151,7 +160,7 @@ def extract_to_store(
         todo_items = [item_of[key] for key in todo]
         if strict:
             refused = {row.id: str(row.error) for row in rows if row.status == ERROR}
-            if isinstance(place, Local):  # others may see files that this machine does not
+            if type(place) is Local:  # others may see files that this machine does not
                 refused |= unreadable(todo_items, tell)
             for id_, reason in refused.items():
                 tell_failure(id_, reason)
@@ -178,34 +187,19 @@ def extract_to_store(
                 rows = _judge(store, rows, columns)
                 _update_index(store, [*kept, *rows], written)
         store.compact({row.sha256 for row in [*kept, *rows] if row.sha256})
+    seen = [(row, old[row.id]) for row in rows if row.id in old]
     return Extraction(
         keys=tuple(row.sha256 if row.status == OK else None for row in rows),
         computed=done - failed,
         failures={row.id: str(row.error) for row in rows if row.status == ERROR},
         removed=removed,
-        replaced=tuple(row.id for row in rows if row.id in old and _is_another(row, old[row.id])),
+        replaced=tuple(  # of the same content, it was only moved
+            row.id
+            for row, before in seen
+            if row.path != before.path and None is not before.sha256 != row.sha256
+        ),
         factors=columns,
     )
-
-
-class Local:
-    """The work in this process, on all cores; for one kind of job, whose network is kept ready."""
-
-    def __init__(self) -> None:
-        self.extractor: Extractor | None = None
-
-    def hashes(self, items: Sequence[Item]) -> Iterator[Hashed]:
-        """See `Place`."""
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            for start in range(0, len(items), HASH_IMAGES):
-                yield from pool.map(_hashed, items[start : start + HASH_IMAGES])
-
-    def compute(
-        self, job: Job, keys: Sequence[str], items: Sequence[Item]
-    ) -> Generator[Done, None, None]:
-        """See `Place`."""
-        self.extractor = self.extractor or job.extractor()
-        yield from write_batches(self.extractor(items), keys, items, job.store.append)
 
 
 def write_batches(
@@ -259,7 +253,7 @@ def _usable(batch: Batch) -> Array:
     return good
 
 
-def _scan(items: Sequence[Item], old: Mapping[str, Row], tell: Progress, place: Place) -> list[Row]:
+def _scan(items: Sequence[Item], old: Mapping[str, Row], tell: Progress, place: Local) -> list[Row]:
     """A row per image; only files that changed since they were seen are hashed."""
     rows: list[Row] = []
     new: list[int] = []
@@ -286,11 +280,6 @@ def _scan(items: Sequence[Item], old: Mapping[str, Row], tell: Progress, place: 
             if done % HASH_IMAGES == 0 or done == len(new):
                 tell("hashing", done, len(new))
     return rows
-
-
-def _is_another(row: Row, before: Row) -> bool:
-    """Whether two rows of one id are of two files; of the same content, it was only moved."""
-    return row.path != before.path and None is not before.sha256 != row.sha256
 
 
 def _hashed(item: Item) -> Hashed:

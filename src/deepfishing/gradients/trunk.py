@@ -58,19 +58,7 @@ class Cut:
 
 
 def cut(module: nn.Module, read: Collection[str]) -> Cut | None:
-    """Cut a module below the first of the layers to read, or None where that is not possible.
-
-    The module takes one tensor, and is not changed.
-
-    >>> layers = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2)
-    >>> parts = cut(nn.Sequential(*layers).eval(), ["4"])
-    >>> [type(m).__name__ for m in parts.trunk.children()]
-    ['Conv2d', 'ReLU', 'Flatten']
-    >>> [name for name, _ in parts.head.named_children()]
-    ['4']
-    >>> parts.head(parts.trunk(torch.ones(5, 3, 4, 4))).shape
-    torch.Size([5, 2])
-    """
+    """Cut a module, which takes one tensor, below the first layer to read; None if it cannot be."""
     graph = _trace(module, read)
     if graph is None or sum(node.op == "placeholder" for node in graph.nodes) != 1:
         return None
@@ -179,13 +167,7 @@ def _fold_batch_norms(trunk: fx.GraphModule) -> None:
 
 
 def start_engine(engine: str, trunk: nn.Module, size: int, threads: int) -> Run:
-    """Make a trunk, which takes (n, 3, size, size) in float32, ready for so many threads at a time.
-
-    >>> import numpy as np
-    >>> run = start_engine("torch", nn.ReLU(), size=2, threads=1)
-    >>> run(np.full((1, 3, 2, 2), -1.0, dtype=np.float32)).sum().item()
-    0.0
-    """
+    """Make a trunk that takes (n, 3, size, size) in float32 ready for so many threads at a time."""
     if engine != "torch":
         run = start_onnx(engine, exported(trunk, size), threads)
         return lambda pixels: torch.from_numpy(next(iter(run(pixels).values())))

@@ -141,7 +141,10 @@ def _describe(thing: Any) -> _Description:
         counts = (thing.co_argcount, thing.co_kwonlyargcount, thing.co_flags)
         return (thing.co_code, *counts, *names), thing.co_consts
     if isinstance(thing, type):
-        return _class(thing)
+        if _is_trusted(thing):
+            return (thing.__module__, thing.__qualname__), None
+        says = [pair for pair in vars(thing).items() if pair[0] not in _SAYS_NOTHING]
+        return (thing.__qualname__,), [*thing.__bases__, *_flat(says)]
     if isinstance(thing, types.FunctionType):
         held = [cell.cell_contents for cell in thing.__closure__ or ()]
         rest = [thing.__defaults__, thing.__kwdefaults__, *held]
@@ -152,18 +155,7 @@ def _describe(thing: Any) -> _Description:
         owner = getattr(thing, "__self__", None)
         owners = () if owner is None or isinstance(owner, types.ModuleType) else (owner,)
         return (getattr(thing, "__module__", ""), thing.__qualname__), owners
-    return _instance(thing)
-
-
-def _class(kind: type) -> _Description:
-    if _is_trusted(kind):
-        return (kind.__module__, kind.__qualname__), None
-    says = [(name, value) for name, value in vars(kind).items() if name not in _SAYS_NOTHING]
-    return (kind.__qualname__,), [*kind.__bases__, *_flat(says)]
-
-
-def _instance(thing: Any) -> _Description:
-    """By its class and what it holds, if nothing of it is hidden in compiled code."""
+    # an instance by its class and what it holds, if nothing of it is hidden in compiled code
     kind, is_module = type(thing), isinstance(thing, torch.nn.Module)
     hidden = [c for c in kind.__mro__[:-1] if _is_trusted(c) and c.__module__ != "typing"]
     if (hidden and not is_module) or not hasattr(thing, "__dict__"):

@@ -44,14 +44,7 @@ from deepfishing.networks.reference import (
     Source,
 )
 from deepfishing.networks.weights import load_into, read_weights
-from deepfishing.networks.zoo import (
-    DEFAULT,
-    RECORDS,
-    Record,
-    find_weights,
-    is_network_file,
-    record,
-)
+from deepfishing.networks.zoo import DEFAULT, RECORDS, Record, find_weights, is_network_file, record
 
 _OPERATORS: list[Any] = []  # torch forgets operators whose library object is collected
 
@@ -253,11 +246,7 @@ def _load_hub(
 
 
 def import_hub(package: str) -> ModuleType:
-    """Import torchvision or timm, also beside a torch build that torchvision was not made for.
-
-    torchvision's Python code registers kernels for operators of its compiled part. Where that
-    part does not load, the operators are declared first; models and transforms do not use them.
-    """
+    """Import torchvision or timm, also beside a torch build that torchvision was not made for."""
     try:
         return importlib.import_module(package)
     except ImportError:
@@ -269,6 +258,8 @@ def import_hub(package: str) -> ModuleType:
     except RuntimeError as error:
         if _OPERATORS or "torchvision::" not in str(error):
             raise NetworkError(f"{package} cannot be imported: {error}") from None
+    # torchvision's Python code registers kernels for operators of its compiled part; where that
+    # does not load, the operators are declared first: models and transforms do not use them
     _OPERATORS.append(torch.library.Library("torchvision", "FRAGMENT"))  # type: ignore[no-untyped-call]
     for name in ("nms", "qnms"):
         _OPERATORS[0].define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")

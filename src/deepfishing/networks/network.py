@@ -214,7 +214,9 @@ class _Pick:
             if self.seed is None:
                 return output
             return torch.mm(output, _random_head(self.seed, output.shape[1]).to(output))
-        got = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else _kind(output)
+        names = f" with {list(output)}" if isinstance(output, dict) and output else ""
+        got = f"a {type(output).__name__}{names}"
+        got = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else got
         raise LayerError(
             f"the network's output must be scores of shape (n, classes), got {got}; say which part "
             "of it with wrap(..., logits=NAME or INDEX or FUNCTION)"
@@ -235,11 +237,6 @@ def _random_head(seed: int, width: int) -> Tensor:
     with torch.inference_mode(False):  # so that gradients can go through it, whoever asks first
         head: Tensor = torch.randn(width, RANDOM_CLASSES, generator=random) / width**0.5
         return head
-
-
-def _kind(output: Any) -> str:
-    names = list(output) if isinstance(output, dict) else []
-    return f"a {type(output).__name__}" + (f" with {names}" if names else "")
 
 
 def state_sha256(module: nn.Module) -> str:
@@ -296,11 +293,9 @@ def torch_target(device: str | torch.device, dtype: str) -> tuple[torch.device, 
 
 @cache
 def _check_bfloat16() -> None:
-    """Refuse bfloat16 where it would end the process.
-
-    Some virtual machines announce AMX instructions but do not let programs use them; torch then
-    dies of an illegal instruction, so only another process can find out.
-    """
+    """Refuse bfloat16 where it would end the process."""
+    # some virtual machines announce AMX instructions but do not let programs use them; torch then
+    # dies of an illegal instruction, so only another process can find out
     code = "import torch; torch.nn.Linear(64, 64).bfloat16()(torch.ones(8, 64).bfloat16())"
     tried = subprocess.run([sys.executable, "-c", code], capture_output=True)  # noqa: S603
     if tried.returncode:

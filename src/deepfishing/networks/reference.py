@@ -130,7 +130,7 @@ class NetworkRef:
             dtype=_text(facts, "compute_dtype"),
             head=_text({"head": "softmax", **facts}, "head"),
             scores=_text({"scores": "", **facts}, "scores"),
-            source=_source(facts["source"]) if "source" in facts else _guess(name, sha256),
+            source=_source(name, sha256, facts),
         )
 
 
@@ -163,14 +163,11 @@ def weights_errors(path: str | Path) -> Iterator[None]:
         raise WeightsError(f"weights cannot be read: {path} ({reason})") from None
 
 
-def _guess(name: str, sha256: str) -> Source:
-    """Where the network of a store of version 0.1 comes from, which kept no files."""
-    if sha256.startswith(f"{RANDOM}-"):
-        return Source(kind=RANDOM)
-    return Source(kind=PUBLISHED if name in RECORDS or ":" in name else FILES)
-
-
-def _source(facts: Any) -> Source:
+def _source(name: str, sha256: str, settings: Mapping[str, Any]) -> Source:
+    if "source" not in settings:  # version 0.1, which kept no files
+        known = PUBLISHED if name in RECORDS or ":" in name else FILES
+        return Source(kind=RANDOM if sha256.startswith(f"{RANDOM}-") else known)
+    facts = settings["source"]
     files = facts.get("files") if isinstance(facts, dict) else None
     if not isinstance(files, dict) or facts.get("kind") not in KINDS:
         raise _unusable("source", facts, f"kind ({', '.join(KINDS)}) and files")
