@@ -19,7 +19,6 @@ from deepfishing.networks.weights import width
 
 def alexnet_caffe(shapes: Mapping[str, tuple[int, ...]]) -> nn.Module:
     """BVLC AlexNet: two towers (grouped convolutions), LRN before pooling, 227 px."""
-    fc6, fc7, classes = _widths(shapes, "fc6", "fc7", "fc8")
     return nn.Sequential(
         OrderedDict[str, nn.Module](
             conv1=nn.Conv2d(3, 96, 11, stride=4),  # 227 -> 55
@@ -37,15 +36,8 @@ def alexnet_caffe(shapes: Mapping[str, tuple[int, ...]]) -> nn.Module:
             conv5=nn.Conv2d(384, 256, 3, padding=1, groups=2),
             relu5=nn.ReLU(inplace=True),
             pool5=nn.MaxPool2d(3, stride=2, ceil_mode=True),  # 13 -> 6
-            flatten=nn.Flatten(),
-            fc6=nn.Linear(256 * 6 * 6, fc6),
-            relu6=nn.ReLU(),
-            drop6=nn.Dropout(0.5),
-            fc7=nn.Linear(fc6, fc7),
-            relu7=nn.ReLU(),
-            drop7=nn.Dropout(0.5),
-            fc8=nn.Linear(fc7, classes),
         )
+        | _caffe_head(256 * 6 * 6, shapes)
     )
 
 
@@ -67,14 +59,7 @@ def alexnet_torchvision(shapes: Mapping[str, tuple[int, ...]]) -> nn.Module:
         *(nn.Dropout(0.5), nn.Linear(fc6, fc7), nn.ReLU()),
         nn.Linear(fc7, classes),
     )
-    return nn.Sequential(
-        OrderedDict[str, nn.Module](
-            features=features,
-            avgpool=nn.AdaptiveAvgPool2d((6, 6)),
-            flatten=nn.Flatten(),
-            classifier=classifier,
-        )
-    )
+    return _torchvision(features, 6, classifier)
 
 
 class AcrossChannels(nn.Module):
@@ -123,14 +108,7 @@ def _vgg(counts: tuple[int, ...], shapes: Mapping[str, tuple[int, ...]]) -> nn.M
         *(nn.Linear(fc6, fc7), nn.ReLU(), nn.Dropout(0.5)),
         nn.Linear(fc7, classes),
     )
-    return nn.Sequential(
-        OrderedDict[str, nn.Module](
-            features=nn.Sequential(*_convolutions(counts).values()),
-            avgpool=nn.AdaptiveAvgPool2d((7, 7)),
-            flatten=nn.Flatten(),
-            classifier=classifier,
-        )
-    )
+    return _torchvision(nn.Sequential(*_convolutions(counts).values()), 7, classifier)
 
 
 vgg11 = partial(_vgg, (1, 1, 2, 2, 2))
@@ -141,13 +119,24 @@ vgg19 = partial(_vgg, (2, 2, 4, 4, 4))
 
 def vgg16_caffe(shapes: Mapping[str, tuple[int, ...]]) -> nn.Module:
     """VGG16 under the names of its authors' Caffe files: conv1_1 .. conv5_3, fc6, fc7, fc8."""
-    fc6, fc7, classes = _widths(shapes, "fc6", "fc7", "fc8")
     parts = _convolutions((2, 2, 3, 3, 3), ceil=True)
-    parts["flatten"] = nn.Flatten()
-    parts |= {"fc6": nn.Linear(512 * 7 * 7, fc6), "relu6": nn.ReLU(), "drop6": nn.Dropout(0.5)}
-    parts |= {"fc7": nn.Linear(fc6, fc7), "relu7": nn.ReLU(), "drop7": nn.Dropout(0.5)}
-    parts["fc8"] = nn.Linear(fc7, classes)
-    return nn.Sequential(parts)
+    return nn.Sequential(parts | _caffe_head(512 * 7 * 7, shapes))
+
+
+def _caffe_head(inputs: int, shapes: Mapping[str, tuple[int, ...]]) -> OrderedDict[str, nn.Module]:
+    fc6, fc7, classes = _widths(shapes, "fc6", "fc7", "fc8")
+    return OrderedDict[str, nn.Module](
+        flatten=nn.Flatten(),
+        **{"fc6": nn.Linear(inputs, fc6), "relu6": nn.ReLU(), "drop6": nn.Dropout(0.5)},
+        **{"fc7": nn.Linear(fc6, fc7), "relu7": nn.ReLU(), "drop7": nn.Dropout(0.5)},
+        fc8=nn.Linear(fc7, classes),
+    )
+
+
+def _torchvision(features: nn.Module, side: int, classifier: nn.Module) -> nn.Module:
+    pool = nn.AdaptiveAvgPool2d((side, side))
+    parts = {"features": features, "avgpool": pool, "flatten": nn.Flatten()}
+    return nn.Sequential(OrderedDict[str, nn.Module](**parts, classifier=classifier))
 
 
 def _widths(shapes: Mapping[str, tuple[int, ...]], fc6: str, fc7: str, fc8: str) -> list[int]:

@@ -18,14 +18,8 @@ import torch
 from torch import nn
 
 from deepfishing.errors import WeightsError
-from deepfishing.networks.caffe.modules import (
-    Join,
-    LocalResponseNorm,
-    Pair,
-    Pool,
-    Scale,
-    weighted_sum,
-)
+from deepfishing.networks.caffe import modules
+from deepfishing.networks.caffe.modules import Join, Pair, Scale
 from deepfishing.networks.caffe.schema import Layer, Message
 from deepfishing.rank_one import Array
 
@@ -203,7 +197,7 @@ def _pooling(part: _Part) -> Built:
     if channels * (size[0] + 2 * pad[0]) * (size[1] + 2 * pad[1]) > MAX_VALUES:
         raise part.layer.error(f"must not pad {_text(part.shape)} with {pad}")
     ceil = part.choice("round_mode", "CEIL", "FLOOR") == "CEIL"
-    pool = Pool(average, kernel, stride, pad, ceil)
+    pool = modules.Pool(average, kernel, stride, pad, ceil)
     out = pool.output_size((size[0], size[1]))
     if any((out[i] - 1) * stride[i] - pad[i] >= size[i] for i in (0, 1)):
         # kernel below stride: Caffe itself makes -FLT_MAX of a window without a pixel
@@ -217,13 +211,13 @@ def _lrn(part: _Part) -> Built:
     if size % 2 == 0 or size > MAX_WINDOW:
         raise part.layer.error(f"must have an odd local_size up to {MAX_WINDOW}, got {size}")
     within = part.choice("norm_region", "ACROSS_CHANNELS", "WITHIN_CHANNEL") == "WITHIN_CHANNEL"
-    alpha, beta = part.given.one("alpha", 1.0), part.given.one("beta", 0.75)
-    return Built(LocalResponseNorm(size, alpha, beta, part.given.one("k", 1.0), within), part.shape)
+    alpha, beta, k = (part.given.one(*it) for it in (("alpha", 1.0), ("beta", 0.75), ("k", 1.0)))
+    return Built(modules.LocalResponseNorm(size, alpha, beta, k, within), part.shape)
 
 
-def _relu(part: _Part) -> Built:
+def _relu(part: _Part) -> nn.Module:
     slope = part.given.one("negative_slope", 0.0)
-    return Built(nn.LeakyReLU(slope) if slope else nn.ReLU(), part.shape)
+    return nn.LeakyReLU(slope) if slope else nn.ReLU()
 
 
 def _prelu(part: _Part) -> Built:
@@ -272,7 +266,7 @@ def _eltwise(part: _Part) -> Built:
     if len(set(part.shapes)) > 1:
         raise part.layer.error(f"must have inputs of one shape, got {_text(*part.shapes)}")
     functions = {
-        "SUM": functools.partial(weighted_sum, coefficients=coefficients),
+        "SUM": functools.partial(modules.weighted_sum, coefficients=coefficients),
         "PROD": functools.partial(functools.reduce, torch.mul),
         "MAX": functools.partial(functools.reduce, torch.maximum),
     }
@@ -330,7 +324,7 @@ _BUILDERS: Mapping[str, tuple[str, Callable[[_Part], Built]]] = {
     "LRN": ("lrn_param", _lrn),
     "PReLU": ("prelu_param", _prelu),
     "Pooling": ("pooling_param", _pooling),
-    "ReLU": ("relu_param", _relu),
+    "ReLU": ("relu_param", _plain(_relu)),
     "Reshape": ("reshape_param", _reshape),
     "Scale": ("scale_param", _scale),
     "Sigmoid": ("sigmoid_param", _plain(lambda _: nn.Sigmoid())),
