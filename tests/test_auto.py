@@ -125,8 +125,17 @@ def test_auto_makes_do_with_the_factors_that_there_are(rng):
     assert {one.recipe for one in choose(some, labels, LAYERS).tried} <= {
         *("x7", "dW8", "dW8+x7", "pow(dW8,0.5)", "pow(dW8,0.5)+dW8", "pow(dW8,0.5)+pow(x7,0.5)")
     }
-    with pytest.raises(FeatureError, match="auto needs x7 or more, got only delta8"):
+    with pytest.raises(FeatureError, match="features that can be compared, got delta8; extract x7"):
         choose({"delta8": arrays["delta8"]}, labels, LAYERS)
+
+
+def test_auto_takes_what_there_is_where_none_of_the_usual_features_is(rng):
+    arrays, labels = collection(rng, {"delta8"})
+    own = {"in:block.fc": arrays["x7"], "delta:block.fc": arrays["delta8"]}
+    assert choose(own, labels, LAYERS).recipe == "dW:block.fc"
+    assert choose({**own, "x:block": arrays["x7"]}, labels, LAYERS).recipe == "dW:block.fc"
+    few = choose(own, labels[:, :1], LAYERS, recipe="dW:block.fc")
+    assert few.recipe == "dW:block.fc"
 
 
 def test_temperatures_are_tried_where_the_scores_are_there(rng):

@@ -23,6 +23,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.special import softmax
 
 from deepfishing.errors import FeatureError
+from deepfishing.features import features_of
 from deepfishing.images.dataset import DIFFICULT
 from deepfishing.kernels import finite_gram
 from deepfishing.linear import train_linear
@@ -102,13 +103,17 @@ def choose(
         return set(parse_recipe(name, layers).columns) <= set(factors)
 
     names: list[tuple[str, float | None]]
-    names = [(name, None) for name in ([recipe] if recipe else filter(known, candidates(layers)))]
-    if not names:
-        raise FeatureError(f"auto needs x7 or more, got only {', '.join(factors)}; extract them")
+    possible = [recipe] if recipe else [name for name in candidates(layers) if known(name)]
+    # of a store without the usual features what it has, gradients first
+    possible = possible or [feature.name for feature in reversed(features_of(factors))]
+    if not possible:
+        had = ", ".join(factors) or "none of them"
+        raise FeatureError(f"auto needs features that can be compared, got {had}; extract x7")
+    names = [(name, None) for name in possible]
     if examples < FEW:
         rule = recipe or few_rule(examples, layers)
         words = "example per class is" if examples == 1 else "examples per class are"
-        why = f"{examples:g} {words} too few to compare recipes by"
+        why = f"{examples:g} {words} too few to compare {'costs' if recipe else 'recipes'} by"
         return Choice(rule if known(rule) else names[0][0], why)
     if tempered and SCORES in factors and not recipe:
         names += [(name, tau) for name, tau in TEMPERED if (name, None) in names]

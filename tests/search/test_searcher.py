@@ -277,12 +277,19 @@ def test_the_default_recipe_is_the_first_that_the_store_has(make_store, tmp_path
         forward.append(["a" * 64], {factor: np.ones((1, 3))})
         forward.write_rows([Row("a", "a", "a" * 64)])
         assert Searcher(forward).recipe.name == name
-    other = Store(tmp_path / "other", {"network": "toy", "layers": {}}, "float32")
-    other.append(["a" * 64], {"x:blocks.3": np.ones((1, 3))})
-    other.write_rows([Row("a", "a", "a" * 64)])
-    with pytest.raises(StoreError, match=r"got x:blocks\.3; name a recipe with --by"):
-        Searcher(other)
-    assert Searcher(other, "x:blocks.3").recipe.name == "x:blocks.3"
+    for columns, name in (
+        (["x:blocks.3"], "x:blocks.3"),
+        (["x:blocks.3", "in:fc", "delta:fc"], "dW:fc"),
+        (["delta:blocks.3"], None),
+    ):
+        other = Store(tmp_path / f"{columns}", {"network": "toy", "layers": {}}, "float32")
+        other.append(["a" * 64], {column: np.ones((1, 3)) for column in columns})
+        other.write_rows([Row("a", "a", "a" * 64)])
+        if name:
+            assert Searcher(other).recipe.name == name
+            continue
+        with pytest.raises(StoreError, match=r"got delta:blocks\.3; name a recipe with --by"):
+            Searcher(other)
 
 
 def test_many_threads_find_what_one_finds(make_store):

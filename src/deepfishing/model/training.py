@@ -60,6 +60,7 @@ def train_on_store(
     absent = [name for name in columns if store.missing(usable, [name])]
     if recipe.strip() == AUTO:  # makes do with what there is
         columns = tuple(name for name in columns if name not in absent)
+        columns = columns or tuple(n for n in store.factors() if not store.missing(usable, [n]))
     elif absent:
         raise StoreError(
             f"store {store.folder} must hold {', '.join(columns)} for {recipe}, but lacks "

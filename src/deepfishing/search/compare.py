@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from deepfishing.errors import FeatureError, StoreError
+from deepfishing.features import features_of
 from deepfishing.kernels import UNLIKE, Comparable, gram
 from deepfishing.networks.reference import layers_of
 from deepfishing.rank_one import Array, l2_normalize
@@ -57,6 +58,8 @@ def choose_recipe(
                 recipe = parse_recipe(name, layers)
                 if there.issuperset(recipe.columns):
                     return recipe
+        if others := features_of(there):  # of a layer that has no number: a gradient, if any
+            return parse_recipe(others[-1].name, layers)
         raise StoreError(
             f"{store.folder} has no factors of a default recipe, got {', '.join(sorted(there))}; "
             "name a recipe with --by"
