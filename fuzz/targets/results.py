@@ -13,8 +13,9 @@ from deepfishing.experiments.results import Results, row_key
 from deepfishing.report.confusions import confusions
 from deepfishing.report.html import write_report
 from deepfishing.report.rows import group_points, group_rows, open_points, open_results
+from deepfishing.report.sheets import curve_sheets
 from deepfishing.report.tables import comparison, left_out
-from deepfishing.report.text import curve_sheets, latex, markdown, write_markdown
+from deepfishing.report.text import latex, markdown, write_markdown
 from fuzz.parts import join, split
 from fuzz.rule import obey
 from fuzz.target import Run, Target, one_of, put

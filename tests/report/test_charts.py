@@ -9,8 +9,8 @@ from deepfishing.experiments.approximation import SECONDS
 from deepfishing.report.charts import Chart, Mark, Panel, Series, log_ticks, panels, round_ticks
 from deepfishing.report.html import write_report
 from deepfishing.report.rows import open_points
-from deepfishing.report.terminal import chart_tables
-from deepfishing.report.text import write_latex, write_markdown
+from deepfishing.report.sheets import curve_sheets
+from deepfishing.report.text import terminal, write_latex, write_markdown
 
 FEATURES = [
     *(("x7", 2**i, 40.0 + 5 * i, 38.5 + 5 * i, 41.5 + 5 * i) for i in range(7)),
@@ -171,7 +171,7 @@ def test_the_terminal_tables_fit_80_columns(tmp_path, add_points):
     add_points(tmp_path, TIMES, "approximation", "dW8", IMAGES)
     console = Console(width=80, record=True, quiet=False)
     with console.capture() as captured:
-        console.print(*chart_tables(open_points(tmp_path)))
+        console.print(*map(terminal, curve_sheets(open_points(tmp_path), narrow=True)))
     lines = captured.get().splitlines()
     assert max(map(len, lines)) <= 80
     assert any(line.split()[:3] == ["x7", "40.0", "45.0"] for line in lines)

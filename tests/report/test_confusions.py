@@ -12,9 +12,9 @@ from deepfishing.report.confusions import confusions
 from deepfishing.report.html import write_report
 from deepfishing.report.rows import open_results
 from deepfishing.report.scores import gains
+from deepfishing.report.sheets import table_sheets
 from deepfishing.report.tables import comparison, interval_text, one_decimal
-from deepfishing.report.terminal import confusion_table, table_1
-from deepfishing.report.text import write_latex, write_markdown
+from deepfishing.report.text import terminal, write_latex, write_markdown
 
 FEATURES = {"x7": 1.5, "dW7": 2.5}
 SCRIPTS = ("собака", "قطة", "כלב", "猫", "🐟", "<b>&$_{}~^\\", "a" * 70)
@@ -30,11 +30,15 @@ def measured(tmp_path, add_rows):
     return add
 
 
-def printed(*tables):
+def sheets(rows, known_gains=None):
+    return table_sheets(comparison(rows, known_gains), narrow=True)
+
+
+def printed(*shown):
     out = io.StringIO()
     console = Console(file=out, width=80)
-    for table in tables:
-        console.print(table)
+    for sheet in shown:
+        console.print(terminal(sheet))
     return out.getvalue()
 
 
@@ -62,8 +66,8 @@ def test_every_form_of_the_report_has_the_accuracies_with_their_intervals(measur
     page = write_report(tmp_path).read_text()
     text = write_markdown(tmp_path).read_text()
     tex = write_latex(tmp_path).read_text()
-    terminal = printed(table_1(rows, gains(results, rows)), confusion_table(rows))
-    assert max(map(len, terminal.splitlines())) <= 80
+    said = printed(*sheets(rows, gains(results, rows)))
+    assert max(map(len, said.splitlines())) <= 80
     for row in rows:
         for name in ("accuracy", "balanced_accuracy"):
             figure = one_decimal(row[name])
@@ -71,11 +75,11 @@ def test_every_form_of_the_report_has_the_accuracies_with_their_intervals(measur
             assert f"<td>{figure} <small>{interval.replace('-', '–')}</small></td>" in page
             assert f"| {figure} | {interval} |" in text
             assert f"& {figure} & {interval.replace('-', '--')} &" in tex
-            assert figure in terminal
-        assert interval_text(tuple(row["accuracy_interval"])) in terminal
+            assert figure in said
+        assert interval_text(tuple(row["accuracy_interval"])) in said
     for name in ("ape", "bee", "cat"):
-        assert re.search(rf"\d {name}(  +(\d+|·)){{3}}", terminal)
-    assert "Confusions of dW7" in terminal
+        assert re.search(rf"\d {name}(  +(\d+|·)){{3}}", said)
+    assert "Confusions of dW7" in said
 
 
 @pytest.mark.parametrize("n_classes", [2, 7, 20, 21, 100])
@@ -91,7 +95,7 @@ def test_any_number_of_classes_has_its_matrix_and_fits_the_terminal(measured, tm
         assert "taken for class number" in page
     else:
         assert page.count("--share:") == cells
-    text = printed(confusion_table(rows))
+    text = printed(sheets(rows)[1])
     assert max(map(len, text.splitlines())) <= 80
     assert ("Most frequent" in text) == (n_classes > 14)
     assert "confusions of" in write_markdown(tmp_path).read_text() or n_classes <= 20
@@ -119,13 +123,13 @@ def test_rows_of_older_versions_have_no_accuracy_and_stand_beside_new_ones(measu
     page = write_report(tmp_path).read_text()
     assert page.count("<td></td>") >= 2
     assert one_decimal(rows[1]["accuracy"]) in page
-    assert "top-1" in printed(table_1(rows))
+    assert "top-1" in printed(sheets(rows)[0])
 
 
 def test_images_with_several_classes_have_neither(tmp_path, add_rows):
     rows = add_rows(tmp_path, features=("x7",)).rows
     assert confusions(comparison(rows)) is None
-    assert confusion_table(rows) is None
+    assert len(sheets(rows)) == 1
     page = write_report(tmp_path).read_text()
     assert "top-1" not in page
     assert "taken for" not in page

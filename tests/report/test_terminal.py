@@ -4,11 +4,16 @@ import re
 from rich.console import Console
 
 from deepfishing.report.scores import gains
-from deepfishing.report.tables import one_decimal
-from deepfishing.report.terminal import table_1
+from deepfishing.report.sheets import table_sheets
+from deepfishing.report.tables import comparison, one_decimal
+from deepfishing.report.text import terminal
 
 STRENGTH = dict.fromkeys(("x5", "x6", "x7", "y8", "x8", "x5;x6", "dW6", "x6;x7"), 1.6)
 STRENGTH |= dict.fromkeys(("dW7", "x7;y8", "dW8"), 1.7)
+
+
+def table_1(rows, known_gains=None):
+    return terminal(table_sheets(comparison(rows, known_gains), narrow=True)[0])
 
 
 def printed(rows, known_gains=None, **options):
@@ -50,7 +55,7 @@ def test_only_the_best_official_figure_is_bold(tmp_path, add_rows):
 
 def test_columns_of_the_paper_are_left_out_where_it_has_no_figures(tmp_path, add_rows, groceries):
     rows = add_rows(tmp_path, features=("x7", "dW7"), **groceries).rows
-    assert [column.header for column in table_1(rows).columns] == [
+    assert [str(column.header) for column in table_1(rows).columns] == [
         *("feature", "area*", "11-point", "sklearn"),
     ]
 

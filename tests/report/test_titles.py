@@ -8,8 +8,9 @@ from rich.console import Console
 
 from deepfishing.recipes.language import best_recipe
 from deepfishing.report.html import write_report
-from deepfishing.report.terminal import chart_tables, table_1
-from deepfishing.report.text import write_latex, write_markdown
+from deepfishing.report.sheets import curve_sheets, table_sheets
+from deepfishing.report.tables import comparison
+from deepfishing.report.text import terminal, write_latex, write_markdown
 
 BEST = best_recipe({7: "_conv_head", 8: "_fc"})
 LONG = f"3*{BEST}+whiten(pow(x:features.12.block.conv,0.5))"
@@ -30,9 +31,10 @@ def test_rows_keep_the_formula(folder):
 def test_the_terminal_calls_it_best(tmp_path, add_rows, add_points, groceries):
     rows = add_rows(tmp_path, tuple(STRENGTH), strength=STRENGTH, **groceries).rows
     points = add_points(tmp_path, [("x7", 1, 80.0, 79.0, 81.0), (BEST, 1, 83.0, 82.0, 84.0)])
-    for table in (table_1(rows), *chart_tables(points)):
+    first, *_ = table_sheets(comparison(rows), narrow=True)
+    for sheet in (first, *curve_sheets(points, narrow=True)):
         out = io.StringIO()
-        Console(file=out, width=80).print(table)
+        Console(file=out, width=80).print(terminal(sheet))
         lines = out.getvalue().splitlines()
         starts = [line.split()[0] for line in lines if line.strip()]
         assert starts.count("best") == 2  # its row and the footnote

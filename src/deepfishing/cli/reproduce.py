@@ -82,7 +82,9 @@ def reproduce(
 
     from deepfishing.experiments.reproduce import Protocol
     from deepfishing.measuring import measure
-    from deepfishing.report.terminal import chart_tables, confusion_table, table_1
+    from deepfishing.report.sheets import curve_sheets, table_sheets
+    from deepfishing.report.tables import comparison
+    from deepfishing.report.text import terminal
 
     how = Protocol(difficult=difficult, strict=strict, **options.of_features(), **vars(resources))
     net = options.load(device=resources.device)
@@ -112,12 +114,13 @@ def reproduce(
     say.left_out(left_out.values())
     if dataset == "folder" and data is not None:
         say.passed_over(passed_over_in(data))
-    drawn: list[RenderableType] = []
+    sheets = []
     if found.rows:
-        drawn += filter(None, (table_1(found.rows, found.gains), confusion_table(found.rows)))
+        sheets += table_sheets(comparison(found.rows, found.gains), narrow=True)
     for points in found.points.values():
-        drawn += chart_tables(points)
-    for part in (*drawn, *map(Text, found.words)):
+        sheets += curve_sheets(points, narrow=True)
+    drawn: list[RenderableType] = [*map(terminal, sheets), *map(Text, found.words)]
+    for part in drawn:
         Console().print(say.Spelled(part))
         say.line()
     say.line(f"report   {found.page}")

@@ -21,8 +21,9 @@ from deepfishing.recipes import parse_recipe
 from deepfishing.report.charts import Axis, Chart, Mark, Panel, Series, panels, round_ticks
 from deepfishing.report.rows import open_folder, open_results, save_report, title
 from deepfishing.report.scores import gains
+from deepfishing.report.sheets import Sheet
 from deepfishing.report.tables import comparison, one_decimal, signed_ends
-from deepfishing.report.text import Sheet, markdown
+from deepfishing.report.text import markdown
 from deepfishing.report.words import WITH_EXAMPLES
 from deepfishing.statistics import Difference, Interval, mean_interval
 

@@ -16,7 +16,7 @@ from deepfishing.experiments.paper import printed_ap, printed_map
 from deepfishing.images.dataset import MEASURES
 from deepfishing.metrics import DEFINITIONS
 from deepfishing.recipes import parse_recipe
-from deepfishing.report.rows import OTHER, block, title
+from deepfishing.report.rows import OTHER, block, paper_order, title
 from deepfishing.statistics import Difference, Interval
 
 ALWAYS_SHOWN = ("x7", "dW7")  # the two that the paper's per-class tables have
@@ -126,7 +126,7 @@ class Comparison:
 
 
 def comparison(rows: Sequence[Result], gains: Mapping[str, Difference] | None = None) -> Comparison:
-    """Table 1 of these rows; `gains` are those of `report.scores`, by feature.
+    """Table 1 of these rows in the paper's order; `gains` are those of `report.scores`, by feature.
 
     >>> row = {"dataset": "voc2007", "test": "test", "network": "vgg16", "official_ap": "area"}
     >>> row |= {"feature": "dW7", "map": {"11point": 88.25, "area": 91.5, "sklearn": 91.0}}
@@ -136,6 +136,7 @@ def comparison(rows: Sequence[Result], gains: Mapping[str, Difference] | None = 
     >>> line.printed, line.difference, line.block
     (90.0, 1.5, 7)
     """
+    rows = sorted(rows, key=paper_order)
     return compare_lines(rows, [_line(row, (gains or {}).get(row["feature"])) for row in rows])
 
 

@@ -1,33 +1,33 @@
-"""Stage 7, report: the tables as Markdown and as LaTeX, to be pasted into a page or a paper.
+"""Stage 7, report: the tables in the terminal, as Markdown and as LaTeX, to be pasted.
 
-Comes in: `results.jsonl`, `scores/` and `curves.jsonl` of a folder. Goes out: `report.md` or
-`report.tex` beside them, with Table 1, the tables of classes, confusions and curves of each
-setting: the figures of the HTML page, rounded alike. The LaTeX needs the package booktabs.
+Comes in: a sheet, or a folder with `results.jsonl`, `scores/` and `curves.jsonl`. Goes out: a table
+for the terminal, or `report.md` and `report.tex` in the folder: the figures of the HTML page,
+rounded alike. The LaTeX needs the package booktabs.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from deepfishing.experiments.checks import Result
-from deepfishing.images.dataset import MEASURES
-from deepfishing.metrics import DEFINITIONS
 from deepfishing.recipes import pieces
-from deepfishing.report.charts import panels
-from deepfishing.report.confusions import Confusions, confusions
-from deepfishing.report.rows import formulas, open_folder, save_report
+from deepfishing.report.rows import open_folder, save_report
 from deepfishing.report.scores import gains
-from deepfishing.report.tables import (
-    Comparison,
-    columns,
-    comparison,
-    label_text,
-    left_out_text,
-    one_decimal,
+from deepfishing.report.sheets import (
+    Bold,
+    Cells,
+    FeatureName,
+    GradientName,
+    Sheet,
+    curve_sheets,
+    table_sheets,
 )
+from deepfishing.report.tables import comparison
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _LATEX = {
     **{character: f"\\{character}" for character in "&%$#_{}"},
@@ -36,26 +36,6 @@ _LATEX = {
     "^": r"\textasciicircum{}",
     **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"},
 }
-
-
-class Bold(str):
-    """A cell that stands out."""
-
-
-class FeatureName(str):
-    """A cell with a feature's name, which LaTeX sets in the paper's letters."""
-
-
-Cells = Sequence[str]  # a row of a table
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """A table: blocks of rows below a head, with a caption."""
-
-    caption: str
-    head: Cells
-    blocks: Sequence[Sequence[Cells]]
 
 
 def write_markdown(folder: str | Path) -> Path:
@@ -77,40 +57,45 @@ def _write(folder: Path, name: str, write: Callable[[Sheet], str], first: str = 
     return save_report(folder / name, first + "\n".join(map(write, sheets)))
 
 
-def table_sheets(table: Comparison) -> list[Sheet]:
-    """Table 1, the table of classes and that of confusions for rows of one setting.
+def terminal(sheet: Sheet) -> Table:
+    """A table for the terminal: long names fold and figures do not."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
 
-    Classes stand only where there is AP, confusions where images have one class each and some are
-    taken for another.
-    """
-    found = [_table_1(table)]
-    if table.detailed:
-        found.append(_classes(table))
-    confused = confusions(table)
-    if confused and confused.pairs:
-        found.append(_confusions(_setting(table.rows[0]), confused))
-    return found
-
-
-def curve_sheets(points: Sequence[Result]) -> list[Sheet]:
-    """A table for each chart of the points of one setting: lines down, the chart's axis across."""
-    found = []
-    for panel in panels(points):
-        for chart in panel.charts:
-            body = []
-            for series in chart.series:
-                name = panel.called(series)
-                cells = [name if panel.feature else FeatureName(name)]
-                for x in chart.xs:
-                    figure, interval = panel.text(chart, series.at(x))
-                    cells.append(f"{figure} ({interval})" if interval else figure)
-                body.append(cells)
-            caption = [f"{panel.heading(chart)}, on {_setting(points[0])}."]
-            caption += [f"Not measured: {note}." for note in panel.notes]
-            caption += _formulas(panel.features)
-            head = [panel.x_axis, *(f"{x:,}" for x in chart.xs)]
-            found.append(Sheet(" ".join(caption), head, [body]))
-    return found
+    table = Table(
+        title=Text(sheet.title),
+        caption=Text("\n".join(sheet.notes)),
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+        collapse_padding=True,
+        pad_edge=False,
+        min_width=min(max(60, len(sheet.title)), 78),
+    )
+    rows = [row for block in sheet.blocks for row in block]
+    for number, name in enumerate(sheet.head):
+        cells = "".join(row[number] for row in rows)
+        left = number == 0 or "!" in cells or any(map(str.isalpha, cells))
+        short = len(name) <= 16 and not any(map(str.isalpha, cells))
+        table.add_column(
+            Text(name.rjust(5) if "!" in cells else name),
+            justify="left" if left else "right",
+            no_wrap=number > 0 and short,
+            overflow="fold",
+            max_width=None if number == 0 or short else 28 if left else 16,
+        )
+    for block in sheet.blocks:
+        for row in block:
+            texts = []
+            for cell in row:
+                first, _, below = cell.partition("\n")
+                style = "bold" if isinstance(cell, Bold) else "dim" if cell == "·" else ""
+                texts.append(Text(first, style).append(f"\n{below}" if below else "", "dim"))
+            table.add_row(*texts, style="cyan" if isinstance(row[0], GradientName) else None)
+        if block is not sheet.blocks[-1]:
+            table.add_section()
+    return table
 
 
 def markdown(sheet: Sheet) -> str:
@@ -177,85 +162,6 @@ def latex(sheet: Sheet) -> str:
         "",
     )
     return "\n".join(lines)
-
-
-def _table_1(table: Comparison) -> Sheet:
-    shown = columns(table)
-    blocks: dict[int, list[Cells]] = {}
-    for line, (first, *rest) in zip(table.lines, zip(*shown.values(), strict=True), strict=True):
-        figure = Bold(first) if line == table.best else first
-        blocks.setdefault(line.block, []).append([FeatureName(line.title), figure, *rest])
-    official, row = next(iter(shown)), table.rows[0]
-    parts = [f"mAP in percent on {_setting(row)}; {official} is the official definition."]
-    if table.has("gain") and table.forward:
-        parts.append(
-            f"Gain: over {table.forward.title}, the best forward feature; "
-            "! holds at 95 % in the paired bootstrap."
-        )
-    if table.has("top1"):
-        parts.append(
-            "Top-1: images whose class has the highest score; balanced: the mean over the classes."
-        )
-    if table.measure != "map":
-        parts.append(f"The data set's official measure is {MEASURES[table.measure]}.")
-    if absent := left_out_text(table.rows):
-        parts.append(f"Left out of the mean: {absent}.")
-    parts += [f"{line.title}: {line.note}." for line in table.lines if line.official is None]
-    parts += _formulas((line.feature for line in table.lines), table.rows)
-    heads = ("interval" if name.endswith(" interval") else name for name in shown)
-    return Sheet(" ".join(parts), ["feature", *heads], list(blocks.values()))
-
-
-def _classes(table: Comparison) -> Sheet:
-    head, mean = ["class"], ["mean"]
-    for line, has_printed in table.class_columns:
-        head += [FeatureName(line.title), *["paper"] * has_printed]
-        mean += [one_decimal(line.official), *[one_decimal(line.printed)] * has_printed]
-    body = []
-    for name, cells in table.classes.items():
-        top = max((cell.measured for cell in cells if cell.measured is not None), default=None)
-        row = [name]
-        for cell, (_, has_printed) in zip(cells, table.class_columns, strict=True):
-            figure = one_decimal(cell.measured)
-            row.append(Bold(figure) if cell.measured == top else figure)
-            row += [one_decimal(cell.printed)] * has_printed
-        body.append(row)
-    official = DEFINITIONS[table.rows[0]["official_ap"]].label
-    caption = [f"{official} AP in percent by class on {_setting(table.rows[0])}."]
-    caption += _formulas(line.feature for line in table.detailed)
-    return Sheet(" ".join(caption), head, [body, [mean]])
-
-
-def _confusions(where: str, found: Confusions) -> Sheet:
-    """The matrix, or of many classes the pairs that are confused most often."""
-    if found.numbered:
-        head = ["class", *(str(number + 1) for number in range(len(found.classes)))]
-        body = []
-        for i, (name, counts) in enumerate(zip(found.classes, found.counts, strict=True)):
-            cells = [str(n or "") for n in counts]
-            cells[i] = Bold(cells[i])
-            body.append([f"{i + 1} {name}", *cells])
-        what = f"Images of each class (rows) by the class that {found.line.title} takes them for"
-        return Sheet(f"{what} (columns), on {where}.", head, [body])
-    titles = (FeatureName(line.title) for line in found.compared)
-    pairs = [[p.truth, p.answer, *map(str, (*p.images, p.of))] for p in found.pairs]
-    caption = (
-        f"The {len(pairs)} most frequent confusions of {found.of_pairs:,} pairs of classes: images "
-        f"that are taken for another class, of so many, on {where}."
-    )
-    return Sheet(caption, ["shows", "taken for", *titles, "of"], [pairs])
-
-
-def _formulas(features: Iterable[str], rows: Iterable[Result] = ()) -> list[str]:
-    return [f"{called} = {name}." for called, name in formulas(features, rows)]
-
-
-def _setting(row: Result) -> str:
-    return (
-        f"{row['dataset']} {row['test']} ({row['n_test']:,} images), trained on {row['train']} "
-        f"({row['n_train']:,}): {row['network']}, tau {row['tau']:g}, {label_text(row)}, "
-        f"C {row['C']:g}"
-    )
 
 
 def _markdown_text(text: str) -> str:
