@@ -111,3 +111,67 @@ def test_a_layer_without_tensors_is_refused(head, batch):
     head.forward = lambda x: head.pair(x)[0]
     with pytest.raises(LayerError, match="output of layer pair must be one tensor, got tuple"):
         tap(head, batch, read=["pair"])
+
+
+class MapsOfTokens(nn.Module):
+    """A convolution and a batch norm whose map is read as tokens, as the stem of many transformers.
+
+    Of one image, torch's own backward pass of the batch norm takes channels for places.
+    """
+
+    def __init__(self, norm):
+        super().__init__()
+        self.conv, self.norm, self.fc = nn.Conv2d(3, 6, 3), norm, nn.Linear(6, 4)
+
+    def forward(self, x):
+        tokens = self.norm(self.conv(x)).flatten(2).transpose(1, 2)
+        return self.fc(torch.tanh(tokens.contiguous())).mean(1)
+
+
+@pytest.mark.parametrize(
+    "norm", [nn.BatchNorm2d(6), nn.InstanceNorm2d(6)], ids=["batch norm", "instance norm"]
+)
+def test_the_gradient_of_one_image_is_right_below_a_norm_that_is_read_as_tokens(norm):
+    torch.manual_seed(0)
+    module = MapsOfTokens(norm).double().eval()
+    one, objective = torch.rand(1, 3, 6, 5).double(), cross_entropy()
+    delta = tap(module, one, gradients=["conv"], objective=objective).calls["conv"][0].delta
+    step = 1e-6 * torch.randn(delta.shape, dtype=torch.float64)
+    errors = []
+    for sign in (1, -1):
+        hook = module.conv.register_forward_hook(lambda _m, _x, y, by=sign * step: y + by)
+        errors.append(objective(module(one)).item())
+        hook.remove()
+    assert float((delta * step).sum()) == pytest.approx((errors[0] - errors[1]) / 2, rel=1e-5)
+
+
+def test_a_layer_that_is_called_by_keyword_is_read():
+    class Keyword(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.fc(input=x)
+
+    call = tap(Keyword(), torch.ones(2, 3), gradients=["fc"], objective=cross_entropy()).calls["fc"]
+    assert torch.equal(call[0].x, torch.ones(2, 3))
+
+
+def test_complex_numbers_are_refused():
+    module = nn.Sequential(nn.Linear(3, 2, dtype=torch.complex64))
+    with pytest.raises(LayerError, match=r"must be real, got torch\.complex64"):
+        tap(module, torch.ones(2, 3, dtype=torch.complex64), ["0"])
+
+
+def test_a_backward_pass_that_torch_refuses_is_one_line():
+    class Checkpoint(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 2)
+
+        def forward(self, x):
+            return torch.utils.checkpoint.checkpoint(self.b, self.a(x), use_reentrant=True)
+
+    with pytest.raises(LayerError, match="torch cannot compute the gradient of layer a"):
+        tap(Checkpoint(), torch.ones(2, 3), gradients=["a"], objective=cross_entropy())

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from deepfishing.errors import FeatureError, LayerError, OptionError, WeightsError
+from deepfishing.errors import FeatureError, LayerError, NetworkError, OptionError, WeightsError
 from deepfishing.gradients.extract import extract
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.kernels import gram
@@ -308,3 +308,23 @@ def test_weights_without_numbers_are_refused():
 def test_a_module_without_weights_has_probabilities(images):
     network = wrap(nn.Flatten(), preprocess=SMALL)
     assert extract(network, images, "x8")["x8"].shape == (5, 192)
+
+
+@pytest.mark.parametrize("feature", ["x7", "y8", "x8", "dW8"])
+def test_a_network_with_noise_is_refused_also_for_one_image_at_a_time(images, feature):
+    module = Returns(lambda y: y).double()
+    module.fc.register_forward_pre_hook(lambda _m, args: nn.functional.dropout(args[0], 0.3))
+    network = wrap(module, preprocess=SMALL)
+    with pytest.raises(NetworkError, match="must give the same for the same image"):
+        extract(network, images, feature, batch_size=1)
+
+
+def test_features_that_are_not_finite_are_refused(images):
+    module = Returns(lambda y: y)
+    with torch.no_grad():
+        module.fc.weight[0, 0] = torch.nan
+    network = wrap(module, preprocess=SMALL)
+    with pytest.raises(FeatureError, match="y8 must be finite"):
+        extract(network, images, "y8", batch_size=1, engine="torch")
+    with pytest.raises(LayerError, match="gradient of layer fc must be finite, got nan"):
+        extract(network, images, "dW8", batch_size=1)

@@ -104,7 +104,7 @@ class Computer:
             if self.skips:  # leave these tokens out from now on, if that gives the same
                 try:
                     skipped = self.compute(module, batch)
-                except RuntimeError:  # code that writes to tensors which torch alone need not keep
+                except (LayerError, RuntimeError):  # it writes to what torch alone need not keep
                     skipped = {}
                 self.skips = bool(skipped) and not self.difference(skipped, values)
                 return skipped if self.skips else values
@@ -124,16 +124,29 @@ class Computer:
         """
         key = tuple(self.factors)
         known = _known.setdefault(self.network, {})
-        if key not in known and self.read:
+        if key not in known:
             module, inputs = self.network.module, torch.from_numpy(self.noise(2))
             inputs = inputs.to(self.network.device, self.network.dtype)
             outputs = _each(paths for factor, paths in self.paths.items() if _of_module(factor))
-            alone = tap(module, inputs[:1], self.read, self.gradients, self.objective)
+            alone, again = (
+                tap(module, inputs[:1], self.read, self.gradients, self.objective) for _ in range(2)
+            )
+            if _differ(self.tensors(alone), self.tensors(again), self.tolerance):
+                raise NetworkError(
+                    f"{self.network.name} must give the same for the same image, and does not; "
+                    "leave dropout and other noise out of it"
+                )
             layouts = find_layouts(module, inputs, alone, outputs, self.tolerance)
             uses = {self.paths[f][0]: self.uses(f, alone, layouts) for f in self.backward}
             check_gradients(module, inputs[:1], self.objective, uses, self.tolerance)
             known[key] = layouts
         return known.get(key, {})
+
+    def tensors(self, taps: Taps) -> list[Tensor]:
+        """All that factors are made of."""
+        calls = [call for found in taps.calls.values() for call in found]
+        read = [t for call in calls for t in (call.x, call.y, call.delta) if t is not None]
+        return read if callable(self.network.head) else [*read, _scores(self.network, taps.output)]
 
     @property
     def tolerance(self) -> float:
@@ -155,7 +168,7 @@ class Computer:
                 if not _joins(run, pixels, middle):
                     return self.stay_whole(engine)
                 problem = self.difference(self.compute(parts.head, middle.clone()), expected)
-            except (NetworkError, RuntimeError) as error:
+            except (NetworkError, LayerError, RuntimeError) as error:
                 problem = str(error)
             if not problem:
                 self.module, self.run, self.checked = parts.head, run, True
@@ -242,6 +255,15 @@ class Computer:
             if not error <= self.tolerance * np.abs(value).max() + 1e-12:
                 return f"{factor.name} of an image changes by {error:.2g}"
         return ""
+
+
+def _differ(once: Sequence[Tensor], twice: Sequence[Tensor], tolerance: float) -> bool:
+    """Whether two lists of tensors differ, by more than so much of the largest value of each."""
+    pairs = [(a.detach(), b.detach()) for a, b in zip(once, twice, strict=False)]
+    return len(once) != len(twice) or any(
+        a.shape != b.shape or float((a - b).abs().max()) > tolerance * float(a.abs().max())
+        for a, b in pairs
+    )
 
 
 def _joins(run: Run, two: Array, both: Tensor) -> bool:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deepfishing.errors import (
+    FeatureError,
     ImageError,
     MissingDependencyError,
     NetworkError,
@@ -171,12 +172,17 @@ Describer = Callable[[Sequence[ImageLike]], Iterator[Batch]]  # an unreadable im
 
 
 def gather(batches: Iterable[Batch]) -> dict[str, Array]:
-    """Factors of all batches together; an image that could not be read is an error."""
+    """Factors of all batches together; an image that could not be read or described is an error."""
     parts: dict[str, list[Array]] = {}
     for batch in batches:
         if batch.failures:
             raise ImageError(next(iter(batch.failures.values())))
         for name, values in batch.factors.items():
+            if not np.isfinite(values).all():
+                raise FeatureError(
+                    f"{name} must be finite, got NaN or infinity; look for NaN in the network's "
+                    "weights, or take dtype float32"
+                )
             parts.setdefault(name, []).append(values)
     return {name: np.concatenate(values) for name, values in parts.items()}
 

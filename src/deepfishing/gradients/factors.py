@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ from torch.nn.grad import conv2d_weight
 
 from deepfishing.errors import LayerError
 from deepfishing.gradients.layout import weighted_mean
-from deepfishing.gradients.tap import Call, ErrorFunction, frozen
+from deepfishing.gradients.tap import Call, ErrorFunction, frozen, usual_strides
 
 Use = tuple[nn.Module, Call]
 
@@ -220,6 +221,11 @@ def check_gradients(
         largest, precision = float(expected.abs().max()), torch.finfo(true.dtype)
         # what rounding to multiples of the smallest number, not so small in float16, does to a sum
         rounding = max(1e-12, 4 * precision.tiny * precision.eps * math.sqrt(d))
+        if not math.isfinite(largest):
+            raise LayerError(
+                f"the gradient of layer {path} must be finite, got {largest}; look for NaN in the "
+                "weights, or take --dtype float32"
+            )
         if not error <= tolerance * largest + rounding:
             raise LayerError(
                 f"the gradient of layer {path} is not what goes in times what comes back: it "
@@ -251,10 +257,11 @@ def _true_gradients(
         with ExitStack() as hooks, frozen(module), torch.enable_grad():
             for layer in layers:
                 # a copy of what goes in, since an in-place operation further on would overwrite it
-                copy = layer.register_forward_pre_hook(lambda _, args: (args[0].clone(), *args[1:]))
+                copy = layer.register_forward_pre_hook(lambda _, args: tuple(map(_copied, args)))
                 hooks.enter_context(copy)
             for weight in weights.values():
                 weight.requires_grad_(True)
+            hooks.enter_context(usual_strides())
             error = objective(module(one_input))
             found = torch.autograd.grad(error, list(weights.values()), allow_unused=True)
     except RuntimeError as error:
@@ -267,6 +274,10 @@ def _true_gradients(
         path: torch.zeros_like(weight) if gradient is None else gradient
         for (path, weight), gradient in zip(weights.items(), found, strict=True)
     }
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
 
 
 def _weight(layer: nn.Module | None) -> nn.Parameter | None:

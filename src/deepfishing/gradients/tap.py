@@ -9,17 +9,23 @@ requires_grad and hooks are restored even after an error.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
-from deepfishing.errors import LayerError, did_you_mean
+from deepfishing.errors import LayerError, did_you_mean, one_line
 from deepfishing.gradients.rows import skipping_rows
 
 ErrorFunction = Callable[[Any], Tensor]  # E of a module's output
+
+_BATCH_NORMS = frozenset(
+    {functional.batch_norm, functional.instance_norm, torch.batch_norm, torch.instance_norm}
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,8 +87,8 @@ def tap(
     modules = {path: find_module(module, path) for path in calls}
 
     def hook_for(path: str) -> Callable[..., Any]:
-        def hook(_: nn.Module, args: tuple[Any, ...], output: Any) -> Tensor | None:
-            x = _only_tensor(path, "input", args[0] if args else None)
+        def hook(_: nn.Module, args: tuple[Any, ...], named: Any, output: Any) -> Tensor | None:
+            x = _only_tensor(path, "input", next(iter((*args, *named.values())), None))
             y = _only_tensor(path, "output", output)
             # clones, since an in-place operation further on would overwrite what we keep
             x = x.detach().clone()
@@ -98,13 +104,14 @@ def tap(
         return hook
 
     with frozen(module), torch.set_grad_enabled(False):
-        handles = [m.register_forward_hook(hook_for(path)) for path, m in modules.items()]
-        try:
-            with skipping_rows() if skip_rows else nullcontext():
-                output = module(batch)
-        finally:
-            for handle in handles:
-                handle.remove()
+        with ExitStack() as stack:
+            for path, m in modules.items():
+                stack.enter_context(m.register_forward_hook(hook_for(path), with_kwargs=True))
+            if skip_rows:
+                stack.enter_context(skipping_rows())
+            if gradients and len(batch) == 1:
+                stack.enter_context(usual_strides())
+            output = module(batch)
         for path, found in calls.items():
             if not found:
                 raise LayerError(f"layer {path} did not run in the forward pass")
@@ -123,7 +130,13 @@ def _with_deltas(
     ys = [call.y for found in calls.values() for call in found]
     deltas: Iterator[Tensor | None] = iter([None] * len(ys))
     if error.requires_grad:
-        deltas = iter(torch.autograd.grad(error, ys, allow_unused=True))
+        try:
+            deltas = iter(torch.autograd.grad(error, ys, allow_unused=True))
+        except (RuntimeError, NotImplementedError) as reason:
+            raise LayerError(
+                f"torch cannot compute the gradient of layer {', '.join(calls)} "
+                f"({one_line(reason)}); choose a layer further up"
+            ) from None
     done: dict[str, list[Call]] = {}
     for path, found in calls.items():
         own = [next(deltas) for _ in found]
@@ -146,9 +159,32 @@ def _only_tensor(path: str, what: str, value: Any) -> Tensor:
             f"the {what} of layer {path} must be one tensor, got {type(value).__name__}; choose a "
             "layer inside it"
         )
+    if value.is_complex():
+        raise LayerError(f"the {what} of layer {path} must be real, got {value.dtype}")
     if value.is_inference():
         raise LayerError(f"layer {path} runs in torch.inference_mode, which allows no gradients")
     return value
+
+
+class usual_strides(TorchFunctionMode):  # noqa: N801 - used as a function is
+    """A context for the forward pass of one input, in which gradients of batch norms are right.
+
+    Where maps are made of tokens, the stride of the images' axis, which is 1 long, is that of a
+    token. Torch's backward pass of a batch norm then takes channels for places (2.13, on a CPU).
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func not in _BATCH_NORMS or not args:
+            return func(*args, **(kwargs or {}))
+        y = func(_with_usual_strides(args[0]), *args[1:], **(kwargs or {}))
+        if y.requires_grad:
+            y.register_hook(_with_usual_strides)
+        return y
+
+
+def _with_usual_strides(value: Tensor) -> Tensor:
+    is_unusual = value.ndim > 3 and len(value) == 1 and value.stride(0) != value[0].numel()
+    return value.contiguous() if is_unusual else value
 
 
 def find_module(module: nn.Module, path: str) -> nn.Module:
