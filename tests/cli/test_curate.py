@@ -46,6 +46,22 @@ def test_choose_prints_the_paths_that_the_library_chooses(deepfish, store, tmp_p
         assert drawn.getpixel((100, 100)) != (200, 200, 200)  # a photo, not a grey tile
 
 
+@pytest.mark.parametrize("delimiter", [",", ";"])
+def test_labels_that_were_filled_in_are_never_replaced(deepfish, store, tmp_path, delimiter):
+    again = ("curate", "choose", store, "-n", "2", "--out", "first.csv")
+    assert deepfish(*again).code == 0
+    assert deepfish(*again).code == 0  # nothing is lost
+    table = tmp_path / "first.csv"
+    filled = table.read_text().replace(",,", ",dog,", 1).replace(",", delimiter)
+    table.write_text(filled)
+    for more in ((), ("--labelled", "first.csv")):
+        ran = deepfish(*again, *more)
+        assert ran.code == 1
+        assert "first.csv has 1 label filled in, which would be lost; give --out" in ran.err
+    assert table.read_text() == filled
+    assert deepfish("curate", "odd", store, "--out", "first.csv").code == 1
+
+
 def test_what_is_labelled_is_not_chosen_again(deepfish, store, tmp_path):
     first = deepfish("curate", "choose", store, "-n", "3", "--features", "x7").out.splitlines()
     (tmp_path / "done.txt").write_text("\n".join(first))

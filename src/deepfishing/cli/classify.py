@@ -156,7 +156,7 @@ def _print_summary(folder: Path, model: Model, left_out: dict[str, str], as_json
     kept = f"{len(svm.dual)} support vectors"
     if numbers := model.training.get("vectors"):
         kept = f"linear classifiers on vectors of {numbers:,} numbers, since images are many"
-    scored = "" if mean is None else f", mAP {mean:.1f}"
+    scored = "" if mean is None else f", cross-validated mAP {mean:.1f}"
     say.line(f"{folder}: {title}, {say.images_text(n)}, {kept}{scored}")
     say.what_next(("deepfish", "predict", folder, "PHOTO.jpg"))
 

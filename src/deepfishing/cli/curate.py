@@ -29,6 +29,19 @@ Out = Annotated[Path | None, "Also write a table, .csv or .json, into this file.
 Sheet = Annotated[Path | None, "Also draw the photos into this picture, .png or .jpg."]
 
 
+def _check_out(out: Path | None, *kinds: str) -> None:
+    """Refuse a file that cannot be made, or one whose labels would be lost, before any work."""
+    from deepfishing.files import KINDS, check_out
+    from deepfishing.images.tables import labels_in
+
+    check_out(out, kinds or KINDS)
+    if out is not None and (n := labels_in(out)):
+        raise OptionError(
+            f"{out} has {n:,} {'label' if n == 1 else 'labels'} filled in, which would be lost; "
+            "give --out another name"
+        )
+
+
 def choose(
     store: StoreFolder,
     n: Annotated[int, "How many photos to choose."] = 100,
@@ -50,9 +63,9 @@ def choose(
     labels of --out and pass the table as --labelled to choose the next ones.
     """
     from deepfishing.curate.photos import Pick, choose_photos, open_photos, read_labelled
-    from deepfishing.files import check_out, write_records
+    from deepfishing.files import write_records
 
-    check_out(out)
+    _check_out(out)
     photos = open_photos(store, features)
     known = {} if labelled is None else read_labelled(photos, labelled)
     picks: list[Pick] = []
@@ -105,9 +118,9 @@ def labels(
     """
     from deepfishing.curate.labels import doubtful_labels
     from deepfishing.curate.photos import open_photos
-    from deepfishing.files import check_out, write_records
+    from deepfishing.files import write_records
 
-    check_out(out)
+    _check_out(out)
     if n < 1:
         raise OptionError(f"-n must be at least 1 label, got {n}")
     photos = open_photos(store, features)
@@ -161,9 +174,9 @@ def twins(
     """
     from deepfishing.curate.neighbours import open_searcher
     from deepfishing.curate.twins import find_twins
-    from deepfishing.files import KINDS, check_out, replacing, write_records
+    from deepfishing.files import KINDS, replacing, write_records
 
-    check_out(out, (*KINDS, LIST))
+    _check_out(out, *KINDS, LIST)
     as_list = out is not None and out.suffix.lower() == LIST
     with say.progress_bar(quiet=as_json) as bar:
         opened = [
@@ -260,9 +273,9 @@ def odd(
     """
     from deepfishing.curate.neighbours import open_searcher
     from deepfishing.curate.odd import RECIPES, odd_photos
-    from deepfishing.files import check_out, write_records
+    from deepfishing.files import write_records
 
-    check_out(out)
+    _check_out(out)
     with say.progress_bar(quiet=as_json) as bar:
         photos = open_searcher(store, features, defaults=RECIPES, progress=bar)
         found = odd_photos(photos, score, k=k, progress=bar)
@@ -300,10 +313,10 @@ def map_(
     """
     from deepfishing.curate.maps import make_map, write_map
     from deepfishing.curate.neighbours import open_searcher
-    from deepfishing.files import check_out, write_records
+    from deepfishing.files import write_records
 
-    check_out(out, (".html",))
-    check_out(points)
+    _check_out(out, ".html")
+    _check_out(points)
     with say.progress_bar(quiet=as_json) as bar:
         photos = open_searcher(store, features, progress=bar)
         found = make_map(photos, clusters, progress=bar)

@@ -101,11 +101,22 @@ def _labels(value: Any, *, several: bool) -> tuple[str, ...] | None:
     return tuple(part.strip() for part in parts if part.strip())
 
 
-def _csv(path: Path) -> dict[str, list[Any]]:
+def labels_in(path: Path) -> int:
+    """How many labels a .csv has that somebody has filled in; 0 of any other file."""
+    if path.suffix.lower() not in _DELIMITERS:
+        return 0
+    try:
+        columns = _csv(path, errors="replace")
+    except (OSError, DatasetError, csv.Error):
+        return 0
+    return sum(map(bool, columns.get("labels", columns.get("label", []))))
+
+
+def _csv(path: Path, errors: str = "strict") -> dict[str, list[Any]]:
     content = path.read_bytes()
     wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
-        text = content.decode("utf-16" if wide else "utf-8-sig")
+        text = content.decode("utf-16" if wide else "utf-8-sig", errors)
     except UnicodeDecodeError as error:
         raise DatasetError(
             f"table cannot be read: {path} is not UTF-8 ({one_line(error)}); save it again as "
