@@ -13,7 +13,7 @@ import json
 import shlex
 import shutil
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,20 @@ class MissingDependencyError(DeepFishingError, ImportError):
 def one_line(error: BaseException | str) -> str:
     """What an error of another package says, for the brackets of one of ours."""
     return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+@contextlib.contextmanager
+def explained(
+    error: type[DeepFishingError], what: str, do: str = "", of: Any = Exception
+) -> Iterator[None]:
+    """Have what goes wrong told as one of our errors: what cannot be done, why, and what to do."""
+    try:
+        yield
+    except DeepFishingError:
+        raise  # which says more
+    except of as why:
+        reason = getattr(why, "strerror", None) or one_line(why)
+        raise error(f"{what} ({reason}){do}") from None
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

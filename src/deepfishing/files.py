@@ -38,11 +38,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def guarded(text: str) -> str:
-    """Text for a cell of a .csv, with an apostrophe where a spreadsheet would see a formula.
-
-    >>> guarded("=1+1"), unguarded("'=1+1"), guarded("apple")
-    ("'=1+1", '=1+1', 'apple')
-    """
+    """Text for a cell of a .csv, with an apostrophe where a spreadsheet would see a formula."""
     return f"'{text}" if _FORMULA.match(text) else text
 
 
@@ -110,9 +106,6 @@ class Remote:
     `digest` is "algorithm:hex digits", of a sha256 the first few are enough. `size` is in bytes, 0
     where it is not known for sure; `megabytes` is known of every file, rounded, at least 1. `inner`
     are archives that an archive holds, to be unpacked where they are.
-
-    >>> Remote("http://a.org/b/c.tar", "sha1:9116a64c", megabytes=2).file
-    'c.tar'
     """
 
     url: str

@@ -30,8 +30,8 @@ from deepfishing.errors import (
     FeatureError,
     OptionError,
     StoreError,
+    explained,
     need,
-    one_line,
 )
 from deepfishing.features import TOP, parse_factor
 from deepfishing.files import SEPARATOR, unguarded
@@ -204,12 +204,8 @@ def _blocks(path: Path) -> Iterator[Block]:
         raise OptionError(f"a file of vectors must end in {', '.join(WRITERS)}, got {path}")
     if not path.is_file():
         raise DatasetError(f"a file of vectors must exist, got {path}, which does not")
-    try:
+    with explained(DatasetError, f"vectors cannot be read: {path}", of=DAMAGED):
         yield from {".parquet": _parquet, ".csv": _csv, ".npz": _npz, ".h5": _h5}[kind](path)
-    except (DatasetError, ImportError):
-        raise
-    except DAMAGED as error:
-        raise DatasetError(f"vectors cannot be read: {path} ({one_line(error)})") from None
 
 
 def _parquet(path: Path) -> Iterator[Block]:

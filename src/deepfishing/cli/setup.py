@@ -93,7 +93,7 @@ def _facts(network: Record | Network, summary: str, **more: str) -> dict[str, An
         "summary": summary,
         "layers": {str(k): path for k, path in network.layers.items()},
         "features": list(table_features(network.layers)),
-        "preprocess": network.preprocess.as_dict(),
+        "preprocess": asdict(network.preprocess),
         **more,
     }
 

@@ -53,14 +53,7 @@ def label_scores(
     seed: int = 0,
     progress: Progress = silent,
 ) -> Array:
-    """How much speaks for each class, (n, C), without looking at the photo's own labels.
-
-    >>> x = np.repeat(np.eye(2), 10, axis=0)
-    >>> labels = np.where(x == 1, 1, -1)
-    >>> labels[3] = -1, 1  # which is wrong
-    >>> (label_scores(x, labels)[3] > 0).tolist()
-    [True, False]
-    """
+    """How much speaks for each class, (n, C), without looking at the photo's own labels."""
     on_kernel = len(features) <= KERNEL_IMAGES
     if not on_kernel and not isinstance(features, np.ndarray):
         features = short_vectors(features.__getitem__, len(features), progress)
@@ -110,11 +103,6 @@ def doubted(labels: Array, scores: Array) -> list[tuple[int, int, float]]:
 
     With one class per image the class is the one that it would get, and the doubt is how far that
     is above the given one; with several, it is the class that is doubted, shown or not.
-
-    >>> doubted(np.array([[1, -1], [1, -1]]), np.array([[0.5, -0.5], [-1.0, 0.5]]))
-    [(1, 1, 1.5)]
-    >>> doubted(np.array([[1, 1], [1, -1]]), np.array([[0.5, -0.5], [-1.0, 0.25]]))
-    [(1, 0, 1.0), (0, 1, 0.5), (1, 1, 0.25)]
     """
     if has_one_class(labels):
         rows = np.arange(len(labels))

@@ -54,18 +54,7 @@ def open_searcher(
 def nearest(
     among: Searcher, k: int, of: Features | None = None, *, progress: Progress = silent
 ) -> Neighbours:
-    """The k nearest contents of a searcher, for each of its own, or for each of another store's.
-
-    >>> import tempfile
-    >>> keys = [f"{n:064x}" for n in range(3)]
-    >>> from deepfishing.store import Row
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     store = Store(folder, {"network": "toy", "layers": {"8": "fc"}})
-    ...     store.append(keys, {"x7": np.array([[1.0, 0], [0.8, 0.6], [0, 1]])})
-    ...     store.write_rows(Row(n, f"{n}.jpg", k) for n, k in zip("abc", keys, strict=True))
-    ...     nearest(open_searcher(store, "x7"), k=1).numbers.ravel()
-    array([1, 0, 1])
-    """
+    """The k nearest contents of a searcher, for each of its own, or for each of another store's."""
     features = among.features
     asked = of or features
     n, k = len(asked), min(k, len(features) - (of is None))

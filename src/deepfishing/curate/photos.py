@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deepfishing.classify import train_svm
-from deepfishing.errors import DatasetError, OptionError
+from deepfishing.errors import DatasetError, OptionError, explained
 from deepfishing.images.tables import TABLES, read_table
 from deepfishing.kernels import Comparable, gram
 from deepfishing.progress import Progress, silent
@@ -200,10 +200,7 @@ def open_photos(store: Store | str | Path, features: str | None = None) -> Searc
 def choose_photos(
     photos: Searcher, n: int, *, labelled: Labels | None = None, progress: Progress = silent
 ) -> Iterator[Pick]:
-    """At most n photos of a store, the most useful to label first; see `facility.choose`.
-
-    Photos from `open_photos`, those that are labelled already from `read_labelled`.
-    """
+    """At most n photos from `open_photos`, the most useful to label first; see `choosing`."""
     collection, given = photos.collection, labelled or {}
     numbers = collection.content[_rows_of(collection, given)]
     weights = _unsure(photos, numbers, list(given.values()))
@@ -246,14 +243,12 @@ def read_labelled(photos: Searcher, source: str | Path) -> Labels:
         items = read_table(path)
         named = {item.id: item.labels for item in items if item.labels is not None}
         return named or dict.fromkeys((item.id for item in items), None)
-    try:
+    what = (
+        f"photos that are labelled must be a table ({', '.join(TABLES)}), a text file in UTF-8 "
+        f"with a path per line, or the word {OWN}, got {path}"
+    )
+    with explained(DatasetError, what, of=(OSError, UnicodeDecodeError)):
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise DatasetError(
-            f"photos that are labelled must be a table ({', '.join(TABLES)}), a text file with a "
-            f"path per line, or the word {OWN}, got {path} ({reason})"
-        ) from None
     return {line: None for line in lines if line}
 
 

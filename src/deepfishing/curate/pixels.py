@@ -32,13 +32,7 @@ def thumbnail(image: Image.Image) -> Array:
 
 
 def agreement(a: Array, b: Array) -> tuple[Array, Array]:
-    """How well two stacks of thumbnails (m, SIDE, SIDE) agree, pair by pair, and where mirrored.
-
-    >>> pictures = np.random.default_rng(0).integers(0, 255, (2, SIDE, SIDE), np.uint8)
-    >>> score, mirrored = agreement(pictures, pictures[:, :, ::-1])
-    >>> score.round(2), mirrored
-    (array([1., 1.]), array([ True,  True]))
-    """
+    """How well two stacks of thumbnails (m, SIDE, SIDE) agree, pair by pair, and where mirrored."""
     left, right = (side.astype(np.float32) for side in (a, b))
     # either may be the one with a border, and either the mirror image
     ways = [(left, right), (right, left)]

@@ -29,7 +29,7 @@ from deepfishing.errors import ImageError, OptionError
 from deepfishing.images.item import ImageBytes
 from deepfishing.images.preprocess import Openable, open_image, open_picture
 from deepfishing.images.show import pictures_html
-from deepfishing.images.sources import find_place
+from deepfishing.images.sources import find_again
 from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
 from deepfishing.search import Picture, Searcher
@@ -175,11 +175,7 @@ def _candidates(
 
 
 def _components(edges: Sequence[Pair]) -> list[list[int]]:
-    """Nodes that are connected.
-
-    >>> _components([(4, 9), (2, 2), (9, 7)])
-    [[2], [4, 7, 9]]
-    """
+    """Nodes that are connected."""
     if not edges:
         return []
     a, b = np.array(edges).T
@@ -281,11 +277,11 @@ class _Album:
         side, number, key = self._content(node)
         for row in side.collection.rows_of(number).tolist():
             picture = side.collection[row]
-            found = find_place(side.store.folder, picture.path, key)
-            if found is None:
+            place, content = find_again(side.store.folder, picture.path, key)
+            if place is None or content is None:
                 self.gone.add(picture.id)
             else:
-                yield picture, *found
+                yield picture, place, content
 
 
 def _why(keep: _File, next_: _File) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from deepfishing.errors import DatasetError, OptionError
+from deepfishing.errors import DatasetError, OptionError, explained
 from deepfishing.files import replacing
 from deepfishing.images.dataset import Dataset, Split
 from deepfishing.images.item import as_text
@@ -95,16 +95,14 @@ def _first(names: Sequence[str], folders: Iterable[str]) -> str | None:
     return next((called[name] for name in names if name in called), None)
 
 
-def shuffled(ids: list[str], seed: int) -> list[str]:
-    """Ids in an order by hash, which only they and the seed decide."""
-    return sorted(ids, key=lambda i: hashlib.sha256(f"{seed}:{i}".encode()).digest())
+def divide(ids: list[str], part: float, seed: int) -> tuple[list[str], list[str]]:
+    """Two parts of the ids of one class, the first a fraction or a number of them.
 
-
-def divide(ids: list[str], test_fraction: float, seed: int) -> tuple[list[str], list[str]]:
-    """Test and train ids of one class: the test part is the first in an order by hash."""
-    n_test = min(max(round(test_fraction * len(ids)), 1), len(ids) - 1)
-    order = shuffled(ids, seed)
-    return order[:n_test], order[n_test:]
+    They are the first and the rest in an order by hash, which only ids and seed decide.
+    """
+    n = min(max(round(part * len(ids)), 1), len(ids) - 1) if part < 1 else int(part)
+    order = sorted(ids, key=lambda i: hashlib.sha256(f"{seed}:{i}".encode()).digest())
+    return order[:n], order[n:]
 
 
 def one_class_each(name: str, root: Path, train: Classes, test: Classes) -> Dataset:
@@ -128,13 +126,9 @@ def one_class_each(name: str, root: Path, train: Classes, test: Classes) -> Data
 
 def read_classes(root: Path, folder: Path) -> Classes:
     """Ids of the images of each class folder in `folder`, relative to `root`."""
-    try:
+    do = f"; expected {root / '<class>'} with images"
+    with explained(DatasetError, f"image folder {folder} cannot be read", do, OSError):
         entries = sorted(folder.iterdir())
-    except OSError as error:
-        raise DatasetError(
-            f"image folder {folder} cannot be read: {error.strerror}; "
-            f"expected {root / '<class>'} with images"
-        ) from None
     found = {
         entry.name: image_ids(root, entry)
         for entry in entries
@@ -200,7 +194,7 @@ def _walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
 
 def leads_back(folder: Path) -> bool:
     """Whether a folder is a link to one that it lies in."""
-    if not folder.is_symlink():
+    if not os.path.islink(folder):  # noqa: PTH114  # which never raises
         return False
     target = folder.resolve()
     return any(above.resolve().is_relative_to(target) for above in folder.absolute().parents)
@@ -211,13 +205,7 @@ def _ending(name: str) -> str:
 
 
 def folder_classes(ids: Sequence[str]) -> list[str | None]:
-    """The class of each image by the folder that it lies in; None for one in no class folder.
-
-    >>> folder_classes(["cat/1.jpg", "dog/pug/2.jpg", "3.jpg"])
-    ['cat', 'dog', None]
-    >>> folder_classes(["train/cat/1.jpg", "test/cat/2.jpg", "test/3.jpg", "more/4.jpg"])
-    ['cat', 'cat', None, None]
-    """
+    """The class of each image by the folder that it lies in; None for one in no class folder."""
     splits = split_folders(ids)
     if not splits:
         return [id_.partition("/")[0] if "/" in id_ else None for id_ in ids]
@@ -226,13 +214,7 @@ def folder_classes(ids: Sequence[str]) -> list[str | None]:
 
 
 def split_folders(ids: Sequence[str]) -> set[str]:
-    """Those of the outermost folders that are splits, not classes; none in most collections.
-
-    >>> sorted(split_folders(["train/cat/1.jpg", "test/cat/2.jpg"]))
-    ['test', 'train']
-    >>> split_folders(["train/1.jpg", "bus/2.jpg"])  # things that move
-    set()
-    """
+    """Those of the outermost folders that are splits, not classes; none in most collections."""
     outermost = {id_.partition("/")[0] for id_ in ids if "/" in id_}
     splits = {name for name in outermost if name.lower() in (*TRAIN_FOLDERS, *TEST_FOLDERS)}
     train = {name for name in splits if name.lower() in TRAIN_FOLDERS}
@@ -271,13 +253,9 @@ def find_root(
 
 def names_in(folder: Path) -> list[str]:
     """All names in a folder: one listing instead of one question per file."""
-    try:
+    do = "; the data set is not complete, get it again"
+    with explained(DatasetError, f"folder {folder} of the data set cannot be read", do, OSError):
         return [path.name for path in folder.iterdir()]
-    except OSError as error:
-        raise DatasetError(
-            f"folder {folder} of the data set cannot be read: {error.strerror}; the data set is "
-            "not complete, get it again"
-        ) from None
 
 
 def require_images(root: Path, ids: Sequence[str]) -> None:
@@ -294,11 +272,9 @@ def require_images(root: Path, ids: Sequence[str]) -> None:
 
 def read_bytes(path: Path, most: int = -1) -> bytes:
     """The content of a file, or its first `most` bytes."""
-    try:
-        with path.open("rb") as file:
-            return file.read(most)
-    except OSError as error:
-        raise DatasetError(f"{path} cannot be read: {error.strerror}; get it again") from None
+    cannot = explained(DatasetError, f"{path} cannot be read", "; get it again", OSError)
+    with cannot, path.open("rb") as file:
+        return file.read(most)
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, str]]:
@@ -317,7 +293,7 @@ def read_lines(path: Path) -> Iterator[tuple[str, str]]:
 
 def write_once(path: Path, content: bytes) -> Path:
     """Write a picture of a data set, unless it exists; one of another content is refused."""
-    try:
+    with explained(DatasetError, f"{path} cannot be written", of=OSError):
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(path) as partial:
@@ -327,6 +303,4 @@ def write_once(path: Path, content: bytes) -> Path:
                 f"{path} must be the picture of the data set, got another content; delete that "
                 "file or choose another folder"
             )
-    except OSError as error:
-        raise DatasetError(f"{path} cannot be written: {error.strerror}") from None
     return path

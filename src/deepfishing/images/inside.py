@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
-from deepfishing.errors import DatasetError, OptionError, need, one_line
+from deepfishing.errors import DatasetError, OptionError, explained, need, one_line
 from deepfishing.images.folder import folder_classes
 from deepfishing.images.item import Frame, Item, Member
 from deepfishing.images.preprocess import EXTENSIONS, bmp_bytes
@@ -46,25 +46,22 @@ def read_tar(path: Path) -> list[Item]:
         )
     images: dict[str, Member] = {}
     labels: dict[str, tuple[str, ...] | None] = {}
-    try:
-        with tarfile.open(path, mode="r:", errors="strict") as tar:
-            for info in tar:
-                name = PurePosixPath(info.name)
-                suffix = name.suffix.lower()
-                if info.size < 0:  # tarfile would go backwards, for ever
-                    raise tarfile.ReadError(f"{info.name!r} has a size of {info.size}")
-                if not info.isreg() or info.issparse() or name.name.startswith("."):
-                    continue
-                if suffix in EXTENSIONS:
-                    # a second member of a name replaces the first, as when it is unpacked
-                    images[info.name] = Member(info.name, info.offset_data, info.size)
-                elif suffix in (".json", ".cls") and info.size <= MAX_LABEL_BYTES:
-                    file = tar.extractfile(info)  # reads; does not extract
-                    labels[_key(info.name)] = _labels(info.name, file.read() if file else b"")
-    except Exception as error:  # damaged or hostile headers make tarfile raise almost anything
-        raise DatasetError(
-            f"tar cannot be read: {path} ({one_line(error)}); get it again"
-        ) from None
+    # damaged or hostile headers make tarfile raise almost anything
+    damaged = explained(DatasetError, f"tar cannot be read: {path}", "; get it again")
+    with damaged, tarfile.open(path, mode="r:", errors="strict") as tar:
+        for info in tar:
+            name = PurePosixPath(info.name)
+            suffix = name.suffix.lower()
+            if info.size < 0:  # tarfile would go backwards, for ever
+                raise tarfile.ReadError(f"{info.name!r} has a size of {info.size}")
+            if not info.isreg() or info.issparse() or name.name.startswith("."):
+                continue
+            if suffix in EXTENSIONS:
+                # a second member of a name replaces the first, as when it is unpacked
+                images[info.name] = Member(info.name, info.offset_data, info.size)
+            elif suffix in (".json", ".cls") and info.size <= MAX_LABEL_BYTES:
+                file = tar.extractfile(info)  # reads; does not extract
+                labels[_key(info.name)] = _labels(info.name, file.read() if file else b"")
     if not images:
         raise DatasetError(f"a tar of images must hold one, got none in {path}")
     if labels:
@@ -115,13 +112,10 @@ def read_video(path: Path, every: float) -> list[Item]:
     if not every >= 0:
         raise OptionError(f"every must be a number of seconds, 0 for all frames, got {every}")
     av = need("av", "video")
-    try:
-        with av.open(str(path)) as file:
-            stream = file.streams.video[0]
-            second = 1 / float(stream.time_base)
-            times = sorted({packet.pts for packet in file.demux(stream)} - {None})
-    except Exception as error:  # as above
-        raise DatasetError(f"video cannot be read: {path} ({one_line(error)})") from None
+    with explained(DatasetError, f"video cannot be read: {path}"), av.open(str(path)) as file:
+        stream = file.streams.video[0]
+        second = 1 / float(stream.time_base)
+        times = sorted({packet.pts for packet in file.demux(stream)} - {None})
     items, due = [], 0.0
     for pts in times:
         at = (pts - times[0]) / second
@@ -136,18 +130,13 @@ def read_video(path: Path, every: float) -> list[Item]:
 
 def frame_bytes(path: Path, pts: int) -> bytes:
     """One frame as the bytes of a picture without loss; an `OSError` if it cannot be decoded."""
-    return _video(path, path.stat().st_mtime_ns).read(pts)
-
-
-@lru_cache(maxsize=4)
-def _video(path: Path, changed: int) -> _Video:
-    return _Video(path)
+    return _open_video(path, path.stat().st_mtime_ns).read(pts)
 
 
 class _Video:
     """An open video, which goes on from the last frame; threads take turns."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, changed: int) -> None:
         self.lock = threading.Lock()
         self.file = need("av", "video").open(str(path))
         self.stream = self.file.streams.video[0]
@@ -172,3 +161,6 @@ class _Video:
         if frame.rotation:  # a telephone that was held upright
             picture = picture.rotate(frame.rotation, expand=True)
         return bmp_bytes(picture)
+
+
+_open_video = lru_cache(maxsize=4)(_Video)

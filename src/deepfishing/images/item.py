@@ -23,6 +23,7 @@ from deepfishing.errors import (
     DatasetError,
     DeepFishingError,
     MissingDependencyError,
+    explained,
     need,
     one_line,
     pip_install,
@@ -89,16 +90,14 @@ class RemoteFile:
 
     def open(self, mode: str = "rb") -> io.BytesIO:
         """Its bytes: an image is wanted whole, so one request brings it."""
-        system, path = _file_system(self.url)
-        with _os_errors():
+        with _file_system(self.url) as (system, path):
             return io.BytesIO(system.cat_file(path))
 
     def signature(self) -> tuple[int, int]:
         """Size, and a number made of the entity tag, the checksum or the time of change."""
         if self.size >= 0:
             return self.size, self.stamp
-        system, path = _file_system(self.url)
-        with _os_errors():
+        with _file_system(self.url) as (system, path):
             return _signature(system.info(path))
 
 
@@ -108,10 +107,6 @@ class Item:
 
     Its id is unique in its source, and the same whenever the source is read again. `member` is its
     place in the tar or the video that `path` then is; labels are None where the source has none.
-
-    >>> item = Item("photos.tar/a.jpg", Path("photos.tar"), member=Member("a.jpg", 512, 9))
-    >>> str(item)
-    'photos.tar/a.jpg'
     """
 
     id: str
@@ -154,51 +149,36 @@ class Item:
 
 
 def located(folder: Path | str, name: str) -> Path | RemoteFile:
-    """What a list in a folder, or below the start of a URL, means by a name.
-
-    >>> str(located(Path("lists"), "a.jpg")), str(located(Path("lists"), "s3://bucket/a.jpg"))
-    ('lists/a.jpg', 's3://bucket/a.jpg')
-    """
+    """What a list in a folder, or below the start of a URL, means by a name."""
     if is_url(name):
         return RemoteFile(name)
     return RemoteFile(folder + name) if isinstance(folder, str) else folder / name
 
 
 def as_text(name: str) -> str:
-    r"""A file's name as UTF-8, for stores, messages and pages; other bytes are escaped.
-
-    >>> as_text("café.jpg"), as_text("caf\udce9.jpg")
-    ('café.jpg', 'caf\\xe9.jpg')
-    """
+    """A file's name as UTF-8, for stores, messages and pages; other bytes are escaped."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def is_url(name: str) -> bool:
-    """Whether a name has a protocol.
-
-    >>> is_url("s3://bucket/photos"), is_url("photos/a.jpg")
-    (True, False)
-    """
+    """Whether a name has a protocol, as `s3://bucket/photos` has."""
     return bool(_URL.match(name))
 
 
 def list_files(url: str) -> dict[str, RemoteFile] | None:
     """The files of a folder or a pattern by their path below it, in order; None for a file."""
-    system, path = _file_system(url)
-    try:
-        with _os_errors():
-            if glob.has_magic(url):
-                parts = path.split("/")
-                fixed = next(n for n, part in enumerate(parts) if glob.has_magic(part))
-                folder, found = "/".join(parts[:fixed]), system.glob(path, detail=True)
-            elif system.isdir(path):
-                folder, found = path, system.find(path, detail=True)
-            elif system.exists(path):
-                return None
-            else:
-                raise DatasetError(f"images must exist, got {url}, which does not exist")
-    except OSError as error:
-        raise DatasetError(f"images cannot be listed: {url} ({one_line(error)})") from None
+    cannot = explained(DatasetError, f"images cannot be listed: {url}", of=OSError)
+    with cannot, _file_system(url) as (system, path):
+        if glob.has_magic(url):
+            parts = path.split("/")
+            fixed = next(n for n, part in enumerate(parts) if glob.has_magic(part))
+            folder, found = "/".join(parts[:fixed]), system.glob(path, detail=True)
+        elif system.isdir(path):
+            folder, found = path, system.find(path, detail=True)
+        elif system.exists(path):
+            return None
+        else:
+            raise DatasetError(f"images must exist, got {url}, which does not exist")
     files = {}
     for name, info in found.items():
         below = name.removeprefix(folder).lstrip("/")
@@ -208,8 +188,12 @@ def list_files(url: str) -> dict[str, RemoteFile] | None:
     return dict(sorted(files.items()))
 
 
-def _file_system(url: str) -> tuple[Any, str]:
-    """What reads a URL, and the path that it knows; fsspec makes each one once."""
+@contextmanager
+def _file_system(url: str) -> Iterator[tuple[Any, str]]:
+    """What reads a URL, and the path that it knows; fsspec makes each one once.
+
+    Errors of fsspec and client libraries become OSError, which every reader of images expects.
+    """
     fsspec = need("fsspec.core", "remote")
     if "::" in url:
         raise DatasetError(f"a URL must have one protocol, got {url}; unpack the archive first")
@@ -222,14 +206,8 @@ def _file_system(url: str) -> tuple[Any, str]:
         raise MissingDependencyError(f"{url} needs another package; run `{run}`") from None
     except Exception as error:  # unknown, or it lacks settings, or fsspec stumbles over it
         raise DatasetError(f"URL cannot be used: {url} ({one_line(error)})") from None
-    return system, str(path)
-
-
-@contextmanager
-def _os_errors() -> Iterator[None]:
-    """Errors of fsspec and client libraries as OSError, which every reader of images expects."""
     try:
-        yield
+        yield system, str(path)
     except (OSError, DeepFishingError):
         raise
     except Exception as error:

@@ -15,10 +15,10 @@ import io
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Protocol
 
 import numpy as np
 from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError, features
@@ -99,15 +99,7 @@ VIEWS: Mapping[str, tuple[View, ...]] = {
 
 
 def find_views(name: str) -> tuple[View, ...]:
-    """The views that a name stands for, of which the descriptors are averaged.
-
-    >>> [len(find_views(name)) for name in VIEWS]
-    [1, 2, 6, 10]
-    >>> find_views("scale")
-    Traceback (most recent call last):
-    deepfishing.errors.OptionError: views must be one of centre, flip, scales, crops, got 'scale';
-        did you mean scales?
-    """
+    """The views that a name stands for, of which the descriptors are averaged."""
     check_choice("views", name, VIEWS)
     return VIEWS[name]
 
@@ -156,13 +148,7 @@ class Preprocess:
         return centre
 
     def see(self, image: ImageLike, views: Sequence[View]) -> Array:
-        """Several views of one image (V, 3, size, size); it is decoded once.
-
-        >>> half_white = np.uint8([[[0] * 3, [255] * 3]])
-        >>> plain = Preprocess(size=1, short_side=1, mean=(0.0,) * 3, std=(1.0,) * 3)
-        >>> plain.see(half_white, [View(x=0), View(x=1)])[:, 0].ravel()
-        array([  0., 255.], dtype=float32)
-        """
+        """Several views of one image (V, 3, size, size); it is decoded once."""
         short_side = {view: round(view.scale * self.short_side) for view in views}
         rgb = open_image(image, draft=self.oversampling * max(short_side.values()))
 
@@ -185,10 +171,6 @@ class Preprocess:
         for channel in range(3):
             values[:, channel].take(pixels[:, :, channel], out=out[channel], mode="clip")
         return out
-
-    def as_dict(self) -> dict[str, Any]:
-        """Everything that decides the pixels, for manifests."""
-        return asdict(self)
 
 
 def resize_and_crop(
@@ -230,21 +212,8 @@ def learn_heic() -> None:
         pillow_heif.register_heif_opener()
 
 
-def must_be(name: str) -> str:
-    """What a file that is no picture should have been, or how to read what its name says it is."""
-    if name.lower().endswith(HEIC) and not HAS_HEIC:
-        return f"to read HEIC run `{pip_install(extra='heic')}`"
-    return f"it must be a {FORMAT_NAMES} file"
-
-
 def passed_over_text(counts: Mapping[str, int]) -> str:
-    """Files that are no pictures, by how they end; and how to read them, if there is a way.
-
-    >>> passed_over_text({".txt": 1, "": 2, ".csv": 12})
-    '12 .csv, 2 without an ending, 1 .txt'
-    >>> passed_over_text({f".{letter}": 1 for letter in "abcdefgh"})
-    '1 .a, 1 .b, 1 .c, 1 .d, 1 .e and 3 others'
-    """
+    """Files that are no pictures, by how they end; and how to read them, if there is a way."""
     order = sorted(counts, key=lambda ending: (ending not in HEIC, -counts[ending], ending))
     told = []
     for ending in order[:SHOWN]:
@@ -288,7 +257,10 @@ def open_image(image: ImageLike, draft: int = 0) -> Image.Image:
     except FileNotFoundError:
         raise ImageError(f"image not found: {name}") from None
     except UnidentifiedImageError:
-        raise ImageError(f"not an image that Pillow can read: {name}; {must_be(name)}") from None
+        do = f"it must be a {FORMAT_NAMES} file"
+        if name.lower().endswith(HEIC) and not HAS_HEIC:
+            do = f"to read HEIC run `{pip_install(extra='heic')}`"
+        raise ImageError(f"not an image that Pillow can read: {name}; {do}") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise ImageError(f"image has too many pixels: {name}; make it smaller first") from None
     except Exception as error:  # damaged bytes make the readers raise almost anything

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from deepfishing.errors import DatasetError, OptionError, check_choice, one_line
+from deepfishing.errors import DatasetError, OptionError, check_choice, explained
 from deepfishing.images.dataset import Dataset, Split, is_plain_name
 from deepfishing.images.folder import (
     Classes,
@@ -30,7 +30,6 @@ from deepfishing.images.folder import (
     read_classes,
     read_lines,
     require_images,
-    shuffled,
     write_once,
 )
 from deepfishing.images.preprocess import bmp_bytes
@@ -158,9 +157,9 @@ def read_caltech101(root: str | Path, seed: int = 0) -> Dataset:
                 f"and some to test, got {len(ids)} in {root / pictures / kind}; the data set is "
                 "not complete, get it again"
             )
-    order = {kind: shuffled(ids, seed) for kind, ids in kinds.items()}
-    train = {kind: ids[:CALTECH_TRAIN] for kind, ids in order.items()}
-    test = {kind: ids[CALTECH_TRAIN:][:CALTECH_TEST] for kind, ids in order.items()}
+    parts = {kind: divide(ids, CALTECH_TRAIN, seed) for kind, ids in kinds.items()}
+    train = {kind: first for kind, (first, _) in parts.items()}
+    test = {kind: rest[:CALTECH_TEST] for kind, (_, rest) in parts.items()}
     return one_class_each("caltech101", root, train, test)
 
 
@@ -207,19 +206,15 @@ def _read_mat(path: Path, *names: str) -> list[Array]:
     """Arrays of a MATLAB file, each flat and of whole numbers."""
     from scipy.io import loadmat  # takes a while to load
 
-    raw = read_bytes(path, LARGEST_MAT + 1)
-    try:
+    what = f"{path} must be a MATLAB file with {', '.join(names)}"
+    with explained(DatasetError, what, "; get it again"):  # whatever the parser stumbles over
+        raw = read_bytes(path, LARGEST_MAT + 1)
         if len(raw) > LARGEST_MAT:
             raise ValueError(f"it has more than {LARGEST_MAT:,} bytes")
         content = loadmat(io.BytesIO(raw), variable_names=names)
         arrays = [np.asarray(content[name]).ravel() for name in names]
         if any(array.dtype.kind not in "iu" or not len(array) for array in arrays):
             raise ValueError("it must have whole numbers")
-    except Exception as error:  # damaged bytes raise whatever the parser stumbles over
-        raise DatasetError(
-            f"{path} must be a MATLAB file with {', '.join(names)} ({one_line(error)}); "
-            "get it again"
-        ) from None
     return [array.astype(np.int64) for array in arrays]
 
 

@@ -9,6 +9,7 @@ often is the folder above the store, and need not be where a command runs now.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import hashlib
 import os
@@ -19,7 +20,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
-from deepfishing.errors import DatasetError, MissingDependencyError, did_you_mean
+from deepfishing.errors import DatasetError, MissingDependencyError, did_you_mean, explained
 from deepfishing.images.folder import (
     folder_classes,
     image_ids,
@@ -91,15 +92,19 @@ def passed_over_in(source: str | Path) -> Counter[str]:
 
 def _find(source: str, every: float) -> list[Item]:
     if source == STDIN:
-        return _listed(sys.stdin.buffer.read(), Path(), "standard input")
+        return _listed(None, Path())
     if is_url(source):
         return _behind(source, every)
     path = Path(source)
     if is_folder(path):
         layout = voc_layout(path)
-        if layout is not None:
-            return _in_voc(layout)
-        return _in_class_folders(Item(as_text(name), path / name) for name in image_ids(path, path))
+        pictures = path if layout is None else layout / "JPEGImages"
+        names = image_ids(pictures, pictures)
+        if layout is None:
+            return _in_class_folders(Item(as_text(name), path / name) for name in names)
+        labels, stems = labels_by_id(layout), [Path(n).with_suffix("").as_posix() for n in names]
+        pairs = zip(names, stems, strict=True)
+        return [Item(as_text(id_), pictures / n, labels.get(id_)) for n, id_ in pairs]
     if _is_file(path):
         return _in_file(path, path.name, every)
     if glob.has_magic(source):
@@ -142,21 +147,17 @@ def _in_file(file: Path | RemoteFile, name: str, every: float) -> list[Item]:
         )
     if ending != ".txt":
         return [Item(as_text(name), file)]
-    try:
-        with file.open("rb") as opened:
-            content = opened.read()
-    except OSError as error:
-        reason = error.strerror or error
-        raise DatasetError(f"list of images cannot be read: {file} ({reason})") from None
-    folder = file.parent if isinstance(file, Path) else file.url.removesuffix(name)
-    return _listed(content, folder, str(file))
+    return _listed(file, file.parent if isinstance(file, Path) else file.url.removesuffix(name))
 
 
-def _listed(content: bytes, folder: Path | str, source: str) -> list[Item]:
-    try:
-        lines = content.decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise DatasetError(f"list of images cannot be read: {source} ({error})") from None
+def _listed(file: Path | RemoteFile | None, folder: Path | str) -> list[Item]:
+    """The images of a list, by default on standard input."""
+    source, of = file or "standard input", (OSError, UnicodeDecodeError)
+    with (
+        explained(DatasetError, f"list of images cannot be read: {source}", of=of),
+        file.open("rb") if file else contextlib.nullcontext(sys.stdin.buffer) as opened,
+    ):
+        lines = opened.read().decode("utf-8-sig").splitlines()
     return [Item(name, located(folder, name)) for name in map(str.strip, lines) if name]
 
 
@@ -176,21 +177,20 @@ def _matching(pattern: str, every: float) -> list[Item]:
     parts = Path(pattern).parts
     fixed = next(n for n, part in enumerate(parts) if glob.has_magic(part))
     folder = Path(*parts[:fixed])
-    try:
+    with explained(DatasetError, f"pattern cannot be used: {pattern}", of=(ValueError, OSError)):
         found = sorted(folder.glob("/".join(parts[fixed:])))
-    except (ValueError, OSError) as error:
-        raise DatasetError(f"pattern cannot be used: {pattern} ({error})") from None
-    files = {}
-    for path in filter(_is_file, found):
-        below = path.relative_to(folder)
-        if not any(part.startswith(".") for part in below.parts):
-            files[path] = below.as_posix()
+    paths = {path.relative_to(folder): path for path in found if _is_file(path)}
+    files = {
+        name.as_posix(): path
+        for name, path in paths.items()
+        if not any(part.startswith(".") for part in name.parts)
+    }
     if not files:
         raise DatasetError(f"a pattern must match a file, got none for {pattern}")
-    if not any(map(holds_images, files)):
-        return _in_class_folders(Item(as_text(name), path) for path, name in files.items())
+    if not any(map(holds_images, files.values())):
+        return _in_class_folders(Item(as_text(name), path) for name, path in files.items())
     items: list[Item] = []
-    for path, name in files.items():
+    for name, path in files.items():
         items += read_inside(path, every) if holds_images(path) else [Item(as_text(name), path)]
     return items
 
@@ -205,37 +205,20 @@ def _in_class_folders(items: Iterable[Item]) -> list[Item]:
     ]
 
 
-def _in_voc(folder: Path) -> list[Item]:
-    pictures, labels = folder / "JPEGImages", labels_by_id(folder)
-    items = []
-    for name in image_ids(pictures, pictures):
-        id_ = Path(name).with_suffix("").as_posix()
-        items.append(Item(as_text(id_), pictures / name, labels.get(id_)))
-    return items
-
-
-def find_again(folder: Path, path: str, sha256: str) -> bytes | None:
-    """The content with this hash, seen at `path` when the store in `folder` was made, or None.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as work:
-    ...     _ = Path(work, "a.jpg").write_bytes(b"pixels")
-    ...     hashed = hashlib.sha256(b"pixels").hexdigest()
-    ...     found = [find_again(Path(work, "store"), "a.jpg", digits) for digits in (hashed, "0")]
-    >>> found
-    [b'pixels', None]
-    """
-    found = find_place(folder, path, sha256)
-    return None if found is None else found[1]
-
-
-def find_place(folder: Path, path: str, sha256: str) -> tuple[Openable, bytes] | None:
-    """The same with the place: a Path, or what a member of a tar or a file behind a URL is."""
+def find_again(folder: Path, path: str, sha256: str) -> tuple[Openable, bytes] | tuple[None, None]:
+    """Place and content with this hash, seen at `path` when the store in `folder` was made."""
     for place in _places(folder.absolute(), path):
-        content = _read(place)
-        if content and hashlib.sha256(content).hexdigest() == sha256:
-            return place, content
-    return None
+        with contextlib.suppress(OSError, ValueError, MissingDependencyError):
+            # no permission, a name too long or with a zero in it, no such server
+            if isinstance(place, Path) and not (
+                place.is_file() and 0 < place.stat().st_size <= MAX_FILE
+            ):
+                continue  # one that may never end, as a pipe or a file in /proc, or is huge
+            with place.open("rb") as file:
+                content = file.read(MAX_FILE)
+            if content and hashlib.sha256(content).hexdigest() == sha256:
+                return place, content
+    return None, None
 
 
 def _places(folder: Path, path: str) -> Iterator[Openable]:
@@ -259,16 +242,3 @@ def _inside(holder: Path) -> dict[str, Item]:
         return {str(item): item for item in read_inside(holder, every=0)}
     except (DatasetError, MissingDependencyError):
         return {}
-
-
-def _read(place: Openable) -> bytes | None:
-    """The bytes of a file, unless it may never end, as a pipe or a file in /proc, or is huge."""
-    try:
-        if isinstance(place, Path) and not (
-            place.is_file() and 0 < place.stat().st_size <= MAX_FILE
-        ):
-            return None
-        with place.open("rb") as file:
-            return file.read(MAX_FILE)
-    except (OSError, ValueError, MissingDependencyError):
-        return None  # no permission, a name too long or with a zero in it, no such server

@@ -57,19 +57,15 @@ def blocks(source: Iterable[Any], name: str = "") -> Iterator[list[Item]]:
         if isinstance(image, str | Path):
             some.append(Item(id_, Path(image), labels))
         else:
-            content = image.content if isinstance(image, ImageBytes) else lossless(image)
-            some.append(Item(id_, ImageBytes(id_, content), labels))
-            size += len(content)
+            own = image.content if isinstance(image, ImageBytes) else None
+            file = ImageBytes(id_, bmp_bytes(open_image(image)) if own is None else own)
+            some.append(Item(id_, file, labels))
+            size += len(file.content)
         if size >= BLOCK_BYTES or len(some) == BLOCK_IMAGES:
             yield some
             some, size = [], 0
     if some:
         yield some
-
-
-def lossless(image: ImageLike) -> bytes:
-    """An image as the bytes of a file that has the same pixels."""
-    return bmp_bytes(open_image(image))
 
 
 def _hugging_face(source: Any) -> Iterator[tuple[ImageLike, Labels]]:

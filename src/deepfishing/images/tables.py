@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from deepfishing.errors import DatasetError, one_line
+from deepfishing.errors import DatasetError, explained
 from deepfishing.files import SEPARATOR, unguarded
 from deepfishing.images.item import Item, located
 
@@ -26,21 +26,10 @@ _DELIMITERS = {".csv": ",;\t", ".tsv": "\t,;"}  # the first by which there is a 
 
 
 def read_table(path: Path) -> list[Item]:
-    """The images that a table lists.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     table = Path(folder, "t.csv")
-    ...     _ = table.write_text("path,labels\\na.jpg,cat;dog\\nb.jpg,\\n")
-    ...     print([(item.id, item.labels) for item in read_table(table)])
-    [('a.jpg', ('cat', 'dog')), ('b.jpg', None)]
-    """
-    try:
+    """The images that a table lists."""
+    # damaged in some way: a column twice, a time beyond all years...
+    with explained(DatasetError, f"table cannot be read: {path}"):
         columns = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
-    except DatasetError:
-        raise
-    except Exception as error:  # text that is not UTF-8, a column twice, a time beyond all years...
-        raise DatasetError(f"table cannot be read: {path} ({one_line(error)})") from None
     if "path" not in columns:
         names = ", ".join(map(str, columns)) or "none"
         raise DatasetError(
@@ -115,13 +104,9 @@ def labels_in(path: Path) -> int:
 def _csv(path: Path, errors: str = "strict") -> dict[str, list[Any]]:
     content = path.read_bytes()
     wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    try:
+    do = "; save it again as `CSV UTF-8`"
+    with explained(DatasetError, f"table cannot be read: {path} is not UTF-8", do):
         text = content.decode("utf-16" if wide else "utf-8-sig", errors)
-    except UnicodeDecodeError as error:
-        raise DatasetError(
-            f"table cannot be read: {path} is not UTF-8 ({one_line(error)}); save it again as "
-            "`CSV UTF-8`"
-        ) from None
     delimiters = _DELIMITERS[path.suffix.lower()]
     told = (one for one in delimiters if "path" in map(_column, _rows(text, one)[0]))
     head, *rows = _rows(text, next(told, delimiters[0]))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from defusedxml.ElementTree import fromstring
@@ -21,7 +21,7 @@ from deepfishing.errors import (
     OptionError,
     check_choice,
     did_you_mean,
-    one_line,
+    explained,
 )
 from deepfishing.files import replacing
 from deepfishing.images.dataset import Dataset, Split, is_plain_name
@@ -48,12 +48,8 @@ Labels = np.ndarray[Any, np.dtype[np.int8]]
 _VALUES = {"1": 1, "+1": 1, "0": 0, "-1": -1}
 
 
-class LabelledSplit(NamedTuple):
-    """Ids of a split, its classes, and labels (n, C) of 1, -1 and 0, or None where it has none."""
-
-    ids: tuple[str, ...]
-    classes: tuple[str, ...]
-    labels: Labels | None
+# Ids of a split, its classes, and labels (n, C) of 1, -1 and 0, or None where it has none.
+LabelledSplit = tuple[tuple[str, ...], tuple[str, ...], Labels | None]
 
 
 def read_voc(
@@ -166,7 +162,7 @@ def read_split(
     missing = [c for c in wanted if c not in lists]
     if wanted and not missing:
         columns = [_read_class(_list_path(folder, c + ending), ids) for c in wanted]
-        return LabelledSplit(ids, wanted, np.stack(columns, axis=1))
+        return ids, wanted, np.stack(columns, axis=1)
     if len(missing) < len(wanted):
         raise DatasetError(
             f"every class must have a list for split {split}, got {len(missing)} of "
@@ -174,15 +170,19 @@ def read_split(
         )
     objects = _read_annotations(folder, ids)
     wanted = wanted or tuple(sorted({name for some in objects.values() for name in some}))
+    for path, shown in objects.items():
+        for name in shown:
+            check_choice(f"an object in {path}", name, wanted, DatasetError)
     if wanted and objects:
-        return LabelledSplit(ids, wanted, _labels_of(objects, wanted))
+        rows = [[shown.get(c, -1) for c in wanted] for shown in objects.values()]
+        return ids, wanted, np.array(rows, dtype=np.int8)
     if must_be_labelled:
         example = _list_path(folder, (wanted or ("<class>",))[0] + ending)
         raise DatasetError(
             f"no labels for split {split}: expected class lists such as {example}, or objects in "
             f"{folder / 'Annotations'}, one XML file per image"
         )
-    return LabelledSplit(ids, wanted, None)
+    return ids, wanted, None
 
 
 def _list_path(folder: Path, stem: str) -> Path:
@@ -241,40 +241,21 @@ def _read_annotations(folder: Path, ids: tuple[str, ...]) -> dict[Path, dict[str
     files = [folder / f"{id_}.xml" for id_ in ids]
     if not is_folder(folder) or not {file.name for file in files}.issubset(names_in(folder)):
         return {}
-    return {file: _read_annotation(file) for file in files}
-
-
-def _read_annotation(path: Path) -> dict[str, int]:
-    content = read_bytes(path)
-    try:
-        root = fromstring(content)
-    except Exception as error:  # damaged, forbidden (entity bombs) or oddly encoded
-        raise DatasetError(
-            f"annotation must be plain XML, got {path} ({one_line(error)})"
-        ) from None
-    shown: dict[str, int] = {}
-    for node in root.iterfind("object"):
-        name = (node.findtext("name") or "").strip()
-        difficult = (node.findtext("difficult") or "0").strip()
-        if not name or difficult not in ("0", "1"):
-            raise DatasetError(
-                "an object must have a name and difficult 0 or 1, "
-                f"got {name!r} and {difficult!r} in {path}"
-            )
-        shown[name] = max(shown.get(name, 0), 1 - int(difficult))
-    return shown
-
-
-def _labels_of(annotations: dict[Path, dict[str, int]], classes: tuple[str, ...]) -> Labels:
-    for path, shown in annotations.items():
-        strange = next((name for name in shown if name not in classes), None)
-        if strange is not None:
-            raise DatasetError(
-                f"an object must be one of {', '.join(classes)}, got {strange!r} in "
-                f"{path}{did_you_mean(strange, classes)}"
-            )
-    rows = [[shown.get(c, -1) for c in classes] for shown in annotations.values()]
-    return np.array(rows, dtype=np.int8)
+    found: dict[Path, dict[str, int]] = {}
+    for path in files:
+        with explained(DatasetError, f"annotation must be plain XML, got {path}"):
+            root = fromstring(read_bytes(path))  # damaged, forbidden (entity bombs), oddly encoded
+        shown = found[path] = {}
+        for node in root.iterfind("object"):
+            name = (node.findtext("name") or "").strip()
+            difficult = (node.findtext("difficult") or "0").strip()
+            if not name or difficult not in ("0", "1"):
+                raise DatasetError(
+                    "an object must have a name and difficult 0 or 1, "
+                    f"got {name!r} and {difficult!r} in {path}"
+                )
+            shown[name] = max(shown.get(name, 0), 1 - int(difficult))
+    return found
 
 
 def write_submission(
@@ -296,13 +277,11 @@ def write_submission(
         raise FeatureError("scores must be finite, got NaN or infinity; no submission was written")
     main = Path(folder) / "results" / dataset.name.upper() / "Main"
     names = [f"{competition}_cls_{dataset.test.name}_{name}.txt" for name in dataset.classes]
-    try:
+    with explained(DatasetError, f"submission cannot be written to {main}", of=OSError):
         main.mkdir(parents=True, exist_ok=True)
         for name, column in zip(names, scores.T, strict=True):
             pairs = zip(dataset.test.ids, column.tolist(), strict=True)
             with replacing(main / name) as partial:
                 lines = "".join(f"{image_id} {score!r}\n" for image_id, score in pairs)
                 partial.write_text(lines, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise DatasetError(f"submission cannot be written to {main}: {error.strerror}") from None
     return tuple(main / name for name in names)

@@ -106,7 +106,7 @@ class NetworkRef:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values, with the keys of a store's manifest."""
-        pixels = self.preprocess.as_dict().items()
+        pixels = asdict(self.preprocess).items()
         return {
             "network": self.name,
             "weights_sha256": self.weights_sha256,

@@ -23,9 +23,8 @@ from deepfishing.errors import ImageError, OptionError, check_choice
 from deepfishing.features import Factor
 from deepfishing.gradients.engines import Describer, describer, gather
 from deepfishing.images.item import ImageBytes
-from deepfishing.images.preprocess import ImageLike
+from deepfishing.images.preprocess import ImageLike, bmp_bytes, open_image
 from deepfishing.images.sources import find_again
-from deepfishing.images.streams import lossless
 from deepfishing.options import Resources
 from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
@@ -162,7 +161,7 @@ class Searcher:
         if row is None:
             return None
         key = self.contents.keys[int(self.collection.content[row])].as_py()
-        return find_again(self.store.folder, self.collection[row].path, key)
+        return find_again(self.store.folder, self.collection[row].path, key)[1]
 
     def picture(self, example: Example) -> ImageLike | None:
         """What to draw for an example or a hit; None for an image of the store that is gone."""
@@ -265,7 +264,7 @@ class Searcher:
     def _find(self, example: Example) -> int | ImageBytes:
         """The number of a file's content, or the image if it is not in the store."""
         if isinstance(example, Image.Image | np.ndarray):
-            return ImageBytes("the image given", lossless(example))
+            return ImageBytes("the image given", bmp_bytes(open_image(example)))
         if isinstance(example, bytes):
             name, upload = "the bytes given", example
         else:

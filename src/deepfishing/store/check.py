@@ -16,7 +16,7 @@ import pyarrow as pa
 from deepfishing.errors import StoreError
 from deepfishing.store.journal import JOURNALS, leftovers
 from deepfishing.store.manifest import ERROR, OK, PENDING, Row, read_manifest
-from deepfishing.store.shards import PATTERN, checksum, damaged, decoded, read_table, stored
+from deepfishing.store.shards import PATTERN, checksum, decoded, read_table, stored, undamaged
 from deepfishing.store.store import ERRORS, Store
 
 
@@ -108,10 +108,8 @@ def _sound_table(store: Store, name: str, path: Path) -> pa.Table:
     if path.stem != f"shard-{found}":
         raise StoreError(f"{path}: damaged, its checksum is {found}; delete it and extract again")
     table = read_table(path)
-    try:
+    with undamaged(path):
         table.validate(full=True)  # that keys are text, which Parquet only claims
-    except pa.ArrowException as error:
-        raise damaged(path, error) from None
     codec = store.codec
     expected = ["sha256", "error"] if name == ERRORS else ["sha256", name, f"{name}_{codec.scale}"]
     if table.column_names != expected:

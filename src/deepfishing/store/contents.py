@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from deepfishing.errors import StoreError
 from deepfishing.rank_one import Array
-from deepfishing.store.shards import PATTERN, Column, damaged, decoded, read_keys, stored
+from deepfishing.store.shards import PATTERN, Column, decoded, read_keys, stored, undamaged
 from deepfishing.store.store import Store
 
 BLOCK_ROWS = 4096
@@ -121,10 +121,10 @@ class MappedColumn(Column):
     def codes(self, numbers: Array) -> Array:
         """Rows (m, width) of these contents as they lie in the shards, each checked."""
         codes: Array = self._windows[self._begin[numbers]].view(self.codec.dtype)
-        wrong = np.flatnonzero(row_sums(codes) != self.sums[numbers])
-        if len(wrong):
-            path = self.files[int(self.shard[numbers[wrong[0]]])]
-            raise damaged(path, ValueError("a row is not as it was when it was indexed"))
+        wrong = numbers[row_sums(codes) != self.sums[numbers]]
+        for number in wrong[:1]:
+            with undamaged(self.files[int(self.shard[number])]):
+                raise ValueError("a row is not as it was when it was indexed")
         return codes
 
 
@@ -139,10 +139,8 @@ def _map(files: Sequence[Path], foreign: Sequence[bool]) -> tuple[Array, Array]:
     }
     sizes = []
     for path in files:
-        try:
+        with undamaged(path):
             sizes.append(len(values[path]) if path in values else path.stat().st_size)
-        except OSError as error:
-            raise damaged(path, error) from None
     page = mmap.ALLOCATIONGRANULARITY
     starts = np.cumsum([0, *(-(-size // page) * page for size in sizes)])
     area = mmap.mmap(-1, int(starts[-1]), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -166,11 +164,7 @@ def _map(files: Sequence[Path], foreign: Sequence[bool]) -> tuple[Array, Array]:
 
 
 def row_sums(codes: Array) -> Array:
-    """A checksum (n,) of each row (n, width): the sum of its bytes, eight at a time if they fit.
-
-    >>> row_sums(np.array([[1, 2], [3, -1]], dtype=np.int8)).tolist()
-    [513, 65283]
-    """
+    """A checksum (n,) of each row (n, width): the sum of its bytes, eight at a time if they fit."""
     words = np.dtype(f"<u{math.gcd(8, codes.shape[1] * codes.itemsize)}")
     sums: Array = codes.view(words).sum(axis=1, dtype=np.uint64)
     return sums

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from deepfishing.errors import OptionError, StoreError, need
+from deepfishing.errors import OptionError, StoreError, explained, need
 from deepfishing.files import SEPARATOR, guarded, replacing
 from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
@@ -80,11 +80,9 @@ def export(
     n, columns = len(store.usable()), store.columns_of(features)
     if not n or not columns:
         raise StoreError(f"a store must have images to export, got none in {store.folder}")
-    try:
-        with replacing(path) as partial:
-            write(partial, store, columns)
-    except OSError as error:
-        raise StoreError(f"features cannot be written: {path} ({error})") from None
+    cannot = explained(StoreError, f"features cannot be written: {path}", of=OSError)
+    with cannot, replacing(path) as partial:
+        write(partial, store, columns)
     return n
 
 

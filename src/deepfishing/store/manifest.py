@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from deepfishing import __version__
-from deepfishing.errors import StoreError, one_line
+from deepfishing.errors import StoreError, explained
 from deepfishing.files import is_intact, replacing, sealed
 
 MANIFEST = "store.json"
@@ -152,14 +152,10 @@ def write_index(folder: Path, rows: Iterable[Row]) -> None:
     columns = [[getattr(row, field.name) for row in rows] for field in fields(Row)]
     arrays = [pa.array(c, type=f.type) for c, f in zip(columns, SCHEMA, strict=True)]
     path = folder / INDEX
-    try:
-        with replacing(path) as partial:
-            pq.write_table(pa.table(arrays, schema=SCHEMA), partial, write_page_checksum=True)
-    except OSError as error:
-        raise StoreError(
-            f"index cannot be written: {path} ({error}); the features that are in the store stay, "
-            "run the command again to go on"
-        ) from None
+    do = "; the features that are in the store stay, run the command again to go on"
+    cannot = explained(StoreError, f"index cannot be written: {path}", do, OSError)
+    with cannot, replacing(path) as partial:
+        pq.write_table(pa.table(arrays, schema=SCHEMA), partial, write_page_checksum=True)
 
 
 def read_index(folder: Path) -> dict[str, Row]:
@@ -167,17 +163,20 @@ def read_index(folder: Path) -> dict[str, Row]:
     path = folder / INDEX
     if not path.exists():
         return {}
-    try:
+    do = (
+        "; delete it and run `deepfish extract` for the same images again, their features are "
+        "still there"
+    )
+    of = (OSError, pa.ArrowException, ValueError)
+    with explained(StoreError, f"index is damaged: {path}", do, of):
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             table = file.read()
         table.validate(full=True)  # that text is UTF-8, which Parquet only claims
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise _damaged(path, one_line(error)) from None
-    if table.schema.remove_metadata() != SCHEMA:
-        raise _damaged(path, f"columns must be {SCHEMA.names}, got {table.column_names}")
-    for name in ("id", "path", "status", "factors"):
-        if table.column(name).null_count:
-            raise _damaged(path, f"every row must have {name}, got one without")
+        if table.schema.remove_metadata() != SCHEMA:
+            raise ValueError(f"columns must be {SCHEMA.names}, got {table.column_names}")
+        for name in ("id", "path", "status", "factors"):
+            if table.column(name).null_count:
+                raise ValueError(f"every row must have {name}, got one without")
     columns = [column.to_pylist() for column in table.columns]
     for number, field in enumerate(SCHEMA):
         if field.type == _STRINGS:
@@ -191,10 +190,3 @@ def count_rows(folder: Path) -> int:
         return int(pq.read_metadata(folder / INDEX).num_rows)
     except (OSError, pa.ArrowException, UnicodeDecodeError):
         return 0  # whoever reads it says what is wrong
-
-
-def _damaged(path: Path, reason: str) -> StoreError:
-    return StoreError(
-        f"index is damaged: {path} ({reason}); delete it and run `deepfish extract` for the same "
-        "images again, their features are still there"
-    )

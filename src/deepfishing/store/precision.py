@@ -47,15 +47,9 @@ class Roots:
     code q is sign(v) sqrt(|v| / peak) in steps of 1/127, or 1/7, and stands for q |q| times the
     scale. Bytes then keep numbers down to a 65,000th of the largest one.
 
-    >>> rows, norm = np.array([[-8.0, 2.0, 0.001]]), np.array([8.2])
-    >>> codes, scale = Roots(8).encode(rows, norm)
-    >>> codes
-    array([[-127,   64,    1]], dtype=int8)
-    >>> (Roots(8).decode(codes, 3) * scale[:, None]).round(2)
-    array([[-8.  ,  2.03,  0.  ]])
-    >>> codes, scale = Roots(4).encode(rows, norm)
-    >>> codes.tolist() == [[(-7 + 8) + 16 * (4 + 8), (0 + 8) + 16 * 8]]
-    True
+    >>> codes, scale = Roots(8).encode(np.array([[-8.0, 2.0, 0.001]]), np.array([8.2]))
+    >>> codes, (Roots(8).decode(codes, 3) * scale[:, None]).round(2)
+    (array([[-127,   64,    1]], dtype=int8), array([[-8.  ,  2.03,  0.  ]]))
     """
 
     scale = "scale"

@@ -69,7 +69,7 @@ class Shards:
         self._rows: dict[str, int] = {}
         self._count = 0
         for path in sorted(folder.glob(PATTERN)):
-            with _told(path):  # also of keys that are no text
+            with undamaged(path):  # also of keys that are no text
                 self._index(path, read_keys(path).to_pylist())
 
     def __contains__(self, key: str) -> bool:
@@ -169,7 +169,7 @@ def check_shard(path: Path) -> None:
     """
     if not _NAMED.fullmatch(path.stem):
         return
-    with _told(path):
+    with undamaged(path):
         stat = path.stat()
         found = _digits(path, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
         if path.stem != f"shard-{found}":
@@ -183,25 +183,21 @@ def _digits(path: Path, *same: int) -> str:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def undamaged(path: Path) -> Iterator[None]:
     """Whatever a shard that is not as it was written leads to is one error."""
     try:
         yield
     except StoreError:
         raise  # which says more
     except (*_BROKEN, pa.ArrowException) as error:
-        raise damaged(path, error) from None
-
-
-def damaged(path: Path, error: Exception) -> StoreError:
-    """The error for a shard that cannot be read."""
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return StoreError(f"shard is damaged: {path} ({reason}); delete it to compute it again")
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        do = "delete it to compute it again"
+        raise StoreError(f"shard is damaged: {path} ({reason}); {do}") from None
 
 
 def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
     """All rows of a shard."""
-    with _told(path), pq.ParquetFile(path, memory_map=True) as file:
+    with undamaged(path), pq.ParquetFile(path, memory_map=True) as file:
         return file.read(columns=columns, use_threads=False)
 
 
@@ -209,8 +205,9 @@ def read_keys(path: Path) -> pa.Array:
     """The keys of all rows of a shard, whose numbers may stand beside new ones."""
     table = read_table(path, ["sha256"])
     texts = [pa.string()], [pa.large_string()]  # the second of another writer
-    if table.schema.names != ["sha256"] or table.schema.types not in texts:
-        raise damaged(path, ValueError("it must have a column sha256 of text"))
+    with undamaged(path):
+        if table.schema.names != ["sha256"] or table.schema.types not in texts:
+            raise ValueError("it must have a column sha256 of text")
     check_projection(path, table.schema)
     return table.column(0).combine_chunks().cast(pa.string())
 
@@ -231,7 +228,7 @@ def stored(path: Path, name: str, codec: Codec) -> tuple[Array, Array, tuple[int
     The codes are a view of the file: our shards are one uncompressed page per column, at whose
     end all codes lie one behind the other. Another writer's shard is decoded by pyarrow.
     """
-    with _told(path), pq.ParquetFile(path, memory_map=True) as file:
+    with undamaged(path), pq.ParquetFile(path, memory_map=True) as file:
         schema = file.schema_arrow
         check_projection(path, schema)
         beside = f"{name}_{codec.scale}"
@@ -259,7 +256,7 @@ def stored(path: Path, name: str, codec: Codec) -> tuple[Array, Array, tuple[int
 
 def decoded(path: Path) -> Array:
     """The codes of a shard as pyarrow reads them: slower, for any writer."""
-    with _told(path), pq.ParquetFile(path) as file:
+    with undamaged(path), pq.ParquetFile(path) as file:
         dtype, width = _numbers(file.schema_arrow.field(1))
         column = file.read(use_threads=False).column(1).combine_chunks()
         if pa.types.is_fixed_size_binary(column.type):
@@ -358,7 +355,7 @@ class Column:
             path = self.files[file]
             check_shard(path)
             codes, scale, shape = stored(path, self.factor, self.codec)
-            with _told(path):
+            with undamaged(path):
                 if shape != self.shape:
                     raise ValueError(f"one image must have shape {self.shape}, got {shape}")
                 if row[places[-1]] >= len(codes):

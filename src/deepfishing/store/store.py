@@ -24,7 +24,7 @@ from urllib.parse import quote, unquote
 import numpy as np
 import pyarrow as pa
 
-from deepfishing.errors import FeatureError, StoreError, need
+from deepfishing.errors import FeatureError, StoreError, explained, need
 from deepfishing.features import split_names
 from deepfishing.kernels import Comparable
 from deepfishing.rank_one import Array
@@ -109,14 +109,11 @@ class Store:
         self.codec = CODECS[self.precision]  # how numbers are written
         self.settings = {**settings, "dtype": self.precision}
         self._shards: dict[str, Shards] = {}  # by factor, looked at when first asked for
-        try:
+        do = "; choose another folder"
+        with explained(StoreError, f"store cannot be made: {folder}", do, OSError):
             folder.mkdir(parents=True, exist_ok=True)
             if is_new:
                 new_manifest(folder, self.settings)
-        except OSError as error:
-            raise StoreError(
-                f"store cannot be made: {folder} ({error.strerror}); choose another folder"
-            ) from None
         agree_on_settings(folder, self.settings)
 
     def __repr__(self) -> str:
@@ -180,13 +177,9 @@ class Store:
 
         What killed ones left is cleared away at the beginning and at a good end.
         """
-        try:
+        do = "; make it writable or choose another folder"
+        with explained(StoreError, f"store cannot be written: {self.folder}", do, OSError):
             file = (self.folder / LOCK).open("a")
-        except OSError as error:
-            raise StoreError(
-                f"store cannot be written: {self.folder} ({error.strerror}); make it writable or "
-                "choose another folder"
-            ) from None
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -71,7 +71,7 @@ class Thumbnails:
         return made
 
     def _make(self, path: str, sha256: str, size: str) -> bytes:
-        content = find_again(self.folder, path, sha256)
+        _, content = find_again(self.folder, path, sha256)
         if content is None:
             raise ImageError("the image is gone or has changed since its features were extracted")
         side = SIDES[size]
