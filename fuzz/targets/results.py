@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from deepfishing.experiments.results import Results, row_key
-from deepfishing.report.confusions import confusions
 from deepfishing.report.html import write_report
 from deepfishing.report.rows import group_points, group_rows, open_points, open_results
 from deepfishing.report.sheets import curve_sheets
-from deepfishing.report.tables import comparison, left_out
+from deepfishing.report.tables import comparison, confusions, left_out
 from deepfishing.report.text import latex, markdown, write_markdown
 from fuzz.parts import join, split
 from fuzz.rule import obey

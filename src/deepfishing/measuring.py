@@ -21,10 +21,9 @@ from deepfishing.gradients.to_store import OnFailure
 from deepfishing.images.dataset import Dataset
 from deepfishing.networks.network import Network
 from deepfishing.progress import Progress
-from deepfishing.report.confusions import Confusions, confusions
 from deepfishing.report.html import write_report
 from deepfishing.report.scores import gains
-from deepfishing.report.tables import comparison
+from deepfishing.report.tables import Confusions, comparison, confusions
 from deepfishing.report.words import curve_words, plain, table_words
 from deepfishing.statistics import Difference
 

@@ -4,6 +4,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from deepfishing.cli import say
+from deepfishing.cli.extract import duration_text
 
 
 def test_the_time_that_has_passed_and_the_time_that_is_left_cannot_be_confused():
@@ -46,3 +47,23 @@ def test_a_stage_that_has_nothing_more_to_do_stays_as_it_was():
         bar("images", 0, 0)  # the second of two protocols on the same features
         [task] = shown.tasks
         assert (task.completed, task.total) == (3, 3)
+
+
+def test_numbers_are_said_as_people_say_them():
+    assert [say.counted(1, "photo"), say.counted(1200, "image")] == ["1 photo", "1,200 images"]
+    assert [say.size_text(999), say.size_text(12_345_678)] == ["999 B", "12.3 MB"]
+    clocks = [say.clock_text(seconds) for seconds in (7.2, 61, 36_061, None)]
+    assert clocks == ["0:07", "1:01", "10:01:01", "0:00"]
+    durations = [duration_text(seconds) for seconds in (4.23, 300, 12_345, 5e5, 1e9)]
+    assert durations == ["4.2 s", "5.0 min", "3.4 h", "5.8 days", "31.7 years"]
+    assert say.spelled("\x1b[2Jcat.jpg") == "\\x1b[2Jcat.jpg"
+
+
+def test_events_are_lines_of_json(capsys):
+    events = say.JsonEvents(images=3)
+    events("images", 0, 2)
+    events.failure("a.jpg", "image not found: a.jpg")
+    assert capsys.readouterr().out.splitlines() == [
+        '{"event": "start", "images": 3, "to_compute": 2}',
+        '{"event": "failure", "id": "a.jpg", "error": "image not found: a.jpg"}',
+    ]

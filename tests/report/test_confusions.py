@@ -8,12 +8,11 @@ import pytest
 from rich.console import Console
 
 from deepfishing.errors import StoreError
-from deepfishing.report.confusions import confusions
 from deepfishing.report.html import write_report
 from deepfishing.report.rows import open_results
 from deepfishing.report.scores import gains
 from deepfishing.report.sheets import table_sheets
-from deepfishing.report.tables import comparison, interval_text, one_decimal
+from deepfishing.report.tables import comparison, confusions, interval_text, one_decimal
 from deepfishing.report.text import terminal, write_latex, write_markdown
 
 FEATURES = {"x7": 1.5, "dW7": 2.5}

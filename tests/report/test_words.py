@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import ttest_rel
 
 from deepfishing.report.html import write_report
-from deepfishing.report.tables import Line, compare_lines
+from deepfishing.report.tables import Comparison, Line
 from deepfishing.report.words import curve_words, plain, table_words
 from deepfishing.statistics import Difference
 
@@ -34,7 +34,7 @@ def line(feature, official, gain=None):
 def test_a_table_in_words(figures, gain, said):
     forward, gradient = figures
     known = Difference(gradient - forward, *gain, p=0.1)
-    found = compare_lines([], [line("x7", forward), line("dW8", gradient, known)])
+    found = Comparison([], [line("x7", forward), line("dW8", gradient, known)])
     words = plain(table_words(found))
     assert said in words
     assert ("holds at 95 %" in words) == (gain[0] > 0 or gain[1] < 0)

@@ -29,11 +29,7 @@ _SPELLED |= {0xDC00 + byte: f"\\x{byte:02x}" for byte in range(0x80, 0x100)}
 
 
 def spelled(text: str) -> str:
-    r"""Text without a character that a terminal obeys; line ends and tabs stay.
-
-    >>> spelled("\x1b[2Jcat.jpg")
-    '\\x1b[2Jcat.jpg'
-    """
+    """Text without a character that a terminal obeys; line ends and tabs stay."""
     return text.translate(_SPELLED)
 
 
@@ -53,11 +49,7 @@ def json(document: object, indent: int | None = None) -> None:
 
 
 def counted(n: int, what: str) -> str:
-    """So many of something.
-
-    >>> counted(1, "photo"), counted(1200, "image")
-    ('1 photo', '1,200 images')
-    """
+    """So many of something."""
     return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
@@ -110,11 +102,7 @@ class Spelled:
 
 
 def size_text(n: float) -> str:
-    """Bytes for people.
-
-    >>> size_text(999), size_text(12_345_678)
-    ('999 B', '12.3 MB')
-    """
+    """Bytes for people."""
     for unit in ("B", "kB", "MB", "GB"):
         if n < 1000:
             return f"{n:.0f} B" if unit == "B" else f"{n:.1f} {unit}"
@@ -140,11 +128,7 @@ def time_text(task: Task) -> str:
 
 
 def clock_text(seconds: float | None) -> str:
-    """Seconds as a clock shows them.
-
-    >>> clock_text(7.2), clock_text(61), clock_text(36_061), clock_text(None)
-    ('0:07', '1:01', '10:01:01', '0:00')
-    """
+    """Seconds as a clock shows them."""
     minutes, second = divmod(int(seconds or 0), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
@@ -206,14 +190,7 @@ def progress_bar(quiet: bool = False, *, download: bool = False) -> Iterator[Bar
 
 
 class JsonEvents:
-    """The same as one JSON object per line: start, failure, progress once a second, end.
-
-    >>> events = JsonEvents(images=3)
-    >>> events("images", 0, 2)
-    {"event": "start", "images": 3, "to_compute": 2}
-    >>> events.failure("a.jpg", "image not found: a.jpg")
-    {"event": "failure", "id": "a.jpg", "error": "image not found: a.jpg"}
-    """
+    """The same as one JSON object per line: start, failure, progress once a second, end."""
 
     def __init__(self, images: int, every: float = 1.0) -> None:
         self._images, self._every = images, every

@@ -39,11 +39,7 @@ class Axis:
     logarithmic: bool = False
 
     def place(self, value: float) -> float:
-        """Where a value lies, in percent of the axis.
-
-        >>> Axis((1, 10, 100), logarithmic=True).place(10), Axis((0, 5, 10)).place(2.5)
-        (50.0, 25.0)
-        """
+        """Where a value lies, in percent of the axis."""
         ends = (self.ticks[0], value, self.ticks[-1])
         low, at, high = map(math.log, ends) if self.logarithmic else ends
         return 50.0 if high == low else round(100 * (at - low) / (high - low), 2)
@@ -165,14 +161,7 @@ class Panel:
 
     @property
     def styles(self) -> dict[str, Style]:
-        """How each line is drawn: those of one projection in one colour, with other dashes.
-
-        >>> names = ("exact kernel", "product, 2,048", "product, 8,192", "nystroem")
-        >>> chart = Chart("seconds", (), tuple(Series(name, {}) for name in names))
-        >>> panel = Panel("approximation", "dW8", "training images", (chart,))
-        >>> [(style.hue, style.dash) for style in panel.styles.values()]
-        [(None, 1), (206, 0), (206, 1), (20, 0)]
-        """
+        """How each line is drawn: those of one projection in one colour, with other dashes."""
         seen: dict[str, int] = {}  # how many lines of each projection there were
         found = {}
         for name in self.names:
@@ -237,11 +226,7 @@ def _charts(points: Iterable[Result]) -> tuple[Chart, ...]:
 
 
 def round_ticks(low: float, high: float, least: float = 0.0) -> tuple[float, ...]:
-    """Round numbers in even steps of at least `least` around a range, at most eight.
-
-    >>> round_ticks(41.2, 78.0), round_ticks(-0.0062, -0.0023)
-    ((40.0, 50.0, 60.0, 70.0, 80.0), (-0.007, -0.006, -0.005, -0.004, -0.003, -0.002))
-    """
+    """Round numbers in even steps of at least `least` around a range, at most eight."""
     spread = high - low or 1.0
     scale = 10.0 ** math.floor(math.log10(spread))
     step = max(least, next(s * scale for s in (0.2, 0.5, 1, 2) if spread <= 5 * s * scale))
@@ -252,13 +237,7 @@ def round_ticks(low: float, high: float, least: float = 0.0) -> tuple[float, ...
 
 
 def log_ticks(low: float, high: float) -> tuple[float, ...]:
-    """1, 2 and 5 times powers of ten around a range, or the powers alone if there are many.
-
-    >>> log_ticks(0.3, 7.0)
-    (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-    >>> log_ticks(0.3, 2000.0)
-    (0.1, 1.0, 10.0, 100.0, 1000.0, 10000.0)
-    """
+    """1, 2 and 5 times powers of ten around a range, or the powers alone if there are many."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     heads = (1, 2, 5) if len(powers) <= 4 else (1,)
     every = [round(head * 10.0**power, 12) for power in powers for head in heads]
@@ -269,26 +248,14 @@ def log_ticks(low: float, high: float) -> tuple[float, ...]:
 
 
 def tick_text(value: float) -> str:
-    """A tick's label, short.
-
-    >>> tick_text(1024), tick_text(16_000), tick_text(0.002), tick_text(70.0)
-    ('1,024', '16k', '0.002', '70')
-    """
+    """A tick's label, short."""
     if value >= 1000 and value % 1000 == 0:
         return f"{value / 1000:,.0f}k"
     return f"{value:,.0f}" if value >= 100 else f"{value:g}".replace("-", "−")
 
 
 def figure_text(y_axis: str, value: float | None, exact: bool = False) -> str:
-    """A figure as its table shows it; `exact` is for figures that differ by little.
-
-    >>> figure_text("accuracy, %", 71.26), figure_text("mAP, %", 82.424, exact=True)
-    ('71.3', '82.42')
-    >>> [figure_text(SECONDS, seconds) for seconds in (0.4132, 147.2, None)]
-    ['0.41', '147', '']
-    >>> figure_text(BIAS, -0.00041)
-    '-0.0004'
-    """
+    """A figure as its table shows it; `exact` is for figures that differ by little."""
     if value is None:
         return ""
     if y_axis in TIMES:

@@ -24,7 +24,6 @@ from deepfishing.images.folder import is_folder
 from deepfishing.metrics import DEFINITIONS
 from deepfishing.recipes import pieces
 from deepfishing.report.charts import Axis, panels, round_ticks, tick_text
-from deepfishing.report.confusions import confusions
 from deepfishing.report.pictures import Album
 from deepfishing.report.rows import formulas, open_folder, save_report, setting, title
 from deepfishing.report.scores import Curve, gains, row_curves
@@ -32,6 +31,7 @@ from deepfishing.report.tables import (
     Comparison,
     Line,
     comparison,
+    confusions,
     interval_text,
     label_text,
     left_out,
@@ -101,15 +101,7 @@ def _environment() -> Environment:
 
 
 def feature_label(name: str) -> Markup:
-    """A feature's title in the paper's letters, as HTML.
-
-    >>> print(feature_label("x6;x7"), feature_label("dW7"))
-    x<sub>6</sub>;&thinsp;x<sub>7</sub> ∂E/∂W<sub>7</sub>
-    >>> print(feature_label("dW:head.<b>@exact"))
-    ∂E/∂W<sub>head.&lt;b&gt;</sub> exact
-    >>> print(feature_label("pow(dW7,0.5)+x7"))
-    pow(∂E/∂W<sub>7</sub>,0.5)+<wbr>x<sub>7</sub>
-    """
+    """A feature's title in the paper's letters, as HTML."""
     return formula_label(title(name))
 
 

@@ -64,13 +64,6 @@ def strips(
     """The telling images of one class for one kernel, beside another; arrays are (n,).
 
     Difficult images, 0 in `truth`, are left out, as in every AP here. Equal scores keep the order.
-
-    >>> truth, ids = np.array([1, -1, 1, 0]), ["a", "b", "c", "d"]
-    >>> found = strips(truth, np.array([3.0, 2.0, 1.0, 9.0]), np.array([1.0, 3.0, 2.0, 9.0]), ids)
-    >>> [tile.id for tile in found.first], [tile.id for tile in found.last]
-    (['a', 'b', 'c'], ['c', 'a'])
-    >>> found.higher
-    (Tile(id='a', shows=True, rank=1, other=3),)
     """
     kept = np.flatnonzero(truth != 0)
     rank, rank_other = _ranks(scores[kept]), _ranks(other[kept])
@@ -235,12 +228,6 @@ def match_ids(rows: Sequence[Row], dataset: str, ids: Sequence[str]) -> dict[str
     """The row of each id: paths of one folder end in the ids, with or without a suffix.
 
     Several data sets may share ids; then the folder counts that has the data set's name in it.
-
-    >>> rows = [Row(p, p) for p in ("VOC2007/a.jpg", "VOC2007/b.jpg", "groceries/a.jpg")]
-    >>> [row.path for row in match_ids(rows, "voc2007", ["b", "a"]).values()]
-    ['VOC2007/b.jpg', 'VOC2007/a.jpg']
-    >>> match_ids(rows, "voc2007", ["a", "c"])
-    {}
     """
     named: defaultdict[str, list[tuple[PurePosixPath, Row]]] = defaultdict(list)
     for row in rows:

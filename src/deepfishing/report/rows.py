@@ -99,11 +99,7 @@ def group_points(points: Iterable[Result]) -> list[list[Result]]:
 
 
 def title(feature: str) -> str:
-    """What a feature is called in tables and plots.
-
-    >>> title("(2*x7+1)*(whiten(dW8,0.5)+pow(dW8,0.5)+x7)"), title("pow(dW8,0.5)+x7")
-    ('best', 'pow(dW8,0.5)+x7')
-    """
+    """What a feature is called in tables and plots."""
     return parse_recipe(feature).title
 
 
@@ -123,10 +119,6 @@ def block(recipe: Recipe) -> int:
     """The part of Table 1 that a recipe stands in.
 
     0 is for a single layer's output, k for the concatenation around layer k and its gradient.
-
-    >>> names = ("x7", "x6;x7", "dW7", "x7;y8", "x:features.3", "pow(x7,0.5)", "dW8@64x64")
-    >>> [block(parse_recipe(name)) for name in names]
-    [0, 7, 7, 8, 99, 99, 8]
     """
     feature = recipe.features[0]
     if recipe.name != feature.name:

@@ -33,9 +33,6 @@ def curve(truth: Array, scores: Array, most: int = MOST_POINTS) -> Curve:
 
     Those at which recall rises, and of these at most `most`, evenly picked; each is a true point
     of the curve. The first precision is held down to recall 0.
-
-    >>> curve(np.array([1, -1, -1, 1]), np.array([0.9, 0.8, 0.7, 0.6]))
-    [(0.0, 1.0), (0.5, 1.0), (1.0, 0.5)]
     """
     precision, recall = precision_recall(truth, scores)
     rises = np.flatnonzero(np.diff(recall, prepend=0.0))

@@ -15,12 +15,13 @@ from deepfishing.experiments.checks import Result
 from deepfishing.images.dataset import MEASURES
 from deepfishing.metrics import DEFINITIONS
 from deepfishing.report.charts import panels
-from deepfishing.report.confusions import Confusions, confusions
 from deepfishing.report.rows import formulas
 from deepfishing.report.tables import (
     Comparison,
+    Confusions,
     Line,
     columns,
+    confusions,
     label_text,
     left_out_text,
     one_decimal,

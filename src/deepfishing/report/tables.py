@@ -1,8 +1,8 @@
 """Stage 7, report: what stands in the tables, as values.
 
 Comes in: rows of one setting. Goes out: the lines of the paper's Table 1 and of its per-class
-tables, measured beside printed, and what they say about the method. Nothing is drawn here: the
-terminal, the page and the text tables show the same values, each in its own way.
+tables, measured beside printed, what they say about the method, and which classes are taken for
+which. Nothing is drawn here: page and sheets show the same values, each in its own way.
 """
 
 from __future__ import annotations
@@ -14,32 +14,30 @@ from functools import cached_property
 from deepfishing.experiments.checks import Result
 from deepfishing.experiments.paper import printed_ap, printed_map
 from deepfishing.images.dataset import MEASURES
+from deepfishing.images.show import table_html
 from deepfishing.metrics import DEFINITIONS
 from deepfishing.recipes import parse_recipe
 from deepfishing.report.rows import OTHER, block, paper_order, title
 from deepfishing.statistics import Difference, Interval
 
 ALWAYS_SHOWN = ("x7", "dW7")  # the two that the paper's per-class tables have
+MOST_PAIRS = 10
+NUMBERED = 20  # up to this many classes the matrix has a number in each cell
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of Table 1, in percent; what is not known is None.
-
-    `map` has the data set's official definition first, and `note` says why it was not measured.
-    `interval` is that of the official mAP, `gain` its difference from the best forward row.
-    `top1` and `balanced` are the accuracies over all images and over all classes.
-    """
+    """One line of Table 1, in percent; what is not known is None."""
 
     feature: str
     gradient: bool
     block: int
-    map: dict[str, float | None]
+    map: dict[str, float | None]  # the data set's official definition first
     printed: float | None
-    note: str
-    interval: Interval | None
-    gain: Difference | None
-    top1: float | None = None
+    note: str  # why it was not measured
+    interval: Interval | None  # of the official mAP
+    gain: Difference | None  # the official mAP against the best forward row
+    top1: float | None = None  # accuracy over all images; `balanced` is that over all classes
     top1_interval: Interval | None = None
     balanced: float | None = None
     balanced_interval: Interval | None = None
@@ -72,19 +70,32 @@ class Cell:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Rows of one setting, their lines of Table 1, and what these say about the method.
-
-    `forward` and `gradient` are the best lines of each kind by the official definition, `best` the
-    better of the two. `layers` has a pair per layer: the concatenation of its input and output,
-    and the gradient.
-    """
+    """Rows of one setting, some of their lines of Table 1, and what these say about the method."""
 
     rows: Sequence[Result]
     lines: Sequence[Line]
-    forward: Line | None
-    gradient: Line | None
-    best: Line | None
-    layers: list[tuple[Line, Line]]
+
+    @cached_property
+    def forward(self) -> Line | None:
+        """The best forward feature by the official definition."""
+        return _best(line for line in self.lines if not line.gradient)
+
+    @cached_property
+    def gradient(self) -> Line | None:
+        """The best gradient."""
+        return _best(line for line in self.lines if line.gradient)
+
+    @property
+    def best(self) -> Line | None:
+        """The better of the two."""
+        return _best(self.compared)
+
+    @cached_property
+    def layers(self) -> list[tuple[Line, Line]]:
+        """For each layer the concatenation of its input and output, and the gradient."""
+        blocks = sorted({line.block for line in self.lines} - {0, OTHER})
+        parts = [Comparison((), [ln for ln in self.lines if ln.block == k]) for k in blocks]
+        return [(part.forward, part.gradient) for part in parts if part.forward and part.gradient]
 
     def has(self, figure: str) -> bool:
         """Whether some line has this figure: a column without any is left out."""
@@ -126,33 +137,9 @@ class Comparison:
 
 
 def comparison(rows: Sequence[Result], gains: Mapping[str, Difference] | None = None) -> Comparison:
-    """Table 1 of these rows in the paper's order; `gains` are those of `report.scores`, by feature.
-
-    >>> row = {"dataset": "voc2007", "test": "test", "network": "vgg16", "official_ap": "area"}
-    >>> row |= {"feature": "dW7", "map": {"11point": 88.25, "area": 91.5, "sklearn": 91.0}}
-    >>> [line] = comparison([row]).lines
-    >>> line.map
-    {'area': 91.5, '11point': 88.25, 'sklearn': 91.0}
-    >>> line.printed, line.difference, line.block
-    (90.0, 1.5, 7)
-    """
+    """Table 1 of these rows in the paper's order; `gains` are those of `report.scores`."""
     rows = sorted(rows, key=paper_order)
-    return compare_lines(rows, [_line(row, (gains or {}).get(row["feature"])) for row in rows])
-
-
-def compare_lines(rows: Sequence[Result], lines: Sequence[Line]) -> Comparison:
-    """What these lines say; they may be some of those of the rows."""
-    forward, gradient = _best_of_each_kind(lines)
-    blocks = sorted({line.block for line in lines} - {0, OTHER})
-    layers = [_best_of_each_kind([line for line in lines if line.block == k]) for k in blocks]
-    return Comparison(
-        rows=rows,
-        lines=lines,
-        forward=forward,
-        gradient=gradient,
-        best=_best(line for line in (forward, gradient) if line),
-        layers=[(below, above) for below, above in layers if below and above],
-    )
+    return Comparison(rows, [_line(row, (gains or {}).get(row["feature"])) for row in rows])
 
 
 def per_class(rows: Sequence[Result], features: Iterable[str]) -> dict[str, list[Cell]]:
@@ -169,7 +156,8 @@ def columns(table: Comparison) -> dict[str, list[str]]:
     if table.has("interval"):
         found["interval"] = [interval_text(line.interval) for line in lines]
     if table.has("gain"):
-        found["gain"] = [gain_text(line.gain) for line in lines]
+        gains = [line.gain for line in lines]
+        found["gain"] = [one_decimal(g.mean, sign=True) + "!" * g.holds if g else "" for g in gains]
     if table.has("top1"):
         found["top-1"] = [one_decimal(line.top1) for line in lines]
         found["top-1 interval"] = [interval_text(line.top1_interval) for line in lines]
@@ -184,11 +172,7 @@ def columns(table: Comparison) -> dict[str, list[str]]:
 
 
 def one_decimal(value: float | None, sign: bool = False) -> str:
-    """A figure as it is shown: one decimal, and nothing if there is no figure.
-
-    >>> one_decimal(80.94), one_decimal(0.26, sign=True), one_decimal(-0.01, sign=True)
-    ('80.9', '+0.3', '0.0')
-    """
+    """A figure as it is shown: one decimal, and nothing if there is no figure."""
     if value is None:
         return ""
     text = f"{value:+.1f}" if sign else f"{value:.1f}"
@@ -205,17 +189,8 @@ def signed_ends(interval: Interval) -> str:
     return " to ".join(one_decimal(end, sign=True) for end in interval)
 
 
-def gain_text(gain: Difference | None) -> str:
-    """A gain, marked if it holds."""
-    return "" if gain is None else one_decimal(gain.mean, sign=True) + "!" * gain.holds
-
-
 def label_text(row: Result) -> str:
-    """The label of the error in words.
-
-    >>> label_text({"label": "uniform"}), label_text({"label": 3}), label_text({"label": [0.5] * 2})
-    ('uniform label', 'one-hot label of class 3', 'given label vector of 2 entries')
-    """
+    """The label of the error in words."""
     label = row["label"]
     if isinstance(label, str):
         return f"{label} label"
@@ -230,11 +205,7 @@ def left_out(rows: Iterable[Result]) -> dict[str, str]:
 
 
 def left_out_text(rows: Iterable[Result], most: int = 10) -> str:
-    """The same in words, by reason, with at most so many names for each; empty if there are none.
-
-    >>> left_out_text([{"left_out": {"cat": "no image", "dog": "no image", "cow": "no label"}}], 1)
-    'cat and 1 more (no image), cow (no label)'
-    """
+    """The same in words, by reason, with at most so many names for each; empty if all count."""
     by_reason: dict[str, list[str]] = {}
     for name, why in left_out(rows).items():
         by_reason.setdefault(why, []).append(name)
@@ -263,12 +234,12 @@ def _line(row: Result, gain: Difference | None) -> Line:
         map={m: measured.get(m) for m in (first, *(m for m in DEFINITIONS if m != first))},
         printed=printed_map(row["dataset"], row["test"], row["network"], row["feature"]),
         note=note,
-        interval=_interval(row.get("map_interval", {}).get(first)),
+        interval=row.get("map_interval", {}).get(first),
         gain=gain,
         top1=row.get("accuracy"),
-        top1_interval=_interval(row.get("accuracy_interval")),
+        top1_interval=row.get("accuracy_interval"),
         balanced=row.get("balanced_accuracy"),
-        balanced_interval=_interval(row.get("balanced_accuracy_interval")),
+        balanced_interval=row.get("balanced_accuracy_interval"),
     )
 
 
@@ -276,11 +247,7 @@ def _cell(row: Result, name: str) -> Cell:
     printed = printed_ap(row["dataset"], row["test"], row["network"], row["feature"])
     measured = (row["ap"] or {}).get(row["official_ap"], {}).get(name)
     interval = row.get("ap_interval", {}).get(row["official_ap"], {}).get(name)
-    return Cell(measured, printed.get(name), row["left_out"].get(name, ""), _interval(interval))
-
-
-def _interval(pair: list[float] | None) -> Interval | None:
-    return None if pair is None else (pair[0], pair[1])
+    return Cell(measured, printed.get(name), row["left_out"].get(name, ""), interval)
 
 
 def _best(lines: Iterable[Line]) -> Line | None:
@@ -288,8 +255,90 @@ def _best(lines: Iterable[Line]) -> Line | None:
     return max(measured, key=lambda pair: pair[0])[1] if measured else None
 
 
-def _best_of_each_kind(lines: Sequence[Line]) -> tuple[Line | None, Line | None]:
-    forward, gradient = (
-        _best(line for line in lines if line.gradient == kind) for kind in (False, True)
+@dataclass(frozen=True)
+class Pair:
+    """Images of class `truth` that are taken for `answer`, by each feature, of so many."""
+
+    truth: str
+    answer: str
+    images: tuple[int, ...]
+    of: int
+
+
+@dataclass(frozen=True, repr=False)
+class Confusions:
+    """The matrix of one line, and the most frequent confusions of some."""
+
+    line: Line
+    classes: tuple[str, ...]  # that were tested or answered
+    counts: tuple[tuple[int, ...], ...]  # [i][j] images of class i are taken for class j
+    compared: tuple[Line, ...]  # the lines that `pairs` count
+    pairs: tuple[Pair, ...]  # in falling order by `line`
+    of_pairs: int
+
+    @property
+    def numbered(self) -> bool:
+        """Whether the matrix is small enough for numbers."""
+        return len(self.classes) <= NUMBERED
+
+    def __repr__(self) -> str:
+        wrong = sum(map(sum, self.counts)) - sum(self.counts[i][i] for i in range(len(self.counts)))
+        return f"Confusions of {self.line.title}: {wrong:,} images of {len(self.classes)} classes"
+
+    def _repr_html_(self) -> str:
+        if not self.numbered:
+            head = ["shows", "taken for", *(line.title for line in self.compared), "of"]
+            pairs = [[p.truth, p.answer, *map(str, p.images), str(p.of)] for p in self.pairs]
+            return table_html(repr(self), head, pairs)
+        n = range(len(self.classes))
+        rows = [[name, *map(str, self.counts[i])] for i, name in enumerate(self.classes)]
+        shade = [[0.0, *(self.share(i, j) for j in n)] for i in n]
+        return table_html(repr(self), ["shows", *self.classes], rows, shade)
+
+    def share(self, row: int, column: int) -> float:
+        """The part of a class's images that are taken for another, 0 to 1."""
+        return self.counts[row][column] / (sum(self.counts[row]) or 1)
+
+
+def confusions(table: Comparison) -> Confusions | None:
+    """What is confused in rows of one setting; None where images have several classes."""
+    matrices = {row["feature"]: row["confusion"] for row in table.rows if row.get("confusion")}
+    found = Comparison(table.rows, [ln for ln in table.lines if ln.feature in matrices])
+    if found.best is None:
+        return None
+    best, compared, classes = found.best, found.compared, table.rows[0]["classes"]
+
+    def count(line: Line, truth: str, answer: str) -> int:
+        return int(matrices[line.feature].get(truth, {}).get(answer, 0))
+
+    wrong = {
+        (truth, answer)
+        for line in compared
+        for truth, answers in matrices[line.feature].items()
+        for answer in answers
+        if truth != answer
+    }
+    order = sorted(compared, key=lambda line: line is not best)
+    place = {name: number for number, name in enumerate(classes)}
+    pairs = sorted(
+        wrong,
+        key=lambda pair: (*(-count(ln, *pair) for ln in order), place[pair[0]], place[pair[1]]),
     )
-    return forward, gradient
+    matrix = matrices[best.feature]
+    seen = {*matrix, *(answer for answers in matrix.values() for answer in answers)}
+    shown = tuple(name for name in classes if name in seen)
+    return Confusions(
+        line=best,
+        classes=shown,
+        counts=tuple(tuple(count(best, i, j) for j in shown) for i in shown),
+        compared=compared,
+        pairs=tuple(
+            Pair(
+                *pair,
+                images=tuple(count(line, *pair) for line in compared),
+                of=max(sum(matrices[ln.feature].get(pair[0], {}).values()) for ln in compared),
+            )
+            for pair in pairs[:MOST_PAIRS]
+        ),
+        of_pairs=len(pairs),
+    )

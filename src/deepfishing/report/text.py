@@ -99,16 +99,7 @@ def terminal(sheet: Sheet) -> Table:
 
 
 def markdown(sheet: Sheet) -> str:
-    """A table in GitHub's Markdown.
-
-    >>> print(markdown(Sheet("mAP", ["feature", "a|b"], [[["x7", Bold("80.9")]]])))
-    mAP
-    <BLANKLINE>
-    | feature | a\\|b |
-    |---|---:|
-    | x7 | **80.9** |
-    <BLANKLINE>
-    """
+    """A table in GitHub's Markdown."""
 
     def write(cell: str) -> str:
         text = _markdown_text(cell)
@@ -121,23 +112,7 @@ def markdown(sheet: Sheet) -> str:
 
 
 def latex(sheet: Sheet) -> str:
-    r"""A table in LaTeX, with the rules of booktabs.
-
-    >>> row = [FeatureName("dW7*x6;x7"), Bold("-0.4")]
-    >>> print(latex(Sheet("50 %", ["feature", "gain"], [[row]])))
-    \begin{table}
-    \centering
-    \caption{50 \%}
-    \begin{tabular}{lr}
-    \toprule
-    feature & gain \\
-    \midrule
-    $\partial E / \partial W_{7}$*$x_{6}$; $x_{7}$ & \textbf{$-$0.4} \\
-    \bottomrule
-    \end{tabular}
-    \end{table}
-    <BLANKLINE>
-    """
+    """A table in LaTeX, with the rules of booktabs."""
 
     def write(cell: str) -> str:
         text = _latex_feature(cell) if isinstance(cell, FeatureName) else _latex_text(cell)

@@ -46,11 +46,7 @@ Paragraph = tuple[str | Named | Verdict, ...]
 
 
 def plain(words: Paragraph) -> str:
-    """A paragraph as text.
-
-    >>> plain(("The best is ", Named("dW7", True), "."))
-    'The best is dW7.'
-    """
+    """A paragraph as text."""
     return "".join(word if isinstance(word, str) else word.text for word in words)
 
 
@@ -138,11 +134,7 @@ def _named(line: Line) -> Named:
 
 
 def _place(difference: float) -> str:
-    """Where a figure lies beside another.
-
-    >>> _place(1.94), _place(-1.0), _place(0.04)
-    ('1.9 points above', '1.0 point below', 'level with')
-    """
+    """Where a figure lies beside another."""
     size = one_decimal(abs(difference))
     if size == "0.0":
         return "level with"

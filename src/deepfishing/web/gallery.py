@@ -331,11 +331,7 @@ class Gallery:
 
 
 def thin_out(rows: Array, score: Array, most: int) -> Array:
-    """At most so many of the rows: half of them the best, the rest evenly spread, all rising.
-
-    >>> thin_out(np.arange(6), np.array([0, 9, 1, 2, 8, 3]), most=4).tolist()
-    [0, 1, 4, 5]
-    """
+    """At most so many of the rows: half of them the best, the rest evenly spread, all rising."""
     if len(rows) <= most:
         return rows
     order = rows[np.argsort(-score[rows], kind="stable")]

@@ -62,11 +62,6 @@ def bind(host: str, port: int | None = None) -> Address:
 
     Beyond this machine a token is needed: that of the variable DEEPFISHING_TOKEN, which is then
     asked for on this machine, too, or else a random one.
-
-    >>> address = bind("127.0.0.1", 0)
-    >>> address.token is None, address.url.startswith("http://127.0.0.1:")
-    (True, True)
-    >>> address.listening.close()
     """
     if port is None:
         with contextlib.suppress(OptionError):
