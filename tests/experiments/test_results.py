@@ -42,7 +42,7 @@ def test_a_point_that_no_report_could_read_is_not_written(dataset, network, tmp_
     broken = {**points[0], "key": "other", "y": float("inf")}
     assert wrong_point(broken) == "y"
     with pytest.raises(StoreError, match=r"usable 'y'.*left as it was"):
-        Curves(tmp_path).add([broken])
+        Curves(tmp_path).keep([broken])
     assert Curves(tmp_path).rows == points
 
 

@@ -112,7 +112,7 @@ def reproduce(
     for number, feature in enumerate(wanted):
         tell(TABLE, number, len(wanted))
         key = row_key(feature=feature.name, **experiment.decisive)
-        row = results.find(key)
+        row = next(iter(results.find(key)), None)
         # rows that were measured before there was an accuracy are measured again
         if row is None or "accuracy" not in row or not results.scores_path(row).exists():
             row, scores = _measure(experiment, feature)

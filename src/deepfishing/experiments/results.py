@@ -14,7 +14,8 @@ import platform
 import re
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from tokenize import TokenError
@@ -113,11 +114,14 @@ def _figures(row: Result) -> dict[str, float | None]:
     return found
 
 
+_WRONG = {"point": wrong_point, "result": wrong_row}  # the first key that is not usable
+
+
 class _Lines:
     """A file of JSON lines in an output folder, each with a key and whole (`checks`)."""
 
     name: ClassVar[str]
-    what: ClassVar[str]  # that a line is
+    what: ClassVar[str]  # what a line is, of `_WRONG`
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -142,63 +146,55 @@ class _Lines:
             self.rows.append(row)
 
     def _check(self, row: Result, where: str) -> None:
-        wrong = (wrong_row if self.what == Results.what else wrong_point)(row)
-        if wrong:
+        if wrong := _WRONG[self.what](row):
             raise StoreError(
                 f"a {self.what} must have a usable {wrong!r}, got {str(row.get(wrong))[:60]!r} "
                 f"{where}"
             )
 
-    def _keep(self, rows: Sequence[Result]) -> None:
-        """Write these rows in place of those with the same keys, if they can be read again."""
+    def find(self, key: str) -> list[Result]:
+        """The rows measured under this key; none if they were not."""
+        return [row for row in self.rows if row["key"] == key]
+
+    def keep(self, rows: Sequence[Result]) -> None:
+        """Write these rows in place of those with the same keys: all of them, or none."""
         for row in rows:
             self._check(row, f"for {self.file}, which is left as it was")
         keys = {row["key"] for row in rows}
         self.rows = [old for old in self.rows if old["key"] not in keys] + list(rows)
-        with replacing(self.file) as partial:
-            partial.write_text("".join(json.dumps(r) + "\n" for r in self.rows), encoding="utf-8")
+        text = "".join(json.dumps(row) + "\n" for row in self.rows)
+        with self._writing(), replacing(self.file) as partial:
+            partial.write_text(text, encoding="utf-8")
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(f"{self.what}s cannot be written: {self.folder} ({error})") from None
 
 
 class Curves(_Lines):
-    """The points of one output folder; what is added must be a whole point (`checks`)."""
+    """The points of one output folder; those that are measured together share their key."""
 
-    name = "curves.jsonl"
-    what = "point"
-
-    def find(self, key: str) -> list[Result]:
-        """The points measured under this key; none if they were not."""
-        return [row for row in self.rows if row["key"] == key]
-
-    def add(self, points: Sequence[Result]) -> None:
-        """Keep points that were measured together: all of them, or none if writing fails."""
-        try:
-            self._keep(points)
-        except OSError as error:
-            raise StoreError(f"points cannot be written: {self.file} ({error})") from None
+    name, what = "curves.jsonl", "point"
 
 
 class Results(_Lines):
-    """The rows of one output folder; what is added must be a whole row (`checks`)."""
+    """The rows of one output folder, one per key, and the scores behind them."""
 
-    name = "results.jsonl"
-    what = "result"
-
-    def find(self, key: str) -> Result | None:
-        """The row measured under this key, if it was."""
-        return next((row for row in self.rows if row["key"] == key), None)
+    name, what = "results.jsonl", "result"
 
     def add(self, row: Result, scores: Array | None = None, split: Split | None = None) -> None:
         """Keep a row, and the scores of the split it was measured on."""
-        try:
-            if scores is not None and split is not None:
-                path = self.scores_path(row)
+        path = self.scores_path(row)
+        if scores is not None and split is not None:
+            labels = np.zeros(0, np.int8) if split.labels is None else split.labels
+            with self._writing():
                 path.parent.mkdir(exist_ok=True)
-                labels = np.zeros(0, np.int8) if split.labels is None else split.labels
                 with replacing(path) as partial, partial.open("wb") as file:
                     np.savez(file, scores=scores, labels=labels, ids=np.array(split.ids))
-            self._keep([row])
-        except OSError as error:
-            raise StoreError(f"result cannot be written: {self.folder} ({error})") from None
+        self.keep([row])
 
     def scores_path(self, row: Result) -> Path:
         """Where the scores of a row are."""

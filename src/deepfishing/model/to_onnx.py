@@ -36,6 +36,8 @@ from deepfishing.projections import draw_matrices
 from deepfishing.recipes import Recipe, parse_recipe
 
 TOLERANCE = 1e-4  # of a probability
+Tensors = dict[str, Tensor]  # by the name of a factor, or by the path of a layer
+Values = Mapping[fx.Node, Any]  # what each step of the head gave
 OUTPUTS = ("probabilities", "scores")
 # dE/dx of a step from its x, y and g = dE/dy, by the name of the step
 _BACK: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
@@ -139,20 +141,14 @@ class _Above(nn.Module):
         slope, offset = _constant(svm.calibration)
         return torch.sigmoid(slope * scores + offset), scores
 
-    def factors(self, middle: Tensor) -> dict[str, Tensor]:
+    def factors(self, middle: Tensor) -> Tensors:
         """Those of the model, (n, d) each."""
         run = fx.Interpreter(self.head, garbage_collect_values=False)
         scores = run.run(middle)
         deltas, factors = self.deltas(run.env, scores), self.model.factors
         return {factor.name: self.factor(factor, run.env, scores, deltas) for factor in factors}
 
-    def factor(
-        self,
-        factor: Factor,
-        values: Mapping[fx.Node, Any],
-        scores: Tensor,
-        deltas: dict[str, Tensor],
-    ) -> Tensor:
+    def factor(self, factor: Factor, values: Values, scores: Tensor, deltas: Tensors) -> Tensor:
         if factor.kind == "probabilities":
             return find_objective(str(self.network.head)).probabilities(scores)
         path = factor.path(self.network.layers)
@@ -170,7 +166,7 @@ class _Above(nn.Module):
         projected: Tensor = (x @ R.T).transpose(1, 2) @ (delta @ S.T)
         return projected.flatten(1)
 
-    def deltas(self, values: Mapping[fx.Node, Any], scores: Tensor) -> dict[str, Tensor]:
+    def deltas(self, values: Values, scores: Tensor) -> Tensors:
         """dE/dy of the layers whose gradients are read, from the top down."""
         layers, found = self.network.layers, dict[str, Tensor]()
         wanted = {f.path(layers) for f in self.model.factors if f.needs_backward}
@@ -210,7 +206,7 @@ class _Above(nn.Module):
         words = {"uniform": torch.full_like(y, 0.5), "predicted": (y > 0).float()}
         return (p - (words[label] if isinstance(label, str) else label_vector(label, y))) / tau
 
-    def kernel(self, recipe: Recipe, support: Comparable, factors: dict[str, Tensor]) -> Tensor:
+    def kernel(self, recipe: Recipe, support: Comparable, factors: Tensors) -> Tensor:
         """K (n, m) of the images and the support vectors."""
         if isinstance(support, KernelSum | KernelProduct):
             parts = zip(recipe.parts, support.parts, strict=True)
@@ -223,7 +219,7 @@ class _Above(nn.Module):
         K = [value @ _constant(other).T for value, other in pairs]
         return K[0] if len(K) == 1 else K[0] * K[1]
 
-    def feature(self, recipe: Recipe, factors: dict[str, Tensor]) -> list[Tensor]:
+    def feature(self, recipe: Recipe, factors: Tensors) -> list[Tensor]:
         """One tensor (n, d), or the two factors of a gradient, normalised."""
         if recipe.step == "one":
             return [torch.ones_like(next(iter(factors.values()))[:, :1])]
