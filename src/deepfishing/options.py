@@ -93,7 +93,7 @@ class Options:
     ] = None
     dtype: Annotated[
         str | None,
-        "Precision of the network: float32, float64, bfloat16, float16. [default: float32]",
+        "Numbers while computing: float32, float64, bfloat16, float16. [default: float32]",
     ] = None
 
     def __post_init__(self) -> None:

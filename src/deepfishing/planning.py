@@ -122,7 +122,7 @@ def _is_shape(shape: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Run:
+class PlannedRun:
     """The work at one place; memory is of each worker, and of the process that keeps the index."""
 
     workers: int
@@ -150,8 +150,8 @@ class Plan:
     shards: int
     shard_images: int
     stores: int  # that it takes so that the index of each fits into this machine's memory
-    local: Run
-    ray: Run | None
+    local: PlannedRun
+    ray: PlannedRun | None
     rates: Rates
 
 
@@ -171,13 +171,13 @@ def make_plan(
     total, index = sum(factor_bytes.values()) + index_file, images * rates.index_bytes
     each = cores or rates.cores
 
-    def run(workers: int, cores: int, busiest: int) -> Run:
+    def run(workers: int, cores: int, busiest: int) -> PlannedRun:
         shared = images * rates.hash_seconds / (workers * cores) + images * rates.index_seconds
         wall = rates.start_seconds + busiest * rates.core_seconds / cores + shared
         busy = images * (rates.core_seconds + rates.hash_seconds + rates.index_seconds)
         hours = (busy + workers * cores * rates.start_seconds) / 3600
         speed = images / wall, total / wall
-        return Run(workers, cores, hours, wall, *speed, rates.worker_bytes, round(index))
+        return PlannedRun(workers, cores, hours, wall, *speed, rates.worker_bytes, round(index))
 
     ray = None
     if workers is not None:

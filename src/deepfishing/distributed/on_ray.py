@@ -91,11 +91,9 @@ class OnRay(Local):
             job.store.look_again()
 
     def _workers(self, chunks: int) -> tuple[int, ray.data.ActorPoolStrategy]:
-        """Threads of a worker, and how many workers there are to begin with and at most.
-
-        A worker is what a local run would be: it has as many threads as torch has here, unless no
-        machine has so many. So it rounds as a local run does.
-        """
+        """Threads of a worker, and how many workers there are to begin with and at most."""
+        # a worker has as many threads as a local run, unless no machine has so many: it rounds as
+        # a local run does
         import torch
 
         kind = "GPU" if self.gpu else "CPU"
@@ -112,9 +110,16 @@ class OnRay(Local):
         self, chunks: Sequence[Chunk], work: Any, options: dict[str, Any], ordered: bool = False
     ) -> Iterator[Any]:
         """What workers make of the chunks, as they are ready or in their order."""
-        rows = _remote_rows if self.client else _rows
+        pipeline = chunks, work, options, ordered
         try:
-            yield from map(read_answer, rows(chunks, work, options, ordered))
+            if not self.client:
+                yield from map(read_answer, _rows(*pipeline))
+                return
+            # the same from an actor of the cluster, which is asked row by row
+            actor: Any = ray.remote(num_cpus=0)(_Driver)
+            driver, row = actor.remote(*pipeline), None
+            while (row := ray.get(driver.next_row.remote())) is not None:
+                yield read_answer(row)
         except (ray.exceptions.RayActorError, ray.exceptions.RaySystemError) as error:
             raise DeepFishingError(
                 f"Ray was lost ({one_line(error)}); what is computed stays, run the command again "
@@ -133,15 +138,6 @@ def _rows(
         # a block a chunk, so that no task has more than one of them to do again
         data = ray.data.from_items([{"chunk": c} for c in chunks], override_num_blocks=len(chunks))
         yield from data.map_batches(work, batch_size=1, **options).iter_rows()
-
-
-def _remote_rows(*pipeline: Any) -> Iterator[dict[str, Any]]:
-    """The same from an actor of the cluster, which is asked row by row."""
-    actor: Any = ray.remote(num_cpus=0)(_Driver)
-    driver = actor.remote(*pipeline)
-    row: Any
-    while (row := ray.get(driver.next_row.remote())) is not None:
-        yield row
 
 
 class _Driver:

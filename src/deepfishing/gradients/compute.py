@@ -35,7 +35,7 @@ from deepfishing.gradients.factors import (
 from deepfishing.gradients.layout import Layout, find_layouts, mean_over_positions, own_axis
 from deepfishing.gradients.rows import few_rows, without_zeros
 from deepfishing.gradients.tap import ErrorFunction, Taps, find_module, tap
-from deepfishing.gradients.trunk import Cut, Run, cut, start_engine
+from deepfishing.gradients.trunk import Cut, RunTrunk, cut, start_engine
 from deepfishing.networks.network import Network
 from deepfishing.objectives import find_objective
 from deepfishing.rank_one import Array
@@ -59,7 +59,12 @@ class Computer:
     ) -> None:
         self.network, self.factors, self.settings = network, factors, settings
         self.objective = _error(network, settings)
-        self.paths = {f: self.find_paths(f) for f in factors if f.kind != "probabilities"}
+        # per factor the module that it is read from, and the others that have the same weights
+        paths = {f: f.path(network.layers) for f in factors if f.kind != "probabilities"}
+        self.paths = {
+            f: (path,) if _of_module(f) else sharing_weights(network.module, path)
+            for f, path in paths.items()
+        }
         self.backward = [factor for factor in factors if factor.needs_backward]
         self.read = _each(self.paths.values())
         self.gradients = _each(self.paths[factor] for factor in self.backward)
@@ -67,7 +72,7 @@ class Computer:
         self.checked = False
         self.skips: bool | None = None  # tokens without a gradient; the first pass tells
         # until an engine is found: nothing is cut off, all of the network is head
-        self.module, self.run = network.module, cast("Run", torch.from_numpy)
+        self.module, self.run = network.module, cast("RunTrunk", torch.from_numpy)
         self.layouts = self.learn()
         self.cut = self.start(engine)
 
@@ -202,11 +207,6 @@ class Computer:
         read = self.read or [path for k, path in self.network.layers.items() if k == TOP]
         return cut(self.network.module, read)
 
-    def find_paths(self, factor: Factor) -> tuple[str, ...]:
-        """The module that a factor is read from, and the others that have the same weights."""
-        path = factor.path(self.network.layers)
-        return (path,) if _of_module(factor) else sharing_weights(self.network.module, path)
-
     def uses(self, factor: Factor, taps: Taps, layouts: Layouts) -> list[Use]:
         """All runs of the modules that a factor is read from, images first."""
         return [
@@ -266,7 +266,7 @@ def _differ(once: Sequence[Tensor], twice: Sequence[Tensor], tolerance: float) -
     )
 
 
-def _joins(run: Run, two: Array, both: Tensor) -> bool:
+def _joins(run: RunTrunk, two: Array, both: Tensor) -> bool:
     """Whether what a trunk makes of two inputs, one below the other, is what it makes of both."""
     if len(both) == len(two):
         return True

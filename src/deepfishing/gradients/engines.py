@@ -89,7 +89,7 @@ def kept(key: str) -> bytes | None:
     for path in (home() / "engines").glob(f"{key}-*.onnx"):
         with contextlib.suppress(OSError):
             model = path.read_bytes()
-            if path.stem.endswith(f"-{_digest(model)}"):
+            if path.stem == f"{key}-{hashlib.sha256(model).hexdigest()[:16]}":
                 os.utime(path)  # used now
                 return model
             path.unlink()
@@ -102,17 +102,14 @@ def keep(key: str, model: bytes) -> None:
     folder = home() / "engines"
     with contextlib.suppress(OSError):  # a folder that cannot be written costs the next export
         folder.mkdir(parents=True, exist_ok=True)
-        with replacing(folder / f"{key}-{_digest(model)}.onnx") as partial:
+        digest = hashlib.sha256(model).hexdigest()[:16]  # so that a damaged file is found out
+        with replacing(folder / f"{key}-{digest}.onnx") as partial:
             partial.write_bytes(model)
         newest = sorted(folder.glob("*.onnx"), key=lambda path: -path.stat().st_mtime)
         used = accumulate(path.stat().st_size for path in newest)
         for path, size in list(zip(newest, used, strict=True))[1:]:
             if size > KEPT:
                 path.unlink()
-
-
-def _digest(model: bytes) -> str:
-    return hashlib.sha256(model).hexdigest()[:16]
 
 
 def cannot_run(what: str, error: Warning | Exception | str) -> NetworkError:
@@ -237,10 +234,9 @@ class Program:
             except ImageError as error:
                 yield Batch([], {}, {index: str(error)})
                 continue
-            each = [self.factors_of(one[None]) for one in inputs]
+            each, V = [self.factors_of(one[None]) for one in inputs], len(inputs)
             joined = {f: np.concatenate([values[f] for values in each]) for f in self.factors}
-            means = {f.name: aggregate(f, value, len(inputs)) for f, value in joined.items()}
-            yield Batch([index], means, {})
+            yield Batch([index], {f.name: aggregate(f, v, V) for f, v in joined.items()}, {})
 
     def factors_of(self, pixels: Array) -> dict[Factor, Array]:
         """Factors of one input (1, 3, S, S)."""

@@ -25,7 +25,7 @@ from deepfishing.errors import FeatureError, ImageError, OptionError
 from deepfishing.features import Factor, needed_factors
 from deepfishing.gradients.compute import Computer
 from deepfishing.gradients.engines import Batch, aggregate, gather
-from deepfishing.gradients.trunk import Run
+from deepfishing.gradients.trunk import RunTrunk
 from deepfishing.images.preprocess import ImageLike, find_views
 from deepfishing.images.sources import find_images
 from deepfishing.images.streams import samples
@@ -162,7 +162,7 @@ class TrunkOutput(NamedTuple):
 def prepare(
     images: Iterable[ImageLike],
     preprocess: Callable[[ImageLike], Array],
-    run: Run,
+    run: RunTrunk,
     batch_size: int,
     workers: int,
     views: int = 1,
@@ -195,7 +195,7 @@ def prepare(
 
 
 def _piece(
-    images: Sequence[tuple[int, ImageLike]], preprocess: Callable[[ImageLike], Array], run: Run
+    images: Sequence[tuple[int, ImageLike]], preprocess: Callable[[ImageLike], Array], run: RunTrunk
 ) -> TrunkOutput:
     indices, pixels, failures, outputs = [], [], {}, []
     for index, image in images:

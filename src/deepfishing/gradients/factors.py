@@ -211,16 +211,21 @@ def check_gradients(
 
     They may differ by so much of the gradient's largest value.
     """
-    weights = {path: w for path, found in uses.items() if (w := _weight(found[0][0])) is not None}
+    weights = {path: w for path, own in uses.items() if (w := _weight(own[0][0])) is not None}
     for path, true in _true_gradients(module, one_input, objective, weights, uses).items():
         d = true[0].numel()
         random = torch.Generator().manual_seed(0)
         V = torch.randn(d, DIRECTIONS, generator=random).to(true)
         expected = true.flatten(1) @ V
-        error = float((_times(uses[path], V) - expected).abs().max())
-        largest, precision = float(expected.abs().max()), torch.finfo(true.dtype)
+        if is_grouped(uses[path][0][0]):
+            found = block_gradients(uses[path])[0].flatten(0, 1) @ V
+        else:
+            x, delta = map(_positions, gradient_factors(uses[path]))
+            found = delta[0].T @ (x[0] @ V)
+        error = float((found - expected).abs().max())
+        largest, numbers = float(expected.abs().max()), torch.finfo(true.dtype)
         # what rounding to multiples of the smallest number, not so small in float16, does to a sum
-        rounding = max(1e-12, 4 * precision.tiny * precision.eps * math.sqrt(d))
+        rounding = max(1e-12, 4 * numbers.tiny * numbers.eps * math.sqrt(d))
         if not math.isfinite(largest):
             raise LayerError(
                 f"the gradient of layer {path} must be finite, got {largest}; look for NaN in the "
@@ -232,14 +237,6 @@ def check_gradients(
                 f"differs by {error:.2g} of {largest:.2g}; its weights are also used outside of "
                 "the module, or changed before they are used; choose another layer"
             )
-
-
-def _times(uses: Sequence[Use], V: Tensor) -> Tensor:
-    """The gradient (D, d) of one input times V, from its factors."""
-    if is_grouped(uses[0][0]):
-        return block_gradients(uses)[0].flatten(0, 1) @ V
-    x, delta = map(_positions, gradient_factors(uses))
-    return delta[0].T @ (x[0] @ V)
 
 
 def _true_gradients(

@@ -35,7 +35,7 @@ from deepfishing.rank_one import Array
 if TYPE_CHECKING:
     from deepfishing.gradients.compute import Computer
 
-Run = Callable[[Array], Tensor]
+RunTrunk = Callable[[Array], Tensor]
 
 OPSET = 17
 _aten = torch.ops.aten
@@ -166,7 +166,7 @@ def _fold_batch_norms(trunk: fx.GraphModule) -> None:
     trunk.recompile()
 
 
-def start_engine(engine: str, trunk: nn.Module, size: int, threads: int) -> Run:
+def start_engine(engine: str, trunk: nn.Module, size: int, threads: int) -> RunTrunk:
     """Make a trunk that takes (n, 3, size, size) in float32 ready for so many threads at a time."""
     if engine != "torch":
         run = start_onnx(engine, exported(trunk, size), threads)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from deepfishing.errors import WeightsError
 from deepfishing.images.preprocess import Preprocess
@@ -96,7 +96,11 @@ def load_caffe(
             )
     names = _module_names(graph)
     module, arrays = _assemble(graph, names, preprocess.size, _blobs(trained, path), path)
-    tensors = {name: _tensor(array, torch_dtype) for name, array in arrays.items()}
+    wide = np.float64 if torch_dtype == torch.float64 else np.float32
+    with np.errstate(over="ignore"):  # what is not finite afterwards is refused by `load_into`
+        # the only copy of a weight: from the mapped file to the tensor
+        copies = {name: np.array(array, dtype=wide, order="C") for name, array in arrays.items()}
+    tensors = {name: torch.from_numpy(copy) for name, copy in copies.items()}
     load_into(module, cast(tensors, torch_dtype), str(path))
     given = {WEIGHTS: path, PROTOTXT: prototxt}
     given[MEAN] = None if mean is None or is_mean_pixel(mean) else mean
@@ -302,13 +306,6 @@ def _blobs(layers: Sequence[Layer], path: Path) -> dict[str, list[Array]]:
         if blobs:
             found[layer.name] = [blob_array(blob) for blob in blobs]
     return found
-
-
-def _tensor(array: Array, torch_dtype: torch.dtype) -> Tensor:
-    # the only copy of a weight: from the mapped file to the tensor
-    wide = np.float64 if torch_dtype == torch.float64 else np.float32
-    with np.errstate(over="ignore"):  # what is not finite afterwards is refused by `load_into`
-        return torch.from_numpy(np.array(array, dtype=wide, order="C"))
 
 
 def _mean(data: Sequence[Layer], mean: str | Path | None) -> tuple[Sequence[float], str, str]:

@@ -212,7 +212,14 @@ def blob_array(blob: Message) -> Array:
     chunks = blob.many(name)
     # one chunk is what Caffe writes; unpacked numbers come one per chunk
     values = np.frombuffer(chunks[0] if len(chunks) == 1 else b"".join(chunks), dtype)
-    shape = _shape(blob, values.size)
+    old = ("num", "channels", "height", "width")  # the first generation's four axes
+    shape: tuple[int, ...] = (values.size,)
+    if blob.many("shape"):
+        shape = tuple(blob.child("shape").many("dim"))
+    elif any(map(blob.many, old)):
+        shape = tuple(blob.one(name, 0) for name in old)
+    if len(shape) > 32:  # Caffe's limit
+        raise WeightsError(f"{blob.where}: a blob must have at most 32 axes, got {len(shape)}")
     if math.prod(max(size, 1) for size in shape) > MOST_NUMBERS:  # an empty one may claim any
         raise WeightsError(
             f"{blob.where}: a blob must have at most {MOST_NUMBERS:,} numbers, as in Caffe, got "
@@ -224,13 +231,3 @@ def blob_array(blob: Message) -> Array:
             f"got {values.size:,}; get the file again"
         )
     return values.reshape(shape)
-
-
-def _shape(blob: Message, count: int) -> tuple[int, ...]:
-    if blob.many("shape"):
-        shape = tuple(blob.child("shape").many("dim"))
-        if len(shape) > 32:  # Caffe's limit
-            raise WeightsError(f"{blob.where}: a blob must have at most 32 axes, got {len(shape)}")
-        return shape
-    old = ("num", "channels", "height", "width")  # the first generation's four axes
-    return tuple(blob.one(name, 0) for name in old) if any(map(blob.many, old)) else (count,)
