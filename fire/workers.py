@@ -26,8 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deepfishing.distributed import connect
-from deepfishing.distributed.cluster import QUIET
+from deepfishing.distributed import QUIET, connect
 from deepfishing.features import Factor
 from deepfishing.gradients.to_store import extract_to_store
 from deepfishing.images.sources import find_images

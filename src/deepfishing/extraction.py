@@ -13,8 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from deepfishing.distributed import connect
-from deepfishing.distributed.cluster import LOCAL, check_place
+from deepfishing.distributed import LOCAL, check_place, connect
 from deepfishing.errors import OptionError, StoreError
 from deepfishing.features import needed_factors
 from deepfishing.gradients.to_store import Extraction, OnFailure, extract_to_store

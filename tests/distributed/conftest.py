@@ -2,7 +2,7 @@
 
 import os
 
-from deepfishing.distributed.cluster import PATIENT, QUIET
+from deepfishing.distributed import PATIENT, QUIET
 
 os.environ |= {**QUIET, **PATIENT}
 os.environ.pop("RAY_ADDRESS", None)

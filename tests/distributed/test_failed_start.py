@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deepfishing.distributed.cluster import start
+from deepfishing.distributed import start
 from deepfishing.errors import OptionError
 
 SECONDS = 600  # by then a machine under load has ended a process

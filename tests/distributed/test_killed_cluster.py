@@ -17,7 +17,7 @@ from deepfishing.store.check import verify
 
 COMMAND = """
 import warnings
-import deepfishing.distributed.cluster as cluster
+import deepfishing.distributed as cluster
 import deepfishing.gradients.to_store as to_store
 cluster.ATTEMPTS = 20
 to_store.SHARD_IMAGES = 4

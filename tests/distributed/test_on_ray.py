@@ -13,8 +13,7 @@ import torch
 from PIL import Image
 
 import deepfishing.gradients.to_store as to_store
-from deepfishing.distributed import connect
-from deepfishing.distributed.cluster import start
+from deepfishing.distributed import connect, start
 from deepfishing.errors import NetworkError
 from deepfishing.features import Factor
 from deepfishing.gradients.to_store import extract_to_store

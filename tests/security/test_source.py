@@ -125,7 +125,7 @@ def test_the_environment_is_asked_for_named_variables_only():
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and dotted(node) in ("os.environ", "os.getenv"):
                 asked.add(file)
-    assert asked <= {"networks/zoo.py", "distributed/cluster.py", "web/server.py"}
+    assert asked <= {"networks/zoo.py", "distributed.py", "web/server.py"}
     names = [
         ast.literal_eval(node.args[0])
         for _, name, node in calls()
