@@ -121,16 +121,19 @@ class NetworkRef:
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> NetworkRef:
         """What `as_dict` gave; head, scores and source may be missing, as in version 0.1."""
-        name, sha256 = (_text(facts, key) for key in ("network", "weights_sha256"))
+        known = {"head": "softmax", "scores": "", **facts}
+        for key in ("network", "weights_sha256", "compute_dtype", "head", "scores"):
+            if not isinstance(known.get(key), str):
+                raise _unusable(key, known.get(key), "text")
         return cls(
-            name=name,
-            weights_sha256=sha256,
+            name=known["network"],
+            weights_sha256=known["weights_sha256"],
             layers=layers_of(facts),
             preprocess=read_preprocess(facts.get("preprocess")),
-            dtype=_text(facts, "compute_dtype"),
-            head=_text({"head": "softmax", **facts}, "head"),
-            scores=_text({"scores": "", **facts}, "scores"),
-            source=_source(name, sha256, facts),
+            dtype=known["compute_dtype"],
+            head=known["head"],
+            scores=known["scores"],
+            source=_source(facts),
         )
 
 
@@ -163,8 +166,9 @@ def weights_errors(path: str | Path) -> Iterator[None]:
         raise WeightsError(f"weights cannot be read: {path} ({reason})") from None
 
 
-def _source(name: str, sha256: str, settings: Mapping[str, Any]) -> Source:
+def _source(settings: Mapping[str, Any]) -> Source:
     if "source" not in settings:  # version 0.1, which kept no files
+        name, sha256 = settings["network"], settings["weights_sha256"]
         known = PUBLISHED if name in RECORDS or ":" in name else FILES
         return Source(kind=RANDOM if sha256.startswith(f"{RANDOM}-") else known)
     facts = settings["source"]
@@ -192,12 +196,6 @@ def read_preprocess(facts: Any) -> Preprocess:
         return made
     except (AttributeError, TypeError):
         raise _unusable("preprocess", facts, "size, short_side, mean, std...") from None
-
-
-def _text(facts: Mapping[str, Any], key: str) -> str:
-    if not isinstance(facts.get(key), str):
-        raise _unusable(key, facts.get(key), "text")
-    return str(facts[key])
 
 
 def _unusable(key: str, value: Any, expected: str) -> StoreError:
