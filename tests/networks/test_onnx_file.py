@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from torch import nn
 
-from deepfishing import Preprocess, extract, load_network, planning, wrap
+from deepfishing import Preprocess, extract, gram, load_network, planning, wrap
 from deepfishing.errors import NetworkError, OptionError, WeightsError
 from deepfishing.networks.load import load_reference
 from deepfishing.networks.onnx_file import KEY, load_onnx
@@ -32,8 +32,8 @@ def save(module, path, **options):
         warnings.simplefilter("ignore")  # that the exporter is the old one
         size = options.pop("size", SIZE)
         inputs = (torch.zeros(1, 3, size, size),)
-        names = {"input_names": ["images"], "output_names": ["scores"]}
-        torch.onnx.export(module.eval(), inputs, path, dynamo=False, **names, **options)
+        names = {"input_names": ["images"], "output_names": ["scores"], **options}
+        torch.onnx.export(module.eval(), inputs, path, dynamo=False, **names)
     return path
 
 
@@ -309,3 +309,46 @@ def test_the_default_network_gives_the_same_as_a_file(tmp_path, photos):
         np.testing.assert_allclose(got[name], expected[name], atol=1e-5)
     np.testing.assert_allclose(got["dW8"].x, expected["dW8"].x, atol=1e-5)
     np.testing.assert_allclose(got["dW8"].delta, expected["dW8"].delta, atol=1e-5)
+
+
+class Joined(nn.Module):
+    """A stack whose layers are joined by a function of your own."""
+
+    def __init__(self, join):
+        super().__init__()
+        self.low, self.join = toy(nn.MaxPool2d(2), nn.Flatten()), join
+        self.a, self.b = nn.Linear(24, 24), nn.Linear(24, 5)
+
+    def forward(self, x):
+        return self.join(self.low(x), self.a, self.b)
+
+
+def test_weights_that_two_nodes_share_are_no_layer_of_one_of_them(tmp_path):
+    tied = Joined(lambda x, a, b: b(a(a(x).relu()).relu()))
+    assert load_onnx(save(tied, tmp_path / "tied.onnx"), JSON).layers == {8: "layer8"}
+    once = Joined(lambda x, a, b: b(a(x).relu()))
+    assert set(load_onnx(save(once, tmp_path / "once.onnx"), JSON).layers) == {7, 8}
+
+
+def test_an_embedding_beside_the_scores_is_not_taken_for_them(tmp_path, photos):
+    both = Joined(lambda x, a, b: (a(x).relu(), b(a(x).relu())))
+    network = load_onnx(save(both, tmp_path / "both.onnx", output_names=["e", "scores"]), JSON)
+    module = Joined(lambda x, a, b: b(a(x).relu()))
+    module.load_state_dict(both.state_dict())
+    images = sorted(photos.rglob("*.png"))
+    found, expected = (
+        extract(one, images, "x7,dW7,dW8") for one in (network, wrap(module, preprocess=PIXELS))
+    )
+    for name in found:
+        np.testing.assert_allclose(gram(found[name]), gram(expected[name]), atol=1e-5)
+    two = Joined(lambda x, a, b: (a(x), b(x)))
+    with pytest.raises(NetworkError, match="export it with one of them"):
+        load_onnx(save(two, tmp_path / "two.onnx", output_names=["p", "q"]), JSON)
+
+
+def test_a_file_for_several_images_at_a_time_is_told(tmp_path):
+    model = onnx.load(save(stack(), tmp_path / "net.onnx"))
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 4
+    onnx.save(model, tmp_path / "four.onnx")
+    with pytest.raises(NetworkError, match="takes 4 images at a time; export it for any number"):
+        load_onnx(tmp_path / "four.onnx", JSON)

@@ -328,3 +328,13 @@ def test_features_that_are_not_finite_are_refused(images):
         extract(network, images, "y8", batch_size=1, engine="torch")
     with pytest.raises(LayerError, match="gradient of layer fc must be finite, got nan"):
         extract(network, images, "dW8", batch_size=1)
+
+
+def test_whatever_a_module_raises_for_a_blank_image_is_one_line():
+    class Picky(nn.Module):
+        def forward(self, x):
+            assert x.shape[-1] % 7 == 0, "a side must be a multiple of 7"
+            return x
+
+    with pytest.raises(LayerError, match=r"a blank one fails \(a side must be a multiple of 7"):
+        wrap(Picky(), preprocess=SMALL)

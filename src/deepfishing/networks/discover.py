@@ -88,7 +88,7 @@ def _run_blank(
             return runs, pick(module.eval()(blank))
     except LayerError:
         raise
-    except (RuntimeError, TypeError, ValueError) as error:
+    except Exception as error:  # whatever the code of a module may raise
         raise LayerError(
             f"the module must take images of shape (n, 3, {preprocess.size}, {preprocess.size}), "
             f"but a blank one fails ({one_line(error)}); give preprocess, or layers"

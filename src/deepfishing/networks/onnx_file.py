@@ -56,13 +56,16 @@ def load_onnx(
     model = _read(path)
     pixels, size = _input(model, path)
     heads = [head for out in model.graph.output if (head := _head(model, out.name)).layers]
+    # an embedding that is an output, too, is no classifier
+    heads = [h for h in heads if not any(h.output in other.below for other in heads)]
     if len(heads) != 1:
         made = {name: node.op_type for node in model.graph.node for name in node.output}
         outputs = ", ".join(f"{o.name} by {made.get(o.name)}" for o in model.graph.output)
+        advice = "without such a layer there is no gradient to take"
         raise NetworkError(
             f"{path} must have one output made by a Gemm, a MatMul or a 1x1 Conv with weights in "
-            f"the file, perhaps with a Softmax behind it, got {outputs[:200]}; without such a "
-            "layer there is no gradient to take"
+            "the file that nothing else uses, perhaps with a Softmax behind it, got "
+            f"{outputs[:200]}; {'export it with one of them' if heads else advice}"
         )
     said = {item.key: item.value for item in model.metadata_props}.get(KEY)
     if (wanted := preprocess or said) is None:
@@ -152,12 +155,18 @@ class _Head:
     layers: dict[int, str]  # k -> words for people, highest first
     end: str  # what follows the scores
 
+    @property
+    def below(self) -> set[str]:
+        """The file's tensors on the way to the output."""
+        return {*self.outputs.values()} - {self.output}
+
 
 def _head(model: Any, output: str) -> _Head:
     """Follow an output down as long as each step is known and has one input."""
     made = {out: node for node in model.graph.node for out in node.output}
     used = Counter(name for node in model.graph.node for name in node.input)
     constants = _constants(model)
+    uses = _uses(model, constants)
     end = made[output].op_type if output in made and made[output].op_type in _ENDS else ""
     name = top = behind = made[output].input[0] if end else output
     steps: list[tuple[str, nn.Module]] = []
@@ -169,6 +178,8 @@ def _head(model: Any, output: str) -> _Head:
         data = [i for i in node.input if i and i not in constants]
         if len(data) != 1 or (bias is not None and node.op_type != "MatMul"):
             break
+        if any(uses[i] > 1 and constants[i].ndim > 1 for i in node.input if i in constants):
+            break  # weights that are used elsewhere, too: their gradient is more than this layer's
         behind = behind if bias is not None else name
         name, values = data[0], [constants.get(i) for i in node.input]
         if node.op_type == "Add":
@@ -252,6 +263,18 @@ def _constants(model: Any) -> dict[str, Any]:
     return found
 
 
+def _uses(model: Any, constants: dict[str, Any]) -> Counter[str]:
+    """How many nodes use a constant, as it is or transposed."""
+    root = {name: name for name in constants}
+    moves = [n for n in model.graph.node if n.op_type in ("Identity", "Transpose")]
+    for node in moves:
+        if node.output[0] in root:
+            root[node.output[0]] = root[node.input[0]]
+    nodes = [node for node in model.graph.node if node.output[0] not in root]
+    count = Counter(root[name] for node in nodes for name in node.input if name in root)
+    return Counter({name: count[first] for name, first in root.items()})
+
+
 def _read(path: Path) -> Any:
     try:
         model = package("onnx").load(path, load_external_data=False)
@@ -274,13 +297,17 @@ def _input(model: Any, path: Path) -> tuple[str, int | None]:
     kinds = [i.type.tensor_type for i in inputs]
     shapes = [[d.dim_value or d.dim_param for d in kind.shape.dim] for kind in kinds]
     match shapes:
+        case [[int(n), 3, *_]] if n > 1:
+            raise NetworkError(
+                f"{path} takes {n} images at a time; export it for any number of them"
+            )
         case [[_, 3, high, wide]] if kinds[0].elem_type == 1 and (
             high == wide or not isinstance(high, int)
         ):
             return inputs[0].name, high if isinstance(high, int) and high else None
     raise NetworkError(
         f"{path} must take float32 images of shape (n, 3, S, S), got {str(shapes)[:100]} of type "
-        f"{[kind.elem_type for kind in kinds]}; export it so"
+        f"{[kind.elem_type for kind in kinds]}; export it so (tf2onnx: --inputs-as-nchw)"
     )
 
 
