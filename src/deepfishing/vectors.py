@@ -34,7 +34,8 @@ from deepfishing.errors import (
     need,
 )
 from deepfishing.features import TOP, parse_factor
-from deepfishing.files import SEPARATOR, unguarded
+from deepfishing.files import unguarded
+from deepfishing.images.item import as_labels
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.reference import NetworkRef
 from deepfishing.rank_one import Array
@@ -158,12 +159,8 @@ def _rows(
         key = str(key or hashlib.sha256(id_.encode() + content).hexdigest())
         if not re.fullmatch("[0-9a-f]{64}", key):
             raise DatasetError(f"sha256 must be 64 hex digits, got {key[:80]!r} in {source}")
-        labels = told.get("labels", told.get("label"))
-        if isinstance(labels, str):
-            labels = labels.split(SEPARATOR) if "labels" in told else [labels]
-        several = labels if isinstance(labels, list) or labels is None else [labels]
-        named = tuple(str(one) for one in several or () if str(one).strip()) or None
-        row = Row(id_, path, key, labels=named, status=OK, factors=has)
+        labels = as_labels(told.get("labels", told.get("label")), several="labels" in told)
+        row = Row(id_, path, key, labels=labels or None, status=OK, factors=has)
         made.append((row, zlib.crc32(content)))
     return made
 

@@ -114,11 +114,13 @@ def test_a_file_does_not_go_through_a_link_out_of_the_folder(tar, into, tmp_path
     assert into.outside() == []
 
 
-def test_more_members_than_a_data_set_has_are_refused(tar, into):
+def test_more_members_than_a_data_set_has_are_refused(tar, into, monkeypatch):
     path = tar(*(member(f"{n}") for n in range(6)))
+    monkeypatch.setattr("deepfishing.fetch.unpack._MOST_MEMBERS", 5)
     with pytest.raises(FetchError, match="'5' is one of more than 5 members"):
-        into(path, most_members=5)
-    into(path, most_members=6)
+        into(path)
+    monkeypatch.setattr("deepfishing.fetch.unpack._MOST_MEMBERS", 6)
+    into(path)
 
 
 def sparse_bomb(tmp_path, real_size):

@@ -21,6 +21,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -127,17 +128,12 @@ class _Part:
         return self.path.stat().st_size if self.path.is_file() else 0
 
     def version(self) -> dict[str, Any]:
-        """As `begin` wrote it; {} if there is none to go on from."""
+        """As the first answer had it; {} if there is none to go on from."""
         try:
             found = json.loads(self.note.read_bytes())
         except (FileNotFoundError, ValueError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}
-
-    def begin(self, version: dict[str, Any]) -> None:
-        self.clear()
-        with replacing(self.note) as partial:
-            partial.write_text(json.dumps(version))
 
     def clear(self) -> None:
         self.path.unlink(missing_ok=True)
@@ -185,7 +181,9 @@ def _attempt(remote: Remote, part: _Part, progress: Progress, timeout: float) ->
                 f"{remote.url} must give {expected} bytes, the server announces {total}"
             )
         if answer.start == 0:
-            part.begin(answer.version)
+            part.clear()
+            with replacing(part.note) as note:
+                note.write_text(json.dumps(answer.version))
         elif answer.version != known:
             raise StartOverError("the file on the server has changed")
         most = remote.most if total is None else total
@@ -207,11 +205,9 @@ def _difference(path: Path, remote: Remote) -> str:
     if remote.size and size != remote.size:
         return f"must have {remote.size} bytes, got {size}"
     algorithm, _, digits = remote.digest.partition(":")
-    with path.open("rb") as file:
-        # an integrity check as published, not a protection from forgery
-        got = hashlib.file_digest(
-            file, lambda: hashlib.new(algorithm, usedforsecurity=False)
-        ).hexdigest()
+    with path.open("rb") as file:  # an integrity check, not a protection from forgery
+        kind = partial(hashlib.new, algorithm, usedforsecurity=False)
+        got = hashlib.file_digest(file, kind).hexdigest()
     return "" if got.startswith(digits) else f"must have the {algorithm} {digits}, got {got}"
 
 
@@ -219,7 +215,23 @@ def _difference(path: Path, remote: Remote) -> str:
 def ask(url: str, offset: int, timeout: float) -> Iterator[Answer]:
     """Ask for a file from byte `offset` on; after `timeout` seconds of silence it is dropped."""
     with _open(url, offset, timeout) as response:
-        yield _judge(response, url, offset)
+        headers = response.headers
+        kind = headers.get_content_type()
+        if kind in ("text/html", "application/xhtml+xml"):
+            raise UnreachableError(f"{url} must give a file, got a web page ({kind})")
+        if headers.get("Content-Encoding", "identity").lower() != "identity":
+            raise UnreachableError(f"{url} must give the file as it is, got a compressed answer")
+        start, total = 0, response.length
+        if response.status == 206 and offset:
+            numbers = r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})"
+            span = re.fullmatch(numbers, headers.get("Content-Range", ""))
+            start, last, total = map(int, span.groups()) if span else (0, 0, 0)
+            if start != offset or last != total - 1:
+                raise StartOverError("the server sent another part of the file than was asked for")
+        elif response.status != 200:
+            raise UnreachableError(f"{url} must answer 200 OK, got {_status(response.status)}")
+        marks = {"etag": headers.get("ETag", ""), "modified": headers.get("Last-Modified", "")}
+        yield Answer(response, start, total, {"url": url, **marks, "total": total})
 
 
 def _open(url: str, offset: int, timeout: float) -> http.client.HTTPResponse:
@@ -278,26 +290,6 @@ def _open_once(url: str, offset: int, timeout: float) -> http.client.HTTPRespons
         ) from None
     except http.client.HTTPException as error:
         raise UnreachableError(f"{url} is not answered in proper HTTP ({_reason(error)})") from None
-
-
-def _judge(response: http.client.HTTPResponse, url: str, offset: int) -> Answer:
-    headers = response.headers
-    kind = headers.get_content_type()
-    if kind in ("text/html", "application/xhtml+xml"):
-        raise UnreachableError(f"{url} must give a file, got a web page ({kind})")
-    if headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise UnreachableError(f"{url} must give the file as it is, got a compressed answer")
-    version = {"url": url, "etag": headers.get("ETag", "")}
-    version["modified"] = headers.get("Last-Modified", "")
-    if response.status == 200:
-        return Answer(response, 0, response.length, version | {"total": response.length})
-    if response.status != 206 or not offset:
-        raise UnreachableError(f"{url} must answer 200 OK, got {_status(response.status)}")
-    span = re.fullmatch(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})", headers.get("Content-Range", ""))
-    first, last, total = map(int, span.groups()) if span else (0, 0, 0)
-    if first != offset or last != total - 1:
-        raise StartOverError("the server sent another part of the file than was asked for")
-    return Answer(response, offset, total, version | {"total": total})
 
 
 def _status(code: int) -> str:

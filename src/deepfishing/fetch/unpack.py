@@ -36,7 +36,6 @@ def unpack(
     folder: Path,
     made_of: dict[str, str],
     progress: Progress,
-    most_members: int = _MOST_MEMBERS,
     inner: Sequence[str] = (),
 ) -> None:
     """Unpack archives, and then those `inner` ones that they hold, into a new folder.
@@ -53,10 +52,10 @@ def unpack(
         sizes = [path.stat().st_size for path in archives]
         total = sum(sizes)
         for number, path in enumerate(archives):
-            for done in _unpack_one(path, beside, most_members):
+            for done in _unpack_one(path, beside):
                 progress("unpacking", sum(sizes[:number]) + done, total)
         for path in (beside / name for name in inner):
-            for _ in _unpack_one(path, path.parent, most_members):
+            for _ in _unpack_one(path, path.parent):
                 progress("unpacking", total, total)
             path.unlink()
         record = {"archives": made_of, **_extent(beside)}
@@ -86,7 +85,7 @@ def difference(folder: Path, made_of: dict[str, str]) -> str:
     return ""
 
 
-def _unpack_one(path: Path, folder: Path, most_members: int) -> Iterator[int]:
+def _unpack_one(path: Path, folder: Path) -> Iterator[int]:
     """Unpack an archive, or copy another file; yields how many bytes of it are done."""
     length = path.stat().st_size
     packed = path.name.endswith((".tar.gz", ".tgz", ".zip"))
@@ -101,8 +100,8 @@ def _unpack_one(path: Path, folder: Path, most_members: int) -> Iterator[int]:
             members = enumerate(_members(path, file, folder), start=1)
             for number, (name, size, problem, extract) in members:
                 written += size
-                if number > most_members:
-                    problem = f"is one of more than {most_members} members"
+                if number > _MOST_MEMBERS:
+                    problem = f"is one of more than {_MOST_MEMBERS} members"
                 elif written > most:
                     problem = f"brings the content to {written} bytes in an archive of {length}"
                 if problem:

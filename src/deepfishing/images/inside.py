@@ -18,7 +18,7 @@ from typing import Any
 
 from deepfishing.errors import DatasetError, OptionError, explained, need, one_line
 from deepfishing.images.folder import folder_classes
-from deepfishing.images.item import Frame, Item, Member
+from deepfishing.images.item import Frame, Item, Member, as_labels
 from deepfishing.images.preprocess import EXTENSIONS, bmp_bytes
 
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
@@ -97,14 +97,12 @@ def _labels(name: str, content: bytes) -> tuple[str, ...] | None:
     try:
         text = content.decode("utf-8")
         if name.lower().endswith(".cls"):
-            return (text.strip(),) if text.strip() else None
+            return as_labels(text.strip())
         facts = json.loads(text)
     except (ValueError, RecursionError):
         raise tarfile.ReadError(f"labels must be UTF-8 text or JSON, got {name!r}") from None
     found = facts.get("labels", facts.get("label")) if isinstance(facts, dict) else None
-    if found is None:
-        return None
-    return tuple(str(label) for label in (found if isinstance(found, list) else [found]))
+    return as_labels(found)
 
 
 def read_video(path: Path, every: float) -> list[Item]:

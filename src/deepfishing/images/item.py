@@ -28,6 +28,7 @@ from deepfishing.errors import (
     one_line,
     pip_install,
 )
+from deepfishing.files import SEPARATOR
 
 MAX_MEMBER = 1 << 30  # a member is read whole, so a larger one is refused: no image is 1 GB
 
@@ -153,6 +154,16 @@ def located(folder: Path | str, name: str) -> Path | RemoteFile:
     if is_url(name):
         return RemoteFile(name)
     return RemoteFile(folder + name) if isinstance(folder, str) else folder / name
+
+
+def as_labels(value: Any, *, several: bool = False) -> tuple[str, ...] | None:
+    """Labels in a cell of a table or in JSON: a list, one, or `several` with `;` between them."""
+    if value is None or value == "":
+        return None
+    if isinstance(value, list):
+        return tuple(str(label) for label in value)
+    parts = str(value).split(SEPARATOR) if several else [str(value)]
+    return tuple(part.strip() for part in parts if part.strip())
 
 
 def as_text(name: str) -> str:

@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from deepfishing.errors import DatasetError, explained
-from deepfishing.files import SEPARATOR, unguarded
-from deepfishing.images.item import Item, located
+from deepfishing.files import unguarded
+from deepfishing.images.item import Item, as_labels, located
 
 TABLES = (".csv", ".tsv", ".parquet")
 _COLUMNS = ("path", "id", "label", "labels")
@@ -49,7 +49,7 @@ def read_table(path: Path) -> list[Item]:
                 f"each row of a table must have a path and an id, got {name!r} and {id_!r} in "
                 f"row {row} of {path}"
             )
-        item = _item(path.parent, name, str(id_), _labels(label, several=several))
+        item = _item(path.parent, name, str(id_), as_labels(label, several=several))
         known = items.get(item.id, item)
         items[item.id] = _joined(known, item, several, f"row {row} of {path}")
     return list(items.values())
@@ -79,15 +79,6 @@ def _joined(known: Item, item: Item, several: bool, where: str) -> Item:
             "column labels if an image may have several"
         )
     return replace(known, labels=tuple(dict.fromkeys((*(known.labels or ()), *item.labels))))
-
-
-def _labels(value: Any, *, several: bool) -> tuple[str, ...] | None:
-    if value is None or value == "":
-        return None
-    if isinstance(value, list):
-        return tuple(str(label) for label in value)
-    parts = str(value).split(SEPARATOR) if several else [str(value)]
-    return tuple(part.strip() for part in parts if part.strip())
 
 
 def labels_in(path: Path) -> int:

@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -59,28 +59,18 @@ _BROKEN = (OSError, LookupError, TypeError, ValueError, ArithmeticError, Recursi
 _SINGLE = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
 
 
-class Shards:
-    """A folder of shards; absent is as good as empty."""
+class Shards(dict[str, int]):
+    """A folder of shards: each key with the number of its row; absent is as good as empty."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self.folder = folder
         self.files: list[Path] = []
         self._starts: list[int] = []  # number of each file's first row
-        self._rows: dict[str, int] = {}
         self._count = 0
         for path in sorted(folder.glob(PATTERN)):
             with undamaged(path):  # also of keys that are no text
                 self._index(path, read_keys(path).to_pylist())
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def keys(self) -> KeysView[str]:
-        """The keys that have a row."""
-        return self._rows.keys()
 
     def add(self, table: pa.Table, journal: Journal) -> None:
         """Have a table written as one shard; its keys must be new."""
@@ -89,7 +79,7 @@ class Shards:
 
     def find(self, keys: Iterable[str]) -> tuple[Array, Array]:
         """Where the keys are: the number of each one's file, and its row there."""
-        rows = np.fromiter((self._rows[key] for key in keys), dtype=np.int64)
+        rows = np.fromiter((self[key] for key in keys), dtype=np.int64)
         starts = np.array(self._starts, dtype=np.int64)
         shard = np.searchsorted(starts, rows, side="right") - 1
         return shard, rows - starts[shard]
@@ -108,7 +98,7 @@ class Shards:
     def _index(self, path: Path, keys: list[str]) -> None:
         self.files.append(path)
         self._starts.append(self._count)
-        self._rows.update(zip(keys, range(self._count, self._count + len(keys)), strict=True))
+        self.update(zip(keys, range(self._count, self._count + len(keys)), strict=True))
         self._count += len(keys)
 
 
