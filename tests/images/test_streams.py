@@ -6,6 +6,7 @@ import tarfile
 
 import datasets
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -184,6 +185,44 @@ def test_other_images_under_the_same_ids_are_refused_and_a_name_helps(
 def test_what_is_no_image_is_one_line(make, said, toy_network, hugging):
     with pytest.raises((DatasetError, ImageError), match=said):
         extract(toy_network, make(hugging), "x7")
+
+
+def test_one_image_or_a_table_is_no_list_of_images(toy_network, pictures, tmp_path):
+    one = np.asarray(pictures[0])
+    table = pd.DataFrame({"path": ["a.jpg"]})
+    for source in (pictures[0], one, torch.zeros(3, 4, 4), png(pictures[0]), table):
+        with pytest.raises(OptionError, match=r"must be a list of images, got one .*\[image\]"):
+            extract(toy_network, source, "x7")
+        with pytest.raises(OptionError, match="must be a list of images"):
+            extract_to(tmp_path / "s", source, network=toy_network, features="x7")
+
+
+def test_a_column_of_paths_and_tensors_of_any_precision_are_taken(
+    toy_network, pictures, expected, tmp_path
+):
+    for number, picture in enumerate(pictures):
+        picture.save(tmp_path / f"{number}.png")
+    paths = [str(tmp_path / f"{number}.png") for number in range(7)]
+    for column in (pd.Series(paths), np.array(paths)):
+        np.testing.assert_array_equal(extract(toy_network, column, "x7")["x7"], expected)
+    grey = extract(toy_network, [torch.full((1, 9, 9), 0.5, dtype=torch.bfloat16)], "x7")["x7"]
+    same = extract(toy_network, [np.full((9, 9), 128, dtype=np.uint8)], "x7")["x7"]
+    np.testing.assert_array_equal(grey, same)
+    with pytest.raises(ImageError, match=r"or \(H, W, 4\), got uint8 of shape \(9, 9, 2\)"):
+        extract(toy_network, [torch.zeros(2, 9, 9)], "x7")
+
+
+def test_minus_one_is_no_label_and_a_number_beyond_the_classes_is_refused(hugging):
+    rows = hugging.remove_columns("label").add_column("label", [0, -1, 1, 0, 1, -1, 0])
+    rows = rows.cast_column("label", datasets.ClassLabel(names=["cat", "dog"]))
+    labels = [labels for _, labels in streams.samples(rows)]
+    assert labels == [("cat",), None, ("dog",), ("cat",), ("dog",), None, ("cat",)]
+
+    class Numbered(list):
+        classes = ("cat", "dog")
+
+    with pytest.raises(DatasetError, match="one of 2 classes, got number 2"):
+        list(streams.samples(Numbered([("a.jpg", 2)])))
 
 
 def test_a_vector_is_no_label(toy_network, pictures, tmp_path):

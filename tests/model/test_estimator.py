@@ -83,6 +83,16 @@ def test_an_image_that_cannot_be_read_is_an_error_and_not_a_row_less(
         model.predict(images, network=toy_network)
 
 
+def test_any_iterable_of_images_is_answered_and_none_is_one_line(model, shapes, toy_network):
+    paths = sorted(shapes.rglob("*.jpg"))[:3]
+    expected = model.predict(paths, network=toy_network).tolist()
+    assert model.predict((path for path in paths), network=toy_network).tolist() == expected
+    pairs = [(path, "a label") for path in paths]
+    assert model.predict(pairs, network=toy_network).tolist() == expected
+    with pytest.raises(OptionError, match="at least one image, got none"):
+        model.predict([], network=toy_network)
+
+
 def test_labels_of_another_shape_are_one_line(model, store):
     with pytest.raises(OptionError, match=r"y must have the shape \(24,\), got \(3,\)"):
         model.score(store, ["dark"] * 3)

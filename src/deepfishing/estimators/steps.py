@@ -110,7 +110,7 @@ class GradientFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             raise ImageError(f"images must be a list of images, got the single path {images}")
         found = extract(
             self.network_,
-            list(images),
+            images,
             self.feature_,
             tau=self.tau,
             label=self.label,

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from deepfishing.errors import FeatureError, ImageError, OptionError
@@ -85,8 +84,6 @@ def extract(
     """
     network = load_network(network) if isinstance(network, str) else network
     wanted = parse_recipes(features, network.layers)
-    if isinstance(images, Image.Image) or getattr(images, "ndim", 4) < 4:
-        raise OptionError("images must be a list of images, got one; write [image]")
     for recipe in wanted:
         if recipe.learns:
             names = ",".join(feature.name for feature in recipe.features)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from deepfishing.errors import DatasetError, ImageError
+from deepfishing.errors import DatasetError, ImageError, OptionError
 from deepfishing.images.item import ImageBytes, Item
 from deepfishing.images.preprocess import EXTENSIONS, ImageLike, bmp_bytes, open_image
 
@@ -27,6 +27,11 @@ Labels = tuple[str, ...] | None
 
 def samples(source: Iterable[Any]) -> Iterator[tuple[ImageLike, Labels]]:
     """Each image of a source with its labels, None where the source has none."""
+    if isinstance(source, Image.Image | bytes) or 1 < getattr(source, "ndim", 4) < 4:
+        raise OptionError(
+            f"images must be a list of images, got one {type(source).__name__}; write [image], or "
+            "of a table give the column of paths"
+        )
     if isinstance(source, Mapping):
         several = ", ".join(map(str, source))
         raise DatasetError(f"images must be one split, got several: {several}; take one of them")
@@ -109,6 +114,7 @@ def _picture(image: Any) -> ImageLike:
         return ImageBytes("image", image)
     if not hasattr(image, "detach"):
         return image  # type: ignore[no-any-return]  # whoever opens it says what is wrong
+    image = image.float() if image.is_floating_point() else image  # numpy has no bfloat16
     pixels = image.detach().cpu().numpy()  # a tensor (C, H, W)
     if pixels.dtype.kind == "f" and pixels.size and pixels.min() >= 0 and pixels.max() <= 1:
         pixels = (pixels * 255).round().astype(np.uint8)
@@ -119,7 +125,7 @@ def _picture(image: Any) -> ImageLike:
             "batches, the network has its own preprocessing"
         )
     channels = pixels.transpose(1, 2, 0)
-    return Image.fromarray(channels[:, :, 0] if channels.shape[2] == 1 else channels)
+    return channels[:, :, 0] if channels.shape[2] == 1 else np.ascontiguousarray(channels)
 
 
 def _labels(value: Any, names: Sequence[str], several: bool = False) -> Labels:
@@ -130,4 +136,8 @@ def _labels(value: Any, names: Sequence[str], several: bool = False) -> Labels:
     for one in listed:
         if isinstance(one, bool) or not isinstance(one, str | int):
             raise DatasetError(f"a label must be a class or its number, got {str(one)[:60]}")
-    return tuple(names[one] if names and isinstance(one, int) else str(one) for one in listed)
+        if names and isinstance(one, int) and not -1 <= one < len(names):
+            raise DatasetError(f"a label must be one of {len(names)} classes, got number {one}")
+    known = [one for one in listed if not names or one != -1]  # which stands for no label
+    found = tuple(names[one] if names and isinstance(one, int) else str(one) for one in known)
+    return found or (None if listed else ())

@@ -7,7 +7,7 @@ kept, as factors: the fitted recipe makes features of them again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from deepfishing.errors import ImageError, OptionError, StoreError, WeightsError
 from deepfishing.features import Factor
 from deepfishing.images.preprocess import ImageLike
 from deepfishing.images.sources import find_images
+from deepfishing.images.streams import samples
 from deepfishing.kernel_vectors import Vectors
 from deepfishing.metrics import evaluate
 from deepfishing.rank_one import Array
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 ONE, SEVERAL = "one per image", "several per image"  # labels of the training images
 VECTORS = "vectors/"  # begins the names of their arrays in a fitted recipe's state
 
-Images = str | Path | Sequence[ImageLike] | Store
+Images = str | Path | Iterable[ImageLike] | Store
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -94,7 +95,7 @@ class Model:
 
         Parameters
         ----------
-        images : path, sequence of images, or Store
+        images : path, iterable of images, or Store
             As `find_images` or `extract` take them. Of a store the usable images in the order of
             their ids; its features are those that it holds, so no network is needed.
         network : Network, optional
@@ -105,7 +106,12 @@ class Model:
             return self.scores({name: images.to_numpy(name) for name in self.columns})
         from deepfishing.model.predict import predict  # torch takes seconds to load
 
-        found = find_images(images) if isinstance(images, str | Path) else images
+        if isinstance(images, str | Path):
+            found: list[ImageLike] = [*find_images(images)]
+        else:
+            found = [image for image, _ in samples(images)]
+        if not found:
+            raise OptionError("images must hold at least one image, got none")
         scores = []
         for one in predict(self, found, network=network):
             if one.error:
