@@ -187,14 +187,11 @@ class Chunk:
 
 
 class OnRay(Local):
-    """A Ray that this process is connected to, as a place for `extract_to_store`.
-
-    With `gpu` each worker takes a GPU. A `client` of Ray cannot stream: then the pipeline is driven
-    from inside the cluster.
-    """
+    """A Ray that this process is connected to, as a place for `extract_to_store`."""
 
     def __init__(self, gpu: bool = False, client: bool = False) -> None:
-        self.gpu, self.client = gpu, client
+        self.gpu = gpu  # whether each worker takes one
+        self.client = client  # which cannot stream: the pipeline is driven from inside the cluster
 
     def hashes(self, items: Sequence[Item]) -> Iterator[Hashed]:
         """See `Local`."""

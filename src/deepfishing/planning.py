@@ -278,8 +278,7 @@ def measure_rates(
 ) -> Rates:
     """Run a network for about so many seconds on all cores and say what an image costs.
 
-    Without `weights` they are the published ones if they are here, and else random ones, which take
-    the same time. `sample` names images to measure with; else JPEGs of 500 x 375 are made.
+    `sample` names images to measure with; else JPEGs of 500 x 375 are made.
     """
     import torch
 

@@ -123,6 +123,10 @@ def test_nothing_but_the_chains_begin_is_kept(tokens):
 
 
 def test_maps_and_vectors_are_not_tokens():
+    delta = torch.zeros(2, 3, 4)
+    delta[:, 0] = 1
+    assert few_rows([delta])
+    assert not few_rows([delta, delta[:, :1]])
     assert not few_rows([torch.zeros(2, 3)])
     assert not few_rows([torch.zeros(2, 3, 4, 4)])
 

@@ -50,12 +50,6 @@ def pooled_factors(uses: Sequence[Use]) -> tuple[Tensor, Tensor]:
     """x averaged (n, d) and delta summed (n, D) over all positions and all uses of W.
 
     What `gradient_factors` gives, pooled, but the patches of a convolution are never built.
-
-    >>> conv = nn.Conv2d(3, 5, kernel_size=3)
-    >>> y = torch.ones(2, 5, 7, 7)
-    >>> x, delta = pooled_factors([(conv, Call(torch.ones(2, 3, 9, 9), y, delta=y))])
-    >>> x.shape, delta[0]
-    (torch.Size([2, 27]), tensor([49., 49., 49., 49., 49.]))
     """
     means, sums, positions = [], [], []
     for layer, call in uses:
@@ -77,11 +71,6 @@ def block_gradients(uses: Sequence[Use]) -> Tensor:
 
     Each output channel sees its own group of inputs only, so this is all of the gradient. Nothing
     larger than the layer's input, its output and this is built.
-
-    >>> depthwise = nn.Conv2d(6, 6, kernel_size=3, groups=6)
-    >>> y = torch.ones(2, 6, 7, 7)
-    >>> block_gradients([(depthwise, Call(torch.ones(2, 6, 9, 9), y, delta=y))]).shape
-    torch.Size([2, 6, 1, 9])
     """
     gradients = []
     for layer, call in uses:
@@ -207,10 +196,7 @@ def check_gradients(
     uses: Mapping[str, Sequence[Use]],
     tolerance: float = 1e-3,
 ) -> None:
-    """Compare the factors of each layer on one input with torch's gradient.
-
-    They may differ by so much of the gradient's largest value.
-    """
+    """Compare factors on one input with torch's gradient, up to so much of its largest value."""
     weights = {path: w for path, own in uses.items() if (w := _weight(own[0][0])) is not None}
     for path, true in _true_gradients(module, one_input, objective, weights, uses).items():
         d = true[0].numel()

@@ -47,14 +47,10 @@ STEPS = (  # that torch has and ONNX has not: torch writes them with others
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """head(trunk(batch)) is the network; modules of the head keep their paths and weights.
+    """head(trunk(batch)) is the network."""
 
-    The trunk has weights of its own: batch norms are folded into the convolutions before them. In
-    the head a batch norm that is not read itself is a scale and a shift.
-    """
-
-    trunk: nn.Module
-    head: nn.Module
+    trunk: nn.Module  # with weights of its own: batch norms are folded into convolutions before
+    head: nn.Module  # a batch norm that is not read is a scale and a shift; else as in the network
 
 
 def cut(module: nn.Module, read: Collection[str]) -> Cut | None:
@@ -245,7 +241,7 @@ def make_program(computer: Computer, engine: str) -> bytes:
     """A program for the factors of a computer, compared with torch on noise.
 
     The head's two passes are recorded by `make_fx`, so that the backward pass is written out as
-    plain steps; the trunk goes in front as it is. What ONNX has not is a `NetworkError`.
+    plain steps; the trunk goes in front as it is.
     """
     parts = computer.parts()
     if parts is None:

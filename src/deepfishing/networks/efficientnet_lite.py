@@ -46,11 +46,7 @@ class SameConv2d(nn.Conv2d):
 
 
 class Block(nn.Module):
-    """Inverted bottleneck: expand 1x1, filter each channel, project 1x1, add the input.
-
-    The depthwise convolution has `expansion` times `before` channels. The input is added where the
-    channels before and after agree and the stride is 1.
-    """
+    """Inverted bottleneck: expand 1x1, filter each channel, project 1x1, perhaps add the input."""
 
     def __init__(self, before: int, after: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()

@@ -91,16 +91,13 @@ def load_onnx(
 
 
 class OnnxTrunk(nn.Module):
-    """The part that stays in ONNX, which runs in the thread that calls it.
-
-    `outputs` has the file's tensor behind each part of the network, the trunk itself among them;
-    `single` is true where the file takes one image at a time.
-    """
+    """The part that stays in ONNX, which runs in the thread that calls it."""
 
     def __init__(self, model: Any, pixels: str, size: int | None, outputs: dict[str, str]) -> None:
         super().__init__()
-        self.model, self.pixels, self.size, self.outputs = model, pixels, size, outputs
-        self.single = False
+        self.model, self.pixels, self.size = model, pixels, size
+        self.outputs = outputs  # the file's tensor behind each part of the network, also the trunk
+        self.single = False  # whether the file takes one image at a time
 
     def up_to(self, part: str) -> bytes:
         """What leads from the pixels to the end of a part, for any number of images."""

@@ -67,14 +67,10 @@ class NetworkFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """From where a network is loaded again.
-
-    Its weights are found by its name (`published`), random, in `files`, or in a module that only
-    Python has. `files` are by what they are: weights, prototxt, mean.
-    """
+    """From where a network is loaded again: by name, random, from files, or from Python only."""
 
     kind: str = PYTHON
-    files: Mapping[str, NetworkFile] = field(default_factory=dict)
+    files: Mapping[str, NetworkFile] = field(default_factory=dict)  # by their role
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,8 +44,8 @@ def load_into(module: nn.Module, tensors: Mapping[str, Tensor], source: str) -> 
     """Put tensors from a `source` into a module that has exactly these, or say what does not fit.
 
     The module may live on the meta device (no memory spent yet); the tensors become its own.
-    Counters of batch normalisation (`num_batches_tracked`) may be absent.
     """
+    # counters of batch normalisation may be absent
     counters = {name for name in module.state_dict() if name.endswith("num_batches_tracked")}
     expected = {n: t for n, t in module.state_dict().items() if n not in counters}
     given = {n: t for n, t in tensors.items() if n not in counters}

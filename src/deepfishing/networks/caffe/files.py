@@ -374,11 +374,8 @@ def is_mean_pixel(mean: str | Path) -> bool:
 
 
 def mean_pixel(path: Path) -> tuple[float, float, float]:
-    """Read a mean image (`.binaryproto`) and average it over its pixels: blue, green, red.
-
-    Caffe's own tools subtract the image; the pixel is what its users subtract when the crop is
-    not the training one, and differs by a few grey levels at the borders.
-    """
+    """Read a mean image (`.binaryproto`) and average it over its pixels: blue, green, red."""
+    # Caffe's own tools subtract the image, which differs by a few grey levels at the borders
     mean = blob_array(read_binary(path, "BlobProto"))
     image = mean[0] if mean.ndim == 4 and len(mean) == 1 else mean
     if image.ndim not in (1, 3) or len(image) != 3 or image.size == 0:

@@ -182,11 +182,7 @@ def in_test_phase(net: Message, layers: Iterable[Layer]) -> list[Layer]:
 
 
 def trace(layers: Sequence[Layer]) -> Graph:
-    """Find the class scores and what they depend on.
-
-    The scores are what the last layer of the file makes, or takes if it is a Softmax, a Sigmoid
-    or a loss; layers that only measure (Accuracy, ArgMax, Silence) do not count.
-    """
+    """Find the class scores, which the last layer makes, or takes if it is a SoftMax or a loss."""
     takes = _connections(layers)
 
     def below(place: int, most: int | None = None) -> list[int]:
@@ -240,9 +236,8 @@ def _connections(layers: Sequence[Layer]) -> list[list[int]]:
 def numbered_layers(graph: Graph) -> dict[int, int]:
     """The paper's numbers: k -> place in `graph.layers`, the classifier being 8.
 
-    Layer 8 is the fully connected layer or convolution whose output the scores are, up to
-    element-wise layers and pooling. 7 and 6 are the fully connected layers below it, if only
-    element-wise layers lie between.
+    Between it and the scores may be element-wise layers and pooling; between it and the fully
+    connected 7 and 6 element-wise layers only.
     """
     found: dict[int, int] = {}
     value, through = len(graph.layers), _ELEMENT_WISE | {"Pooling", "Reshape"}

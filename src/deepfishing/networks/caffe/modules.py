@@ -17,10 +17,9 @@ Pair = tuple[int, int]
 
 
 class CaffeNet(nn.Module):
-    """A network whose sub-modules bear the names of Caffe's layers, in the order they run.
+    """A network whose sub-modules bear the names of Caffe's layers; the last one makes the scores.
 
-    `inputs` has per layer the values it takes: 0 is the image, i the output of the i-th layer. The
-    last layer makes the class scores.
+    `inputs` has per layer the values it takes: 0 is the image, i the output of the i-th layer.
     """
 
     def __init__(self, layers: Mapping[str, nn.Module], inputs: Sequence[tuple[int, ...]]) -> None:
