@@ -125,3 +125,64 @@ def test_the_same_weights_in_another_architecture_are_another_network():
 
     relu, again, gelu = (architecture(network(a)) for a in (nn.ReLU(), nn.ReLU(), nn.GELU()))
     assert relu == again != gelu
+
+
+class Holds(nn.Module):
+    """A module that computes with whatever it holds."""
+
+    def __init__(self, held):
+        super().__init__()
+        self.held = held
+
+    def forward(self, x):
+        return x * self.held
+
+
+class Adds(Holds):
+    def forward(self, x):
+        return self.of(x)
+
+    def of(self, x):
+        return x + self.held
+
+
+class Scales(Adds):
+    def of(self, x):
+        return x * self.held
+
+
+def with_buffer(value):
+    module = nn.Identity()
+    module.register_buffer("value", torch.full((2,), value), persistent=False)
+    return module
+
+
+def with_hook(factor):
+    module = nn.Identity()
+    module.register_forward_hook(lambda _m, _x, y: factor * y)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("make", "one", "other"),
+    [
+        (Holds, 1, 2),
+        (Holds, torch.ones(2), torch.zeros(2)),
+        (Holds, lambda x: x + 1, lambda x: x + 2),
+        (lambda kind: kind(1), Adds, Scales),
+        (lambda heads: nn.MultiheadAttention(4, heads), 1, 2),
+        (lambda first: nn.TransformerEncoderLayer(4, 1, 8, norm_first=first), False, True),
+        (with_buffer, 1.0, 2.0),
+        (with_hook, 1, 2),
+    ],
+    ids=["number", "tensor", "function", "method", "heads", "norm first", "buffer", "hook"],
+)
+def test_what_a_module_holds_tells_it_from_another(make, one, other):
+    hashes = [architecture(nn.Sequential(make(value))) for value in (one, one, other)]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_of_what_cannot_be_told_in_a_module_the_kind_counts(tmp_path):
+    with (tmp_path / "a").open("w") as a, (tmp_path / "b").open("w") as b:
+        hashes = [architecture(Holds([file, 1])) for file in (a, b)]
+    assert hashes[0] == hashes[1]

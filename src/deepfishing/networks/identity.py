@@ -8,6 +8,7 @@ name. What cannot be told gives `UNTOLD`, and is never reused.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
 import hashlib
@@ -33,6 +34,7 @@ _SAYS_NOTHING = {  # of a class
     *("__firstlineno__", "__static_attributes__", "__annotate__", "__annotations_cache__"),
     *("__dataclass_fields__", "__dataclass_params__", "__abstractmethods__", "_abc_impl"),
 }
+_OF_ANY_MODULE = frozenset(vars(torch.nn.Module()))  # its weights and parts among them
 # What is nothing but its parts, and these.
 _WHOLES: tuple[tuple[Any, Callable[[Any], Iterable[Any]]], ...] = (
     ((tuple, list), lambda whole: whole),
@@ -66,13 +68,30 @@ def identity(function: Callable[..., Any]) -> str:
 
 
 def architecture(module: torch.nn.Module) -> bytes:
-    """A hash of what a module computes, beside its weights: its parts, and the code of each."""
+    """A hash of what a module computes, beside its weights: its parts, what they hold, their code.
+
+    Of what cannot be told, the kind alone counts.
+    """
     teller = _Teller()
     teller.add(re.sub(r" at 0x[0-9a-f]+", "", repr(module)))
-    for kind in dict.fromkeys(type(part) for part in module.modules()):
-        forward = getattr(kind.forward, "__code__", None)
-        if not _is_trusted(kind) and forward is not None:
-            teller.new(forward)
+    kinds = dict.fromkeys(base for part in module.modules() for base in type(part).__mro__)
+    for kind in kinds:
+        if not _is_trusted(kind):
+            for name, value in vars(kind).items():
+                function = getattr(value, "fget", None) or getattr(value, "__func__", value)
+                if isinstance(function, types.FunctionType):
+                    teller.add(name)
+                    teller.new(function.__code__)
+    for path, part in module.named_modules():
+        kept = part._buffers.keys() - part._non_persistent_buffers_set  # among the weights
+        hooks = [part._forward_pre_hooks, part._forward_hooks]
+        own = {name: value for name, value in vars(part).items() if name not in _OF_ANY_MODULE}
+        changing = {name: value for name, value in part._buffers.items() if name not in kept}
+        teller.add(path)
+        for name, value in [*own.items(), *changing.items(), *(("", [*h.values()]) for h in hooks)]:
+            teller.add(name)
+            with contextlib.suppress(_UntoldError, RecursionError):
+                teller.tell(value)
     return teller.digest.digest()
 
 
