@@ -225,26 +225,40 @@ def _vectors(column: pa.Array) -> Array:
 
 
 def _csv(path: Path) -> Iterator[Block]:
-    as_text = pa_csv.ConvertOptions(column_types=dict.fromkeys(FACTS, pa.string()))
-    for batch in pa_csv.open_csv(path, convert_options=as_text):
-        parts: dict[str, list[str]] = {}
-        for name in batch.schema.names:  # v_0, and v0 or 0 as data frames have them
-            if (match := re.fullmatch(r"(.*?_?)(\d+)", name)) and name not in FACTS:
-                parts.setdefault(match[1], []).append(name)
+    with path.open("rb") as file:
+        head = file.readline(1 << 24).decode("utf-8", "replace")
+    parse = pa_csv.ParseOptions(delimiter=max(",;\t", key=head.count))
+    names = pa_csv.open_csv(path, parse_options=parse).schema.names
+    vectors = _vector_columns(names)
+    # told, not guessed by the first rows, in which a column may have only whole numbers
+    kinds = dict.fromkeys((one for columns in vectors.values() for one in columns), pa.float64())
+    convert = pa_csv.ConvertOptions(column_types=kinds | dict.fromkeys(FACTS, pa.string()))
+    for batch in pa_csv.open_csv(path, parse_options=parse, convert_options=convert):
         facts = {
             name: [one and unguarded(one) for one in batch[name].to_pylist()]
             for name in FACTS
-            if name in batch.schema.names
+            if name in names
         }
-        vectors = {}
-        for name, columns in parts.items():
-            if columns != [f"{name}{i}" for i in range(len(columns))]:
-                if not name.endswith("_"):  # some other fact, such as a year
-                    continue
-                raise ValueError(f"columns of {name[:-1]} must be {name}0, {name}1 and so on")
+        arrays = {}
+        for name, columns in vectors.items():
             rows = [batch[one].cast(pa.float32()).to_numpy(zero_copy_only=False) for one in columns]
-            vectors[name.removesuffix("_") or "vector"] = np.stack(rows, axis=1)
-        yield len(batch), facts, vectors
+            arrays[name] = np.stack(rows, axis=1)
+        yield len(batch), facts, arrays
+
+
+def _vector_columns(names: list[str]) -> dict[str, list[str]]:
+    """The columns of each vector: v_0, v_1... of v, and v0 or 0 as data frames have them."""
+    parts: dict[str, list[str]] = {}
+    for name in names:
+        if (match := re.fullmatch(r"(.*?_?)(\d+)", name)) and name not in FACTS:
+            parts.setdefault(match[1], []).append(name)
+    vectors = {}
+    for name, columns in parts.items():
+        if columns == [f"{name}{i}" for i in range(len(columns))]:
+            vectors[name.removesuffix("_") or "vector"] = columns
+        elif name.endswith("_"):  # else some other fact, such as a year
+            raise ValueError(f"columns of {name[:-1]} must be {name}0, {name}1 and so on")
+    return vectors
 
 
 def _npz(path: Path) -> Iterator[Block]:

@@ -13,7 +13,7 @@ import pytest
 from deepfishing import Searcher, Store
 from deepfishing.store import Row
 from deepfishing.store import store as store_module
-from deepfishing.vectors import settings_of
+from deepfishing.vectors import _csv, settings_of
 
 ENDINGS = ("parquet", "csv", "npz", "h5")
 
@@ -234,6 +234,18 @@ def test_numbers_of_a_data_frame_are_taken_however_it_names_them(deepfish, tmp_p
     assert deepfish("import", "v.csv", "made", "--precision", "float32").code == 0
     store = Store.open(tmp_path / "made")
     np.testing.assert_array_equal(store.to_numpy("x7"), [[0.5, 0.25], [1, 2]])
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_a_column_may_begin_with_whole_numbers_for_long(deepfish, tmp_path, delimiter):
+    n = 200_000  # the first rows, of which a type would be guessed, are a million bytes
+    rows = [delimiter.join(("id", "x7_0", "x7_1"))]
+    rows += [delimiter.join((f"{i:07d}", "0" if i < n - 1 else "0.5", "1")) for i in range(n)]
+    (tmp_path / "v.csv").write_text("\n".join(rows))
+    blocks = [vectors["x7"] for _, _, vectors in _csv(tmp_path / "v.csv")]
+    assert sum(map(len, blocks)) == n
+    np.testing.assert_array_equal(blocks[-1][-1], [0.5, 1])
+    np.testing.assert_array_equal(blocks[0][0], [0, 1])
 
 
 def test_a_table_without_vectors_says_what_they_look_like(deepfish, tmp_path):

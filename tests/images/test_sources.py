@@ -75,6 +75,10 @@ def test_one_image_and_a_list_of_images_are_taken(tmp_path):
     assert ids(tmp_path / "one.jpg") == ["one.jpg"]
     (tmp_path / "list.txt").write_text("sub/a.jpg\n\n b.jpg \nsub/a.jpg\n")
     assert ids(tmp_path / "list.txt") == ["sub/a.jpg", "b.jpg"]
+    odd = "one\u2028line\x85\x0c.jpg"
+    make(tmp_path, odd)
+    (tmp_path / "odd.txt").write_text(f"\ufeff{odd}\r\nb.jpg", encoding="utf-8")
+    assert ids(tmp_path / "odd.txt") == [odd, "b.jpg"]
 
 
 def test_standard_input_is_a_list_relative_to_the_current_folder(tmp_path, monkeypatch):

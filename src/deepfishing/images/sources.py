@@ -9,6 +9,7 @@ often is the folder above the store, and need not be where a command runs now.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import glob
 import hashlib
@@ -157,7 +158,9 @@ def _listed(file: Path | RemoteFile | None, folder: Path | str) -> list[Item]:
         explained(DatasetError, f"list of images cannot be read: {source}", of=of),
         file.open("rb") if file else contextlib.nullcontext(sys.stdin.buffer) as opened,
     ):
-        lines = opened.read().decode("utf-8-sig").splitlines()
+        # of bytes: text would also be split at signs that a name may have, such as U+2028
+        raw = opened.read().removeprefix(codecs.BOM_UTF8).splitlines()
+        lines = [line.decode("utf-8") for line in raw]
     return [Item(name, located(folder, name)) for name in map(str.strip, lines) if name]
 
 
