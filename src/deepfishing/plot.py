@@ -32,7 +32,7 @@ From = Measured | Sequence[Result] | str | Path
 def rows(results: From, ax: Any = None) -> Any:
     """The mAP of each row with its interval at 95 percent; gradients in another colour."""
     found = _rows(results)
-    lines = [line for line in comparison(found).lines if line.official is not None][::-1]
+    lines = comparison(found).measured[::-1]
     if not lines:
         raise OptionError("rows must have a mAP to be drawn, got none with labels")
     ax = _axes(ax, (6, 1 + 0.35 * len(lines)))

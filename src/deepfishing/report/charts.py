@@ -47,15 +47,12 @@ class Axis:
 
 @dataclass(frozen=True)
 class Mark:
-    """A measured figure; `y` is None where it could not be measured, and `note` says why.
+    """A measured figure."""
 
-    `draws` are the figures of which it is the mean, in the same order for all lines.
-    """
-
-    y: float | None
+    y: float | None  # None where it could not be measured; `note` says why
     interval: Interval | None
     note: str = ""
-    draws: tuple[float, ...] = ()
+    draws: tuple[float, ...] = ()  # of which it is the mean, in the same order for all lines
 
 
 @dataclass(frozen=True)
@@ -78,13 +75,10 @@ class Series:
 
 @dataclass(frozen=True)
 class Style:
-    """How a line is drawn: `dash` is 0 for a whole line, 1 for dashes, 2 for dots.
+    """How a line is drawn."""
 
-    `hue` is None for the exact kernel, which has the colour of text.
-    """
-
-    hue: int | None
-    dash: int
+    hue: int | None  # None for the exact kernel, which has the colour of text
+    dash: int  # 0 for a whole line, 1 for dashes, 2 for dots
 
 
 @dataclass(frozen=True)
@@ -98,9 +92,8 @@ class Chart:
     @property
     def whole(self) -> list[Series]:
         """The lines that have a figure at every x, if there is any x."""
-        missing = Mark(None, None)
-        figures = {s.name: [s.marks.get(x, missing).y for x in self.xs] for s in self.series}
-        return [s for s in self.series if self.xs and None not in figures[s.name]]
+        known = [(s, {x for x, mark in s.marks.items() if mark.y is not None}) for s in self.series]
+        return [s for s, xs in known if xs and xs.issuperset(self.xs)]
 
     @property
     def across(self) -> Axis:
@@ -128,13 +121,10 @@ class Chart:
 
 @dataclass(frozen=True)
 class Panel:
-    """Charts with the same axis and lines.
-
-    `feature` is what was measured where the lines are not features themselves, else None.
-    """
+    """Charts with the same axis and lines."""
 
     protocol: str
-    feature: str | None
+    feature: str | None  # what was measured, where the lines are not features themselves
     x_axis: str
     charts: tuple[Chart, ...]
 
@@ -197,15 +187,13 @@ def panels(points: Sequence[Result]) -> tuple[Panel, ...]:
 
     Where a point was measured more than once, by two versions of the package say, the last counts.
     """
-    found: dict[tuple[int, str, str], list[Result]] = {}
+    protocols = list(TITLES)
+    found: dict[tuple[str, str, str], list[Result]] = {}
     for point in points:
         subject = "" if point["series"] == point["feature"] else point["feature"]
-        place = list(TITLES).index(point["protocol"])
-        found.setdefault((place, subject, point["x_axis"]), []).append(point)
-    return tuple(
-        Panel(list(TITLES)[place], subject or None, x_axis, _charts(rows))
-        for (place, subject, x_axis), rows in sorted(found.items(), key=lambda item: item[0][:2])
-    )
+        found.setdefault((point["protocol"], subject, point["x_axis"]), []).append(point)
+    order = sorted(found, key=lambda key: (protocols.index(key[0]), key[1]))
+    return tuple(Panel(key[0], key[1] or None, key[2], _charts(found[key])) for key in order)
 
 
 def _charts(points: Iterable[Result]) -> tuple[Chart, ...]:

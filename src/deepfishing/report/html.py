@@ -19,7 +19,6 @@ from markupsafe import Markup, escape
 from deepfishing import __version__
 from deepfishing.errors import DeepFishingError, ImageError
 from deepfishing.experiments.checks import Result
-from deepfishing.experiments.results import Results
 from deepfishing.images.folder import is_folder
 from deepfishing.metrics import DEFINITIONS
 from deepfishing.recipes import pieces
@@ -29,7 +28,6 @@ from deepfishing.report.rows import formulas, open_folder, save_report, setting,
 from deepfishing.report.scores import Curve, gains, row_curves
 from deepfishing.report.tables import (
     Comparison,
-    Line,
     comparison,
     confusions,
     interval_text,
@@ -134,14 +132,23 @@ def _points(points: Curve) -> str:
 def _shared(measured: Sequence[Result], points: Sequence[Result]) -> dict[str, Any]:
     """What the template shows of any setting: `measured` are its rows and points."""
     shown = panels(points)
+    commands: dict[str, dict[str, None]] = {}
+    versions: dict[str, dict[str, None]] = {}
+    for row in measured:  # features by the command and by the versions that they were measured with
+        others = row.get("versions")  # older rows have the package's own alone
+        others = others if isinstance(others, dict) else {}
+        made_with = ", ".join([row["version"], *(f"{name} {n}" for name, n in others.items())])
+        for text, found in ((row["command"], commands), (made_with, versions)):
+            if text:
+                found.setdefault(text, {})[title(row["feature"])] = None
     return {
         "row": measured[0],
         "label": label_text(measured[0]),
         "panels": shown,
         "titles": list(dict.fromkeys(panel.title for panel in shown)),
         "formulas": formulas(name for panel in shown for name in panel.features),
-        "commands": _features_by([row["command"] for row in measured], measured),
-        "versions": _features_by(list(map(_made_with, measured)), measured),
+        "commands": {text: list(features) for text, features in commands.items()},
+        "versions": {text: list(features) for text, features in versions.items()},
     }
 
 
@@ -149,25 +156,31 @@ def _group(rows: list[Result], points: list[Result], album: Album) -> dict[str, 
     """All that the template shows of the rows of one setting, and of its curves."""
     table = comparison(rows, gains(album.results, rows))
     shared = _shared([*rows, *points], points)
-    measured = [line for line in table.lines if line.official is not None]
-    curves, problems = _curves(rows, measured, album.results)
+    curves: dict[str, dict[str, Curve]] = {}  # by class and feature
+    problems = []
+    for line, row in zip(table.lines, table.rows, strict=True):
+        if line.official is None:
+            continue
+        try:
+            for name, curve in row_curves(album.results, row).items():
+                curves.setdefault(name, {})[line.feature] = curve
+        except DeepFishingError as error:
+            problems.append((line, str(error)))
     features = [line.feature for line in table.lines]
     return {
         **shared,
-        "rows": rows,
         "table": table,
         "formulas": formulas(
             [*features, *(name for panel in shared["panels"] for name in panel.features)], rows
         ),
         "confusions": confusions(table),
-        "measured": measured,
         "ap": {row["feature"]: row["ap"][row["official_ap"]] for row in rows if row["ap"]},
         "curves": curves,
         "problems": problems,
         "gallery": album.show(table),
         "words": table_words(table),
         "curve_words": curve_words(points),
-        "axis": _axis(table) if measured else None,
+        "axis": _axis(table) if table.measured else None,
         "pixels": _pixels(rows[0].get("preprocess")),
         "left_out": left_out(rows),
         "left_out_text": left_out_text(rows),
@@ -182,38 +195,6 @@ def _pixels(preprocess: Any) -> str:
         return text.format_map(preprocess)
     except (KeyError, TypeError):
         return ""
-
-
-def _made_with(row: Result) -> str:
-    """Versions of this package, of Python and of others; older rows have the first alone."""
-    others = row.get("versions")
-    others = others if isinstance(others, dict) else {}
-    return ", ".join([row["version"], *(f"{name} {number}" for name, number in others.items())])
-
-
-def _features_by(values: Sequence[str], rows: Sequence[Result]) -> dict[str, list[str]]:
-    """The features that share a value, for each value that is not empty."""
-    found: dict[str, dict[str, None]] = {}
-    for value, row in zip(values, rows, strict=True):
-        if value:
-            found.setdefault(value, {})[title(row["feature"])] = None
-    return {value: list(features) for value, features in found.items()}
-
-
-def _curves(
-    rows: Sequence[Result], lines: Sequence[Line], results: Results
-) -> tuple[dict[str, dict[str, Curve]], list[tuple[Line, str]]]:
-    """Curves of these lines by class and feature, and why some do not exist."""
-    row_of = {row["feature"]: row for row in rows}
-    curves: dict[str, dict[str, Curve]] = {}
-    problems = []
-    for line in lines:
-        try:
-            for name, points in row_curves(results, row_of[line.feature]).items():
-                curves.setdefault(name, {})[line.feature] = points
-        except DeepFishingError as error:
-            problems.append((line, str(error)))
-    return curves, problems
 
 
 def _axis(table: Comparison) -> Axis:

@@ -4,9 +4,8 @@ Comes in: the rows of one setting with their scores, and the stores in `features
 where each image was seen and what its content is. Goes out: for each class the test images that
 the best forward and the best gradient feature rank first, last and differently, as thumbnails; each
 is in the page once, however often it is shown.
-
-An image may have moved since, with the results or without them, so a few places are tried. Only a
-file with the very content that was measured is shown.
+An image may have moved, with the results or without them, so a few places are tried; only a file
+with the very content that was measured is shown.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from deepfishing.errors import DeepFishingError, ImageError
+from deepfishing.errors import DeepFishingError, ImageError, StoreError
 from deepfishing.experiments.checks import Result
 from deepfishing.experiments.results import Results
 from deepfishing.images.item import ImageBytes
@@ -46,15 +45,12 @@ class Tile:
 
 @dataclass(frozen=True)
 class Strips:
-    """What one kernel makes of one class.
+    """What one kernel makes of one class."""
 
-    `first` has the highest scores; `last` the lowest scores of images that show the class, the
-    worst one first. `higher` is where the two disagree most: of the first P images of this kernel,
-    P being how many show the class, those that the other one ranks lowest, and lower than this one.
-    """
-
-    first: tuple[Tile, ...]
-    last: tuple[Tile, ...]
+    first: tuple[Tile, ...]  # the highest scores
+    last: tuple[Tile, ...]  # the lowest scores of images that show the class, the worst one first
+    # Of the first P images, P being how many show the class, those that the other kernel ranks
+    # lowest, and lower than this one.
     higher: tuple[Tile, ...]
 
 
@@ -101,16 +97,12 @@ class ClassPictures:
 
 @dataclass(frozen=True)
 class SettingPictures:
-    """The pictures of one setting.
-
-    `place` says of each image's id which picture it is, or, as text, why there is none; `problem`
-    why nothing is shown at all; `of` how many classes could be shown.
-    """
+    """The pictures of one setting."""
 
     classes: tuple[ClassPictures, ...] = ()
-    place: dict[str, int | str] = field(default_factory=dict)
-    of: int = 0
-    problem: str = ""
+    place: dict[str, int | str] = field(default_factory=dict)  # by id: its number, or why none
+    of: int = 0  # how many classes could be shown
+    problem: str = ""  # why nothing is shown at all
 
     @property
     def examples(self) -> dict[str, int]:
@@ -150,16 +142,13 @@ class Album:
 
     def show(self, table: Comparison) -> SettingPictures:
         """The pictures for rows of one setting, or why there are none."""
-        if table.forward is None or table.gradient is None:
-            return SettingPictures(
-                problem="pictures need a forward and a gradient feature to compare"
-            )
-        row_of = {row["feature"]: row for row in table.rows}
-        rows = row_of[table.forward.feature], row_of[table.gradient.feature]
         try:
+            if table.forward is None or table.gradient is None:
+                raise StoreError("pictures need a forward and a gradient feature to compare")
+            row_of = {row["feature"]: row for row in table.rows}
+            rows = row_of[table.forward.feature], row_of[table.gradient.feature]
             if not same_test(self.results, *rows):
-                problem = "the two best features were measured on different images"
-                return SettingPictures(problem=problem)
+                raise StoreError("the two best features were measured on different images")
             ids = self.results.scores(rows[0])[2]
             classes = self._classes((table.forward, table.gradient), rows, ids)
             known = match_ids(self.rows, rows[0]["dataset"], ids)
@@ -196,22 +185,22 @@ class Album:
         """Which picture shows an image, its central square as the network saw it; or why none."""
         if row is None or row.sha256 is None:
             return "not in features/"
-        if row.sha256 not in self._placed:
-            self._placed[row.sha256] = self._add(row, row.sha256)
-        return self._placed[row.sha256]
-
-    def _add(self, row: Row, sha256: str) -> int | str:
-        found = (_read(path, row.size, sha256) for path in self._places(row))
+        if row.sha256 in self._placed:
+            return self._placed[row.sha256]
+        found = (_read(path, row.size, row.sha256) for path in self._places(row))
+        place: int | str = "not found"
         content = next(filter(None, found), None)
-        if content is None:
-            return "not found"
-        try:
-            uri = square_uri(ImageBytes(str(row.path), content))
-        except ImageError:
-            return "not readable"
-        if uri not in self.pictures:
-            self.pictures.append(uri)
-        return self.pictures.index(uri)
+        if content is not None:
+            try:
+                uri = square_uri(ImageBytes(str(row.path), content))
+            except ImageError:
+                place = "not readable"
+            else:
+                if uri not in self.pictures:
+                    self.pictures.append(uri)
+                place = self.pictures.index(uri)
+        self._placed[row.sha256] = place
+        return place
 
     def _places(self, row: Row) -> Iterator[Path]:
         """Where the image may be, the likeliest first."""

@@ -97,6 +97,11 @@ class Comparison:
         parts = [Comparison((), [ln for ln in self.lines if ln.block == k]) for k in blocks]
         return [(part.forward, part.gradient) for part in parts if part.forward and part.gradient]
 
+    @property
+    def measured(self) -> list[Line]:
+        """The lines that have a figure."""
+        return [line for line in self.lines if line.official is not None]
+
     def has(self, figure: str) -> bool:
         """Whether some line has this figure: a column without any is left out."""
         return any(getattr(line, figure) is not None for line in self.lines)
@@ -121,7 +126,7 @@ class Comparison:
     def detailed(self) -> list[Line]:
         """The lines that the table of classes has: the best two, and those of the paper's."""
         shown = {*ALWAYS_SHOWN, *(line.feature for line in self.compared)}
-        return [ln for ln in self.lines if ln.official is not None and ln.feature in shown]
+        return [line for line in self.measured if line.feature in shown]
 
     @cached_property
     def classes(self) -> dict[str, list[Cell]]:
