@@ -35,9 +35,7 @@ def train(
     ],
     model: Annotated[Path, "Folder for the model; made if absent."],
     *,
-    labels: Annotated[
-        Path | None, "Labels: a .csv with the columns path and label, or a VOC tree."
-    ] = None,
+    labels: Annotated[Path | None, "A .csv with the columns path and label, or a VOC tree."] = None,
     split: Annotated[str, "Split of a VOC tree to train on.", MORE] = "trainval",
     features: Annotated[
         str,
@@ -51,12 +49,10 @@ def train(
     ] = None,
     class_weight: Annotated[str | None, "Weight of positives: balanced, or a number.", MORE] = None,
     difficult: Annotated[
-        str, "Difficult examples of a VOC tree: ignore or negative.", MORE
+        str, "Difficult labels of a VOC tree: ignore or negative.", MORE
     ] = "ignore",
     options: Annotated[Options, Fields(NETWORK)],
-    store: Annotated[
-        Path | None, "Folder for the features; MODEL/features by default.", MORE
-    ] = None,
+    store: Annotated[Path | None, "Folder for features. [default: MODEL/features]", MORE] = None,
     resources: Annotated[Resources, Fields(WORK, without=("memory", "engine"))],
     seed: Annotated[int, "Of the folds of the cross-validation.", MORE] = 0,
     strict: Strict = False,

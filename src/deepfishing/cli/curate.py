@@ -150,13 +150,11 @@ def _change(doubt: Doubt) -> str:
 
 def twins(
     store: StoreFolder,
-    against: Annotated[
-        Path | None, "Another store: find photos of STORE that are in this one, too."
-    ] = None,
+    against: Annotated[Path | None, "Another store: find photos of STORE that it has, too."] = None,
     features: Features = None,
     least: Annotated[float, "Agreement of pixels, up to 1, from which two are one picture."] = 0.75,
     out: Annotated[
-        Path | None, "Write the paths here, .txt, or all groups as a table, .csv or .json."
+        Path | None, "File for the paths, .txt, or for all groups, .csv or .json."
     ] = None,
     print0: Annotated[
         bool, typer.Option("--print0", "-0", help="End paths with a zero byte, for xargs -0.")
@@ -295,12 +293,10 @@ def odd(
 def map_(
     store: StoreFolder,
     out: Annotated[Path, "The page to write."] = Path("map.html"),
-    clusters: Annotated[
-        int | None, "How many groups. [default: by the number of photos, at most 24]"
-    ] = None,
+    clusters: Annotated[int | None, "How many groups. [default: by the photos, at most 24]"] = None,
     features: Features = None,
     points: Annotated[
-        Path | None, "Also write place and group of every photo, .csv or .json."
+        Path | None, "Also write place and group of each photo, .csv or .json."
     ] = None,
     as_json: Json = False,
 ) -> None:

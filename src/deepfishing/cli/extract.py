@@ -43,9 +43,7 @@ def extract(
     store: Annotated[Path, "Folder for the features; made if absent."],
     *,
     options: Annotated[Options, Fields(NETWORK)],
-    features: Annotated[
-        str, "Comma-separated names or recipes, such as x7,dW7 or dW:layer4.1.conv2@64x64."
-    ] = "all",
+    features: Annotated[str, "Comma-separated, such as x7,dW7 or dW:layer4.1.conv2@64x64."] = "all",
     resources: Annotated[Resources, Fields(WORK)],
     precision: KeptPrecision = None,
     on: Annotated[str, "Where: local, ray, or ray://HOST:PORT of a Ray cluster.", WORK] = LOCAL,
@@ -147,14 +145,14 @@ def plan(
     on: Annotated[str, "Where: local, or ray, which is then shown beside it.", WORK] = LOCAL,
     workers: Annotated[int | None, "Workers on Ray.", WORK] = None,
     cores: Annotated[
-        int | None, "Cores of the machine, or of each worker; else those of the rates.", WORK
+        int | None, "Cores of this machine, or per worker. [default: of the rates]", WORK
     ] = None,
     rates: Annotated[
         Path | None, "File with rates to use; if it does not exist, what is measured goes in.", MORE
     ] = None,
     measure: Annotated[bool, "Measure again, even if the file of rates exists.", MORE] = False,
     sample: Annotated[
-        str | None, "Images of yours to measure with, as for `deepfish extract`.", MORE
+        str | None, "Images to measure with, as for `deepfish extract`.", MORE
     ] = None,
     as_json: Json = False,
 ) -> None:

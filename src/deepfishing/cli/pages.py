@@ -22,13 +22,9 @@ def serve(
         "environment, DEEPFISHING_TOKEN.",
         MORE,
     ] = "127.0.0.1",
-    model: Annotated[
-        Path | None, "Folder that `deepfish train` made; shows its predictions."
-    ] = None,
-    forward: Annotated[str | None, "Forward recipe to start with. [default: x7]", MORE] = None,
-    gradient: Annotated[
-        str | None, "Gradient recipe to start with. [default: that of deepfish search]", MORE
-    ] = None,
+    model: Annotated[Path | None, "Folder of `deepfish train`; shows its predictions."] = None,
+    forward: Annotated[str | None, "Forward feature to start with. [default: x7]", MORE] = None,
+    gradient: Annotated[str | None, "Gradient to start with. [default: as in search]", MORE] = None,
     weights: MovedWeights = None,
     open_: Annotated[bool, "Open the page in the browser."] = False,
 ) -> None:
@@ -60,14 +56,14 @@ def serve(
 
 def report(
     folders: Annotated[
-        list[Path], "Folder that holds results.jsonl; or several, or one with such folders."
+        list[Path], "Folder with results.jsonl; or several, or one with such folders."
     ],
     format_: Annotated[
         str,
         "html: the whole page, report.html. markdown, latex: its tables, report.md or report.tex.",
     ] = "html",
     images: Annotated[
-        Path | None, "Where the test images are now, if they have moved; for html."
+        Path | None, "Where the test images are, if they have moved; for html."
     ] = None,
     features: Annotated[str | None, "Only these gradients; of several folders."] = None,
 ) -> None:

@@ -42,17 +42,15 @@ def reproduce(
         "groceries table,low-shot.",
     ] = None,
     largest: Annotated[
-        int | None, "Training images that approximation is timed on, 50,000 at most.", PROTOCOL
+        int | None, "Training images to time approximation on, at most 50,000.", PROTOCOL
     ] = None,
     difficult: Annotated[
-        str, "Difficult examples in training: ignore or negative.", PROTOCOL
+        str, "Difficult labels in training: ignore or negative.", PROTOCOL
     ] = DIFFICULT[0],
     train: Annotated[str | None, "Split to train on.", PROTOCOL] = None,
     test: Annotated[str | None, "Split to test on.", PROTOCOL] = None,
     seed: Annotated[
-        int | None,
-        "Which images are drawn, where a data set has no official split. [default: 0]",
-        PROTOCOL,
+        int | None, "Of the split, where none is official. [default: 0]", PROTOCOL
     ] = None,
     out: Annotated[Path | None, "Folder for results; results/DATASET-NETWORK by default."] = None,
     resources: Annotated[Resources, Fields(WORK, without=("memory",))],

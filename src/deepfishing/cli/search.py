@@ -30,7 +30,7 @@ def search(
     *,
     k: Annotated[int, "How many images to find."] = 10,
     by: Annotated[
-        str | None, "A recipe, such as x7, dW8 or pow(dW8,0.5)+x7. [default: by the store]"
+        str | None, "A recipe, such as dW8 or pow(dW8,0.5)+x7. [default: by the store]"
     ] = None,
     like: Annotated[list[str] | None, "One more example, an id or a file; may be repeated."] = None,
     unlike: Annotated[list[str] | None, "A negative example, likewise."] = None,
@@ -46,11 +46,9 @@ def search(
             rich_help_panel=MORE,
         ),
     ] = None,
-    sheet: Annotated[
-        Path | None, "Also draw query and hits into this picture, .png or .jpg."
-    ] = None,
+    sheet: Annotated[Path | None, "Also draw query and hits into this .png or .jpg."] = None,
     class_names: Annotated[
-        Path | None, "Names of the network's classes, one per line.", MORE
+        Path | None, "Names of the network's classes, a line each.", MORE
     ] = None,
     weights: MovedWeights = None,
     resources: Annotated[Resources, Fields(WORK, only=("device",))],
