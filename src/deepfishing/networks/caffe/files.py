@@ -46,7 +46,8 @@ _TOKEN = re.compile(
       | (?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
       | (?P<word>[A-Za-z_]\w*)
       | (?P<number>[-+]?\.?\d(?:[\w.]|(?<=[eE])[-+])*)
-      | (?P<mark>[{}<>\[\]:,;-])""",
+      | (?P<mark>[{}<>\[\]:,;-])
+      | (?P<other>.)""",
     re.VERBOSE | re.ASCII,
 )
 _ESCAPES = {b"a": b"\a", b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
@@ -210,18 +211,17 @@ class _Parser:
         self.token = next(self.tokens)
 
     def tokenize(self, text: str) -> Iterator[_Token]:
-        position, line = 0, 1
-        while position < len(text):
-            match = _TOKEN.match(text, position)
-            if match is None:
-                raise NetworkError(
-                    f"{self.source}, line {line}: text of a network expected, got "
-                    f"{text[position : position + 20]!r}; is this a prototxt?"
+        line = 1
+        for match in _TOKEN.finditer(text):
+            token = _Token(str(match.lastgroup), match[0], line)
+            if token.kind == "other":
+                got = text[match.start() : match.start() + 20]
+                raise self.error(
+                    f"text of a network expected, got {got!r}; is this a prototxt?", token
                 )
-            if match.lastgroup != "space":
-                yield _Token(str(match.lastgroup), match[0], line)
+            if token.kind != "space":
+                yield token
             line += match[0].count("\n")
-            position = match.end()
         yield _Token("end", "", line)
 
     def next(self) -> _Token:
@@ -289,8 +289,8 @@ class _Parser:
         try:
             return convert(text)
         except (ValueError, KeyError):
-            hint = did_you_mean(text[:MAX_SHOWN], ENUMS.get(kind, ()))
-            got = f"{text[:MAX_SHOWN]!r}{hint}"
+            few = text[:MAX_SHOWN]
+            got = f"{few!r}{did_you_mean(few, ENUMS.get(kind, ()))}"
             raise self.error(f"{name} must be {what}, got {got}", token) from None
 
     def string(self, name: str, kind: str, token: _Token) -> str | None:
