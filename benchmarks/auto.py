@@ -20,8 +20,7 @@ import typer
 from deepfishing.images.voc import read_voc
 from deepfishing.machine import peak_memory
 from deepfishing.metrics import evaluate
-from deepfishing.model.fit import Task, train_large, train_on_arrays
-from deepfishing.model.training import LARGE
+from deepfishing.model.training import LARGE, Task, train_large, train_model
 from deepfishing.recipes import parse_recipe
 from deepfishing.settings import Settings
 from deepfishing.store import Store
@@ -51,12 +50,12 @@ def one(folder: str, data: Path, recipe: str, cost: str, images: int, vectors: b
         return taken
 
     C = cost if cost == "auto" else float(cost)
-    task = Task(recipe, found.train.labels[drawn], found.classes, settings, C=C)
+    what = found.train.labels[drawn], found.classes
     before, start = peak_memory(), time.process_time()
     if vectors or images > LARGE:
-        model = train_large(read, task)
+        model = train_large(read, Task(recipe, *what, settings, C=C))
     else:
-        model = train_on_arrays(read(np.arange(images)), task)
+        model = train_model(recipe, read(np.arange(images)), *what, settings=settings, C=C)
     seconds, memory = time.process_time() - start, peak_memory() - before
     test = {name: sides[1][name] for name in model.columns}
     scores = np.concatenate(

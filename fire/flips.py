@@ -26,7 +26,7 @@ import numpy as np
 
 from deepfishing.errors import DeepFishingError
 from deepfishing.model import Model
-from deepfishing.model.fit import train_model
+from deepfishing.model.training import train_model
 from deepfishing.search import Searcher
 from deepfishing.settings import Settings
 from deepfishing.store import Store, shards

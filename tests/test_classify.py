@@ -31,7 +31,7 @@ def test_scores_do_not_depend_on_the_block_of_test_images(rng, random_rank_one, 
     features, labels = labelled(rng, random_rank_one)
     svm = train_svm(features, labels)
     whole = svm.decision_function(features)
-    monkeypatch.setattr("deepfishing.svm.SCORE_BLOCK", 7)
+    monkeypatch.setattr("deepfishing.classify.SCORE_BLOCK", 7)
     np.testing.assert_allclose(svm.decision_function(features), whole, rtol=1e-10)
 
 

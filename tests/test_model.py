@@ -10,8 +10,8 @@ from deepfishing.errors import DatasetError, FeatureError, WeightsError
 from deepfishing.images.item import Item
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.model import Model
-from deepfishing.model.fit import train_model
 from deepfishing.model.labelled import read_labels
+from deepfishing.model.training import train_model
 from deepfishing.networks.reference import NetworkRef
 from deepfishing.recipes import parse_recipe
 from deepfishing.settings import Settings

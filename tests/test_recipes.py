@@ -5,8 +5,8 @@ import pytest
 from sklearn.covariance import ledoit_wolf_shrinkage
 
 from deepfishing.errors import FeatureError
-from deepfishing.kernel_vectors import Vectors
-from deepfishing.kernels import Combination, gram
+from deepfishing.kernels import Combination, KernelSum, gram
+from deepfishing.model.model import Vectors
 from deepfishing.rank_one import RankOne
 from deepfishing.recipes import parse_recipe, parse_recipes, pieces
 from deepfishing.recipes.language import candidates
@@ -263,3 +263,10 @@ def test_a_new_kernel_is_a_class_and_a_record(monkeypatch, arrays):
         parse_recipe("pow(exp(x7,4),0.5)", LAYERS)
     with pytest.raises(FeatureError, match="has no vectors"):
         Vectors.fit(made, 4)
+
+
+def test_vectors_of_a_sum_have_its_weighted_kernel():
+    g = RankOne(x=np.eye(3), delta=np.ones((3, 1)))
+    both = KernelSum((g, np.ones((3, 1))), weights=(3.0, 1.0))
+    v = Vectors.fit(both, 4)(both)
+    np.testing.assert_allclose(v @ v.T, 0.75 * np.eye(3) + 0.25, atol=1e-6)

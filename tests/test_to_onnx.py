@@ -14,8 +14,8 @@ from torch import nn
 from deepfishing import Preprocess, load_network, wrap
 from deepfishing.errors import NetworkError
 from deepfishing.gradients.extract import Extractor
-from deepfishing.model.fit import train_model
 from deepfishing.model.to_onnx import export_model
+from deepfishing.model.training import train_model
 from deepfishing.recipes import parse_recipe
 from deepfishing.settings import Settings
 

@@ -18,7 +18,7 @@ from torch import nn
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.model import Model
 from deepfishing.model.files import FACTS, TENSORS
-from deepfishing.model.fit import train_model
+from deepfishing.model.training import train_model
 from deepfishing.networks.load import check_same
 from deepfishing.networks.network import Network
 from deepfishing.settings import Settings

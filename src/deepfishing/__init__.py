@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from deepfishing.classify import KernelSVM as KernelSVM
     from deepfishing.classify import train_svm as train_svm
     from deepfishing.errors import DeepFishingError as DeepFishingError
     from deepfishing.experiments.reproduce import Protocol as Protocol
@@ -44,11 +45,10 @@ if TYPE_CHECKING:
     from deepfishing.report.html import write_report as write_report
     from deepfishing.search import Searcher as Searcher
     from deepfishing.store import Store as Store
-    from deepfishing.svm import KernelSVM as KernelSVM
 
 _HOME = {
     "DeepFishingError": "errors",
-    "KernelSVM": "svm",
+    "KernelSVM": "classify",
     "Model": "model",
     "Network": "networks.network",
     "Preprocess": "images.preprocess",

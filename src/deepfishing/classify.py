@@ -3,6 +3,7 @@
 Comes in: features of the training images and their labels (1, -1, 0 = difficult). Goes out: a
 decision score per image and class, and on request a probability. As in the paper: scikit-learn,
 C = 1, unless the cost is chosen by cross-validation. One Gram matrix serves all classes and folds.
+Scikit-learn is loaded to train; classifiers that were trained score images without it.
 """
 
 from __future__ import annotations
@@ -13,20 +14,15 @@ from dataclasses import dataclass, replace
 from numbers import Real
 
 import numpy as np
-from joblib import Parallel, delayed
-from scipy.optimize import minimize
-from scipy.special import expit
-from sklearn import config_context
-from sklearn.model_selection import StratifiedKFold
-from sklearn.svm import SVC
 
 from deepfishing.errors import FeatureError, OptionError, check_choice, did_you_mean
 from deepfishing.images.dataset import DIFFICULT
-from deepfishing.kernels import Comparable, finite_gram
+from deepfishing.kernels import Comparable, finite_gram, gram
 from deepfishing.metrics import average_precision
 from deepfishing.rank_one import Array
-from deepfishing.svm import KernelSVM
 
+# Test images are scored this many at a time, so that their Gram matrix is never whole.
+SCORE_BLOCK = 1024
 DEFAULT_COST = 1.0  # the paper's: of a class that has too few examples to be cross-validated
 
 
@@ -55,6 +51,52 @@ SEARCHES = {
     "cv-shared": CostSearch(_COSTS, shared=True),
     "vissl": CostSearch((0.01, 0.1, 1, 2, 5, 10, 15, 20, 50, 100, 1000), positive_weight=2.0),
 }
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class KernelSVM:
+    """One-vs-rest classifiers: f(image) = sum_i dual[i, class] K(image, i) + bias[class].
+
+    A probability is sigma(slope f + offset).
+    """
+
+    features: Comparable
+    dual: Array  # (n, C)
+    bias: Array  # (C,), as the others
+    trained: Array  # false for a class whose labels allowed no classifier; its dual is zero
+    cost: Array
+    ap: Array  # mean over the folds (scikit-learn's, in percent); NaN without cross-validation
+    calibration: Array | None = None  # slope and offset (2, C), if they were asked for
+
+    def __repr__(self) -> str:
+        of = "probabilities" if self.calibration is not None else "scores alone"
+        classes = f"{int(self.trained.sum())} of {len(self.trained)} classes"
+        return f"KernelSVM({classes}, {len(self.dual):,} training images, {of})"
+
+    def decision_function(self, features: Comparable) -> Array:
+        """Scores (m, C); a class without a classifier scores 0 for every image."""
+        scores = np.empty((len(features), self.dual.shape[1]))
+        for start in range(0, len(features), SCORE_BLOCK):
+            rows = slice(start, start + SCORE_BLOCK)
+            scores[rows] = gram(features[rows], self.features) @ self.dual + self.bias
+        return scores
+
+    def probabilities(self, features: Comparable) -> Array:
+        """Probabilities (m, C) that a class is present, each class on its own."""
+        return self.calibrate(self.decision_function(features))
+
+    def calibrate(self, scores: Array) -> Array:
+        """Probabilities of scores (m, C); monotone in each class."""
+        if self.calibration is None:
+            raise OptionError(
+                "probabilities must be asked for in training, got classifiers without; "
+                "call train_svm(..., calibrated=True)"
+            )
+        slope, offset = self.calibration
+        z = slope * scores + offset
+        small = np.exp(-np.abs(z))  # never too large for a number
+        probabilities: Array = np.where(z < 0, small, 1.0) / (1 + small)
+        return probabilities
 
 
 def train_svm(
@@ -103,6 +145,8 @@ def train_svm(
     >>> (svm.probabilities(x) > 0.5).ravel().tolist()
     [True, True, False, False]
     """
+    from joblib import Parallel, delayed  # a second to load, as scikit-learn
+
     labels = np.asarray(labels)
     check_options(C, difficult, class_weight)
     check_labels(labels, len(features))
@@ -200,6 +244,8 @@ class _Task:
         folds = min(search.folds, self.fewest)
         if folds < 2:
             return ()
+        from sklearn.model_selection import StratifiedKFold
+
         splitter = StratifiedKFold(folds, shuffle=True, random_state=seed)
         found: Iterable[tuple[Array, Array]] = splitter.split(self.target, self.target)
         return found
@@ -223,6 +269,9 @@ class _Task:
 
     def fit(self, rows: Array, costs: Sequence[float]) -> list[tuple[Array, float]]:
         """Dual coefficients of these images and the bias, at every cost."""
+        from sklearn import config_context
+        from sklearn.svm import SVC
+
         images, weight, found = self.kept[rows], self.weight, []
         K = self.K if len(images) == len(self.K) else self.K[np.ix_(images, images)]
         classes = {1: float(weight), -1: 1.0} if isinstance(weight, Real) else weight
@@ -270,6 +319,9 @@ def platt(scores: Array, target: Array) -> tuple[float, float]:
     Maximum likelihood with Platt's smoothed targets, (p + 1) / (p + 2) for p positives and
     1 / (q + 2) for q negatives; the slope is never negative, so the order of the scores stays.
     """
+    from scipy.optimize import minimize
+    from scipy.special import expit
+
     positive = target == 1
     p, q = np.count_nonzero(positive), np.count_nonzero(~positive)
     wanted = np.where(positive, (p + 1) / (p + 2), 1 / (q + 2))

@@ -26,16 +26,11 @@ Label = str | int | Sequence[float]
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureOptions:
-    """What is asked of a network, whichever it is.
+    """What is asked of a network, whichever it is."""
 
-    `tau` is the temperature of the SoftMax; `label` the label vector of the error: "uniform",
-    "predicted", a class number or a vector, see `cross_entropy`; `views` what the network sees of
-    an image, see `find_views`.
-    """
-
-    tau: float = 2.0
-    label: Label = "uniform"
-    views: str = "centre"
+    tau: float = 2.0  # temperature of the SoftMax
+    label: Label = "uniform"  # of the error: or "predicted", a class, a vector: `cross_entropy`
+    views: str = "centre"  # what the network sees of an image, see `find_views`
 
     def __post_init__(self) -> None:
         from deepfishing.images.preprocess import find_views

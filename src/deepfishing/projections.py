@@ -337,9 +337,8 @@ def draw_matrices(
 ) -> tuple[Array, Array]:
     """R (m1, d) and S (m2, D) of one seed: no other seed or shape has one of them again."""
     both = np.random.SeedSequence([seed, m1, d, m2, D]).spawn(2)
-    make = _orthogonal_matrix if orthogonal else _normal_matrix
     for_x, for_delta = (np.random.default_rng(one) for one in both)
-    return make(m1, d, for_x), make(m2, D, for_delta)
+    return _matrix(m1, d, for_x, orthogonal), _matrix(m2, D, for_delta, orthogonal)
 
 
 def project(x: Array, delta: Array, R: Array, S: Array) -> Array:
@@ -360,17 +359,15 @@ def factors_of(gradients: RankOne, dtype: Any = np.float32) -> tuple[Array, Arra
     return (x[:, None], delta[:, None]) if x.ndim == 2 else (x, delta)
 
 
-def _normal_matrix(m: int, d: int, random: np.random.Generator) -> Array:
-    """(m, d) normal entries of variance 1/m: E[R^T R] = I, so <R a, R b> is <a, b> on average."""
-    R: Array = random.normal(size=(m, d)) / np.sqrt(m)
-    return R
-
-
-def _orthogonal_matrix(m: int, d: int, random: np.random.Generator) -> Array:
-    """The same on average, with rows orthogonal in groups of d: no direction is repeated."""
-    groups = []
+def _matrix(m: int, d: int, random: np.random.Generator, orthogonal: bool) -> Array:
+    """R (m, d) with E[R^T R] = I, so <R a, R b> is <a, b> on average."""
+    R: Array
+    if not orthogonal:  # normal entries of variance 1/m
+        R = random.normal(size=(m, d)) / np.sqrt(m)
+        return R
+    groups = []  # of d rows that are orthogonal, so that no direction is repeated
     for start in range(0, m, d):
         Q, upper = np.linalg.qr(random.normal(size=(d, min(d, m - start))))
         groups.append((Q * np.sign(np.diag(upper))).T)  # the signs make it uniform
-    R: Array = np.concatenate(groups) * np.sqrt(d / m)
+    R = np.concatenate(groups) * np.sqrt(d / m)
     return R

@@ -273,7 +273,7 @@ def test_a_chosen_temperature_is_that_of_the_model(deepfish, shapes, monkeypatch
     plain = auto.choose
     with monkeypatch.context() as patch:
         patch.setattr(
-            "deepfishing.model.fit.choose",
+            "deepfishing.model.training.choose",
             lambda *given, **more: replace(plain(*given, **more), recipe="dW8+x7", tau=4.0),
         )
         assert deepfish("train", "s", "warm").code == 0

@@ -8,9 +8,8 @@ import pytest
 from deepfishing import Model, Store, extract_to
 from deepfishing.errors import ImageError, OptionError, StoreError, WeightsError
 from deepfishing.metrics import evaluate
-from deepfishing.model.fit import train_model
 from deepfishing.model.labelled import read_labels
-from deepfishing.model.training import train_on_store
+from deepfishing.model.training import train_model, train_on_store
 from deepfishing.settings import Settings
 
 

@@ -8,7 +8,7 @@ import pytest
 from deepfishing.errors import StoreError, WeightsError
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.model import Model
-from deepfishing.model.fit import train_model
+from deepfishing.model.training import train_model
 from deepfishing.networks.reference import NetworkRef, layers_of
 from deepfishing.search.compare import choose_recipe
 from deepfishing.settings import Settings

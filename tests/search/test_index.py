@@ -7,7 +7,7 @@ import pytest
 from deepfishing.search import Searcher
 from deepfishing.search import index as index_module
 from deepfishing.search import searcher as searcher_module
-from deepfishing.search.index import _read_vectors
+from deepfishing.search.index import Embedding, _read_vectors
 from deepfishing.store.check import verify
 
 N = 3000
@@ -267,3 +267,8 @@ def test_a_folder_that_cannot_be_written_still_gives_an_index(make_store):
     index = Searcher(store, "dW8", "index", notice=told.append)
     assert "index cannot be kept" in told[0]
     assert found(index, 1) == found(Searcher(store, "dW8", "exact"), 1)
+
+
+def test_vectors_of_the_landmarks_themselves_have_their_kernel():
+    phi = Embedding.fit(np.eye(2), m=2)
+    np.testing.assert_allclose(phi(np.eye(2)) @ phi(np.eye(2)).T, np.eye(2), atol=1e-6)

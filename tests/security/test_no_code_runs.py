@@ -18,7 +18,7 @@ from deepfishing.errors import DeepFishingError
 from deepfishing.files import SEAL, sealed
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.model import Model
-from deepfishing.model.fit import train_model
+from deepfishing.model.training import train_model
 from deepfishing.networks.load import load_network
 from deepfishing.networks.reference import NetworkRef
 from deepfishing.networks.weights import read_weights
@@ -213,4 +213,4 @@ def test_an_index_does_not_lead_out_of_its_folder(store, tmp_path):
     facts.write_text(json.dumps(sealed(changed)))
     told = []
     Searcher(store, "x7", "index", notice=told.append)
-    assert "is not there" in told[0]
+    assert "does not exist" in told[0]

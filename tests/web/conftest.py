@@ -18,7 +18,7 @@ from deepfishing.features import needed_factors, parse_features
 from deepfishing.gradients.to_store import extract_to_store
 from deepfishing.images.published import KINDS, load_groceries
 from deepfishing.images.sources import find_images
-from deepfishing.model.fit import train_model
+from deepfishing.model.training import train_model
 from deepfishing.networks.load import load_network
 from deepfishing.search import Searcher
 from deepfishing.search.compare import DEFAULTS

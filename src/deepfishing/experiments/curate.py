@@ -170,10 +170,8 @@ def swap_labels(labels: Array, random: np.random.Generator) -> Array:
 
 
 def share_found(truth: Array, labels: Array, scores: Array) -> float:
-    """Percent of photos with a wrong label among as many suspects.
-
-    A photo is as suspect as the label that its scores contradict most.
-    """
+    """Percent of photos with a wrong label among as many suspects."""
+    # a photo is as suspect as the label that its scores contradict most
     wrong = (labels != truth).any(axis=1)
     if has_one_class(labels):
         given = np.where(labels == 1, scores, 0).sum(axis=1)

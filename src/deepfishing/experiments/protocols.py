@@ -17,7 +17,7 @@ import numpy as np
 from scipy.stats import binom
 from sklearn.svm import SVC
 
-from deepfishing.classify import check_labels
+from deepfishing.classify import SCORE_BLOCK, check_labels
 from deepfishing.errors import DatasetError, FeatureError, OptionError
 from deepfishing.kernels import UNLIKE, Comparable, finite_gram, gram
 from deepfishing.metrics import Evaluation, evaluate
@@ -31,7 +31,6 @@ from deepfishing.statistics import (
     bounded,
     mean_interval,
 )
-from deepfishing.svm import SCORE_BLOCK
 
 # As many negatives per positive as a class has among 20 of one size.
 NEGATIVES = 19

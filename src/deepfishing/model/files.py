@@ -30,17 +30,16 @@ from safetensors.numpy import load as read_tensors
 from safetensors.numpy import save as tensor_bytes
 
 from deepfishing import __version__
+from deepfishing.classify import KernelSVM
 from deepfishing.errors import DeepFishingError, OptionError, WeightsError, one_line
 from deepfishing.files import is_intact, replacing, sealed
-from deepfishing.kernel_vectors import Vectors
-from deepfishing.model.model import VECTORS, Model, on_vectors
+from deepfishing.model.model import VECTORS, Model, Vectors, on_vectors
 from deepfishing.networks.reference import FILES, PUBLISHED, RANDOM, ROLES, WEIGHTS
 from deepfishing.projections import SCHEME
 from deepfishing.rank_one import Array
 from deepfishing.recipes import parse_recipe
 from deepfishing.settings import Settings
 from deepfishing.store.manifest import SOURCE
-from deepfishing.svm import KernelSVM
 
 FORMAT = "deepfishing-model-1"
 FACTS = "model.json"

@@ -1,31 +1,32 @@
 """Stage 6, models: trained classifiers together with all that leads from an image to their scores.
 
 Comes in: images or their factors. Goes out: scores, probabilities and classes. A `Model` is made by
-`fit` and saved as `model.json` and `model.safetensors`, see `files`. Only support vectors are
+`training` and saved as `model.json` and `model.safetensors`, see `files`. Only support vectors are
 kept, as factors: the fitted recipe makes features of them again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from deepfishing.classify import KernelSVM
 from deepfishing.errors import ImageError, OptionError, StoreError, WeightsError
 from deepfishing.features import Factor
 from deepfishing.images.preprocess import ImageLike
 from deepfishing.images.sources import find_images
 from deepfishing.images.streams import samples
-from deepfishing.kernel_vectors import Vectors
+from deepfishing.kernels import Combination, Comparable, KernelSum
 from deepfishing.metrics import evaluate
-from deepfishing.rank_one import Array
+from deepfishing.projections import Projection, fit_projection, restore
+from deepfishing.rank_one import Array, RankOne, l2_normalize
 from deepfishing.recipes import Fitted, parse_recipe
 from deepfishing.settings import Settings
 from deepfishing.store import Store
-from deepfishing.svm import KernelSVM
 
 if TYPE_CHECKING:
     from deepfishing.networks.network import Network
@@ -49,7 +50,7 @@ class Model:
     classes : tuple of str
         Of which the svm has a column each.
     support : dict
-        Factors (n, ...) of the support vectors; none of a model on vectors, see `fit`.
+        Factors (n, ...) of the support vectors; none of a model on vectors, see `training`.
     fitted : Fitted
         The recipe, fitted on the training images.
     svm : KernelSVM
@@ -181,6 +182,63 @@ class Model:
         from deepfishing.model.files import load
 
         return load(Path(folder))
+
+
+@dataclass(frozen=True, eq=False)
+class Vectors:
+    """Features as vectors whose dot products approximate the recipe's kernel.
+
+    A sum is its parts side by side; a gradient, or the product of two kernels, is of rank 1 and
+    keeps its largest principal entries (`Principal`).
+    """
+
+    projections: tuple[Projection, ...]  # in the order in which they are met
+
+    @classmethod
+    def fit(cls, sample: Comparable, m: int, seed: int = 0) -> Vectors:
+        """Find principal axes of these images; about m numbers per vector."""
+        found: list[Projection] = []
+        # a product keeps m numbers of what is below it; the parts of a sum share them
+        shared = max(1, sum(isinstance(part, RankOne) for part in getattr(sample, "parts", ())))
+        each = m // shared if isinstance(sample, KernelSum) else m
+
+        def project(gradients: RankOne) -> Array:
+            found.append(fit_projection("principal", gradients, each, seed))
+            return found[-1](gradients)
+
+        _vectors(sample, project)
+        return cls(tuple(found))
+
+    def __call__(self, features: Comparable) -> Array:
+        """Vectors (n, m) in single precision."""
+        left = iter(self.projections)
+        return _vectors(features, lambda gradients: next(left)(gradients))
+
+    def state(self) -> dict[str, Array]:
+        """All arrays, by names that say which projection they are of."""
+        return {
+            f"{number}/{name}": values
+            for number, project in enumerate(self.projections)
+            for name, values in project.state().items()
+        }
+
+    @classmethod
+    def restore(cls, state: Mapping[str, Array]) -> Vectors:
+        """The map whose `state` this is."""
+        found: dict[int, dict[str, Array]] = {}
+        for key, values in state.items():
+            number, _, name = key.partition("/")
+            found.setdefault(int(number), {})[name] = values
+        return cls(tuple(restore(found[number]) for number in sorted(found)))
+
+
+def _vectors(value: Comparable, project: Callable[[RankOne], Array]) -> Array:
+    if isinstance(value, Combination):
+        parts = [_vectors(part, project) for part in value.parts]
+        return value.vectors(parts, lambda a, b: l2_normalize(project(RankOne(a, b))))
+    if isinstance(value, RankOne):
+        return l2_normalize(project(value))
+    return np.asarray(value, dtype=np.float32)
 
 
 def on_vectors(fitted: Fitted, project: Vectors) -> Fitted:

@@ -26,15 +26,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """One image: its number among the images, and scores and probabilities (C,).
+    """One image: its scores and probabilities (C,)."""
 
-    `error` says why an image cannot be used; scores and probabilities are then empty.
-    """
-
-    index: int
+    index: int  # its number among the images
     scores: Array
     probabilities: Array
-    error: str | None = None
+    error: str | None = None  # why it cannot be used; then scores and probabilities are empty
 
 
 def predict(

@@ -62,10 +62,7 @@ def parse_recipes(text: str | Iterable[str], layers: Mapping[int, str]) -> tuple
 
 
 def parse_recipe(text: str, layers: Mapping[int, str] | None = None) -> Recipe:
-    """Read one recipe against a network's layers, k -> module path.
-
-    Without layers any number will do: for names that were checked when they were written.
-    """
+    """Read one recipe against a network's layers, k -> module path; without, any number will do."""
     text = text.strip()
     if text in ("all", "beyond"):
         raise FeatureError(f"one recipe is needed here, got {text!r}, a list; try {BEST}")

@@ -38,18 +38,14 @@ class Picture:
 
 @dataclass(frozen=True, eq=False)
 class Collection:
-    """The images that can be searched: a table of id, path and labels, and each row's content.
+    """The images that can be searched: a table of id, path and labels, and each row's content."""
 
-    `order` has the rows sorted by content, `starts` where those of each content begin; `is_whole`
-    says whether every content has a row. The folder is for messages.
-    """
-
-    folder: str
+    folder: str  # for messages
     table: pa.Table
     content: Array
-    order: Array
-    starts: Array
-    is_whole: bool
+    order: Array  # the rows sorted by content,
+    starts: Array  # and where those of each content begin in it
+    is_whole: bool  # whether every content has a row
 
     @classmethod
     def of(cls, store: Store, contents: Contents, factors: Sequence[str]) -> Collection:

@@ -162,17 +162,13 @@ def sample(n: int, m: int) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """Examples (m of them, the positive ones first) and how much each counts.
-
-    `factors` are those of the examples, each of norm 1; `rows` are those of a collection that were
-    given as examples, which are not to be found again.
-    """
+    """Examples, the positive ones first, and how much each counts."""
 
     examples: Comparable
     positive: int
     weights: Array
-    factors: Mapping[str, Array]
-    rows: tuple[int, ...] = ()
+    factors: Mapping[str, Array]  # of the examples, each of norm 1
+    rows: tuple[int, ...] = ()  # of the collection, given as examples and not to be found again
 
     @classmethod
     def of(

@@ -120,10 +120,7 @@ class Explanation:
         return cls(0 if recipe.gradients else None, has_classes=False)
 
     def similarities(self, images: Comparable, examples: Comparable) -> tuple[Array, Array | None]:
-        """Forward similarities <x, x'> (n, m) and backward ones <delta, delta'> (n, m).
-
-        Without a gradient the kernel itself is the forward similarity, and there is no other.
-        """
+        """Forward <x, x'> and backward <delta, delta'>, (n, m) each, or the kernel and None."""
         if self.gradient is None:
             return gram(images, examples), None
         left, right = self._halves(images), self._halves(examples)
@@ -132,10 +129,7 @@ class Explanation:
     def class_terms(
         self, images: Comparable, examples: Comparable, names: Sequence[str] | None = None
     ) -> list[tuple[ClassTerm, ...]]:
-        """The classes that add most to the mean backward similarity, per image; none if none do.
-
-        Names are by default ImageNet's if there are as many, else numbers.
-        """
+        """The classes that add most to the mean backward similarity, per image; none if none do."""
         if not self.has_classes:
             return [()] * len(images)
         mean = self._halves(examples).delta.mean(axis=0, dtype=np.float64)

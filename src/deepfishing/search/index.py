@@ -92,12 +92,7 @@ class Embedding:
 
     @classmethod
     def fit(cls, landmarks: Comparable, m: int) -> Embedding:
-        """At most m leading axes of the landmarks' kernel.
-
-        >>> phi = Embedding.fit(np.eye(2), m=2)
-        >>> (phi(np.eye(2)) @ phi(np.eye(2)).T).round(3).tolist()
-        [[1.0, 0.0], [0.0, 1.0]]
-        """
+        """At most m leading axes of the landmarks' kernel."""
         values, axes = np.linalg.eigh(gram(landmarks))
         values, axes = values[::-1][:m], axes[:, ::-1][:, :m]
         # what is below the rounding of single precision is noise that 1/sqrt would blow up
@@ -118,15 +113,11 @@ class Embedding:
 
 @dataclass(frozen=True, eq=False)
 class Index:
-    """Vectors of the first n contents, and the map that made them.
-
-    `vectors` is of FAISS, its ids the contents' numbers; `made_for` is how many contents there were
-    when centres and landmarks were chosen.
-    """
+    """Vectors of the first n contents, and the map that made them."""
 
     embedding: Embedding
-    vectors: Any
-    made_for: int
+    vectors: Any  # of FAISS; its ids are the numbers of the contents
+    made_for: int  # contents that there were when centres and landmarks were chosen
 
     def __len__(self) -> int:
         return int(self.vectors.ntotal)
@@ -214,10 +205,7 @@ class _Unfit(Exception):  # noqa: N818 - never leaves this file
 def open_index(
     store: Store, recipe: Recipe, progress: Progress, notice: Notice
 ) -> tuple[Index, Features]:
-    """An index that covers all of the store, and is on disk if the store can be written.
-
-    `notice` is called with a line that says why an index is made again.
-    """
+    """An index that covers all of the store; `notice` is told why one is made again."""
     # a recipe may hold anything, so its hash is the name
     folder = store.folder / FOLDER / hashlib.sha256(recipe.name.encode()).hexdigest()[:DIGITS]
     try:
