@@ -33,6 +33,7 @@ from deepfishing.errors import (
     MissingDependencyError,
     OptionError,
     StoreError,
+    explained,
     one_line,
     pip_install,
 )
@@ -80,14 +81,11 @@ def check_place(on: str) -> None:
         )
     address = _address(on)
     if found := _ADDRESS.fullmatch(address):  # tell at once what Ray would try for minutes
-        try:
+        do = "; start it with `ray start --head`, or correct the address"
+        what = f"Ray must answer at {address}, got no connection"
+        with explained(OptionError, what, do, (OSError, OverflowError)):
             place = found["host"].strip("[]"), int(found["port"])
             socket.create_connection(place, timeout=WAIT).close()
-        except (OSError, OverflowError) as error:
-            raise OptionError(
-                f"Ray must answer at {address}, got no connection ({error}); start it with "
-                "`ray start --head`, or correct the address"
-            ) from None
 
 
 @contextmanager
@@ -338,14 +336,11 @@ def _folder(items: Sequence[Item]) -> Path | None:
 
 
 def _enter(folder: Path | None) -> None:
-    try:
+    here = f"{folder} on {os.uname().nodename}"
+    what = f"workers must see the folders of the command, got none at {here}"
+    with explained(StoreError, what, "; start it in a shared folder", OSError):
         if folder:
             os.chdir(folder)
-    except OSError as error:
-        raise StoreError(
-            f"workers must see the folders of the command, got none at {folder} on "
-            f"{os.uname().nodename} ({error.strerror}); start it in a shared folder"
-        ) from None
 
 
 def _answers(rows: Rows, work: Callable[[Chunk], Any]) -> Rows:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deepfishing import machine
-from deepfishing.errors import DeepFishingError, ImageError, OptionError
+from deepfishing.errors import DeepFishingError, ImageError, OptionError, explained
 from deepfishing.features import needed_factors
 from deepfishing.files import replacing
 from deepfishing.gradients.to_store import SHARD_IMAGES, Job, Local
@@ -77,13 +77,10 @@ class Rates:
 
     def write(self, path: Path) -> None:
         """Keep them in a file, which `read` reads."""
-        try:
-            with replacing(path) as partial:
-                partial.write_text(json.dumps(asdict(self), indent=1) + "\n")
-        except OSError as error:
-            raise OptionError(
-                f"rates cannot be written: {path} ({error.strerror}); choose another file"
-            ) from None
+        do = "; choose another file"
+        cannot = explained(OptionError, f"rates cannot be written: {path}", do, OSError)
+        with cannot, replacing(path) as partial:
+            partial.write_text(json.dumps(asdict(self), indent=1) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> Rates | None:

@@ -14,8 +14,8 @@ import platform
 import re
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from importlib.metadata import version
 from pathlib import Path
 from tokenize import TokenError
@@ -24,7 +24,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from deepfishing.errors import StoreError, need, one_line
+from deepfishing.errors import StoreError, explained, need
 from deepfishing.experiments.checks import Result, wrong_point, wrong_row
 from deepfishing.files import replacing
 from deepfishing.images.dataset import Split
@@ -126,11 +126,10 @@ class _Lines:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.file = self.folder / self.name
-        try:
+        of = (OSError, UnicodeDecodeError)
+        with explained(StoreError, f"output folder cannot be used: {self.folder}", of=of):
             self.folder.mkdir(parents=True, exist_ok=True)
             text = self.file.read_text(encoding="utf-8") if self.file.exists() else ""
-        except (OSError, UnicodeDecodeError) as error:
-            raise StoreError(f"output folder cannot be used: {self.folder} ({error})") from None
         self.rows: list[Result] = []
         for number, line in enumerate(text.splitlines(), 1):
             where = f"in {self.file} line {number}; remove the line to measure it again"
@@ -166,12 +165,8 @@ class _Lines:
         with self._writing(), replacing(self.file) as partial:
             partial.write_text(text, encoding="utf-8")
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise StoreError(f"{self.what}s cannot be written: {self.folder} ({error})") from None
+    def _writing(self) -> AbstractContextManager[None]:
+        return explained(StoreError, f"{self.what}s cannot be written: {self.folder}", of=OSError)
 
 
 class Curves(_Lines):
@@ -203,14 +198,11 @@ class Results(_Lines):
     def scores(self, row: Result) -> tuple[Array, Array, list[str]]:
         """Scores (m, C), labels (m, C) or empty, and the image ids behind a row."""
         path = self.scores_path(row)
-        try:
+        do = "; run the experiment again"
+        with explained(StoreError, f"scores cannot be read: {path}", do, DAMAGED):
             with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
                 scores, labels, ids = (data[name] for name in ("scores", "labels", "ids"))
             kinds = [np.asarray(values).dtype.kind for values in (scores, labels, ids)]
             if kinds != ["f", "i", "U"] or scores.ndim != 2 or ids.shape != scores.shape[:1]:
                 raise ValueError("it must hold scores, labels and ids of the same images")
-            return scores, labels, ids.tolist()
-        except DAMAGED as error:
-            raise StoreError(
-                f"scores cannot be read: {path} ({one_line(error)}); run the experiment again"
-            ) from None
+        return scores, labels, ids.tolist()

@@ -25,13 +25,7 @@ from deepfishing.errors import (
 )
 from deepfishing.files import replacing
 from deepfishing.images.dataset import Dataset, Split, is_plain_name
-from deepfishing.images.folder import (
-    is_folder,
-    names_in,
-    read_bytes,
-    read_lines,
-    require_images,
-)
+from deepfishing.images.folder import is_folder, names_in, read_bytes, read_lines, require_images
 from deepfishing.metrics import official_ap
 
 CLASSES = (

@@ -31,7 +31,7 @@ from safetensors.numpy import save as tensor_bytes
 
 from deepfishing import __version__
 from deepfishing.classify import KernelSVM
-from deepfishing.errors import DeepFishingError, OptionError, WeightsError, one_line
+from deepfishing.errors import DeepFishingError, OptionError, WeightsError, explained, one_line
 from deepfishing.files import is_intact, replacing, sealed
 from deepfishing.model.model import VECTORS, Model, Vectors, on_vectors
 from deepfishing.networks.reference import FILES, PUBLISHED, RANDOM, ROLES, WEIGHTS
@@ -75,7 +75,8 @@ def save(model: Model, folder: Path) -> None:
         "sha256": {TENSORS: sha256},
     }
     text = json.dumps(sealed(facts), indent=1) + "\n"
-    try:
+    do = "; choose another folder"
+    with explained(WeightsError, f"model cannot be written: {folder}", do, OSError):
         folder.mkdir(parents=True, exist_ok=True)
         with _alone(folder):
             _clear_up(folder)
@@ -89,10 +90,6 @@ def save(model: Model, folder: Path) -> None:
                 new.unlink(missing_ok=True)
                 raise
             new.replace(folder / TENSORS)
-    except OSError as error:
-        raise WeightsError(
-            f"model cannot be written: {folder} ({error.strerror}); choose another folder"
-        ) from None
 
 
 @contextmanager
@@ -225,12 +222,9 @@ def _expected(facts: dict[str, Any]) -> str:
 def _tensors(folder: Path, facts: dict[str, Any]) -> dict[str, Array]:
     path, expected = folder / TENSORS, _expected(facts)
     waiting = _waiting(folder, expected)  # left there by a writer killed at its last step
-    try:
+    do = "; copy the whole folder"
+    with explained(WeightsError, f"model cannot be read: {path}", do, OSError):
         content = (waiting if waiting.is_file() else path).read_bytes()
-    except OSError as error:
-        raise WeightsError(
-            f"model cannot be read: {path} ({error.strerror}); copy the whole folder"
-        ) from None
     found = hashlib.sha256(content).hexdigest()
     if found != expected:
         raise _damaged(path, f"sha256 must be {expected or None}, got {found}")

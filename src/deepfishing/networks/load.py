@@ -18,14 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from deepfishing.errors import (
-    DeepFishingError,
     LayerError,
     MissingDependencyError,
     NetworkError,
     OptionError,
     WeightsError,
     did_you_mean,
-    one_line,
+    explained,
     pip_install,
 )
 from deepfishing.images.preprocess import Preprocess
@@ -228,15 +227,9 @@ def _load_hub(
     place, torch_dtype = torch_target(device, dtype)
     name = f"{hub}:{model}"
     torch.manual_seed(0)  # for random weights
-    try:
-        module, preprocess = HUBS[hub](model, weights is None)
-    except DeepFishingError:
-        raise
-    except (OSError, RuntimeError, ValueError) as error:  # no connection, no such weights
-        raise WeightsError(
-            f"{name} cannot be made with its published weights ({one_line(error)}); give --weights "
-            "FILE, or --weights random"
-        ) from None
+    do, of = "; give --weights FILE, or --weights random", (OSError, RuntimeError, ValueError)
+    with explained(WeightsError, f"{name} cannot be made with its published weights", do, of):
+        module, preprocess = HUBS[hub](model, weights is None)  # no connection, no such weights
     if weights is not None and weights != RANDOM:
         load_into(module, read_weights(weights), f"{weights} for {name}")
     module.load_state_dict(cast(module.state_dict(), torch_dtype), assign=True)

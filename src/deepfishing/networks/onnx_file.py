@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from deepfishing.errors import NetworkError, OptionError, need, one_line
+from deepfishing.errors import NetworkError, OptionError, explained, need, one_line
 from deepfishing.features import TOP
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.network import Network, ready
@@ -338,7 +338,5 @@ def start_session(model: bytes) -> Any:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1  # callers bring the threads
     options.log_severity_level = 3
-    try:
+    with explained(NetworkError, "onnxruntime cannot run the .onnx file"):
         return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # as above
-        raise NetworkError(f"onnxruntime cannot run the .onnx file ({one_line(error)})") from None

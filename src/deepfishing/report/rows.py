@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deepfishing.errors import StoreError
+from deepfishing.errors import StoreError, explained
 from deepfishing.experiments.checks import POINT_SETTING, ROW_SETTING, UNSAID, Result
 from deepfishing.experiments.results import Curves, Results
 from deepfishing.files import replacing
@@ -65,11 +65,9 @@ def open_points(folder: Path) -> list[Result]:
 
 def save_report(path: Path, text: str) -> Path:
     """Write a page or its tables, whole or not at all."""
-    try:
-        with replacing(path) as partial:
-            partial.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"report cannot be written: {path} ({error})") from None
+    cannot = explained(StoreError, f"report cannot be written: {path}", of=OSError)
+    with cannot, replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8")
     return path
 
 

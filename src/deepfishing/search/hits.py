@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from deepfishing.errors import ImageError, OptionError, need
+from deepfishing.errors import ImageError, OptionError, explained, need
 from deepfishing.features import TOP
 from deepfishing.images.item import ImageBytes
 from deepfishing.images.preprocess import ImageLike, open_image
@@ -155,12 +155,9 @@ class Explanation:
 
 def read_class_names(path: Path) -> list[str]:
     """Names of the classes, one per line in the order of the network's outputs."""
-    try:
+    what = f"class names must be a text file with one name per line, got {path}"
+    with explained(OptionError, what, of=(OSError, UnicodeDecodeError)):
         return [line.strip() for line in path.read_text().splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise OptionError(
-            f"class names must be a text file with one name per line, got {path} ({error})"
-        ) from None
 
 
 @cache
@@ -192,13 +189,9 @@ def contact_sheet(tiles: Sequence[Tile]) -> Image.Image:
 
 def save_tiles(path: Path, tiles: Sequence[Tile]) -> None:
     """Write a contact sheet; the name's ending says which kind of file."""
-    try:
+    what = f"a contact sheet must be a file that can be written, such as hits.png, got {path}"
+    with explained(OptionError, what, of=(OSError, ValueError)):
         contact_sheet(tiles).save(path)
-    except (OSError, ValueError) as error:
-        raise OptionError(
-            f"a contact sheet must be a file that can be written, such as hits.png, got {path} "
-            f"({error})"
-        ) from None
 
 
 def _fitting(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:

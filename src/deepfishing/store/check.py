@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from deepfishing.errors import StoreError
+from deepfishing.errors import StoreError, explained
 from deepfishing.store.journal import JOURNALS, leftovers
 from deepfishing.store.manifest import ERROR, OK, PENDING, Row, read_manifest
 from deepfishing.store.shards import PATTERN, checksum, decoded, read_table, stored, undamaged
@@ -101,10 +101,8 @@ def _verify_column(
 
 def _sound_table(store: Store, name: str, path: Path) -> pa.Table:
     """A shard's rows, if its bytes, its columns and its values are as they were written."""
-    try:
+    with explained(StoreError, f"{path}: cannot be read", of=OSError):
         found = checksum(path.read_bytes())
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be read ({error.strerror})") from None
     if path.stem != f"shard-{found}":
         raise StoreError(f"{path}: damaged, its checksum is {found}; delete it and extract again")
     table = read_table(path)

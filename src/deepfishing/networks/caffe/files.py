@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from deepfishing.errors import NetworkError, OptionError, WeightsError, did_you_mean
+from deepfishing.errors import NetworkError, OptionError, WeightsError, did_you_mean, explained
 from deepfishing.networks.caffe.schema import ENUMS, FIELDS, MAX_NAME, Message, blob_array
 
 # Fields decoded at most; a message counts as ten. ResNet-152's caffemodel has some 60,000.
@@ -57,7 +57,7 @@ _BOOLS |= dict.fromkeys(("false", "False", "f", "0"), False)
 
 def read_binary(path: Path, kind: str) -> Message:
     """Read a binary file that holds one message of this kind."""
-    try:
+    with explained(WeightsError, f"file cannot be read: {path}", of=OSError):
         if not path.exists():
             raise WeightsError(f"file not found: {path}; check the path")
         if not path.is_file() or path.stat().st_size == 0:
@@ -66,8 +66,6 @@ def read_binary(path: Path, kind: str) -> Message:
         with path.open("rb") as file:
             # pages come in when a weight is read, and are not counted as this process's memory
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except OSError as error:
-        raise WeightsError(f"file cannot be read: {path} ({error.strerror})") from None
     return decode(data, kind, str(path))
 
 
@@ -188,14 +186,12 @@ class _Token(NamedTuple):  # lighter than a dataclass: there are hundreds of tho
 
 def read_prototxt(path: Path) -> Message:
     """Read a network definition."""
-    try:
+    with explained(NetworkError, f"prototxt cannot be read: {path}", of=OSError):
         if not path.exists():
             raise NetworkError(f"prototxt not found: {path}; check the path")
         if not path.is_file() or path.stat().st_size > MAX_BYTES:
             raise NetworkError(f"prototxt must be a file of at most {MAX_BYTES:,} bytes: {path}")
         text = path.read_bytes().decode("utf-8-sig", "backslashreplace")
-    except OSError as error:
-        raise NetworkError(f"prototxt cannot be read: {path} ({error.strerror})") from None
     return parse(text, "NetParameter", str(path))
 
 
