@@ -69,7 +69,7 @@ Rows = Mapping[str, Sequence[Any]]  # columns of Ray's rows
 
 
 def check_place(on: str) -> None:
-    """Refuse what is no place, what needs a package that is missing, or where nobody answers."""
+    """Refuse what is not a place, what needs a package that is missing, or where nobody answers."""
     client = on.startswith("ray://")
     if on not in (LOCAL, RAY) and not (client and _ADDRESS.fullmatch(on)):
         raise OptionError(f"on must be local, ray or ray://HOST:PORT, got {on!r}")

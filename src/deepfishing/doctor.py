@@ -117,7 +117,7 @@ def _core_packages(requirements: list[_Requirement]) -> Iterator[Finding]:
     weights = RECORDS[DEFAULT].weights.package.replace("_", "-")
     for needed in requirements:
         if needed.extra or needed.package == weights:
-            continue  # these weights are told with the others
+            continue  # these weights are listed with the others
         status, detail = needed.problem()
         fix = pip_install(f"{needed.package}>={needed.least}") if status != OK else ""
         if needed.package == "torch" and status == OK:
@@ -157,7 +157,7 @@ def _disk() -> Finding:
 
 def _engines() -> Iterator[Finding]:
     if importlib.util.find_spec("torch") is None:
-        return  # told already
+        return  # reported already
     from deepfishing.gradients.engines import FASTEST, missing_packages
 
     for engine in FASTEST:
@@ -198,9 +198,9 @@ def _extras(requirements: list[_Requirement]) -> Iterator[Finding]:
     for extra, packages in extras.items():
         found = [package.problem() for package in packages]
         bad = [(status, detail) for status, detail in found if status != OK]
-        told = ", ".join(detail for _, detail in bad or found)
+        detail = ", ".join(text for _, text in bad or found)
         fix = pip_install(extra=extra) if bad else ""
-        yield Finding(f"extra {extra}", max((s for s, _ in bad), default=OK), told, fix)
+        yield Finding(f"extra {extra}", max((s for s, _ in bad), default=OK), detail, fix)
 
 
 def _weights(record: Record) -> Finding:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deepfishing.errors import OptionError, StoreError
-from deepfishing.networks.reference import UNTOLD, NetworkRef
+from deepfishing.networks.reference import UNIDENTIFIED, NetworkRef
 from deepfishing.options import FEATURES, FeatureOptions
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Settings(FeatureOptions):
     def as_dict(self) -> dict[str, Any]:
         """JSON values, for a manifest; an error if they cannot tell the network from another."""
         for what, identity in (("head", self.network.head), ("logits", self.network.scores)):
-            if identity == UNTOLD:
+            if identity == UNIDENTIFIED:
                 raise OptionError(
                     f"{what} of {self.network.name} must be told from others before features are "
                     "kept, but it uses more than code, numbers and tensors; write it as a function "

@@ -12,7 +12,7 @@ from torch import nn
 
 from deepfishing.networks.identity import architecture, identity
 from deepfishing.networks.network import wrap
-from deepfishing.networks.reference import UNTOLD
+from deepfishing.networks.reference import UNIDENTIFIED
 
 SCALE = 2.0
 
@@ -52,7 +52,7 @@ PAIRS = {
 def test_the_same_source_is_the_same_and_another_is_not(pair):
     first, again, other = (identity(made(text)) for text in (pair[0], *pair))
     assert first == again != other
-    assert UNTOLD not in (first, other)
+    assert UNIDENTIFIED not in (first, other)
 
 
 @pytest.mark.parametrize(
@@ -88,12 +88,12 @@ def test_a_function_of_ones_own_behind_a_module_counts():
 def test_what_cannot_be_told_is_said_so(tmp_path):
     (tmp_path / "a").write_text("")
     with (tmp_path / "a").open() as file:
-        assert identity(lambda y: file.read()) == UNTOLD
-    assert identity(functools.partial(operator.add, torch.Generator())) == UNTOLD
+        assert identity(lambda y: file.read()) == UNIDENTIFIED
+    assert identity(functools.partial(operator.add, torch.Generator())) == UNIDENTIFIED
     deep = []
     for _ in range(sys.getrecursionlimit()):
         deep = [deep]
-    assert identity(lambda y: deep) == UNTOLD
+    assert identity(lambda y: deep) == UNIDENTIFIED
 
 
 def test_a_network_says_which_head_and_which_scores():
@@ -111,7 +111,7 @@ def test_a_network_says_which_head_and_which_scores():
     assert own[0] == own[1] != own[2]
     seeds = [reference(head="random", seed=seed) for seed in (0, 0, 1)]
     assert seeds[0] == seeds[1] != seeds[2]
-    assert reference(logits=lambda output: SCALE * output)[1] != UNTOLD
+    assert reference(logits=lambda output: SCALE * output)[1] != UNIDENTIFIED
 
 
 def test_the_same_weights_in_another_architecture_are_another_network():

@@ -85,7 +85,7 @@ def start_onnx(engine: str, model: bytes, threads: int) -> RunOnnx:
 
 
 def kept(key: str) -> bytes | None:
-    """The model of a key, or None; one that was damaged is told and goes."""
+    """The model of a key, or None; one that is damaged is reported and removed."""
     for path in (home() / "engines").glob(f"{key}-*.onnx"):
         with contextlib.suppress(OSError):
             model = path.read_bytes()

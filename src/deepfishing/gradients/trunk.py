@@ -39,7 +39,7 @@ RunTrunk = Callable[[Array], Tensor]
 
 OPSET = 17
 _aten = torch.ops.aten
-STEPS = (  # that torch has and ONNX has not: torch writes them with others
+STEPS = (  # that torch has and ONNX lacks: torch writes them with others
     *(_aten._softmax, _aten._log_softmax, _aten._log_softmax_backward_data),
     *(_aten.hardtanh_backward, _aten.threshold_backward),
 )
@@ -196,10 +196,10 @@ def exported(trunk: nn.Module, size: int) -> bytes:
 def export(module: nn.Module, example: Tensor, names: Sequence[str] = ("trunk",)) -> bytes:
     """A module as ONNX, with the names of its outputs; refused if it might not be the same."""
     try:
-        model, told = write_onnx(module, example, names)
+        model, warned = write_onnx(module, example, names)
     except (RuntimeError, TypeError, ValueError) as error:
         raise cannot_run("ONNX", error) from None
-    for warning in told:
+    for warning in warned:
         # code that looks at what comes in would be frozen for one case; our own networks look at
         # sizes only, and those are fixed
         ours = Path(warning.filename).is_relative_to(Path(networks.__file__).parent)
@@ -222,7 +222,7 @@ def write_onnx(
     torch._C._jit_onnx_log = lambda *_: None
     # the exporter by tracing is the old one and says so, but takes a second where the new one
     # takes ten and another package
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         torch.onnx.export(
             module,
@@ -234,7 +234,7 @@ def write_onnx(
             output_names=list(outputs),
             dynamic_axes={key: {0: "n"} for key in (name, *outputs)} if len(example) > 1 else None,
         )
-    return file.getvalue(), told
+    return file.getvalue(), warned
 
 
 def make_program(computer: Computer, engine: str) -> bytes:

@@ -1,9 +1,9 @@
 """Stage 2, networks: which function it is, so that features of another one are not taken for its.
 
-Comes in: an error of one's own (`head`) or a function that takes the scores out of an output
+Comes in: a user's own error (`head`) or a function that takes the scores out of an output
 (`logits`). Goes out: its name with a hash of all that decides what it computes: code, constants,
 defaults, what it closes over, and what it finds by name. Python, torch and numpy are trusted by
-name. What cannot be told gives `UNTOLD`, and is never reused.
+name. What cannot be identified gives `UNIDENTIFIED`, and is never reused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from deepfishing.networks.reference import UNTOLD
+from deepfishing.networks.reference import UNIDENTIFIED
 
 MOST = 20_000  # things that are looked at
 TRUSTED = {"torch", "numpy", "deepfishing", *sys.stdlib_module_names} - {"__main__"}
@@ -52,50 +52,50 @@ _WHOLES: tuple[tuple[Any, Callable[[Any], Iterable[Any]]], ...] = (
 _Description = tuple[Iterable[object], Iterable[Any] | None]
 
 
-class _UntoldError(Exception):
-    """Something that cannot be told from another one."""
+class _UnidentifiedError(Exception):
+    """Something that cannot be told apart from something else."""
 
 
 def identity(function: Callable[..., Any]) -> str:
     """Name and hash of a function; the same only if it computes the same."""
-    teller = _Teller()
+    hasher = _Hasher()
     try:
-        teller.tell(function)
-    except (_UntoldError, RecursionError):
-        return UNTOLD
+        hasher.add_thing(function)
+    except (_UnidentifiedError, RecursionError):
+        return UNIDENTIFIED
     name = getattr(function, "__qualname__", type(function).__qualname__)
-    return f"{name} {teller.digest.hexdigest()[:32]}"
+    return f"{name} {hasher.digest.hexdigest()[:32]}"
 
 
 def architecture(module: torch.nn.Module) -> bytes:
     """A hash of what a module computes, beside its weights: its parts, what they hold, their code.
 
-    Of what cannot be told, the kind alone counts.
+    Of what cannot be identified, the kind alone counts.
     """
-    teller = _Teller()
-    teller.add(re.sub(r" at 0x[0-9a-f]+", "", repr(module)))
+    hasher = _Hasher()
+    hasher.add(re.sub(r" at 0x[0-9a-f]+", "", repr(module)))
     kinds = dict.fromkeys(base for part in module.modules() for base in type(part).__mro__)
     for kind in kinds:
         if not _is_trusted(kind):
             for name, value in vars(kind).items():
                 function = getattr(value, "fget", None) or getattr(value, "__func__", value)
                 if isinstance(function, types.FunctionType):
-                    teller.add(name)
-                    teller.new(function.__code__)
+                    hasher.add(name)
+                    hasher.add_new(function.__code__)
     for path, part in module.named_modules():
         kept = part._buffers.keys() - part._non_persistent_buffers_set  # among the weights
         hooks = [part._forward_pre_hooks, part._forward_hooks]
         own = {name: value for name, value in vars(part).items() if name not in _OF_ANY_MODULE}
         changing = {name: value for name, value in part._buffers.items() if name not in kept}
-        teller.add(path)
+        hasher.add(path)
         for name, value in [*own.items(), *changing.items(), *(("", [*h.values()]) for h in hooks)]:
-            teller.add(name)
-            with contextlib.suppress(_UntoldError, RecursionError):
-                teller.tell(value)
-    return teller.digest.digest()
+            hasher.add(name)
+            with contextlib.suppress(_UnidentifiedError, RecursionError):
+                hasher.add_thing(value)
+    return hasher.digest.digest()
 
 
-class _Teller:
+class _Hasher:
     """Writes into a hash what a thing is made of."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class _Teller:
             content = text if isinstance(text, bytes) else str(text).encode(errors="replace")
             self.digest.update(f"{len(content)}:".encode() + content)
 
-    def tell(self, thing: Any) -> None:
+    def add_thing(self, thing: Any) -> None:
         """A thing by its kind; what is met again is only counted."""
         self.add(type(thing).__name__)
         if isinstance(thing, _PLAIN) and type(thing) in _PLAIN:
@@ -116,18 +116,18 @@ class _Teller:
         elif id(thing) in self.seen:
             self.add("again", self.seen[id(thing)])
         elif len(self.seen) > MOST:
-            raise _UntoldError
+            raise _UnidentifiedError
         else:
             self.seen[id(thing)] = len(self.seen)
             self.kept.append(thing)
-            self.new(thing)
+            self.add_new(thing)
 
-    def new(self, thing: Any) -> None:
+    def add_new(self, thing: Any) -> None:
         texts, parts = _describe(thing)
         self.add(*texts)
         if parts is not None:
             for part in parts:
-                self.tell(part)
+                self.add_thing(part)
             self.add("end")
 
 
@@ -138,7 +138,7 @@ def _describe(thing: Any) -> _Description:
         return (thing.__name__,), None
     if isinstance(thing, torch.Tensor):
         if thing.layout != torch.strided or thing.device.type == "meta":
-            raise _UntoldError
+            raise _UnidentifiedError
         plain = thing.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
         return (thing.dtype, tuple(thing.shape), plain.numpy().tobytes()), None
     if isinstance(thing, np.ndarray | np.generic) and not thing.dtype.hasobject:
@@ -170,7 +170,7 @@ def _describe(thing: Any) -> _Description:
     kind, is_module = type(thing), isinstance(thing, torch.nn.Module)
     hidden = [c for c in kind.__mro__[:-1] if _is_trusted(c) and c.__module__ != "typing"]
     if (hidden and not is_module) or not hasattr(thing, "__dict__"):
-        raise _UntoldError
+        raise _UnidentifiedError
     return (), [kind, *_flat(pair for pair in vars(thing).items() if pair[0] != "training")]
 
 

@@ -22,7 +22,7 @@ from deepfishing.errors import LayerError, OptionError, WeightsError, check_choi
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.discover import check_layers, find_layers, is_program
 from deepfishing.networks.identity import architecture, identity
-from deepfishing.networks.reference import RANDOM, UNTOLD, NetworkRef, Source
+from deepfishing.networks.reference import RANDOM, UNIDENTIFIED, NetworkRef, Source
 from deepfishing.networks.zoo import IMAGENET
 from deepfishing.objectives import find_objective
 
@@ -226,7 +226,7 @@ class _Pick:
         """Which part it takes, empty if all of it, and which random head."""
         part = "" if self.logits is None else repr(self.logits)
         part = identity(self.logits) if callable(self.logits) else part
-        if self.seed is None or part == UNTOLD:
+        if self.seed is None or part == UNIDENTIFIED:
             return part
         return f"{part} @ random({self.seed}, {RANDOM_CLASSES})".strip()
 

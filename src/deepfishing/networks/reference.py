@@ -25,7 +25,7 @@ from deepfishing.networks.zoo import IMAGENET, RECORDS, find_weights
 PUBLISHED, RANDOM, FILES, PYTHON = KINDS = ("published", "random", "files", "python")
 WEIGHTS, PROTOTXT, MEAN = ROLES = ("weights", "prototxt", "mean")
 OVERSAMPLING_0_1 = 2  # of `Preprocess`, which version 0.1 did not write down
-UNTOLD = "?"  # a head or a choice of scores that cannot be told from another one
+UNIDENTIFIED = "?"  # a head or a choice of scores that cannot be identified
 # How networks are known to want their pixels.
 KNOWN_PIXELS: Mapping[str, Preprocess] = {
     "imagenet": IMAGENET,
@@ -82,7 +82,7 @@ class NetworkRef:
     layers: Mapping[int, str]  # k -> path of the module that holds W_k
     preprocess: Preprocess
     dtype: str = "float32"  # in which it computes
-    head: str = "softmax"  # what its scores mean, or the identity of an error of one's own
+    head: str = "softmax"  # what its scores mean, or the identity of a user's own error
     scores: str = ""  # which part of its output the scores are; empty where they are all of it
     source: Source = field(default_factory=Source, compare=False)  # decides nothing
 
