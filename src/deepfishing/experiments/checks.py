@@ -81,7 +81,8 @@ def point(
     """
     low, high = interval or (None, None)
     axes = {"x_axis": x_axis, "x": x, "y_axis": y_axis, "y": y, "low": low, "high": high}
-    return {**axes, "n_train": n_train, "note": note, "draws": draws}
+    trained = {"n_train": n_train} if n_train else {}  # else all training images are seen
+    return {**axes, **trained, "note": note, "draws": draws}
 
 
 def map_axis(method: str) -> str:

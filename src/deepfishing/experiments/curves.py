@@ -13,7 +13,6 @@ in `curves.jsonl` at once and used again by the next run.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterable, Mapping
 from functools import cache, partial
@@ -33,7 +32,8 @@ from deepfishing.kernels import UNLIKE, Comparable
 from deepfishing.networks.network import Network
 from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
-from deepfishing.recipes import AUTO, Recipe, parse_recipe, parse_recipes
+from deepfishing.recipes import AUTO, Recipe, parse_recipes
+from deepfishing.recipes.language import known_recipes
 from deepfishing.statistics import mean_interval
 
 # Features that each protocol takes where none are named, as far as the network has them.
@@ -95,10 +95,7 @@ def measure_curves(
                 new = run.measure()
                 last = {"seconds": round(time.perf_counter() - start, 3), "command": command}
                 last |= {"version": __version__, "versions": versions(), "key": key}
-                facts = experiment.facts
-                for one in new:
-                    one["n_train"] = one["n_train"] or facts["n_train"]
-                found = [{**line, **facts, **one, **last} for one in new]
+                found = [{**line, **experiment.facts, **one, **last} for one in new]
                 curves.keep(found)
             points += found
     tell(kind, total, total)
@@ -117,11 +114,7 @@ def _recipes(
                     f"got {recipe.title}; pass --features dW8"
                 )
         return found
-    recipes = {}
-    for name in DEFAULTS[kind]:
-        with contextlib.suppress(FeatureError):  # of a layer that this network does not have
-            recipe = parse_recipe(name, layers)
-            recipes[recipe.name] = recipe
+    recipes = known_recipes(DEFAULTS[kind], layers)
     if not recipes:
         raise FeatureError(
             f"this network has none of {', '.join(DEFAULTS[kind])}, which {kind} takes by default; "

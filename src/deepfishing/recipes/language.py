@@ -50,15 +50,24 @@ _WEIGHT = "a weight above 0 and up to 1000"
 
 def parse_recipes(text: str | Iterable[str], layers: Mapping[int, str]) -> tuple[Recipe, ...]:
     """Read a comma-separated list; `all` and `beyond` stand for rows whose layers exist."""
-    recipes: list[Recipe] = []
+    found: dict[str, Recipe] = {}
     for name in expand_names(text, layers):
-        if name != "beyond":
-            recipes.append(parse_recipe(name, layers))
-            continue
-        for row in BEYOND:
-            with contextlib.suppress(FeatureError):  # of a layer that this network does not have
-                recipes.append(parse_recipe(row, layers))
-    return tuple({recipe.name: recipe for recipe in recipes}.values())
+        if name == "beyond":
+            found |= known_recipes(BEYOND, layers)
+        else:
+            recipe = parse_recipe(name, layers)
+            found[recipe.name] = recipe
+    return tuple(found.values())
+
+
+def known_recipes(names: Iterable[str], layers: Mapping[int, str]) -> dict[str, Recipe]:
+    """Those of these recipes whose layers the network has, by their names."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(FeatureError):
+            recipe = parse_recipe(name, layers)
+            found[recipe.name] = recipe
+    return found
 
 
 def parse_recipe(text: str, layers: Mapping[int, str] | None = None) -> Recipe:

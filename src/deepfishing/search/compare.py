@@ -13,7 +13,6 @@ Comes in: a store and, if the user named one, a recipe. Goes out:
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,12 +20,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from deepfishing.errors import FeatureError, StoreError
+from deepfishing.errors import StoreError
 from deepfishing.features import features_of
 from deepfishing.kernels import UNLIKE, Comparable, gram
 from deepfishing.networks.reference import layers_of
 from deepfishing.rank_one import Array, l2_normalize
 from deepfishing.recipes import Fitted, Recipe, parse_recipe
+from deepfishing.recipes.language import known_recipes
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents
 
@@ -53,11 +53,9 @@ def choose_recipe(
             "`deepfish extract`"
         )
     if by is None:
-        for name in defaults:
-            with contextlib.suppress(FeatureError):  # of a layer that the network does not have
-                recipe = parse_recipe(name, layers)
-                if there.issuperset(recipe.columns):
-                    return recipe
+        for recipe in known_recipes(defaults, layers).values():
+            if there.issuperset(recipe.columns):
+                return recipe
         if others := features_of(there):  # of a layer that has no number: a gradient, if any
             return parse_recipe(others[-1].name, layers)
         raise StoreError(
