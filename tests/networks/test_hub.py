@@ -1,8 +1,12 @@
 import importlib
 
 import pytest
+import torch
+from torch import nn
 
 from deepfishing.errors import MissingDependencyError, NetworkError, WeightsError
+from deepfishing.images.preprocess import Preprocess
+from deepfishing.networks import load
 from deepfishing.networks.load import import_hub, load_network
 
 
@@ -48,8 +52,6 @@ def test_unknown_models_and_unreachable_weights_are_one_line(monkeypatch):
 
 
 def test_weights_from_a_file_are_loaded_strictly(tmp_path):
-    import torch
-
     net = load_network("timm:mobilenetv3_small_100", "random")
     state = {name: tensor + 1 for name, tensor in net.module.state_dict().items()}
     torch.save(state, tmp_path / "w.pth")
@@ -59,3 +61,55 @@ def test_weights_from_a_file_are_loaded_strictly(tmp_path):
     torch.save(state, tmp_path / "w.pth")
     with pytest.raises(WeightsError, match=r"classifier\.bias"):
         load_network("timm:mobilenetv3_small_100", tmp_path / "w.pth")
+
+
+class Tied(nn.Module):
+    """Two layers with one weight, a table that is not among the weights, and a classifier."""
+
+    def __init__(self, num_classes):
+        super().__init__()
+        self.a, self.b, self.fc = nn.Linear(12, 12), nn.Linear(12, 12), nn.Linear(12, num_classes)
+        self.b.weight = self.a.weight
+        self.register_buffer("table", torch.eye(12), persistent=False)
+
+    def forward(self, x):
+        x = self.a(x.flatten(1) @ self.table).relu()
+        return self.fc(self.b(x).relu())
+
+
+@pytest.fixture
+def toy(monkeypatch):
+    """A hub of one model, as timm's and torchvision's are made."""
+    pixels = Preprocess(size=2, short_side=2, mean=(127.0,) * 3, std=(128.0,) * 3)
+
+    def create(model, pretrained, num_classes=7):
+        return Tied(num_classes), pixels
+
+    monkeypatch.setitem(load.HUBS, "toy", create)
+
+
+def test_the_number_of_classes_is_that_of_the_weights(toy, tmp_path):
+    torch.save(Tied(3).state_dict(), tmp_path / "mine.pth")
+    network = load_network("toy:net", tmp_path / "mine.pth")
+    assert network.module.fc.out_features == 3
+    torch.save({"fc.weight": torch.ones(3, 11)}, tmp_path / "other.pth")
+    with pytest.raises(WeightsError, match=r"fc\.weight must be \(7, 12\), got \(3, 11\)"):
+        load_network("toy:net", tmp_path / "other.pth")
+
+
+@pytest.mark.parametrize("weights", ["random", "mine.pth"])
+def test_shared_weights_stay_shared_and_tables_get_the_dtype(toy, tmp_path, weights):
+    torch.save(Tied(7).state_dict(), tmp_path / "mine.pth")
+    given = "random" if weights == "random" else tmp_path / weights
+    for dtype in ("float64", "float32", "float16"):
+        module = load_network("toy:net", given, dtype=dtype).module
+        assert module.a.weight is module.b.weight
+        assert module.table.dtype == module.a.weight.dtype == getattr(torch, dtype)
+
+
+def test_what_the_caller_draws_does_not_depend_on_a_network_being_loaded(toy):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    load_network("toy:net", "random")
+    assert torch.equal(torch.rand(3), expected)

@@ -43,6 +43,9 @@ class RunsCode:
         {"state_dict": TENSORS, "epoch": 3},
         {"model": TENSORS, "optimizer": {"lr": 0.1}},
         {"state_dict": {f"module.{name}": t for name, t in TENSORS.items()}},
+        {"model_state_dict": TENSORS, "optimizer_state_dict": {}},
+        {"model_ema": {f"module._orig_mod.{name}": t for name, t in TENSORS.items()}},
+        {"state_dict": {f"model.{name}": t for name, t in TENSORS.items()}, "loss": 0.1},
     ],
 )
 def test_a_state_dict_is_found_however_it_was_wrapped(tmp_path, value):

@@ -226,16 +226,33 @@ def _load_hub(
     """A model of timm or torchvision with its published weights, a file's, or random ones."""
     place, torch_dtype = torch_target(device, dtype)
     name = f"{hub}:{model}"
-    torch.manual_seed(0)  # for random weights
-    do, of = "; give --weights FILE, or --weights random", (OSError, RuntimeError, ValueError)
-    with explained(WeightsError, f"{name} cannot be made with its published weights", do, of):
-        module, preprocess = HUBS[hub](model, weights is None)  # no connection, no such weights
-    if weights is not None and weights != RANDOM:
-        load_into(module, read_weights(weights), f"{weights} for {name}")
-    module.load_state_dict(cast(module.state_dict(), torch_dtype), assign=True)
-    wrapped = wrap(module.to(place), preprocess=preprocess, name=name)
+    tensors = None if weights in (None, RANDOM) else read_weights(weights)
+    made = "be made with its published weights" if weights is None else "be made"
+    do = "; give --weights FILE, or --weights random"  # no connection, or whatever its code raises
+    with (
+        explained(WeightsError, f"{name} cannot {made}", do),
+        torch.random.fork_rng(devices=()),  # what the caller draws stays as it is
+    ):
+        torch.manual_seed(0)
+        module, preprocess = HUBS[hub](model, weights is None)
+        if tensors and (classes := _classes(module, tensors)):
+            module, preprocess = HUBS[hub](model, False, num_classes=classes)
+    if tensors:
+        load_into(module, tensors, f"{weights} for {name}")
+    wrapped = wrap(module.to(place, torch_dtype), preprocess=preprocess, name=name)
     # the model's name stands for its code
     return replace(wrapped, weights_sha256=state_sha256(module), source=_source(weights))
+
+
+def _classes(module: nn.Module, tensors: Mapping[str, Tensor]) -> int | None:
+    """Of how many classes a file's weights are, if they fit the module but for that."""
+    own = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+    found = set()
+    for name, tensor in tensors.items():
+        if own.get(name) != tensor.shape:
+            fits = name in own and tensor.ndim and own[name][1:] == tensor.shape[1:]
+            found.add(len(tensor) if fits else None)
+    return found.pop() if len(found) == 1 else None
 
 
 def import_hub(package: str) -> ModuleType:
@@ -259,24 +276,24 @@ def import_hub(package: str) -> ModuleType:
     return import_hub(package)
 
 
-def _timm(model: str, pretrained: bool) -> tuple[nn.Module, Preprocess]:
+def _timm(model: str, pretrained: bool, **options: int) -> tuple[nn.Module, Preprocess]:
     timm = import_hub("timm")
     if not timm.is_model(model.partition(".")[0]):  # what follows the dot names weights
         raise _unknown("timm", model, timm.list_models())
-    module = timm.create_model(model, pretrained=pretrained)
+    module = timm.create_model(model, pretrained=pretrained, **options)
     config = timm.data.resolve_model_data_config(module)
     size, kind = config["input_size"][-1], config["interpolation"]
-    short_side = round(size / config["crop_pct"])
+    short_side = math.floor(size / config["crop_pct"])  # as timm rounds
     return module, _preprocess(size, short_side, config["mean"], config["std"], kind)
 
 
-def _torchvision(model: str, pretrained: bool) -> tuple[nn.Module, Preprocess]:
+def _torchvision(model: str, pretrained: bool, **options: int) -> tuple[nn.Module, Preprocess]:
     models = import_hub("torchvision").models
     known = models.list_models(module=models)
     if model not in known:
         raise _unknown("torchvision", model, known)
     weights = models.get_model_weights(model).DEFAULT
-    module = models.get_model(model, weights=weights if pretrained else None)
+    module = models.get_model(model, weights=weights if pretrained else None, **options)
     config = weights.transforms()
     (size, *_), (short_side, *_) = config.crop_size, config.resize_size
     kind = config.interpolation.value

@@ -21,15 +21,20 @@ from torch import Tensor, nn
 from deepfishing.errors import WeightsError, one_line
 from deepfishing.networks.reference import weights_errors
 
+SUFFIXES = (".pth", ".pt", ".ckpt", ".bin", ".tar", ".safetensors")  # .tar as in .pth.tar
+# where training scripts put the weights, and what wrappers of modules put before their names
+KEYS = ("state_dict", "model_state_dict", "model", "net", "state_dict_ema", "model_ema", "ema")
+PREFIXES = ("module.", "_orig_mod.", "model.", "net.")
+
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
     """Read the tensors of a weight file, half precision widened to float32.
 
-    A state dict under "state_dict" or "model" is found, as training scripts save it, and the
-    "module." that data-parallel training puts before every name is taken off.
+    A state dict under one of `KEYS` is found, and one of `PREFIXES` that every name begins with is
+    taken off.
     """
     path = Path(path)
-    if path.suffix.lower() not in (".pth", ".pt", ".safetensors"):
+    if path.suffix.lower() not in SUFFIXES:
         raise WeightsError(
             f"weights must be a .pth, .pt or .safetensors file, got {path}; convert it first"
         )
@@ -70,7 +75,9 @@ def load_into(module: nn.Module, tensors: Mapping[str, Tensor], source: str) -> 
             f"weights must be finite, got NaN or infinity in {len(broken)}: {_first_few(broken)} "
             f"of {source}; get the file again"
         )
-    module.load_state_dict(given, assign=True)  # torch itself sets absent counters to 0
+    # torch itself sets absent counters to 0; weights that layers share stay shared if there are any
+    is_empty = any(tensor.is_meta for tensor in module.state_dict().values())
+    module.load_state_dict(given, assign=is_empty)
 
 
 def width(shapes: Mapping[str, tuple[int, ...]], name: str, default: int) -> int:
@@ -100,7 +107,7 @@ def _read(path: Path) -> object:
 
 
 def _plain_tensors(found: object, path: Path) -> dict[str, Tensor]:
-    for key in ("state_dict", "model"):
+    for key in KEYS:
         if isinstance(found, dict) and isinstance(found.get(key), dict):
             found = found[key]
     if not isinstance(found, dict) or not found:
@@ -114,7 +121,9 @@ def _plain_tensors(found: object, path: Path) -> dict[str, Tensor]:
             f"{path} must hold named dense tensors only, got {len(others)} other: "
             f"{_first_few(others)}; save `module.state_dict()`"
         )
-    prefix = "module." if all(name.startswith("module.") for name in found) else ""
+    prefix = ""
+    while more := next((p for p in PREFIXES if all(n.startswith(prefix + p) for n in found)), ""):
+        prefix += more
     return {
         name.removeprefix(prefix): tensor.float()
         if tensor.is_floating_point() and tensor.dtype != torch.float64

@@ -202,7 +202,7 @@ def record(name: str) -> Record:
 
 def _elsewhere(name: str) -> str:
     """Where a network may be that is not one of ours."""
-    if Path(name).suffix in (".pth", ".pt", ".safetensors") or "/" in name:
+    if Path(name).suffix in (".pth", ".pt", ".ckpt", ".bin", ".tar", ".safetensors") or "/" in name:
         return "; a file of weights goes with --weights, and --network says which network it is of"
     hub, colon, model = name.partition(":")
     if colon:
