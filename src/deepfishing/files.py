@@ -53,6 +53,10 @@ def check_out(path: Path | None, kinds: Sequence[str] = KINDS) -> None:
         raise OptionError(f"--out must end in {' or '.join(kinds)}, got {path}")
     if path is not None and not path.parent.is_dir():
         raise OptionError(f"--out must be in a folder that exists, got {path}; make it first")
+    if path is not None and not os.access(path.parent, os.W_OK):
+        raise OptionError(
+            f"--out must be in a folder that can be written to, got {path}; choose another"
+        )
 
 
 def write_records(

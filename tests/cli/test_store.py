@@ -42,6 +42,17 @@ def test_verify_is_silent_about_a_sound_store_and_names_a_damaged_file(deepfish,
     assert shard.name in found["problems"][0]
 
 
+def test_a_store_may_lie_beside_the_photos_themselves(deepfish, store, tmp_path):
+    for name in ("cat", "features/x7"):
+        (store.folder / name).mkdir(parents=True)
+        (store.folder / name / "1.jpg").write_bytes(b"a photo")
+    assert store.factors() == ["x7"]
+    assert deepfish("store", "verify", "s").out == "s: sound\n"  # nothing is called superfluous
+    ran = deepfish("export", "s", "f.npz")
+    assert ran.code == 0, ran.err
+    assert "x7" in np.load(tmp_path / "f.npz")
+
+
 @pytest.mark.parametrize("command", ["info", "verify"])
 def test_what_is_no_store_is_one_line(deepfish, tmp_path, command):
     ran = deepfish("store", command, "nowhere")

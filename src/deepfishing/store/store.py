@@ -50,6 +50,7 @@ from deepfishing.store.precision import CODECS, DEFAULT, check_precision
 from deepfishing.store.shards import (
     MAX_BYTES,
     MAX_ROWS,
+    PATTERN,
     Column,
     Shards,
     check_shard,
@@ -242,7 +243,9 @@ class Store:
         names = {path: unquote(path.name) for path in self.folder.iterdir() if path.is_dir()}
         # of a folder that is called as a factor's is: not ".partial", not "%2e%2e"
         named = [name for path, name in names.items() if path == self.shards_folder(name)]
-        return sorted(name for name in named if name != ERRORS and name[0] != ".")
+        factors = sorted(name for name in named if name != ERRORS and name[0] != ".")
+        # a store may lie beside other folders, the photos themselves for one
+        return [name for name in factors if any(self.shards_folder(name).glob(PATTERN))]
 
     def rows(self) -> dict[str, Row]:
         """The images by id."""
