@@ -165,3 +165,11 @@ def test_weighted_classes_are_those_of_scikit_learn(rng, weight):
     exact = SVC(kernel="linear", class_weight=known, tol=1e-6).fit(vectors, target)
     found = svm.decision_function(vectors)[:, 0]
     np.testing.assert_allclose(found, exact.decision_function(vectors), atol=0.03)
+
+
+def test_rounds_are_told_one_by_one_and_the_last_is_the_end(rng, random_rank_one):
+    _, dense, labels = labelled(rng, random_rank_one)
+    told = []
+    svm = train_linear(dense, labels, progress=lambda *told_of: told.append(told_of))
+    assert told[:-1] == [("rounds", done, 100) for done in range(svm.rounds)]
+    assert told[-1] == ("rounds", svm.rounds, svm.rounds)

@@ -22,6 +22,7 @@ import numpy as np
 from deepfishing.classify import check_options
 from deepfishing.errors import FeatureError, OptionError
 from deepfishing.images.dataset import DIFFICULT
+from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
 
 BLOCK = 64  # images whose dual variables are updated between two reads of w
@@ -59,6 +60,7 @@ def train_linear(
     class_weight: str | float | None = None,
     tolerance: float = 0.1,
     rounds: int = 100,
+    progress: Progress = silent,
 ) -> LinearSVM:
     """Train one classifier per class, all classes at once; time and memory are linear in n.
 
@@ -112,6 +114,7 @@ def train_linear(
     done = 0
     gap = np.where(trained, np.inf, 0.0)
     while done < rounds and gap.max(initial=0.0) > tolerance:
+        progress("rounds", done, rounds)
         done += 1
         drift = centre + pull * beta.sum(axis=0)
         for number in random.permutation(count):
@@ -122,6 +125,7 @@ def train_linear(
         bias, gap = _finish(met, y, cost, beta, w)
         if gap.max(initial=0.0) <= 1.5 * tolerance or done == rounds:
             bias, gap = _finish(_scores(vectors, w), y, cost, beta, w)
+    progress("rounds", done, done)
     return LinearSVM(w, bias, trained, gap, done)
 
 

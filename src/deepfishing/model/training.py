@@ -248,14 +248,16 @@ def _train_linear(vectors: Array, labels: Array, held: int, task: Task) -> Kerne
     """Linear classifiers on all vectors; costs and probabilities by those without the first."""
     search = CostSearch.of(task.C)
     weight = search.positive_weight if task.class_weight is None else task.class_weight
+    options: dict[str, Any] = {"difficult": task.difficult, "class_weight": weight}
+    options["progress"] = task.progress or silent
     scores, ap = [], []
     for C in search.costs:
-        svm = train_linear(vectors[held:], labels[held:], C, task.difficult, weight)
+        svm = train_linear(vectors[held:], labels[held:], C, **options)
         scores.append(svm.decision_function(vectors[:held]))
         ap.append([_ap(*column) for column in zip(labels[:held].T, scores[-1].T, strict=True)])
     chosen = choose_costs(np.array(ap).T, search)
     cost = np.array(search.costs)[chosen]
-    final = train_linear(vectors, labels, cost, task.difficult, weight)
+    final = train_linear(vectors, labels, cost, **options)
     calibration = []
     for column, (truth, best) in enumerate(zip(labels[:held].T, chosen, strict=True)):
         kept = truth != 0 if task.difficult == "ignore" else np.full(len(truth), True)
