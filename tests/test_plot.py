@@ -12,7 +12,7 @@ from deepfishing.errors import MissingDependencyError, OptionError
 from deepfishing.experiments.results import Results
 from deepfishing.measuring import measure
 from deepfishing.metrics import precision_recall
-from deepfishing.report.scores import row_scores
+from deepfishing.report.rows import row_scores
 
 mpl.use("agg")
 

@@ -22,7 +22,7 @@ from deepfishing.images.dataset import Dataset
 from deepfishing.networks.network import Network
 from deepfishing.progress import Progress
 from deepfishing.report.html import write_report
-from deepfishing.report.scores import gains
+from deepfishing.report.rows import gains
 from deepfishing.report.tables import Confusions, comparison, confusions
 from deepfishing.report.words import curve_words, plain, table_words
 from deepfishing.statistics import Difference

@@ -18,8 +18,14 @@ from deepfishing.experiments.checks import Result
 from deepfishing.experiments.results import Results
 from deepfishing.measuring import Measured
 from deepfishing.report.charts import HUES, LOGARITHMIC, TITLES, panels, tick_text
-from deepfishing.report.rows import group_points, group_rows, open_points, open_results, title
-from deepfishing.report.scores import row_curves
+from deepfishing.report.rows import (
+    group_points,
+    group_rows,
+    open_points,
+    open_results,
+    row_curves,
+    title,
+)
 from deepfishing.report.tables import comparison, confusions, one_decimal
 from deepfishing.search import Hits
 from deepfishing.search.hits import contact_sheet

@@ -9,8 +9,7 @@ from rich.console import Console
 
 from deepfishing.errors import StoreError
 from deepfishing.report.html import write_report
-from deepfishing.report.rows import open_results
-from deepfishing.report.scores import gains
+from deepfishing.report.rows import gains, open_results
 from deepfishing.report.sheets import table_sheets
 from deepfishing.report.tables import comparison, confusions, interval_text, one_decimal
 from deepfishing.report.text import terminal, write_latex, write_markdown

@@ -3,8 +3,8 @@ import os
 import numpy as np
 import pytest
 
-import deepfishing.report.scores as module
-from deepfishing.report.scores import gains
+import deepfishing.report.rows as module
+from deepfishing.report.rows import gains
 from deepfishing.statistics import compare
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from deepfishing.errors import StoreError
 from deepfishing.report.html import write_report
-from deepfishing.report.scores import gains
+from deepfishing.report.rows import gains
 from deepfishing.report.tables import one_decimal
 
 VOID = {"meta", "link", "br", "img", "hr", "input", "line", "circle", "rect", "path", "polyline"}

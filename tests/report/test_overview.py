@@ -6,7 +6,7 @@ import pytest
 from deepfishing.errors import StoreError
 from deepfishing.experiments.results import Results
 from deepfishing.report.overview import find_folders, overview, write_overview
-from deepfishing.report.scores import gains
+from deepfishing.report.rows import gains
 from deepfishing.report.tables import one_decimal
 from deepfishing.statistics import mean_interval
 

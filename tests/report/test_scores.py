@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from deepfishing.errors import StoreError
-from deepfishing.report.scores import curve, row_curves
+from deepfishing.report.rows import curve, row_curves
 
 
 def counted(truth, scores):

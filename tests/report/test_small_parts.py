@@ -7,8 +7,7 @@ from deepfishing.recipes import parse_recipe
 from deepfishing.report import charts, tables
 from deepfishing.report.html import feature_label
 from deepfishing.report.pictures import Tile, match_ids, strips
-from deepfishing.report.rows import block, title
-from deepfishing.report.scores import curve
+from deepfishing.report.rows import block, curve, title
 from deepfishing.report.sheets import Bold, FeatureName, Sheet
 from deepfishing.report.text import latex, markdown
 from deepfishing.report.words import Named, _place, plain

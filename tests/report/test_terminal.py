@@ -3,7 +3,7 @@ import re
 
 from rich.console import Console
 
-from deepfishing.report.scores import gains
+from deepfishing.report.rows import gains
 from deepfishing.report.sheets import table_sheets
 from deepfishing.report.tables import comparison, one_decimal
 from deepfishing.report.text import terminal

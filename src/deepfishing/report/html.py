@@ -24,8 +24,16 @@ from deepfishing.metrics import DEFINITIONS
 from deepfishing.recipes import pieces
 from deepfishing.report.charts import Axis, panels, round_ticks, tick_text
 from deepfishing.report.pictures import Album
-from deepfishing.report.rows import formulas, open_folder, save_report, setting, title
-from deepfishing.report.scores import Curve, gains, row_curves
+from deepfishing.report.rows import (
+    Curve,
+    formulas,
+    gains,
+    open_folder,
+    row_curves,
+    save_report,
+    setting,
+    title,
+)
 from deepfishing.report.tables import (
     Comparison,
     comparison,

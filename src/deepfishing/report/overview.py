@@ -19,8 +19,7 @@ from deepfishing.experiments.results import Curves, Results
 from deepfishing.features import split_names
 from deepfishing.recipes import parse_recipe
 from deepfishing.report.charts import Axis, Chart, Mark, Panel, Series, panels, round_ticks
-from deepfishing.report.rows import open_folder, open_results, save_report, title
-from deepfishing.report.scores import gains
+from deepfishing.report.rows import gains, open_folder, open_results, save_report, title
 from deepfishing.report.sheets import Sheet
 from deepfishing.report.tables import comparison, one_decimal, signed_ends
 from deepfishing.report.text import markdown

@@ -25,7 +25,7 @@ from deepfishing.experiments.results import Results
 from deepfishing.images.item import ImageBytes
 from deepfishing.images.show import square_uri
 from deepfishing.rank_one import Array
-from deepfishing.report.scores import row_scores, same_test
+from deepfishing.report.rows import row_scores, same_test
 from deepfishing.report.tables import Comparison, Line
 from deepfishing.store.manifest import Row, read_index
 

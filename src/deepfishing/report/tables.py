@@ -142,7 +142,7 @@ class Comparison:
 
 
 def comparison(rows: Sequence[Result], gains: Mapping[str, Difference] | None = None) -> Comparison:
-    """Table 1 of these rows in the paper's order; `gains` are those of `report.scores`."""
+    """Table 1 of these rows in the paper's order; `gains` are those of `report.rows`."""
     rows = sorted(rows, key=paper_order)
     return Comparison(rows, [_line(row, (gains or {}).get(row["feature"])) for row in rows])
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepfishing.recipes import pieces
-from deepfishing.report.rows import open_folder, save_report
-from deepfishing.report.scores import gains
+from deepfishing.report.rows import gains, open_folder, save_report
 from deepfishing.report.sheets import (
     Bold,
     Cells,
