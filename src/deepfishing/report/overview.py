@@ -26,6 +26,7 @@ from deepfishing.report.text import markdown
 from deepfishing.report.words import WITH_EXAMPLES
 from deepfishing.statistics import Difference, Interval, mean_interval
 
+NOTHING = Mark(None, None)
 # What tells settings of the same data set and network apart, where they differ in it.
 TOLD = ("train", "test", "tau", "label", "views", "C", "difficult", "weights_sha256")
 
@@ -85,8 +86,12 @@ def overview(folders: Iterable[Path]) -> list[Part]:
     names = _names([*(rows[0] for _, rows in tables), *(points[0] for points in curves)])
     found: dict[str, list[Gain]] = {}
     for results, rows in tables:
-        for feature, gain in _gains(results, rows, names[_facts(rows[0])]):
-            found.setdefault(feature, []).append(gain)
+        forward = comparison(rows).forward
+        for name, difference in gains(results, rows).items():
+            if parse_recipe(name).is_gradient and forward and forward.official is not None:
+                setting = names[_facts(rows[0])]
+                gain = Gain(setting, forward.title, forward.official, difference)
+                found.setdefault(title(name), []).append(gain)
     lines: dict[str, dict[tuple[str, str, str], list[Series]]] = {}
     for points in curves:
         for feature, place, series in _lines(points, names[_facts(points[0])]):
@@ -139,14 +144,6 @@ def _names(rows: Sequence[Result]) -> dict[tuple[str, ...], str]:
     return found
 
 
-def _gains(results: Results, rows: Sequence[Result], setting: str) -> Iterable[tuple[str, Gain]]:
-    forward = comparison(rows).forward
-    if forward is not None and forward.official is not None:
-        for name, difference in gains(results, rows).items():
-            if parse_recipe(name).is_gradient:
-                yield title(name), Gain(setting, forward.title, forward.official, difference)
-
-
 def _lines(
     points: Sequence[Result], setting: str
 ) -> Iterable[tuple[str, tuple[str, str, str], Series]]:
@@ -194,11 +191,10 @@ def sheets(parts: Sequence[Part]) -> Iterable[Sheet]:
     for part in parts:
         for panel in part.panels:
             (chart,) = panel.charts
-            marks = [(series.name, [series.at(x) for x in chart.xs]) for series in chart.series]
-            body = [
-                [name, *(_with_interval(m.y, m.interval) if m else "" for m in some)]
-                for name, some in marks
-            ]
+            body = []
+            for series in chart.series:
+                marks = [series.marks.get(x, NOTHING) for x in chart.xs]
+                body.append([series.name, *(_with_interval(m.y, m.interval) for m in marks)])
             head = [panel.x_axis, *(f"{x:,}" for x in chart.xs)]
             caption = f"{part.feature}, {panel.title.lower()}: {chart.y_axis}"
             yield Sheet(caption, head, [body])

@@ -28,7 +28,7 @@ from deepfishing.networks.reference import layers_of
 from deepfishing.progress import Progress
 from deepfishing.rank_one import Array
 from deepfishing.recipes import Recipe, parse_recipe
-from deepfishing.search import Hit, Searcher
+from deepfishing.search import Searcher
 from deepfishing.search.compare import DEFAULTS, choose_recipe
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents
@@ -171,7 +171,9 @@ class Gallery:
         first, *_ = [self.searcher(by) for by in starts]
         self._progress = None
         self.collection, self._keys = first.collection, first.contents.keys
-        self.labels = self._count_labels()
+        flat = pc.list_flatten(self.collection.table.column("labels").combine_chunks())
+        counts = {one["values"]: one["counts"] for one in pc.value_counts(flat).to_pylist()}
+        self.labels = {label: counts[label] for label in self.collection.labels()}
         self._rows = lru_cache(32)(self._find_rows)
 
     def searcher(self, by: str) -> Searcher:
@@ -202,15 +204,15 @@ class Gallery:
         """Some of the images that pass a filter, and how many there are."""
         rows, total = self._rows(wanted), self._count(wanted)
         some = range(offset, min(offset + limit, total))
-        found = [self.collection[i if rows is None else int(rows[i])] for i in some]
-        return {
-            "total": total,
-            "images": [{"id": one.id, "labels": one.labels or ()} for one in found],
-        }
+        found = [self._image(i if rows is None else int(rows[i])) for i in some]
+        return {"total": total, "images": found}
 
     def image(self, id_: str) -> dict[str, Any]:
         """One image."""
-        picture = self.collection[self._row(id_)]
+        return self._image(self._row(id_))
+
+    def _image(self, row: int) -> dict[str, Any]:
+        picture = self.collection[row]
         return {"id": picture.id, "labels": picture.labels or ()}
 
     def content(self, id_: str) -> tuple[str, str]:
@@ -225,7 +227,17 @@ class Gallery:
             return []
         searcher, likes, unlikes = self._examples(question)
         hits = searcher.search(likes, question.k, unlikes, wanted.labels, _pattern(wanted.text))
-        return [_hit(hit) for hit in hits]
+        return [
+            {
+                "id": hit.id,
+                "labels": hit.labels or (),
+                "score": _number(hit.score),
+                "forward": _number(hit.forward),
+                "backward": None if hit.backward is None else _number(hit.backward),
+                "classes": [{"name": one.name, "term": _number(one.term)} for one in hit.classes],
+            }
+            for hit in hits
+        ]
 
     def scatter(self, question: Question) -> dict[str, Any]:
         """Forward and backward similarity of the images that pass a filter, and `is_product`:
@@ -324,11 +336,6 @@ class Gallery:
             return np.empty(0, dtype=np.int64)
         return None if passed is None else np.flatnonzero(passed)
 
-    def _count_labels(self) -> dict[str, int]:
-        flat = pc.list_flatten(self.collection.table.column("labels").combine_chunks())
-        counts = {one["values"]: one["counts"] for one in pc.value_counts(flat).to_pylist()}
-        return {label: counts[label] for label in self.collection.labels()}
-
 
 def thin_out(rows: Array, score: Array, most: int) -> Array:
     """At most so many of the rows: half of them the best, the rest evenly spread, all rising."""
@@ -346,17 +353,6 @@ def _pattern(text: str) -> str | None:
         return None
     letters = (f"[{c.lower()}{c.upper()}]" if c.isalpha() else glob.escape(c) for c in text)
     return f"*{''.join(letters)}*"
-
-
-def _hit(hit: Hit) -> dict[str, Any]:
-    return {
-        "id": hit.id,
-        "labels": hit.labels or (),
-        "score": _number(hit.score),
-        "forward": _number(hit.forward),
-        "backward": None if hit.backward is None else _number(hit.backward),
-        "classes": [{"name": one.name, "term": _number(one.term)} for one in hit.classes],
-    }
 
 
 def _number(value: float, digits: int = 6) -> float | None:

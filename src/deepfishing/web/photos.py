@@ -113,22 +113,23 @@ class Uploads(Encoder):
 
         If that fails, the terminal says why, and the page goes on without photos.
         """
+
+        def load() -> None:
+            empty = io.BytesIO()
+            Image.new("RGB", (64, 64)).save(empty, "PNG")
+            try:
+                self._factors_of(empty.getvalue())
+            except Exception as error:  # whatever it is, the page must not end
+                self.network_state = FAILED
+                line = str(error) if isinstance(error, DeepFishingError) else repr(error)
+                _log.warning("deepfish: photos cannot be searched with: %s", line)
+            else:
+                self.network_state = READY
+
         self.network_state = LOADING
-        thread = threading.Thread(target=self._warm_up, daemon=True)
+        thread = threading.Thread(target=load, daemon=True)
         thread.start()
         return thread
-
-    def _warm_up(self) -> None:
-        empty = io.BytesIO()
-        Image.new("RGB", (64, 64)).save(empty, "PNG")
-        try:
-            self._factors_of(empty.getvalue())
-        except Exception as error:  # whatever it is, the page must not end
-            self.network_state = FAILED
-            line = str(error) if isinstance(error, DeepFishingError) else repr(error)
-            _log.warning("deepfish: photos cannot be searched with: %s", line)
-        else:
-            self.network_state = READY
 
     def add(self, content: bytes) -> str:
         """Compute the factors of a photo; an `ImageError` if it is none, or too large."""
