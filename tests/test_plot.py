@@ -112,7 +112,7 @@ def test_a_sheet_of_hits_on_given_axes(shapes, toy_network, tmp_path):
     ("draw", "said"),
     [
         (lambda m: plot.precision_recall(m, "cat"), "one of dark, grey, light, got 'cat'"),
-        (lambda m: plot.precision_recall(m, features=["y8"]), "of x7, dW8, got y8"),
+        (lambda m: plot.precision_recall(m, features=["y8"]), "of x7, dW8, got 'y8'"),
         (lambda m: plot.curves(m, "shots"), "protocol must be one of low-shot"),
         (lambda m: plot.curves(m, "knn"), "got 0"),
         (lambda m: plot.curves(m, figure="size"), "figure must be one of"),

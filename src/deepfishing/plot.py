@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from deepfishing.errors import OptionError, need
-from deepfishing.experiments.checks import Result
+from deepfishing.errors import OptionError, check_choice, need
+from deepfishing.experiments.checks import TABLE, Result
 from deepfishing.experiments.results import Results
 from deepfishing.measuring import Measured
 from deepfishing.report.charts import HUES, LOGARITHMIC, TITLES, panels, tick_text
@@ -37,7 +37,7 @@ From = Measured | Sequence[Result] | str | Path
 
 def rows(results: From, ax: Any = None) -> Any:
     """The mAP of each row with its interval at 95 percent; gradients in another colour."""
-    found = _rows(results)
+    found = _measured(results)
     lines = comparison(found).measured[::-1]
     if not lines:
         raise OptionError("rows must have a mAP to be drawn, got none with labels")
@@ -67,13 +67,13 @@ def precision_recall(
     reaches at a recall or beyond it.
     """
     folder = results.page.parent if isinstance(results, Measured) else Path(results)
-    found, kept = _rows(results), Results(folder)
+    found, kept = _measured(results), Results(folder)
     wanted = features or [line.feature for line in comparison(found).compared]
     by_feature, classes = {row["feature"]: row for row in found}, found[0]["classes"]
-    if unknown := [one for one in wanted if one not in by_feature]:
-        raise OptionError(f"features must be of {', '.join(by_feature)}, got {', '.join(unknown)}")
-    if name is not None and name not in classes:
-        raise OptionError(f"class must be one of {', '.join(classes)}, got {name!r}")
+    for one in wanted:
+        check_choice("features", one, tuple(by_feature))
+    if name is not None:
+        check_choice("class", name, classes)
     ax = _axes(ax, (5, 4))
     for hue, feature in zip(HUES, wanted, strict=False):
         curves = row_curves(kept, by_feature[feature])
@@ -95,11 +95,12 @@ def curves(
 
     `figure` is the figure to be drawn, such as "accuracy, %"; by default the first that it has.
     """
-    points = _points(results, protocol)
+    check_choice("protocol", protocol, tuple(TITLES))
+    points = _measured(results, protocol)
     panel = panels(points)[0]
     charts = {chart.y_axis: chart for chart in panel.charts}
-    if figure is not None and figure not in charts:
-        raise OptionError(f"figure must be one of {'; '.join(charts)}, got {figure!r}")
+    if figure is not None:
+        check_choice("figure", figure, tuple(charts))
     chart = charts[figure] if figure else panel.charts[0]
     ax = _axes(ax, (6, 4))
     for series in chart.series:
@@ -127,7 +128,7 @@ def curves(
 
 def confusion(results: From, ax: Any = None) -> Any:
     """Which classes the best row takes for which: images of a class to the right."""
-    measured = _rows(results)
+    measured = _measured(results)
     found = confusions(comparison(measured))
     if found is None:
         raise OptionError("confusions are of images with one class each, got several or no labels")
@@ -178,29 +179,19 @@ def _envelope(curve: Sequence[tuple[float, float]]) -> Any:
     return np.append(best, 0.0)[place]
 
 
-def _rows(results: From) -> list[Result]:
-    """Rows of one setting, in the paper's order."""
+def _measured(results: From, protocol: str = TABLE) -> list[Result]:
+    """Rows in the paper's order, or points of a protocol; of one setting, as a plot must be."""
+    is_table, where = protocol == TABLE, ""
     if isinstance(results, str | Path):
-        listed: Sequence[Result] = open_results(Path(results)).rows
+        where, folder = f" in {results}", Path(results)
+        listed: Sequence[Result] = open_results(folder).rows if is_table else open_points(folder)
+    elif isinstance(results, Measured):
+        listed = results.rows if is_table else results.points.get(protocol, ())
     else:
-        listed = results.rows if isinstance(results, Measured) else results
-    return _one(group_rows(listed), results)
-
-
-def _points(results: From, protocol: str) -> list[Result]:
-    if protocol not in TITLES:
-        raise OptionError(f"protocol must be one of {', '.join(TITLES)}, got {protocol!r}")
-    if isinstance(results, str | Path):
-        listed: Sequence[Result] = open_points(Path(results))
-    else:
-        listed = results.points.get(protocol, ()) if isinstance(results, Measured) else results
-    return _one(group_points(p for p in listed if p["protocol"] == protocol), results)
-
-
-def _one(groups: Sequence[list[Result]], results: From) -> list[Result]:
-    """The only group; rows of two settings are not for one plot."""
+        listed = results
+    points = (one for one in listed if one.get("protocol") == protocol)
+    groups = group_rows(listed) if is_table else group_points(points)
     if len(groups) != 1:
-        where = f" in {results}" if isinstance(results, str | Path) else ""
         found = "; ".join(dict.fromkeys(_subject(group[0]) for group in groups)) or "none"
         raise OptionError(
             f"a plot must be of rows of one setting, got {len(groups)}{where} ({found}); "
