@@ -18,8 +18,7 @@ from deepfishing.networks import load
 from deepfishing.options import Resources
 from deepfishing.search import Searcher
 from deepfishing.settings import Settings
-from deepfishing.store import Store
-from deepfishing.store import store as store_module
+from deepfishing.store import Store, manifest
 from deepfishing.store.check import verify
 
 FACTORS = (Factor("input", 8), Factor("delta", 8))
@@ -149,15 +148,15 @@ def test_what_killed_workers_left_is_cleared_away_when_the_run_ends(flat, pictur
 
 
 def test_of_two_that_make_a_store_with_other_settings_the_second_is_refused(tmp_path, monkeypatch):
-    write = store_module.new_manifest
+    write = manifest.new_manifest
 
     def both(folder, settings):
         """Another process has made the store since this one looked."""
-        monkeypatch.setattr(store_module, "new_manifest", write)
+        monkeypatch.setattr(manifest, "new_manifest", write)
         Store(folder, {"network": "toy", "tau": 3.0})
         write(folder, settings)
 
-    monkeypatch.setattr(store_module, "new_manifest", both)
+    monkeypatch.setattr(manifest, "new_manifest", both)
     with pytest.raises(StoreError, match=r"made with tau = 3.0, now it is 2.0"):
         Store(tmp_path / "s", {"network": "toy", "tau": 2.0})
     assert json.loads((tmp_path / "s/store.json").read_text())["settings"]["tau"] == 3.0

