@@ -11,7 +11,7 @@ from deepfishing.gradients.factors import (
     pooled_factors,
 )
 from deepfishing.gradients.tap import Call, tap
-from deepfishing.networks.efficientnet_lite import SameConv2d
+from deepfishing.networks.architectures import SameConv2d
 from deepfishing.objectives import cross_entropy
 
 

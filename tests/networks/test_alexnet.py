@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn.functional import conv2d
 
-from deepfishing.networks.alexnet_vgg import AcrossChannels, alexnet_torchvision
+from deepfishing.networks.architectures import AcrossChannels, alexnet_torchvision
 from deepfishing.networks.load import random_network
 
 WIDTHS = {6: 32, 7: 24, 8: 10}

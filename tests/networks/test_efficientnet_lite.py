@@ -5,7 +5,7 @@ import pytest
 import skimage
 import torch
 
-from deepfishing.networks.efficientnet_lite import SameConv2d
+from deepfishing.networks.architectures import SameConv2d
 from deepfishing.networks.load import load_network
 from deepfishing.networks.weights import read_weights
 from deepfishing.networks.zoo import find_weights, record

