@@ -153,7 +153,7 @@ def train_svm(
     K = finite_gram(features)
     search = CostSearch.of(C)
     weight = search.positive_weight if class_weight is None else class_weight
-    tasks = [_Task.of(K, column, difficult, weight) for column in labels.T]
+    tasks = [_OneVsRest.of(K, column, difficult, weight) for column in labels.T]
     # libsvm releases the interpreter lock, so threads share the one matrix without a copy
     pool = Parallel(n_jobs=n_jobs or os.cpu_count() or 1, backend="threading")
     folds: list[list[_Fold]] = [[] for _ in tasks]
@@ -220,7 +220,7 @@ _Fold = tuple[Array, Array]
 
 
 @dataclass(frozen=True, eq=False)
-class _Task:
+class _OneVsRest:
     """One class: the images that count for it, and their targets (1, -1)."""
 
     K: Array  # of all images
@@ -229,7 +229,7 @@ class _Task:
     weight: str | float | None  # on the cost of positives
 
     @classmethod
-    def of(cls, K: Array, column: Array, difficult: str, weight: str | float | None) -> _Task:
+    def of(cls, K: Array, column: Array, difficult: str, weight: str | float | None) -> _OneVsRest:
         kept = np.flatnonzero(column != 0) if difficult == "ignore" else np.arange(len(column))
         return cls(K, kept, np.where(column[kept] == 1, 1, -1), weight)
 

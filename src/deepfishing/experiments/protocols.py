@@ -60,7 +60,7 @@ class LowShot:
 
 
 @dataclass(frozen=True, eq=False)
-class Neighbours:
+class Votes:
     """How well the k nearest training images tell what a test image shows.
 
     `accuracy`, in percent, is the share of test images that show the class with most votes; with
@@ -166,7 +166,7 @@ def nearest_neighbours(
     test_labels: Array,
     classes: Sequence[str],
     ks: Sequence[int] = (10,),
-) -> list[Neighbours]:
+) -> list[Votes]:
     """For each k, mAP and accuracy of the votes of the k training images with the largest kernel.
 
     Features are normalised: then the largest kernel is the nearest image. An image votes for the
@@ -192,7 +192,7 @@ def _nearest(train: Comparable, test: Comparable, k: int) -> Array:
     return found
 
 
-def _voted(shown: Array, test_labels: Array, classes: Sequence[str]) -> Neighbours:
+def _voted(shown: Array, test_labels: Array, classes: Sequence[str]) -> Votes:
     """What the votes (m, k, C) of the k nearest images come to."""
     k = shown.shape[1]
     # A vote is 1; nearer neighbours add so little that all of it together stays below 1, so it
@@ -209,7 +209,7 @@ def _voted(shown: Array, test_labels: Array, classes: Sequence[str]) -> Neighbou
     # probability.
     low, high = binom.ppf(((1 - LEVEL) / 2, (1 + LEVEL) / 2), n, share) * 100 / n
     interval = bounded((float(low), float(high)), 100 * share)
-    return Neighbours(k, 100 * share, interval, scores, bootstrap(test_labels, scores, classes))
+    return Votes(k, 100 * share, interval, scores, bootstrap(test_labels, scores, classes))
 
 
 def _checked(

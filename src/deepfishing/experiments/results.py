@@ -75,7 +75,7 @@ class Table(list[Result]):
         figures = [_figures(row) for row in self]
         shown = ("mAP", "top-1")
         names = [name for name in shown if any(one[name] is not None for one in figures)]
-        head = ["feature", *(part for name in names for part in (f"{name}, %", "95 %"))]
+        titles = ["feature", *(part for name in names for part in (f"{name}, %", "95 %"))]
         cells = []
         for row, one in zip(self, figures, strict=True):
             cells.append([_title(row)])
@@ -83,7 +83,7 @@ class Table(list[Result]):
                 low, high = one[f"{name} low"], one[f"{name} high"]
                 cells[-1] += ["" if one[name] is None else f"{one[name]:.1f}"]
                 cells[-1] += ["" if low is None else f"{low:.1f}–{high:.1f}"]
-        return table_html(repr(self), head, cells)
+        return table_html(repr(self), titles, cells)
 
     def to_pandas(self) -> Any:
         """A data frame: feature, figures in percent with the ends of their intervals, setting."""
