@@ -8,6 +8,7 @@ from sklearn.svm import SVC
 from deepfishing.classify import SEARCHES, platt, train_svm
 from deepfishing.errors import FeatureError, OptionError
 from deepfishing.kernels import gram
+from deepfishing.linear import train_linear
 
 
 def labelled(rng, random_rank_one, n=60, classes=3):
@@ -238,3 +239,17 @@ def test_unknown_costs_and_weights_are_refused(rng, options, words):
     features, labels = overlapping(rng)
     with pytest.raises(OptionError, match=words):
         train_svm(features, labels, **options)
+
+
+@pytest.mark.parametrize("train", [train_svm, train_linear])
+def test_labels_of_0_and_1_are_refused_unless_0_is_absent(train, rng):
+    x, labels = rng.normal(size=(8, 3)), np.eye(8, 2, dtype=int)
+    with pytest.raises(FeatureError, match="-1 for absent"):
+        train(x, labels)
+    signed = train(x, np.where(labels > 0, 1, -1)).decision_function(x)
+    negative = train(x, labels, difficult="negative").decision_function(x)
+    np.testing.assert_array_equal(negative, signed)
+
+
+def test_lists_are_compared_as_arrays():
+    assert gram([[1, 0], [0.5, 1]]).tolist() == [[1, 0.5], [0.5, 1.25]]

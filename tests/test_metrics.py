@@ -211,3 +211,11 @@ def test_the_docs_say_what_the_records_say():
     rows = re.findall(r"\| `(\w+)` \| (.*) \| ?(.*) \|\n", text)
     for one in DEFINITIONS.values():
         assert (one.name, one.help, ", ".join(one.official_for)) in rows
+
+
+def test_labels_of_0_and_1_are_refused_since_0_is_difficult():
+    labels, scores = np.array([[1], [0], [0]]), np.array([[0.1], [0.9], [0.8]])
+    for wrong in (labels, labels.astype(bool)):
+        with pytest.raises(FeatureError, match=r"-1 for absent .* pass np\.where"):
+            evaluate(wrong, scores, ["cat"])
+    assert evaluate(np.where(labels > 0, 1, -1), scores, ["cat"]).map["area"] < 50

@@ -18,7 +18,7 @@ import numpy as np
 from deepfishing.errors import FeatureError, OptionError, check_choice, did_you_mean
 from deepfishing.images.dataset import DIFFICULT
 from deepfishing.kernels import Comparable, finite_gram, gram
-from deepfishing.metrics import average_precision
+from deepfishing.metrics import average_precision, check_signs
 from deepfishing.rank_one import Array
 
 # Test images are scored this many at a time, so that their Gram matrix is never whole.
@@ -150,6 +150,8 @@ def train_svm(
     labels = np.asarray(labels)
     check_options(C, difficult, class_weight)
     check_labels(labels, len(features))
+    if difficult == "ignore":
+        check_signs(labels)
     K = finite_gram(features)
     search = CostSearch.of(C)
     weight = search.positive_weight if class_weight is None else class_weight

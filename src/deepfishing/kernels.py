@@ -159,6 +159,8 @@ def gram(a: Comparable, b: Comparable | None = None, dtype: str = "float64") -> 
     array([[1., 1.],
            [1., 2.]])
     """
+    a = a if isinstance(a, RankOne | Combination) else np.asarray(a)
+    b = b if isinstance(b, RankOne | Combination | None) else np.asarray(b)
     other: Any = a if b is None else b
     _check_alike(a, other)
     if isinstance(a, Combination):

@@ -22,6 +22,7 @@ import numpy as np
 from deepfishing.classify import check_options
 from deepfishing.errors import FeatureError, OptionError
 from deepfishing.images.dataset import DIFFICULT
+from deepfishing.metrics import check_signs
 from deepfishing.progress import Progress, silent
 from deepfishing.rank_one import Array
 
@@ -76,6 +77,8 @@ def train_linear(
             "vectors must be (n, m) and labels (n, n_classes) for the same n images, "
             f"got {vectors.shape} and {labels.shape}"
         )
+    if difficult == "ignore":
+        check_signs(labels)
     if not tolerance > 0 or rounds < 1:
         raise OptionError(
             f"tolerance must be above 0 and rounds at least 1, got {tolerance!r} and {rounds!r}"

@@ -169,6 +169,7 @@ def evaluate(labels: Array, scores: Array, classes: Sequence[str]) -> Evaluation
     """
     labels, scores = np.asarray(labels), np.asarray(scores)
     check_columns(labels, scores, classes)
+    check_signs(labels)
     ap: dict[str, dict[str, float | None]] = {method: {} for method in DEFINITIONS}
     for column, name in enumerate(classes):
         ranking = _ranking(labels[:, column], scores[:, column])
@@ -188,6 +189,15 @@ def check_columns(labels: Array, scores: Array, classes: Sequence[str]) -> None:
         raise FeatureError(
             f"labels and scores must both have shape (n, {len(classes)}), one column per class, "
             f"got {labels.shape} and {scores.shape}"
+        )
+
+
+def check_signs(labels: Array) -> None:
+    """Refuse 0 and 1 as scikit-learn has them: all that is absent would count as difficult."""
+    if (labels == 1).any() and (labels == 0).any() and not (labels == -1).any():
+        raise FeatureError(
+            "labels must be 1 for present, -1 for absent and 0 for difficult, got none that is "
+            "absent; pass np.where(labels > 0, 1, -1)"
         )
 
 

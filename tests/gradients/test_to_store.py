@@ -20,6 +20,7 @@ from deepfishing.options import Resources
 from deepfishing.settings import Settings
 from deepfishing.store import Store
 from deepfishing.store.check import verify
+from deepfishing.store.manifest import count_rows
 
 FACTORS = (Factor("input", 8), Factor("delta", 8))
 
@@ -147,6 +148,12 @@ def test_the_same_content_under_two_names_is_computed_once(run, paths, open_stor
     rows = open_store().rows()
     assert rows[str(twin)].sha256 == rows[str(paths[0])].sha256
     assert rows[str(twin)].path == str(twin)
+
+
+def test_an_image_that_is_given_twice_is_in_the_index_once(run, paths, open_store):
+    done = run([paths[0], paths[0], paths[1]])
+    assert done.keys[0] == done.keys[1]
+    assert count_rows(open_store().folder) == len(open_store().rows()) == 2
 
 
 def test_unreadable_files_are_recorded_and_wait_for_another_content(

@@ -318,7 +318,7 @@ def _judge(store: Store, rows: Sequence[Row], columns: Sequence[str]) -> list[Ro
 
 def _update_index(store: Store, rows: Sequence[Row], before: Mapping[str, Row]) -> dict[str, Row]:
     """Write the rows, unless they are what the index has already."""
-    after = {row.id: row for row in rows}
+    after = {row.id: row for row in rows}  # an image may be given twice
     if after != before:
-        store.write_rows(rows)
+        store.write_rows(after.values())
     return after
