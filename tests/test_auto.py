@@ -141,9 +141,19 @@ def test_auto_takes_what_there_is_where_none_of_the_usual_features_is(rng):
 def test_temperatures_are_tried_where_the_scores_are_there(rng):
     arrays, labels = collection(rng, {"x7"})
     arrays["y8"] = rng.normal(size=(90, 9)).astype(np.float32)
-    tried = {(one.recipe, one.tau) for one in choose(arrays, labels, LAYERS, tempered=True).tried}
+    arrays["delta8"] = at_temperature(arrays, 2.0)["delta8"]
+    tried = {(one.recipe, one.tau) for one in choose(arrays, labels, LAYERS, tempered=2.0).tried}
     assert {("dW8", 4.0), ("dW8", 8.0), ("pow(dW8,0.5)", 1.0)} < tried
     assert all(one.tau is None for one in choose(arrays, labels, LAYERS).tried)
+
+
+@pytest.mark.parametrize("scale", [3.0, 0.5], ids=["scaled scores", "mean of two heads"])
+def test_temperatures_are_not_tried_where_delta_is_that_of_other_scores(rng, scale):
+    arrays, labels = collection(rng, {"x7"})
+    arrays["y8"] = rng.normal(size=(90, 9)).astype(np.float32)
+    arrays["delta8"] = scale * at_temperature({"y8": scale * arrays["y8"]}, 2.0)["delta8"]
+    choice = choose(arrays, labels, LAYERS, tempered=2.0)
+    assert all(one.tau is None for one in choice.tried)
 
 
 def test_delta_of_another_temperature_is_that_of_autograd(rng):

@@ -23,13 +23,13 @@ from scipy.sparse.csgraph import connected_components
 from scipy.special import softmax
 
 from deepfishing.errors import FeatureError
-from deepfishing.features import features_of
+from deepfishing.features import TOP, features_of
 from deepfishing.images.dataset import DIFFICULT
 from deepfishing.kernels import finite_gram
 from deepfishing.linear import train_linear
 from deepfishing.metrics import average_precision
 from deepfishing.progress import Progress, silent
-from deepfishing.rank_one import Array
+from deepfishing.rank_one import Array, l2_norm
 from deepfishing.recipes import Recipe, parse_recipe
 from deepfishing.recipes.language import SCORES, TEMPERED, best_recipe, candidates, few_rule, prior
 
@@ -40,6 +40,8 @@ COSTS = (1.0, 3.0, 10.0)  # the paper's first: recipes are compared at it
 SAME = 0.97  # kernel of x7 from which two photographs are nearly the same
 FEW = 5  # examples of a class below which its folds say nothing
 LEAST = 0.05  # points of mAP that count as better
+DELTA = f"delta{TOP}"
+OTHER_SCORES = 0.4  # of the length of delta8, which int8 changes by 0.01 and int4 by 0.3
 JITTER = 1e-3  # keeps a kernel matrix in single precision positive
 
 
@@ -83,7 +85,7 @@ def choose(
     layers: Mapping[int, str],
     *,
     recipe: str | None = None,
-    tempered: bool = False,
+    tempered: float | None = None,
     difficult: str = DIFFICULT[0],
     seed: int = 0,
     progress: Progress | None = None,
@@ -91,8 +93,8 @@ def choose(
     """Choose recipe, temperature and cost for the images whose factors and labels these are.
 
     Candidates that need other factors are not tried; with a `recipe`, only its cost is chosen. If
-    `tempered`, delta8 of other temperatures is made of y8 by `at_temperature`. Labels (n, classes)
-    and `difficult` are as in `train_svm`.
+    the factors are `tempered`, at that temperature, delta8 of others is made of y8 by
+    `at_temperature`. Labels (n, classes) and `difficult` are as in `train_svm`.
     """
     tell = progress or silent
     positives = (labels == 1).sum(axis=0)
@@ -115,7 +117,7 @@ def choose(
         words = "example per class is" if examples == 1 else "examples per class are"
         why = f"{examples:g} {words} too few to compare {'costs' if recipe else 'recipes'} by"
         return Choice(rule if known(rule) else names[0][0], why)
-    if tempered and SCORES in factors and not recipe:
+    if tempered and not recipe and _has_scores(factors, tempered):
         names += [(name, tau) for name, tau in TEMPERED if (name, None) in names]
     kept = looked_at(labels, seed)
     kernels = _Kernels({name: values[kept] for name, values in factors.items()}, layers)
@@ -160,7 +162,16 @@ def at_temperature(factors: Mapping[str, Array], tau: float) -> dict[str, Array]
     """
     y = np.asarray(factors[SCORES])
     delta = (softmax(y / tau, axis=-1) - 1 / y.shape[-1]) / tau
-    return {**factors, "delta8": delta.astype(y.dtype)}
+    return {**factors, DELTA: delta.astype(y.dtype)}
+
+
+def _has_scores(factors: Mapping[str, Array], tau: float) -> bool:
+    """Whether delta8 is that of y8: of two heads, or a scale behind layer 8, it is not."""
+    if not {SCORES, DELTA} <= factors.keys():
+        return False
+    delta, made = factors[DELTA], at_temperature(factors, tau)[DELTA]
+    error, size = l2_norm(made - delta), l2_norm(delta)
+    return bool(np.median(error) < OTHER_SCORES * np.median(size))
 
 
 class _Kernels:

@@ -170,7 +170,7 @@ class Experiment:
             train,
             labels,
             self.settings.network.layers,
-            tempered=self.settings.temperable,
+            tempered=self.settings.tau if self.settings.temperable else None,
             difficult=self.protocol.difficult,
         )
 

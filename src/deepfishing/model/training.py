@@ -148,7 +148,7 @@ class Task:
             self.labels[rows],
             self.settings.network.layers,
             recipe=None if self.recipe.strip() == AUTO else self.recipe,
-            tempered=self.settings.temperable,
+            tempered=self.settings.tau if self.settings.temperable else None,
             difficult=self.difficult,
             seed=self.seed,
             progress=self.progress,
