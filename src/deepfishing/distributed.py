@@ -181,7 +181,7 @@ class Chunk:
 
     items: tuple[Item, ...]
     keys: tuple[str, ...] = ()  # their contents; unknown while they are hashed
-    there: Mapping[str, frozenset[str]] = field(default_factory=dict)  # keys by factor
+    known: Mapping[str, frozenset[str]] = field(default_factory=dict)  # keys by factor
 
 
 class OnRay(Local):
@@ -211,8 +211,8 @@ class OnRay(Local):
         chunks = []
         for start in range(0, len(keys), size):
             part = tuple(keys[start : start + size])
-            there = {name: frozenset(known & set(part)) for name, known in columns.items()}
-            chunks.append(Chunk(tuple(items[start : start + size]), part, there))
+            known = {name: frozenset(stored & set(part)) for name, stored in columns.items()}
+            chunks.append(Chunk(tuple(items[start : start + size]), part, known))
         # the store by its place, without what was read of it
         store = Store(job.store.folder.resolve(), job.store.settings, job.store.precision)
         threads, pool = self._workers(len(chunks))
@@ -312,7 +312,7 @@ class Worker:
         import torch
 
         torch.set_num_threads(self.threads)  # counts for this thread alone; others round otherwise
-        append = partial(self.job.store.append, there=chunk.there)
+        append = partial(self.job.store.append, known=chunk.known)
         batches = self.extractor(chunk.items)
         parts = list(write_batches(batches, chunk.keys, chunk.items, append))
         failed = {key: reason for part in parts for key, reason in part.errors.items()}

@@ -152,7 +152,7 @@ def test_several_writers_at_a_time_write_what_one_would_write(tmp_path, rng):
     one, several = Store(tmp_path / "one", SETTINGS), Store(tmp_path / "several", SETTINGS)
 
     def write(number):
-        Store.open(several.folder).append(*work(number), there={})
+        Store.open(several.folder).append(*work(number), known={})
 
     def work(number):
         values = x[2 * number : 2 * number + 2]
@@ -181,9 +181,9 @@ def test_a_part_whose_writer_died_half_way_is_finished_by_the_next_writer(tmp_pa
 
     monkeypatch.setattr(Path, "replace", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        store.append(["a"], {"x7": np.ones((1, 2)), "y8": np.ones((1, 2))}, there={})
+        store.append(["a"], {"x7": np.ones((1, 2)), "y8": np.ones((1, 2))}, known={})
     monkeypatch.undo()
-    store.append(["b"], {"x7": np.ones((1, 2))}, there={})  # leaves the other one alone
+    store.append(["b"], {"x7": np.ones((1, 2))}, known={})  # leaves the other one alone
     assert Store.open(tmp_path).missing(["a", "b"], ["x7"]) == ["a"]
     with store.writing():
         assert store.missing(["a"], ["x7", "y8"]) == []

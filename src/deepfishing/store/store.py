@@ -120,20 +120,20 @@ class Store:
         factors: Mapping[str, Array],
         errors: Mapping[str, str] | None = None,
         *,
-        there: Mapping[str, Collection[str]] | None = None,
+        known: Mapping[str, Collection[str]] | None = None,
     ) -> None:
         """Write factors (n, d) or (n, P, d) of n contents, and contents that cannot be used.
 
         All of it is written or nothing. What exists stays as it is. Of several processes that
-        write for the one that is `writing`, each says which of the keys are `there` by factor, so
+        write for the one that is `writing`, each says which of the keys are `known` by factor, so
         that nobody else has to look. What is written twice, since a process died, is the same file.
         """
-        known = there
+        alone = known is None
         if known is None:
             known = {name: self.shards(name).keys() for name in (*factors, ERRORS)}
-        with self._at_once(alone=there is None) as journal:
+        with self._at_once(alone) as journal:
             for name, table in self._tables(keys, factors, errors or {}, known):
-                if there is None:
+                if alone:
                     self.shards(name).add(table, journal)
                 else:
                     write_shard(self.shards_folder(name), table, journal)
@@ -143,15 +143,15 @@ class Store:
         keys: Sequence[str],
         factors: Mapping[str, Array],
         errors: Mapping[str, str],
-        there: Mapping[str, Collection[str]],
+        known: Mapping[str, Collection[str]],
     ) -> Iterator[tuple[str, pa.Table]]:
-        """The shards to write: the rows that are not there."""
-        new = {key: why for key, why in errors.items() if key not in there.get(ERRORS, ())}
+        """The shards to write: the rows that do not exist yet."""
+        new = {key: why for key, why in errors.items() if key not in known.get(ERRORS, ())}
         if new:
             yield ERRORS, pa.table({"sha256": list(new), "error": list(new.values())})
         for name, values in factors.items():
-            known = there.get(name, ())
-            rows = [row for row, key in enumerate(keys) if key not in known]
+            exist = known.get(name, ())
+            rows = [row for row, key in enumerate(keys) if key not in exist]
             size = max(values[:1].size * self.codec.dtype.itemsize, 1)
             n = max(1, min(MAX_ROWS, MAX_BYTES // size))
             for part in (rows[i : i + n] for i in range(0, len(rows), n)):
@@ -351,16 +351,16 @@ class Store:
 
     def columns_of(self, features: str | Iterable[str] | None) -> list[str]:
         """The factors that features are made of, each once; an error if the store lacks one."""
-        there = self.factors()
+        held = self.factors()
         if features is None:
-            return there
+            return held
         names = split_names(features) if isinstance(features, str) else list(features)
-        wanted = [(n,) if n in there else self._recipe(n).columns for n in names]
+        wanted = [(n,) if n in held else self._recipe(n).columns for n in names]
         columns = list(dict.fromkeys(column for some in wanted for column in some))
-        if absent := [column for column in columns if column not in there]:
+        if absent := [column for column in columns if column not in held]:
             raise StoreError(
                 f"store {self.folder} must hold {', '.join(columns)} for {', '.join(names)}, but "
-                f"lacks {', '.join(absent)}; it has {', '.join(there) or 'none'}"
+                f"lacks {', '.join(absent)}; it has {', '.join(held) or 'none'}"
             )
         return columns
 
