@@ -153,9 +153,7 @@ def _rows(
         path = path or id_
         has = tuple(sorted(name for name in vectors if here[name][i]))
         if not has or not all(np.isfinite(vectors[name][i]).all() for name in has):
-            raise DatasetError(
-                f"every image must have finite numbers, got others: {id_} in {source}"
-            )
+            raise DatasetError(f"numbers of an image must be finite, got others: {id_} in {source}")
         content = b"".join(vectors[name][i].tobytes() for name in has)
         key = told.get("sha256") or _file_hash(source.parent, path)
         key = str(key or hashlib.sha256(id_.encode() + content).hexdigest())
