@@ -65,7 +65,7 @@ def test_nothing_is_loaded_from_anywhere_with_pictures_either(made):
     assert "img-src data:" in text
 
 
-def test_a_hostile_class_name_is_escaped_in_the_gallery(made):
+def test_a_hostile_class_name_is_escaped_beside_its_pictures(made):
     text = write_report(made[0]).read_text(encoding="utf-8")
     assert "<b>&cow" not in text
     assert "<h4>&lt;b&gt;&amp;cow" in text

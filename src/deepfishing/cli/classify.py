@@ -246,5 +246,5 @@ def export_model(
     loaded = Model.load(model)
     difference = run(loaded, file, network=loaded.settings.load_network(weights=weights))
     size, C = loaded.settings.network.preprocess.size, len(loaded.classes)
-    say.line(f"{file}: {file.stat().st_size / 1e6:.1f} MB, as `predict` within {difference:.1e}")
+    say.line(f"{file}: {say.size_text(file.stat().st_size)}, as `predict` within {difference:.1e}")
     say.line(f"pixels (n, {size}, {size}, 3) uint8 RGB to probabilities and scores (n, {C})")

@@ -51,17 +51,12 @@ def models(
                 text = ", ".join(f"{k} = {v}" for k, v in value.items())
             say.line(f"{key:<11} {text}")
     else:
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table(box=None, pad_edge=False)
-        for column in ("network", "px", "gradients", "weights"):
-            table.add_column(column, no_wrap=column != "weights")
+        width = max(map(len, RECORDS))
+        say.line(f"{'network':<{width}}  px   gradients      weights")
         for entry in RECORDS.values():
             gradients = ", ".join(f"dW{k}" for k in entry.layers)
             weights = "here" if _known(entry)["weights"] else "missing"
-            table.add_row(entry.name, str(entry.preprocess.size), gradients, weights)
-        Console().print(table)
+            say.line(f"{entry.name:<{width}}  {entry.preprocess.size}  {gradients:<13}  {weights}")
         say.line("\n`deepfish models NAME` shows one, and where its weights come from")
 
 

@@ -76,11 +76,10 @@ class Guard:
         host = headers.get("host", "")
         if not is_ours(host, self.host):
             return _refuse(403, "this server does not answer under the name in Host")
-        origin = headers.get("origin")
-        if origin is not None and host_of(origin) != host.lower():
-            return _refuse(403, "requests of other sites are refused")
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
         visit = scope["path"] == "/" and headers.get("sec-fetch-mode") == "navigate"
-        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not visit:
+        foreign = site not in ("none", "same-origin") and not visit
+        if foreign or (origin is not None and host_of(origin) != host.lower()):
             return _refuse(403, "requests of other sites are refused")
         return self.check_token(scope, headers) if self.token is not None else None
 
