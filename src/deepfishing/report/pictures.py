@@ -62,7 +62,8 @@ def strips(
     Difficult images, 0 in `truth`, are left out, as in every AP here. Equal scores keep the order.
     """
     kept = np.flatnonzero(truth != 0)
-    rank, rank_other = _ranks(scores[kept]), _ranks(other[kept])
+    orders = (np.argsort(-some[kept], kind="stable") for some in (scores, other))
+    rank, rank_other = (np.argsort(order) + 1 for order in orders)  # 1 for the highest score
     shows = truth[kept] == 1
     positive = np.flatnonzero(shows)
     found = np.flatnonzero((rank <= len(positive)) & (rank < rank_other))
@@ -78,13 +79,6 @@ def strips(
         last=tiles(positive[np.argsort(-rank[positive])]),
         higher=tiles(found[np.argsort(-rank_other[found])]),
     )
-
-
-def _ranks(scores: Array) -> Array:
-    """1 for the highest score, 2 for the next one..."""
-    ranks = np.empty(len(scores), dtype=np.int64)
-    ranks[np.argsort(-scores, kind="stable")] = np.arange(1, len(scores) + 1)
-    return ranks
 
 
 @dataclass(frozen=True)
