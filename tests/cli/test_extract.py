@@ -51,6 +51,15 @@ def test_a_folder_of_images_becomes_a_store(deepfish, shapes, tmp_path):
     np.testing.assert_allclose(rows(tmp_path / "s")["x7"], expected, atol=1e-3)
 
 
+def test_images_of_the_same_content_are_counted(deepfish, shapes):
+    few = shapes / "train/dark"
+    first, second, *_ = sorted(few.iterdir())
+    for name, path in (("a.jpg", first), ("b.jpg", first), ("c.jpg", second)):
+        (few / name).write_bytes(path.read_bytes())
+    ran = deepfish("extract", few, "s", "--features", "x7")
+    assert "9 images, 6 computed now, 3 the same as others\n" in ran.out
+
+
 def test_unreadable_images_are_listed_and_left_out_and_strict_stops_before_the_work(
     deepfish, shapes, tmp_path
 ):

@@ -165,3 +165,12 @@ def test_an_archive_that_is_not_read_says_what_to_do(tmp_path, name):
     (tmp_path / name).touch()
     with pytest.raises(DatasetError, match=f"only a .tar is read, got .*{name}; unpack it"):
         find_images(tmp_path / name)
+
+
+def test_lists_may_have_paths_of_windows_or_zero_bytes_between_names(tmp_path, monkeypatch):
+    make(tmp_path, "cats/1.jpg", "two\nlines.jpg", "back\\slash.jpg")
+    (tmp_path / "list.txt").write_bytes(b"cats\\1.jpg\r\nback\\slash.jpg\r\n")
+    assert ids(tmp_path / "list.txt") == ["cats/1.jpg", "back\\slash.jpg"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"cats/1.jpg\0two\nlines.jpg\0")))
+    assert ids("-") == ["cats/1.jpg", "two\nlines.jpg"]

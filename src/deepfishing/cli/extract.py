@@ -125,6 +125,9 @@ def extract(
 
 def _summary(store: Path, images: int, done: Extraction, stored: int, prune: bool) -> None:
     left_out = f", {len(done.failures)} left out" if done.failures else ""
+    usable = [key for key in done.keys if key is not None]
+    if copies := len(usable) - len(set(usable)):
+        left_out += f", {copies} the same as {'others' if copies > 1 else 'another'}"
     holds = f"; the store holds {stored} now" if stored != images else ""
     say.line(f"{store}: {say.images_text(images)}, {done.computed} computed now{left_out}{holds}")
     told = {"dropped": done.removed if prune else (), "replaced by other files": done.replaced}

@@ -166,6 +166,15 @@ def as_labels(value: Any, *, several: bool = False) -> tuple[str, ...] | None:
     return tuple(part.strip() for part in parts if part.strip())
 
 
+def item_at(folder: Path | str, name: str, id_: str, labels: tuple[str, ...] | None = None) -> Item:
+    """What a list means by a name; a path of Windows is one of this system, if that is no file."""
+    place = located(folder, name)
+    if "\\" in name and isinstance(place, Path) and not place.exists():
+        slashes = name.replace("\\", "/")
+        return Item(slashes if id_ == name else id_, located(folder, slashes), labels)
+    return Item(id_, place, labels)
+
+
 def as_text(name: str) -> str:
     """A file's name as UTF-8, for stores, messages and pages; other bytes are escaped."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

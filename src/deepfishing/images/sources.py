@@ -30,7 +30,7 @@ from deepfishing.images.folder import (
     require_utf8,
 )
 from deepfishing.images.inside import holds_images, read_inside
-from deepfishing.images.item import Item, RemoteFile, as_text, is_url, list_files, located
+from deepfishing.images.item import Item, RemoteFile, as_text, is_url, item_at, list_files, located
 from deepfishing.images.preprocess import EXTENSIONS, Openable
 from deepfishing.images.tables import TABLES, read_table
 from deepfishing.images.voc import labels_by_id, voc_layout
@@ -158,10 +158,12 @@ def _listed(file: Path | RemoteFile | None, folder: Path | str) -> list[Item]:
         explained(DatasetError, f"list of images cannot be read: {source}", of=of),
         file.open("rb") if file else contextlib.nullcontext(sys.stdin.buffer) as opened,
     ):
-        # of bytes: text would also be split at signs that a name may have, such as U+2028
-        raw = opened.read().removeprefix(codecs.BOM_UTF8).splitlines()
-        lines = [line.decode("utf-8") for line in raw]
-    return [Item(name, located(folder, name)) for name in map(str.strip, lines) if name]
+        raw = opened.read().removeprefix(codecs.BOM_UTF8)
+        # of bytes: text would also be split at signs that a name may have, such as U+2028; zero
+        # bytes are as `find -print0` writes names, which may hold a line break or end in a space
+        lines = raw.split(b"\0") if b"\0" in raw else map(bytes.strip, raw.splitlines())
+        names = [line.decode("utf-8") for line in lines]
+    return [item_at(folder, name, name) for name in names if name]
 
 
 def _behind(url: str, every: float) -> list[Item]:

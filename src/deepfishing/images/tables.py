@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from deepfishing.errors import DatasetError, explained
 from deepfishing.files import unguarded
-from deepfishing.images.item import Item, as_labels, located
+from deepfishing.images.item import Item, as_labels, item_at
 
 TABLES = (".csv", ".tsv", ".parquet")
 _COLUMNS = ("path", "id", "label", "labels")
@@ -49,19 +49,10 @@ def read_table(path: Path) -> list[Item]:
                 f"each row of a table must have a path and an id, got {name!r} and {id_!r} in "
                 f"row {row} of {path}"
             )
-        item = _item(path.parent, name, str(id_), as_labels(label, several=several))
+        item = item_at(path.parent, name, str(id_), as_labels(label, several=several))
         known = items.get(item.id, item)
         items[item.id] = _joined(known, item, several, f"row {row} of {path}")
     return list(items.values())
-
-
-def _item(folder: Path, name: str, id_: str, labels: tuple[str, ...] | None) -> Item:
-    """One row; a path of Windows is one of this system, unless a file is called so."""
-    place = located(folder, name)
-    if "\\" in name and isinstance(place, Path) and not place.exists():
-        slashes = name.replace("\\", "/")
-        return Item(slashes if id_ == name else id_, located(folder, slashes), labels)
-    return Item(id_, place, labels)
 
 
 def _joined(known: Item, item: Item, several: bool, where: str) -> Item:
