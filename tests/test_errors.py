@@ -9,7 +9,7 @@ import pytest
 
 import deepfishing
 from deepfishing import errors
-from deepfishing.errors import did_you_mean, pip_install
+from deepfishing.errors import did_you_mean, pip_install, version_of
 
 PACKAGE = Path(deepfishing.__file__).parent
 
@@ -95,3 +95,19 @@ def test_no_hint_of_a_missing_package_is_written_elsewhere():
 )
 def test_what_begins_as_it_was_typed_is_suggested_first(name, hint):
     assert did_you_mean(name, ["voc2007", "voc2012", "folder", "vgg16", "vgg19"]) == hint
+
+
+def test_a_package_of_another_build_has_a_version_all_the_same(monkeypatch):
+    known = {"onnxruntime-gpu": "1.31.1", "numpy": "2.4.6"}
+
+    def version(name):
+        if name not in known:
+            raise metadata.PackageNotFoundError(name)
+        return known[name]
+
+    monkeypatch.setattr(metadata, "version", version)
+    brought = {"onnxruntime": ["onnxruntime-gpu", "onnxruntime-gpu"]}
+    monkeypatch.setattr(metadata, "packages_distributions", lambda: brought)
+    assert version_of("numpy") == "2.4.6"
+    assert version_of("onnxruntime") == "onnxruntime-gpu 1.31.1"
+    assert version_of("deepfishing") == "of its own"

@@ -133,6 +133,17 @@ def need(package: str, extra: str) -> Any:
         ) from None
 
 
+def version_of(package: str) -> str:
+    """The version of what is imported by this name, whichever build brought it.
+
+    `onnxruntime` may be of onnxruntime-gpu, and this package be a folder that was not installed.
+    """
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version(package)
+    brought = sorted(set(metadata.packages_distributions().get(package, ())))
+    return " ".join(f"{name} {metadata.version(name)}" for name in brought) or "of its own"
+
+
 def pip_install(*packages: str, extra: str = "") -> str:
     """The command that installs packages, or an extra of this one, for the Python that runs.
 

@@ -114,7 +114,7 @@ def test_other_settings_other_factors_and_other_code_have_programs_of_their_own(
         assert len(list(programs.iterdir())) == n
     monkeypatch.setattr("deepfishing.gradients.engines._source", lambda: "changed")
     assert isinstance(describe(tiny, needed(tiny, "x7")), Extractor)
-    monkeypatch.setattr("deepfishing.gradients.engines.version", lambda name: "9.9")
+    monkeypatch.setattr("deepfishing.gradients.engines.version_of", lambda name: "9.9")
     assert isinstance(describe(tiny, needed(tiny, "x7")), Extractor)
 
 

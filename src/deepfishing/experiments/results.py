@@ -16,7 +16,6 @@ import struct
 import zlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from importlib.metadata import version
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any, ClassVar
@@ -24,7 +23,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from deepfishing.errors import StoreError, explained, need
+from deepfishing.errors import StoreError, explained, need, version_of
 from deepfishing.experiments.checks import Result, wrong_point, wrong_row
 from deepfishing.files import replacing
 from deepfishing.images.dataset import Split
@@ -42,7 +41,7 @@ DAMAGED = (
 def versions() -> dict[str, str]:
     """What a row was measured with, beside this package."""
     packages = ("torch", "scikit-learn", "numpy", "pillow")
-    return {"Python": platform.python_version()} | {name: version(name) for name in packages}
+    return {"Python": platform.python_version()} | {name: version_of(name) for name in packages}
 
 
 def row_key(**parts: Any) -> str:

@@ -21,7 +21,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +35,7 @@ from deepfishing.errors import (
     check_choice,
     one_line,
     pip_install,
+    version_of,
 )
 from deepfishing.features import Factor
 from deepfishing.files import replacing
@@ -263,7 +263,7 @@ def finish(factor: Factor, parts: Sequence[Array]) -> Array:
 def _key(settings: Settings, factors: Sequence[Factor], engine: str) -> str:
     """Hash of all that decides a program, and of the code that makes one."""
     packages = [engine, "torch", *(h for h in HUBS if settings.network.name.startswith(f"{h}:"))]
-    versions = [f"{name} {version(name)}" for name in packages]
+    versions = [f"{name} {version_of(name)}" for name in packages]
     facts = [settings.digest, [factor.name for factor in factors], versions, _source()]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 

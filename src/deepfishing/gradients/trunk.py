@@ -15,7 +15,6 @@ import io
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +24,8 @@ from torch._decomp import get_decompositions
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from deepfishing import networks
-from deepfishing.errors import NetworkError
+from deepfishing import __version__, networks
+from deepfishing.errors import NetworkError, version_of
 from deepfishing.gradients.engines import Program, cannot_run, keep, kept, part_name, start_onnx
 from deepfishing.gradients.tap import frozen, tap
 from deepfishing.networks.onnx_file import onnx_of
@@ -183,7 +182,7 @@ def exported(trunk: nn.Module, size: int) -> bytes:
         return own
     # structure, weights and versions: a trunk that was changed has another file
     what = f"{trunk}\n{getattr(trunk, 'code', '')}\n{size} {OPSET} {torch.__version__}"
-    digest = hashlib.sha256(f"{what} {version('onnx')} {version('deepfishing')}".encode())
+    digest = hashlib.sha256(f"{what} {version_of('onnx')} {__version__}".encode())
     for tensor in trunk.state_dict().values():
         digest.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy())
     key = digest.hexdigest()[:32]
