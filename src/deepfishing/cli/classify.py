@@ -54,7 +54,7 @@ def train(
     options: Annotated[Options, Fields(NETWORK)],
     store: Annotated[Path | None, "Folder for features. [default: MODEL/features]", MORE] = None,
     resources: Annotated[Resources, Fields(WORK, without=("memory", "engine"))],
-    seed: Annotated[int, "Of the folds of the cross-validation.", MORE] = 0,
+    seed: Annotated[int, "Seed of the folds of the cross-validation.", MORE] = 0,
     strict: Strict = False,
     as_json: Json = False,
 ) -> None:

@@ -104,7 +104,7 @@ def labels(
     n: Annotated[int, "How many labels to show at most."] = 50,
     features: Features = None,
     split: Annotated[str, "Split of a VOC tree.", MORE] = "trainval",
-    seed: Annotated[int, "Of the folds.", MORE] = 0,
+    seed: Annotated[int, "Seed of the folds.", MORE] = 0,
     sheet: Sheet = None,
     out: Out = None,
     as_json: Json = False,

@@ -50,7 +50,7 @@ def reproduce(
     train: Annotated[str | None, "Split to train on.", PROTOCOL] = None,
     test: Annotated[str | None, "Split to test on.", PROTOCOL] = None,
     seed: Annotated[
-        int | None, "Of the split, where none is official. [default: 0]", PROTOCOL
+        int | None, "Seed of the split, where none is official. [default: 0]", PROTOCOL
     ] = None,
     out: Annotated[Path | None, "Folder for results; results/DATASET-NETWORK by default."] = None,
     resources: Annotated[Resources, Fields(WORK, without=("memory",))],

@@ -73,7 +73,7 @@ def left_out(
 
 
 def passed_over(counts: Mapping[str, int]) -> None:
-    """Count the files of a folder that are no images."""
+    """Count the files of a folder that are not images."""
     if counts:
         from deepfishing.images.preprocess import passed_over_text
 

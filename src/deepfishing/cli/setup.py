@@ -102,7 +102,7 @@ def fetch(
 
     Example: deepfish fetch alexnet-caffe voc2007
 
-    A broken download goes on where it stopped, and what is there is only checked. Everything
+    A broken download goes on where it stopped, and what exists is only checked. Everything
     goes to ~/.cache/deepfishing, or to $DEEPFISHING_HOME.
     """
     wanted = [find_download(name) for name in names]  # a mistyped one is told before any work

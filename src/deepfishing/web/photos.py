@@ -162,7 +162,7 @@ class Uploads(Encoder):
 
 
 def check_photo(content: bytes) -> None:
-    """Refuse what is no picture or has too many pixels, before anything is decoded."""
+    """Refuse what is not a picture or has too many pixels, before anything is decoded."""
     too_large = f"a photo must have at most {MAX_PIXELS:,} pixels, got "
     try:
         with open_picture(io.BytesIO(content)) as photo:

@@ -2,8 +2,8 @@
 
 Comes in: a gallery, an address and a port. Goes out: a server that runs until it is told to end.
 The port is taken before anything is printed, so the address is right and a port in use is one line.
-A connection must ask something in time: uvicorn itself waits for ever for the rest of a head, so
-that clients which say nothing, or a byte a minute, would take all places in the end.
+A connection must ask something in time: uvicorn itself waits without end for the rest of a head, so
+that clients which say nothing, or one byte per minute, would take all places in the end.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class PromptProtocol(H11Protocol):
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start to watch."""
+        """Start watching."""
         # head and body of an answer are sent one after the other, and the body would wait for the
         # client's word on the head; asyncio sees to it only for sockets that were made in its way
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -107,7 +107,7 @@ class PromptProtocol(H11Protocol):
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop to watch."""
+        """Stop watching."""
         self._next_look.cancel()
         super().connection_lost(exc)
 
