@@ -103,6 +103,7 @@ def connect(on: str, gpu: bool = False) -> Iterator[Local]:
     for name, value in {**QUIET, **PATIENT}.items():
         os.environ.setdefault(name, value)
     import ray
+    import ray.data  # sets up its own log when it is imported, so this comes first
 
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     logging.getLogger("ray").setLevel(logging.ERROR)

@@ -54,3 +54,17 @@ def test_a_local_place_does_not_load_ray():
 
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"
+
+
+def test_what_ray_tells_of_itself_is_not_shown():
+    code = """
+import logging
+import deepfishing.distributed as distributed
+distributed.start = lambda *given: None
+with distributed.connect("ray"):
+    import ray.data
+    ray.data.DataContext.get_current()
+    print(*(logging.getLogger(name).getEffectiveLevel() for name in ("ray", "ray.data._internal")))
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["40", "40"]
