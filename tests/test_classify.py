@@ -1,3 +1,4 @@
+import joblib
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
@@ -5,6 +6,7 @@ from sklearn.metrics import average_precision_score
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.svm import SVC
 
+from deepfishing import classify
 from deepfishing.classify import SEARCHES, platt, train_svm
 from deepfishing.errors import FeatureError, OptionError
 from deepfishing.kernels import gram
@@ -253,3 +255,19 @@ def test_labels_of_0_and_1_are_refused_unless_0_is_absent(train, rng):
 
 def test_lists_are_compared_as_arrays():
     assert gram([[1, 0], [0.5, 1]]).tolist() == [[1, 0.5], [0.5, 1.25]]
+
+
+def test_threads_are_as_many_as_have_room_for_their_part_of_the_matrix(rng, monkeypatch):
+    asked = []
+    parallel = joblib.Parallel
+    monkeypatch.setattr(
+        joblib, "Parallel", lambda **of: asked.append(of["n_jobs"]) or parallel(**of)
+    )
+    monkeypatch.setattr(classify.os, "cpu_count", lambda: 64)
+    x, labels = rng.normal(size=(30, 3)), np.where(np.arange(30)[:, None] % 2, 1, -1)
+    found = []
+    for matrices in (0.5, 6.5, 1000):
+        monkeypatch.setattr(classify, "memory", lambda m=matrices: int(m * 30 * 30 * 8))
+        found.append(train_svm(x, labels, calibrated=True).dual)
+    assert asked == [1, 2, 64]
+    np.testing.assert_array_equal(found[0], found[2])

@@ -18,6 +18,7 @@ import numpy as np
 from deepfishing.errors import FeatureError, OptionError, check_choice, did_you_mean
 from deepfishing.images.dataset import DIFFICULT
 from deepfishing.kernels import Comparable, finite_gram, gram
+from deepfishing.machine import memory
 from deepfishing.metrics import average_precision, check_signs
 from deepfishing.rank_one import Array
 
@@ -123,7 +124,7 @@ def train_svm(
     difficult : "ignore" or "negative"
         Difficult examples are left out, as in the devkit's example, or are negatives.
     n_jobs : int, optional
-        Threads; all cores by default.
+        Threads; by default all cores, or as many as there is memory for.
     class_weight : None, "balanced" or float
         Factor on the cost of positives; balanced gives both sides the same total.
     calibrated : bool
@@ -157,7 +158,9 @@ def train_svm(
     weight = search.positive_weight if class_weight is None else class_weight
     tasks = [_OneVsRest.of(K, column, difficult, weight) for column in labels.T]
     # libsvm releases the interpreter lock, so threads share the one matrix without a copy
-    pool = Parallel(n_jobs=n_jobs or os.cpu_count() or 1, backend="threading")
+    # what a fold copies of it, about two thirds, must fit into memory for all threads together
+    room = max(1, memory() // (3 * max(K.nbytes, 1)))
+    pool = Parallel(n_jobs=n_jobs or min(os.cpu_count() or 1, room), backend="threading")
     folds: list[list[_Fold]] = [[] for _ in tasks]
     if len(search.costs) > 1 or calibrated:
         jobs = [(n, *fold) for n, task in enumerate(tasks) for fold in task.split(search, seed)]
