@@ -148,6 +148,10 @@ def test_a_pipe_and_a_device_are_not_waited_for(deepfish, flat, pictures):
     failures = json.loads(ran.out.splitlines()[-1])["failures"]
     assert sorted(failures) == ["a/endless.png", "a/pipe.png"]
     assert all("not a file" in reason for reason in failures.values())
+    assert deepfish("train", "s", "m", "--features", "x7").code == 0
+    ran = deepfish("predict", "m", pictures)
+    assert ran.code == 0, ran.err
+    assert ran.err.count("(not a file)") == 2
 
 
 def test_a_store_whose_own_name_is_not_utf8_is_one_line(deepfish, flat, pictures, tmp_path):

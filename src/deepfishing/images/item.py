@@ -11,6 +11,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import io
+import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
@@ -121,7 +122,10 @@ class Item:
 
     def open(self, mode: str = "rb") -> io.BufferedReader | io.BytesIO:
         """Its bytes."""
-        if self.member is None or not isinstance(self.path, Path):
+        if not isinstance(self.path, Path):
+            return self.path.open("rb")
+        _stat(self.path)
+        if self.member is None:
             return self.path.open("rb")
         if isinstance(self.member, Frame):
             from deepfishing.images.inside import frame_bytes  # which makes items itself
@@ -137,9 +141,7 @@ class Item:
         """Size and stamp, a time of change or a version: while they stay, so does the content."""
         if not isinstance(self.path, Path):
             return self.path.signature()
-        found = self.path.stat()
-        if not stat.S_ISREG(found.st_mode):  # a pipe or a device may never end
-            raise OSError("not a file")
+        found = _stat(self.path)
         # ctime, not mtime: tools set that back after they have changed a file, and nobody sets this
         return getattr(self.member, "size", found.st_size), found.st_ctime_ns
 
@@ -147,6 +149,14 @@ class Item:
         """Hash of its content, 64 hex digits."""
         with self.open() as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _stat(path: Path) -> os.stat_result:
+    """Facts of a file; anything else is refused, for a pipe or a device may never end."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError("not a file")
+    return found
 
 
 def located(folder: Path | str, name: str) -> Path | RemoteFile:
