@@ -289,7 +289,8 @@ def _unknown(name: str, layers: Mapping[int, str] | None) -> FeatureError:
         )
     known = table_features(layers or {})
     some = f"one of {', '.join(known)}, or " if known else ""
+    why = "" if known or layers is None else ": no layer was found that makes scores, to be layer 8"
     return FeatureError(
         f"feature must be {some}x:PATH or dW:PATH with a module's path, "
-        f"got {name!r}{did_you_mean(name, known)}"
+        f"got {name!r}{did_you_mean(name, known)}{why}"
     )

@@ -338,3 +338,9 @@ def test_whatever_a_module_raises_for_a_blank_image_is_one_line():
 
     with pytest.raises(LayerError, match=r"a blank one fails \(a side must be a multiple of 7"):
         wrap(Picky(), preprocess=SMALL)
+
+
+def test_a_number_without_a_classifier_is_told_why(images):
+    network = wrap(nn.Flatten(), preprocess=SMALL)
+    with pytest.raises(FeatureError, match="got 'dW8': no layer was found that makes scores"):
+        extract(network, images, "dW8")

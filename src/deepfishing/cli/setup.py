@@ -69,7 +69,8 @@ def _find(name: str, options: Options) -> dict[str, Any]:
     # a model's own weights decide nothing of what is shown, and may have to be fetched
     network = replace(options, network=name, weights="random" if is_hub else None).load()
     if is_hub:
-        return _facts(network, f"a model of {hub}", weights=f"those that {hub} publishes")
+        summary = "; ".join((f"a model of {hub}", *network.notes))
+        return _facts(network, summary, weights=f"those that {hub} publishes")
     return _facts(network, "; ".join(network.notes), weights=str(Path(name).resolve()))
 
 
