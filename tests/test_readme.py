@@ -37,6 +37,17 @@ def test_the_demo_prints_what_the_readme_says():
     assert max((abs(float(a) - float(b)) for a, b in other), default=0.0) < 0.35
 
 
+def test_the_tree_names_files_and_folders_that_exist():
+    [tree] = re.findall(r"^src/deepfishing/\n(.*?)^scripts/", README, re.S | re.M)
+    named = re.findall(r"^  ([a-z_]+(?:/|\.py))(?:  ([a-z_]+/))?", tree, re.M)
+    names = [name for pair in named for name in pair if name]
+    assert len(names) > 20
+    absent = [name for name in names if not (ROOT / "src" / "deepfishing" / name).exists()]
+    assert not absent
+    folders = {path.parent.name + "/" for path in (ROOT / "src").glob("*/*/__init__.py")}
+    assert folders <= {*names}
+
+
 def test_other_pages_say_of_the_demo_what_the_readme_says():
     tour = ROOT / "docs" / "tour"
     five, how = ((tour / f"{name}.md").read_text() for name in ("five_minutes", "how_it_works"))
