@@ -72,3 +72,12 @@ def test_a_folder_that_is_not_ours_to_read_is_one_line(deepfish, place, monkeypa
         assert ran.err.count("\n") == 1
     with pytest.raises(DatasetError, match=r"1\.jpg, which cannot be read \(Permission denied\)"):
         find_images("photos/dog/1.jpg")
+
+
+def test_a_pattern_that_the_shell_has_filled_in_is_told_in_one_line(deepfish):
+    names = [f"photos/{number:04d}.jpg" for number in range(300)]
+    ran = deepfish("extract", *names, "store")
+    assert ran.code == 2
+    assert len(ran.err) < 200
+    assert "photos/0002.jpg" in ran.err
+    assert "quote a pattern, such as 'photos/*.jpg' (see `deepfish extract --help`)" in ran.err

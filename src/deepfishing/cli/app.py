@@ -117,6 +117,8 @@ def main() -> None:
         message = " ".join(error.format_message().split()).removesuffix(".")
         if message:  # without any word the help was shown
             where = error.ctx.command_path if error.ctx else "deepfish"
+            if "unexpected extra argument" in message and len(message) > 80:
+                message = f"{message[:80]} ...); quote a pattern, such as 'photos/*.jpg'"
             text = f"{message[0].lower()}{message[1:]} (see `{where} --help`)"
             say.note(f"deepfish: {text}")
         sys.exit(error.exit_code)
