@@ -344,3 +344,10 @@ def test_a_number_without_a_classifier_is_told_why(images):
     network = wrap(nn.Flatten(), preprocess=SMALL)
     with pytest.raises(FeatureError, match="got 'dW8': no layer was found that makes scores"):
         extract(network, images, "dW8")
+
+
+@pytest.mark.parametrize("options", [{"tau": 3.0}, {"label": "predicted"}, {"label": [1.0] * 4}])
+def test_tau_and_label_are_refused_beside_an_error_of_ones_own(images, options):
+    network = wrap(mlp(192, 4), preprocess=SMALL, head=lambda y: y.pow(2).sum())
+    with pytest.raises(OptionError, match="tau and label are for softmax and sigmoid"):
+        extract(network, images, "dW:1", **options)

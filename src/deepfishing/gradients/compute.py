@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from deepfishing.errors import LayerError, NetworkError
+from deepfishing.errors import LayerError, NetworkError, OptionError
 from deepfishing.features import TOP, Factor
 from deepfishing.gradients.engines import choose_engines, finish
 from deepfishing.gradients.factors import (
@@ -38,6 +38,7 @@ from deepfishing.gradients.tap import ErrorFunction, Taps, find_module, tap
 from deepfishing.gradients.trunk import Cut, RunTrunk, cut, start_engine
 from deepfishing.networks.network import Network
 from deepfishing.objectives import find_objective
+from deepfishing.options import FeatureOptions
 from deepfishing.rank_one import Array
 from deepfishing.settings import Settings
 
@@ -277,6 +278,12 @@ def _joins(run: RunTrunk, two: Array, both: Tensor) -> bool:
 def _error(network: Network, settings: Settings) -> ErrorFunction:
     """E as a function of the module's output."""
     if callable(network.head):
+        usual = FeatureOptions()
+        if (settings.tau, settings.label) != (usual.tau, usual.label):
+            raise OptionError(
+                f"tau and label are for softmax and sigmoid, and {network.name} has an error of "
+                f"your own; leave them out, got tau {settings.tau} and label {settings.label!r}"
+            )
         return network.head
     error = find_objective(network.head).error(settings.tau, settings.label)
     return lambda output: error(_scores(network, output))
