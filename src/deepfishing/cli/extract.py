@@ -43,7 +43,7 @@ def extract(
     store: Annotated[Path, "Folder for the features; made if absent."],
     *,
     options: Annotated[Options, Fields(NETWORK)],
-    features: Annotated[str, "Comma-separated, such as x7,dW7 or dW:layer4.1.conv2@64x64."] = "all",
+    features: Annotated[str, "Names or recipes: x7,dW7 or dW:layer4.1.conv2@64x64."] = "all",
     resources: Annotated[Resources, Fields(WORK)],
     precision: KeptPrecision = None,
     on: Annotated[str, "Where: local, ray, or ray://HOST:PORT of a Ray cluster.", WORK] = LOCAL,
