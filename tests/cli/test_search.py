@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from deepfishing.search import Searcher
+from deepfishing.store import Row, Store
 
 
 @pytest.fixture
@@ -52,6 +53,15 @@ def test_the_table_fits_80_columns_and_names_what_it_shows(deepfish, store, quer
     assert len(rows) == 4
     assert all(len(line) <= 80 for line in ran.out.splitlines())
     assert all("light" in row for row in rows)
+
+
+def test_columns_without_a_word_are_left_out(deepfish, tmp_path):
+    made = Store(tmp_path / "s", {"network": "toy"})
+    made.append(["k1", "k2"], {"x7": np.eye(2)})
+    made.write_rows(Row(key, key, key, status="ok", factors=("x7",)) for key in ("k1", "k2"))
+    ran = deepfish("search", "s", "k1")
+    assert ran.code == 0, ran.err
+    assert ran.out.splitlines()[1].split() == ["score", "forward", "image"]
 
 
 def test_bytes_on_standard_input_are_a_query(deepfish, store, query, monkeypatch, tmp_path):

@@ -116,20 +116,24 @@ def _show(searcher: Searcher, hits: list[Hit]) -> None:
     how = "exactly" if searcher.index is None else "by index"
     found = f"{len(hits)} of {say.images_text(len(searcher.collection))}"
     say.line(f"{found} by {searcher.recipe.title}, {how}")
-    labelled = any(hit.labels for hit in hits)
     table = Table(box=None, pad_edge=False)
     widths = {"score": 5, "forward": 7, "backward": 8, "image": 22, "labels": 12}
-    widths = {name: width for name, width in widths.items() if name != "labels" or labelled}
-    rest = console.width - sum(widths.values()) - 2 * len(widths)  # two blanks between columns
-    for name, width in {**widths, "classes": max(rest, 12)}.items():
-        side: Any = "right" if name in ("score", "forward", "backward") else "left"
-        table.add_column(name, justify=side, width=width, no_wrap=True, overflow="ellipsis")
+    cells: dict[str, list[str]] = {name: [] for name in (*widths, "classes")}
     for hit in hits:
-        numbers = (hit.score, hit.forward, hit.backward)
-        cells = ["" if number is None else f"{number:.3f}" for number in numbers]
+        for name in ("score", "forward", "backward"):
+            number = getattr(hit, name)
+            cells[name].append("" if number is None else f"{number:.3f}")
         end = hit.id if len(hit.id) <= 22 else f"…{hit.id[-21:]}"  # tells more than the beginning
-        cells.append(escape(end))
-        cells += [escape(", ".join(hit.labels or ()))] * labelled
-        classes = ", ".join(f"{one.name} {one.term:.2f}" for one in hit.classes[:2])
-        table.add_row(*cells, escape(classes))
+        cells["image"].append(end)
+        cells["labels"].append(", ".join(hit.labels or ()))
+        cells["classes"].append(", ".join(f"{c.name} {c.term:.2f}" for c in hit.classes[:2]))
+    cells = {name: column for name, column in cells.items() if any(column)}
+    widths = {name: width for name, width in widths.items() if name in cells}
+    rest = console.width - sum(widths.values()) - 2 * len(widths)  # two blanks between columns
+    for name in cells:
+        side: Any = "right" if name in ("score", "forward", "backward") else "left"
+        width = widths.get(name, max(rest, 12))
+        table.add_column(name, justify=side, width=width, no_wrap=True, overflow="ellipsis")
+    for row in zip(*cells.values(), strict=True):
+        table.add_row(*map(escape, row))
     console.print(say.Spelled(table), highlight=False)

@@ -135,7 +135,7 @@ def _from_names(named: Mapping[str, tuple[str, ...] | None], origin: str) -> Lab
     if len(classes) == 1 and all(named.values()):
         raise DatasetError(
             f"two classes or more are needed to tell classes apart, got only {classes[0]!r} in "
-            f"{origin}"
+            f"{origin}; of folders, give the one in which the class folders lie"
         )
     column = {name: number for number, name in enumerate(classes)}
     rows = {}
