@@ -56,7 +56,7 @@ def test_the_table_fits_80_columns_and_names_what_it_shows(deepfish, store, quer
 
 
 def test_columns_without_a_word_are_left_out(deepfish, tmp_path):
-    made = Store(tmp_path / "s", {"network": "toy"})
+    made = Store(tmp_path / "s", {"network": "toy", "layers": {"8": "fc"}})
     made.append(["k1", "k2"], {"x7": np.eye(2)})
     made.write_rows(Row(key, key, key, status="ok", factors=("x7",)) for key in ("k1", "k2"))
     ran = deepfish("search", "s", "k1")
