@@ -175,3 +175,18 @@ def test_a_backward_pass_that_torch_refuses_is_one_line():
 
     with pytest.raises(LayerError, match="torch cannot compute the gradient of layer a"):
         tap(Checkpoint(), torch.ones(2, 3), gradients=["a"], objective=cross_entropy())
+
+
+def test_a_view_of_the_trunk_may_be_written_to_by_a_layer_with_a_gradient():
+    class Ghost(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.fc = nn.Linear(6, 6), nn.Linear(6, 3), nn.Linear(3, 2)
+
+        def forward(self, x):
+            main = self.a(x)[:, :3]
+            main += self.b(x)
+            return self.fc(main)
+
+    taps = tap(Ghost(), torch.ones(2, 6), gradients=["b"], objective=cross_entropy())
+    assert only(taps, "b").delta.shape == (2, 3)

@@ -95,7 +95,6 @@ def tap(
             if path not in gradients:
                 calls[path].append(Call(x, y.detach().clone()))
                 return None
-            torch.set_grad_enabled(True)
             if not y.requires_grad:
                 y = y.detach().requires_grad_()
             calls[path].append(Call(x, y))
@@ -103,7 +102,8 @@ def tap(
 
         return hook
 
-    with frozen(module), torch.set_grad_enabled(False):
+    # nothing is recorded before the first of the gradients: no weight asks for it
+    with frozen(module), torch.set_grad_enabled(bool(gradients)):
         with ExitStack() as stack:
             for path, m in modules.items():
                 stack.enter_context(m.register_forward_hook(hook_for(path), with_kwargs=True))
