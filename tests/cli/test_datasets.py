@@ -38,7 +38,7 @@ def test_the_official_measure_is_marked_and_kept(deepfish, pets, tmp_path):
     page = (tmp_path / "o/report.html").read_text()
     assert "balanced<small>official</small>" in page
     deepfish("report", "o", "--format", "markdown")
-    assert "official measure is mean per-class accuracy" in (tmp_path / "o/report.md").read_text()
+    assert "official measure: mean per-class accuracy" in (tmp_path / "o/report.md").read_text()
 
 
 @pytest.mark.parametrize(

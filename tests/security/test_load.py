@@ -77,7 +77,8 @@ def test_the_network_is_made_ready_once_for_all_photos(monkeypatch, jpeg):
     monkeypatch.setattr("deepfishing.gradients.extract.Extractor", Extractor)
     monkeypatch.setattr(Uploads, "_network", None)
     settings = SimpleNamespace(network=SimpleNamespace(dtype="float64"))  # nothing is kept of it
-    monkeypatch.setattr(Uploads, "_settings", settings)
+    read = SimpleNamespace(from_dict=lambda facts: settings)
+    monkeypatch.setattr("deepfishing.search.searcher.Settings", read)
     uploads = Uploads({}, [Factor("input", 8)])
     keys = {uploads.add(jpeg + bytes([number])) for number in range(5)}
     assert len(keys) == 5
