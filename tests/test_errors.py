@@ -9,7 +9,7 @@ import pytest
 
 import deepfishing
 from deepfishing import errors
-from deepfishing.errors import did_you_mean, pip_install, version_of
+from deepfishing.errors import OptionError, check_choice, did_you_mean, pip_install, version_of
 
 PACKAGE = Path(deepfishing.__file__).parent
 
@@ -111,3 +111,10 @@ def test_a_package_of_another_build_has_a_version_all_the_same(monkeypatch):
     assert version_of("numpy") == "2.4.6"
     assert version_of("onnxruntime") == "onnxruntime-gpu 1.31.1"
     assert version_of("deepfishing") == "of its own"
+
+
+def test_choices_with_a_comma_in_them_can_be_told_apart():
+    with pytest.raises(OptionError, match="figure must be one of accuracy, %; mAP, %, got 'area'"):
+        check_choice("figure", "area", ["accuracy, %", "mAP, %"])
+    with pytest.raises(OptionError, match="side must be one of left, right, got 'up'"):
+        check_choice("side", "up", ["left", "right"])

@@ -116,7 +116,8 @@ def check_choice(
 ) -> None:
     """Refuse what is not among the choices, and list them."""
     if given not in choices:
-        known = f"{what} must be one of {', '.join(choices)}"
+        comma = "; " if any("," in choice for choice in choices) else ", "
+        known = f"{what} must be one of {comma.join(choices)}"
         raise error(f"{known}, got {given!r}{did_you_mean(str(given), choices)}")
 
 

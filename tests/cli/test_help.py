@@ -63,6 +63,13 @@ def test_options_that_most_people_need_come_first_and_those_of_experts_last(deep
     assert places == sorted(places)
 
 
+@pytest.mark.parametrize("name", ["search", "serve", "predict", "export-model"])
+def test_commands_that_take_the_network_of_a_store_have_no_panel_for_it(deepfish, name):
+    out = deepfish(name, "--help").out
+    assert NETWORK not in out
+    assert out.index("For experts") < out.index("│ --weights ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [

@@ -50,7 +50,7 @@ class Fields:
 # Parameters that several commands have.
 StoreFolder = Annotated[Path, "Folder that `deepfish extract` made."]
 ModelFolder = Annotated[Path, "Folder that `deepfish train` wrote."]
-MovedWeights = Annotated[Path | None, "The network's weight file, if it is elsewhere now.", NETWORK]
+MovedWeights = Annotated[Path | None, "The network's weight file, if it is elsewhere now.", MORE]
 Precision = Annotated[str, "Numbers on disk: int8, int4, float16 or float32."]
 KeptPrecision = Annotated[
     str | None,
