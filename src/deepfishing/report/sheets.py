@@ -57,7 +57,8 @@ class Sheet:
     @property
     def caption(self) -> str:
         """Title and sentences in one."""
-        return " ".join((f"{self.title}.", *self.notes)) if self.notes else self.title
+        sentences = (text.removesuffix(".") + "." for text in (self.title, *self.notes))
+        return " ".join(sentences) if self.notes else self.title
 
 
 def table_sheets(table: Comparison, *, narrow: bool = False) -> list[Sheet]:
@@ -197,7 +198,8 @@ def _name(line: Line) -> FeatureName:
 
 
 def _formulas(features: Iterable[str], rows: Iterable[Result] = ()) -> list[str]:
-    return [f"{called} = {name}." for called, name in formulas(features, rows)]
+    # without a full stop, to be copied from a terminal
+    return [f"{called} = {name}" for called, name in formulas(features, rows)]
 
 
 def _setting(row: Result) -> str:
