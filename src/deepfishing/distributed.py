@@ -39,6 +39,7 @@ from deepfishing.errors import (
 )
 from deepfishing.gradients.to_store import Done, Hashed, Job, Local, write_batches
 from deepfishing.images.item import Item
+from deepfishing.options import LOCAL, RAY
 from deepfishing.store import Store
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 
     from deepfishing.gradients.extract import Extractor
 
-LOCAL, RAY = "local", "ray"
 WAIT = 10.0  # seconds for an address to answer
 QUIET = {  # read when Ray is imported or started
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent anywhere

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from deepfishing.distributed import LOCAL, check_place, connect
+from deepfishing.distributed import check_place, connect
 from deepfishing.errors import OptionError, StoreError
 from deepfishing.features import needed_factors
 from deepfishing.gradients.to_store import Extraction, OnFailure, extract_to_store
@@ -33,7 +33,7 @@ from deepfishing.networks.reference import (
     find_preprocess,
 )
 from deepfishing.networks.zoo import RECORDS, is_network_file
-from deepfishing.options import FEATURES, FeatureOptions, Options, Resources
+from deepfishing.options import FEATURES, LOCAL, FeatureOptions, Options, Resources
 from deepfishing.progress import Progress
 from deepfishing.recipes import parse_recipes
 from deepfishing.settings import Settings

@@ -20,7 +20,7 @@ from deepfishing.networks import DEFAULT
 if TYPE_CHECKING:
     from deepfishing.networks.network import Network
 
-
+LOCAL, RAY = "local", "ray"  # where the work is done
 Label = str | int | Sequence[float]
 
 

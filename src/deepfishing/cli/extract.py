@@ -23,13 +23,12 @@ from deepfishing.cli.command import (
 )
 from deepfishing.errors import OptionError
 from deepfishing.networks import DEFAULT
-from deepfishing.options import Options, Resources
+from deepfishing.options import LOCAL, RAY, Options, Resources
 
 if TYPE_CHECKING:
     from deepfishing.gradients.to_store import Extraction
     from deepfishing.planning import Plan
 
-LOCAL, RAY = "local", "ray"
 WIDTH = 24  # of a column of a plan
 
 

@@ -132,7 +132,7 @@ def _with_deltas(
     if error.requires_grad:
         try:
             deltas = iter(torch.autograd.grad(error, ys, allow_unused=True))
-        except (RuntimeError, NotImplementedError) as reason:
+        except RuntimeError as reason:  # also of what torch has not implemented
             raise LayerError(
                 f"torch cannot compute the gradient of layer {', '.join(calls)} "
                 f"({one_line(reason)}); choose a layer further up"

@@ -83,7 +83,7 @@ def _trace(module: nn.Module, read: Collection[str]) -> fx.Graph | None:
     try:
         with frozen(module):  # the mode is written into the graph
             return Tracer().trace(module)
-    except (ValueError, TypeError, RuntimeError, AttributeError, LookupError, NotImplementedError):
+    except (ValueError, TypeError, RuntimeError, AttributeError, LookupError):
         # code that asks for values or sizes of its input meets a stand-in instead, and fails as
         # it may; such a network is used whole
         return None

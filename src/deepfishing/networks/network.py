@@ -281,7 +281,7 @@ def torch_target(device: str | torch.device, dtype: str) -> tuple[torch.device, 
     try:
         place = torch.device(device)
         torch.zeros(1, dtype=torch_dtype, device=place).item()  # the only way to know that it works
-    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+    except (RuntimeError, AssertionError, TypeError) as error:
         reason = str(error).partition("\n")[0].partition(". ")[0]  # torch explains at length
         raise OptionError(
             f"device must be cpu, or cuda or mps where there is one, got {str(device)!r} ({reason})"
