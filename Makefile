@@ -10,58 +10,61 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscop
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile
 # Python keeps what it has compiled, which halves every start, also where the environment says no
 export PYTHONDONTWRITEBYTECODE :=
-WARM := $(BIN)/python -c "import deepfishing.classify, deepfishing.gradients.extract"
+WARM := $(BIN)/python -c "import deepfishing.learn.svm, deepfishing.extraction.extract"
 
-.PHONY: demo page test test-slow lint bench bench-peers fire fuzz docs wheel release-check image clean
+.PHONY: help demo page test test-slow lint bench bench-peers fire fuzz docs wheel release-check image clean
 
-demo: $(VENV)/.package
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+demo: $(VENV)/.package ## measure the embedded photographs and write a report (about a minute)
 	$(BIN)/deepfish reproduce groceries --out results/demo
 	@echo "the same photographs as a page in the browser: make page"
 
-page: $(VENV)/.package
+page: $(VENV)/.package ## show the embedded photographs in the browser
 	@test -e results/demo/report.html || $(MAKE) demo
 	$(BIN)/deepfish serve results/demo --open
 
-test: $(VENV)/.dev
+test: $(VENV)/.dev ## run the tests
 	$(PYTEST) -m "not slow"
 
 # kills, full disks, fuzzing, load, simulations, most of Ray, the docs site
-test-slow: $(VENV)/.dev
+test-slow: $(VENV)/.dev ## run the slow tests: kills, full disks, fuzzing, load, Ray, the docs site
 	$(PYTEST) -m slow
 
-lint: $(VENV)/.dev
+lint: $(VENV)/.dev ## check style, types, layers and the Dockerfile
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/hadolint Dockerfile
 
-bench: $(VENV)/.dev
+bench: $(VENV)/.dev ## run the benchmarks
 	$(BIN)/python benchmarks/run.py
 
-bench-peers: $(PEERS)/.package
+bench-peers: $(PEERS)/.package ## compare with other packages
 	$(PEERS)/bin/python benchmarks/peers/install.py
 	$(PEERS)/bin/python benchmarks/peers/run.py
 
-fire: $(VENV)/.dev
+fire: $(VENV)/.dev ## kill, fill the disk and flip bits at every step
 	$(BIN)/python -m fire
 
-fuzz: $(VENV)/.fuzz
+fuzz: $(VENV)/.fuzz ## feed malformed files to every reader
 	$(BIN)/python -m fuzz
 
-docs: $(VENV)/.dev
+docs: $(VENV)/.dev ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-wheel: $(VENV)/.dev
+wheel: $(VENV)/.dev ## build wheel and sdist into dist/
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/twine check --strict dist/*
 
 # the wheel in a fresh environment: the demo and the docs' commands, from another folder
-release-check: wheel
+release-check: wheel ## try the wheel in a fresh environment
 	$(BIN)/python scripts/release_check.py "$(TORCH)" dist
 
-image:
+image: ## build the container image
 	docker build --tag deepfishing .
 
 $(VENV)/.torch:
@@ -91,5 +94,5 @@ $(PEERS)/.package: pyproject.toml
 	$(PEERS)/bin/python -m pip --disable-pip-version-check install --quiet --editable .
 	@touch $@
 
-clean:
+clean: ## remove everything that make has made
 	rm -rf $(VENV) $(PEERS) results site dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -17,13 +17,13 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from deepfishing.core.recipes import parse_recipe
+from deepfishing.extraction.settings import Settings
 from deepfishing.images.voc import read_voc
-from deepfishing.machine import peak_memory
+from deepfishing.learn.training import LARGE, Task, train_large, train_model
 from deepfishing.metrics import evaluate
-from deepfishing.model.training import LARGE, Task, train_large, train_model
-from deepfishing.recipes import parse_recipe
-from deepfishing.settings import Settings
 from deepfishing.store import Store
+from deepfishing.util.machine import peak_memory
 
 RUNS = (("best", "1"), ("auto", "auto"))
 

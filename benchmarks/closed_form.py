@@ -2,7 +2,7 @@
 
 Comes in: the outputs y_k of a stack of fully connected layers with ReLUs between them, and the
 weights W_k. Goes out: delta_k for every layer. `gradient_cost.py` compares its cost with that of
-automatic differentiation, tests/gradients/test_closed_form.py what comes out.
+automatic differentiation, tests/extraction/test_closed_form.py what comes out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from deepfishing.objectives import Label, label_vector
+from deepfishing.networks.objectives import Label, label_vector
 
 
 def delta_recursion(

@@ -24,17 +24,17 @@ from pathlib import Path
 import faiss
 import numpy as np
 
-from deepfishing.classify import train_svm
-from deepfishing.features import needed_factors
-from deepfishing.gradients.to_store import extract_to_store
+from deepfishing.core.features import needed_factors
+from deepfishing.core.kernels import gram
+from deepfishing.core.rank_one import Array, l2_norm, l2_normalize
+from deepfishing.core.recipes import Recipe, parse_recipes
+from deepfishing.core.statistics import RESAMPLES, Bootstrap, bootstrap, difference
+from deepfishing.extraction.settings import Settings
+from deepfishing.extraction.to_store import extract_to_store
 from deepfishing.images.dataset import Dataset
 from deepfishing.images.voc import read_voc
-from deepfishing.kernels import gram
+from deepfishing.learn.svm import train_svm
 from deepfishing.networks.load import load_network
-from deepfishing.rank_one import Array, l2_norm, l2_normalize
-from deepfishing.recipes import Recipe, parse_recipes
-from deepfishing.settings import Settings
-from deepfishing.statistics import RESAMPLES, Bootstrap, bootstrap, difference
 from deepfishing.store import Store
 from deepfishing.store.export import compress
 from deepfishing.store.precision import CODECS, signed_root

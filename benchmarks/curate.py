@@ -22,9 +22,9 @@ from pathlib import Path
 
 import numpy as np
 
-from deepfishing.curate import choose, choose_photos
-from deepfishing.curate.photos import CLIENTS, EXACT_IMAGES, RECIPES, open_photos
-from deepfishing.kernels import gram
+from deepfishing.core.kernels import gram
+from deepfishing.curate import choose_photos, choose_rows
+from deepfishing.curate.selection import CLIENTS, EXACT_IMAGES, RECIPES, open_photos
 from deepfishing.search.compare import choose_recipe
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents
@@ -62,7 +62,7 @@ def share(store: Store, n: int, by: str) -> dict[str, float]:
     """What vectors and a sample reach of the exact choice's coverage, on 5,000 real rows."""
     photos = open_photos(store, by)
     features = photos.features.of(np.arange(min(5000, len(photos.features))))
-    picked = [[s.number for s in choose(features, n, exact=how)] for how in (True, False)]
+    picked = [[s.number for s in choose_rows(features, n, exact=how)] for how in (True, False)]
     # the mean similarity to the nearest of those chosen
     nearest = (gram(features, features[np.asarray(some)]).max(axis=1) for some in picked)
     exact, near = (float(np.maximum(each, 0).mean()) for each in nearest)

@@ -31,7 +31,7 @@ BLOCK = 2_000
 
 
 def make_store(folder: Path, n: int) -> None:
-    from deepfishing.rank_one import l2_normalize
+    from deepfishing.core.rank_one import l2_normalize
     from deepfishing.store import Row, Store
 
     photos = folder / "photos"
@@ -71,7 +71,7 @@ def make_store(folder: Path, n: int) -> None:
 def run(task: str, folder: Path) -> None:
     """One command in this process."""
     from deepfishing.curate import find_twins, odd_photos, open_searcher
-    from deepfishing.curate.odd import RECIPES
+    from deepfishing.curate.outliers import RECIPES
     from deepfishing.store import Store
 
     start = time.perf_counter()

@@ -20,13 +20,13 @@ import numpy as np
 from PIL import Image, ImageOps
 from timing import Ratio, _row
 
-from deepfishing.features import needed_factors, parse_features
-from deepfishing.gradients.extract import Extractor
+from deepfishing.core.features import needed_factors, parse_features
+from deepfishing.extraction.extract import Extractor
+from deepfishing.extraction.options import Resources
 from deepfishing.images.preprocess import Preprocess, resize_and_crop
 from deepfishing.images.published import load_groceries
 from deepfishing.networks.load import load_network
 from deepfishing.networks.zoo import DEFAULT, record
-from deepfishing.options import Resources
 
 SIZES = {"500 x 375": (500, 375), "12 megapixels": (4000, 3000)}
 PHOTOS, NETWORK_IMAGES = 12, 64

@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-from deepfishing.distributed import HASH_IMAGES, Chunk, OnRay, Rows, _answers, connect
+from deepfishing.extraction.distributed import HASH_IMAGES, Chunk, OnRay, Rows, _answers, connect
 from deepfishing.images.item import Item
 
 

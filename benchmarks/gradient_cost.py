@@ -11,15 +11,15 @@ from closed_form import delta_recursion
 from throughput import jpegs
 from timing import Ratio, ratio, sandwich
 
-from deepfishing.features import needed_factors, parse_features, table_features
-from deepfishing.gradients.engines import FASTEST, missing_packages
-from deepfishing.gradients.extract import Extractor
-from deepfishing.gradients.tap import tap
+from deepfishing.core.features import needed_factors, parse_features, table_features
+from deepfishing.extraction.engines import FASTEST, missing_packages
+from deepfishing.extraction.extract import Extractor
+from deepfishing.extraction.options import Resources
+from deepfishing.extraction.tap import tap
 from deepfishing.images.published import load_groceries
 from deepfishing.networks.load import load_network
 from deepfishing.networks.network import Network
-from deepfishing.objectives import cross_entropy
-from deepfishing.options import Resources
+from deepfishing.networks.objectives import cross_entropy
 
 ZOO = ("alexnet-torchvision", "alexnet-caffe", "vgg16")
 LAYERS = {

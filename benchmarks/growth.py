@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from deepfishing.machine import describe
+from deepfishing.util.machine import describe
 
 HERE = Path(__file__).parent
 POINTS = HERE / "growth.jsonl"

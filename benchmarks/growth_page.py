@@ -15,8 +15,8 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 
-from deepfishing.experiments.approximation import too_large
-from deepfishing.report.charts import HUES
+from deepfishing.evaluation.approximation import too_large
+from deepfishing.evaluation.report.charts import HUES
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt

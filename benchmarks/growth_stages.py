@@ -20,22 +20,22 @@ from typing import Any
 import numpy as np
 from stand_in import StandIn, run_stand_in, stand_in_key
 
-from deepfishing.classify import train_svm
-from deepfishing.experiments.approximation import Gradients
-from deepfishing.features import needed_factors, parse_feature, parse_features
-from deepfishing.gradients.to_store import SHARD_IMAGES, extract_to_store
+from deepfishing.core.features import needed_factors, parse_feature, parse_features
+from deepfishing.core.kernels import gram
+from deepfishing.core.projections import fit_projection
+from deepfishing.core.rank_one import Array, RankOne, l2_normalize
+from deepfishing.evaluation.approximation import Gradients
+from deepfishing.extraction.settings import Settings
+from deepfishing.extraction.to_store import SHARD_IMAGES, extract_to_store
 from deepfishing.images.dataset import Dataset
 from deepfishing.images.published import load_groceries
 from deepfishing.images.voc import read_voc
-from deepfishing.kernels import gram
-from deepfishing.linear import train_linear
+from deepfishing.learn.linear import train_linear
+from deepfishing.learn.svm import train_svm
 from deepfishing.networks.reference import NetworkRef
 from deepfishing.networks.zoo import DEFAULT, record
-from deepfishing.projections import fit_projection
-from deepfishing.rank_one import Array, RankOne, l2_normalize
 from deepfishing.search import Searcher
 from deepfishing.search.index import FOLDER
-from deepfishing.settings import Settings
 from deepfishing.store import Store
 
 FEATURE, FACTORS = "dW7", ("x6", "delta7")
@@ -87,7 +87,7 @@ def dataset(work: Path, data: str) -> Dataset:
 
 def make_material(work: Path, data: str) -> None:
     """Features and labels of real images, for all stages but extraction."""
-    from deepfishing.gradients.extract import extract
+    from deepfishing.extraction.extract import extract
     from deepfishing.networks.load import load_network
 
     train = dataset(work, data).train

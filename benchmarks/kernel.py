@@ -15,12 +15,12 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
-from deepfishing.experiments.approximation import Gradients, with_kernel, with_projection
-from deepfishing.experiments.reproduce import Protocol, prepare
+from deepfishing.core.recipes import parse_recipe
+from deepfishing.evaluation.approximation import Gradients, with_kernel, with_projection
+from deepfishing.evaluation.reproduce import Protocol, prepare
 from deepfishing.images.voc import read_voc
-from deepfishing.machine import cores, processor
 from deepfishing.networks.load import load_network
-from deepfishing.recipes import parse_recipe
+from deepfishing.util.machine import cores, processor
 
 PAGE = Path(__file__).with_name("KERNEL.md")
 KINDS, NUMBERS = ("principal", "tensor-sketch"), 8192

@@ -20,17 +20,17 @@ from cleanlab.multilabel_classification import get_label_quality_scores as sever
 from cleanlab.rank import get_label_quality_scores as one_each
 from scipy.special import expit
 
-from deepfishing.accuracy import has_one_class
-from deepfishing.classify import platt
 from deepfishing.cli.reproduce import load_dataset
-from deepfishing.curate.labels import VOTE, label_scores, neighbour_votes
-from deepfishing.experiments.curate import CLASSIFIER, SWAPS, share_found, swap_labels
-from deepfishing.experiments.reproduce import Protocol, prepare
+from deepfishing.core.accuracy import has_one_class
+from deepfishing.core.recipes import parse_recipe
+from deepfishing.core.statistics import SEED, mean_interval
+from deepfishing.curate.label_errors import VOTE, label_scores, neighbour_votes
+from deepfishing.evaluation.curate import CLASSIFIER, SWAPS, share_found, swap_labels
+from deepfishing.evaluation.reproduce import Protocol, prepare
 from deepfishing.images.dataset import find_record
+from deepfishing.learn.svm import platt
 from deepfishing.networks.load import load_network
 from deepfishing.networks.zoo import DEFAULT
-from deepfishing.recipes import parse_recipe
-from deepfishing.statistics import SEED, mean_interval
 
 
 def probabilities(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:

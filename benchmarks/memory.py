@@ -16,12 +16,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from deepfishing.features import needed_factors, parse_features
-from deepfishing.gradients.to_store import extract_to_store
+from deepfishing.core.features import needed_factors, parse_features
+from deepfishing.extraction.settings import Settings
+from deepfishing.extraction.to_store import extract_to_store
 from deepfishing.images.published import load_groceries
 from deepfishing.images.voc import read_voc
 from deepfishing.networks.load import load_network
-from deepfishing.settings import Settings
 from deepfishing.store import Store
 
 

@@ -98,9 +98,9 @@ def auroc(odd: np.ndarray, rest: np.ndarray) -> float:
 
 def main() -> None:
     from deepfishing import extract_to
+    from deepfishing.core.kernels import gram
     from deepfishing.curate.neighbours import open_searcher
-    from deepfishing.curate.odd import SCORES, oddness
-    from deepfishing.kernels import gram
+    from deepfishing.curate.outliers import SCORES, oddness
     from deepfishing.store import Store
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)

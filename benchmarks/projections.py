@@ -15,10 +15,10 @@ from sklearn.random_projection import SparseRandomProjection
 from sklearn.svm import LinearSVC
 from timing import Ratio, ratio
 
-from deepfishing.experiments.approximation import Gradients, with_kernel, with_projection
-from deepfishing.linear import train_linear
-from deepfishing.projections import fit_projection
-from deepfishing.rank_one import RankOne
+from deepfishing.core.projections import fit_projection
+from deepfishing.core.rank_one import RankOne
+from deepfishing.evaluation.approximation import Gradients, with_kernel, with_projection
+from deepfishing.learn.linear import train_linear
 
 M = 8192
 CHOICES = (("tensor-sketch", M), ("principal", 2048), ("principal", 1024))

@@ -28,9 +28,9 @@ import faiss
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from deepfishing.gradients.to_store import SHARD_IMAGES
-from deepfishing.kernels import gram
-from deepfishing.rank_one import Array
+from deepfishing.core.kernels import gram
+from deepfishing.core.rank_one import Array
+from deepfishing.extraction.to_store import SHARD_IMAGES
 from deepfishing.search import Searcher
 from deepfishing.search.compare import choose_recipe
 from deepfishing.store import Row, Store

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from deepfishing.features import expand_names
+from deepfishing.core.features import expand_names
+from deepfishing.core.kernels import gram
+from deepfishing.core.rank_one import Array
+from deepfishing.core.statistics import difference
 from deepfishing.images.voc import read_voc
-from deepfishing.kernels import gram
-from deepfishing.rank_one import Array
 from deepfishing.search import Searcher
-from deepfishing.statistics import difference
 from deepfishing.store import Store
 
 RECIPES = (

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deepfishing.features import Factor
-from deepfishing.gradients.to_store import SHARD_IMAGES, Done, Hashed, Job, Local, extract_to_store
+from deepfishing.core.features import Factor
+from deepfishing.core.rank_one import Array
+from deepfishing.extraction.settings import Settings
+from deepfishing.extraction.to_store import SHARD_IMAGES, Done, Hashed, Job, Local, extract_to_store
 from deepfishing.images.item import Item, Member
 from deepfishing.networks.reference import NetworkRef
 from deepfishing.networks.zoo import IMAGENET
-from deepfishing.rank_one import Array
-from deepfishing.settings import Settings
 from deepfishing.store import Store
 
 

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 from timing import Ratio, ratio
 
+from deepfishing.extraction.settings import Settings
 from deepfishing.images.sources import find_images
 from deepfishing.networks.reference import PUBLISHED, NetworkRef, Source, sha256_of
 from deepfishing.networks.zoo import RECORDS, find_weights
-from deepfishing.settings import Settings
 from deepfishing.store import Row, Store
 from deepfishing.store.manifest import OK
 

@@ -18,14 +18,14 @@ from PIL import Image
 from timing import Ratio, ratio, ratios
 from torch import nn
 
-from deepfishing.features import needed_factors, parse_features, table_features
-from deepfishing.gradients.engines import FASTEST, missing_packages
-from deepfishing.gradients.extract import PIECE, Extractor, prepare
-from deepfishing.gradients.trunk import cut, start_engine
+from deepfishing.core.features import needed_factors, parse_features, table_features
+from deepfishing.extraction.engines import FASTEST, missing_packages
+from deepfishing.extraction.extract import PIECE, Extractor, prepare
+from deepfishing.extraction.options import Resources
+from deepfishing.extraction.trunk import cut, start_engine
 from deepfishing.images.published import load_groceries
 from deepfishing.networks.load import load_network
 from deepfishing.networks.network import Network
-from deepfishing.options import Resources
 
 TRUNKS = ("vgg16", "alexnet-caffe")  # target: at most 1 / 0.85 and 1 / 0.60
 SIDE = 2048  # of the matrices

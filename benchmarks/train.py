@@ -8,10 +8,10 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.svm import SVC
 from timing import Ratio, ratio
 
-from deepfishing import classify
-from deepfishing.classify import SEARCHES, train_svm
-from deepfishing.kernels import gram
-from deepfishing.rank_one import RankOne
+from deepfishing.core.kernels import gram
+from deepfishing.core.rank_one import RankOne
+from deepfishing.learn import svm as classify
+from deepfishing.learn.svm import SEARCHES, train_svm
 
 
 def run(quick: bool = False) -> list[Ratio]:

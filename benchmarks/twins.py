@@ -64,12 +64,12 @@ def changed(photo: Image.Image, kind: str, x: float, y: float, colour: str) -> I
 
 def by_pixels(store: Path) -> dict[Pair, float]:
     """What `deepfish curate twins` finds: pairs with the photo that is kept."""
+    from deepfishing.curate.duplicates import find_twins
     from deepfishing.curate.neighbours import open_searcher
-    from deepfishing.curate.twins import find_twins
     from deepfishing.store import Store
 
     groups = find_twins(open_searcher(Store.open(store))).groups
-    return {(one.id, g.keep.id): one.agreement for g in groups for one in g.others}
+    return {(one.id, g.keep.id): 1 - one.difference for g in groups for one in g.others}
 
 
 def by_kernel(store: Path) -> dict[Pair, float]:
@@ -162,7 +162,7 @@ def main() -> None:
 
         extract_to(store, given.work / "set")
     methods: dict[str, tuple[Callable[[], dict[Pair, float]], float]] = {
-        "deepfish curate twins": (lambda: by_pixels(store), 0.75),
+        "deepfish curate twins": (lambda: by_pixels(store), 0.0),
         "the kernel alone, K >= 0.8": (lambda: by_kernel(store), 0.8),
     }
     if given.peers:

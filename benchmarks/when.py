@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
-from deepfishing.report.overview import find_folders, overview, sheets
-from deepfishing.report.text import markdown
+from deepfishing.evaluation.report.overview import find_folders, overview, sheets
+from deepfishing.evaluation.report.text import markdown
 
 FORWARD = ("x6", "x7", "y8", "x8", "x6;x7", "x7;y8")
 FACTS = {

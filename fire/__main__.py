@@ -1,8 +1,8 @@
 """All of it: `make fire`, or `python -m fire [--kills N] [--flips N] [--clusters N] [PART ...]`.
 
 Each part is a process of its own (`fire.kills` ...), whose lines are counted here. When all parts
-ran, RESULTS.md beside this file and the page docs/survives.md are written. Exit code 1 if anything
-was found.
+ran, RESULTS.md beside this file and the page docs/fault_tolerance.md are written. Exit code 1 if
+anything was found.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
-PAGE = RESULTS.parents[1] / "docs" / "survives.md"
+PAGE = RESULTS.parents[1] / "docs" / "fault_tolerance.md"
 HEAD = """# Under fire
 
 Made by `{command}` on {machine}, in {minutes:.0f} minutes. The parts say in their first lines what

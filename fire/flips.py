@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 
 from deepfishing.errors import DeepFishingError
-from deepfishing.model import Model
-from deepfishing.model.training import train_model
+from deepfishing.extraction.settings import Settings
+from deepfishing.learn.model import Model
+from deepfishing.learn.training import train_model
 from deepfishing.search import Searcher
-from deepfishing.settings import Settings
 from deepfishing.store import Store, shards
 from deepfishing.store.check import verify
 

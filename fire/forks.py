@@ -2,7 +2,7 @@
 
 Comes in: a function. Goes out: how its process ended. Torch is loaded once: every run is a fork of
 this process, in a process group of its own, so that a kill takes all that it has started. Deaths
-at the n-th write and the tiny network are those of tests/gradients/kill_points.py.
+at the n-th write and the tiny network are those of tests/extraction/kill_points.py.
 """
 
 from __future__ import annotations

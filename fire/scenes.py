@@ -17,14 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 
-import deepfishing.experiments.reproduce
-import deepfishing.gradients.extract
-import deepfishing.model.training
 import deepfishing.networks.load as load
-import deepfishing.report.html  # noqa: F401 - all of these here, not in every fork
 from deepfishing.cli import main
-from deepfishing.experiments.results import Results
-from deepfishing.model import Model
+from deepfishing.evaluation.results import Results
+from deepfishing.learn.model import Model
 from deepfishing.search import Searcher
 from deepfishing.store import Row, Store
 from deepfishing.store.check import verify
@@ -50,7 +46,7 @@ def make_scenes(
     root: Path,
 ) -> tuple[list[Scene], Callable[[tuple[int, str] | None], list[int]]]:
     """All scenes, and what makes a process die at a write (see kill_points.count_writes)."""
-    present = load_script("tests/gradients/kill_points.py")
+    present = load_script("tests/extraction/kill_points.py")
     present.small_chunks()
     torch.set_num_threads(1)
     load.load_network = lambda *_, **__: present.network()

@@ -26,13 +26,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deepfishing.distributed import QUIET, connect
-from deepfishing.features import Factor
-from deepfishing.gradients.to_store import extract_to_store
+from deepfishing.core.features import Factor
+from deepfishing.extraction.distributed import QUIET, connect
+from deepfishing.extraction.options import Resources
+from deepfishing.extraction.settings import Settings
+from deepfishing.extraction.to_store import extract_to_store
 from deepfishing.images.sources import find_images
 from deepfishing.networks.network import Network
-from deepfishing.options import Resources
-from deepfishing.settings import Settings
 from deepfishing.store import Store
 from deepfishing.store.check import verify
 from fire.forks import load_script
@@ -89,7 +89,7 @@ def worker_kills(root: Path, kills: int, seed: int) -> Any:
     os.environ |= QUIET  # which Ray reads when it is imported
     import ray
 
-    present = load_script("tests/gradients/kill_points.py")
+    present = load_script("tests/extraction/kill_points.py")
     present.small_chunks()
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     ray.cloudpickle.register_pickle_by_value(sys.modules["fire.forks"])
@@ -122,7 +122,7 @@ def worker_kills(root: Path, kills: int, seed: int) -> Any:
                 deaths=deaths,
                 most=most,
                 seed=seed + job,
-                script="tests/gradients/kill_points.py",
+                script="tests/extraction/kill_points.py",
             )
             done = extract(folder, settings=doomed, network=None, on=place)
             wrong = []
@@ -141,8 +141,8 @@ def worker_kills(root: Path, kills: int, seed: int) -> Any:
 
 def cluster_kills(root: Path, clusters: int, seed: int) -> Any:
     """Kill the command and all that it started, each time at another moment; a line each."""
-    test = load_script("tests/distributed/test_killed_cluster.py")
-    present = load_script("tests/gradients/kill_points.py")
+    test = load_script("tests/extraction/distributed/test_killed_cluster.py")
+    present = load_script("tests/extraction/kill_points.py")
     chance = random.Random(seed)
     pictures = root / "pictures"
     pictures.mkdir(parents=True)

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from deepfishing.files import SEAL, sealed
+from deepfishing.util.files import SEAL, sealed
 from fuzz.mutate import other_value
 
 _BLOCK = 512  # of a tar

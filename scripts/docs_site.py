@@ -2,7 +2,7 @@
 
 `python scripts/docs_site.py` writes docs/reference/cli.md from the commands themselves. mkdocs
 loads the same file as a hook (mkdocs.yml): it adds a page of the Python reference for each stage
-of the package, lists its files on the page "The house", and turns formulas into MathML, which
+of the package, lists its files on the page "Architecture", and turns formulas into MathML, which
 browsers draw without a script.
 """
 

@@ -27,7 +27,7 @@ from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 from deepfishing import Store, extract_to, load_groceries, load_network, measure, write_report
 from deepfishing.cli.curate import draw_groups
 from deepfishing.curate import find_twins, make_map, open_searcher
-from deepfishing.curate.maps import write_map
+from deepfishing.curate.map_page import write_map
 from deepfishing.search import Searcher
 from deepfishing.search.hits import save_tiles
 from deepfishing.store.manifest import find_store

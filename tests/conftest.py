@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from deepfishing.core.rank_one import RankOne
 from deepfishing.networks import zoo
-from deepfishing.rank_one import RankOne
 
 PATIENCE = 300_000  # milliseconds for a browser to start: the machine may be busy
 
@@ -102,7 +102,7 @@ def deepfish(monkeypatch, capsys, tmp_path, engines):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("COLUMNS", "80")
         monkeypatch.setenv("DEEPFISHING_HOME", str(home))
-        if running := sys.modules.get("deepfishing.gradients.engines"):
+        if running := sys.modules.get("deepfishing.extraction.engines"):
             monkeypatch.setattr(running, "_openvino", _once(running._openvino))
         code = 0
         try:

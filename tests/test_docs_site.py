@@ -93,7 +93,7 @@ def test_every_public_module_is_in_the_python_reference(docs_site):
 
 
 def test_the_files_and_names_of_the_house_exist(docs_site):
-    page = (ROOT / "docs" / "house.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     walk = re.findall(r"^\| `(\S+\.py): (\w+)` \|", page, re.M)
     values = [
         (f, n)
@@ -138,6 +138,6 @@ def test_formulas_are_drawn_without_a_script(site):
 @pytest.mark.slow
 def test_the_python_reference_shows_signatures_and_examples(site):
     page = re.sub(r"<[^>]+>", "", site["reference/python/kernels.html"])
-    assert "deepfishing.kernels" in page
+    assert "deepfishing.core.kernels" in page
     assert "trace_kernel" in page
     assert "&gt;&gt;&gt;" in page

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score
 
+from deepfishing.core.statistics import bootstrap
 from deepfishing.errors import DatasetError, FeatureError, OptionError
 from deepfishing.images.dataset import Dataset, Split
 from deepfishing.metrics import (
@@ -18,7 +19,6 @@ from deepfishing.metrics import (
     official_ap,
     precision_recall,
 )
-from deepfishing.statistics import bootstrap
 
 
 def curve(truth, scores):

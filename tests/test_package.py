@@ -1,5 +1,7 @@
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import deepfishing
 
@@ -24,3 +26,9 @@ def test_every_public_name_exists_and_is_listed():
     for name in deepfishing.__all__:
         assert getattr(deepfishing, name).__doc__
         assert name in dir(deepfishing)
+
+
+def test_every_extra_installs_something():
+    text = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+    extras = tomllib.loads(text)["project"]["optional-dependencies"]
+    assert [name for name, packages in extras.items() if not packages] == []

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from deepfishing import KernelSVM, RankOne, Searcher, Store, extract_to, read_folder, train_svm
-from deepfishing.experiments.reproduce import reproduce
-from deepfishing.kernels import KernelSum
-from deepfishing.measuring import measure
-from deepfishing.model.labelled import read_labels
-from deepfishing.model.training import train_on_store
+from deepfishing.core.kernels import KernelSum
+from deepfishing.evaluation.measuring import measure
+from deepfishing.evaluation.reproduce import reproduce
+from deepfishing.learn.labelled import read_labels
+from deepfishing.learn.training import train_on_store
 from deepfishing.networks.load import random_network
 
 pytestmark = pytest.mark.usefixtures("small_input")

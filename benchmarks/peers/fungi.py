@@ -24,8 +24,8 @@ from timing import ratios
 from torch import Tensor, nn
 from torch.nn import functional
 
-from deepfishing.features import parse_factor
-from deepfishing.gradients.extract import Extractor
+from deepfishing.core.features import parse_factor
+from deepfishing.extraction.extract import Extractor
 from deepfishing.networks.load import import_hub
 
 import_hub("torchvision")  # which fungivision imports, beside a torch it was not made for
@@ -49,7 +49,7 @@ def theirs(model: nn.Module, layer: str) -> Any:
 def ours(model: nn.Module, head: nn.Module, names: Sequence[str]) -> Extractor:
     """What a user writes for deepfishing, to have the same error."""
     from deepfishing import wrap
-    from deepfishing.gradients.extract import Extractor
+    from deepfishing.extraction.extract import Extractor
 
     def kl(embeddings: Tensor) -> Tensor:
         latents = head(functional.normalize(embeddings))

@@ -13,7 +13,7 @@ from page import interval, lines_of, number, table
 from projections import speed
 from timing import Ratio, ratio
 
-from deepfishing.rank_one import Array, RankOne
+from deepfishing.core.rank_one import Array, RankOne
 
 
 def sklearn_nystroem(explicit: Array, m: int) -> Array:
@@ -25,7 +25,7 @@ def sklearn_nystroem(explicit: Array, m: int) -> Array:
 
 def ours(gradients: RankOne, m: int) -> Array:
     """What a user writes with deepfishing."""
-    from deepfishing.projections import fit_projection
+    from deepfishing.core.projections import fit_projection
 
     return fit_projection("nystroem", gradients, m)(gradients)
 

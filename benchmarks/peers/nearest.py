@@ -20,14 +20,14 @@ import numpy as np
 from page import interval, lines_of, number, table
 
 import search
-from deepfishing.features import parse_feature
-from deepfishing.gradients.to_store import extract_to_store
+from deepfishing.core.features import parse_feature
+from deepfishing.core.rank_one import Array, l2_normalize
+from deepfishing.extraction.settings import Settings
+from deepfishing.extraction.to_store import extract_to_store
 from deepfishing.images.published import load_groceries
 from deepfishing.networks.load import load_network
-from deepfishing.rank_one import Array, l2_normalize
 from deepfishing.search import Searcher
 from deepfishing.search.compare import choose_recipe
-from deepfishing.settings import Settings
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents
 

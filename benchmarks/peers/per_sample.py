@@ -14,7 +14,7 @@ from peak import peak
 from timing import ratio
 from torch import Tensor, nn
 
-from deepfishing.gradients.tap import Call
+from deepfishing.extraction.tap import Call
 
 D, CLASSES, TOLERANCE = 4096, 1000, 1e-5
 
@@ -34,8 +34,8 @@ def torch_func(head: nn.Module, x: Tensor) -> Tensor:
 
 def ours(head: nn.Module, x: Tensor) -> Call:
     """What a user writes with deepfishing."""
-    from deepfishing.gradients.tap import tap
-    from deepfishing.objectives import cross_entropy
+    from deepfishing.extraction.tap import tap
+    from deepfishing.networks.objectives import cross_entropy
 
     return tap(head, x, gradients=["0"], objective=cross_entropy(tau=2)).calls["0"][0]
 

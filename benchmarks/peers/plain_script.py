@@ -16,10 +16,10 @@ from page import interval, lines_of, megabytes, number, table
 from peak import peak
 from timing import ratios
 
-from deepfishing.features import needed_factors, parse_features
+from deepfishing.core.features import needed_factors, parse_features
+from deepfishing.core.rank_one import Array, RankOne
 from deepfishing.networks.load import load_network
 from deepfishing.networks.network import Network
-from deepfishing.rank_one import Array, RankOne
 
 FORWARD = "x6,x7,y8,x8"
 

@@ -94,7 +94,7 @@ def write(name: str, body: str, quick: bool) -> None:
 
 def machine() -> str:
     """The machine and the packages."""
-    from deepfishing.machine import describe
+    from deepfishing.util.machine import describe
 
     threads = os.environ.get("OMP_NUM_THREADS", "all")
     errors = read_errors()

@@ -17,9 +17,9 @@ from peak import peak
 from timing import ratios
 from torch import Tensor
 
-from deepfishing.kernels import gram
-from deepfishing.projections import Projection
-from deepfishing.rank_one import Array, RankOne
+from deepfishing.core.kernels import gram
+from deepfishing.core.projections import Projection
+from deepfishing.core.rank_one import Array, RankOne
 
 D, BLOCK, KEPT = 4096, 8, 32
 KINDS = ("tensor-sketch", "two-sided")
@@ -34,7 +34,7 @@ def traker(m: int, block: int) -> Any:
 
 def ours(gradients: RankOne, kind: str, m: int) -> Projection:
     """What a user writes for deepfishing; then `project(gradients)`."""
-    from deepfishing.projections import fit_projection
+    from deepfishing.core.projections import fit_projection
 
     return fit_projection(kind, gradients, m)
 

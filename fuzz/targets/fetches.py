@@ -13,7 +13,7 @@ from typing import Any
 
 from deepfishing.fetch.download import Patience, download
 from deepfishing.fetch.unpack import RECORD, difference, unpack
-from deepfishing.files import Remote
+from deepfishing.util.files import Remote
 from fuzz.formats import mutate_tar
 from fuzz.parts import join, split
 from fuzz.rule import obey

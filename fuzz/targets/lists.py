@@ -10,7 +10,7 @@ from pathlib import Path
 from deepfishing.images.item import Item, RemoteFile, is_url, list_files
 from deepfishing.images.sources import find_images
 from deepfishing.images.tables import read_table
-from deepfishing.model.labelled import read_labels
+from deepfishing.learn.labelled import read_labels
 from deepfishing.search.hits import read_class_names
 from fuzz.formats import describe, parquet_of
 from fuzz.mutate import other_value

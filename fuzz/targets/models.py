@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from deepfishing.extraction.settings import Settings
 from deepfishing.images.preprocess import Preprocess
-from deepfishing.model import Model
-from deepfishing.model.files import FACTS, TENSORS
-from deepfishing.model.training import train_model
+from deepfishing.learn.model import Model
+from deepfishing.learn.model_files import FACTS, TENSORS
+from deepfishing.learn.training import train_model
 from deepfishing.networks.load import check_same
 from deepfishing.networks.network import Network
-from deepfishing.settings import Settings
 from fuzz.formats import mutate_safetensors
 from fuzz.made import SETTINGS, arrays
 from fuzz.mutate import other_value

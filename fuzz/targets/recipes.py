@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from deepfishing.features import parse_features
-from deepfishing.kernels import gram
-from deepfishing.recipes import Recipe, parse_recipe, parse_recipes
+from deepfishing.core.features import parse_features
+from deepfishing.core.kernels import gram
+from deepfishing.core.recipes import Recipe, parse_recipe, parse_recipes
 from fuzz.rule import obey
 from fuzz.target import Run, Target
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from deepfishing.experiments.results import Results, row_key
-from deepfishing.report.html import write_report
-from deepfishing.report.rows import group_points, group_rows, open_points, open_results
-from deepfishing.report.sheets import curve_sheets
-from deepfishing.report.tables import comparison, confusions, left_out
-from deepfishing.report.text import latex, markdown, write_markdown
+from deepfishing.evaluation.report.html import write_report
+from deepfishing.evaluation.report.rows import group_points, group_rows, open_points, open_results
+from deepfishing.evaluation.report.sheets import curve_sheets
+from deepfishing.evaluation.report.tables import comparison, confusions, left_out
+from deepfishing.evaluation.report.text import latex, markdown, write_markdown
+from deepfishing.evaluation.results import Results, row_key
 from fuzz.parts import join, split
 from fuzz.rule import obey
 from fuzz.target import Run, Target, one_of, put

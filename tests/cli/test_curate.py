@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from deepfishing.curate import choose_photos, label_scores
-from deepfishing.curate import photos as photos_module
-from deepfishing.curate.photos import choosing, open_photos
-from deepfishing.rank_one import l2_normalize
+from deepfishing.core.rank_one import l2_normalize
+from deepfishing.curate import choose_photos, label_scores, selection
+from deepfishing.curate.selection import choosing, open_photos
 from deepfishing.store import Row, Store
 
 
@@ -100,7 +99,7 @@ def test_a_choice_that_is_stopped_is_kept(deepfish, store, tmp_path, monkeypatch
         yield from (next(steps) for _ in range(2))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("deepfishing.curate.photos.choosing", stopped)
+    monkeypatch.setattr("deepfishing.curate.selection.choosing", stopped)
     ran = deepfish("curate", "choose", store, "-n", "5", "--out", "first.csv")
     assert ran.code == 130
     assert ran.out.splitlines() == whole[:2]
@@ -136,7 +135,7 @@ def test_once_there_are_labels_photos_that_the_machine_is_unsure_of_come_first(d
     known = [row for row in rows if row.id not in ("test/dark/5.jpg", "test/light/5.jpg")]
     photos = open_photos(store)
     labels = {row.id: ("dark" if "dark" in row.id else "light",) for row in known}
-    sure = photos_module._unsure(
+    sure = selection._unsure(
         photos, photos.collection.content[[rows.index(row) for row in known]], list(labels.values())
     )
     scores = label_scores(photos.features.of(np.arange(12)), make_labels(photos), neighbours=False)
@@ -144,7 +143,7 @@ def test_once_there_are_labels_photos_that_the_machine_is_unsure_of_come_first(d
     assert ((sure > 0) & (sure <= 1)).all()
     assert np.corrcoef(sure, np.abs(scores[:, 0]))[0, 1] < 0  # the surer, the less it counts
     few = dict(list(labels.items())[:6])  # of one class only: all count alike
-    assert photos_module._unsure(photos, np.arange(6), list(few.values())) is None
+    assert selection._unsure(photos, np.arange(6), list(few.values())) is None
 
 
 def make_labels(photos):

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from deepfishing.cli import setup as command
-from deepfishing.doctor import MISSING, OK, PROBLEM, Finding
+from deepfishing.cli.doctor import MISSING, OK, PROBLEM, Finding
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from deepfishing import Searcher, Store
+from deepfishing.extraction.imported import _csv, settings_of
 from deepfishing.store import Row
 from deepfishing.store import store as store_module
-from deepfishing.vectors import _csv, settings_of
 
 ENDINGS = ("parquet", "csv", "npz", "h5")
 

@@ -7,11 +7,11 @@ import tarfile
 import numpy as np
 import pytest
 
+from deepfishing.core.kernels import gram
 from deepfishing.errors import pip_install
-from deepfishing.gradients.extract import extract
+from deepfishing.extraction.extract import extract
 from deepfishing.images import folder
 from deepfishing.images.preprocess import HEIC
-from deepfishing.kernels import gram
 from deepfishing.networks.load import import_hub, load_network
 from deepfishing.store import Store
 from deepfishing.web.gallery import Gallery

@@ -10,7 +10,7 @@ import pytest
 from deepfishing.cli.app import main
 from deepfishing.fetch import place
 from deepfishing.fetch.place import CATALOGUE, Download
-from deepfishing.files import Remote
+from deepfishing.util.files import Remote
 
 CONTENT = b"weights" * 1000
 

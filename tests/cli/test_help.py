@@ -6,7 +6,7 @@ from typer.main import get_command
 
 from deepfishing.cli.app import app
 from deepfishing.cli.command import NETWORK, PANELS
-from deepfishing.options import Options
+from deepfishing.extraction.options import Options
 
 ROOT = {name: lazy.load() for name, lazy in get_command(app).commands.items()}
 GROUPS = {name: one.commands for name, one in ROOT.items() if hasattr(one, "commands")}

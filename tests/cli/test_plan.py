@@ -3,8 +3,8 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from deepfishing import planning
-from deepfishing.planning import Rates
+from deepfishing.extraction import planning
+from deepfishing.extraction.planning import Rates
 
 RATES = Rates(
     "efficientnet-lite0",

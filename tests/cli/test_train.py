@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from deepfishing.classify import train_svm
-from deepfishing.gradients.extract import Extractor
-from deepfishing.model import Model
+from deepfishing.core.recipes import parse_recipe
+from deepfishing.extraction.extract import Extractor
+from deepfishing.learn.model import Model
+from deepfishing.learn.svm import train_svm
 from deepfishing.networks.load import load_network
-from deepfishing.recipes import parse_recipe
 
 SMALL = ("--features", "pow(dW8,0.5)+x7", "--weights", "random")
 
@@ -266,14 +266,14 @@ def test_auto_makes_do_with_a_store_that_lacks_a_factor(deepfish, shapes, model)
 
 def test_a_chosen_temperature_is_that_of_the_model(deepfish, shapes, monkeypatch):
     """Predictions compute delta8 with it, and agree with the classifiers trained on it."""
-    from deepfishing import auto
+    from deepfishing.learn import auto
 
     given = ("--weights", "random", "--features", "all", "--precision", "float32")
     assert deepfish("extract", shapes / "train", "s", *given).code == 0
     plain = auto.choose
     with monkeypatch.context() as patch:
         patch.setattr(
-            "deepfishing.model.training.choose",
+            "deepfishing.learn.training.choose",
             lambda *given, **more: replace(plain(*given, **more), recipe="dW8+x7", tau=4.0),
         )
         assert deepfish("train", "s", "warm").code == 0
@@ -295,7 +295,7 @@ def test_very_many_images_are_trained_on_as_vectors(deepfish, shapes, monkeypatc
     """They are told apart as by the kernel matrix, and a line says what was done."""
     given = ("--weights", "random", "--features", recipe, "--cost", "1")
     assert deepfish("train", shapes, "exact", *given).code == 0
-    monkeypatch.setattr("deepfishing.model.training.LARGE", 5)
+    monkeypatch.setattr("deepfishing.learn.training.LARGE", 5)
     ran = deepfish("train", "exact/features", "large", *given[2:])
     assert ran.code == 0, ran.err
     assert "linear classifiers on vectors of" in ran.out

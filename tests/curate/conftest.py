@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from deepfishing.rank_one import l2_normalize
+from deepfishing.core.rank_one import l2_normalize
 from deepfishing.store import Row, Store
 
 LAYERS = {"network": "toy", "layers": {"8": "fc"}, "head": "softmax", "tau": 2.0}

@@ -3,9 +3,9 @@
 import numpy as np
 
 from deepfishing.curate import label_scores, nearest, open_searcher
-from deepfishing.curate.labels import doubted
-from deepfishing.curate.pixels import SIDE, agreement
-from deepfishing.curate.twins import _components
+from deepfishing.curate.duplicates import _components
+from deepfishing.curate.label_errors import doubted
+from deepfishing.images.alignment import SIDE, align
 from deepfishing.store import Row, Store
 
 
@@ -33,9 +33,9 @@ def test_the_nearest_is_never_the_content_itself(tmp_path):
 
 def test_a_picture_agrees_with_its_mirror_image(rng):
     pictures = rng.integers(0, 255, (2, SIDE, SIDE), np.uint8)
-    score, mirrored = agreement(pictures, pictures[:, :, ::-1])
-    np.testing.assert_allclose(score, 1, atol=0.01)
-    assert mirrored.all()
+    found = align(pictures, pictures[:, :, ::-1])
+    np.testing.assert_allclose(found.score, 1, atol=0.01)
+    assert found.mirrored.all()
 
 
 def test_nodes_are_connected_by_edges():

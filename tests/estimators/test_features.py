@@ -12,12 +12,12 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils import estimator_checks
 
+from deepfishing.core.rank_one import RankOne
 from deepfishing.errors import FeatureError, ImageError, NetworkError, OptionError
 from deepfishing.estimators import GradientFeatures, Power, TraceKernelSVC
-from deepfishing.gradients.extract import extract
+from deepfishing.extraction.extract import extract
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.network import Network
-from deepfishing.rank_one import RankOne
 
 
 @pytest.fixture

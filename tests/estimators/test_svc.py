@@ -10,10 +10,10 @@ from sklearn.pipeline import Pipeline
 from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from deepfishing.core.kernels import KernelProduct, KernelSum, gram
+from deepfishing.core.rank_one import RankOne
 from deepfishing.errors import FeatureError, OptionError
 from deepfishing.estimators import Power, Project, TraceKernelSVC, Whiten
-from deepfishing.kernels import KernelProduct, KernelSum, gram
-from deepfishing.rank_one import RankOne
 
 
 def expected_failures(estimator):

@@ -6,12 +6,12 @@ from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from deepfishing.core.kernels import KernelSum, trace_kernel
+from deepfishing.core.projections import KINDS, fit_projection
+from deepfishing.core.rank_one import RankOne
+from deepfishing.core.recipes import parse_recipe
 from deepfishing.errors import FeatureError, OptionError
 from deepfishing.estimators import Power, Project, Whiten
-from deepfishing.kernels import KernelSum, trace_kernel
-from deepfishing.projections import KINDS, fit_projection
-from deepfishing.rank_one import RankOne
-from deepfishing.recipes import parse_recipe
 
 LAYERS = {8: "fc"}
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import deepfishing.gradients.to_store as to_store
+import deepfishing.extraction.to_store as to_store
 import deepfishing.networks.load as load
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +21,7 @@ from fire.scenes import EXTRACT, make_store  # noqa: E402
 def flat(monkeypatch):
     """Every network is one layer on 8 x 8 pixels; shards of four images."""
     monkeypatch.setattr(to_store, "SHARD_IMAGES", 4)
-    network = load_script("tests/gradients/kill_points.py").network
+    network = load_script("tests/extraction/kill_points.py").network
     monkeypatch.setattr(load, "load_network", lambda *_, **__: network())
     return EXTRACT
 

@@ -8,11 +8,11 @@ from fire.flips import make_targets, run
 from starlette.testclient import TestClient
 
 from deepfishing.errors import StoreError
-from deepfishing.files import is_intact, sealed
 from deepfishing.search import Searcher
 from deepfishing.store import Store
 from deepfishing.store.check import verify
 from deepfishing.store.contents import Contents
+from deepfishing.util.files import is_intact, sealed
 from deepfishing.web.app import make_app
 from deepfishing.web.gallery import Gallery
 

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from deepfishing.experiments.results import Results
-from deepfishing.model import Model
+from deepfishing.evaluation.results import Results
+from deepfishing.learn.model import Model
 from deepfishing.search import Searcher
 from deepfishing.store import Store
 from deepfishing.store.check import verify

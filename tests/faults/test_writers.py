@@ -9,15 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from deepfishing.core.features import Factor
 from deepfishing.errors import StoreError
-from deepfishing.features import Factor
-from deepfishing.gradients.to_store import Local, extract_to_store
+from deepfishing.extraction.options import Resources
+from deepfishing.extraction.settings import Settings
+from deepfishing.extraction.to_store import Local, extract_to_store
 from deepfishing.images.sources import find_images
-from deepfishing.model import Model
+from deepfishing.learn.model import Model
 from deepfishing.networks import load
-from deepfishing.options import Resources
 from deepfishing.search import Searcher
-from deepfishing.settings import Settings
 from deepfishing.store import Store, manifest
 from deepfishing.store.check import verify
 
@@ -27,7 +27,7 @@ COMMAND = """
 import sys
 sys.path.insert(0, {root!r})
 from fire.forks import load_script
-present = load_script("tests/gradients/kill_points.py")
+present = load_script("tests/extraction/kill_points.py")
 present.small_chunks()
 import deepfishing.networks.load as load
 load.load_network = lambda *_, **__: present.network()

@@ -10,7 +10,7 @@ import pytest
 from deepfishing.errors import FetchError
 from deepfishing.fetch import download as module
 from deepfishing.fetch.download import Patience
-from deepfishing.files import Remote
+from deepfishing.util.files import Remote
 
 CONTENT = bytes(range(256)) * 400
 

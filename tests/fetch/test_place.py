@@ -14,9 +14,9 @@ from deepfishing.errors import FetchError, MissingDependencyError, OptionError
 from deepfishing.fetch import place
 from deepfishing.fetch.download import Patience
 from deepfishing.fetch.place import CATALOGUE, Download, fetch, fetched_data
-from deepfishing.files import Remote
 from deepfishing.images.dataset import find_record
 from deepfishing.images.voc import CLASSES, read_voc
+from deepfishing.util.files import Remote
 
 CONTENT = b"weights" * 1000
 

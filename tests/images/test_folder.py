@@ -6,7 +6,7 @@ import pytest
 from deepfishing.errors import DatasetError, OptionError
 from deepfishing.images.folder import read_folder
 from deepfishing.images.sources import find_images
-from deepfishing.model.labelled import read_labels
+from deepfishing.learn.labelled import read_labels
 
 
 def touch(root, *names):

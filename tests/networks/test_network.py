@@ -4,7 +4,7 @@ import safetensors.torch
 import torch
 
 from deepfishing.errors import LayerError, OptionError, WeightsError
-from deepfishing.gradients.extract import extract
+from deepfishing.extraction.extract import extract
 from deepfishing.networks.load import load_network, random_network
 from deepfishing.networks.network import _check_bfloat16
 from deepfishing.networks.reference import sha256_of

@@ -12,8 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from torch import nn
 
-from deepfishing import Preprocess, extract, gram, load_network, planning, wrap
+from deepfishing import Preprocess, extract, gram, load_network, wrap
 from deepfishing.errors import NetworkError, OptionError, WeightsError
+from deepfishing.extraction import planning
 from deepfishing.networks.load import load_reference
 from deepfishing.networks.onnx_file import KEY, load_onnx
 from deepfishing.networks.reference import find_preprocess

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from deepfishing.features import Factor, parse_factor
-from deepfishing.gradients.extract import Extractor
+from deepfishing.core.features import Factor, parse_factor
+from deepfishing.core.projections import TwoSided
+from deepfishing.core.rank_one import RankOne
+from deepfishing.extraction.extract import Extractor
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.load import import_hub
 from deepfishing.networks.network import wrap
-from deepfishing.projections import TwoSided
-from deepfishing.rank_one import RankOne
 
 # name: its arguments, image size, gradient layers, and outputs with their channels' axis
 SWIN = {"img_size": 56, "embed_dim": 12, "num_heads": (1, 2, 2, 4), "depths": (2, 1, 1, 1)}

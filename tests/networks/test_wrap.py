@@ -5,12 +5,12 @@ import pytest
 import torch
 from torch import nn
 
+from deepfishing.core.kernels import gram
 from deepfishing.errors import FeatureError, LayerError, NetworkError, OptionError, WeightsError
-from deepfishing.gradients.extract import extract
+from deepfishing.extraction.extract import extract
+from deepfishing.extraction.settings import Settings
 from deepfishing.images.preprocess import Preprocess
-from deepfishing.kernels import gram
 from deepfishing.networks.network import wrap
-from deepfishing.settings import Settings
 
 SMALL = Preprocess(8, 8, mean=(127.0,) * 3, std=(128.0,) * 3)
 

@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from deepfishing.core.rank_one import l2_normalize
 from deepfishing.errors import StoreError
-from deepfishing.rank_one import l2_normalize
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents
 

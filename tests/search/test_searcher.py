@@ -7,9 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from deepfishing.core.kernels import gram
+from deepfishing.core.recipes import parse_recipe
 from deepfishing.errors import ImageError, OptionError, StoreError, WeightsError
-from deepfishing.kernels import gram
-from deepfishing.recipes import parse_recipe
 from deepfishing.search import Searcher, compare
 from deepfishing.store import Row, Store
 

@@ -4,8 +4,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from deepfishing.rank_one import RankOne
-from deepfishing.recipes import parse_recipe
+from deepfishing.core.rank_one import RankOne
+from deepfishing.core.recipes import parse_recipe
 from deepfishing.search.hits import ClassTerm, Explanation, contact_sheet, imagenet_names
 
 

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from deepfishing.features import Factor
-from deepfishing.gradients.engines import Batch
+from deepfishing.core.features import Factor
+from deepfishing.extraction.engines import Batch
 from deepfishing.web import server
 from deepfishing.web.guard import Gate
 from deepfishing.web.photos import Uploads
@@ -74,7 +74,7 @@ def test_the_network_is_made_ready_once_for_all_photos(monkeypatch, jpeg):
         def __call__(self, images):
             yield Batch([0], {"x7": np.ones((1, 2))}, {})
 
-    monkeypatch.setattr("deepfishing.gradients.extract.Extractor", Extractor)
+    monkeypatch.setattr("deepfishing.extraction.extract.Extractor", Extractor)
     monkeypatch.setattr(Uploads, "_network", None)
     settings = SimpleNamespace(network=SimpleNamespace(dtype="float64"))  # nothing is kept of it
     read = SimpleNamespace(from_dict=lambda facts: settings)

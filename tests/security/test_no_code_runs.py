@@ -14,19 +14,19 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from deepfishing.core.recipes import parse_recipe
 from deepfishing.errors import DeepFishingError
-from deepfishing.files import SEAL, sealed
+from deepfishing.extraction.settings import Settings
 from deepfishing.images.preprocess import Preprocess
-from deepfishing.model import Model
-from deepfishing.model.training import train_model
+from deepfishing.learn.model import Model
+from deepfishing.learn.training import train_model
 from deepfishing.networks.load import load_network
 from deepfishing.networks.reference import NetworkRef
 from deepfishing.networks.weights import read_weights
-from deepfishing.recipes import parse_recipe
 from deepfishing.search import Searcher
-from deepfishing.settings import Settings
 from deepfishing.store import Row, Store
 from deepfishing.store.check import info, verify
+from deepfishing.util.files import SEAL, sealed
 
 SETTINGS = Settings(
     network=NetworkRef(

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import deepfishing
-from deepfishing.files import write_records
 from deepfishing.images.tables import read_table
 from deepfishing.store import Row, Store
 from deepfishing.store.export import export
+from deepfishing.util.files import write_records
 
 ROOT = Path(deepfishing.__file__).parent
 TREES = {
@@ -125,7 +125,7 @@ def test_the_environment_is_asked_for_named_variables_only():
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and dotted(node) in ("os.environ", "os.getenv"):
                 asked.add(file)
-    assert asked <= {"networks/zoo.py", "distributed.py", "web/server.py"}
+    assert asked <= {"networks/zoo.py", "extraction/distributed.py", "web/server.py"}
     names = [
         ast.literal_eval(node.args[0])
         for _, name, node in calls()
@@ -156,4 +156,4 @@ def test_no_text_in_a_csv_is_a_formula(tmp_path):
             (label,) for label in labels
         }
     written = {file for file, name, _ in calls() if re.search(r"csv\.\w*writer", name, re.I)}
-    assert written == {"files.py", "store/export.py"}
+    assert written == {"util/files.py", "store/export.py"}

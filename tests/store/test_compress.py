@@ -4,8 +4,8 @@ import shutil
 import numpy as np
 import pytest
 
+from deepfishing.core.rank_one import l2_normalize
 from deepfishing.errors import OptionError, StoreError
-from deepfishing.rank_one import l2_normalize
 from deepfishing.search import Searcher
 from deepfishing.store import Row, Store
 from deepfishing.store.check import info, verify

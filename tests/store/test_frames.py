@@ -8,8 +8,8 @@ import pandas as pd
 import polars as pl
 import pytest
 
+from deepfishing.core.rank_one import RankOne
 from deepfishing.errors import FeatureError, MissingDependencyError, StoreError
-from deepfishing.rank_one import RankOne
 from deepfishing.store import Row, Store
 
 

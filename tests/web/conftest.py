@@ -14,15 +14,15 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from deepfishing.features import needed_factors, parse_features
-from deepfishing.gradients.to_store import extract_to_store
+from deepfishing.core.features import needed_factors, parse_features
+from deepfishing.extraction.settings import Settings
+from deepfishing.extraction.to_store import extract_to_store
 from deepfishing.images.published import KINDS, load_groceries
 from deepfishing.images.sources import find_images
-from deepfishing.model.training import train_model
+from deepfishing.learn.training import train_model
 from deepfishing.networks.load import load_network
 from deepfishing.search import Searcher
 from deepfishing.search.compare import DEFAULTS
-from deepfishing.settings import Settings
 from deepfishing.store import Store
 from deepfishing.web.app import make_app
 from deepfishing.web.gallery import Gallery

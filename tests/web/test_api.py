@@ -11,8 +11,8 @@ from starlette.testclient import TestClient
 
 from deepfishing.errors import StoreError, WeightsError
 from deepfishing.images.item import Item
-from deepfishing.model import Model
-from deepfishing.model.predict import predict
+from deepfishing.learn.model import Model
+from deepfishing.learn.predict import predict
 from deepfishing.search import Searcher
 from deepfishing.store import Store
 from deepfishing.web.app import make_app

@@ -13,8 +13,11 @@ from deepfishing.web.gallery import Gallery
 pytestmark = pytest.mark.browser
 
 
-def focused(page):
-    return page.evaluate("document.activeElement.closest('.card')?.dataset.id")
+def wait_for_focus(page, id_):
+    """Wait until the keyboard is on a card: the browser first gives it back to the one before."""
+    page.wait_for_function(
+        "id => document.activeElement.closest('.card')?.dataset.id === id", arg=id_
+    )
 
 
 def test_a_picture_is_enlarged_and_its_neighbours_are_an_arrow_away(visit, live, gallery, ids):
@@ -36,8 +39,7 @@ def test_a_picture_is_enlarged_and_its_neighbours_are_an_arrow_away(visit, live,
     assert page.get_attribute("#lightbox .file", "target") == "_blank"
     page.keyboard.press("Escape")
     page.wait_for_selector("#lightbox", state="hidden")
-    page.wait_for_function("() => document.activeElement.classList.contains('shot')")
-    assert focused(page) == ids[1]  # the last one that was seen
+    wait_for_focus(page, ids[1])  # the last one that was seen
     page.keyboard.press("o")
     page.wait_for_selector("#lightbox[open]")
     page.keyboard.press("+")
@@ -58,8 +60,7 @@ def test_an_enlarged_hit_has_its_reason_and_leads_on(visit, ids):
     page.keyboard.press("ArrowRight")
     page.wait_for_selector(f"#lightbox[data-id='{hits[1]}']")
     page.keyboard.press("Escape")
-    page.wait_for_function("() => document.activeElement.classList.contains('shot')")
-    assert focused(page) == hits[1]
+    wait_for_focus(page, hits[1])
     assert tab.asked() == {"id": [ids[4]]}  # Escape closed the picture and nothing else
     page.keyboard.press("o")
     page.click("#lightbox [data-action=search]")

@@ -21,10 +21,10 @@ from deepfishing.cli.command import (
     Strict,
 )
 from deepfishing.errors import OptionError
-from deepfishing.options import Options, Resources
+from deepfishing.extraction.options import Options, Resources
 
 if TYPE_CHECKING:
-    from deepfishing.model import Model
+    from deepfishing.learn.model import Model
 
 
 def train(
@@ -68,10 +68,10 @@ def train(
     The network's options say how features are computed; a store has them computed already. Above
     20,000 images linear classifiers on projected features take the place of the kernel matrix.
     """
-    from deepfishing.classify import check_options
     from deepfishing.images.sources import find_images, passed_over_in
-    from deepfishing.model.labelled import is_voc, read_labels
-    from deepfishing.model.training import train_on_images, train_on_store
+    from deepfishing.learn.labelled import is_voc, read_labels
+    from deepfishing.learn.svm import check_options
+    from deepfishing.learn.training import train_on_images, train_on_store
     from deepfishing.store import Store
     from deepfishing.store.manifest import MANIFEST, find_store
 
@@ -108,8 +108,8 @@ def _number(text: str) -> float | str:
 
 
 def _print_summary(folder: Path, model: Model, left_out: dict[str, str], as_json: bool) -> None:
-    from deepfishing.recipes import parse_recipe
-    from deepfishing.report.rows import choice_text
+    from deepfishing.core.recipes import parse_recipe
+    from deepfishing.evaluation.report.rows import choice_text
 
     svm, n = model.svm, model.training["images"]
     ap = [None if math.isnan(value) else round(float(value), 2) for value in svm.ap]
@@ -186,8 +186,8 @@ def predict(
 
     from deepfishing.images.preprocess import refuse_unreadable, unreadable
     from deepfishing.images.sources import find_images, passed_over_in
-    from deepfishing.model import Model
-    from deepfishing.model.predict import predict as run
+    from deepfishing.learn.model import Model
+    from deepfishing.learn.predict import predict as run
 
     loaded = Model.load(model)
     items = find_images(images)
@@ -240,8 +240,8 @@ def export_model(
     Pixels are uint8 RGB after resizing and cropping; mean and deviation are in the graph. The file
     is compared with the model before it is written.
     """
-    from deepfishing.model import Model
-    from deepfishing.model.to_onnx import export_model as run
+    from deepfishing.learn.model import Model
+    from deepfishing.learn.to_onnx import export_model as run
 
     loaded = Model.load(model)
     difference = run(loaded, file, network=loaded.settings.load_network(weights=weights))

@@ -12,17 +12,29 @@ import typer
 
 from deepfishing.cli import say
 from deepfishing.cli.command import MORE, Json, StoreFolder
-from deepfishing.errors import OptionError
+from deepfishing.errors import OptionError, check_choice
 
 if TYPE_CHECKING:
-    from deepfishing.curate.labels import Doubt
-    from deepfishing.curate.twins import Group, Photo
+    from deepfishing.curate.duplicates import Group, Photo
+    from deepfishing.curate.label_errors import Doubt
     from deepfishing.search import Searcher
 
 SHOWN = 10  # groups of twins that are told one by one
 DRAWN = 40  # groups of twins on a sheet
 LIST = ".txt"
-TWINS = ("group", "keep", "path", "id", "store", "why", "width", "height", "bytes", "agreement")
+TWINS = (
+    "group",
+    "keep",
+    "path",
+    "id",
+    "store",
+    "kind",
+    "why",
+    "width",
+    "height",
+    "bytes",
+    "difference",
+)
 
 Features = Annotated[str | None, "A recipe, such as x7 or pow(dW8,0.5). [default: by the store]"]
 Out = Annotated[Path | None, "Also write a table, .csv or .json, into this file."]
@@ -31,8 +43,8 @@ Sheet = Annotated[Path | None, "Also draw the photos into this picture, .png or 
 
 def _check_out(out: Path | None, *kinds: str) -> None:
     """Refuse a file that cannot be made, or one whose labels would be lost, before any work."""
-    from deepfishing.files import KINDS, check_out
     from deepfishing.images.tables import labels_in
+    from deepfishing.util.files import KINDS, check_out
 
     check_out(out, kinds or KINDS)
     if out is not None and (n := labels_in(out)):
@@ -62,8 +74,8 @@ def choose(
     Prints their paths, the most useful first; stopped early, those that it has. Fill in the column
     labels of --out and pass the table as --labelled to choose the next ones.
     """
-    from deepfishing.curate.photos import Pick, choose_photos, open_photos, read_labelled
-    from deepfishing.files import write_records
+    from deepfishing.curate.selection import Pick, choose_photos, open_photos, read_labelled
+    from deepfishing.util.files import write_records
 
     _check_out(out)
     photos = open_photos(store, features)
@@ -116,9 +128,9 @@ def labels(
     A classifier that has not seen the photo and the photos nearest to it contradict its label. The
     more they do, the larger the doubt. Works with one label per photo and with several.
     """
-    from deepfishing.curate.labels import doubtful_labels
-    from deepfishing.curate.photos import open_photos
-    from deepfishing.files import write_records
+    from deepfishing.curate.label_errors import doubtful_labels
+    from deepfishing.curate.selection import open_photos
+    from deepfishing.util.files import write_records
 
     _check_out(out)
     if n < 1:
@@ -152,7 +164,11 @@ def twins(
     store: StoreFolder,
     against: Annotated[Path | None, "Another store: find photos of STORE that it has, too."] = None,
     features: Features = None,
-    least: Annotated[float, "Agreement of pixels, up to 1, from which two are one picture."] = 0.75,
+    kinds: Annotated[
+        str,
+        "Kinds of copies to list, comma-separated: identical file, identical pixels, re-encoded or "
+        "resized, cropped, border added. A mirrored photo is never listed.",
+    ] = "identical file,identical pixels,re-encoded or resized",
     out: Annotated[
         Path | None, "File for the paths, .txt, or for all groups, .csv or .json."
     ] = None,
@@ -162,18 +178,28 @@ def twins(
     sheet: Sheet = None,
     as_json: Json = False,
 ) -> None:
-    """Find photos that are one picture: the same content, re-encoded, smaller, cropped, mirrored.
+    """Find photos that are copies of one picture: re-encoded, smaller, cropped, mirrored.
 
     Example: deepfish curate twins store --out twice.txt
 
-    Prints the paths of those that may go: all but one of each picture, the one with the most
-    pixels, then the largest file, then that of --against, then the oldest. Nothing is deleted. To
-    do so yourself, look at --sheet first, then: deepfish curate twins store -0 | xargs -0 rm --
+    Prints the paths of copies of the --kinds asked for: all but one of each picture, the one with
+    the most real detail. Nothing is moved or deleted. Look at --sheet, then put the copies aside:
+    mkdir twice; deepfish curate twins store -0 | xargs -0 mv -t twice --
     """
+    from deepfishing.curate.duplicates import find_twins
     from deepfishing.curate.neighbours import open_searcher
-    from deepfishing.curate.twins import find_twins
-    from deepfishing.files import KINDS, replacing, write_records
+    from deepfishing.images.same_picture import KINDS as COPIES
+    from deepfishing.images.same_picture import MIRRORED
+    from deepfishing.util.files import KINDS, replacing, write_records
 
+    wanted = [kind.strip() for kind in kinds.split(",")]
+    if MIRRORED in wanted:
+        raise OptionError(
+            f"--kinds must be kinds that can be listed, got {MIRRORED!r}: pixels cannot tell which "
+            "of two mirrored photos is the original; see --out all.csv or --sheet"
+        )
+    for kind in wanted:
+        check_choice("--kinds", kind, COPIES)
     _check_out(out, *KINDS, LIST)
     as_list = out is not None and out.suffix.lower() == LIST
     with say.progress_bar(quiet=as_json) as bar:
@@ -182,9 +208,10 @@ def twins(
             for one in (store, against)
             if one is not None
         ]
-        found = find_twins(*opened, least=least, progress=bar)
+        found = find_twins(*opened, progress=bar)
+    removable = found.removable(wanted)
     end = "\0" if print0 else "\n"
-    listed = [path for path in found.removable() if print0 or "\n" not in path]
+    listed = [path for path in removable if print0 or "\n" not in path]
     text = "".join(path + end for path in listed)
     if out is not None and as_list:
         with replacing(out) as partial:
@@ -201,9 +228,8 @@ def twins(
     for group in found.groups[:SHOWN]:
         say.note(f"keep {group.keep.path} ({group.why})")
         for photo in group.others:
-            size, agreement = f"{photo.width} x {photo.height}", f"{photo.agreement:.2f}"
-            stays = "" if photo.can_go else ", stays"
-            said = f"{photo.relation}, {size}, agreement {agreement}{stays}"
+            stays = "" if photo.can_go and photo.kind in wanted else ", not listed"
+            said = f"{photo.kind}, {photo.width} x {photo.height}{stays}"
             say.note(f"     {photo.path} ({said})")
     if len(found.groups) > SHOWN:
         say.note(f"and {len(found.groups) - SHOWN:,} more groups, see --out or --sheet")
@@ -212,9 +238,9 @@ def twins(
     photos = say.images_text(len(opened[0].collection))
     say.note(
         f"{say.counted(len(found.groups), 'picture')} more than once among {photos}; "
-        f"{say.counted(len(listed), 'photo')} may go"
+        f"{say.counted(len(listed), 'photo')} listed"
     )
-    if hidden := len(found.removable()) - len(listed):
+    if hidden := len(removable) - len(listed):
         say.note(f"left out: {say.images_text(hidden)} with a line break in the name; take -0")
     if found.gone:
         say.note(
@@ -225,8 +251,7 @@ def twins(
 
 def _twin_record(photo: Photo, group: Group, number: int) -> dict[str, object]:
     keep = photo is group.keep
-    why = group.why if keep else photo.relation
-    return {**asdict(photo), "group": number, "keep": keep, "why": why}
+    return {**asdict(photo), "group": number, "keep": keep, "why": group.why if keep else ""}
 
 
 def draw_groups(path: Path, groups: Sequence[Group]) -> None:
@@ -239,10 +264,34 @@ def draw_groups(path: Path, groups: Sequence[Group]) -> None:
     blank = Image.new("RGB", (1, 1), PAPER)
     for group in groups:
         photos = [(group.keep, f"keep: {group.why}")]
-        photos += [(photo, f"{photo.relation}, {photo.agreement:.2f}") for photo in group.others]
+        photos += [(photo, photo.kind) for photo in group.others]
         tiles += [(Path(p.path), text, Path(p.path).name) for p, text in photos]
         tiles += [(blank, "", "")] * (-len(tiles) % COLUMNS)
     save_tiles(path, tiles)
+
+
+def bursts(store: StoreFolder, features: Features = None, as_json: Json = False) -> None:
+    """Find photos of one scene that are no copies, to choose one of each burst.
+
+    Example: deepfish curate bursts store
+
+    Prints the number of the burst and the path, separated by a tab, for every photo. All of them
+    are different photos, so this is no list of what may go.
+    """
+    from deepfishing.curate.duplicates import find_bursts
+    from deepfishing.curate.neighbours import open_searcher
+
+    with say.progress_bar(quiet=as_json) as bar:
+        photos = open_searcher(store, features, progress=bar)
+        found = find_bursts(photos, progress=bar)
+    if as_json:
+        _say_document(store, photos, bursts=found)
+        return
+    for number, burst in enumerate(found, start=1):
+        for photo in burst.photos:
+            say.line(f"{number}\t{photo.path}")
+    of = say.images_text(len(photos.collection))
+    say.note(f"{say.counted(len(found), 'scene')} in several photos among {of}")
 
 
 def odd(
@@ -270,8 +319,8 @@ def odd(
     Prints their paths, the oddest first. --out has the score of every photo.
     """
     from deepfishing.curate.neighbours import open_searcher
-    from deepfishing.curate.odd import RECIPES, odd_photos
-    from deepfishing.files import write_records
+    from deepfishing.curate.outliers import RECIPES, odd_photos
+    from deepfishing.util.files import write_records
 
     _check_out(out)
     with say.progress_bar(quiet=as_json) as bar:
@@ -307,9 +356,9 @@ def map_(
     A group is named by what the network sees there more often than elsewhere. The page is one file
     without scripts.
     """
-    from deepfishing.curate.maps import make_map, write_map
+    from deepfishing.curate.map_page import make_map, write_map
     from deepfishing.curate.neighbours import open_searcher
-    from deepfishing.files import write_records
+    from deepfishing.util.files import write_records
 
     _check_out(out, ".html")
     _check_out(points)
@@ -345,4 +394,4 @@ def _draw(sheet: Path | None, searcher: Searcher, captions: Iterable[tuple[str, 
     save_tiles(sheet, [(searcher.picture(id_), text, Path(id_).name) for id_, text in captions])
 
 
-curate = (choose, labels, twins, odd, map_)
+curate = (choose, labels, twins, bursts, odd, map_)

@@ -22,12 +22,12 @@ from deepfishing.cli.command import (
     Strict,
 )
 from deepfishing.errors import OptionError
+from deepfishing.extraction.options import LOCAL, RAY, Options, Resources
 from deepfishing.networks import DEFAULT
-from deepfishing.options import LOCAL, RAY, Options, Resources
 
 if TYPE_CHECKING:
-    from deepfishing.gradients.to_store import Extraction
-    from deepfishing.planning import Plan
+    from deepfishing.extraction.planning import Plan
+    from deepfishing.extraction.to_store import Extraction
 
 WIDTH = 24  # of a column of a plan
 
@@ -60,7 +60,7 @@ def extract(
     and new or changed images are all that is computed. Unusable images are listed and left out.
     A store remembers its network and settings; options that contradict them are refused.
     """
-    from deepfishing.extraction import extract_to
+    from deepfishing.extraction.pipeline import extract_to
     from deepfishing.images.sources import find_images, passed_over_in
     from deepfishing.store import Store
 
@@ -165,7 +165,7 @@ def plan(
     The network runs on this machine for a few seconds, with random weights if its own are not
     here; everything else is counted up from that.
     """
-    from deepfishing import planning
+    from deepfishing.extraction import planning
     from deepfishing.store.precision import check_precision
 
     count = planning.parse_count(images)

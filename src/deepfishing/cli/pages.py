@@ -76,9 +76,9 @@ def report(
     of results in it, gains.html or gains.md is written: how much gradients gain on each data set,
     with intervals, and against the number of examples.
     """
-    from deepfishing.report.html import write_report
-    from deepfishing.report.overview import find_folders, write_overview
-    from deepfishing.report.text import write_latex, write_markdown
+    from deepfishing.evaluation.report.html import write_report
+    from deepfishing.evaluation.report.overview import find_folders, write_overview
+    from deepfishing.evaluation.report.text import write_latex, write_markdown
 
     check_choice("--format", format_, FORMATS)
     found = find_folders(folders)

@@ -14,12 +14,12 @@ from rich.text import Text
 from deepfishing.cli import say
 from deepfishing.cli.command import NETWORK, PROTOCOL, WORK, Fields, Strict
 from deepfishing.errors import DatasetError, OptionError, check_choice
-from deepfishing.experiments.checks import PROTOCOLS, TABLE
+from deepfishing.evaluation.checks import PROTOCOLS, TABLE
+from deepfishing.extraction.options import Options, Resources
 from deepfishing.fetch.place import fetched_data
 from deepfishing.images.dataset import DATASETS, DIFFICULT, Dataset, DatasetRecord, find_record
 from deepfishing.images.item import as_text
 from deepfishing.images.sources import passed_over_in
-from deepfishing.options import Options, Resources
 
 
 def reproduce(
@@ -78,11 +78,11 @@ def reproduce(
     if features is not None or TABLE in protocols:
         options.check_features(features or known.table)
 
-    from deepfishing.experiments.reproduce import Protocol
-    from deepfishing.measuring import measure
-    from deepfishing.report.sheets import curve_sheets, table_sheets
-    from deepfishing.report.tables import comparison
-    from deepfishing.report.text import terminal
+    from deepfishing.evaluation.measuring import measure
+    from deepfishing.evaluation.report.sheets import curve_sheets, table_sheets
+    from deepfishing.evaluation.report.tables import comparison
+    from deepfishing.evaluation.report.text import terminal
+    from deepfishing.evaluation.reproduce import Protocol
 
     how = Protocol(difficult=difficult, strict=strict, **options.of_features(), **vars(resources))
     net = options.load(device=resources.device)

@@ -112,7 +112,7 @@ def size_text(n: float) -> str:
 
 def rate_text(task: Task) -> str:
     """Images per second; rows and points take seconds each, so their rate says nothing."""
-    from deepfishing.experiments.checks import PROTOCOLS
+    from deepfishing.evaluation.checks import PROTOCOLS
 
     speed = task.finished_speed or task.speed
     return f"{speed:.1f}/s" if speed and task.description not in PROTOCOLS else ""

@@ -12,7 +12,7 @@ import typer
 from deepfishing.cli import say
 from deepfishing.cli.command import MORE, WORK, Fields, Json, MovedWeights, StoreFolder
 from deepfishing.errors import OptionError
-from deepfishing.options import Resources
+from deepfishing.extraction.options import Resources
 
 if TYPE_CHECKING:
     from deepfishing.search import Hit, Searcher

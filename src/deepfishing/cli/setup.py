@@ -10,14 +10,14 @@ import typer
 
 from deepfishing.cli import say
 from deepfishing.cli.command import NETWORK, Fields, Json
-from deepfishing.doctor import Finding, examine, is_broken
+from deepfishing.cli.doctor import Finding, examine, is_broken
+from deepfishing.core.features import table_features
 from deepfishing.errors import DeepFishingError
-from deepfishing.features import table_features
+from deepfishing.extraction.options import Options
 from deepfishing.fetch.download import Patience
 from deepfishing.fetch.place import CATALOGUE, find_download
 from deepfishing.fetch.place import fetch as fetch_one
 from deepfishing.networks.zoo import RECORDS, Record, find_weights, is_network_file, record
-from deepfishing.options import Options
 
 if TYPE_CHECKING:
     from deepfishing.networks.network import Network

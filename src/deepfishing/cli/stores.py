@@ -145,8 +145,8 @@ def import_(
     Columns called x7, delta8 and so on keep their names; other vectors are called x7. A Parquet
     file of `deepfish export` makes the same store again, which also encodes new photos.
     """
-    from deepfishing.features import features_of
-    from deepfishing.vectors import import_vectors
+    from deepfishing.core.features import features_of
+    from deepfishing.extraction.imported import import_vectors
 
     made = import_vectors(
         file, store, column=column, network=network, precision=precision, overwrite=overwrite

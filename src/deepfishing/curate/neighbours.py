@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from deepfishing.kernels import Comparable, gram
-from deepfishing.progress import Progress, silent
-from deepfishing.rank_one import Array
+from deepfishing.core.kernels import Comparable, gram
+from deepfishing.core.rank_one import Array
 from deepfishing.search import Searcher
 from deepfishing.search.compare import DEFAULTS, Features, choose_recipe
 from deepfishing.search.index import COARSE, Index, Notice
 from deepfishing.store import Store
 from deepfishing.store.manifest import count_rows
+from deepfishing.util.progress import Progress, silent
 
 EXACT_CONTENTS = 10_000
 BLOCK_ROWS, BLOCK_CANDIDATES = 1024, 1 << 14  # compared at a time, exactly or by the index

@@ -24,16 +24,16 @@ from sklearn.base import (
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from deepfishing.core.features import parse_feature, parse_features
+from deepfishing.core.kernels import Combination, Comparable, arrays_of, leaves
+from deepfishing.core.projections import fit_projection
+from deepfishing.core.rank_one import Array, RankOne
+from deepfishing.core.recipes.recipe import Recipe, apply, leaf
 from deepfishing.errors import FeatureError, ImageError
-from deepfishing.features import parse_feature, parse_features
+from deepfishing.extraction.options import BatchSize, parse_batch_size
 from deepfishing.images.preprocess import ImageLike, find_views
-from deepfishing.kernels import Combination, Comparable, arrays_of, leaves
+from deepfishing.networks.objectives import Label, check_objective
 from deepfishing.networks.zoo import DEFAULT
-from deepfishing.objectives import Label, check_objective
-from deepfishing.options import BatchSize, parse_batch_size
-from deepfishing.projections import fit_projection
-from deepfishing.rank_one import Array, RankOne
-from deepfishing.recipes.recipe import Recipe, apply, leaf
 
 if TYPE_CHECKING:  # the rest of the estimators work where torch is not installed
     from deepfishing.networks.network import Network
@@ -103,7 +103,7 @@ class GradientFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def transform(self, images: Iterable[ImageLike]) -> Array | RankOne:
         """The feature of each image; one that cannot be read raises `ImageError`."""
-        from deepfishing.gradients.extract import extract
+        from deepfishing.extraction.extract import extract
 
         check_is_fitted(self)
         if isinstance(images, str | Path):
@@ -121,7 +121,7 @@ class GradientFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
         """Names of the numbers of a forward feature, `x7_0`...; what `set_output` calls columns."""
-        from deepfishing.gradients.extract import extract
+        from deepfishing.extraction.extract import extract
 
         check_is_fitted(self)
         if self._width is None:  # one grey pixel tells it

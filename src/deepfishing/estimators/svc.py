@@ -23,11 +23,11 @@ from sklearn.utils.validation import (
     column_or_1d,
 )
 
-from deepfishing.classify import train_svm
+from deepfishing.core.kernels import Comparable
+from deepfishing.core.rank_one import Array
 from deepfishing.errors import FeatureError
 from deepfishing.estimators.steps import check_features
-from deepfishing.kernels import Comparable
-from deepfishing.rank_one import Array
+from deepfishing.learn.svm import train_svm
 
 
 class TraceKernelSVC(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -55,7 +55,7 @@ class TraceKernelSVC(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Examples
     --------
-    >>> from deepfishing.rank_one import RankOne
+    >>> from deepfishing.core.rank_one import RankOne
     >>> gradients = RankOne(x=[[1.0, 0.0], [0.0, 1.0], [0.9, 0.1]], delta=[[1.0]] * 3)
     >>> svc = TraceKernelSVC().fit(gradients[:2], ["cat", "dog"])
     >>> svc.predict(gradients[2:])

@@ -28,8 +28,8 @@ from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
 from deepfishing.errors import FetchError
-from deepfishing.files import Remote, replacing
-from deepfishing.progress import Progress
+from deepfishing.util.files import Remote, replacing
+from deepfishing.util.progress import Progress
 
 _ENOUGH = 1 << 20  # bytes that make an attempt count as progress, however it ended
 _REDIRECTS = 10

@@ -22,10 +22,10 @@ from deepfishing.errors import (
 )
 from deepfishing.fetch.download import Patience, UnreachableError, disk_errors, download
 from deepfishing.fetch.unpack import RECORD, difference, unpack
-from deepfishing.files import Remote
 from deepfishing.images.dataset import DATASETS
 from deepfishing.networks.zoo import RECORDS, WeightSource, home, package_folder
-from deepfishing.progress import Progress, silent
+from deepfishing.util.files import Remote
+from deepfishing.util.progress import Progress, silent
 
 try:
     import fcntl

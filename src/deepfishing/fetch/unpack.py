@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from deepfishing.errors import FetchError
 from deepfishing.fetch.download import disk_errors
-from deepfishing.progress import Progress
+from deepfishing.util.progress import Progress
 
 RECORD = "fetched.json"
 _MOST_MEMBERS = 150_000  # SUN397, the largest, has 110 thousand

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from deepfishing.errors import DatasetError, check_choice
-from deepfishing.files import Remote
 from deepfishing.images.item import Item
 from deepfishing.images.show import pictures_html
 from deepfishing.metrics import DEFINITIONS
+from deepfishing.util.files import Remote
 
 # What difficult examples are in training, the default first: left out, as the devkit's
 # example_classifier.m does (it trains on gt > 0 and gt < 0, and a difficult one has gt = 0), or

@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 
 from deepfishing.errors import DatasetError, OptionError, explained
-from deepfishing.files import replacing
 from deepfishing.images.dataset import Dataset, Split
 from deepfishing.images.item import as_text
 from deepfishing.images.preprocess import EXTENSIONS, passed_over_text
 from deepfishing.metrics import DEFAULT
+from deepfishing.util.files import replacing
 
 # Folders of these names alone, or one to train on and another, are splits, not classes. Capital
 # letters do not matter; of several to test on the first is taken.

@@ -11,20 +11,16 @@ from __future__ import annotations
 import json
 import math
 import tarfile
-import threading
-from functools import lru_cache
 from pathlib import Path, PurePath, PurePosixPath
-from typing import Any
 
-from deepfishing.errors import DatasetError, OptionError, explained, need, one_line
+from deepfishing.errors import DatasetError, OptionError, explained, need
 from deepfishing.images.folder import folder_classes
 from deepfishing.images.item import Frame, Item, Member, as_labels
-from deepfishing.images.preprocess import EXTENSIONS, bmp_bytes
+from deepfishing.images.preprocess import EXTENSIONS
 
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 VIDEOS = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg")
 MAX_LABEL_BYTES = 1 << 20
-AHEAD = 5.0  # seconds: a frame so near is decoded up to, a later one is jumped to
 
 
 def holds_images(path: PurePath) -> bool:
@@ -124,41 +120,3 @@ def read_video(path: Path, every: float) -> list[Item]:
     if not items:
         raise DatasetError(f"a video must have frames, got none in {path}")
     return items
-
-
-def frame_bytes(path: Path, pts: int) -> bytes:
-    """One frame as the bytes of a picture without loss; an `OSError` if it cannot be decoded."""
-    return _open_video(path, path.stat().st_mtime_ns).read(pts)
-
-
-class _Video:
-    """An open video, which goes on from the last frame; threads take turns."""
-
-    def __init__(self, path: Path, changed: int) -> None:
-        self.lock = threading.Lock()
-        self.file = need("av", "video").open(str(path))
-        self.stream = self.file.streams.video[0]
-        self.frames: Any = None
-        self.last = 0
-
-    def read(self, pts: int) -> bytes:
-        with self.lock:
-            try:
-                ahead = (pts - self.last) * float(self.stream.time_base)
-                if self.frames is None or not 0 < ahead <= AHEAD:
-                    self.file.seek(pts, stream=self.stream)
-                    self.frames = self.file.decode(self.stream)
-                frame = next((one for one in self.frames if one.pts >= pts), None)
-                if frame is None or frame.pts != pts:
-                    raise OSError("no such frame")
-                self.last = pts
-                picture = frame.to_image()
-            except Exception as error:
-                self.frames = None
-                raise OSError(one_line(error)) from None
-        if frame.rotation:  # a telephone that was held upright
-            picture = picture.rotate(frame.rotation, expand=True)
-        return bmp_bytes(picture)
-
-
-_open_video = lru_cache(maxsize=4)(_Video)

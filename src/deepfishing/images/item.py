@@ -29,7 +29,8 @@ from deepfishing.errors import (
     one_line,
     pip_install,
 )
-from deepfishing.files import SEPARATOR
+from deepfishing.images.frames import frame_bytes
+from deepfishing.util.files import SEPARATOR
 
 MAX_MEMBER = 1 << 30  # a member is read whole, so a larger one is refused: no image is 1 GB
 
@@ -128,8 +129,6 @@ class Item:
         if self.member is None:
             return self.path.open("rb")
         if isinstance(self.member, Frame):
-            from deepfishing.images.inside import frame_bytes  # which makes items itself
-
             return io.BytesIO(frame_bytes(self.path, self.member.pts))
         if self.member.size > MAX_MEMBER:
             raise OSError(f"{self.member.size:,} bytes, more than {MAX_MEMBER:,}")

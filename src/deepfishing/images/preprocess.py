@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import io
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from typing import IO, Protocol
 import numpy as np
 from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError, features
 
+from deepfishing.core.rank_one import Array
 from deepfishing.errors import (
     ImageError,
     MissingDependencyError,
@@ -31,8 +31,7 @@ from deepfishing.errors import (
     pip_install,
 )
 from deepfishing.images.item import Item
-from deepfishing.progress import Progress, silent
-from deepfishing.rank_one import Array
+from deepfishing.util.progress import Progress, silent
 
 HEIC = (".heic", ".heif", ".hif")  # what telephones write; read by the extra `heic`
 HAS_AVIF = features.check("avif")
@@ -194,13 +193,6 @@ def open_picture(file: IO[bytes]) -> ImageFile.ImageFile:
     """Read a picture's header; its pixels are decoded by `load`."""
     learn_heic()
     return Image.open(file, formats=FORMATS)
-
-
-def bmp_bytes(picture: Image.Image) -> bytes:
-    """A picture as the bytes of a file that has the same pixels, and the same bytes every time."""
-    content = io.BytesIO()
-    picture.save(content, "BMP")
-    return content.getvalue()
 
 
 @cache

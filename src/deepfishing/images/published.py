@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from deepfishing.core.rank_one import Array
 from deepfishing.errors import DatasetError, OptionError, check_choice, explained
 from deepfishing.images.dataset import Dataset, Split, is_plain_name
 from deepfishing.images.folder import (
@@ -32,8 +33,7 @@ from deepfishing.images.folder import (
     require_images,
     write_once,
 )
-from deepfishing.images.preprocess import bmp_bytes
-from deepfishing.rank_one import Array
+from deepfishing.images.frames import bmp_bytes
 
 CALTECH_TRAIN, CALTECH_TEST = 30, 50  # images of each kind to train, and at most to test
 BACKGROUND = "BACKGROUND_Google"  # of Caltech-101: photographs of none of its kinds

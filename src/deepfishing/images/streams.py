@@ -15,8 +15,9 @@ import numpy as np
 from PIL import Image
 
 from deepfishing.errors import DatasetError, ImageError, OptionError
+from deepfishing.images.frames import bmp_bytes
 from deepfishing.images.item import ImageBytes, Item
-from deepfishing.images.preprocess import EXTENSIONS, ImageLike, bmp_bytes, open_image
+from deepfishing.images.preprocess import EXTENSIONS, ImageLike, open_image
 
 BLOCK_BYTES, BLOCK_IMAGES = 1 << 28, 4096  # what is held at a time
 IMAGE_KEYS = ("image", "img", "pixel_values", *sorted(end[1:] for end in EXTENSIONS))

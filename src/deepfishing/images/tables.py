@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from deepfishing.errors import DatasetError, explained
-from deepfishing.files import unguarded
 from deepfishing.images.item import Item, as_labels, item_at
+from deepfishing.util.files import unguarded
 
 TABLES = (".csv", ".tsv", ".parquet")
 _COLUMNS = ("path", "id", "label", "labels")

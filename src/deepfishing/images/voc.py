@@ -23,10 +23,10 @@ from deepfishing.errors import (
     did_you_mean,
     explained,
 )
-from deepfishing.files import replacing
 from deepfishing.images.dataset import Dataset, Split, is_plain_name
 from deepfishing.images.folder import is_folder, names_in, read_bytes, read_lines, require_images
 from deepfishing.metrics import official_ap
+from deepfishing.util.files import replacing
 
 CLASSES = (
     *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),

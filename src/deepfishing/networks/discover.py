@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from deepfishing.core.features import TOP
 from deepfishing.errors import LayerError, one_line
-from deepfishing.features import TOP
 from deepfishing.images.preprocess import Preprocess
 
 CLOSE = 1e-3  # what probabilities may differ by, also in half precision

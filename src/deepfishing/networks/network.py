@@ -22,9 +22,9 @@ from deepfishing.errors import LayerError, OptionError, WeightsError, check_choi
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.discover import check_layers, find_layers, is_program
 from deepfishing.networks.identity import architecture, identity
+from deepfishing.networks.objectives import find_objective
 from deepfishing.networks.reference import RANDOM, UNIDENTIFIED, NetworkRef, Source
 from deepfishing.networks.zoo import IMAGENET
-from deepfishing.objectives import find_objective
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 RANDOM_CLASSES = 1000  # of the head of an embedding

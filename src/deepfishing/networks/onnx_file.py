@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from deepfishing.core.features import TOP
 from deepfishing.errors import NetworkError, OptionError, explained, need, one_line
-from deepfishing.features import TOP
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.network import Network, ready
 from deepfishing.networks.reference import FILES, WEIGHTS, NetworkFile, Source, find_preprocess

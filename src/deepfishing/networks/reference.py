@@ -25,6 +25,7 @@ from deepfishing.networks.zoo import IMAGENET, RECORDS, find_weights
 PUBLISHED, RANDOM, FILES, PYTHON = KINDS = ("published", "random", "files", "python")
 WEIGHTS, PROTOTXT, MEAN = ROLES = ("weights", "prototxt", "mean")
 OVERSAMPLING_0_1 = 2  # of `Preprocess`, which version 0.1 did not write down
+MAX_SIDE = 8192  # pixels of a network's input: 0.8 GB in float32
 UNIDENTIFIED = "?"  # a head or a choice of scores that cannot be identified
 # How networks are known to want their pixels.
 KNOWN_PIXELS: Mapping[str, Preprocess] = {
@@ -189,9 +190,13 @@ def read_preprocess(facts: Any) -> Preprocess:
             raise TypeError
         if made.order not in ("RGB", "BGR") or made.resample not in ("bilinear", "bicubic"):
             raise TypeError
+        if not (1 <= made.size <= MAX_SIDE and 1 <= made.short_side <= MAX_SIDE):
+            raise TypeError
         return made
     except (AttributeError, TypeError):
-        raise _unusable("preprocess", facts, "size, short_side, mean, std...") from None
+        raise _unusable(
+            "preprocess", facts, f"size and short_side up to {MAX_SIDE:,}, mean, std..."
+        ) from None
 
 
 def _unusable(key: str, value: Any, expected: str) -> StoreError:

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from deepfishing.core.rank_one import Array
 from deepfishing.errors import OptionError, StoreError, did_you_mean
-from deepfishing.rank_one import Array
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents
 from deepfishing.store.manifest import INDEX, SCHEMA

@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from deepfishing.core.features import features_of
+from deepfishing.core.kernels import UNLIKE, Comparable, gram
+from deepfishing.core.rank_one import Array, l2_normalize
+from deepfishing.core.recipes import Fitted, Recipe, parse_recipe
+from deepfishing.core.recipes.language import known_recipes
 from deepfishing.errors import StoreError
-from deepfishing.features import features_of
-from deepfishing.kernels import UNLIKE, Comparable, gram
 from deepfishing.networks.reference import layers_of
-from deepfishing.rank_one import Array, l2_normalize
-from deepfishing.recipes import Fitted, Recipe, parse_recipe
-from deepfishing.recipes.language import known_recipes
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents
 

@@ -21,14 +21,14 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from deepfishing.core.features import TOP
+from deepfishing.core.kernels import Comparable, gram, leaves
+from deepfishing.core.rank_one import Array, RankOne
+from deepfishing.core.recipes import Recipe
 from deepfishing.errors import ImageError, OptionError, explained, need
-from deepfishing.features import TOP
 from deepfishing.images.item import ImageBytes
 from deepfishing.images.preprocess import ImageLike, open_image
 from deepfishing.images.show import pictures_html
-from deepfishing.kernels import Comparable, gram, leaves
-from deepfishing.rank_one import Array, RankOne
-from deepfishing.recipes import Recipe
 
 TOP_CLASSES = 3
 IMAGENET_CLASSES = 1000

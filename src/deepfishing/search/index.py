@@ -43,16 +43,16 @@ from safetensors.numpy import load as read_tensors
 from safetensors.numpy import save as tensor_bytes
 
 from deepfishing import __version__
+from deepfishing.core.kernels import Comparable, gram
+from deepfishing.core.rank_one import Array, l2_normalize
+from deepfishing.core.recipes import Recipe
 from deepfishing.errors import DeepFishingError, one_line
-from deepfishing.files import is_intact, replacing, sealed
-from deepfishing.kernels import Comparable, gram
-from deepfishing.progress import Progress
-from deepfishing.rank_one import Array, l2_normalize
-from deepfishing.recipes import Recipe
 from deepfishing.search.compare import SEED, Features, Query, fit, sample
 from deepfishing.store import Store
 from deepfishing.store.contents import PLACES, Contents, MappedColumn, shard_files
 from deepfishing.store.manifest import SOURCE
+from deepfishing.util.files import is_intact, replacing, sealed
+from deepfishing.util.progress import Progress
 
 LANDMARKS, DIMENSIONS = 2048, 768  # of the embedding
 LIST_IMAGES = 512  # on average

@@ -19,23 +19,24 @@ import numpy as np
 import pyarrow.compute as pc
 from PIL import Image
 
+from deepfishing.core.features import Factor
+from deepfishing.core.rank_one import Array
 from deepfishing.errors import ImageError, OptionError, check_choice
-from deepfishing.features import Factor
-from deepfishing.gradients.engines import Describer, describer, gather
+from deepfishing.extraction.engines import Describer, describer, gather
+from deepfishing.extraction.options import Resources
+from deepfishing.extraction.settings import Settings
+from deepfishing.images.frames import bmp_bytes
 from deepfishing.images.item import ImageBytes
-from deepfishing.images.preprocess import ImageLike, bmp_bytes, open_image
+from deepfishing.images.preprocess import ImageLike, open_image
 from deepfishing.images.sources import find_again
-from deepfishing.options import Resources
-from deepfishing.progress import Progress, silent
-from deepfishing.rank_one import Array
 from deepfishing.search.collection import Collection
 from deepfishing.search.compare import Features, Query, choose_recipe, fit
 from deepfishing.search.hits import Explanation, Hit, Hits, read_class_names
 from deepfishing.search.index import CANDIDATES, COARSE, PROBES, Index, Notice, open_index
-from deepfishing.settings import Settings
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents
 from deepfishing.store.manifest import count_rows
+from deepfishing.util.progress import Progress, silent
 
 if TYPE_CHECKING:
     from deepfishing.networks.network import Network

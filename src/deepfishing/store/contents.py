@@ -21,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from deepfishing.core.rank_one import Array
 from deepfishing.errors import StoreError
-from deepfishing.rank_one import Array
 from deepfishing.store.shards import PATTERN, Column, decoded, read_keys, stored, undamaged
 from deepfishing.store.store import Store
 

@@ -20,12 +20,12 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
+from deepfishing.core.rank_one import Array
 from deepfishing.errors import OptionError, StoreError, explained, need
-from deepfishing.files import SEPARATOR, guarded, replacing
-from deepfishing.progress import Progress, silent
-from deepfishing.rank_one import Array
 from deepfishing.store.precision import check_precision
 from deepfishing.store.store import FACTS, Store
+from deepfishing.util.files import SEPARATOR, guarded, replacing
+from deepfishing.util.progress import Progress, silent
 
 COPIED_VALUES = 1 << 24  # numbers on their way from store to store
 SETTINGS = b"deepfishing"  # the key of the settings in a Parquet file

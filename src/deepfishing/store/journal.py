@@ -17,7 +17,7 @@ import secrets
 from pathlib import Path
 
 from deepfishing.errors import StoreError
-from deepfishing.files import replacing
+from deepfishing.util.files import replacing
 
 JOURNALS = ".journal*"
 LEFTOVER = re.compile(r"\.(shard-\w+\.parquet|index\.parquet|store\.json|\.journal-\d+)\.\d+")

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from deepfishing import __version__
 from deepfishing.errors import StoreError, explained
-from deepfishing.files import is_intact, replacing, sealed
+from deepfishing.util.files import is_intact, replacing, sealed
 
 MANIFEST = "store.json"
 FORMAT = 2

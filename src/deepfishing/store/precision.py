@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from deepfishing.core.rank_one import Array
 from deepfishing.errors import OptionError, check_choice
-from deepfishing.rank_one import Array
 
 
 class Floats:

@@ -27,10 +27,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from deepfishing.core.features import is_projected
+from deepfishing.core.projections import SCHEME
+from deepfishing.core.rank_one import Array, l2_norm
 from deepfishing.errors import StoreError
-from deepfishing.features import is_projected
-from deepfishing.projections import SCHEME
-from deepfishing.rank_one import Array, l2_norm
 from deepfishing.store.journal import Journal
 from deepfishing.store.precision import Codec
 

@@ -24,11 +24,11 @@ from urllib.parse import quote, unquote
 import numpy as np
 import pyarrow as pa
 
+from deepfishing.core.features import split_names
+from deepfishing.core.kernels import Comparable
+from deepfishing.core.rank_one import Array
+from deepfishing.core.recipes import Recipe, parse_recipe
 from deepfishing.errors import FeatureError, StoreError, explained, need
-from deepfishing.features import split_names
-from deepfishing.kernels import Comparable
-from deepfishing.rank_one import Array
-from deepfishing.recipes import Recipe, parse_recipe
 from deepfishing.store import manifest
 from deepfishing.store.journal import Journal, clear_leftovers, finish
 from deepfishing.store.manifest import OK, SOURCE, Row

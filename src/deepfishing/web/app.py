@@ -26,6 +26,7 @@ from starlette.types import ASGIApp
 from deepfishing.errors import DeepFishingError, ImageError
 from deepfishing.web.gallery import MAX_TEXT, Example, Filter, Gallery, Question, UnknownError
 from deepfishing.web.guard import Gate, Guard, RefusedError, read_body
+from deepfishing.web.labelling import LabelChange, Labelling, NextQuestion, UndoQuestion
 from deepfishing.web.photos import MAX_BYTES, ForgottenError
 
 STATIC = Path(__file__).parent / "static"
@@ -53,6 +54,10 @@ def make_app(
     async def index(request: Request) -> Response:
         return _file(request, INDEX, files[INDEX])
 
+    @app.get("/label")
+    async def label(request: Request) -> Response:
+        return _file(request, "label.html", files["label.html"])
+
     @app.get("/static/{name}")
     async def static(request: Request, name: str) -> Response:
         if name not in files:
@@ -71,6 +76,8 @@ def make_routes(gallery: Gallery) -> APIRouter:
     decoding = Gate(running=2, waiting=256)  # thumbnails
     receiving = Gate(running=2, waiting=64)  # photos; those that wait are not in memory yet
     encoding = Gate(running=1, waiting=1)  # one at a time, in no search's place
+    writing = Gate(running=1, waiting=64)  # labels
+    labelling = Labelling(gallery)
 
     @routes.get("/store")
     async def store() -> JSONResponse:
@@ -127,6 +134,29 @@ def make_routes(gallery: Gallery) -> APIRouter:
     async def predict(request: Request) -> JSONResponse:
         example = await read_json(request, Example)
         return await _json(computing, lambda: {"classes": gallery.predict(example)})
+
+    @routes.get("/labels")
+    async def labels() -> JSONResponse:
+        return await _json(writing, labelling.summary)
+
+    @routes.get("/labels/of")
+    async def labels_of(id: QueryText) -> JSONResponse:
+        return await _json(writing, partial(labelling.labels_of, id))
+
+    @routes.post("/labels")
+    async def change_labels(request: Request) -> JSONResponse:
+        asked = await read_json(request, LabelChange)
+        return await _json(writing, partial(labelling.change, asked))
+
+    @routes.post("/labels/undo")
+    async def undo_labels(request: Request) -> JSONResponse:
+        asked = await read_json(request, UndoQuestion)
+        return await _json(writing, partial(labelling.undo, asked))
+
+    @routes.post("/labels/next")
+    async def next_to_label(request: Request) -> JSONResponse:
+        asked = await read_json(request, NextQuestion)
+        return await _json(writing, partial(labelling.next, asked))
 
     return routes
 

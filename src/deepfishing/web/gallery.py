@@ -21,17 +21,17 @@ import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from deepfishing.core.features import Factor, features_of, needed_factors, table_features
+from deepfishing.core.rank_one import Array
+from deepfishing.core.recipes import Recipe, parse_recipe
 from deepfishing.errors import FeatureError, OptionError, did_you_mean
-from deepfishing.features import Factor, features_of, needed_factors, table_features
-from deepfishing.model import Model
+from deepfishing.learn.model import Model
 from deepfishing.networks.reference import layers_of
-from deepfishing.progress import Progress
-from deepfishing.rank_one import Array
-from deepfishing.recipes import Recipe, parse_recipe
 from deepfishing.search import Searcher
 from deepfishing.search.compare import DEFAULTS, choose_recipe
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents
+from deepfishing.util.progress import Progress
 from deepfishing.web.photos import Thumbnails, Uploads
 
 # Before all others if the store has them. The first gradient is what `deepfish search` takes, and
@@ -170,6 +170,7 @@ class Gallery:
         starts = (*self.offer.gradient[:1], *self.offer.forward[:1])
         first, *_ = [self.searcher(by) for by in starts]
         self._progress = None
+        self.first_searcher = first
         self.collection, self._keys = first.collection, first.contents.keys
         flat = pc.list_flatten(self.collection.table.column("labels").combine_chunks())
         counts = {one["values"]: one["counts"] for one in pc.value_counts(flat).to_pylist()}
@@ -209,7 +210,7 @@ class Gallery:
 
     def image(self, id_: str) -> dict[str, Any]:
         """One image."""
-        return self._image(self._row(id_))
+        return self._image(self.row(id_))
 
     def _image(self, row: int) -> dict[str, Any]:
         picture = self.collection[row]
@@ -217,8 +218,17 @@ class Gallery:
 
     def content(self, id_: str) -> tuple[str, str]:
         """Path and hash of an image."""
-        row = self._row(id_)
-        return self.collection[row].path, self._keys[int(self.collection.content[row])].as_py()
+        row = self.row(id_)
+        return self.collection[row].path, self.key_of_row(row)
+
+    def key_of_row(self, row: int) -> str:
+        """Hash of the content of a row."""
+        return str(self._keys[int(self.collection.content[row])].as_py())
+
+    def ids_of(self, contents: set[str]) -> list[str]:
+        """Ids of all images that have one of these contents."""
+        rows = range(len(self.collection))
+        return [self.collection[row].id for row in rows if self.key_of_row(row) in contents]
 
     def search(self, question: Question) -> list[dict[str, Any]]:
         """The nearest images and why, the nearest first."""
@@ -305,14 +315,15 @@ class Gallery:
             if example.upload:
                 self.uploads.recall(example.upload)
                 return example.upload.encode()
-            self._row(example.id)
+            self.row(example.id)
             if searcher.collection.row_of(example.id) is None:
                 raise UnknownError(f"the image has no features for {searcher.recipe.name}")
             return example.id
 
         return searcher, [*map(key, question.like)], [*map(key, question.unlike)]
 
-    def _row(self, id_: str) -> int:
+    def row(self, id_: str) -> int:
+        """The row of an id; an `UnknownError` if there is none."""
         row = self.collection.row_of(id_)
         if row is None:
             raise UnknownError("the store has no image with this id")

@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from deepfishing.core.features import Factor
+from deepfishing.core.rank_one import Array
 from deepfishing.errors import DeepFishingError, ImageError
-from deepfishing.features import Factor
 from deepfishing.images.item import ImageBytes
 from deepfishing.images.preprocess import FORMAT_NAMES, open_image, open_picture
 from deepfishing.images.sources import find_again
-from deepfishing.rank_one import Array
 from deepfishing.search.searcher import Encoder
 
 FULL = "full"

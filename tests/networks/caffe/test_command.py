@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from deepfishing.gradients.extract import extract
+from deepfishing.core.rank_one import l2_normalize
+from deepfishing.extraction.extract import extract
 from deepfishing.networks.caffe.importer import load_caffe
-from deepfishing.rank_one import l2_normalize
 from deepfishing.store import Store
 
 

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from deepfishing.gradients.extract import extract
+from deepfishing.extraction.extract import extract
 from deepfishing.networks.caffe.importer import load_caffe
 from deepfishing.store import Store
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from deepfishing.gradients.extract import extract
+from deepfishing.extraction.extract import extract
 from deepfishing.networks.caffe.importer import load_caffe
 from deepfishing.networks.load import load_network, random_network
-from deepfishing.objectives import cross_entropy
+from deepfishing.networks.objectives import cross_entropy
 
 
 def conv(c, w, name, bottom, channels, outputs, kernel=3, bias=True, group=1, **params):

@@ -2,11 +2,11 @@
 
 Comes in: protocol buffers, untrusted: the bytes of a `.caffemodel` or `.binaryproto`, or the text
 of a `.prototxt`. Goes out: a `Message`, the same from both, and its weights as read-only arrays
-that still lie in the mapped file; docs/house.md says why protobuf's own readers are not used. Of
-bytes, a length or a shape is compared with what really follows before it is used. Of text, every
-rule that protocol buffers print or people write is known: comments, `:` left out before `{`, `<`
-for `{`, lists in brackets, strings in either quote and in several parts. What the table in `schema`
-does not know is read over; depth and number of fields are bounded.
+that still lie in the mapped file; docs/architecture.md says why protobuf's own readers are not
+used. Of bytes, a length or a shape is compared with what really follows before it is used. Of
+text, every rule that protocol buffers print or people write is known: comments, `:` left out
+before `{`, `<` for `{`, lists in brackets, strings in either quote and in several parts. What the
+table in `schema` does not know is read over; depth and number of fields are bounded.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from deepfishing.core.rank_one import Array
 from deepfishing.errors import WeightsError
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.caffe.files import given_mean, is_mean_pixel, read_binary, read_prototxt
@@ -32,7 +33,6 @@ from deepfishing.networks.network import Network, cast, ready, torch_target
 from deepfishing.networks.reference import FILES, MEAN, PROTOTXT, WEIGHTS, NetworkFile, Source
 from deepfishing.networks.weights import load_into
 from deepfishing.networks.zoo import CAFFE
-from deepfishing.rank_one import Array
 
 # Their first top is the image.
 SOURCES = frozenset({"Input", "Data", "ImageData", "MemoryData", "WindowData", "HDF5Data"})

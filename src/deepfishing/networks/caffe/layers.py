@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from deepfishing.core.rank_one import Array
 from deepfishing.errors import WeightsError
 from deepfishing.networks.caffe import modules
 from deepfishing.networks.caffe.modules import Join, Pair, Scale
 from deepfishing.networks.caffe.schema import Layer, Message
-from deepfishing.rank_one import Array
 
 Shape = tuple[int, ...]  # of one image's values, without the batch
 MAX_VALUES = 2**27  # of one layer's output for one image: half a gigabyte

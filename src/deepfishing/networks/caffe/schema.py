@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from deepfishing.core.rank_one import Array
 from deepfishing.errors import NetworkError, WeightsError
-from deepfishing.rank_one import Array
 
 T = TypeVar("T")
 

@@ -37,6 +37,10 @@ export const search = (asked, signal) => post("/api/search", asked, signal);
 export const scatter = (asked, signal) => post("/api/scatter", asked, signal);
 export const predict = (example, signal) => post("/api/predict", example, signal);
 export const network = async () => (await ask("/api/uploads")).network;
+export const labels = () => ask("/api/labels");
+export const setLabels = (ids, names) => post("/api/labels", { ids, labels: names });
+export const undoLabels = (act) => post("/api/labels/undo", { act });
+export const nextToLabel = (skip) => post("/api/labels/next", { skip });
 export const upload = (file) =>
   ask("/api/uploads", { method: "POST", headers: { "Content-Type": file.type || "application/octet-stream" }, body: file });
 

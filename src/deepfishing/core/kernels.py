@@ -1,0 +1,249 @@
+"""Stage 4, kernels: how alike two images are, as one Gram matrix.
+
+Comes in: forward features (n, d), or gradients as `RankOne`. Goes out: K (n, m) in float64.
+The trace kernel of two gradients is the product of a forward and a backward dot product
+(eq:tr), so its cost is that of two linear kernels. A kernel made of others is a `Combination`.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+
+from deepfishing.core.rank_one import Array, RankOne
+from deepfishing.errors import FeatureError
+
+# How much counter-examples count in a search beside the examples; measured in docs/search.md.
+UNLIKE = 0.25
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Combination(ABC):
+    """Several features of the same images, whose kernels become one."""
+
+    parts: tuple[Comparable, ...]
+
+    @abstractmethod
+    def combine(self, grams: Iterable[Array]) -> Array:
+        """One matrix of those of the parts, which may be written over."""
+
+    def vectors(self, parts: Sequence[Array], join: Callable[[Array, Array], Array]) -> Array:
+        """Vectors with this kernel as dot product, of those of the parts; `join` multiplies two."""
+        raise FeatureError(f"{type(self).__name__} has no vectors; train on fewer images")
+
+    def __repr__(self) -> str:
+        parts = (f"array {p.shape}" if isinstance(p, np.ndarray) else repr(p) for p in self.parts)
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    def __len__(self) -> int:
+        return len(self.parts[0])
+
+    def __getitem__(self, index: Any) -> Self:
+        return replace(self, parts=tuple(part[index] for part in self.parts))
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The number of images, then the shapes of the parts without it."""
+        return len(self), *(part.shape[1:] for part in self.parts)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class KernelSum(Combination):
+    """Compared with the mean of the kernels of its parts, weighted if weights are given."""
+
+    weights: tuple[float, ...] | None = None
+
+    @property
+    def shares(self) -> list[float]:
+        """What each part counts for; 1 together."""
+        weights = self.weights or (1.0,) * len(self.parts)
+        return [weight / sum(weights) for weight in weights]
+
+    def combine(self, grams: Iterable[Array]) -> Array:
+        """Their weighted mean, at most two of them in memory."""
+        scaled = (K * share for K, share in zip(grams, self.shares, strict=True))
+        return functools.reduce(operator.iadd, scaled)
+
+    def vectors(self, parts: Sequence[Array], join: Callable[[Array, Array], Array]) -> Array:
+        """Those of the parts side by side."""
+        both = zip(parts, self.shares, strict=True)
+        return np.concatenate([part * np.float32(share**0.5) for part, share in both], axis=1)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class KernelProduct(Combination):
+    """Compared with the product of the kernels of its parts."""
+
+    def combine(self, grams: Iterable[Array]) -> Array:
+        """Their product, at most two of them in memory."""
+        return functools.reduce(operator.imul, grams)
+
+    def vectors(self, parts: Sequence[Array], join: Callable[[Array, Array], Array]) -> Array:
+        """The first times the second, times the third..."""
+        return functools.reduce(join, parts)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class KernelRBF(Combination):
+    """Compared with exp(2 g (K - 1)) of the kernel K of its one part, whose diagonal is 1.
+
+    For unit vectors u and v it is exp(-g |u - v|^2), the Gaussian kernel.
+    """
+
+    g: float = 1.0
+
+    def combine(self, grams: Iterable[Array]) -> Array:
+        """The exponential, in place."""
+        (K,) = grams
+        K -= 1
+        K *= 2 * self.g
+        return np.exp(K, out=K)
+
+
+Comparable = Array | RankOne | Combination
+
+# A block of the Gram matrix holds at most this many numbers per operand (float32: 128 MB).
+BLOCK_VALUES = 32_000_000
+
+
+def linear_kernel(a: Array, b: Array) -> Array:
+    """Similarity of two sets of forward features: K[i, j] = <a_i, b_j>.
+
+    Examples
+    --------
+    >>> linear_kernel(np.eye(2), np.array([[2.0, 3.0]]))
+    array([[2.],
+           [3.]])
+    """
+    return a @ b.T
+
+
+def trace_kernel(a: RankOne, b: RankOne) -> Array:
+    """Similarity of two sets of gradients (eq:tr).
+
+    Parameters
+    ----------
+    a, b : RankOne
+        n and m images; factors x (n, d) and delta (n, D), same d and D. With P positions,
+        K is the sum over pairs of positions, which is exact.
+
+    Returns
+    -------
+    K : ndarray of shape (n, m), K[i, j] = <x_i, x_j> * <delta_i, delta_j>
+
+    Examples
+    --------
+    >>> a = RankOne(x=np.eye(2), delta=np.ones((2, 3)))
+    >>> trace_kernel(a, a)
+    array([[3., 0.],
+           [0., 3.]])
+    """
+    if a.x.ndim == 2 and b.x.ndim == 2:
+        K: Array = (a.x @ b.x.T) * (a.delta @ b.delta.T)
+        return K
+    ax, ad, bx, bd = (f if f.ndim == 3 else f[:, None] for f in (a.x, a.delta, b.x, b.delta))
+    K = np.empty((len(a), len(b)), dtype=np.result_type(ax, bx))
+    flat_x = bx.reshape(-1, bx.shape[-1]).T
+    flat_delta = bd.reshape(-1, bd.shape[-1]).T
+    for i in range(len(a)):  # (P, d) @ (d, m P): one image against all, so memory is m P^2
+        pairs = (ax[i] @ flat_x) * (ad[i] @ flat_delta)
+        K[i] = pairs.sum(axis=0).reshape(len(b), -1).sum(axis=1)
+    return K
+
+
+def gram(a: Comparable, b: Comparable | None = None, dtype: str = "float64") -> Array:
+    """Gram matrix of forward features (linear kernel), gradients (trace kernel), or several.
+
+    Computed block by block, so that beyond the result only two blocks are in memory. Without
+    `b` the matrix is that of `a` with itself, and only half of it is computed.
+
+    Parameters
+    ----------
+    a, b : ndarray of shape (n, d), RankOne, KernelSum or KernelProduct
+        Both of one kind. Half precision is computed in single precision.
+    dtype : str
+        Of the result (n, m); in single precision it is made in half the time.
+
+    Examples
+    --------
+    >>> gram(np.array([[1.0, 0.0], [1.0, 1.0]]))
+    array([[1., 1.],
+           [1., 2.]])
+    """
+    a = a if isinstance(a, RankOne | Combination) else np.asarray(a)
+    b = b if isinstance(b, RankOne | Combination | None) else np.asarray(b)
+    other: Any = a if b is None else b
+    _check_alike(a, other)
+    if isinstance(a, Combination):
+        others = (None,) * len(a.parts) if b is None else other.parts
+        return a.combine(gram(p, q, dtype) for p, q in zip(a.parts, others, strict=True))
+    K = np.empty((len(a), len(other)), dtype)
+    step = _block_length(a)
+    for top in range(0, len(a), step):
+        rows = slice(top, min(top + step, len(a)))
+        left = _single(a[rows])
+        for start in range(0 if b is not None else top, len(other), step):
+            columns = slice(start, min(start + step, len(other)))
+            right = left if b is None and start == top else _single(other[columns])
+            if isinstance(left, RankOne) and isinstance(right, RankOne):
+                K[rows, columns] = trace_kernel(left, right)
+            else:
+                K[rows, columns] = linear_kernel(left, right)  # type: ignore[arg-type]
+            if b is None and start != top:
+                K[columns, rows] = K[rows, columns].T
+    return K
+
+
+def finite_gram(a: Comparable, b: Comparable | None = None) -> Array:
+    """The Gram matrix; features with NaN or infinity are refused."""
+    K = gram(a, b)
+    if not np.isfinite(K).all():
+        raise FeatureError("features must be finite, got NaN or infinity in the Gram matrix")
+    return K
+
+
+def leaves(features: Comparable) -> list[Array | RankOne]:
+    """The single features that a combination is made of, in order."""
+    if isinstance(features, Combination):
+        return [leaf for part in features.parts for leaf in leaves(part)]
+    return [features]
+
+
+def arrays_of(features: Comparable) -> list[Array]:
+    """The arrays of features, in order; gradients have two."""
+    found = ([f.x, f.delta] if isinstance(f, RankOne) else [f] for f in leaves(features))
+    return [array for arrays in found for array in arrays]
+
+
+def _check_alike(a: Comparable, b: Comparable) -> None:
+    kinds = {type(side) if isinstance(side, RankOne | Combination) else Array for side in (a, b)}
+    if len(kinds) > 1 or a.shape[1:] != b.shape[1:]:
+        raise FeatureError(
+            "both sides of a kernel must be of one kind and width, got "
+            f"{type(a).__name__} of shape {a.shape} and {type(b).__name__} of shape {b.shape}"
+        )
+
+
+def _block_length(a: Array | RankOne) -> int:
+    """How many images a block holds."""
+    per_image = sum(values.size for values in arrays_of(a)) // max(len(a), 1)
+    return max(1, min(4096, BLOCK_VALUES // max(per_image, 1)))
+
+
+def _single(a: Array | RankOne) -> Array | RankOne:
+    if isinstance(a, RankOne):
+        return RankOne(_upcast(a.x), _upcast(a.delta))
+    return _upcast(a)
+
+
+def _upcast(a: Array) -> Array:
+    """Half precision as single; whole numbers, whose products would overflow, as double."""
+    if a.dtype.kind != "f":
+        return a.astype(np.float64)
+    return a.astype(np.float32) if a.dtype == np.float16 else a

@@ -1,0 +1,407 @@
+"""Stage 4, projections: gradients as plain vectors.
+
+Comes in: factors x (d) and delta (D), over any number of positions. Goes out: vectors of m numbers
+whose dot product approximates the trace kernel (eq:tr), for linear classifiers and vector indexes.
+
+- `TwoSided`: R G S^T = sum_p (R x_p)(S delta_p)^T with R (m1, d) and S (m2, D);
+- `Product`: sum_p (R x_p) o (S delta_p) with R (m, d) and S (m, D), entry by entry;
+- `TensorSketch`: the circular convolution of count sketches of x and delta, through the FFT;
+- `Principal`: the m largest entries of G in the principal axes of x and of delta;
+- `Nystroem`: the exact kernel to m landmark images, times K_mm^(-1/2).
+
+None builds the gradient G. A projection is a value made of arrays: `state` gives them and `restore`
+takes them, whatever generator drew them. docs/projections.md says which one to take. Extraction
+stores whole gradients from both sides, `two_sided`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from numbers import Integral
+from typing import Any, Self
+
+import numpy as np
+
+from deepfishing.core.kernels import gram
+from deepfishing.core.rank_one import Array, RankOne
+from deepfishing.errors import FeatureError, OptionError, check_choice
+
+# How two-sided projections are drawn. Vectors of one scheme say nothing about those of another, so
+# stores and models record it.
+SCHEME = 2
+
+# A block of images is so small that no temporary has more numbers than this (float32: 32 MB).
+BLOCK_VALUES = 8_000_000
+
+# `Principal.fit` looks at this many images and, in each factor, directions.
+FIT_IMAGES = 4096
+MAX_AXES = 512
+MAX_LANDMARKS = 2048  # of a Gaussian kernel
+
+
+@dataclass(frozen=True, eq=False)
+class Projection(ABC):
+    """A map from gradients (d, D) to vectors of m numbers; its fields are arrays."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int, int]:
+        """(m, d, D)."""
+
+    @abstractmethod
+    def _project(self, x: Array, delta: Array) -> Array:
+        """Vectors (n, m) of factors (n, P, d) and (n, P, D) in single precision."""
+
+    def __call__(self, gradients: RankOne) -> Array:
+        """Vectors (n, m) in single precision, computed block by block."""
+        m, d, D = self.shape
+        if gradients.shape[1:] != (d, D):
+            raise FeatureError(
+                f"this projection takes factors of widths {d} and {D}, got "
+                f"{gradients.shape[1]} and {gradients.shape[2]}; make one for this layer"
+            )
+        vectors: Array = np.empty((len(gradients), m), dtype=np.float32)
+        positions = gradients.x.shape[1] if gradients.x.ndim == 3 else 1
+        step = max(1, BLOCK_VALUES // max(positions * (d + D + 2 * m), 1))
+        for start in range(0, len(gradients), step):
+            rows = slice(start, start + step)
+            vectors[rows] = self._project(*factors_of(gradients[rows]))
+        return vectors
+
+    def state(self) -> dict[str, Array]:
+        """The arrays that make this projection; their names tell its kind."""
+        kind = type(self).__name__
+        return {f"{kind}.{field.name}": getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True, eq=False)
+class TwoSided(Projection):
+    """R G S^T, flattened: m1 * m2 numbers."""
+
+    R: Array
+    S: Array
+
+    @classmethod
+    def draw(
+        cls, d: int, D: int, m1: int, m2: int, seed: int = 0, orthogonal: bool = False
+    ) -> Self:
+        """Normal entries, or rows that are orthogonal: less error, no bias either."""
+        R, S = draw_matrices(d, D, m1, m2, seed, orthogonal)
+        return cls(_single(R), _single(S))
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(m1 * m2, d, D)."""
+        return len(self.R) * len(self.S), self.R.shape[1], self.S.shape[1]
+
+    def _project(self, x: Array, delta: Array) -> Array:
+        return project(x, delta, self.R, self.S)
+
+
+@dataclass(frozen=True, eq=False)
+class Product(Projection):
+    """(R x) o (S delta), entry by entry: m numbers, each a random feature of the product kernel."""
+
+    R: Array
+    S: Array
+
+    @classmethod
+    def draw(cls, d: int, D: int, m: int, seed: int = 0) -> Self:
+        """Random signs: they have less error than normal entries."""
+        random = np.random.default_rng([seed, m, d, D])
+        R, S = (_signs(random, (m, width)) for width in (d, D))
+        return cls(R / np.float32(math.sqrt(m)), S)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(m, d, D)."""
+        return len(self.R), self.R.shape[1], self.S.shape[1]
+
+    def _project(self, x: Array, delta: Array) -> Array:
+        vectors: Array = (times(x, self.R) * times(delta, self.S)).sum(axis=1)
+        return vectors
+
+
+@dataclass(frozen=True, eq=False)
+class TensorSketch(Projection):
+    """Count sketch of the gradient: entry (i, j) goes to bucket hx[i] + hd[j] mod m, with a sign.
+
+    The cost is d + D + m log m instead of m (d + D).
+    """
+
+    m: Array  # one integer, as an array because arrays are what is saved
+    bucket_x: Array
+    sign_x: Array
+    bucket_delta: Array
+    sign_delta: Array
+
+    @classmethod
+    def draw(cls, d: int, D: int, m: int, seed: int = 0) -> Self:
+        """A bucket below m and a sign for every entry of x and delta."""
+        random = np.random.default_rng([seed, m, d, D])
+        arrays: list[Array] = []
+        for width in (d, D):
+            arrays += [random.integers(m, size=width, dtype=np.int32), _signs(random, (width,))]
+        return cls(np.array([m], dtype=np.int32), *arrays)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(m, d, D)."""
+        return int(self.m[0]), len(self.bucket_x), len(self.bucket_delta)
+
+    def _project(self, x: Array, delta: Array) -> Array:
+        from scipy import fft
+
+        m = int(self.m[0])
+        spectrum = fft.rfft(_count_sketch(x, self.bucket_x, self.sign_x, m))
+        spectrum *= fft.rfft(_count_sketch(delta, self.bucket_delta, self.sign_delta, m))
+        vectors: Array = fft.irfft(spectrum.sum(axis=1), n=m)
+        return vectors
+
+
+@dataclass(frozen=True, eq=False)
+class Principal(Projection):
+    """The m entries of the gradient that are largest on the training images, in principal axes.
+
+    In the axes R of x and S of delta the gradient is (R x)(S delta)^T, as exact as before; of its
+    entries (i, j), the m with the largest mean square are kept. Without a random error, but what
+    is left out is lost: the norm shrinks, so normalise the vectors before training on them.
+    """
+
+    R: Array
+    S: Array
+    i: Array
+    j: Array
+
+    @classmethod
+    def fit(cls, gradients: RankOne, m: int, seed: int = 0) -> Self:
+        """Principal axes, and the entries to keep, of at most `FIT_IMAGES` of these images."""
+        random = np.random.default_rng(seed)
+        sample = gradients[np.sort(random.permutation(len(gradients))[:FIT_IMAGES])]
+        x, delta = factors_of(sample)
+        R, S = (_principal_axes(f.reshape(-1, f.shape[-1]), m, seed) for f in (x, delta))
+        # The mean square of sum_p (R x_p)_i (S delta_p)_j; exact for one position, and for several
+        # as if they were independent, which is enough to order the entries.
+        squares = [
+            np.square(times(f, axes)).reshape(-1, len(axes)) for f, axes in ((x, R), (delta, S))
+        ]
+        energy = squares[0].T @ squares[1]
+        largest = np.sort(np.argsort(energy, axis=None)[::-1][:m])
+        i, j = np.unravel_index(largest, energy.shape)
+        used_i, i = np.unique(i, return_inverse=True)
+        used_j, j = np.unique(j, return_inverse=True)
+        return cls(R[used_i], S[used_j], i.astype(np.int32), j.astype(np.int32))
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(m, d, D)."""
+        return len(self.i), self.R.shape[1], self.S.shape[1]
+
+    def _project(self, x: Array, delta: Array) -> Array:
+        vectors: Array = np.take(times(x, self.R), self.i, axis=2)
+        vectors *= np.take(times(delta, self.S), self.j, axis=2)
+        total: Array = vectors[:, 0] if vectors.shape[1] == 1 else vectors.sum(axis=1)
+        return total
+
+
+@dataclass(frozen=True, eq=False)
+class Nystroem(Projection):
+    """k(image, landmarks) K_mm^(-1/2): exact between landmarks, onto their span elsewhere."""
+
+    x: Array
+    delta: Array
+    root: Array  # (landmarks, m), columns of K_mm^(-1/2) in its own axes
+
+    @classmethod
+    def fit(cls, gradients: RankOne, m: int, seed: int = 0) -> Self:
+        """Take m of these images as landmarks; landmarks that are alike give fewer numbers."""
+        random = np.random.default_rng(seed)
+        chosen = np.sort(random.permutation(len(gradients))[:m])
+        landmarks = RankOne(_single(gradients.x[chosen]), _single(gradients.delta[chosen]))
+        return cls(landmarks.x, landmarks.delta, _inverse_root(gram(landmarks)))
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(m, d, D)."""
+        return self.root.shape[1], self.x.shape[-1], self.delta.shape[-1]
+
+    def _project(self, x: Array, delta: Array) -> Array:
+        if self.x.ndim == 2 and x.shape[1] == 1:
+            x, delta = x[:, 0], delta[:, 0]
+        K = gram(RankOne(x, delta), RankOne(self.x, self.delta))
+        vectors: Array = K.astype(np.float32) @ self.root
+        return vectors
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianNystroem(Projection):
+    """As `Nystroem`, of exp(2 g (<u, v> - 1)): takes unit vectors as x, and delta = 1."""
+
+    x: Array
+    root: Array
+    g: Array  # (1,)
+
+    @classmethod
+    def fit(cls, vectors: Array, g: float, m: int, seed: int = 0) -> Self:
+        """Take at most m of these vectors (n, d), and at most `MAX_LANDMARKS`, as landmarks."""
+        random = np.random.default_rng(seed)
+        chosen = np.sort(random.permutation(len(vectors))[: min(m, MAX_LANDMARKS)])
+        x = _single(vectors[chosen])
+        K = np.exp(2 * g * (x.astype(np.float64) @ x.T - 1))
+        return cls(x, _inverse_root(K), _single(np.array([g])))
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(m, d, 1)."""
+        return self.root.shape[1], self.x.shape[1], 1
+
+    def _project(self, x: Array, delta: Array) -> Array:
+        K = np.exp(2 * self.g[0] * (x[:, 0] @ self.x.T - 1))
+        vectors: Array = K @ self.root
+        return vectors
+
+
+def _inverse_root(K: Array) -> Array:
+    """K^(-1/2) in its own axes (landmarks, m), without the directions that are noise."""
+    values, axes = np.linalg.eigh(K)
+    # what is below the rounding of single precision is noise that 1/sqrt would blow up
+    kept = values > values.max(initial=0.0) * 10 * np.finfo(np.float32).eps
+    return _single(axes[:, kept] / np.sqrt(values[kept]))
+
+
+_KINDS = (TwoSided, Product, TensorSketch, Principal, Nystroem, GaussianNystroem)
+_CLASSES = {kind.__name__: kind for kind in _KINDS}
+_FIT: dict[str, Callable[[RankOne, int, int], Projection]] = {
+    "two-sided": lambda g, m, seed: TwoSided.draw(*g.shape[1:], *_sides(g, m), seed),
+    "orthogonal": lambda g, m, seed: TwoSided.draw(*g.shape[1:], *_sides(g, m), seed, True),
+    "product": lambda g, m, seed: Product.draw(*g.shape[1:], m, seed),
+    "tensor-sketch": lambda g, m, seed: TensorSketch.draw(*g.shape[1:], m, seed),
+    "principal": Principal.fit,
+    "nystroem": Nystroem.fit,
+}
+KINDS = tuple(_FIT)
+
+
+def fit_projection(kind: str, gradients: RankOne, m: int, seed: int = 0) -> Projection:
+    """Make a projection of these gradients to at most m numbers, by name.
+
+    "principal" and "nystroem" look at the gradients, so give the training images only; the others
+    look at their widths. A two-sided one has about sqrt(m) rows on each side.
+    """
+    check_choice("projection", kind, KINDS)
+    if not isinstance(m, Integral) or m < 1:
+        raise OptionError(f"m must be a whole number, at least 1, got {m!r}")
+    if not isinstance(seed, Integral) or seed < 0:
+        raise OptionError(f"a seed must be a whole number from 0 on, got {seed!r}")
+    return _FIT[kind](gradients, m, seed)
+
+
+def restore(state: dict[str, Array]) -> Projection:
+    """The projection whose `state()` this is."""
+    kinds = {name.partition(".")[0] for name in state}
+    kind = _CLASSES.get(kinds.pop()) if len(kinds) == 1 else None
+    values = {name.partition(".")[2]: np.asarray(value) for name, value in state.items()}
+    if kind is None or set(values) != {field.name for field in fields(kind)}:
+        raise FeatureError(
+            f"a projection's arrays must be those of one of {', '.join(_CLASSES)}, "
+            f"got {sorted(state)}; save it again"
+        )
+    return kind(**values)
+
+
+def _sides(gradients: RankOne, m: int) -> tuple[int, int]:
+    """How many rows the two matrices of at most m numbers have."""
+    _, d, D = gradients.shape
+    m1 = min(d, max(math.isqrt(m), m // D))
+    return m1, min(D, m // m1)
+
+
+def _principal_axes(rows: Array, m: int, seed: int) -> Array:
+    """At most m leading directions of rows (n, d), without centring: orthonormal rows (r, d)."""
+    from sklearn.utils.extmath import randomized_svd
+
+    r = min(*rows.shape, m, MAX_AXES)
+    return _single(randomized_svd(rows, r, n_iter=2, random_state=seed)[2])
+
+
+def _count_sketch(values: Array, bucket: Array, sign: Array, m: int) -> Array:
+    """Add up the signed entries of each bucket, (n, P, d) -> (n, P, m)."""
+    signed = (values * sign).reshape(-1, values.shape[-1])
+    sketch: Array = np.empty((len(signed), m), dtype=np.float32)
+    for row, weights in zip(sketch, signed, strict=True):  # faster than a sparse product
+        row[:] = np.bincount(bucket, weights=weights, minlength=m)
+    return sketch.reshape(*values.shape[:-1], m)
+
+
+def _signs(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    signs: Array = random.integers(2, size=shape, dtype=np.int8) * np.float32(2) - np.float32(1)
+    return signs
+
+
+def _single(values: Array) -> Array:
+    return np.ascontiguousarray(values, dtype=np.float32)
+
+
+def two_sided(gradients: RankOne | Array, m1: int, m2: int, seed: int = 0) -> Array:
+    """Project one batch to vectors of m1 * m2 numbers, in its own precision.
+
+    An array (n, groups, D / groups, d / groups) holds the blocks of block-diagonal gradients
+    (d, D), transposed.
+    """
+    if isinstance(gradients, RankOne):
+        _, d, D = gradients.shape
+        dtype = gradients.x.dtype
+    else:
+        n, groups, D_g, d_g = gradients.shape
+        d, D, dtype = groups * d_g, groups * D_g, gradients.dtype
+    R, S = (matrix.astype(dtype) for matrix in draw_matrices(d, D, m1, m2, seed))
+    if isinstance(gradients, RankOne):
+        return project(*factors_of(gradients, dtype), R, S)
+    # R G S^T = sum_g R_g G_g S_g^T, where R_g and S_g are the columns that group g sees
+    left = gradients @ R.reshape(m1, groups, d_g).transpose(1, 2, 0)  # (n, groups, D_g, m1)
+    projected: Array = left.reshape(n, D, m1).swapaxes(1, 2) @ S.T
+    return projected.reshape(n, -1)
+
+
+def draw_matrices(
+    d: int, D: int, m1: int, m2: int, seed: int = 0, orthogonal: bool = False
+) -> tuple[Array, Array]:
+    """R (m1, d) and S (m2, D) of one seed: no other seed or shape has one of them again."""
+    both = np.random.SeedSequence([seed, m1, d, m2, D]).spawn(2)
+    for_x, for_delta = (np.random.default_rng(one) for one in both)
+    return _matrix(m1, d, for_x, orthogonal), _matrix(m2, D, for_delta, orthogonal)
+
+
+def project(x: Array, delta: Array, R: Array, S: Array) -> Array:
+    """sum_p (R x_p)(S delta_p)^T, flattened, of x (n, P, d) and delta (n, P, D)."""
+    projected: Array = times(x, R).swapaxes(1, 2) @ times(delta, S)
+    return projected.reshape(len(x), -1)
+
+
+def times(values: Array, R: Array) -> Array:
+    """R times every row, (n, P, d) -> (n, P, m), as one matrix product instead of n small ones."""
+    flat: Array = values.reshape(-1, values.shape[-1]) @ R.T
+    return flat.reshape(*values.shape[:-1], len(R))
+
+
+def factors_of(gradients: RankOne, dtype: Any = np.float32) -> tuple[Array, Array]:
+    """x (n, P, d) and delta (n, P, D), with P = 1 where there is no position."""
+    x, delta = (f.astype(dtype, copy=False) for f in (gradients.x, gradients.delta))
+    return (x[:, None], delta[:, None]) if x.ndim == 2 else (x, delta)
+
+
+def _matrix(m: int, d: int, random: np.random.Generator, orthogonal: bool) -> Array:
+    """R (m, d) with E[R^T R] = I, so <R a, R b> is <a, b> on average."""
+    R: Array
+    if not orthogonal:  # normal entries of variance 1/m
+        R = random.normal(size=(m, d)) / np.sqrt(m)
+        return R
+    groups = []  # of d rows that are orthogonal, so that no direction is repeated
+    for start in range(0, m, d):
+        Q, upper = np.linalg.qr(random.normal(size=(d, min(d, m - start))))
+        groups.append((Q * np.sign(np.diag(upper))).T)  # the signs make it uniform
+    R = np.concatenate(groups) * np.sqrt(d / m)
+    return R

@@ -1,0 +1,274 @@
+"""Recipes: features, and kernels made of them, in one small language.
+
+Comes in: text such as `dW7`, `pow(dW7,0.5)+x7` or `whiten(dW7,0.1)*x7`. Goes out: a `Recipe`.
+
+    recipe  = term { "+" term }       the mean of kernels
+    term    = [weight "*"] part { "*" part }   the product of kernels, weighted in the mean
+            | weight                  the kernel that is 1 for all images
+    part    = feature | "pow(" part "," exponent ")" | "whiten(" part ["," shrinkage] ")"
+            | "rbf(" recipe "," width ")"   exp(2 g (K - 1)) of the recipe's kernel K
+            | "own(" part ["," count] ")"   gradient of a head made of unlabelled photos
+            | "smooth(" part ["," n] ")"    mean with the n nearest unlabelled photos
+            | "(" recipe ")"
+
+`best` alone is the recipe that did best on validation data, docs/recipes.md. Tables call it by that
+title; its name is the formula. `auto` alone is chosen among `candidates` when a model is trained.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from deepfishing.core.features import TOP, Feature, expand_names, parse_feature, split_names
+from deepfishing.core.recipes.recipe import AUTO, BEST, FUNCTIONS, ONE, Recipe, apply, leaf, spell
+from deepfishing.errors import FeatureError
+
+SCORES = f"y{TOP}"  # of which the delta of any temperature can be made
+ROOT = f"pow(dW{TOP},0.5)"
+
+# Other temperatures than the store's are tried with these: delta of lower layers needs the network.
+TEMPERED = (("pow(dW8,0.5)", 1.0), ("dW8", 4.0), ("dW8", 8.0), ("dW8+x7", 4.0))
+
+# What was tried beyond the paper, and is measured again by `--features beyond` (docs/recipes.md).
+BEYOND = (
+    # forward features alone
+    *("pow(x7,0.5)", "whiten(x7,0.5)", "x6+x7+y8", "low+x7", "low*x7", "(2*low+1)*x7"),
+    # one gradient
+    *("pow(dW7,0.5)", "pow(dW8,0.5)", "whiten(dW7,0.5)", "whiten(dW8,0.5)", "whiten(dW8)"),
+    # gradients and forward features
+    *("dW7+x7", "dW8+x7", "dW6+dW7+x5", "pow(dW8,0.5)+pow(x7,0.5)", "whiten(dW8,0.5)+x7"),
+    *("whiten(dW7,0.5)+low+x7", "whiten(dW7,0.5)+whiten(dW8,0.5)+x7", "low*dW8"),
+    "low*(whiten(dW7,0.5)+whiten(dW8,0.5)+pow(dW8,0.5)+x7)",
+    "(2*low+1)*(whiten(dW7,0.5)+whiten(dW8,0.5)+pow(dW8,0.5)+x7)",
+    BEST,
+)
+
+_WORD = r"[+*(),]|[^+*(),\s]+"
+_DEEPEST = 20  # parentheses in parentheses
+_WEIGHT = "a weight above 0 and up to 1000"
+
+
+def parse_recipes(text: str | Iterable[str], layers: Mapping[int, str]) -> tuple[Recipe, ...]:
+    """Read a comma-separated list; `all` and `beyond` stand for rows whose layers exist."""
+    found: dict[str, Recipe] = {}
+    for name in expand_names(text, layers):
+        if name == "beyond":
+            found |= known_recipes(BEYOND, layers)
+        else:
+            recipe = parse_recipe(name, layers)
+            found[recipe.name] = recipe
+    return tuple(found.values())
+
+
+def known_recipes(names: Iterable[str], layers: Mapping[int, str]) -> dict[str, Recipe]:
+    """Those of these recipes whose layers the network has, by their names."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(FeatureError):
+            recipe = parse_recipe(name, layers)
+            found[recipe.name] = recipe
+    return found
+
+
+def parse_recipe(text: str, layers: Mapping[int, str] | None = None) -> Recipe:
+    """Read one recipe against a network's layers, k -> module path; without, any number will do."""
+    text = text.strip()
+    if text in ("all", "beyond"):
+        raise FeatureError(f"one recipe is needed here, got {text!r}, a list; try {BEST}")
+    if text == AUTO:  # before anything is chosen it has the features of all candidates
+        names = parse_recipes([*candidates(layers or {TOP: ""}), SCORES], layers or {TOP: ""})
+        features = dict.fromkeys(feature for recipe in names for feature in recipe.features)
+        return Recipe(AUTO, AUTO, tuple(map(leaf, features)))
+    recipe = _Parser(best_recipe(layers or {}) if text == BEST else text, layers).whole()
+    if not recipe.features:
+        raise FeatureError(f"recipe {text!r} must name a feature, got only a number")
+    if layers is None:  # those that it names
+        layers = {f.layer: "" for f in recipe.factors if isinstance(f.layer, int)}
+    return replace(recipe, is_best=TOP in layers and recipe.name == best_recipe(layers))
+
+
+def pieces(name: str) -> list[Feature | str]:
+    """A recipe's name in order, for those who typeset it: its features, and what joins them."""
+    found: list[Feature | str] = []
+    for word in re.findall(_WORD, name):
+        try:
+            found.append(parse_feature(word))
+        except FeatureError:
+            found.append(word)
+    return found
+
+
+class _Parser:
+    """Recursive descent over the words of one recipe."""
+
+    def __init__(self, text: str, layers: Mapping[int, str] | None) -> None:
+        self.text, self.layers = text, layers
+        self.words = [(match.group(), match.start()) for match in re.finditer(_WORD, text)]
+        self.words.append(("", len(text)))
+        self.at = self.depth = 0
+
+    @property
+    def word(self) -> str:
+        return self.words[self.at][0]
+
+    def skip(self, word: str) -> bool:
+        """Whether this word is next; then it is passed."""
+        found = self.word == word
+        self.at += found
+        return found
+
+    def close(self) -> None:
+        if not self.skip(")"):
+            raise self.error("a closing parenthesis")
+
+    def error(self, lacking: str) -> FeatureError:
+        word, start = self.words[self.at]
+        before, place = self.text[:start].strip(), "at its end"
+        if word:
+            place = f"between {before!r} and {word!r}" if before else f"before {word!r}"
+        return FeatureError(f"recipe {self.text!r} lacks {lacking} {place}")
+
+    def whole(self) -> Recipe:
+        recipe = self.sum()
+        word, start = self.words[self.at]
+        if word == ",":
+            together = "+".join(split_names(self.text))
+            raise FeatureError(
+                f"one recipe is needed here, got the list {self.text!r}; write {together} to "
+                "compare by all of them together"
+            )
+        if word == ")":
+            before = self.text[:start].strip()
+            raise FeatureError(f"recipe {self.text!r} has one ) too many behind {before!r}")
+        if word:
+            raise self.error("+ or *")
+        return recipe
+
+    def sum(self) -> Recipe:
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise FeatureError(f"recipe {self.text[:40]!r} must not nest deeper than {_DEEPEST}")
+        parts = [self.product()]
+        while self.skip("+"):
+            parts.append(self.product())
+        self.depth -= 1
+        if len(parts) == 1:  # a weight says nothing without others
+            return replace(parts[0], weight=1.0)
+        return Recipe("+".join(map(_term, parts)), "mean", tuple(parts))
+
+    def product(self) -> Recipe:
+        weight = 1.0
+        if re.match(r"[\d.]", self.word):
+            weight = self.number(_WEIGHT, 1000.0)
+            if not self.skip("*"):
+                return replace(ONE, weight=weight)
+        parts = [self.part()]
+        while self.skip("*"):
+            parts.append(self.part())
+        if len(parts) == 1:
+            return replace(parts[0], weight=weight)
+        name = "*".join(part.name for part in parts)
+        return Recipe(name, "product", tuple(parts), weight=weight)
+
+    def part(self) -> Recipe:
+        word = self.word
+        if self.skip("("):
+            inner = self.sum()
+            self.close()
+            return inner if inner.is_plain else replace(inner, name=f"({inner.name})")
+        if word in ("", "+", "*", ")", ","):
+            raise self.error("a feature such as x7 or dW8")
+        self.at += 1
+        if word in FUNCTIONS and self.skip("("):
+            return self.function(word)
+        return leaf(parse_feature(word, self.layers))
+
+    def function(self, name: str) -> Recipe:
+        step, inner, number = FUNCTIONS[name], self.sum(), None
+        if step.is_plain and not inner.is_plain:
+            raise FeatureError(
+                f"{name} must take one feature, got {inner.name!r}; transform its parts instead"
+            )
+        if self.skip(","):
+            number = self.number(step.needs, step.most)
+        elif not step.optional:
+            raise self.error(f"a comma and {step.number}")
+        self.close()
+        return apply(name, inner, number)
+
+    def number(self, what: str, most: float) -> float:
+        try:
+            value = float(self.word)
+        except ValueError:
+            raise self.error(what) from None
+        if not 0 < value <= most:
+            raise FeatureError(f"recipe {self.text!r} needs {what}, got {self.word}")
+        self.at += 1
+        return value
+
+
+def _term(part: Recipe) -> str:
+    """A part of a mean, with its weight."""
+    if not part.features:
+        return spell(part.weight)
+    return part.name if part.weight == 1 else f"{spell(part.weight)}*{part.name}"
+
+
+def best_recipe(layers: Mapping[int, str]) -> str:
+    """What `best` stands for: "looks alike" below the layers, times "means alike" in them.
+
+    What is below fully connected layers is a map, which says where things are. Below other
+    layers it is averaged over positions, and then it counts for two thirds.
+
+    >>> best_recipe({7: "_conv_head", 8: "_fc"})
+    '(2*x6+1)*(whiten(dW7,0.5)+whiten(dW8,0.5)+pow(dW8,0.5)+x7)'
+    """
+    _need_classifier(layers, f"recipe {BEST!r}")
+    lowest = min(layers)
+    low = f"x{lowest - 1}" if lowest <= TOP - 2 else f"(2*x{lowest - 1}+1)"
+    forward = [f"x{k}" for k in range(min(lowest, TOP - 1), TOP)]
+    return f"{low}*({'+'.join([_whitened(layers), ROOT, *forward])})"
+
+
+def prior(layers: Mapping[int, str]) -> str:
+    """The recipe that is taken unless the training images speak for another one."""
+    return f"dW7+dW8+{ROOT}+x7" if TOP - 1 in layers else f"dW8+{ROOT}+x7"
+
+
+# For few examples in a pool of unlabelled photos: neighbours and an own head, half each.
+POOL_RULE = "2*smooth(x7)+own(x7,64)+pow(own(x7),0.5)"
+
+
+def few_rule(examples: float, layers: Mapping[int, str]) -> str:
+    """The recipe for so few examples per class that nothing can be validated, without a pool."""
+    lowest, few = min(layers), f"{ROOT}+dW8+dW7"
+    if lowest <= TOP - 2:  # below is a map, as in `best_recipe`
+        return f"(2*x{lowest - 1}+1)*({few})"
+    return f"2*dW8+{ROOT}" if examples < 2 or TOP - 1 not in layers else few
+
+
+def candidates(layers: Mapping[int, str]) -> tuple[str, ...]:
+    """The recipes that `auto` compares, the simplest first."""
+    _need_classifier(layers, repr(AUTO))
+    low, full = f"x{min(layers) - 1}", f"{_whitened(layers)}+{ROOT}+x7"
+    names = ["x7", f"{low}+x7", "dW8", "dW7", ROOT, "dW8+x7", "dW7+x7", f"{ROOT}+dW8"]
+    names += [f"{ROOT}+pow(x7,0.5)", f"pow(dW7,0.5)+{ROOT}", f"{ROOT}+dW8+dW7", prior(layers)]
+    names += [f"{_whitened(layers)}+x7", full, f"(2*{low}+1)*x7", f"{low}*x7"]
+    for part in (f"{ROOT}+x7", "dW7+x7", prior(layers), full):
+        names += [f"(2*{low}+1)*({part})", f"{low}*({part})"]
+    if low == "x7":  # which says nothing beside itself
+        names = [name for name in names if not name.startswith(("(", "x7*", "x7+"))]
+    names = [name for name in names if TOP - 1 in layers or "dW7" not in name]
+    return tuple(dict.fromkeys([*names, best_recipe(layers)]))
+
+
+def _whitened(layers: Mapping[int, str]) -> str:
+    return "+".join(f"whiten(dW{k},0.5)" for k in (TOP - 1, TOP) if k in layers)
+
+
+def _need_classifier(layers: Mapping[int, str], what: str) -> None:
+    if TOP not in layers:
+        raise FeatureError(f"{what} needs a network with a classifier; name the features")

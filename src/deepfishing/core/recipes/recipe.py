@@ -1,0 +1,328 @@
+"""A recipe as a value: kernels made of features, what they learn, and what they are called.
+
+Comes in: features, and parts that are recipes themselves. Goes out: a `Recipe`, which is fitted on
+the training images and then turns factors into something that `gram` compares. `STEPS` has a
+record for each way to make a recipe of others.
+
+Whitening measures features in units of their own spread on the training images: rows v (n, d)
+become L^-1 v, with L L^T = (1 - s) A + s tr(A)/d I, where A is the second moment of the rows and s
+the shrinkage. For both factors of a gradient this gives K = (x^T A^-1 x')(delta^T G^-1 delta'), the
+Fisher kernel (eqn:fk) with its information matrix approximated by a Kronecker product, and it stays
+rank-1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from numbers import Real
+
+import numpy as np
+
+from deepfishing.core.features import Factor, Feature, assemble, needed_factors
+from deepfishing.core.kernels import (
+    Comparable,
+    KernelProduct,
+    KernelRBF,
+    KernelSum,
+    arrays_of,
+)
+from deepfishing.core.neighbours import Neighbours, average
+from deepfishing.core.prototypes import DEFAULT_COUNT, Prototypes, fit_prototypes
+from deepfishing.core.rank_one import Array, RankOne, l2_normalize
+from deepfishing.errors import FeatureError
+
+AUTO = "auto"  # what suits the training images, chosen by `deepfishing.learn.auto`
+BEST = "best"  # what did best on validation data, docs/recipes.md
+
+Arrays = Mapping[str, Array]
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A recipe that has seen the training images: makes of factors what `gram` compares."""
+
+    transform: Callable[[Arrays], Comparable]
+    state: dict[str, Array]  # all that it learnt, the roots of its whitenings, for `Recipe.load`
+
+    def __call__(self, arrays: Arrays) -> Comparable:
+        """Turn the factors of some images into the feature, or the features, of this recipe."""
+        return self.transform(arrays)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A parsed recipe: its name in one spelling, and a step with the parts that it is made of."""
+
+    name: str
+    step: str  # "feature", "one" (compares all images as 1), or one of `STEPS`
+    parts: tuple[Recipe, ...] = ()
+    feature: Feature | None = None  # of the step "feature"
+    number: float = 0.0  # of a function; 0 where it has none
+    weight: float = 1.0  # in the mean that it is a part of
+    is_best: bool = False  # the formula that `best` stands for
+
+    @property
+    def title(self) -> str:
+        """What tables and the page call it: its name, unless that is the formula of `best`."""
+        return BEST if self.is_best else self.name
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        """The features that it is made of, each once."""
+        if self.feature:
+            return (self.feature,)
+        return tuple(dict.fromkeys(feature for part in self.parts for feature in part.features))
+
+    @property
+    def factors(self) -> tuple[Factor, ...]:
+        """The factors that it needs, each once."""
+        return needed_factors(self.features)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of its factors, which are columns of a store."""
+        return tuple(factor.name for factor in self.factors)
+
+    @property
+    def gradients(self) -> tuple[Factor | None, ...]:
+        """Per gradient the factor whose columns its delta has; None where whitening mixed them."""
+        if self.feature:
+            return self.feature.factors[1:] if self.feature.is_gradient else ()
+        if self.step == "own":
+            return (None,)
+        found = tuple(gradient for part in self.parts for gradient in part.gradients)
+        return (None,) * len(found) if self.step == "whiten" else found
+
+    @property
+    def is_gradient(self) -> bool:
+        """Whether one of its features is a gradient, of the network's head or of an own one."""
+        if self.feature:
+            return self.feature.is_gradient
+        return self.step == "own" or any(part.is_gradient for part in self.parts)
+
+    @property
+    def uses_pool(self) -> bool:
+        """Whether it learns from unlabelled photos."""
+        return any(recipe.step in POOLED for recipe in self._learning())
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is one feature or a transform of it, not a combination of kernels."""
+        return self.feature is not None or (self.step in STEPS and STEPS[self.step].is_plain)
+
+    @property
+    def learns(self) -> bool:
+        """Whether it learns something from the training images."""
+        return bool(self._learning()) or self.step == AUTO
+
+    def fit(self, train: Arrays, pool: Arrays | None = None) -> Fitted:
+        """Learn what there is to learn from the training images' factors.
+
+        Prototypes and neighbours are learnt from the factors of a `pool`, which need not be
+        labelled; without one, from those of the training images.
+        """
+        if self.step == AUTO:
+            raise FeatureError(f"{AUTO!r} is chosen by `deepfish train`; name a recipe here")
+        state: dict[str, Array] = {}
+        for recipe in self._learning():
+            arrays = train if pool is None or recipe.step not in POOLED else pool
+            learnt = STEPS[recipe.step].learn(recipe, recipe.parts[0].value(arrays, state))
+            for n, values in enumerate(learnt):
+                state[f"{recipe.name}/{n}"] = values
+        return Fitted(lambda arrays: self.value(arrays, state), state)
+
+    def load(self, state: Arrays) -> Fitted:
+        """The fitted recipe again, from the `state` that an earlier fit left."""
+        for recipe in self._learning():
+            if any(f"{recipe.name}/{n}" not in state for n in range(1 + len(recipe.gradients))):
+                raise FeatureError(f"state of recipe {self.name} must hold {recipe.name}, got none")
+        return Fitted(lambda arrays: self.value(arrays, state), dict(state))
+
+    def value(self, arrays: Arrays, state: Arrays) -> Comparable:
+        """What `gram` compares, of the factors of some images and what was learnt."""
+        if self.feature:
+            return assemble(self.feature, arrays)
+        if self.step == "one":
+            return np.ones((len(next(iter(arrays.values()))), 1), dtype=np.float32)
+        parts = tuple(part.value(arrays, state) for part in self.parts)
+        return STEPS[self.step].value(self, parts, state)
+
+    def _learning(self) -> list[Recipe]:
+        """Itself and its parts, as far as they learn; a part comes before what is made of it."""
+        parts = [recipe for part in self.parts for recipe in part._learning()]
+        return [*parts, self] if self.step in LEARNING else parts
+
+
+@dataclass(frozen=True)
+class Step:
+    """How a recipe is made of its parts: from their values, and what was learnt, to its own."""
+
+    value: Callable[[Recipe, tuple[Comparable, ...], Arrays], Comparable]
+    is_plain: bool = False  # makes one feature of one feature, not a combination of kernels
+    number: str = ""  # what a function takes: "an exponent"
+    most: float = 1.0  # that this number may be
+    optional: bool = False
+    # arrays that it learns from the value of its part
+    learn: Callable[[Recipe, Comparable], list[Array]] = lambda recipe, part: []
+
+    @property
+    def needs(self) -> str:
+        """The number and its range, in words."""
+        return f"{self.number} above 0 and up to {self.most:g}"
+
+
+def _power(recipe: Recipe, parts: tuple[Comparable, ...], state: Arrays) -> Comparable:
+    """Both factors of a gradient, or the feature, to a signed power: sign(v) |v|^p."""
+    return _unit([np.sign(v) * np.abs(v) ** recipe.number for v in arrays_of(parts[0])])
+
+
+def _whiten(recipe: Recipe, parts: tuple[Comparable, ...], state: Arrays) -> Comparable:
+    """The Fisher kernel with the information matrix factored as A (x) G, docs/recipes.md."""
+    factors = enumerate(arrays_of(parts[0]))
+    return _unit([whiten(state[f"{recipe.name}/{n}"], values) for n, values in factors])
+
+
+def _learn_roots(recipe: Recipe, part: Comparable) -> list[Array]:
+    """The roots of the second moments of a feature, or of the two factors of a gradient."""
+    return [second_moment_root(values, recipe.number or None) for values in arrays_of(part)]
+
+
+def _learn_prototypes(recipe: Recipe, part: Comparable) -> list[Array]:
+    """Centre and weights of a head."""
+    (x,) = arrays_of(part)
+    head = fit_prototypes(x, int(recipe.number) or DEFAULT_COUNT)
+    return [head.centre, head.W]
+
+
+def _own(recipe: Recipe, parts: tuple[Comparable, ...], state: Arrays) -> Comparable:
+    """The gradient with respect to a head that is made of a pool (`prototypes`)."""
+    (x,) = arrays_of(parts[0])
+    return Prototypes(state[f"{recipe.name}/0"], state[f"{recipe.name}/1"]).gradients(x)
+
+
+def _learn_pool(recipe: Recipe, part: Comparable) -> list[Array]:
+    """The pool itself, as unit vectors, of copies only the first."""
+    (x,) = arrays_of(part)
+    return [Neighbours.fit(x).without_copies()]
+
+
+def _smooth(recipe: Recipe, parts: tuple[Comparable, ...], state: Arrays) -> Comparable:
+    """The mean of a photo and its nearest ones in the pool, of unit length."""
+    (x,) = arrays_of(parts[0])
+    pool = state[f"{recipe.name}/0"]
+    numbers, weights = _neighbours(pool).find(x, int(recipe.number) or DEFAULT_NEIGHBOURS)
+    unit = l2_normalize(np.asarray(x, dtype=np.float32))
+    return l2_normalize(average(numbers, weights, unit, pool))
+
+
+def _neighbours(pool: Array) -> Neighbours:
+    """A pool that is ready to be searched; that of the last call is kept."""
+    if _LAST_POOL and _LAST_POOL[0][0] is pool:
+        return _LAST_POOL[0][1]
+    found = Neighbours.fit(pool)
+    _LAST_POOL[:] = [(pool, found)]
+    return found
+
+
+DEFAULT_NEIGHBOURS = 10
+_LAST_POOL: list[tuple[Array, Neighbours]] = []
+
+STEPS = {
+    "mean": Step(lambda recipe, parts, _: KernelSum(parts, tuple(p.weight for p in recipe.parts))),
+    "product": Step(lambda recipe, parts, _: KernelProduct(parts)),
+    "pow": Step(_power, is_plain=True, number="an exponent", most=4.0),
+    # Ledoit and Wolf's shrinkage unless one is given
+    "whiten": Step(_whiten, is_plain=True, number="a shrinkage", optional=True, learn=_learn_roots),
+    "rbf": Step(
+        lambda recipe, parts, _: KernelRBF(parts, recipe.number), number="a width", most=100.0
+    ),
+    "own": Step(
+        _own,
+        is_plain=True,
+        number="a number of prototypes",
+        most=4096.0,
+        optional=True,
+        learn=_learn_prototypes,
+    ),
+    "smooth": Step(
+        _smooth,
+        is_plain=True,
+        number="a number of neighbours",
+        most=100.0,
+        optional=True,
+        learn=_learn_pool,
+    ),
+}
+POOLED = ("own", "smooth")  # learn from unlabelled photos
+LEARNING = ("whiten", *POOLED)
+FUNCTIONS = {name: step for name, step in STEPS.items() if step.number}
+ONE = Recipe("1", "one")
+
+
+def leaf(feature: Feature) -> Recipe:
+    """A feature as it is."""
+    return Recipe(feature.name, "feature", feature=feature)
+
+
+def apply(function: str, inner: Recipe, number: float | None = None) -> Recipe:
+    """A function of the language, such as the signed power of a feature."""
+    step = FUNCTIONS[function]
+    is_number = isinstance(number, Real) and 0 < number <= step.most
+    if not is_number and not (number is None and step.optional):
+        raise FeatureError(f"recipe needs {step.needs}, got {number}")
+    name = f"{function}({inner.name}{'' if number is None else f',{spell(number)}'})"
+    if function in POOLED and inner.is_gradient:
+        raise FeatureError(
+            f"{function} must take a forward feature such as x7, got the gradient {inner.name}"
+        )
+    if function in POOLED and number is not None and number != int(number):
+        raise FeatureError(f"recipe needs {step.number}, a whole one, got {number}")
+    for feature in inner.features:
+        if function == "pow" and feature.is_projected:  # the power of a projection is another thing
+            whole = replace(feature.factors[0], positions="pooled").name
+            raise FeatureError(
+                f"{name} cannot be computed: of {feature.name} only a projection is known, and pow "
+                f"takes the gradient itself; write {name.replace(feature.name, whole)}"
+            )
+    return Recipe(name, function, (inner,), number=number or 0.0)
+
+
+def spell(number: float) -> str:
+    """A number, short where that is the same: a name is read back as the recipe it names."""
+    short = f"{number:g}"
+    return short if float(short) == number else repr(number)
+
+
+def _unit(factors: list[Array]) -> Array | RankOne:
+    """One feature of its arrays, normalised."""
+    return RankOne(*factors).normalize() if len(factors) == 2 else l2_normalize(factors[0])
+
+
+def second_moment_root(rows: Array, shrinkage: float | None = None) -> Array:
+    """L of rows (n, d) or (n, P, d), shrunk by a given value or Ledoit and Wolf's."""
+    # a second to load, which commands that only read a recipe's name need not wait for
+    from scipy.linalg import cholesky
+
+    flat = np.asarray(rows, dtype=np.float64).reshape(-1, rows.shape[-1])
+    if shrinkage is None:
+        from sklearn.covariance import ledoit_wolf_shrinkage
+
+        # rounding can bring it below 0 where all rows are the same
+        shrinkage = max(0.0, float(ledoit_wolf_shrinkage(flat, assume_centered=True)))
+    A = flat.T @ flat / len(flat)
+    level = np.trace(A) / len(A)
+    A *= 1 - shrinkage
+    # a floor for directions without any spread, far below what counts
+    A[np.diag_indices_from(A)] += max(shrinkage, 1e-10) * level + 1e-30
+    root: Array = cholesky(A, lower=True, overwrite_a=True).astype(rows.dtype)
+    return root
+
+
+def whiten(root: Array, rows: Array) -> Array:
+    """L^-1 v of rows (n, d) or (n, P, d)."""
+    from scipy.linalg import solve_triangular
+
+    flat = rows.reshape(-1, rows.shape[-1])
+    white: Array = solve_triangular(root, flat.T, lower=True, check_finite=False).T
+    return np.ascontiguousarray(white).reshape(rows.shape)

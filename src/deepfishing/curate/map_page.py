@@ -1,0 +1,254 @@
+"""Stage 8, curate: a collection as a map, and the groups that lie together on it.
+
+Comes in: a store. Goes out: a place in [0, 1] x [0, 1] for every content, and clusters with a name,
+which is what the network sees there, and a typical photo. The places are t-SNE's (openTSNE) of the
+graph of the kernel's nearest neighbours. Also the page that draws them.
+"""
+
+from __future__ import annotations
+
+import colorsys
+import contextlib
+import importlib
+import importlib.util
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+from scipy.sparse import coo_array, csr_matrix
+
+from deepfishing.core.kernels import gram
+from deepfishing.core.rank_one import Array
+from deepfishing.curate.neighbours import Neighbours, nearest
+from deepfishing.curate.outliers import P, read_blocks
+from deepfishing.errors import ImageError, OptionError
+from deepfishing.images.item import ImageBytes
+from deepfishing.images.show import data_uri, square_uri
+from deepfishing.search import Searcher
+from deepfishing.search.compare import sample
+from deepfishing.search.hits import IMAGENET_CLASSES, imagenet_names
+from deepfishing.search.index import Embedding
+from deepfishing.util.files import replacing
+from deepfishing.util.progress import Progress, silent
+
+NEIGHBOURS = 15
+FEW = 5  # contents up to which there is nothing to lay out
+LANDMARKS = 1000
+MOST_CLUSTERS = 24
+MEMBERS = 400  # that a typical photo is chosen among
+STEPS = 150, 300  # of t-SNE, with exaggeration and without
+EARLY_STEPS = 250  # of scikit-learn, with exaggeration
+AXES = 50  # of the kernel, for scikit-learn
+SEED = 0
+WIDE, HIGH = 1600, 1200  # pixels of the dots' picture
+SIDE = 144  # of a photo: sharp on screens with two dots per pixel
+ROOM = np.array([0.12, 0.15])  # that a photo and its name take of the map
+MARGIN = 0.05  # around the dots, as the style has it
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Photos that lie together: name, how many contents, where, and the number of a typical one."""
+
+    name: str
+    photos: int
+    x: float
+    y: float
+    typical: int
+
+
+@dataclass(frozen=True, eq=False)
+class Map:
+    """Places (n, 2) of the contents, the number of each one's cluster (n,), and the clusters."""
+
+    places: Array
+    cluster: Array
+    clusters: tuple[Cluster, ...]
+
+    def records(self, photos: Searcher) -> list[dict[str, object]]:
+        """Place and group of every photo."""
+        places, group = self.places.round(4).tolist(), (self.cluster + 1).tolist()
+        names = [photos.collection.table.column(name).to_pylist() for name in ("path", "id")]
+        rows = zip(*names, photos.collection.content.tolist(), strict=True)
+        return [
+            {"path": path, "id": id_, "x": places[n][0], "y": places[n][1], "group": group[n]}
+            for path, id_, n in rows
+        ]
+
+
+def make_map(photos: Searcher, clusters: int | None = None, *, progress: Progress = silent) -> Map:
+    """Lay out the contents of a store and name their clusters, the largest first.
+
+    By default there are about half the root of the number of photos, at most 24.
+    """
+    from sklearn.cluster import KMeans  # takes a second to load
+
+    n = len(photos.contents)
+    if clusters is not None and clusters < 1:
+        raise OptionError(f"clusters must be at least 1, got {clusters}")
+    line = np.stack([np.arange(n) / FEW, np.zeros(n)], axis=1)
+    places = _layout(photos, progress) if n > FEW else line
+    places = places - places.min(axis=0)
+    places = places / np.maximum(places.max(axis=0), 1e-9)
+    different = len(np.unique(places, axis=0))
+    wanted = clusters or max(1, min(MOST_CLUSTERS, round(np.sqrt(n) / 2)))
+    found = KMeans(min(wanted, different), n_init=4, random_state=SEED).fit_predict(places)
+    order = np.argsort(-np.bincount(found), kind="stable")
+    cluster = np.argsort(order)[found]
+    names = _names(photos, cluster, len(order))
+    described = []
+    for number, name in enumerate(names):
+        members = np.flatnonzero(cluster == number)
+        x, y = places[members].mean(axis=0).tolist()
+        some = members[sample(len(members), MEMBERS)]
+        typical = some[gram(photos.features.of(some)).mean(axis=0).argmax()]
+        described.append(Cluster(name, len(members), x, y, int(typical)))
+        progress("naming", number + 1, len(names))
+    return Map(places, cluster, tuple(described))
+
+
+def _layout(photos: Searcher, progress: Progress) -> Array:
+    """t-SNE of the contents, (n, 2): by openTSNE, or by scikit-learn where that is missing."""
+    n = len(photos.contents)
+    has_open_tsne = importlib.util.find_spec("openTSNE") is not None
+    dimensions = 3 if has_open_tsne else AXES
+    axes = Embedding.fit(photos.features.of(sample(n, LANDMARKS)), dimensions)
+    vectors = np.concatenate([axes.linear(block) for block in photos.features.blocks()])
+    # the two main axes of the kernel beside its mean: what is far apart stays so
+    start = np.random.default_rng(SEED).normal(scale=1e-6, size=(n, 2))  # in case they are alike
+    main = vectors[:, 1:3]
+    start[:, : main.shape[1]] += 1e-4 * main / max(float(main.std()) if main.size else 0.0, 1e-3)
+    if has_open_tsne:
+        return _layout_by_open_tsne(photos, start, progress)
+    return _layout_by_sklearn(vectors, start, progress)
+
+
+def _layout_by_open_tsne(photos: Searcher, start: Array, progress: Progress) -> Array:
+    """t-SNE of the neighbours' graph, (n, 2)."""
+    tsne: Any = importlib.import_module("openTSNE")
+    graph = _graph(nearest(photos, NEIGHBOURS, progress=progress))
+    affinities = tsne.affinity.PrecomputedAffinities(graph)
+    jobs = os.cpu_count() or 1
+    embedding = tsne.TSNEEmbedding(start, affinities, n_jobs=jobs, random_state=SEED)
+    for step in range(0, sum(STEPS), 50):
+        early = {"exaggeration": 12, "momentum": 0.5} if step < STEPS[0] else {"momentum": 0.8}
+        embedding.optimize(50, inplace=True, **early)
+        progress("map", step + 50, sum(STEPS))
+    return np.asarray(embedding)
+
+
+def _layout_by_sklearn(vectors: Array, start: Array, progress: Progress) -> Array:
+    """t-SNE of short vectors (n, m), (n, 2); slower than openTSNE for many of them."""
+    from sklearn.manifold import TSNE
+
+    progress("map", 0, 1)
+    perplexity = min(NEIGHBOURS, len(vectors) - 1) / 3  # of as many neighbours
+    tsne = TSNE(
+        perplexity=perplexity, init=start, max_iter=EARLY_STEPS + STEPS[1], random_state=SEED
+    )
+    places: Array = tsne.fit_transform(vectors)
+    progress("map", 1, 1)
+    return places
+
+
+def _graph(near: Neighbours) -> csr_matrix:
+    """Neighbours of each other, with weights that add up to 1."""
+    n, k = near.numbers.shape
+    rows, columns = np.repeat(np.arange(n), k), near.numbers.ravel()
+    there = columns >= 0
+    one_way = coo_array((np.ones(there.sum()), (rows[there], columns[there])), shape=(n, n))
+    both = csr_matrix(one_way + one_way.T)
+    return both / both.sum()
+
+
+def _names(photos: Searcher, cluster: Array, n: int) -> list[str]:
+    """What the network sees more often in each cluster than elsewhere."""
+    seen: Array = np.zeros((n, 0))
+    for numbers, (p,) in read_blocks(photos.store, photos.contents.keys, [P]):
+        seen = seen if seen.size else np.zeros((n, p.shape[1]))
+        np.add.at(seen, cluster[numbers], p)
+    if not seen.size:
+        return [f"group {number + 1}" for number in range(n)]
+    names = imagenet_names() if seen.shape[1] == IMAGENET_CLASSES else []
+    share = seen / seen.sum(axis=1, keepdims=True)
+    overall = seen.sum(axis=0) / seen.sum()
+    telling = share * np.log(np.maximum(share, 1e-9) / np.maximum(overall, 1e-9))
+    if n == 1:  # there is no elsewhere
+        telling = share
+    best = np.argsort(-telling, axis=1)[:, :2]
+    return [", ".join(names[c] if names else f"class {c}" for c in some) for some in best]
+
+
+def write_map(path: Path, found: Map, photos: Searcher) -> int:
+    """Write the map as one HTML file without scripts; how many typical photos are gone.
+
+    Dots are one picture, and on it lies the typical photo of each cluster with its name.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # takes a while to load
+
+    clusters, gone = [], 0
+    at = _apart(np.array([[one.x, one.y] for one in found.clusters]))
+    for number, one in enumerate(found.clusters):
+        picture = photos.collection[int(photos.collection.rows_of(one.typical)[0])]
+        content, photo = photos.photo(picture.id), ""
+        with contextlib.suppress(ImageError):
+            photo = square_uri(ImageBytes(picture.id, content), SIDE) if content else ""
+        gone += not photo
+        left, top = (100 * (MARGIN + (1 - 2 * MARGIN) * at[number])).round(2).tolist()
+        clusters.append(
+            {
+                "name": one.name,
+                "count": f"{one.photos:,} photo{'s' * (one.photos != 1)}",
+                "left": left,
+                "top": top,
+                "colour": "#{:02x}{:02x}{:02x}".format(*_colour(number)),
+                "photo": photo,
+                "typical": picture.id,
+            }
+        )
+    loader = FileSystemLoader(Path(__file__).parent)
+    page = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    text = page.get_template("map.html.j2").render(
+        title=photos.store.folder.name,
+        photos=f"{len(found.places):,} photos",
+        recipe=photos.recipe.title,
+        dots=data_uri(_dots(found), "PNG"),
+        clusters=clusters,
+    )
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+    return gone
+
+
+def _apart(places: Array) -> Array:
+    """Places moved until photos and names do not cover each other, if there is room."""
+    places = places.copy()
+    for _ in range(200):
+        gap = places[:, None] - places[None]
+        near = np.maximum(1 - np.abs(gap) / ROOM, 0).prod(axis=2)
+        np.fill_diagonal(near, 0)
+        if near.max(initial=0) == 0:
+            break
+        away = np.where(gap == 0, 1e-3, np.sign(gap)) * ROOM * near[..., None]
+        places = np.clip(places + 0.25 * away.sum(axis=1), 0.02, 0.96)
+    return places
+
+
+def _dots(found: Map) -> Image.Image:
+    """Every content as a dot in the colour of its cluster, smaller if there are many."""
+    radius = float(np.clip(180 / np.sqrt(len(found.places)), 1.0, 7.0))
+    image = Image.new("RGBA", (WIDE, HIGH), (0, 0, 0, 0))
+    draw = ImageDraw.Draw(image)
+    for (x, y), number in zip(found.places.tolist(), found.cluster.tolist(), strict=True):
+        at = 8 + x * (WIDE - 16), 8 + y * (HIGH - 16)
+        draw.circle(at, radius, (*_colour(number), 200))
+    return image
+
+
+def _colour(number: int) -> tuple[int, int, int]:
+    """Colours that are far apart for numbers that are close, legible on light and dark."""
+    red, green, blue = colorsys.hls_to_rgb(number * 0.381966 % 1, 0.45 + 0.1 * (number % 2), 0.6)
+    return round(255 * red), round(255 * green), round(255 * blue)

@@ -1,0 +1,1 @@
+"""Protocols, measured results, and the report."""

@@ -1,0 +1,190 @@
+"""Stage 6, experiments: curves instead of a table, by one of five further protocols.
+
+Comes in: a data set, a network, feature names, as for `reproduce`. Goes out: measured points, kept
+in `curves.jsonl` at once and used again by the next run.
+
+`low-shot`       mAP against the number of positive examples per class
+`knn`            accuracy and mAP of the votes of the k nearest training images
+`curate`         mAP by the photos chosen to be labelled, and share of wrong labels found
+`search`         share of the first ten photos that show the class of one, two and three examples
+`approximation`  error, mAP and time of projected gradients against the exact kernel, by the length
+                 of the vectors and by the number of training images
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from functools import cache, partial
+from pathlib import Path
+
+from deepfishing import __version__
+from deepfishing.core.kernels import UNLIKE, Comparable
+from deepfishing.core.rank_one import Array
+from deepfishing.core.recipes import AUTO, Recipe, parse_recipes
+from deepfishing.core.recipes.language import known_recipes
+from deepfishing.core.statistics import mean_interval
+from deepfishing.errors import FeatureError, OptionError, check_choice
+from deepfishing.evaluation.approximation import LARGEST, approximation_runs
+from deepfishing.evaluation.checks import CURVES, Result, Run, map_axis, point
+from deepfishing.evaluation.curate import CLASSIFIER, classifier_recipe, curate_runs
+from deepfishing.evaluation.protocols import Pick, low_shot, nearest_neighbours, search_by_examples
+from deepfishing.evaluation.reproduce import Experiment, Protocol, prepare
+from deepfishing.evaluation.results import Curves, row_key, versions
+from deepfishing.extraction.to_store import OnFailure
+from deepfishing.images.dataset import Dataset
+from deepfishing.networks.network import Network
+from deepfishing.util.progress import Progress, silent
+
+# Features that each protocol takes where none are named, as far as the network has them.
+DEFAULTS = {
+    "low-shot": ("x7", "dW7", "dW8", "best"),
+    "knn": ("x7", "dW7", "best"),
+    "curate": ("x7", CLASSIFIER, f"{CLASSIFIER}+x7", "best"),
+    "search": ("x7", "dW7", "dW8", "pow(dW8,0.5)", "dW8+x7", "pow(dW8,0.5)+pow(x7,0.5)"),
+    "approximation": ("dW8",),
+}
+
+NEIGHBOURS = (1, 5, 10, 20, 50)
+POSITIVES, K = "positive images per class", "neighbours k"
+ACCURACY = "accuracy, %"
+EXAMPLES, SHOWN = "examples (the third: counter-example)", "right in the first ten, %"
+
+
+def measure_curves(
+    kind: str,
+    dataset: Dataset,
+    network: Network,
+    out: str | Path,
+    features: str | Iterable[str] | None = None,
+    protocol: Protocol | None = None,
+    command: str = "",
+    progress: Progress | None = None,
+    on_failure: OnFailure | None = None,
+    largest: int = LARGEST,
+) -> list[Result]:
+    """Measure the curves of a protocol, of `CURVES`, and keep them in `out`; as for `reproduce`.
+
+    Features are by default those of `DEFAULTS` that the network has; `approximation` takes
+    gradients only, and is timed on up to `largest` training images. The points have the keys of
+    `curves.jsonl`, docs/statistics.md.
+    """
+    check_choice("protocol", kind, CURVES)
+    if largest < 1:
+        raise OptionError(f"largest must be at least 1 image, got {largest}")
+    tell = progress or silent
+    wanted = _recipes(kind, features, network.layers)
+    curves = Curves(out)
+    classifier = classifier_recipe(wanted, network.layers)
+    needed = (*wanted, classifier) if kind == "curate" else wanted
+    experiment = prepare(
+        dataset, network, curves.folder, needed, protocol or Protocol(), tell, on_failure
+    )
+    experiment.test_labels()  # told before any work, if there are none
+    points: list[Result] = []
+    for number, recipe in enumerate(wanted):
+        runs = _runs(kind, experiment, recipe, largest, classifier, number == 0)
+        total = len(wanted) * len(runs)
+        for done, run in enumerate(runs, number * len(runs)):
+            tell(kind, done, total)
+            line = {"protocol": kind, "feature": run.feature or recipe.name, "series": run.series}
+            key = row_key(**line, **run.decided_by, **experiment.decisive)
+            found = curves.find(key)
+            if not found or any(one["y"] is None for one in found):
+                start = time.perf_counter()
+                new = run.measure()
+                last = {"seconds": round(time.perf_counter() - start, 3), "command": command}
+                last |= {"version": __version__, "versions": versions(), "key": key}
+                found = [{**line, **experiment.facts, **one, **last} for one in new]
+                curves.keep(found)
+            points += found
+    tell(kind, total, total)
+    return points
+
+
+def _recipes(
+    kind: str, features: str | Iterable[str] | None, layers: Mapping[int, str]
+) -> tuple[Recipe, ...]:
+    if features is not None:
+        found = parse_recipes(features, layers)
+        for recipe in found:
+            if kind == "approximation" and not (recipe.is_plain and recipe.gradients):
+                raise FeatureError(
+                    "approximation takes whole gradients one by one, such as dW8 or pow(dW8,0.5), "
+                    f"got {recipe.title}; pass --features dW8"
+                )
+        return found
+    recipes = known_recipes(DEFAULTS[kind], layers)
+    if not recipes:
+        raise FeatureError(
+            f"this network has none of {', '.join(DEFAULTS[kind])}, which {kind} takes by default; "
+            "name the features, x:PATH or dW:PATH with a module's path"
+        )
+    return tuple(recipes.values())
+
+
+def _runs(
+    kind: str, experiment: Experiment, recipe: Recipe, largest: int, classifier: Recipe, first: bool
+) -> list[Run]:
+    """What there is to measure of a feature."""
+    sides = cache(experiment.sides)  # read once, and not at all if all points are known
+    if kind == "approximation":
+        return approximation_runs(experiment, partial(sides, recipe), largest)
+    if kind == "curate":
+        return curate_runs(experiment, recipe, classifier, sides, first)
+    if kind == "low-shot" and recipe.name == AUTO:
+        return [Run(recipe.name, {}, partial(_auto_low_shot, experiment, recipe))]
+    measure = {"low-shot": _low_shot, "knn": _knn, "search": _search}[kind]
+    decided_by = {"unlike": UNLIKE} if kind == "search" else {}
+    return [Run(recipe.name, decided_by, lambda: measure(experiment, *sides(recipe)))]
+
+
+def _low_shot(
+    experiment: Experiment, train: Comparable, test: Comparable, pick: Pick | None = None
+) -> list[Result]:
+    method = experiment.dataset.official_ap
+    truth, C = experiment.test_labels(), experiment.protocol.C
+    shots = low_shot(train, experiment.train_labels(), test, truth, C=C, pick=pick)
+    points = []
+    for shot in shots:
+        mean, interval = shot.mean(method), shot.interval(method)
+        at = POSITIVES, shot.positives, map_axis(method)
+        points.append(point(*at, mean, interval, draws=list(shot.map[method])))
+    return points
+
+
+def _auto_low_shot(experiment: Experiment, recipe: Recipe) -> list[Result]:
+    """`auto` chooses anew for every draw, by the examples drawn and their labels alone."""
+    train, test = experiment.factors(recipe)
+    made: dict[tuple[str, float | None], tuple[Comparable, Comparable]] = {}
+
+    def pick(labels: Array) -> tuple[Comparable, Comparable, float]:
+        drawn = labels.any(axis=1)
+        choice = experiment.choose({n: side[drawn] for n, side in train.items()}, labels[drawn])
+        chosen = choice.recipe, choice.tau
+        if chosen not in made:
+            made[chosen] = experiment.fit(recipe, choice, train, test)
+        return *made[chosen], choice.cost
+
+    any_train, any_test = (next(iter(side.values())) for side in (train, test))
+    return _low_shot(experiment, any_train, any_test, pick)
+
+
+def _knn(experiment: Experiment, train: Comparable, test: Comparable) -> list[Result]:
+    method, classes = experiment.dataset.official_ap, experiment.dataset.classes
+    ks = [k for k in NEIGHBOURS if k <= len(train)]
+    labels = experiment.train_labels(), experiment.test_labels()
+    points = []
+    for votes in nearest_neighbours(train, labels[0], test, labels[1], classes, ks):
+        points.append(point(K, votes.k, ACCURACY, votes.accuracy, votes.interval))
+        mean, interval = votes.measured.map[method], votes.draws.map_interval(method)
+        points.append(point(K, votes.k, map_axis(method), mean, interval))
+    return points
+
+
+def _search(experiment: Experiment, train: Comparable, test: Comparable) -> list[Result]:
+    points = []
+    for given, shares in enumerate(search_by_examples(test, experiment.test_labels()).T, start=1):
+        interval, draws = mean_interval(shares.tolist()), shares.round(3).tolist()
+        points.append(point(EXAMPLES, given, SHOWN, float(shares.mean()), interval, draws=draws))
+    return points

@@ -1,0 +1,292 @@
+"""Stage 6, experiments: three further protocols: low-shot, nearest neighbours, search by examples.
+
+Comes in: features of images, as anything that `gram` compares, and their labels (1 present, -1
+absent, 0 difficult). Goes out: mAP against the number of positive examples, mAP and accuracy of the
+k nearest neighbours, and the share of right photos found. None needs torch or the images.
+
+What is drawn depends on labels and seed alone, so two features are measured on the same examples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import binom
+from sklearn.svm import SVC
+
+from deepfishing.core.kernels import UNLIKE, Comparable, finite_gram, gram
+from deepfishing.core.rank_one import Array
+from deepfishing.core.statistics import (
+    LEVEL,
+    SEED,
+    Bootstrap,
+    Interval,
+    bootstrap,
+    bounded,
+    mean_interval,
+)
+from deepfishing.errors import DatasetError, FeatureError, OptionError
+from deepfishing.learn.svm import SCORE_BLOCK, check_labels
+from deepfishing.metrics import Evaluation, evaluate
+
+# As many negatives per positive as a class has among 20 of one size.
+NEGATIVES = 19
+DRAWS = 5
+SEARCHES, FIRST = 1200, 10  # draws of examples to search by, and photos that are looked at
+SEARCH_BLOCK = 100  # searches at once, which bounds the memory
+
+# features of train and test images and the cost, for the labels of the examples drawn
+Pick = Callable[[Array], tuple[Comparable, Comparable, float]]
+
+
+@dataclass(frozen=True)
+class LowShot:
+    """mAP with a number of positive examples per class, in percent: one value per draw."""
+
+    positives: int
+    map: dict[str, tuple[float, ...]]
+
+    def mean(self, method: str) -> float:
+        """Mean over the draws."""
+        return float(np.mean(self.map[method]))
+
+    def interval(self, method: str) -> Interval | None:
+        """Where the mean of endless draws lies at 95 percent, by Student's t; None for one draw."""
+        found = mean_interval(self.map[method])
+        return None if found is None else bounded(found, self.mean(method))
+
+
+@dataclass(frozen=True, eq=False)
+class Votes:
+    """How well the k nearest training images tell what a test image shows.
+
+    `accuracy`, in percent, is the share of test images that show the class with most votes; with
+    one class per image that is the usual accuracy. Images that show no class, and those for which
+    that class is difficult, are left out.
+    """
+
+    k: int
+    accuracy: float
+    interval: Interval  # of the accuracy, at 95 percent
+    scores: Array  # the votes (m, C)
+    draws: Bootstrap  # of their AP
+
+    @property
+    def measured(self) -> Evaluation:
+        """AP per class and mAP."""
+        return self.draws.measured
+
+
+def low_shot(
+    train: Comparable,
+    train_labels: Array,
+    test: Comparable,
+    test_labels: Array,
+    positives: Sequence[int] | None = None,
+    draws: int = DRAWS,
+    negatives: int | None = NEGATIVES,
+    C: float = 1.0,
+    seed: int = SEED,
+    pick: Pick | None = None,
+) -> list[LowShot]:
+    """mAP of classifiers that were trained on 1, 2, 4, ... positive examples per class.
+
+    Difficult examples are never drawn. A class without an example of both kinds in training, or
+    without a positive one in the test, is left out of the mean. `positives` are by default the
+    powers of 2 up to what the rarest class has, so that every point of the curve is a mean over
+    the same classes. Within a draw, fewer examples are the first of the more; `negatives` are drawn
+    per positive, or as many as there are; None takes all. `pick` is called for every number of
+    examples and draw with the labels of the examples drawn, 0 for all others.
+    """
+    train_labels, test_labels = _checked(train, train_labels, test, test_labels)
+    if not 0 < C < math.inf:
+        raise OptionError(f"C must be a positive number, got {C!r}")
+    if draws < 1 or (negatives is not None and negatives < 1):
+        raise OptionError(f"draws and negatives must be at least 1, got {draws} and {negatives}")
+    usable = [
+        column
+        for column in range(train_labels.shape[1])
+        if {-1, 1} <= set(train_labels[:, column].tolist()) and (test_labels[:, column] == 1).any()
+    ]
+    if not usable:
+        raise DatasetError(
+            "low-shot learning needs a class with positive and negative training images and a "
+            "positive test image, got none"
+        )
+    rarest = min(int((train_labels[:, column] == 1).sum()) for column in usable)
+    shots = positives or [2**i for i in range(rarest.bit_length())]
+    if min(shots) < 1 or max(shots) > rarest:
+        raise OptionError(
+            f"positives per class must be from 1 to {rarest}, which is what the rarest class has, "
+            f"got {list(shots)}"
+        )
+    per_shot = len(train_labels) if negatives is None else negatives
+    examples = [
+        [_drawn(train_labels[:, c], max(shots), per_shot, (seed, draw, c)) for c in usable]
+        for draw in range(draws)
+    ]
+    # only images that some draw has are compared
+    drawn = [images for by_class in examples for pair in by_class for images in pair]
+    used = np.unique(np.concatenate(drawn))
+    # by the identity of the training features, which are kept so that no others get it
+    compared: dict[int, tuple[Comparable, Array, Array]] = {}
+    truth, names = test_labels[:, usable], [str(column) for column in usable]
+    points = []
+    for shot in shots:
+        measured = []
+        for by_class in examples:
+            seen = [(yes[:shot], no[: shot * per_shot]) for yes, no in by_class]
+            if pick:
+                told = np.zeros(train_labels.shape, dtype=np.int8)
+                for column, (yes, no) in zip(usable, seen, strict=True):
+                    told[yes, column], told[no, column] = 1, -1
+                train, test, C = pick(told)
+            if id(train) not in compared:
+                grams = finite_gram(train[used]), finite_gram(test, train[used])
+                compared[id(train)] = train, *grams
+            _, K, K_test = compared[id(train)]
+            scores = np.empty(truth.shape)
+            for column, pair in enumerate(seen):
+                rows = np.searchsorted(used, np.concatenate(pair))
+                scores[:, column] = _scores(K, K_test, rows, shot, C)
+            measured.append(evaluate(truth, scores, names).map)
+        by_draw = {method: [means[method] for means in measured] for method in measured[0]}
+        known = {m: tuple(v for v in values if v is not None) for m, values in by_draw.items()}
+        points.append(LowShot(shot, known))
+    return points
+
+
+def nearest_neighbours(
+    train: Comparable,
+    train_labels: Array,
+    test: Comparable,
+    test_labels: Array,
+    classes: Sequence[str],
+    ks: Sequence[int] = (10,),
+) -> list[Votes]:
+    """For each k, mAP and accuracy of the votes of the k training images with the largest kernel.
+
+    Features are normalised: then the largest kernel is the nearest image. An image votes for the
+    classes that it shows, not for those where it is difficult.
+    """
+    train_labels, test_labels = _checked(train, train_labels, test, test_labels)
+    for k in ks:
+        if not 1 <= k <= len(train):
+            raise OptionError(f"k must be from 1 to {len(train)}, the training images, got {k}")
+    shown = train_labels[_nearest(train, test, max(ks))] == 1  # (m, max k, C)
+    return [_voted(shown[:, :k], test_labels, classes) for k in ks]
+
+
+def _nearest(train: Comparable, test: Comparable, k: int) -> Array:
+    """The k training images with the largest kernel, nearest first: indices (m, k)."""
+    found: Array = np.empty((len(test), k), dtype=np.intp)
+    for start in range(0, len(test), SCORE_BLOCK):
+        rows = slice(start, start + SCORE_BLOCK)
+        K = finite_gram(test[rows], train)
+        nearest = np.argpartition(-K, k - 1, axis=1)[:, :k]
+        order = np.argsort(-np.take_along_axis(K, nearest, axis=1), axis=1, kind="stable")
+        found[rows] = np.take_along_axis(nearest, order, axis=1)
+    return found
+
+
+def _voted(shown: Array, test_labels: Array, classes: Sequence[str]) -> Votes:
+    """What the votes (m, k, C) of the k nearest images come to."""
+    k = shown.shape[1]
+    # A vote is 1; nearer neighbours add so little that all of it together stays below 1, so it
+    # only decides between classes with equally many votes.
+    weight = 1 + np.arange(k - 1, -1, -1) / (k * k)
+    scores: Array = np.einsum("k,mkc->mc", weight, shown)
+    voted = np.take_along_axis(test_labels, scores.argmax(axis=1)[:, None], axis=1)[:, 0]
+    counted = (test_labels == 1).any(axis=1) & (voted != 0)
+    if not counted.any():
+        raise DatasetError("nearest neighbours need a test image that shows a class, got none")
+    n, right = int(counted.sum()), (voted == 1) & (scores.max(axis=1) > 0)
+    share = float(right[counted].mean())
+    # The bootstrap over test images with endlessly many draws: n images, each right with this
+    # probability.
+    low, high = binom.ppf(((1 - LEVEL) / 2, (1 + LEVEL) / 2), n, share) * 100 / n
+    interval = bounded((float(low), float(high)), 100 * share)
+    return Votes(k, 100 * share, interval, scores, bootstrap(test_labels, scores, classes))
+
+
+def _checked(
+    train: Comparable, train_labels: Array, test: Comparable, test_labels: Array
+) -> tuple[Array, Array]:
+    train_labels, test_labels = np.asarray(train_labels), np.asarray(test_labels)
+    check_labels(train_labels, len(train), "train labels")
+    check_labels(test_labels, len(test), "test labels")
+    if train_labels.shape[1] != test_labels.shape[1]:
+        raise FeatureError(
+            "train and test labels must have the same classes, got "
+            f"{train_labels.shape[1]} and {test_labels.shape[1]} columns"
+        )
+    return train_labels, test_labels
+
+
+def _drawn(column: Array, n: int, per_shot: int, seed: tuple[int, ...]) -> tuple[Array, Array]:
+    """n positive examples of a class and `per_shot` negative ones for each, in a random order."""
+    rng = np.random.default_rng(seed)
+    positive, negative = (rng.permutation(np.flatnonzero(column == sign)) for sign in (1, -1))
+    return positive[:n], negative[: n * per_shot]
+
+
+def _scores(K: Array, K_test: Array, seen: Array, shot: int, C: float) -> Array:
+    """Scores (m,) of an SVM that saw these examples, of which the first `shot` are positive."""
+    target = np.repeat([1, -1], [shot, len(seen) - shot])
+    svm = SVC(C=C, kernel="precomputed").fit(K[np.ix_(seen, seen)], target)
+    scores: Array = K_test[:, seen[svm.support_]] @ svm.dual_coef_[0] + svm.intercept_[0]
+    return scores
+
+
+def search_by_examples(
+    features: Comparable, labels: Array, draws: int = SEARCHES, first: int = FIRST, seed: int = SEED
+) -> Array:
+    """Share of the first photos that show the class, in percent, (draws, 3).
+
+    The columns are for one example, two, and two with a counter-example: the first photo of the
+    search by the two that does not show the class, which somebody would mark as wrong; it counts
+    as in `deepfish search`. Examples are never found again, and photos for which the class is
+    difficult are passed over. Every class that has three images, and one without it, is drawn
+    equally often.
+    """
+    labels = np.asarray(labels)
+    shown = [np.flatnonzero(column == 1) for column in labels.T]
+    usable = [c for c, images in enumerate(shown) if len(images) > 2 and (labels[:, c] == -1).any()]
+    if not usable:
+        raise DatasetError(
+            "search by examples needs a class that three images show and one does not, got none"
+        )
+    classes = np.resize(usable, draws)
+    random = [np.random.default_rng((seed, draw)) for draw in range(draws)]
+    pairs = np.array([r.permutation(shown[c])[:2] for r, c in zip(random, classes, strict=True)])
+    found = np.empty((draws, 3))
+    for start in range(0, draws, SEARCH_BLOCK):
+        part = slice(start, start + SEARCH_BLOCK)
+        found[part] = _shares(features, labels[:, classes[part]].T, pairs[part], first)
+    return found
+
+
+def _shares(features: Comparable, truth: Array, pairs: Array, first: int) -> Array:
+    """Shares (d, 3) of d draws: labels (d, n) of their classes, and their two examples (d, 2)."""
+    K = gram(features, features[pairs.ravel()]).T.reshape(*pairs.shape, -1)  # (d, 2, n)
+    one, two = K[:, 0].copy(), K.mean(axis=1)
+    rows = np.arange(len(pairs))
+    for scores, known in ((one, pairs[:, :1]), (two, pairs)):
+        scores[truth == 0] = -np.inf
+        scores[rows[:, None], known] = -np.inf
+    wrong = np.where(truth == -1, two, -np.inf).argmax(axis=1)
+    three = two - UNLIKE * gram(features, features[wrong]).T
+    three[rows, wrong] = -np.inf
+    return np.stack([_share(truth, scores, first) for scores in (one, two, three)], axis=1)
+
+
+def _share(truth: Array, scores: Array, first: int) -> Array:
+    """Percent of the first photos that show the class; as many as there are, if there are fewer."""
+    nearest = np.argsort(-scores, axis=1, kind="stable")[:, :first]
+    seen = np.take_along_axis(scores, nearest, axis=1) > -np.inf
+    right = (np.take_along_axis(truth, nearest, axis=1) == 1) & seen
+    share: Array = 100.0 * right.sum(axis=1) / seen.sum(axis=1)
+    return share

@@ -1,0 +1,209 @@
+"""Stage 7, report: the tables of a setting, as cells.
+
+Comes in: rows or points of one setting. Goes out: sheets, which the terminal, Markdown and LaTeX
+write each in its own way: Table 1 with blocks as in the paper (single layers first, then layer by
+layer the concatenation and the gradient), the classes, the confusions, and a table per chart. Those
+for the terminal are narrow: they fit 80 columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from deepfishing.evaluation.checks import Result
+from deepfishing.evaluation.report.charts import panels
+from deepfishing.evaluation.report.rows import formulas
+from deepfishing.evaluation.report.tables import (
+    Comparison,
+    Confusions,
+    Line,
+    columns,
+    confusions,
+    label_text,
+    left_out_text,
+    one_decimal,
+)
+from deepfishing.images.dataset import MEASURES
+from deepfishing.metrics import DEFINITIONS
+
+WIDTH, NAMES = 80, 20  # of a terminal, and of the classes' names beside a matrix
+
+
+class Bold(str):
+    """A cell that stands out."""
+
+
+class FeatureName(str):
+    """A cell with a feature's name, which LaTeX sets in the paper's letters."""
+
+
+class GradientName(FeatureName):
+    """One of a gradient; the terminal gives its row a colour."""
+
+
+Cells = Sequence[str]  # a row of a table
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table: blocks of rows below a head, what it shows, and sentences about it."""
+
+    title: str
+    head: Cells
+    blocks: Sequence[Sequence[Cells]]
+    notes: Sequence[str] = ()
+
+    @property
+    def caption(self) -> str:
+        """Title and sentences in one."""
+        sentences = (text.removesuffix(".") + "." for text in (self.title, *self.notes))
+        return " ".join(sentences) if self.notes else self.title
+
+
+def table_sheets(table: Comparison, *, narrow: bool = False) -> list[Sheet]:
+    """Table 1, the table of classes (unless narrow) and that of confusions.
+
+    Classes stand only where there is AP, confusions where images have one class each and some are
+    taken for another.
+    """
+    found = [_table_1(table, narrow)]
+    if table.detailed and not narrow:
+        found.append(_classes(table))
+    confused = confusions(table)
+    if confused and confused.pairs:
+        found.append(_confusions(table.rows[0], confused, narrow))
+    return found
+
+
+def curve_sheets(points: Sequence[Result], *, narrow: bool = False) -> list[Sheet]:
+    """A table for each chart of the points of one setting: lines down, the chart's axis across."""
+    found = []
+    for panel in panels(points):
+        notes = [] if narrow else [_setting(points[0])]
+        notes += [f"Not measured: {note}." for note in panel.notes] + _formulas(panel.features)
+        for chart in panel.charts:
+            body = []
+            for series in chart.series:
+                name = panel.called(series)
+                cells = [name if panel.feature else FeatureName(name)]
+                for mark in map(series.at, chart.xs):
+                    figure, interval = panel.text(chart, mark)
+                    if narrow and mark and mark.interval:  # half of it: the report has both ends
+                        figure += f"\n±{(mark.interval[1] - mark.interval[0]) / 2:.1f}"
+                    elif interval:
+                        figure += f" ({interval})"
+                    cells.append(figure)
+                body.append(cells)
+            title = f"{panel.heading(chart)}, on {points[0]['dataset']} {points[0]['test']}"
+            head = [panel.x_axis, *(f"{x:,}" for x in chart.xs)]
+            found.append(Sheet(title, head, [body], notes))
+    return found
+
+
+def _table_1(table: Comparison, narrow: bool) -> Sheet:
+    """Where images have one class each, a narrow one has accuracies in place of other APs."""
+    shown, row = columns(table), table.rows[0]
+    official, *others = (DEFINITIONS[method].label for method in table.lines[0].map)
+    if narrow and table.has("top1"):
+        for name in ("balanced interval", *others):
+            del shown[name]
+    if narrow and table.has("gain"):  # padded so that figures stay below each other
+        gains = [line.gain for line in table.lines]
+        shown["gain"] = [
+            f"{one_decimal(gain.mean, sign=True):>5}{' !' * gain.holds}" if gain else ""
+            for gain in gains
+        ]
+    starred = {"accuracy": "top-1", "balanced_accuracy": "balanced"}.get(table.measure, official)
+    head = ["feature"]
+    for name in shown:
+        head.append(("interval" if name.endswith(" interval") else name) + "*" * (name == starred))
+    blocks: dict[int, list[Cells]] = {}
+    for line, (first, *rest) in zip(table.lines, zip(*shown.values(), strict=True), strict=True):
+        figure = Bold(first) if line == table.best else first
+        blocks.setdefault(line.block, []).append([_name(line), figure, *rest])
+    measure = "AP: " + DEFINITIONS[row["official_ap"]].label
+    if table.measure != "map":
+        measure = f"measure: {MEASURES[table.measure]}"
+    notes = [f"{_setting(row)} * official {measure}."]
+    if narrow:
+        notes.append("x, y: what a layer puts out; dW: the gradient of its weights.")
+    if table.has("interval"):
+        notes.append("interval: 95 %, bootstrap over test images.")
+    if table.has("gain") and table.forward:
+        notes.append(
+            f"gain: over {table.forward.title}, the best forward feature; ! holds at 95 % "
+            "(paired bootstrap)."
+        )
+    if table.has("top1"):
+        notes.append(
+            "top-1: images whose class has the highest score, in percent; balanced: the mean of "
+            "that over the classes." + " results.jsonl has the other definitions of AP." * narrow
+        )
+    if absent := left_out_text(table.rows):
+        notes.append(f"Left out of the mean: {absent}.")
+    notes += [f"{line.title}: {line.note}." for line in table.lines if line.official is None]
+    notes += _formulas((line.feature for line in table.lines), table.rows)
+    title = f"mAP in percent on {row['dataset']} {row['test']}"
+    return Sheet(title, head, list(blocks.values()), notes)
+
+
+def _classes(table: Comparison) -> Sheet:
+    head, mean = ["class"], ["mean"]
+    for line, has_printed in table.class_columns:
+        head += [_name(line), *["paper"] * has_printed]
+        mean += [one_decimal(line.official), *[one_decimal(line.printed)] * has_printed]
+    body = []
+    for name, cells in table.classes.items():
+        top = max((cell.measured for cell in cells if cell.measured is not None), default=None)
+        row = [name]
+        for cell, (_, has_printed) in zip(cells, table.class_columns, strict=True):
+            figure = one_decimal(cell.measured)
+            row.append(Bold(figure) if cell.measured == top else figure)
+            row += [one_decimal(cell.printed)] * has_printed
+        body.append(row)
+    first = table.rows[0]
+    official = DEFINITIONS[first["official_ap"]].label
+    title = f"{official} AP in percent by class on {first['dataset']} {first['test']}"
+    notes = [_setting(first), *_formulas(line.feature for line in table.detailed)]
+    return Sheet(title, head, [body, [mean]], notes)
+
+
+def _confusions(row: Result, found: Confusions, narrow: bool) -> Sheet:
+    """The matrix, or of many classes the pairs that are confused most often."""
+    where = f"on {row['dataset']} {row['test']}"
+    notes = [] if narrow else [_setting(row)]
+    n = len(found.classes)
+    digits = max(len(str(number)) for number in (n, *map(max, found.counts)))
+    if NAMES + (digits + 2) * n <= WIDTH if narrow else found.numbered:
+        body = []
+        for i, (name, counts) in enumerate(zip(found.classes, found.counts, strict=True)):
+            cells = [str(count or ("·" if narrow else "")) for count in counts]
+            cells[i] = Bold(cells[i])
+            body.append([f"{i + 1} {name}", *cells])
+        head = ["class", *(str(i + 1) for i in range(n))]
+        notes.insert(0, "Rows: what images show; columns: what they are taken for.")
+        return Sheet(f"Confusions of {found.line.title}, {where}", head, [body], notes)
+    pairs = [[pair.truth, pair.answer, *map(str, (*pair.images, pair.of))] for pair in found.pairs]
+    head = ["shows", "taken for", *map(_name, found.compared), "of"]
+    if found.of_pairs > len(pairs):
+        more = "; the matrix is in the report" if narrow else f", of which these are {len(pairs)}"
+        notes.insert(0, f"{found.of_pairs:,} pairs in all{more}.")
+    notes.insert(0, "Images that are taken for another class, of so many.")
+    return Sheet(f"Most frequent confusions of classes, {where}", head, [pairs], notes)
+
+
+def _name(line: Line) -> FeatureName:
+    return (GradientName if line.gradient else FeatureName)(line.title)
+
+
+def _formulas(features: Iterable[str], rows: Iterable[Result] = ()) -> list[str]:
+    # without a full stop, to be copied from a terminal
+    return [f"{called} = {name}" for called, name in formulas(features, rows)]
+
+
+def _setting(row: Result) -> str:
+    return (
+        f"{row['network']}, {row['train']} ({row['n_train']:,} images) to {row['test']} "
+        f"({row['n_test']:,}), tau {row['tau']:g}, {label_text(row)}, C {row['C']:g}."
+    )

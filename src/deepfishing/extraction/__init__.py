@@ -1,0 +1,1 @@
+"""From images to features: settings, forward and backward passes, engines, and the store."""

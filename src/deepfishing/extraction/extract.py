@@ -1,0 +1,207 @@
+"""Stage 3, gradients: from images to features.
+
+Comes in: a network and images. Goes out: forward features as arrays and gradients as `RankOne`,
+l2-normalised, of one view of each image or averaged over several. A worker decodes a few images and
+runs the trunk on them, alone on its core, whose cache they fit into. A few batches are in work at a
+time, so memory does not depend on how many images there are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepfishing.core.features import Factor, needed_factors
+from deepfishing.core.kernels import Comparable
+from deepfishing.core.rank_one import Array
+from deepfishing.core.recipes import parse_recipes
+from deepfishing.errors import FeatureError, ImageError, OptionError
+from deepfishing.extraction.compute import Computer
+from deepfishing.extraction.engines import Batch, aggregate, gather
+from deepfishing.extraction.options import BatchSize, Resources, choose_batch_size
+from deepfishing.extraction.settings import Settings
+from deepfishing.extraction.trunk import RunTrunk
+from deepfishing.images.preprocess import ImageLike, find_views
+from deepfishing.images.sources import find_images
+from deepfishing.images.streams import samples
+from deepfishing.networks.load import load_network
+from deepfishing.networks.network import Network
+from deepfishing.networks.objectives import Label
+
+PIECE = 4  # inputs, images times views, that go through the trunk at a time
+
+
+def extract(
+    network: Network | str,
+    images: str | Path | Iterable[Any],
+    features: str | Iterable[str] = "all",
+    *,
+    tau: float = 2.0,
+    label: Label = "uniform",
+    views: str = "centre",
+    batch_size: BatchSize = "auto",
+    memory: int | str | None = None,
+    engine: str = "auto",
+) -> dict[str, Comparable]:
+    """Features of images, all from one forward and one short backward pass per batch.
+
+    Parameters
+    ----------
+    network : Network or str
+        From `load_network`, or a name that it takes.
+    images : path, or iterable of paths, PIL images, uint8 arrays or (image, label)
+        A path is read as by `find_images`: a folder, a pattern, a tar, a video. An iterable may be
+        a Hugging Face data set, a torch Dataset or DataLoader, or a generator, see `streams`; it is
+        read as the work goes on. An unreadable image raises `ImageError`. A path to a JPEG whose
+        short side is 8 times the network's or more (1,792 pixels for 224) is decoded at a reduced
+        size, so its features differ a little, by about 0.001 (1 - cosine), from those of the same
+        picture as a PIL image; see `Preprocess.oversampling`.
+    features : str or list of str
+        Names such as `x7`, `x6;x7`, `dW7`; `all` gives the rows of the paper's Table 1. Recipes
+        such as `pow(dW8,0.5)+x7`, too, unless they have to be fitted on training images.
+    tau, label
+        Temperature and label vector of the error, see `cross_entropy`.
+    views : "centre", "flip", "scales" or "crops"
+        What of an image the network sees: the central square as in the paper, or several views,
+        see `find_views` and `aggregate`.
+    batch_size, memory, engine
+        What the work may use, see `Resources`; the result does not depend on it.
+
+    Returns
+    -------
+    dict
+        By name: an array (n, d) for forward features, a `RankOne` for gradients, normalised; for
+        a sum or a product of kernels what `gram` compares.
+    """
+    network = load_network(network) if isinstance(network, str) else network
+    wanted = parse_recipes(features, network.layers)
+    for recipe in wanted:
+        if recipe.learns:
+            names = ",".join(feature.name for feature in recipe.features)
+            raise FeatureError(
+                f"{recipe.title} is fitted on training images, and extract knows none; write "
+                f"features={names!r} and fit deepfishing.estimators.Whiten, or use `deepfish train`"
+            )
+    factors = needed_factors(wanted)
+    settings = Settings.of(network, tau=tau, label=label, views=views)
+    resources = Resources(batch_size=batch_size, memory=memory, engine=engine)
+    if isinstance(images, str | Path):
+        given: Iterable[ImageLike] = find_images(images)
+    else:
+        given = (image for image, _ in samples(images))
+    arrays = gather(Extractor(network, factors, settings=settings, resources=resources)(given))
+    if not arrays:
+        raise OptionError("images must hold at least one image, got none")
+    return {recipe.name: recipe.fit({})(arrays) for recipe in wanted}
+
+
+class Extractor:
+    """Computes factors of images batch by batch; an unreadable image is reported, not raised.
+
+    The engine is started and checked once, for all calls. By default the settings are those of the
+    network with the paper's temperature and label.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        factors: Sequence[Factor],
+        *,
+        settings: Settings | None = None,
+        resources: Resources | None = None,
+    ) -> None:
+        settings, resources = settings or Settings.of(network), resources or Resources()
+        self.views = find_views(settings.views)
+        self.preprocess = partial(network.preprocess.see, views=self.views)
+        self.compute = Computer(network, factors, settings=settings, engine=resources.engine)
+        batch_size = resources.batch_size
+        if batch_size == "auto":
+            size = self.compute.bytes_per_input()
+            batch_size = choose_batch_size(size, len(self.views), resources.memory)
+        self.batch_size = batch_size
+
+    def __call__(self, images: Iterable[ImageLike]) -> Iterator[Batch]:
+        """Compute the factors of some images."""
+        compute, V = self.compute, len(self.views)
+        cores = torch.get_num_threads()
+        todo = prepare(images, self.preprocess, compute.run, self.batch_size, cores, V)
+        try:
+            for batch in todo:
+                # beside a trunk on every core the head needs few threads, and more would wait
+                torch.set_num_threads(max(1, cores // 4) if compute.cut else cores)
+                # also a copy: what was made in inference mode could not enter a graph
+                middle = torch.cat(batch.values) if batch.values else None
+                values = {} if middle is None else compute(middle, len(batch.indices) * V)
+                means = {f.name: aggregate(f, value, V) for f, value in values.items()}
+                yield Batch(batch.indices, means, batch.failures)
+        finally:
+            todo.close()
+            torch.set_num_threads(cores)
+
+
+class TrunkOutput(NamedTuple):
+    """What the trunk makes of the images at `indices`, and the images that could not be read."""
+
+    indices: list[int]
+    values: list[Tensor]  # of all of them together; the views of an image follow each other
+    failures: dict[int, str]
+
+
+def prepare(
+    images: Iterable[ImageLike],
+    preprocess: Callable[[ImageLike], Array],
+    run: RunTrunk,
+    batch_size: int,
+    workers: int,
+    views: int = 1,
+) -> Generator[TrunkOutput, None, None]:
+    """Decode images and run the trunk on them, in batches; images are taken as they are needed.
+
+    `preprocess` makes float32 pixels (views, 3, S, S) of an image, or raises `ImageError`.
+    """
+    size = min(max(1, PIECE // views), batch_size)  # images that a worker takes at a time
+    ahead = 1 + max(1, -(-workers * size // batch_size))  # enough that no worker waits
+    numbered = iter(enumerate(images))
+    waiting: deque[list[Future[TrunkOutput]]] = deque()
+    with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        try:
+            while True:
+                while len(waiting) < ahead and (batch := list(islice(numbered, batch_size))):
+                    parts = [batch[i : i + size] for i in range(0, len(batch), size)]
+                    waiting.append([pool.submit(_piece, p, preprocess, run) for p in parts])
+                if not waiting:
+                    return
+                pieces = [future.result() for future in waiting.popleft()]
+                yield TrunkOutput(
+                    [index for piece in pieces for index in piece.indices],
+                    [part for piece in pieces for part in piece.values],
+                    {i: reason for piece in pieces for i, reason in piece.failures.items()},
+                )
+        finally:
+            for future in chain.from_iterable(waiting):
+                future.cancel()
+
+
+def _piece(
+    images: Sequence[tuple[int, ImageLike]], preprocess: Callable[[ImageLike], Array], run: RunTrunk
+) -> TrunkOutput:
+    indices, pixels, failures, outputs = [], [], {}, []
+    for index, image in images:
+        try:
+            pixels.append(preprocess(image))
+            indices.append(index)
+        except ImageError as error:
+            failures[index] = str(error)
+    if pixels:
+        inputs = np.concatenate(pixels)
+        outputs = [run(part) for part in np.array_split(inputs, -(-len(inputs) // PIECE))]
+    return TrunkOutput(indices, outputs, failures)

@@ -1,0 +1,283 @@
+"""From vectors that were made elsewhere to a store, in one call: what `deepfish import` does.
+
+Comes in: a .parquet, .csv, .npz or .h5 file with a vector per image and, if it has them, `id`,
+`path`, `sha256` and `label` or `labels`. Goes out: a store that is searched, curated and classified
+like others. A Parquet file of `deepfish export` brings its settings, so that the store can encode
+new photos, too; of other vectors nobody knows the network. The file is read twice, a block at a
+time: first all of it is checked, then written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from deepfishing.core.features import TOP, parse_factor
+from deepfishing.core.rank_one import Array
+from deepfishing.errors import (
+    DatasetError,
+    FeatureError,
+    OptionError,
+    StoreError,
+    explained,
+    need,
+)
+from deepfishing.extraction.settings import Settings
+from deepfishing.images.item import as_labels
+from deepfishing.images.preprocess import Preprocess
+from deepfishing.networks.reference import NetworkRef
+from deepfishing.store import Row, Store
+from deepfishing.store.export import SETTINGS, WRITERS, filled
+from deepfishing.store.manifest import OK
+from deepfishing.util.files import unguarded
+
+FACTS = ("id", "path", "sha256", "label", "labels")
+NAME = "x7"  # of vectors that are called otherwise: what a classifier would take
+BLOCK_ROWS = 4096
+DAMAGED = (OSError, ValueError, LookupError, TypeError, ArithmeticError, pa.ArrowException)
+
+Block = tuple[int, dict[str, list[Any]], dict[str, Array]]  # rows, facts and vectors of them
+
+
+def import_vectors(
+    source: str | Path,
+    store: str | Path,
+    *,
+    column: str | None = None,
+    network: str | None = None,
+    precision: str | None = None,
+    overwrite: bool = False,
+) -> Store:
+    """Put vectors that were made elsewhere into a store.
+
+    The source is .parquet (lists), .csv (columns `name_0`, `name_1`...), .npz or .h5 (arrays). Rows
+    without an `id` have their `path` or their number as one. An image is known by `sha256`, else by
+    the file at `path`, if it exists, else by its id and vector. Vectors that are called as factors
+    are, such as `x7` and `delta8`, keep their names and are all taken; of others `column` says
+    which, and they become `x7`. `network` is what made them, for people to read. Images that the
+    store has are refused without `overwrite`.
+    """
+    source, folder = Path(source), Path(store)
+    rows: list[Row] = []
+    names: dict[str, str] = {}
+    checks: dict[str, int] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for n, facts, vectors in _blocks(source):
+        names = names or _names(list(vectors), column, source)
+        for name in names:
+            if shapes.setdefault(names[name], vectors[name].shape[1:]) != vectors[name].shape[1:]:
+                raise DatasetError(f"vectors of {name} must have one length, got two in {source}")
+        made = _rows(n, facts, {names[c]: vectors[c] for c in names}, len(rows), source)
+        for row, check in made:
+            if checks.setdefault(str(row.sha256), check) != check:
+                raise DatasetError(f"one image must have one vector, got two: {row.id} in {source}")
+        rows += [row for row, _ in made]
+    if not rows or len({row.id for row in rows}) < len(rows):
+        what = "ids must be unique, got one twice" if rows else "a file must have rows, got none"
+        raise DatasetError(f"{what} in {source}")
+    settings = _settings_in(source) or settings_of(names.values(), network or source.stem)
+    opened = Store(folder, settings, precision)
+    with opened.writing():
+        before = opened.rows()
+        stored: set[str] = set()
+        for name in opened.factors():
+            stored |= opened.shards(name).keys()
+            shape = opened.shape(name)
+            if shape and shape != shapes.get(name, shape):
+                raise StoreError(f"{name} of {folder} is {shape}, got {shapes[name]} in {source}")
+        there = stored & checks.keys()
+        known = [row.id for row in rows if row.id in before or row.sha256 in there]
+        if known and not overwrite:
+            raise StoreError(
+                f"{len(known)} images of {source} are in {folder} already, such as {known[0]}; "
+                "add --overwrite to replace them"
+            )
+        if there:
+            opened.compact(stored - there)
+        start = 0
+        for n, _, vectors in _blocks(source):
+            keys = np.array([row.sha256 for row in rows[start : start + n]])
+            for name in names:
+                has = _has(vectors[name])
+                opened.append(keys[has].tolist(), {names[name]: vectors[name][has]})
+            start += n
+        now = {row.sha256: row.factors for row in rows}
+        kept = {i: replace(r, factors=now.get(r.sha256, r.factors)) for i, r in before.items()}
+        kept |= {row.id: row for row in rows}
+        opened.write_rows(kept.values())
+        opened.compact({row.sha256 for row in kept.values() if row.sha256})
+    return opened
+
+
+def _names(found: list[str], column: str | None, source: Path) -> dict[str, str]:
+    """The columns that are taken, and the factors that they become."""
+    if column is not None and column not in found:
+        raise OptionError(f"column must be one of {', '.join(found)} of {source}, got {column!r}")
+    factors = {}
+    for name in found if column is None else [column]:
+        with contextlib.suppress(FeatureError):
+            factors[name] = parse_factor(name).name
+    if factors:
+        return factors
+    if len(found) != 1 and column is None:
+        many, do = ", ".join(found), "say --column NAME"
+        if not found:
+            many, do = "none", "name them by a list per image, or in a .csv v_0, v_1 and so on"
+        raise OptionError(f"one column must hold vectors, got {many} in {source}; {do}")
+    return {column or found[0]: NAME}
+
+
+def _rows(
+    n: int, facts: Mapping[str, list[Any]], vectors: Mapping[str, Array], start: int, source: Path
+) -> list[tuple[Row, int]]:
+    """The rows of a block, each with a checksum of its vectors."""
+    here = {name: _has(values) for name, values in vectors.items()}
+    made = []
+    for i in range(n):
+        told = {name: values[i] for name, values in facts.items()}
+        id_, path = (str(told[n]) if told.get(n) not in (None, "") else "" for n in ("id", "path"))
+        id_ = id_ or path or f"{start + i:07d}"
+        path = path or id_
+        has = tuple(sorted(name for name in vectors if here[name][i]))
+        if not has or not all(np.isfinite(vectors[name][i]).all() for name in has):
+            raise DatasetError(f"numbers of an image must be finite, got others: {id_} in {source}")
+        content = b"".join(vectors[name][i].tobytes() for name in has)
+        key = told.get("sha256") or _file_hash(source.parent, path)
+        key = str(key or hashlib.sha256(id_.encode() + content).hexdigest())
+        if not re.fullmatch("[0-9a-f]{64}", key):
+            raise DatasetError(f"sha256 must be 64 hex digits, got {key[:80]!r} in {source}")
+        labels = as_labels(told.get("labels", told.get("label")), several="labels" in told)
+        row = Row(id_, path, key, labels=labels or None, status=OK, factors=has)
+        made.append((row, zlib.crc32(content)))
+    return made
+
+
+def _file_hash(folder: Path, path: str) -> str | None:
+    for place in (folder / path, Path(path)):
+        with contextlib.suppress(OSError, ValueError):
+            if place.is_file():
+                return hashlib.sha256(place.read_bytes()).hexdigest()
+    return None
+
+
+def _has(vectors: Array) -> Array:
+    """Which rows have a vector: not only NaN, which stands for none."""
+    return np.asarray(~np.isnan(vectors.reshape(len(vectors), -1)).all(axis=1))
+
+
+def _settings_in(source: Path) -> dict[str, Any] | None:
+    """The settings that an export in Parquet has, checked; without its precision."""
+    if source.suffix.lower() != ".parquet":
+        return None
+    text = (pq.read_schema(source).metadata or {}).get(SETTINGS)
+    return None if text is None else Settings.from_dict(json.loads(text)).as_dict()
+
+
+def settings_of(factors: Any, network: str) -> dict[str, Any]:
+    """Those of vectors of which only the names are known."""
+    numbered = (parse_factor(name).layer for name in factors)
+    layers = {k: f"layer {k}" for k in sorted({TOP, *(k for k in numbered if isinstance(k, int))})}
+    pixels = Preprocess(size=224, short_side=224, mean=(0.0,) * 3, std=(1.0,) * 3)
+    ref = NetworkRef(name=network, weights_sha256="", layers=layers, preprocess=pixels)
+    return Settings(network=ref).as_dict()
+
+
+def _blocks(path: Path) -> Iterator[Block]:
+    kind = path.suffix.lower()
+    if kind not in WRITERS:
+        raise OptionError(f"a file of vectors must end in {', '.join(WRITERS)}, got {path}")
+    if not path.is_file():
+        raise DatasetError(f"a file of vectors must exist, got {path}, which does not")
+    with explained(DatasetError, f"vectors cannot be read: {path}", of=DAMAGED):
+        yield from {".parquet": _parquet, ".csv": _csv, ".npz": _npz, ".h5": _h5}[kind](path)
+
+
+def _parquet(path: Path) -> Iterator[Block]:
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(BLOCK_ROWS):
+            kinds = {name: batch.schema.field(name).type for name in batch.schema.names}
+            facts = {name: batch[name].to_pylist() for name in FACTS if name in kinds}
+            lists = [n for n, k in kinds.items() if hasattr(k, "value_type") and n not in FACTS]
+            yield len(batch), facts, {name: _vectors(batch[name]) for name in lists}
+
+
+def _vectors(column: pa.Array) -> Array:
+    """Lists of numbers as an array of float32, NaN where there is no list."""
+    if not pa.types.is_fixed_size_list(column.type):
+        sizes = pc.list_value_length(column).drop_null().unique().to_pylist()
+        if len(sizes) != 1:
+            raise ValueError(f"vectors must have one length, got {sorted(sizes)[:5]}")
+        column = column.cast(pa.list_(column.type.value_type, sizes[0]))
+    return filled(column).astype(np.float32, copy=False)
+
+
+def _csv(path: Path) -> Iterator[Block]:
+    with path.open("rb") as file:
+        head = file.readline(1 << 24).decode("utf-8", "replace")
+    parse = pa_csv.ParseOptions(delimiter=max(",;\t", key=head.count))
+    names = pa_csv.open_csv(path, parse_options=parse).schema.names
+    vectors = _vector_columns(names)
+    # told, not guessed by the first rows, in which a column may have only whole numbers
+    kinds = dict.fromkeys((one for columns in vectors.values() for one in columns), pa.float64())
+    convert = pa_csv.ConvertOptions(column_types=kinds | dict.fromkeys(FACTS, pa.string()))
+    for batch in pa_csv.open_csv(path, parse_options=parse, convert_options=convert):
+        facts = {
+            name: [one and unguarded(one) for one in batch[name].to_pylist()]
+            for name in FACTS
+            if name in names
+        }
+        arrays = {}
+        for name, columns in vectors.items():
+            rows = [batch[one].cast(pa.float32()).to_numpy(zero_copy_only=False) for one in columns]
+            arrays[name] = np.stack(rows, axis=1)
+        yield len(batch), facts, arrays
+
+
+def _vector_columns(names: list[str]) -> dict[str, list[str]]:
+    """The columns of each vector: v_0, v_1... of v, and v0 or 0 as data frames have them."""
+    parts: dict[str, list[str]] = {}
+    for name in names:
+        if (match := re.fullmatch(r"(.*?_?)(\d+)", name)) and name not in FACTS:
+            parts.setdefault(match[1], []).append(name)
+    vectors = {}
+    for name, columns in parts.items():
+        if columns == [f"{name}{i}" for i in range(len(columns))]:
+            vectors[name.removesuffix("_") or "vector"] = columns
+        elif name.endswith("_"):  # else some other fact, such as a year
+            raise ValueError(f"columns of {name[:-1]} must be {name}0, {name}1 and so on")
+    return vectors
+
+
+def _npz(path: Path) -> Iterator[Block]:
+    with np.load(path, allow_pickle=False) as file:
+        yield from _arrays({name: file[name] for name in file.files})
+
+
+def _h5(path: Path) -> Iterator[Block]:
+    with need("h5py", "hdf5").File(path, "r") as file:
+        texts = {name: file[name].asstr() for name in FACTS if name in file}
+        yield from _arrays({**file, **texts})
+
+
+def _arrays(arrays: Mapping[str, Any]) -> Iterator[Block]:
+    sizes = {len(values) for values in arrays.values()}
+    if len(sizes) != 1:
+        raise ValueError(f"arrays must be of the same images, got {sorted(sizes)} rows")
+    for start in range(0, n := sizes.pop(), BLOCK_ROWS):
+        some = {name: np.asarray(v[start : start + BLOCK_ROWS]) for name, v in arrays.items()}
+        facts = {name: some[name].tolist() for name in FACTS if name in some}
+        vectors = {name: v.astype(np.float32) for name, v in some.items() if v.ndim > 1}
+        yield min(BLOCK_ROWS, n - start), facts, vectors

@@ -1,0 +1,210 @@
+"""Stage 3, gradients: where the images, the channels and the positions of a layer's tensors are.
+
+Comes in: a module, two inputs, the paths of layers. Goes out: a `Layout` per run of a layer, which
+brings its tensors into one form, images first. The axis that grows with the number of inputs is the
+images'; windows of one image are put together in the order that gives what one input alone gives;
+channels are where the layer has them, or the layers with weights right before and after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
+
+from deepfishing.errors import LayerError
+from deepfishing.extraction.tap import Call, Taps, find_module, frozen, tap
+
+_WITH_WIDTH = (nn.Linear, _ConvNd, _NormBase, nn.GroupNorm, nn.LayerNorm)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How to read the tensors of a layer.
+
+    >>> windows = Layout(rows=16)
+    >>> windows.images_first(torch.ones(2 * 16, 49, 96)).shape
+    torch.Size([2, 16, 49, 96])
+    >>> Layout(axis=1).images_first(torch.ones(49, 2, 96)).shape
+    torch.Size([2, 49, 96])
+    """
+
+    axis: int = 0  # along which the images are
+    rows: int = 1  # how many entries of that axis belong to one image: windows, or tokens
+    inner: bool = False  # whether neighbours on that axis belong to different images
+    channel: int | None = None  # the channels' axis, images first; None where nobody asked
+
+    def images_first(self, value: Tensor) -> Tensor:
+        """One row per image: (n, ...)."""
+        if self.rows == 1:
+            return value.movedim(self.axis, 0)
+        n = value.shape[self.axis] // self.rows
+        parts = (self.rows, n) if self.inner else (n, self.rows)
+        return torch.unflatten(value, self.axis, parts).movedim(self.axis + self.inner, 0)
+
+    def regroup(self, call: Call) -> Call:
+        """The same call with one row per image; of x that is right where y is made row by row."""
+        delta = None if call.delta is None else self.images_first(call.delta)
+        return Call(self.images_first(call.x), self.images_first(call.y), delta)
+
+
+def find_layouts(
+    module: nn.Module,
+    inputs: Tensor,
+    alone: Taps,
+    outputs: Collection[str] = (),
+    tolerance: float = 1e-3,
+) -> dict[str, tuple[Layout, ...]]:
+    """The layout of every run of the layers that were read in `alone`, the first of two inputs.
+
+    `outputs` are those of them whose channels matter, and `tolerance` is by how much of the largest
+    values may differ between one input and both.
+    """
+    try:
+        both: Taps | None = tap(module, inputs, alone.calls)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        if isinstance(error, LayerError):
+            raise
+        both = None  # a module that takes one input at a time
+    found = {}
+    for path, calls in alone.calls.items():
+        others = calls if both is None else both.calls[path]
+        if len(others) != len(calls):
+            raise LayerError(
+                f"layer {path} must run as often for one image as for two, but runs {len(calls)} "
+                f"and {len(others)} times; choose another layer"
+            )
+        pairs = zip(calls, others, strict=True)
+        found[path] = tuple(_find_images(path, a.y, b.y, both is None, tolerance) for a, b in pairs)
+    for path in outputs:
+        axes = _channel_axes(module, path, inputs[:1], found[path])
+        known = zip(found[path], axes, strict=True)
+        found[path] = tuple(replace(layout, channel=axis) for layout, axis in known)
+    return found
+
+
+def own_axis(layer: nn.Module) -> int | None:
+    """Where a fully connected layer or a convolution has its channels, counted from the end."""
+    if isinstance(layer, nn.Linear):
+        return -1
+    return -1 - len(layer.kernel_size) if isinstance(layer, _ConvNd) else None
+
+
+def mean_over_positions(values: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
+    """(n, channels): the mean of tensors with images first over all but the channels' axis."""
+    means = []
+    for value, axis in zip(values, axes, strict=True):
+        rest = [i for i in range(1, value.ndim) if i != axis % value.ndim]
+        means.append(value.mean(dim=rest) if rest else value)
+    return weighted_mean(means, [value[0].numel() for value in values])
+
+
+def weighted_mean(means: Sequence[Tensor], weights: Sequence[int]) -> Tensor:
+    """The mean of several means, each weighted by how much it is the mean of."""
+    if len(means) == 1:
+        return means[0]
+    parts = [mean * (w / sum(weights)) for mean, w in zip(means, weights, strict=True)]
+    return torch.stack(parts).sum(dim=0)
+
+
+def _find_images(path: str, one: Tensor, two: Tensor, single: bool, tolerance: float) -> Layout:
+    """Which axis has the images, from an output for one of them and for both."""
+    if single and one.ndim > 1 and len(one) == 1:
+        return Layout()
+    grown = [i for i, (a, b) in enumerate(zip(one.shape, two.shape, strict=False)) if a != b]
+    if one.ndim == two.ndim and len(grown) == 1 and two.shape[grown[0]] == 2 * one.shape[grown[0]]:
+        layout = Layout(grown[0], one.shape[grown[0]])
+        if layout.rows == 1:
+            return layout
+        largest = float(one.abs().max())
+        for candidate in (layout, replace(layout, inner=True)):
+            difference = candidate.images_first(two)[0] - candidate.images_first(one)[0]
+            if float(difference.abs().max()) <= tolerance * largest:
+                return candidate
+    shapes = f"{tuple(one.shape)} for one image and {tuple(two.shape)} for two"
+    raise LayerError(
+        f"it cannot be told which part of the output of layer {path} belongs to which image: its "
+        f"shape is {shapes}; choose another layer"
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Event:
+    """A tensor that goes into a layer with weights, comes out of one, or is the one in question."""
+
+    kind: str  # "in", "out" or "here"
+    layer: Any
+    value: Tensor  # without memory: its shape
+
+    def vote(self, value: Tensor, plain: bool) -> int | None:
+        """The axis of the value that is as long as this layer is wide, if that is one axis only."""
+        layer, axis = self.layer, 1
+        side = "in" if self.kind == "in" else "out"
+        if isinstance(layer, nn.LayerNorm):
+            width = layer.normalized_shape[-1] if len(layer.normalized_shape) == 1 else 0
+            axis = value.ndim - 1 if type(layer).forward is nn.LayerNorm.forward else 0
+        elif isinstance(layer, nn.Linear):
+            width, axis = getattr(layer, f"{side}_features"), value.ndim - 1
+        elif isinstance(layer, _ConvNd):
+            width = getattr(layer, f"{side}_channels")
+        else:
+            width = layer.num_channels if isinstance(layer, nn.GroupNorm) else layer.num_features
+        if plain and axis and self.value.shape == value.shape and value.shape[axis] == width:
+            return axis  # the neighbour's own tensor, so its kind tells
+        fitting = [i for i in range(1, value.ndim) if value.shape[i] == width]
+        return fitting[0] if len(fitting) == 1 else None
+
+
+def _channel_axes(
+    module: nn.Module, path: str, one_input: Tensor, layouts: Sequence[Layout]
+) -> Iterator[int]:
+    """The channels' axis in the output of each run of a layer, images first."""
+    target = find_module(module, path)
+    if own := own_axis(target):
+        yield from [own] * len(layouts)
+        return
+    events = _record(module, target, one_input)
+    here = [i for i, event in enumerate(events) if event.kind == "here"]
+    for at, layout in zip(here, layouts, strict=True):
+        raw = events[at].value
+        value = layout.images_first(raw)
+        long = [i for i in range(1, value.ndim) if value.shape[i] > 1]
+        near = [event for event in events[:at] if event.kind == "out"][-1:]
+        if not isinstance(target, _WITH_WIDTH):
+            near += [event for event in events[at:] if event.kind == "in"][:1]
+        votes = {axis for event in near if (axis := event.vote(value, value.shape == raw.shape))}
+        if len(votes) == 1:
+            yield votes.pop()
+        elif len(long) <= 1:
+            yield (long or [value.ndim - 1])[0]
+        else:
+            raise LayerError(
+                f"it cannot be told which axis of the output of layer {path} has the channels: one "
+                f"image gives {tuple(value.shape[1:])}; choose a layer inside it, or after it"
+            )
+
+
+def _record(module: nn.Module, target: nn.Module, one_input: Tensor) -> list[_Event]:
+    """What goes into and comes out of every layer with weights, and the target, in order."""
+    events: list[_Event] = []
+
+    def note(kind: str, layer: nn.Module, value: Any = None, *_: Any) -> None:
+        if isinstance(value, Tensor):
+            events.append(_Event(kind, layer, torch.empty_like(value, device="meta")))
+
+    with ExitStack() as hooks, frozen(module), torch.no_grad():
+        for layer in module.modules():
+            if isinstance(layer, _WITH_WIDTH):
+                before = layer.register_forward_pre_hook(lambda m, args: note("in", m, *args))
+                after = layer.register_forward_hook(lambda m, _, y: note("out", m, y))
+                hooks.enter_context(before)
+                hooks.enter_context(after)
+        hooks.enter_context(target.register_forward_hook(lambda m, _, y: note("here", m, y)))
+        module(one_input)
+    return events

@@ -1,0 +1,263 @@
+"""From images to a store, in one call: what `deepfish extract` does.
+
+Comes in: a folder for the store, images, and what a user says of network and features. Goes out:
+the store with all factors of all usable images, and a summary. A store that exists brings its own
+settings, so that more images need no options at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from deepfishing.core.features import needed_factors
+from deepfishing.core.recipes import parse_recipes
+from deepfishing.errors import OptionError, StoreError
+from deepfishing.extraction.distributed import check_place, connect
+from deepfishing.extraction.options import FEATURES, LOCAL, FeatureOptions, Options, Resources
+from deepfishing.extraction.settings import Settings
+from deepfishing.extraction.to_store import Extraction, OnFailure, extract_to_store
+from deepfishing.images.item import ImageBytes, Item
+from deepfishing.images.sources import find_images
+from deepfishing.images.streams import blocks
+from deepfishing.networks.caffe.files import given_mean
+from deepfishing.networks.reference import (
+    FILES,
+    PROTOTXT,
+    PYTHON,
+    RANDOM,
+    WEIGHTS,
+    NetworkFile,
+    NetworkRef,
+    Source,
+    find_preprocess,
+)
+from deepfishing.networks.zoo import RECORDS, is_network_file
+from deepfishing.store import Store
+from deepfishing.store.manifest import MANIFEST, read_manifest
+from deepfishing.util.progress import Progress
+
+if TYPE_CHECKING:
+    from deepfishing.networks.network import Network
+
+
+def extract_to(
+    store: str | Path,
+    images: str | Path | Iterable[Any],
+    *,
+    network: str | Network | None = None,
+    features: str | Iterable[str] = "all",
+    precision: str | None = None,
+    resources: Resources | None = None,
+    name: str = "",
+    on: str = LOCAL,
+    retry: bool = False,
+    prune: bool = False,
+    strict: bool = False,
+    progress: Progress | None = None,
+    on_failure: OnFailure | None = None,
+    notice: Callable[[str], None] | None = None,
+    **options: Any,
+) -> Extraction:
+    """Extract features of images into a store; what it holds already is not computed again.
+
+    Parameters
+    ----------
+    store : path
+        Folder, made if absent. One that exists keeps its settings: nothing needs to be said of
+        them again, and what contradicts them is refused.
+    images : str, path or iterable
+        As for `find_images`: a folder, a pattern, a list, a table, a video... or a list of paths.
+        Or images that Python has: a Hugging Face data set, a torch Dataset or DataLoader, an
+        iterable of PIL images, arrays or (image, label), see `streams`. Their ids are numbers in
+        their order, behind `name`: by default the split of a data set, or image.
+    network : str or Network, optional
+        A name or file as for `load_network`, or a network that is loaded already.
+    features : str or list of str
+        Names or recipes, such as `x7,dW7`; `all` gives the rows of the paper's Table 1.
+    precision : str, optional
+        Numbers on disk: int8, int4, float16 or float32; a new store is in int8.
+    resources : Resources, optional
+        Batch size, memory, engine and device, which decide no number.
+    on : str
+        `local`, `ray`, or `ray://HOST:PORT` of a Ray cluster.
+    retry, prune, strict, progress, on_failure
+        See `extract_to_store`.
+    notice : callable, optional
+        Called with a line for what was assumed when the network was loaded.
+    options
+        weights, prototxt, mean, preprocess, dtype, tau, label, views: see `Options`.
+    """
+    resources, folder = resources or Resources(), Path(store)
+    check_place(on)
+    loaded = None if isinstance(network, str | None) else network
+    wanted = Options.of(options if loaded else {"network": network, **options})
+    items = _listed(images)
+    if items is None and (prune or on != LOCAL):
+        raise OptionError(
+            "images that Python has are read once and here, so prune and on must be left out; "
+            "give a folder or a list of paths for them"
+        )
+    far = on != LOCAL
+    gpu = far and resources.device.startswith("cuda")
+    if loaded is not None:
+        if other := wanted.of_network():
+            names = ", ".join(one.name for one in FEATURES)
+            raise OptionError(
+                f"options beside a loaded network must be {names}, got {', '.join(other)}"
+            )
+        settings = Settings.of(loaded, **wanted.of_features())
+    else:
+        if not (folder / MANIFEST).exists():
+            wanted.check_features(features)  # before torch is loaded
+        # for a cluster on the CPU, since this machine may have no GPU
+        settings, loaded = settle(wanted, folder, device="cpu" if far else resources.device)
+    if notice is not None and loaded is not None:
+        for line in loaded.notes:
+            notice(line)
+    factors = needed_factors(parse_recipes(features, settings.network.layers))
+    opened = Store(folder, settings.as_dict(), precision)
+    if far and settings.network.source.kind != PYTHON:
+        loaded = None  # workers load it themselves
+    if gpu:
+        resources = replace(resources, device="cuda")  # a worker sees its GPU as the only one
+    with connect(on, gpu) as place:
+        run = partial(
+            extract_to_store,
+            opened,
+            factors=factors,
+            settings=settings,
+            network=loaded,
+            resources=resources,
+            on=place,
+            retry=retry,
+            prune=prune,
+            strict=strict,
+            progress=progress,
+            on_failure=on_failure,
+        )
+        if items is not None:
+            return run(items)
+        return _joined(map(run, _new(opened, blocks(cast("Iterable[Any]", images), name))))
+
+
+def _listed(images: str | Path | Iterable[Any]) -> list[Item | Path] | None:
+    """The files that are meant; None for images that only Python has."""
+    if isinstance(images, str | Path):
+        return [*find_images(images)]
+    if isinstance(images, Sequence) and all(isinstance(i, Item | Path | str) for i in images):
+        return [Path(one) if isinstance(one, str) else one for one in images]
+    return None
+
+
+def _new(store: Store, parts: Iterable[list[Item]]) -> Iterator[list[Item]]:
+    """The parts, unless an id is that of another image of the store."""
+    before = store.rows()
+    for part in parts:
+        for item in part:
+            row = before.get(item.id)
+            if row and isinstance(item.path, ImageBytes) and row.stamp != item.signature()[1]:
+                raise StoreError(
+                    f"{item.id} is another image in {store.folder}; pass name= for what ids of "
+                    "these images begin with, or choose another folder"
+                )
+        yield part
+
+
+def _joined(parts: Iterable[Extraction]) -> Extraction:
+    done = list(parts)
+    if not done:
+        raise OptionError("images must hold at least one image, got none")
+    return Extraction(
+        keys=tuple(key for part in done for key in part.keys),
+        computed=sum(part.computed for part in done),
+        failures={id_: why for part in done for id_, why in part.failures.items()},
+        removed=(),
+        replaced=(),
+        factors=done[0].factors,
+    )
+
+
+def settle(
+    options: Options, store: str | Path, *, device: str = "cpu"
+) -> tuple[Settings, Network | None]:
+    """The settings of a store to make or extend, and the network if they cannot do without it.
+
+    A store that exists decides what is not said; what contradicts it is refused.
+    """
+    said = options.of_features()
+    if not (Path(store) / MANIFEST).exists():
+        FeatureOptions(**said)  # tells a wrong tau before it loads a network
+        network = options.load(device=device)
+        return Settings.of(network, **said), network
+    stored = Settings.from_dict(read_manifest(Path(store))["settings"])
+    if not _has_unknown_files(options, stored.network):
+        return replace(stored, network=_agreed(options, stored.network), **said), None
+    known = stored.network
+    again = replace(
+        options, network=options.network or known.name, dtype=options.dtype or known.dtype
+    )
+    network = again.load(device=device)
+    pixels = replace(network.preprocess, oversampling=known.preprocess.oversampling)
+    network = replace(network, preprocess=pixels)  # oversampling is what no option says
+    return replace(stored, network=network.reference(), **said), network
+
+
+def _files(options: Options) -> dict[str, str | Path]:
+    """The files that were given; some are a network and its weights."""
+    is_file = options.network is not None and is_network_file(options.network)
+    given = {WEIGHTS: options.network if is_file else options.weights, PROTOTXT: options.prototxt}
+    return {role: path for role, path in given.items() if path is not None}
+
+
+def _has_unknown_files(options: Options, stored: NetworkRef) -> bool:
+    """Whether files were given for a store of version 0.1, which kept none to compare with."""
+    files, source = _files(options), stored.source
+    if not files or source.files or source.kind == RANDOM or stored.name in RECORDS:
+        return False
+    if PROTOTXT in files or str(files[WEIGHTS]) == RANDOM:
+        return True
+    return NetworkFile.of(files[WEIGHTS]).sha256 != stored.weights_sha256
+
+
+def _agreed(options: Options, stored: NetworkRef) -> NetworkRef:
+    """The network of the store with its files where they are now; else an error says why."""
+    name = options.network
+    if name is not None and not is_network_file(name) and name != stored.name:
+        raise _contradiction("network", stored.name, name)
+    source, files = stored.source, _files(options)
+    if PROTOTXT in files and PROTOTXT not in source.files:
+        raise OptionError(
+            f"--prototxt must not be given for {stored.name}, which was made without; leave it out"
+        )
+    given = str(files.get(WEIGHTS))
+    if given == RANDOM or (source.kind == RANDOM and WEIGHTS in files):
+        if source.kind != RANDOM or given != RANDOM:
+            known = RANDOM if source.kind == RANDOM else stored.weights_sha256
+            raise _contradiction("weights", known, given)
+        files = {}
+    for role, path in files.items():
+        expected = source.files.get(role, NetworkFile(path="", sha256=stored.weights_sha256))
+        found = NetworkFile.of(path)
+        if expected.sha256 and found.sha256 != expected.sha256:
+            raise _contradiction(role, f"sha256 {expected.sha256}", f"{path}, {found.sha256}")
+        source = Source(kind=FILES, files={**source.files, role: found})
+    if options.mean is not None:
+        pixel = given_mean(options.mean)
+        if stored.preprocess.order != "BGR" or pixel != stored.preprocess.mean:
+            raise _contradiction("mean", stored.preprocess.mean, pixel)
+    if options.preprocess is not None:
+        pixels = find_preprocess(options.preprocess, stored.preprocess.size)
+        if pixels != stored.preprocess:
+            raise _contradiction("preprocess", stored.preprocess, pixels)
+    return replace(stored, source=source, dtype=options.dtype or stored.dtype)
+
+
+def _contradiction(what: str, theirs: object, ours: object) -> StoreError:
+    return StoreError(
+        f"the store was made with {what} = {theirs}, got {ours}; leave --{what} out, or choose "
+        "another folder"
+    )

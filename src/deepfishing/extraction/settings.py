@@ -1,0 +1,87 @@
+"""All that decides the numbers of a factor, as one value.
+
+Store, Ray, model, search and page carry it whole; its JSON form is in a manifest and in a model.
+Features may stand together only if the digests of their settings are the same. What only decides
+how fast it goes is in `options.Resources`. Torch is loaded when the network is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deepfishing.errors import OptionError, StoreError
+from deepfishing.extraction.options import FEATURES, FeatureOptions
+from deepfishing.networks.reference import UNIDENTIFIED, NetworkRef
+
+if TYPE_CHECKING:
+    import torch
+
+    from deepfishing.networks.network import Network
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(FeatureOptions):
+    """All that decides the numbers of a factor: a network and what is asked of it."""
+
+    network: NetworkRef
+
+    @classmethod
+    def of(cls, network: Network, **options: Any) -> Settings:
+        """Those of a loaded network; `options` are those of `FeatureOptions`."""
+        return cls(network=network.reference(), **options)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON values, for a manifest; an error if they cannot tell the network from another."""
+        for what, identity in (("head", self.network.head), ("logits", self.network.scores)):
+            if identity == UNIDENTIFIED:
+                raise OptionError(
+                    f"{what} of {self.network.name} must be told from others before features are "
+                    "kept, but it uses more than code, numbers and tensors; write it as a function "
+                    "of those, or use `extract`, which keeps nothing"
+                )
+        label = self.label if isinstance(self.label, str | int) else list(self.label)
+        return {**self.network.as_dict(), **self.of_features(), "label": label}
+
+    def decisive(self) -> dict[str, Any]:
+        """The same without what decides no number: where the network's files are."""
+        return {name: value for name, value in self.as_dict().items() if name != "source"}
+
+    @property
+    def temperable(self) -> bool:
+        """Whether delta8 of another tau follows from y8 alone: softmax, uniform label, one view."""
+        plain = self.network.head == "softmax" and not self.network.scores
+        return plain and self.label == "uniform" and self.views == "centre"
+
+    @property
+    def digest(self) -> str:
+        """Hash of all that is decisive, 64 hex digits."""
+        return hashlib.sha256(json.dumps(self.decisive(), sort_keys=True).encode()).hexdigest()
+
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any]) -> Settings:
+        """What `as_dict` gave, also by version 0.1; other keys are not looked at."""
+        # the first stores had a tau and a label; what came later has its default
+        own = {one.name: facts.get(one.name, one.default) for one in FEATURES}
+        tau, label, views = facts.get("tau"), facts.get("label"), own["views"]
+        network = NetworkRef.from_dict(facts)
+        try:
+            if isinstance(label, bool) or not isinstance(label, str | int | list):
+                raise OptionError(f"label must be text, a number or a list, got {str(label)[:60]}")
+            if not isinstance(views, str) or isinstance(tau, bool):
+                raise OptionError(f"views must be text and tau a number, got {str(views)[:60]}")
+            return cls(network=network, **{**own, "tau": tau, "label": label})
+        except (TypeError, ValueError, OverflowError) as error:
+            raise StoreError(f"{error}; make the store or the model again") from None
+
+    def load_network(
+        self, *, device: str | torch.device = "cpu", weights: str | Path | None = None
+    ) -> Network:
+        """The very network, loaded again; `weights` if its file is elsewhere now."""
+        from deepfishing.networks.load import load_reference  # torch takes seconds to load
+
+        return load_reference(self.network, device=device, weights=weights)

@@ -1,0 +1,280 @@
+"""Stage 3, gradients: a network cut in two below the first layer that is read, and what runs that.
+
+Comes in: a module and the paths of the layers that are read, or a `Computer`, which has the network
+and the factors. Goes out: the trunk, which needs no gradient, as a function from pixels (n, 3, S,
+S) to its output in any engine, which several threads may call at a time, each of them on one core;
+and the head, which stays in torch; or a program, see `engines`. Any network that `torch.fx` can
+follow is cut, provided that a single tensor crosses the cut; others are used whole.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import io
+import warnings
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._decomp import get_decompositions
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from deepfishing import __version__, networks
+from deepfishing.core.rank_one import Array
+from deepfishing.errors import NetworkError, version_of
+from deepfishing.extraction.engines import Program, cannot_run, keep, kept, part_name, start_onnx
+from deepfishing.extraction.tap import frozen, tap
+from deepfishing.networks.onnx_file import onnx_of
+
+if TYPE_CHECKING:
+    from deepfishing.extraction.compute import Computer
+
+RunTrunk = Callable[[Array], Tensor]
+
+OPSET = 17
+_aten = torch.ops.aten
+STEPS = (  # that torch has and ONNX lacks: torch writes them with others
+    *(_aten._softmax, _aten._log_softmax, _aten._log_softmax_backward_data),
+    *(_aten.hardtanh_backward, _aten.threshold_backward, _aten.softplus_backward),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """head(trunk(batch)) is the network."""
+
+    trunk: nn.Module  # with weights of its own: batch norms are folded into convolutions before
+    head: nn.Module  # a batch norm that is not read is a scale and a shift; else as in the network
+
+
+def cut(module: nn.Module, read: Collection[str]) -> Cut | None:
+    """Cut a module, which takes one tensor, below the first layer to read; None if it cannot be."""
+    graph = _trace(module, read)
+    if graph is None or sum(node.op == "placeholder" for node in graph.nodes) != 1:
+        return None
+    nodes = list(graph.nodes)
+    first = next((i for i, n in enumerate(nodes) if _calls(n) and n.target in read), None)
+    if first is None:
+        return None
+    below, above = nodes[:first], nodes[first:]
+    # weights used without a module are no part of the data flow: each side has its own
+    weights = [node for node in below if node.op == "get_attr"]
+    crossing = {n for n in below if n not in weights and not set(n.users).isdisjoint(above)}
+    if len(crossing) != 1 or (only := crossing.pop()).op == "placeholder":
+        return None
+    return Cut(_trunk(module, below, only), _head(module, [*weights, *above], only, read))
+
+
+def _trace(module: nn.Module, read: Collection[str]) -> fx.Graph | None:
+    """The data flow down to modules without children, and to the layers that are read."""
+
+    class Tracer(fx.Tracer):
+        def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+            return module_qualified_name in read or next(m.children(), None) is None
+
+    every = module.modules()
+    if any("forward" in vars(m) or m._forward_hooks or m._forward_pre_hooks for m in every):
+        return None  # changed from outside, which the tracer would not see
+    try:
+        with frozen(module):  # the mode is written into the graph
+            return Tracer().trace(module)
+    except (ValueError, TypeError, RuntimeError, AttributeError, LookupError):
+        # code that asks for values or sizes of its input meets a stand-in instead, and fails as
+        # it may; such a network is used whole
+        return None
+
+
+def _calls(node: fx.Node) -> bool:
+    return node.op == "call_module"
+
+
+def _trunk(module: nn.Module, nodes: list[fx.Node], last: fx.Node) -> nn.Module:
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    for node in nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(copies[last])
+    # a copy, since its mode and its weights change
+    trunk = copy.deepcopy(fx.GraphModule(module, graph)).eval().requires_grad_(False)
+    _fold_batch_norms(trunk)
+    return trunk
+
+
+def _head(
+    module: nn.Module, nodes: list[fx.Node], entry: fx.Node, read: Collection[str]
+) -> nn.Module:
+    graph = fx.Graph()
+    copies = {entry: graph.placeholder("trunk")}
+    for node in nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    head = fx.GraphModule(module, graph)
+    for path in {str(node.target) for node in nodes if _calls(node)}.difference(read):
+        norm = head.get_submodule(path)
+        if isinstance(norm, nn.BatchNorm2d) and norm.running_mean is not None:
+            head.set_submodule(path, Affine(norm))
+    return head
+
+
+class Affine(nn.Module):
+    """What a batch norm is in eval mode, with a much cheaper backward pass than torch's."""
+
+    scale: torch.Tensor
+    shift: torch.Tensor
+
+    def __init__(self, norm: nn.BatchNorm2d) -> None:
+        super().__init__()
+        values = norm.state_dict().items()
+        state = {name: value.detach()[:, None, None] for name, value in values if value.ndim}
+        scale = state.get("weight", 1.0) * (state["running_var"] + norm.eps).rsqrt()
+        shift = state.get("bias", 0.0) - state["running_mean"] * scale
+        self.register_buffer("scale", scale)
+        self.register_buffer("shift", shift)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Scale and shift every channel of x (N, C, H, W)."""
+        return torch.addcmul(self.shift, x, self.scale)
+
+
+def _fold_batch_norms(trunk: fx.GraphModule) -> None:
+    """Put the scale and shift of a batch norm into the convolution whose output it takes."""
+    modules: dict[Any, nn.Module] = dict(trunk.named_modules())
+    targets = [node.target for node in trunk.graph.nodes if _calls(node)]
+    for node in list(trunk.graph.nodes):
+        before = node.args[0] if node.args else None
+        if not (_calls(node) and isinstance(before, fx.Node) and _calls(before)):
+            continue
+        conv, norm = modules[before.target], modules[node.target]
+        if not (isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d)):
+            continue
+        once = targets.count(before.target) == 1 and len(before.users) == 1
+        if once and norm.running_mean is not None:
+            folded = fuse_conv_bn_eval(conv, norm).requires_grad_(False)
+            folded.weight.data = folded.weight.contiguous(memory_format=torch.channels_last)
+            trunk.set_submodule(str(before.target), folded)
+            node.replace_all_uses_with(before)
+            trunk.graph.erase_node(node)
+    trunk.delete_all_unused_submodules()
+    trunk.recompile()
+
+
+def start_engine(engine: str, trunk: nn.Module, size: int, threads: int) -> RunTrunk:
+    """Make a trunk that takes (n, 3, size, size) in float32 ready for so many threads at a time."""
+    if engine != "torch":
+        run = start_onnx(engine, exported(trunk, size), threads)
+        return lambda pixels: torch.from_numpy(next(iter(run(pixels).values())))
+
+    def run_in_torch(pixels: Array) -> Tensor:
+        with torch.inference_mode():
+            batch = torch.from_numpy(pixels).contiguous(memory_format=torch.channels_last)
+            output: Tensor = trunk(batch)
+            return output
+
+    return run_in_torch
+
+
+def exported(trunk: nn.Module, size: int) -> bytes:
+    """The trunk as ONNX, from `home()/engines` if it was exported before."""
+    if (own := onnx_of(trunk)) is not None:
+        return own
+    # structure, weights and versions: a trunk that was changed has another file
+    what = f"{trunk}\n{getattr(trunk, 'code', '')}\n{size} {OPSET} {torch.__version__}"
+    digest = hashlib.sha256(f"{what} {version_of('onnx')} {__version__}".encode())
+    for tensor in trunk.state_dict().values():
+        digest.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy())
+    key = digest.hexdigest()[:32]
+    if (model := kept(key)) is None:
+        model = export(trunk, torch.zeros(2, 3, size, size))
+        keep(key, model)
+    return model
+
+
+def export(module: nn.Module, example: Tensor, names: Sequence[str] = ("trunk",)) -> bytes:
+    """A module as ONNX, with the names of its outputs; refused if it might not be the same."""
+    try:
+        model, warned = write_onnx(module, example, names)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise cannot_run("ONNX", error) from None
+    for warning in warned:
+        # code that looks at what comes in would be frozen for one case; our own networks look at
+        # sizes only, and those are fixed
+        ours = Path(warning.filename).is_relative_to(Path(networks.__file__).parent)
+        if warning.category.__name__ == "TracerWarning" and not ours:
+            raise cannot_run("ONNX", warning.message)
+    return model
+
+
+def write_onnx(
+    module: nn.Module,
+    example: Tensor,
+    outputs: Sequence[str],
+    *,
+    name: str = "pixels",
+    opset: int = OPSET,
+) -> tuple[bytes, list[warnings.WarningMessage]]:
+    """A module as ONNX and what torch warned of; it takes any n, or 1 if the example has n = 1."""
+    file = io.BytesIO()
+    # it prints the whole graph that it does not take, whatever its logging is set to
+    torch._C._jit_onnx_log = lambda *_: None
+    # the exporter by tracing is the old one and says so, but takes a second where the new one
+    # takes ten and another package
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        torch.onnx.export(
+            module,
+            (example,),
+            file,  # type: ignore[arg-type]
+            dynamo=False,
+            opset_version=opset,
+            input_names=[name],
+            output_names=list(outputs),
+            dynamic_axes={key: {0: "n"} for key in (name, *outputs)} if len(example) > 1 else None,
+        )
+    return file.getvalue(), warned
+
+
+def make_program(computer: Computer, engine: str) -> bytes:
+    """A program for the factors of a computer, compared with torch on noise.
+
+    The head's two passes are recorded by `make_fx`, so that the backward pass is written out as
+    plain steps; the trunk goes in front as it is.
+    """
+    parts = computer.parts()
+    if parts is None:
+        raise NetworkError(f"{computer.network.name} cannot be cut below its layers")
+    if onnx_of(parts.trunk) is not None:
+        raise NetworkError(f"{computer.network.name} is not torch's, which would not record it")
+    # in the plain layout of memory, since in the other one gradients are written by address
+    shared: dict[int, Any] = {id(p): p for p in parts.head.parameters() if p.ndim != 4}
+    module = copy.deepcopy(parts.head, shared)
+    module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    names: list[str] = []
+
+    def head(middle: Tensor) -> list[Tensor]:
+        taps = tap(module, middle, computer.read, computer.gradients, computer.objective)
+        found = {factor: computer.factor(factor, taps) for factor in computer.factors}
+        names[:] = [part_name(f, n) for f, own in found.items() for n in range(len(own))]
+        return [part.detach().float() for own in found.values() for part in own]
+
+    noise = computer.noise(2)
+    skips, computer.skips = computer.skips, False
+    try:
+        with torch.no_grad():
+            middle = parts.trunk(torch.from_numpy(noise[:1])).contiguous()
+        steps: Any = get_decompositions(STEPS)
+        written_out = make_fx(head, decomposition_table=steps)(middle)
+        pixels = torch.zeros(1, *noise.shape[1:])
+        model = export(nn.Sequential(parts.trunk, written_out), pixels, names)
+        program = Program(start_onnx(engine, model, 1), computer.settings, computer.factors)
+        for one in (noise[:1], noise[1:]):
+            expected = computer.compute(computer.network.module, torch.from_numpy(one))
+            if difference := computer.difference(program.factors_of(one), expected):
+                raise NetworkError(difference)
+    except (RuntimeError, TypeError, ValueError, LookupError) as error:
+        raise NetworkError(str(error)) from None
+    finally:
+        computer.skips = skips
+    return model

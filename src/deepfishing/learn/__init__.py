@@ -1,0 +1,1 @@
+"""Classifiers: support vector machines, automatic choice of a recipe, trained models."""

@@ -1,0 +1,157 @@
+"""Stage 6, models: which training image has which class.
+
+Comes in: images (id and, where their source has them, labels), and optionally a table or a data
+set in VOC layout that has the labels. Goes out: the images that have labels, with one column of 1,
+-1 and 0 (difficult) per class.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from deepfishing.core.rank_one import Array
+from deepfishing.errors import DatasetError
+from deepfishing.images.folder import folder_classes, is_folder, training_folder
+from deepfishing.images.tables import TABLES, read_table
+from deepfishing.images.voc import read_split, voc_layout
+
+
+class _Image(Protocol):
+    """An item of a source, a row of a store, or a picture of search."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def path(self) -> object: ...
+    @property
+    def labels(self) -> tuple[str, ...] | None: ...
+
+
+AnImage = TypeVar("AnImage", bound=_Image)
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """Classes, and the rows of `labels` by image id."""
+
+    classes: tuple[str, ...]
+    rows: Mapping[str, Array]
+
+    def of(self, images: Sequence[AnImage]) -> tuple[list[AnImage], Array]:
+        """The images that have labels, and these (n, C)."""
+        known = [image for image in images if image.id in self.rows]
+        if not known:
+            raise DatasetError(
+                f"images and labels must share ids, got none in common: images such as "
+                f"{images[0].id!r}, labels such as {next(iter(self.rows))!r}"
+            )
+        return known, np.stack([self.rows[image.id] for image in known])
+
+    def unused(self, images: Sequence[_Image]) -> str:
+        """Which images are not trained on, in words; nothing if there are none."""
+        others = [image.id for image in images if image.id not in self.rows]
+        words = "image that is" if len(others) == 1 else "images that are"
+        some = f"not used: {len(others):,} {words} not labelled for training, such as "
+        return some + others[0] if others else ""
+
+
+def read_labels(
+    images: Sequence[_Image], source: Path | None = None, split: str = "trainval"
+) -> Labelled:
+    """Labels of images: from a source if one is given, else their own, else their folders'.
+
+    Without a source, where the images are divided into `train` and another split, only those in
+    `train` have labels to train on. A source is a .csv, .tsv or .parquet table with the columns
+    `path` (or `id`) and `label` or `labels`, whose rows name images by their id or by their file;
+    or a folder in VOC layout, of which `split` is taken.
+    """
+    if source is not None and is_folder(source):
+        return _voc(source, split)
+    if source is not None:
+        if source.suffix.lower() not in TABLES:
+            raise DatasetError(
+                f"labels must be a table ({', '.join(TABLES)}) or a folder in VOC layout, "
+                f"got {source}"
+            )
+        return _from_names(_in_table(source, images), str(source))
+    ids = [image.id for image in images]
+    train = training_folder(ids)
+    named = {image.id: image.labels for image in images if image.labels is not None}
+    if not named:  # a list, or a store of an older version
+        classes = zip(ids, folder_classes(ids), strict=True)
+        named = {id_: (name,) for id_, name in classes if name is not None}
+    if not named:
+        raise DatasetError(
+            f"an image must lie in the folder of its class, got {ids[0]!r}, and no other does "
+            "either; sort them into folders, or pass --labels with a table"
+        )
+    if train:  # another split lies beside it
+        named = {id_: names for id_, names in named.items() if id_.startswith(f"{train}/")}
+    return _from_names(named, "the images")
+
+
+def _in_table(source: Path, images: Sequence[_Image]) -> dict[str, tuple[str, ...] | None]:
+    """Labels by image, which a row names by its id or by its file."""
+    listed = [item for item in read_table(source) if item.labels is not None]
+    if not listed:
+        raise DatasetError(
+            f"a table of labels must have a column label or labels, got none filled in {source}; "
+            "rename the one that holds them"
+        )
+    known = {image.id for image in images}
+    named = {item.id: item.labels for item in listed if item.id in known}
+    if others := [item for item in listed if item.id not in known]:
+        by_file = {_file(image): image.id for image in images}
+        strange = [item.id for item in others if _file(item) not in by_file]
+        if strange:
+            raise DatasetError(
+                f"every row of {source} must name an image by its id or file, got {len(strange)} "
+                f"of {len(listed)} that do not, first {strange[0]!r}; the images have ids such as "
+                f"{images[0].id!r}. Delete such rows, or extract those images, too"
+            )
+        named |= {by_file[_file(item)]: item.labels for item in others}
+    return named
+
+
+def _file(image: _Image) -> str:
+    return os.path.abspath(str(image.path))  # noqa: PTH100  # a Path for each would take long
+
+
+def is_voc(folder: Path) -> bool:
+    """Whether a folder is a data set in VOC layout, or holds one."""
+    return is_folder(folder) and voc_layout(folder) is not None
+
+
+def _from_names(named: Mapping[str, tuple[str, ...] | None], origin: str) -> Labelled:
+    classes = tuple(sorted({name for names in named.values() for name in names or ()}))
+    if not classes:
+        raise DatasetError(f"labels must name a class, got none in {origin}")
+    if len(classes) == 1 and all(named.values()):
+        raise DatasetError(
+            f"two classes or more are needed to tell classes apart, got only {classes[0]!r} in "
+            f"{origin}; of folders, give the one in which the class folders lie"
+        )
+    column = {name: number for number, name in enumerate(classes)}
+    rows = {}
+    for id_, names in named.items():
+        row = np.full(len(classes), -1, dtype=np.int8)
+        row[[column[name] for name in names or ()]] = 1
+        rows[id_] = row
+    return Labelled(classes, rows)
+
+
+def _voc(source: Path, split: str) -> Labelled:
+    folder = voc_layout(source)
+    if folder is None:
+        raise DatasetError(
+            f"labels must be a table or a folder in VOC layout, got {source}, which has no "
+            "JPEGImages and ImageSets/Main"
+        )
+    ids, classes, labels = read_split(folder, split, must_be_labelled=True)
+    return Labelled(classes, dict(zip(ids, np.asarray(labels), strict=True)))

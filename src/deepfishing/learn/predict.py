@@ -1,0 +1,77 @@
+"""Stage 6, models: from raw images to probabilities.
+
+Comes in: a model and images. Goes out: scores and probabilities per image and class, batch by
+batch, so memory does not depend on how many images there are. The network must be the very one
+that the model was trained with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from deepfishing.core.rank_one import Array
+from deepfishing.extraction.engines import FEW, Describer, describer
+from deepfishing.extraction.options import Resources
+from deepfishing.images.preprocess import ImageLike
+
+if TYPE_CHECKING:
+    from deepfishing.learn.model import Model
+    from deepfishing.networks.network import Network
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """One image: its scores and probabilities (C,)."""
+
+    index: int  # its number among the images
+    scores: Array
+    probabilities: Array
+    error: str | None = None  # why it cannot be used; then scores and probabilities are empty
+
+
+def predict(
+    model: Model,
+    images: Sequence[ImageLike],
+    *,
+    network: Network | None = None,
+    weights: str | Path | None = None,
+    resources: Resources | None = None,
+) -> Iterator[Prediction]:
+    """Classify images in their order; an unreadable one is reported in its place, not raised.
+
+    Without the network of the training the model's settings load it, with `weights` if its file is
+    elsewhere now, or for a few images take what an earlier run has kept of it, see `describer`.
+    """
+    settings, resources, none = model.settings, resources or Resources(), np.empty(0)
+
+    def load() -> Network:
+        return settings.load_network(device=resources.device, weights=weights)
+
+    describe: Describer
+    if network is None and len(images) <= FEW:
+        describe = describer(settings, model.factors, load, resources=resources, weights=weights)
+    else:
+        from deepfishing.extraction.extract import Extractor  # torch takes seconds to load
+        from deepfishing.networks.load import check_same
+
+        if network is not None:
+            check_same(settings.network, network)
+        network = network or load()
+        describe = Extractor(network, model.factors, settings=settings, resources=resources)
+    for batch in describe(images):
+        found = [Prediction(i, none, none, reason) for i, reason in batch.failures.items()]
+        if batch.indices:
+            scores = model.scores(batch.factors)
+            probabilities = model.svm.calibrate(scores)
+            for row, index in enumerate(batch.indices):
+                if np.isfinite(scores[row]).all():
+                    found.append(Prediction(index, scores[row], probabilities[row]))
+                else:
+                    reason = f"features are not finite: {images[index]}"
+                    found.append(Prediction(index, none, none, reason))
+        yield from sorted(found, key=lambda one: one.index)

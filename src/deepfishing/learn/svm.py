@@ -1,0 +1,347 @@
+"""Stage 5, classification: one-vs-rest support vector machines on one shared Gram matrix.
+
+Comes in: features of the training images and their labels (1, -1, 0 = difficult). Goes out: a
+decision score per image and class, and on request a probability. As in the paper: scikit-learn,
+C = 1, unless the cost is chosen by cross-validation. One Gram matrix serves all classes and folds.
+Scikit-learn is loaded to train; classifiers that were trained score images without it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from numbers import Real
+
+import numpy as np
+
+from deepfishing.core.kernels import Comparable, finite_gram, gram
+from deepfishing.core.rank_one import Array
+from deepfishing.errors import FeatureError, OptionError, check_choice, did_you_mean
+from deepfishing.images.dataset import DIFFICULT
+from deepfishing.metrics import average_precision, check_signs
+from deepfishing.util.machine import memory
+
+# Test images are scored this many at a time, so that their Gram matrix is never whole.
+SCORE_BLOCK = 1024
+DEFAULT_COST = 1.0  # the paper's: of a class that has too few examples to be cross-validated
+
+
+@dataclass(frozen=True)
+class CostSearch:
+    """Costs to try by cross-validation; the one with the best mean AP is taken."""
+
+    costs: tuple[float, ...]  # `DEFAULT_COST` among them, if they are several
+    folds: int = 3
+    shared: bool = False  # one cost for all classes instead of one each
+    positive_weight: float | None = None  # on the cost of positives, unless one is asked for
+
+    @classmethod
+    def of(cls, C: float | str) -> CostSearch:
+        """What a cost, or the word for a search, stands for."""
+        return SEARCHES[C] if isinstance(C, str) else cls((float(C),))
+
+
+_COSTS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+
+# `vissl` has the costs, the folds, the AP (scikit-learn's) and the weight of the benchmark for
+# VOC 2007 of the library VISSL; the loss is libsvm's hinge, there it is LIBLINEAR's squared hinge.
+SEARCHES = {
+    "auto": CostSearch((1.0, 3.0, 10.0), shared=True),
+    "cv": CostSearch(_COSTS),
+    "cv-shared": CostSearch(_COSTS, shared=True),
+    "vissl": CostSearch((0.01, 0.1, 1, 2, 5, 10, 15, 20, 50, 100, 1000), positive_weight=2.0),
+}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class KernelSVM:
+    """One-vs-rest classifiers: f(image) = sum_i dual[i, class] K(image, i) + bias[class].
+
+    A probability is sigma(slope f + offset).
+    """
+
+    features: Comparable
+    dual: Array  # (n, C)
+    bias: Array  # (C,), as the others
+    trained: Array  # false for a class whose labels allowed no classifier; its dual is zero
+    cost: Array
+    ap: Array  # mean over the folds (scikit-learn's, in percent); NaN without cross-validation
+    calibration: Array | None = None  # slope and offset (2, C), if they were asked for
+
+    def __repr__(self) -> str:
+        of = "probabilities" if self.calibration is not None else "scores alone"
+        classes = f"{int(self.trained.sum())} of {len(self.trained)} classes"
+        return f"KernelSVM({classes}, {len(self.dual):,} training images, {of})"
+
+    def decision_function(self, features: Comparable) -> Array:
+        """Scores (m, C); a class without a classifier scores 0 for every image."""
+        scores = np.empty((len(features), self.dual.shape[1]))
+        for start in range(0, len(features), SCORE_BLOCK):
+            rows = slice(start, start + SCORE_BLOCK)
+            scores[rows] = gram(features[rows], self.features) @ self.dual + self.bias
+        return scores
+
+    def probabilities(self, features: Comparable) -> Array:
+        """Probabilities (m, C) that a class is present, each class on its own."""
+        return self.calibrate(self.decision_function(features))
+
+    def calibrate(self, scores: Array) -> Array:
+        """Probabilities of scores (m, C); monotone in each class."""
+        if self.calibration is None:
+            raise OptionError(
+                "probabilities must be asked for in training, got classifiers without; "
+                "call train_svm(..., calibrated=True)"
+            )
+        slope, offset = self.calibration
+        z = slope * scores + offset
+        small = np.exp(-np.abs(z))  # never too large for a number
+        probabilities: Array = np.where(z < 0, small, 1.0) / (1 + small)
+        return probabilities
+
+
+def train_svm(
+    features: Comparable,
+    labels: Array,
+    C: float | str = 1.0,
+    difficult: str = DIFFICULT[0],
+    n_jobs: int | None = None,
+    class_weight: str | float | None = None,
+    calibrated: bool = False,
+    seed: int = 0,
+) -> KernelSVM:
+    """Train one classifier per class on one Gram matrix, the classes in parallel.
+
+    Parameters
+    ----------
+    features : ndarray (n, d), RankOne, KernelSum or KernelProduct
+        Forward features (linear kernel), gradients (trace kernel) or several, normalised.
+    labels : ndarray of shape (n, n_classes)
+        1 present, -1 absent, 0 difficult.
+    C : float, "auto", "cv", "cv-shared" or "vissl"
+        Cost of the classifiers; the paper's is 1. The words choose it by cross-validation: one of
+        three for all classes, one per class, one for all, or as in VISSL's benchmark.
+    difficult : "ignore" or "negative"
+        Difficult examples are left out, as in the devkit's example, or are negatives.
+    n_jobs : int, optional
+        Threads; by default all cores, or as many as there is memory for.
+    class_weight : None, "balanced" or float
+        Factor on the cost of positives; balanced gives both sides the same total.
+    calibrated : bool
+        Also fit probabilities: Platt's sigmoid on cross-validated scores.
+    seed : int
+        Of the folds, which are stratified per class.
+
+    Returns
+    -------
+    KernelSVM
+        A class without both a positive and a negative example has no classifier.
+
+    Examples
+    --------
+    >>> x = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
+    >>> svm = train_svm(x, np.array([[1], [1], [-1], [-1]]), calibrated=True)
+    >>> (svm.decision_function(x) > 0).ravel().tolist()
+    [True, True, False, False]
+    >>> (svm.probabilities(x) > 0.5).ravel().tolist()
+    [True, True, False, False]
+    """
+    from joblib import Parallel, delayed  # a second to load, as scikit-learn
+
+    labels = np.asarray(labels)
+    check_options(C, difficult, class_weight)
+    check_labels(labels, len(features))
+    if difficult == "ignore":
+        check_signs(labels)
+    K = finite_gram(features)
+    search = CostSearch.of(C)
+    weight = search.positive_weight if class_weight is None else class_weight
+    tasks = [_OneVsRest.of(K, column, difficult, weight) for column in labels.T]
+    # libsvm releases the interpreter lock, so threads share the one matrix without a copy
+    # what a fold copies of it, about two thirds, must fit into memory for all threads together
+    room = max(1, memory() // (3 * max(K.nbytes, 1)))
+    pool = Parallel(n_jobs=n_jobs or min(os.cpu_count() or 1, room), backend="threading")
+    folds: list[list[_Fold]] = [[] for _ in tasks]
+    if len(search.costs) > 1 or calibrated:
+        jobs = [(n, *fold) for n, task in enumerate(tasks) for fold in task.split(search, seed)]
+        done = pool(delayed(tasks[n].validate)(*fold, search.costs) for n, *fold in jobs)
+        for (n, *_), fold in zip(jobs, done, strict=True):
+            folds[n].append(fold)
+    ap = np.full((len(tasks), len(search.costs)), np.nan)
+    for row, task, own in zip(ap, tasks, folds, strict=True):
+        if own:
+            row[:] = np.mean([task.ap(fold) for fold in own], axis=0)
+    chosen = choose_costs(ap, search)
+    costs = np.array(search.costs)[chosen]
+    fits = pool(delayed(task.train)(cost) for task, cost in zip(tasks, costs.tolist(), strict=True))
+    svm = KernelSVM(
+        features=features,
+        dual=np.stack([dual for dual, _ in fits], axis=1),
+        bias=np.array([bias for _, bias in fits]),
+        trained=np.array([task.fewest > 0 for task in tasks]),
+        cost=costs,
+        ap=ap[np.arange(len(tasks)), chosen],
+    )
+    if not calibrated:
+        return svm
+    scores = K @ svm.dual + svm.bias
+    columns = [
+        task.calibration(own, best, score[task.kept])
+        for task, own, best, score in zip(tasks, folds, chosen, scores.T, strict=True)
+    ]
+    return replace(svm, calibration=np.array(columns).T)
+
+
+def check_labels(labels: Array, n: int, what: str = "labels") -> None:
+    """Refuse labels that do not have a row for each of n images."""
+    if labels.ndim != 2 or len(labels) != n:
+        raise FeatureError(
+            f"{what} must be ({n}, n_classes) for {n} images, got an array of shape {labels.shape}"
+        )
+
+
+def check_options(C: float | str, difficult: str, class_weight: str | float | None = None) -> None:
+    """Refuse a cost or a weight that is not positive, and unknown words."""
+    if isinstance(C, str) and C not in SEARCHES:
+        raise OptionError(
+            f"C must be a positive number or one of {', '.join(SEARCHES)}, got {C!r}"
+            f"{did_you_mean(C, SEARCHES)}"
+        )
+    if not isinstance(C, str) and not _is_positive(C):
+        raise OptionError(f"C must be a positive number, got {C!r}")
+    check_choice("difficult", difficult, DIFFICULT)
+    if class_weight not in (None, "balanced") and not _is_positive(class_weight):
+        raise OptionError(
+            f"class_weight must be None, 'balanced' or a positive number, got {class_weight!r}"
+        )
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, Real) and 0 < float(value) < np.inf
+
+
+# positions in a task's `kept` that were held out, and their scores at every cost (costs, held)
+_Fold = tuple[Array, Array]
+
+
+@dataclass(frozen=True, eq=False)
+class _OneVsRest:
+    """One class: the images that count for it, and their targets (1, -1)."""
+
+    K: Array  # of all images
+    kept: Array
+    target: Array
+    weight: str | float | None  # on the cost of positives
+
+    @classmethod
+    def of(cls, K: Array, column: Array, difficult: str, weight: str | float | None) -> _OneVsRest:
+        kept = np.flatnonzero(column != 0) if difficult == "ignore" else np.arange(len(column))
+        return cls(K, kept, np.where(column[kept] == 1, 1, -1), weight)
+
+    @property
+    def fewest(self) -> int:
+        """Examples on the smaller side."""
+        positives = int(np.count_nonzero(self.target == 1))
+        return min(positives, len(self.target) - positives)
+
+    def split(self, search: CostSearch, seed: int) -> Iterable[tuple[Array, Array]]:
+        """Positions to train on and to hold out, per fold; none where a side has one example."""
+        folds = min(search.folds, self.fewest)
+        if folds < 2:
+            return ()
+        from sklearn.model_selection import StratifiedKFold
+
+        splitter = StratifiedKFold(folds, shuffle=True, random_state=seed)
+        found: Iterable[tuple[Array, Array]] = splitter.split(self.target, self.target)
+        return found
+
+    def validate(self, train: Array, held: Array, costs: Sequence[float]) -> _Fold:
+        fits = self.fit(train, costs)
+        across = self.K[np.ix_(self.kept[held], self.kept[train])]
+        return held, np.array([across @ dual + bias for dual, bias in fits])
+
+    def ap(self, fold: _Fold) -> list[float]:
+        """Of one fold at every cost."""
+        held, scores = fold
+        return [average_precision(self.target[held], at_cost, "sklearn") for at_cost in scores]
+
+    def train(self, cost: float) -> tuple[Array, float]:
+        """Dual coefficients over all n images and the bias; zero where there is no classifier."""
+        dual, bias = np.zeros(len(self.K)), 0.0
+        if self.fewest:
+            ((dual[self.kept], bias),) = self.fit(np.arange(len(self.kept)), [cost])
+        return dual, bias
+
+    def fit(self, rows: Array, costs: Sequence[float]) -> list[tuple[Array, float]]:
+        """Dual coefficients of these images and the bias, at every cost."""
+        from sklearn import config_context
+        from sklearn.svm import SVC
+
+        images, weight, found = self.kept[rows], self.weight, []
+        K = self.K if len(images) == len(self.K) else self.K[np.ix_(images, images)]
+        classes = {1: float(weight), -1: 1.0} if isinstance(weight, Real) else weight
+        for cost in costs:
+            svm = SVC(C=cost, kernel="precomputed", cache_size=500, class_weight=classes)
+            # K was looked at once; scikit-learn would look at all of it again for every classifier
+            with config_context(assume_finite=True):
+                svm.fit(K, self.target[rows])
+            dual = np.zeros(len(K))
+            dual[svm.support_] = svm.dual_coef_[0]
+            found.append((dual, float(svm.intercept_[0])))
+        return found
+
+    def calibration(self, folds: Sequence[_Fold], best: int, own: Array) -> tuple[float, float]:
+        """Slope and offset, from scores of images that were held out.
+
+        A class without folds has only the scores of its own training images; without a
+        classifier, only its frequency.
+        """
+        if not self.fewest:
+            positives = np.count_nonzero(self.target == 1)
+            return 0.0, float(np.log((positives + 1) / (len(self.target) - positives + 1)))
+        scores = own.copy()
+        for held, at_costs in folds:
+            scores[held] = at_costs[best]
+        return platt(scores, self.target)
+
+
+def choose_costs(ap: Array, search: CostSearch) -> Array:
+    """Which cost each class gets: the one with the best AP, the lowest of equals."""
+    known = ~np.isnan(ap[:, 0])
+    if len(search.costs) == 1:
+        return np.zeros(len(ap), dtype=int)
+    chosen = np.full(len(ap), search.costs.index(DEFAULT_COST))
+    if search.shared and known.any():
+        chosen[:] = ap[known].mean(axis=0).argmax()
+    else:
+        chosen[known] = ap[known].argmax(axis=1)
+    return chosen
+
+
+def platt(scores: Array, target: Array) -> tuple[float, float]:
+    """Slope and offset of the sigmoid that turns scores (n,) into probabilities of target 1.
+
+    Maximum likelihood with Platt's smoothed targets, (p + 1) / (p + 2) for p positives and
+    1 / (q + 2) for q negatives; the slope is never negative, so the order of the scores stays.
+    """
+    from scipy.optimize import minimize
+    from scipy.special import expit
+
+    positive = target == 1
+    p, q = np.count_nonzero(positive), np.count_nonzero(~positive)
+    wanted = np.where(positive, (p + 1) / (p + 2), 1 / (q + 2))
+    centre, spread = scores.mean(), scores.std() or 1.0
+    f = (scores - centre) / spread  # of unit size, so that one tolerance suits all
+
+    def loss(parameters: Array) -> tuple[float, Array]:
+        z = parameters[0] * f + parameters[1]
+        error = expit(z) - wanted
+        value = (np.logaddexp(0, z) - wanted * z).mean()
+        return float(value), np.array([(error * f).mean(), error.mean()])
+
+    start = np.array([0.0, np.log((p + 1) / (q + 1))])
+    bounds = [(0.0, None), (None, None)]
+    options = {"ftol": 1e-14, "gtol": 1e-9, "maxiter": 1000}
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    slope = found.x[0] / spread
+    return float(slope), float(found.x[1] - slope * centre)

@@ -1,0 +1,322 @@
+"""Stage 6, models: a model as one .onnx file, for those who deploy without Python.
+
+Comes in: a `Model`. Goes out: a graph from pixels (n, S, S, 3), uint8 RGB, to probabilities and
+scores (n, C): normalisation, network, factors by the chain rule (eq:y_derivative), recipe, and the
+kernel against the support vectors, which are constants. Decoding, resizing and cropping are left to
+the caller, docs/onnx.md. What is written is compared with the model first.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, fx, nn
+
+from deepfishing import __version__
+from deepfishing.core.features import TOP, Factor
+from deepfishing.core.kernels import Comparable, KernelProduct, KernelRBF, KernelSum, arrays_of
+from deepfishing.core.neighbours import COPY, POWER
+from deepfishing.core.projections import draw_matrices
+from deepfishing.core.prototypes import TEMPERATURE
+from deepfishing.core.recipes import Recipe, parse_recipe
+from deepfishing.core.recipes.recipe import DEFAULT_NEIGHBOURS
+from deepfishing.errors import NetworkError, one_line
+from deepfishing.extraction.compute import Computer
+from deepfishing.extraction.factors import sharing_weights
+from deepfishing.extraction.trunk import OPSET, Affine, cut, write_onnx
+from deepfishing.images.preprocess import Preprocess
+from deepfishing.learn.model import Model
+from deepfishing.networks.network import Network
+from deepfishing.networks.objectives import (
+    find_objective,
+    label_vector,
+    one_class_margin,
+    raise_margins,
+    smallest_log_error,
+)
+from deepfishing.networks.onnx_file import KEY, onnx_of, package, start_session
+from deepfishing.util.files import replacing
+
+TOLERANCE = 1e-4  # of a probability
+Tensors = dict[str, Tensor]  # by the name of a factor, or by the path of a layer
+Values = Mapping[fx.Node, Any]  # what each step of the head gave
+OUTPUTS = ("probabilities", "scores")
+# dE/dx of a step from its x, y and g = dE/dy, by the name of the step
+_BACK: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "relu": lambda x, y, g: g * (y > 0),
+    "relu6": lambda x, y, g: g * ((y > 0) & (y < 6)),
+    "tanh": lambda x, y, g: g * (1 - y * y),
+    "sigmoid": lambda x, y, g: g * y * (1 - y),
+    "flatten": lambda x, y, g: g.reshape(x.shape),
+    **dict.fromkeys(("dropout", "identity"), lambda x, y, g: g),
+    **dict.fromkeys(
+        ("adaptiveavgpool2d", "mean"),
+        lambda x, y, g: (g.flatten(1)[:, :, None, None] / math.prod(x.shape[2:])).expand_as(x),
+    ),
+}
+
+
+def export_model(model: Model, file: str | Path, *, network: Network | None = None) -> float:
+    """Write a model as .onnx; gives by how much its probabilities differ from the model's.
+
+    `network` is the one of the training; without it the model loads it. What has no form in ONNX
+    here is a `NetworkError`.
+    """
+    onnx, settings = package("onnx"), model.settings
+    network = network or settings.load_network()
+    if settings.views != "centre" or settings.network.dtype != "float32":
+        raise _refused(f"{settings.views} views in {settings.network.dtype}")
+    if not model.support:
+        raise _refused("a model on vectors, as more than 20,000 images make it,")
+    read = {f.path(network.layers) for f in model.factors if f.kind != "probabilities"}
+    parts = cut(network.module, read or {network.layers[TOP]})
+    if parts is None or callable(network.head) or settings.network.scores:
+        raise _refused(f"the network {network.name}, which cannot be cut below its last layers,")
+    below, above = _Below(network.preprocess), _Above(model, network, parts.head)
+    own, size = onnx_of(parts.trunk), network.preprocess.size
+    pixels = torch.zeros(2, size, size, 3, dtype=torch.uint8)
+    if own is None:
+        whole = _export(nn.Sequential(below, parts.trunk, above), pixels, "pixels", OUTPUTS)
+    else:  # the trunk is in ONNX already
+        trunk, middle = onnx.load_from_string(own), parts.trunk(below(pixels))
+        shape = ["n", *middle.shape[1:]]
+        trunk.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("trunk", 1, shape))
+        opset = next(o.version for o in trunk.opset_import if o.domain in ("", "ai.onnx"))
+        first = _export(below, pixels, "pixels", ["below"], opset)
+        last = _export(above, middle, "above", OUTPUTS, opset)
+        whole = _joined(_joined(first, trunk, "below", "pixels"), last, "trunk", "above")
+    reference = settings.network.as_dict()
+    facts = {"classes": list(model.classes), "recipe": model.recipe, "version": __version__}
+    facts |= {name: reference[name] for name in ("network", "weights_sha256", "preprocess")}
+    onnx.helper.set_model_props(
+        whole, {KEY.replace("preprocess", name): json.dumps(fact) for name, fact in facts.items()}
+    )
+    content = whole.SerializeToString()
+    difference = _difference(model, network, content)
+    if not difference <= TOLERANCE:
+        raise _refused(f"a model whose probabilities in ONNX differ by {difference:.2g}")
+    with replacing(Path(file)) as partial:
+        partial.write_bytes(content)
+    return difference
+
+
+class _Below(nn.Module):
+    """From pixels (n, S, S, 3) to the network's input, in the steps of `Preprocess`."""
+
+    def __init__(self, preprocess: Preprocess) -> None:
+        super().__init__()
+        self.preprocess = preprocess
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        made, values = self.preprocess, pixels.permute(0, 3, 1, 2).float()
+        values = values[:, [2, 1, 0]] if made.order == "BGR" else values
+        mean, std = (torch.tensor(v)[:, None, None] for v in (made.mean, made.std))
+        return (values * made.scale - mean) / std
+
+
+class _Above(nn.Module):
+    """From the trunk's output to the model's: last layers, factors, recipe, kernel, classifiers."""
+
+    def __init__(self, model: Model, network: Network, head: Any) -> None:
+        super().__init__()
+        self.model, self.network, self.head = model, network, head
+        self.recipe = parse_recipe(model.recipe, network.layers)
+        self.nodes = {str(n.target): n for n in head.graph.nodes if n.op == "call_module"}
+        for factor in model.factors:
+            path = factor.path(network.layers) if factor.kind != "probabilities" else ""
+            layer = head.get_submodule(path)
+            plain = isinstance(layer, nn.Linear) or (
+                isinstance(layer, nn.Conv2d)
+                and {*layer.kernel_size, *layer.stride, layer.groups} == {1}
+                and not any(layer.padding)
+            )
+            once = len(sharing_weights(network.module, path)) == 1
+            if factor.positions == "exact" or (path and not (plain and once)):
+                raise _refused(f"the feature {factor.name} of {type(layer).__name__}")
+
+    def forward(self, middle: Tensor) -> tuple[Tensor, Tensor]:
+        svm = self.model.svm
+        K = self.kernel(self.recipe, svm.features, self.factors(middle))
+        level = K.mean(1, keepdim=True)  # kernels are near 1, and what counts is how they differ
+        scores = (K - level) @ _constant(svm.dual) + level * _constant(svm.dual.sum(0))
+        scores = scores + _constant(svm.bias)
+        slope, offset = _constant(svm.calibration)
+        return torch.sigmoid(slope * scores + offset), scores
+
+    def factors(self, middle: Tensor) -> Tensors:
+        """Those of the model, (n, d) each."""
+        run = fx.Interpreter(self.head, garbage_collect_values=False)
+        scores = run.run(middle)
+        deltas, factors = self.deltas(run.env, scores), self.model.factors
+        return {factor.name: self.factor(factor, run.env, scores, deltas) for factor in factors}
+
+    def factor(self, factor: Factor, values: Values, scores: Tensor, deltas: Tensors) -> Tensor:
+        if factor.kind == "probabilities":
+            return find_objective(str(self.network.head)).probabilities(scores)
+        path = factor.path(self.network.layers)
+        node = self.nodes[path]
+        if factor.kind == "output":
+            return _positions(values[node]).mean(1)
+        if factor.kind == "delta":
+            return _positions(deltas[path]).sum(1)
+        x = _positions(values[node.all_input_nodes[0]])
+        if factor.kind == "input":
+            return x.mean(1)
+        delta, layer = _positions(deltas[path]), self.head.get_submodule(path)
+        D, d = layer.weight.shape[:2]
+        R, S = map(_constant, draw_matrices(int(d), int(D), *factor.positions))
+        projected: Tensor = (x @ R.T).transpose(1, 2) @ (delta @ S.T)
+        return projected.flatten(1)
+
+    def deltas(self, values: Values, scores: Tensor) -> Tensors:
+        """dE/dy of the layers whose gradients are read, from the top down."""
+        layers, found = self.network.layers, dict[str, Tensor]()
+        wanted = {f.path(layers) for f in self.model.factors if f.needs_backward}
+        (node,) = next(n for n in self.head.graph.nodes if n.op == "output").all_input_nodes
+        g = self.top(scores)
+        while wanted:
+            if (path := str(node.target)) in wanted:
+                found[path] = g
+                wanted.discard(path)
+                continue
+            below = node.all_input_nodes
+            module = self.head.get_submodule(path) if node.op == "call_module" else None
+            name = type(module).__name__ if module else getattr(node.target, "__name__", path)
+            if len(below) != 1 or len(below[0].users) != 1:
+                raise _refused(f"a network whose last layers are no chain ({name})")
+            x, y, node = values[below[0]], values[node], below[0]
+            known = _BACK.get(name.lower().replace("_", ""))
+            if isinstance(module, nn.Linear) and x.ndim == 2:
+                g = g @ module.weight
+            elif isinstance(module, nn.Conv2d) and path in self.network.layers.values():
+                g = torch.conv2d(g, module.weight.transpose(0, 1))
+            elif isinstance(module, Affine):
+                g = g * module.scale
+            elif known:
+                g = known(x, y, g)
+            else:
+                raise _refused(f"a network with {name} between its last layers")
+        return found
+
+    def top(self, y: Tensor) -> Tensor:
+        """dE/dy of the scores: (sigma(y / tau) - g_bar) / tau."""
+        tau, label, head = self.model.settings.tau, self.model.settings.label, self.network.head
+        floor = smallest_log_error(y.dtype)
+        p = find_objective(str(head)).probabilities(y / tau)
+        if head == "softmax":
+            g_bar = label_vector(label, y)
+            if not isinstance(label, int) and label != "predicted":
+                return (p * g_bar.sum(-1, keepdim=True) - g_bar) / tau
+            is_class = g_bar > 0
+            margin = one_class_margin(y / tau, is_class, floor)
+            others = (y / tau).masked_fill(is_class, -math.inf).softmax(dim=1)
+            return margin.sigmoid() * (others - g_bar) / tau
+        if label == "predicted":
+            sign = torch.where(y > 0, -1.0, 1.0)
+            return sign * raise_margins(sign * y / tau, floor).sigmoid() / tau
+        g_bar = torch.full_like(y, 0.5) if label == "uniform" else label_vector(label, y)
+        return (p - g_bar) / tau
+
+    def kernel(self, recipe: Recipe, support: Comparable, factors: Tensors) -> Tensor:
+        """K (n, m) of the images and the support vectors."""
+        if isinstance(support, KernelRBF):
+            inner = self.kernel(recipe.parts[0], support.parts[0], factors)
+            return torch.exp(2 * support.g * (inner - 1))
+        if isinstance(support, KernelSum | KernelProduct):
+            parts = zip(recipe.parts, support.parts, strict=True)
+            grams = torch.stack([self.kernel(r, s, factors) for r, s in parts])
+            if isinstance(support, KernelProduct):
+                return grams.prod(0)
+            return (grams * _constant(support.shares)[:, None, None]).sum(0)
+        values = self.feature(recipe, factors)
+        pairs = zip(values, arrays_of(support), strict=True)
+        K = [value @ _constant(other).T for value, other in pairs]
+        return K[0] if len(K) == 1 else K[0] * K[1]
+
+    def feature(self, recipe: Recipe, factors: Tensors) -> list[Tensor]:
+        """One tensor (n, d), or the two factors of a gradient, normalised."""
+        if recipe.step == "one":
+            return [torch.ones_like(next(iter(factors.values()))[:, :1])]
+        if recipe.feature:
+            parts = [_unit(factors[factor.name]) for factor in recipe.factors]
+            whole = bool(recipe.gradients) or len(parts) == 1
+            return parts if whole else [_unit(torch.cat(parts, 1))]
+        if recipe.step not in ("pow", "whiten", "own", "smooth"):
+            raise _refused(f"the recipe {recipe.name}")
+        inner = self.feature(recipe.parts[0], factors)
+        if recipe.step == "smooth":
+            return [self.smooth(recipe, inner[0])]
+        if recipe.step == "own":
+            (x,), state = inner, self.model.fitted.state
+            centre, W = (_constant(state[f"{recipe.name}/{i}"]) for i in range(2))
+            p = torch.softmax(_unit(x - centre) @ W / TEMPERATURE, dim=1)
+            return [x, _unit(p - 1 / W.shape[1])]
+        if recipe.step == "pow":
+            return [_unit(v.sign() * v.abs() ** recipe.number) for v in inner]
+        roots = [self.model.fitted.state[f"{recipe.name}/{i}"] for i in range(len(inner))]
+        inverses = [_constant(np.linalg.inv(root.astype(np.float64))) for root in roots]
+        return [_unit(v @ L.T) for v, L in zip(inner, inverses, strict=True)]
+
+    def smooth(self, recipe: Recipe, x: Tensor) -> Tensor:
+        """The mean with the nearest photos of the pool, which is a constant of the graph."""
+        pool = _constant(self.model.fitted.state[f"{recipe.name}/0"])
+        similarity = x @ pool.T
+        similarity = torch.where(similarity < COPY, similarity, torch.zeros_like(similarity))
+        count = min(int(recipe.number) or DEFAULT_NEIGHBOURS, len(pool))
+        near, numbers = similarity.topk(count, dim=1)
+        weights = near.clamp_min(0) ** POWER
+        return _unit(x + (weights[:, :, None] * pool[numbers]).sum(1))
+
+
+def _positions(value: Tensor) -> Tensor:
+    """(n, P, channels) of rows or maps."""
+    return value[:, None] if value.ndim == 2 else value.flatten(2).transpose(1, 2)
+
+
+def _unit(rows: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return rows / norm.clamp_min(1e-30)
+
+
+def _constant(values: Any) -> Tensor:
+    return torch.from_numpy(np.array(values, dtype=np.float32))
+
+
+def _export(module: nn.Module, example: Tensor, name: str, outputs: Any, opset: int = OPSET) -> Any:
+    try:
+        with torch.no_grad():  # what it warns of is seen in `_difference`
+            content, _ = write_onnx(module.eval(), example, outputs, name=name, opset=opset)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise _refused(f"this network ({one_line(error)})") from None
+    return package("onnx").load_from_string(content)
+
+
+def _joined(first: Any, second: Any, output: str, name: str) -> Any:
+    """Two models as one, the first's output being the second's input."""
+    compose = package("onnx.compose")
+    inside = compose.add_prefix(second, f"{output}/", rename_inputs=True, rename_outputs=False)
+    inside.ir_version = first.ir_version = max(first.ir_version, second.ir_version)
+    return compose.merge_models(first, inside, io_map=[(output, f"{output}/{name}")])
+
+
+def _difference(model: Model, network: Network, content: bytes) -> float:
+    """The largest difference of a probability on pictures of noise."""
+    made = network.preprocess
+    noise = np.random.default_rng(0).integers(0, 256, (3, made.size, made.size, 3), dtype=np.uint8)
+    batch = np.stack([made.normalise(Image.fromarray(picture)) for picture in noise])
+    computer = Computer(network, model.factors, settings=model.settings, engine="torch")
+    factors = computer.compute(network.module, torch.from_numpy(batch))
+    expected = model.probabilities({factor.name: value for factor, value in factors.items()})
+    found = start_session(content).run(["probabilities"], {"pixels": noise})[0]
+    return float(np.abs(found - expected).max())
+
+
+def _refused(what: str) -> NetworkError:
+    return NetworkError(f"{what} cannot be exported to ONNX; see docs/onnx.md for what can")

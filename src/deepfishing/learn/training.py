@@ -1,0 +1,308 @@
+"""Stage 6, models: from labelled images, or from the features of some, to a `Model`.
+
+Comes in: images and their labels, the store of their features, or factors as arrays. Goes out: a
+`Model` and the images that had to be left out, with the reasons.
+
+Up to some thousand images one kernel matrix is made for all classes. Of more the classifiers are
+linear, on vectors that approximate the recipe's kernel (`Vectors`): time and memory are linear in
+the images, factors are read a block at a time, vectors are kept in half precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from deepfishing.core.accuracy import has_one_class
+from deepfishing.core.projections import FIT_IMAGES
+from deepfishing.core.rank_one import Array
+from deepfishing.core.recipes import AUTO, Arrays, Fitted, Recipe, parse_recipe
+from deepfishing.errors import DatasetError, StoreError
+from deepfishing.extraction.pipeline import extract_to
+from deepfishing.extraction.settings import Settings
+from deepfishing.images.dataset import DIFFICULT
+from deepfishing.images.item import Item
+from deepfishing.images.preprocess import refuse_unreadable
+from deepfishing.learn.auto import Choice, at_temperature, choose, looked_at
+from deepfishing.learn.labelled import Labelled
+from deepfishing.learn.linear import train_linear
+from deepfishing.learn.model import ONE, SEVERAL, Model, Vectors, on_vectors
+from deepfishing.learn.svm import (
+    DEFAULT_COST,
+    CostSearch,
+    KernelSVM,
+    choose_costs,
+    platt,
+    train_svm,
+)
+from deepfishing.metrics import average_precision
+from deepfishing.store import Row, Store
+from deepfishing.util.machine import memory
+from deepfishing.util.progress import Progress, silent
+
+# Images from which vectors take the place of the kernel matrix, docs/projections.md.
+LARGE = 20_000
+NUMBERS = 8192  # per vector, or as many as a third of the memory has room for
+BLOCK = 1024  # images whose factors are in memory together
+HELD_OUT = 3  # every third image tells probabilities and costs
+
+EMBEDDING = "x7"  # which `auto` learns prototypes and neighbours from
+
+Read = Callable[[Array], Arrays]  # factors of the images with these numbers
+
+
+def train_on_store(
+    store: Store,
+    rows: Sequence[Row],
+    labelled: Labelled,
+    recipe: str,
+    *,
+    strict: bool = False,
+    progress: Progress | None = None,
+    **options: Any,
+) -> tuple[Model, dict[str, str]]:
+    """Train on the labelled images of a store; `strict` refuses to leave one out.
+
+    Options are C, class_weight, difficult and seed, as of `train_svm`.
+    """
+    known, labels = labelled.of(rows)
+    failures = {row.id: str(row.error) for row in known if row.error}
+    if strict:
+        refuse_unreadable(failures, len(known))
+    good = [number for number, row in enumerate(known) if row.sha256 and not row.error]
+    if not good:
+        raise DatasetError(
+            f"an image must be usable to train on, got none of {len(known)}, see {store.folder}"
+        )
+    usable = [str(known[number].sha256) for number in good]
+    settings, labels = Settings.from_dict(store.settings), labels[np.array(good)]
+    columns = parse_recipe(recipe, settings.network.layers).columns
+    absent = [name for name in columns if store.missing(usable, [name])]
+    if recipe.strip() == AUTO:  # makes do with what there is
+        columns = tuple(name for name in columns if name not in absent)
+        columns = columns or tuple(n for n in store.factors() if not store.missing(usable, [n]))
+    elif absent:
+        raise StoreError(
+            f"store {store.folder} must hold {', '.join(columns)} for {recipe}, but lacks "
+            f"{', '.join(absent)}; name a recipe of what it has with --features, or add them with "
+            "`deepfish extract`"
+        )
+
+    def read(numbers: Sequence[int] | Array) -> dict[str, Array]:
+        keys = [usable[number] for number in numbers]
+        return {name: store.read(keys, name) for name in columns}
+
+    how: dict[str, Any] = {"settings": settings, "progress": progress, **options}
+    if len(usable) > LARGE:
+        return train_large(read, Task(recipe, labels, labelled.classes, **how)), failures
+    arrays = read(range(len(usable)))
+    if parse_recipe(recipe, settings.network.layers).uses_pool:
+        how["pool"] = _read_pool(store, rows, columns)
+    elif recipe.strip() == AUTO and EMBEDDING in columns:
+        how["pool"] = _read_pool(store, rows, [EMBEDDING])
+    return train_model(recipe, arrays, labels, labelled.classes, **how), failures
+
+
+def _read_pool(store: Store, rows: Sequence[Row], columns: Sequence[str]) -> dict[str, Array]:
+    """Factors of the usable photos among these rows, labelled or not; at most `LARGE` of them."""
+    keys = dict.fromkeys(str(row.sha256) for row in rows if row.sha256 and not row.error)
+    ready = sorted(set(keys) - set(store.missing(list(keys), columns)))
+    chosen = np.sort(np.random.default_rng(0).permutation(len(ready))[:LARGE])
+    return {name: store.read([ready[i] for i in chosen], name) for name in columns}
+
+
+def train_on_images(
+    images: Sequence[Item],
+    labelled: Labelled,
+    folder: Path,
+    recipe: str,
+    *,
+    strict: bool = False,
+    progress: Progress | None = None,
+    extraction: Mapping[str, Any] = MappingProxyType({}),
+    **options: Any,
+) -> tuple[Model, dict[str, str]]:
+    """Extract what the store in a folder lacks and train on it; images without labels are not used.
+
+    `extraction` has keywords of `extract_to`; options are those of `train_on_store`.
+    """
+    known, _ = labelled.of(images)
+    told: dict[str, Any] = {"strict": strict, "progress": progress}
+    extract_to(folder, known, features=[recipe], retry=True, **told, **extraction)
+    store = Store.open(folder)
+    rows = store.rows()  # an image whose features are not finite is known only now
+    found = [rows[image.id] for image in known]
+    return train_on_store(store, found, labelled, recipe, **told, **options)
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A recipe or `auto`, labels (n, C) of classes, and options of `train_svm`."""
+
+    recipe: str
+    labels: Array
+    classes: Sequence[str]
+    settings: Settings
+    C: float | str = 1.0
+    class_weight: str | float | None = None
+    difficult: str = DIFFICULT[0]
+    seed: int = 0
+    progress: Progress | None = None
+    choice: Choice | None = None  # of `auto`, once it has chosen
+    pool: int = 0  # photos, labelled or not, that prototypes and neighbours may be learnt from
+
+    @property
+    def parsed(self) -> Recipe:
+        """The recipe as a value."""
+        return parse_recipe(self.recipe, self.settings.network.layers)
+
+    def decide(self, arrays: Mapping[str, Array], rows: Array) -> Task:
+        """The task with `auto`, of recipe or cost, settled by the factors of these rows."""
+        if self.recipe.strip() != AUTO and self.C != AUTO:
+            return self
+        choice = choose(
+            arrays,
+            self.labels[rows],
+            self.settings.network.layers,
+            recipe=None if self.recipe.strip() == AUTO else self.recipe,
+            pool=self.pool,
+            tempered=self.settings.tau if self.settings.temperable else None,
+            difficult=self.difficult,
+            seed=self.seed,
+            progress=self.progress,
+        )
+        settings = replace(self.settings, tau=choice.tau or self.settings.tau)
+        C = choice.cost if self.C == AUTO else self.C
+        return replace(self, recipe=choice.recipe, settings=settings, C=C, choice=choice)
+
+    def factors(self, arrays: Mapping[str, Array]) -> Mapping[str, Array]:
+        """The factors at the temperature that was chosen."""
+        tau = self.choice.tau if self.choice else None
+        return arrays if tau is None else at_temperature(arrays, tau)
+
+    def model(
+        self, fitted: Fitted, svm: KernelSVM, support: Mapping[str, Array], **facts: Any
+    ) -> Model:
+        """The trained model, which notes how it was made."""
+        if not svm.trained.any():
+            raise DatasetError(
+                f"a class must have images with it and images without it, got none of "
+                f"{', '.join(self.classes)} among {len(self.labels)} images"
+            )
+        training = {
+            "images": len(self.labels),
+            "labels": ONE if has_one_class(np.asarray(self.labels)) else SEVERAL,
+            **{name: getattr(self, name) for name in ("C", "class_weight", "difficult", "seed")},
+            **({"auto": asdict(self.choice)} if self.choice else {}),
+            **facts,
+        }
+        return Model(
+            self.parsed.name, self.settings, tuple(self.classes), support, fitted, svm, training
+        )
+
+
+def train_model(
+    recipe: str,
+    arrays: Mapping[str, Array],
+    labels: Array,
+    classes: Sequence[str],
+    *,
+    settings: Settings,
+    pool: Arrays | None = None,
+    **options: Any,
+) -> Model:
+    """Fit a recipe, or `auto`, to factors (n, d) or (n, P, d) of images; options as of `Task`.
+
+    `pool` has the factors of photos that may be unlabelled, for `own` and `smooth` to learn from.
+    """
+    size = len(next(iter(pool.values()))) if pool else 0
+    task = Task(recipe, labels, classes, settings, pool=size, **options)
+    task = task.decide(arrays, np.arange(len(labels)))
+    arrays = task.factors(arrays)
+    fitted = task.parsed.fit(arrays, pool)
+    svm = train_svm(
+        fitted(arrays),
+        task.labels,
+        task.C,
+        task.difficult,
+        class_weight=task.class_weight,
+        calibrated=True,
+        seed=task.seed,
+    )
+    used = np.flatnonzero(svm.dual.any(axis=1))
+    support = {name: np.ascontiguousarray(arrays[name][used]) for name in task.parsed.columns}
+    return task.model(fitted, replace(svm, features=fitted(support), dual=svm.dual[used]), support)
+
+
+def train_large(read: Read, task: Task) -> Model:
+    """As `train_model`, in time and memory that grow with the number of images, not its square."""
+    n = len(task.labels)
+    rows = looked_at(task.labels, task.seed)
+    task = task.decide(read(rows), rows)
+    recipe = task.parsed
+
+    def factors(rows: Array) -> Arrays:
+        found = task.factors(read(rows))
+        return {name: found[name] for name in recipe.columns}
+
+    random = np.random.default_rng(task.seed)
+    some = factors(np.sort(random.permutation(n)[: 2 * FIT_IMAGES]))
+    fitted = recipe.fit(some)
+    numbers = min(NUMBERS, memory() // (6 * n))
+    project = Vectors.fit(fitted(some)[:FIT_IMAGES], numbers, task.seed)
+    width = project(fitted({name: values[:2] for name, values in some.items()})).shape[1]
+    vectors: Array = np.empty((n, width), dtype=np.float16)
+    # those that are held out once come first, so that neither they nor the others are copied
+    order = np.argsort(
+        np.random.default_rng(task.seed).permutation(n) % HELD_OUT != 0, kind="stable"
+    )
+    place = np.argsort(order)
+    tell = task.progress or silent
+    for start in range(0, n, BLOCK):
+        tell("vectors", start, n)
+        rows = np.arange(start, min(start + BLOCK, n))
+        vectors[place[rows]] = project(fitted(factors(rows)))
+    tell("vectors", n, n)
+    svm = _train_linear(vectors, task.labels[order], -(-n // HELD_OUT), task)
+    return task.model(on_vectors(fitted, project), svm, {}, vectors=width)
+
+
+def _train_linear(vectors: Array, labels: Array, held: int, task: Task) -> KernelSVM:
+    """Linear classifiers on all vectors; costs and probabilities by those without the first."""
+    search = CostSearch.of(task.C)
+    weight = search.positive_weight if task.class_weight is None else task.class_weight
+    options: dict[str, Any] = {"difficult": task.difficult, "class_weight": weight}
+    options["progress"] = task.progress or silent
+    scores, ap = [], []
+    for C in search.costs:
+        svm = train_linear(vectors[held:], labels[held:], C, **options)
+        scores.append(svm.decision_function(vectors[:held]))
+        ap.append([_ap(*column) for column in zip(labels[:held].T, scores[-1].T, strict=True)])
+    chosen = choose_costs(np.array(ap).T, search)
+    cost = np.array(search.costs)[chosen]
+    final = train_linear(vectors, labels, cost, **options)
+    calibration = []
+    for column, (truth, best) in enumerate(zip(labels[:held].T, chosen, strict=True)):
+        kept = truth != 0 if task.difficult == "ignore" else np.full(len(truth), True)
+        target = np.where(truth[kept] == 1, 1, -1)
+        calibration.append(platt(scores[best][kept, column], target))
+    return KernelSVM(
+        features=np.ascontiguousarray(final.w.T),
+        dual=np.eye(final.w.shape[1]),
+        bias=final.bias,
+        trained=final.trained,
+        cost=np.where(final.trained, cost, DEFAULT_COST),
+        ap=np.array(ap)[chosen, np.arange(len(chosen))],
+        calibration=np.array(calibration).T,
+    )
+
+
+def _ap(truth: Array, scores: Array) -> float:
+    known = truth != 0
+    both = len(np.unique(truth[known])) == 2
+    return average_precision(truth[known], scores[known], "sklearn") if both else np.nan

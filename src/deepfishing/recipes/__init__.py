@@ -1,6 +1,0 @@
-"""Recipes: kernels made of features, as values (`recipe`) and in a small language (`language`)."""
-
-from deepfishing.recipes.language import parse_recipe, parse_recipes, pieces
-from deepfishing.recipes.recipe import AUTO, Arrays, Fitted, Recipe
-
-__all__ = ["AUTO", "Arrays", "Fitted", "Recipe", "parse_recipe", "parse_recipes", "pieces"]

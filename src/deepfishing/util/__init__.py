@@ -1,0 +1,1 @@
+"""Files, progress and facts about the machine, used by every stage."""

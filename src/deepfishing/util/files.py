@@ -1,0 +1,145 @@
+"""Writing files so that a reader, or a crash, never sees half of one; and telling a changed one.
+
+Also tables of records for a spreadsheet or a program, and what is known of a file at a public
+address (`Remote`), which records of networks and of data sets have and `deepfishing.fetch` gets.
+"""
+
+from __future__ import annotations
+
+import csv
+import errno
+import hashlib
+import io
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deepfishing.errors import OptionError
+
+SEAL = "seal"
+KINDS = (".csv", ".json")  # of files that records are written to
+SEPARATOR = ";"  # of the labels of an image, where a cell is text
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary name beside `path` that takes its place when the block ends without error."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield partial
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_regular(path: Path, max_bytes: int) -> bytes:
+    """Return the bytes of a regular file; a device, a pipe or a larger file is an OSError.
+
+    The type is checked before the file is opened, since opening a pipe waits for a writer.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    if status.st_size > max_bytes:
+        raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, more than {max_bytes:,}")
+    with path.open("rb") as file:
+        return file.read(status.st_size)
+
+
+def guarded(text: str) -> str:
+    """Text for a cell of a .csv, with an apostrophe where a spreadsheet would see a formula."""
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
+def unguarded(text: str) -> str:
+    """The text that `guarded` was given."""
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
+
+
+def check_out(path: Path | None, kinds: Sequence[str] = KINDS) -> None:
+    """Refuse a file of another kind, or one that cannot be made, before any work."""
+    if path is not None and path.suffix.lower() not in kinds:
+        raise OptionError(f"--out must end in {' or '.join(kinds)}, got {path}")
+    if path is not None and not path.parent.is_dir():
+        raise OptionError(f"--out must be in a folder that exists, got {path}; make it first")
+    if path is not None and not os.access(path.parent, os.W_OK):
+        raise OptionError(
+            f"--out must be in a folder that can be written to, got {path}; choose another"
+        )
+
+
+def write_records(
+    path: Path | None, records: Sequence[Mapping[str, Any]], columns: Sequence[str]
+) -> None:
+    """Write records with these columns, if a path is given; an older file is replaced at once."""
+    if path is None:
+        return
+    check_out(path)
+    if path.suffix.lower() == ".json":
+        text = json.dumps([{name: one[name] for name in columns} for one in records], indent=1)
+    else:
+        lines = io.StringIO()
+        writer = csv.writer(lines, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows([_cell(one[name]) for name in columns] for one in records)
+        text = lines.getvalue()
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        value = SEPARATOR.join(map(str, value))
+    return guarded(value) if isinstance(value, str) else "" if value is None else value
+
+
+def sealed(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts for a JSON file with a hash of themselves, so that a changed one can be told."""
+    return {**facts, SEAL: _hash(facts)}
+
+
+def is_intact(facts: Mapping[str, Any]) -> bool:
+    """Whether facts are as they were sealed; those without a seal, of an older version, count so.
+
+    A single flipped bit cannot take the seal away and change something else too.
+    """
+    return SEAL not in facts or facts[SEAL] == _hash(facts)
+
+
+def _hash(facts: Mapping[str, Any]) -> str:
+    """Of the values alone: the seal, spaces and the order of names do not matter."""
+    as_read = json.loads(json.dumps({k: v for k, v in facts.items() if k != SEAL}))
+    return hashlib.sha256(json.dumps(as_read, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Remote:
+    """One file at a public address.
+
+    `digest` is "algorithm:hex digits", of a sha256 the first few are enough. `size` is in bytes, 0
+    where it is not known for sure; `megabytes` is known of every file, rounded, at least 1. `inner`
+    are archives that an archive holds, to be unpacked where they are.
+    """
+
+    url: str
+    digest: str
+    size: int = 0
+    megabytes: int = 0
+    inner: tuple[str, ...] = ()
+
+    @property
+    def file(self) -> str:
+        """Name on disk."""
+        return self.url.rpartition("/")[2]
+
+    @property
+    def most(self) -> int:
+        """Bytes above which a download cannot be the file: its size, or a tenth more than MB."""
+        return self.size or self.megabytes * 1_100_000

@@ -1,8 +1,0 @@
-"""What Ray reads when it is imported, before any test of this folder does so."""
-
-import os
-
-from deepfishing.distributed import PATIENT, QUIET
-
-os.environ |= {**QUIET, **PATIENT}
-os.environ.pop("RAY_ADDRESS", None)

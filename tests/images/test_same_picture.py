@@ -1,0 +1,82 @@
+"""Copies are found, and what differs in one place is no copy."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw, ImageFont, ImageOps
+
+from deepfishing.images.same_picture import compare_pictures, has_real_detail
+
+
+def encoded(image, quality=90):
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=quality)
+    return Image.open(file).convert("RGB")
+
+
+def shirt(colour=(40, 60, 120), text="AB", size=(360, 480)):
+    """A garment on white."""
+    image = Image.new("RGB", size, "white")
+    draw = ImageDraw.Draw(image)
+    draw.polygon([(100, 60), (40, 150), (90, 190), (90, 430), (270, 430), (270, 190), (320, 150),
+                  (260, 60)], fill=colour)  # fmt: skip
+    folds = np.random.default_rng(0).normal(scale=10, size=(24, 18))
+    folds = np.asarray(Image.fromarray(folds.astype(np.float32)).resize(size))
+    pixels = np.asarray(image, dtype=float)
+    pixels += folds[..., None] * (pixels.min(axis=2, keepdims=True) < 250)
+    image = Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
+    ImageDraw.Draw(image).text((140, 200), text, "white", font=ImageFont.load_default(size=50))
+    return image
+
+
+def invoice(number):
+    image = Image.new("RGB", (900, 1200), "white")
+    draw, font = ImageDraw.Draw(image), ImageFont.load_default(size=18)
+    for line in range(30):
+        draw.text((80, 120 + 34 * line), f"item {line} amount {line * 37} net", "black", font=font)
+    draw.text((600, 60), f"No. {number}", "black", font=font)
+    return image
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (lambda one: encoded(one, 50), "re-encoded or resized"),
+        (lambda one: one.resize((180, 240)), "re-encoded or resized"),
+        (lambda one: one.crop((10, 20, 334, 452)), "cropped"),
+        (lambda one: ImageOps.expand(one, 20, "black"), "border added"),
+    ],
+)
+def test_copies_are_found_with_their_kind(change, kind):
+    noise = np.random.default_rng(1).integers(0, 256, (24, 18, 3), dtype=np.uint8)
+    one = Image.fromarray(noise).resize((360, 480), Image.Resampling.BICUBIC)
+    assert compare_pictures(one, encoded(change(one), 80)).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (shirt(), shirt(colour=(40, 60, 90))),
+        (shirt(), shirt(text="A8")),
+        (invoice(20261), invoice(20281)),
+        (invoice(20261), invoice(20281).resize((450, 600))),
+        (shirt().resize((60, 80)), encoded(shirt().resize((60, 80)))),  # too small to decide
+        (Image.new("RGB", (300, 300), "white"), Image.new("RGB", (300, 300), (254, 254, 254))),
+    ],
+)
+def test_what_differs_in_one_place_or_cannot_be_decided_is_no_copy(one, other):
+    assert compare_pictures(encoded(one), encoded(other, 85)) is None
+
+
+def test_equal_pixels_of_any_size_are_identical():
+    assert compare_pictures(Image.new("RGB", (8, 8)), Image.new("RGB", (8, 8))).kind == (
+        "identical pixels"
+    )
+
+
+def test_an_enlarged_photo_has_no_real_detail():
+    one = shirt()
+    large = one.resize((720, 960), Image.Resampling.BICUBIC)
+    assert not has_real_detail(large, one.size)
+    assert has_real_detail(one, (180, 240))
