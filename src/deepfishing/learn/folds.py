@@ -1,0 +1,153 @@
+"""Folds for every cross-validation of the package: groups of copies are never split.
+
+A classifier that was trained on a copy of a photo knows its label. So images are held out in
+groups (`core.groups.similar_groups`): all copies and similar scenes of a photo are in one fold. A
+class of which there are fewer groups than folds has no cross-validated figure, which `Folds` says
+in words instead of a number.
+
+>>> labels = np.array([[1], [1], [1], [-1], [-1], [-1]])
+>>> folds = make_folds(labels, groups=[0, 0, 1, 2, 3, 4], folds=2)
+>>> folds.number[0] == folds.number[1]
+np.True_
+>>> folds.measurable.tolist()
+[True]
+>>> make_folds(labels, groups=[0, 0, 0, 2, 3, 4], folds=2).reason(0)
+'not measurable: its images are 1 group of similar photos, and 2 folds need 2'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from deepfishing.core.rank_one import Array
+from deepfishing.errors import FeatureError, OptionError
+
+FOLDS = 3
+NOT_MEASURABLE = "not measurable"
+
+
+@dataclass(frozen=True, eq=False)
+class Folds:
+    """The fold of each image, and which classes can be measured with them."""
+
+    number: Array  # (n,), from 0 to count - 1
+    count: int
+    positive_groups: Array  # (C,) groups with an image that shows the class
+    negative_groups: Array  # (C,) groups with an image that does not
+
+    @property
+    def measurable(self) -> Array:
+        """Whether each class (C,) has at least as many groups as folds, on both sides."""
+        fewest: Array = np.minimum(self.positive_groups, self.negative_groups)
+        return fewest >= self.count
+
+    def __iter__(self) -> Iterator[tuple[Array, Array]]:
+        """Rows to train on and rows to hold out, fold by fold; none where all are one group."""
+        for fold in range(self.count):
+            held = np.flatnonzero(self.number == fold)
+            train = np.flatnonzero(self.number != fold)
+            if len(held) and len(train):
+                yield train, held
+
+    def reason(self, column: int) -> str:
+        """Return why a class has no cross-validated figure; empty if it has one."""
+        sides = {"its images": self.positive_groups, "the images without it": self.negative_groups}
+        for side, groups in sides.items():
+            found = int(groups[column])
+            if found < self.count:
+                what = "group" if found == 1 else "groups"
+                return (
+                    f"{NOT_MEASURABLE}: {side} are {found} {what} of similar photos, and "
+                    f"{self.count} folds need {self.count}"
+                )
+        return ""
+
+
+def make_folds(
+    labels: Array,
+    groups: Array | Sequence[int] | None = None,
+    folds: int = FOLDS,
+    seed: int = 0,
+) -> Folds:
+    """Deal images out to folds: whole groups, every class spread as evenly as they allow.
+
+    Parameters
+    ----------
+    labels : ndarray of shape (n, n_classes)
+        1 present, -1 absent, 0 difficult.
+    groups : sequence of int, optional
+        The group of each image; by default each image is a group.
+    folds : int
+        At least 2.
+    seed : int
+        Of the order in which groups of one class are dealt out.
+    """
+    labels = np.asarray(labels)
+    if labels.ndim != 2:
+        raise FeatureError(f"labels must be (n, n_classes), got an array of shape {labels.shape}")
+    if folds < 2:
+        raise OptionError(f"folds must be at least 2, got {folds}")
+    group = check_groups(groups, len(labels))
+    rarest = _rarest_class(labels, group)
+    sizes = np.bincount(group)
+    class_of_group = np.full(len(sizes), labels.shape[1])
+    np.minimum.at(class_of_group, group, rarest)
+    shuffled = np.random.default_rng(seed).permutation(len(sizes))
+    # class by class, in each the large groups first: the small ones even out what they leave
+    order = shuffled[np.lexsort((-sizes[shuffled], class_of_group[shuffled]))]
+    fold_of_group = _deal(order, class_of_group, sizes, folds)
+    return Folds(
+        fold_of_group[group],
+        folds,
+        _count_groups(labels == 1, group),
+        _count_groups(labels == -1, group),
+    )
+
+
+def check_groups(groups: Array | Sequence[int] | None, n: int) -> Array:
+    """Return the groups of n images as numbers from 0 on; one for each image if they are None."""
+    if groups is None:
+        return np.arange(n)
+    values = np.asarray(groups)
+    if values.shape != (n,):
+        raise FeatureError(
+            f"groups must have one entry for each of {n} images, got shape {values.shape}"
+        )
+    numbers: Array = np.unique(values, return_inverse=True)[1]
+    return numbers
+
+
+def _rarest_class(labels: Array, group: Array) -> Array:
+    """The class of each image that the fewest groups have; n_classes where it shows none."""
+    counts = _count_groups(labels == 1, group)
+    order = np.argsort(counts, kind="stable")
+    found = np.full(len(labels), labels.shape[1])
+    for column in order[::-1]:
+        found[labels[:, column] == 1] = column
+    return found
+
+
+def _count_groups(chosen: Array, group: Array) -> Array:
+    """How many groups have a chosen image, for each column (C,)."""
+    counts = np.zeros(chosen.shape[1], dtype=int)
+    for column in range(chosen.shape[1]):
+        counts[column] = len(np.unique(group[chosen[:, column]]))
+    return counts
+
+
+def _deal(order: Array, class_of_group: Array, sizes: Array, folds: int) -> Array:
+    """Give each group to the fold with the fewest images of its class, of equals the smallest."""
+    fold_of_group = np.zeros(len(sizes), dtype=int)
+    images = [0] * folds
+    current, of_class = -1, [0] * folds
+    for number in order.tolist():
+        if class_of_group[number] != current:
+            current, of_class = int(class_of_group[number]), [0] * folds
+        fold = min(range(folds), key=lambda fold: (of_class[fold], images[fold]))
+        of_class[fold] += int(sizes[number])
+        images[fold] += int(sizes[number])
+        fold_of_group[number] = fold
+    return fold_of_group
