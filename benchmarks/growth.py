@@ -5,7 +5,7 @@
 Every stage is run at every size in a process of its own, which gives seconds and its peak memory
 (`growth_stages`). A point is a line of growth.jsonl; points that are there are not measured again,
 so a run that was interrupted goes on. At last three plans are checked against real runs
-(`plan_check`), and GROWTH.md, the plots and the table in docs/plan.md are written (`growth_page`).
+(`plan_check`), and GROWTH.md and the plots are written (`growth_page`).
 Takes half an hour on 2 cores, 8 GB of disk and 6 GB of memory.
 """
 

@@ -1,14 +1,13 @@
-"""What `growth.py` found, as GROWTH.md, as plots and as the table of docs/plan.md.
+"""Write the points of `growth.py` as GROWTH.md and as plots.
 
-Comes in: the points. Goes out: for each stage seconds and bytes, and the exponent b of n^b, fitted
-by least squares in logarithms, with its standard error. A fixed cost, such as starting an engine,
-makes b smaller; so it is also given for the last two sizes alone.
+For each stage: seconds and bytes, and the exponent b of n^b, fitted by least squares in logarithms,
+with its standard error. A fixed cost, such as starting an engine, makes b smaller; so the exponent
+is also given for the last two sizes alone.
 """
 
 from __future__ import annotations
 
 import colorsys
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,14 +21,14 @@ matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
 ROOT = Path(__file__).parent.parent
-PAGE, DOCS, ASSETS = ROOT / "benchmarks/GROWTH.md", ROOT / "docs/plan.md", ROOT / "docs/assets"
-BEGIN, END = "<!-- growth: written by benchmarks/growth.py -->", "<!-- growth ends -->"
+PAGE = ROOT / "benchmarks/GROWTH.md"
+ASSETS = ROOT / "docs/assets"
 PLOTS = """
-![Microseconds per image against the number of images](assets/growth_time.svg)
+![Microseconds per image against the number of images](../docs/assets/growth_time.svg)
 
-![Bytes of memory per image against the number of images](assets/growth_memory.svg)
+![Bytes of memory per image against the number of images](../docs/assets/growth_memory.svg)
 
-![Milliseconds per query against the number of images](assets/growth_query.svg)
+![Milliseconds per query against the number of images](../docs/assets/growth_query.svg)
 """
 
 INK, SOFT, RULE, PAPER = "#1b1f24", "#5b6470", "#d9dce0", "#fcfcfa"  # those of the report
@@ -110,20 +109,14 @@ def exponent(n: list[int], values: list[float]) -> Exponent | None:
 
 
 def write_pages(points: list[dict]) -> None:
-    """Write GROWTH.md, the plots, and the part of docs/plan.md that is measured."""
+    """Write GROWTH.md and the plots."""
     measured = [point for point in points if point["group"] != "plan"]
     plans = [point for point in points if point["group"] == "plan"]
     if not measured:
         return
-    table, notes = exponent_table(measured), kernel_note()
-    PAGE.write_text(head(points) + table + notes + figures(measured) + plan_table(plans))
+    tables = exponent_table(measured) + kernel_note() + figures(measured) + plan_table(plans)
+    PAGE.write_text(head(points) + tables + PLOTS)
     plots(measured)
-    if DOCS.exists():
-        text = DOCS.read_text()
-        about = head(points).partition("\n\n")[2].partition("\n## ")[0]
-        inner = f"{BEGIN}\n{about}\n{table}{notes}{plan_table(plans)}\n{PLOTS}\n{END}"
-        pattern = f"{re.escape(BEGIN)}.*?{re.escape(END)}"
-        DOCS.write_text(re.sub(pattern, lambda _: inner, text, flags=re.S))
 
 
 def head(points: list[dict]) -> str:

@@ -1,4 +1,4 @@
-"""The tables of docs/when.md: gains over data sets, and what they go together with.
+"""The tables of benchmarks/WHEN.md: gains over data sets, and what they go together with.
 
     python benchmarks/when.py [RESULTS ...]
 

@@ -1,7 +1,7 @@
 """All of it: `make fire`, or `python -m fire [--kills N] [--flips N] [--clusters N] [PART ...]`.
 
 Each part is a process of its own (`fire.kills` ...), whose lines are counted here. When all parts
-ran, RESULTS.md beside this file and the page docs/fault_tolerance.md are written. Exit code 1 if
+ran, RESULTS.md and FAULTS.md beside this file are written. Exit code 1 if
 anything was found.
 """
 
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
-PAGE = RESULTS.parents[1] / "docs" / "fault_tolerance.md"
+PAGE = RESULTS.with_name("FAULTS.md")
 HEAD = """# Under fire
 
 Made by `{command}` on {machine}, in {minutes:.0f} minutes. The parts say in their first lines what

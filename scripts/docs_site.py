@@ -88,8 +88,10 @@ def to_mathml(page: str) -> str:
 
 
 def on_config(config: Any) -> Any:
-    """Hook of mkdocs: the reference stands at the end of the navigation."""
-    config.nav.append({"Python reference": list(api_pages())})
+    """Hook of mkdocs: add the Python API to the part "Reference" of the navigation."""
+    for part in config.nav:
+        if "Reference" in part:
+            part["Reference"].append({"Python": list(api_pages())})
     return config
 
 

@@ -1,7 +1,7 @@
-"""Peers, the page: tables of Markdown, and where they stand in docs/compare.md.
+"""Peers, the page: tables of Markdown, and their place in benchmarks/PEERS.md.
 
-Comes in: what was measured. Goes out: the page with that section's text between its two marks; the
-prose around them is written by hand and stays.
+The measured text of a section replaces what is between its two marks; the prose around the marks
+is written by hand and is kept.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parents[2] / "docs" / "compare.md"
+PAGE = Path(__file__).parents[1] / "PEERS.md"
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

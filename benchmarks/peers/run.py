@@ -2,8 +2,8 @@
 
     python benchmarks/peers/run.py [--quick] [--images N] [--rows N] [--store STORE] [NAME ...]
 
-Writes each section of docs/compare.md as soon as it is measured; with names, only those. `--quick`
-takes small sizes and prints the sections without writing them.
+Writes each section of benchmarks/PEERS.md as soon as it is measured; with names, only those.
+`--quick` takes small sizes and prints the sections without writing them.
 """
 
 from __future__ import annotations

@@ -58,25 +58,20 @@ def test_two_points_have_no_exponent(page):
     assert page.exponent([1, 2], [1.0, 2.0]) is None
 
 
-def test_pages_and_plots_are_written_and_the_text_around_them_stays(page, tmp_path, monkeypatch):
+def test_page_and_plots_are_written(page, tmp_path, monkeypatch):
     monkeypatch.setattr(page, "PAGE", tmp_path / "GROWTH.md")
-    monkeypatch.setattr(page, "DOCS", tmp_path / "plan.md")
     monkeypatch.setattr(page, "ASSETS", tmp_path)
-    (tmp_path / "plan.md").write_text(f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n")
     plan = {"group": "plan", "network": "vgg16", "features": "x7", "n": 60, "machine": "a machine"}
     for key in ("seconds", "bytes", "shards", "memory"):
         plan |= {f"planned_{key}": 3, key: 2}
     page.write_pages([*points(page), plan])
-    written = (tmp_path / "plan.md").read_text()
-    assert written.startswith("before\n")
-    assert written.endswith("after\n")
-    assert "old" not in written
+    written = (tmp_path / "GROWTH.md").read_text()
     assert "1.50 ± 0.00" in written
-    assert "8,000 kB per image | 2.00 |" in (tmp_path / "GROWTH.md").read_text()
+    assert "8,000 kB per image | 2.00 |" in written
     assert "| vgg16 | x7 | 60 | time | 3 s | 2 s | 1.500 |" in written
     assert (tmp_path / "growth_time.svg").read_text().startswith("<?xml")
     page.write_pages([*points(page), plan])
-    assert (tmp_path / "plan.md").read_text() == written
+    assert (tmp_path / "GROWTH.md").read_text() == written
 
 
 def test_points_that_are_there_are_not_measured_again(growth, tmp_path, monkeypatch):

@@ -1,11 +1,11 @@
-"""The page "Fault tolerance" names tests that exist, and all tests of this folder."""
+"""fire/FAULTS.md names tests that exist, and all tests of this folder."""
 
 import ast
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/fault_tolerance.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "fire/FAULTS.md").read_text(encoding="utf-8")
 NAMED = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", PAGE)
 
 
