@@ -1,8 +1,12 @@
 """Groups of photos that must not be separated by a fold or a split: copies and similar scenes.
 
-Two photos are in one group if their content is the same or their embeddings nearly are, directly or
-through others. For validation only: what is in one group need not be a copy, so nothing may be
-deleted because of it.
+Two photos are similar if they have the same content, or nearly the same embedding, or if they are
+much nearer to each other than to the photos around them. The last condition is relative, so that a
+class whose photos are all alike is not one group. Photos that are similar through others are in one
+group, too. For validation only: photos of one group need not be copies, so nothing may be deleted
+because of it.
+
+The limits were measured with x7 of EfficientNet-Lite0; docs/curate.md has the figures.
 """
 
 from __future__ import annotations
@@ -13,10 +17,14 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from deepfishing.core.rank_one import Array, l2_normalize
+from deepfishing.core.neighbours import Neighbours
+from deepfishing.core.rank_one import Array
 from deepfishing.errors import FeatureError
 
-SIMILAR = 0.97  # dot product of unit embeddings from which two photos are a similar scene
+NEARLY_EQUAL = 0.99  # dot product of unit embeddings from which two photos always are similar
+MIN_SIMILAR = 0.85  # dot product below which they never are
+MAX_RATIO = 0.5  # of their distance, 1 - dot product, to that of the neighbour of rank `RANK`
+RANK = 20  # more neighbours of one scene than this are taken for a dense class
 BLOCK_ROWS = 1024
 
 
@@ -43,27 +51,53 @@ def similar_groups(x: Array, keys: Sequence[str] | None = None) -> Array:
             f"embeddings must be (n, d) and keys one for each photo, got {x.shape}"
             + ("" if keys is None else f" and {len(keys)} keys")
         )
-    n = len(x)
-    first, second = _similar_pairs(x)
+    if not np.isfinite(x).all():
+        raise FeatureError("embeddings must be finite to be grouped, got NaN or infinity")
+    content = _contents(x)
+    rows = np.unique(content, return_index=True)[1]  # one photo of each content
+    links = [(np.arange(len(x)), rows[content])]
+    first, second = _similar_pairs(x[rows])
+    links.append((rows[first], rows[second]))
     if keys is not None:
-        _, content = np.unique(np.asarray(keys), return_inverse=True)
-        leader = np.zeros(n, dtype=int)
-        leader[content[::-1]] = np.arange(n)[::-1]  # the first photo of each content
-        first = np.concatenate([first, np.arange(n)])
-        second = np.concatenate([second, leader[content]])
+        _, leader, number = np.unique(np.asarray(keys), return_index=True, return_inverse=True)
+        links.append((np.arange(len(x)), leader[number]))
+    return _components(links, len(x))
+
+
+def _contents(x: Array) -> Array:
+    """A number for each photo, the same for equal embeddings."""
+    numbers: dict[bytes, int] = {}
+    content = np.zeros(len(x), dtype=int)
+    for row, vector in enumerate(np.ascontiguousarray(x)):
+        content[row] = numbers.setdefault(vector.tobytes(), len(numbers))
+    return content
+
+
+def _similar_pairs(x: Array) -> tuple[Array, Array]:
+    """Pairs of rows that are similar by their embeddings, all of which differ."""
+    rank = min(RANK, len(x) // 2)
+    if not rank:
+        return np.zeros(0, dtype=int), np.zeros(0, dtype=int)
+    pool = Neighbours.fit(x)
+    near = np.zeros((len(x), rank + 1), dtype=int)
+    kernel = np.zeros((len(x), rank + 1), dtype=np.float32)
+    for start in range(0, len(x), BLOCK_ROWS):
+        rows = slice(start, start + BLOCK_ROWS)
+        near[rows], kernel[rows] = pool.nearest(pool.vectors[rows], rank + 1)
+    distance = 1 - kernel
+    around = distance[:, -1]  # of the neighbour of this rank; the first is the photo itself
+    limit = MAX_RATIO * np.minimum(around[:, None], around[near])
+    is_close = (kernel >= MIN_SIMILAR) & (distance <= limit)
+    is_found = near >= 0  # an index may find fewer
+    first, place = np.nonzero(is_found & ((kernel >= NEARLY_EQUAL) | is_close))
+    return first, near[first, place]
+
+
+def _components(links: Sequence[tuple[Array, Array]], n: int) -> Array:
+    """The component of each of n photos, numbered in the order of the photos."""
+    first = np.concatenate([a for a, _ in links])
+    second = np.concatenate([b for _, b in links])
     graph = coo_array((np.ones(len(first), dtype=bool), (first, second)), shape=(n, n))
     _, group = connected_components(graph, directed=False)
     numbers: Array = np.asarray(group).astype(int)
     return numbers
-
-
-def _similar_pairs(x: Array) -> tuple[Array, Array]:
-    """Pairs of photos whose embeddings are at least `SIMILAR`, a block of rows at a time."""
-    unit = l2_normalize(x.astype(np.float32))
-    first, second = [np.zeros(0, dtype=int)], [np.zeros(0, dtype=int)]
-    for start in range(0, len(unit), BLOCK_ROWS):
-        K = unit[start : start + BLOCK_ROWS] @ unit[start:].T
-        rows, columns = np.nonzero(K >= SIMILAR)
-        first.append(rows + start)
-        second.append(columns + start)
-    return np.concatenate(first), np.concatenate(second)

@@ -66,7 +66,7 @@ class Neighbours:
         for start in range(0, len(x), BLOCK_ROWS):
             rows = slice(start, start + BLOCK_ROWS)
             queries = l2_normalize(x[rows].astype(np.float32))
-            near, similarity = self._candidates(queries, min(n + SPARE, len(self)))
+            near, similarity = self.nearest(queries, min(n + SPARE, len(self)))
             similarity = np.where(self._is_vote(near, similarity), similarity, 0.0)
             order = np.argsort(similarity <= 0, axis=1, kind="stable")[:, :n]
             found = order.shape[1]
@@ -80,13 +80,13 @@ class Neighbours:
         kept = np.ones(len(self), dtype=bool)
         for start in range(0, len(self), BLOCK_ROWS):
             rows = np.arange(start, min(start + BLOCK_ROWS, len(self)))
-            near, similarity = self._candidates(self.vectors[rows], min(1 + SPARE, len(self)))
+            near, similarity = self.nearest(self.vectors[rows], min(1 + SPARE, len(self)))
             is_copy = (near >= 0) & (near < rows[:, None]) & (similarity >= COPY)
             kept[rows] = ~is_copy.any(axis=1)
         return self.vectors[kept]
 
-    def _candidates(self, queries: Array, k: int) -> tuple[Array, Array]:
-        """The k nearest rows and their similarity, nearest first; -1 where the index has none."""
+    def nearest(self, queries: Array, k: int) -> tuple[Array, Array]:
+        """Return the k nearest rows of unit vectors and their similarity; -1 for a row not found."""
         if self.index is not None:
             similarity, near = self.index.search(queries, k)
             return near, np.where(near >= 0, similarity, 0.0)
