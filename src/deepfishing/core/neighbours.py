@@ -86,7 +86,7 @@ class Neighbours:
         return self.vectors[kept]
 
     def nearest(self, queries: Array, k: int) -> tuple[Array, Array]:
-        """Return the k nearest rows of unit vectors and their similarity; -1 for a row not found."""
+        """Return the k nearest rows of unit vectors and their similarity; -1 for no row."""
         if self.index is not None:
             similarity, near = self.index.search(queries, k)
             return near, np.where(near >= 0, similarity, 0.0)
