@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deepfishing.web import server
+from deepfishing.web import guard, server
 from deepfishing.web.photos import Thumbnails
 
 SECONDS = 300  # by then a machine under load has answered
@@ -86,6 +86,22 @@ def test_a_slow_upload_and_a_busy_connection_keep_their_place(served, monkeypatc
 
     # on a busy machine this process itself may come too late
     assert any(map(kept, (0.5, 2, 10)))
+
+
+def test_slow_uploads_do_not_keep_others_waiting(served, monkeypatch):
+    """Two of them used to block all uploads for half a minute, which a body may take."""
+    monkeypatch.setattr(guard, "SILENT_SECONDS", SECONDS)
+    with contextlib.ExitStack() as slow:
+        for _ in range(20):
+            talk = slow.enter_context(talk_to(served))
+            talk.sendall(head(served, "POST /api/uploads HTTP/1.1", "Content-Length: 1000000"))
+            talk.sendall(b"x")
+        started = time.monotonic()
+        with talk_to(served) as quick:
+            quick.sendall(head(served, "POST /api/uploads HTTP/1.1", "Content-Length: 5"))
+            quick.sendall(b"photo")
+            assert quick.recv(65536).startswith(b"HTTP/1.1 400")  # received; it is no photo
+        assert time.monotonic() - started < guard.BODY_SECONDS / 2
 
 
 @pytest.mark.parametrize("endless", [b"GET /", b"GET / HTTP/1.1\r\nA: ", b"GET / HTTP/1.1\r\n"])

@@ -6,7 +6,7 @@ import threading
 import pytest
 from starlette.requests import Request
 
-from deepfishing.web.guard import Gate, RefusedError, read_body
+from deepfishing.web.guard import Gate, Receiver, RefusedError, read_body
 
 
 def test_so_many_run_so_many_wait_and_the_rest_is_told_to_come_back():
@@ -85,3 +85,47 @@ def test_a_body_that_is_too_large_too_slow_or_torn_is_refused(messages, headers,
     with pytest.raises(RefusedError) as refused:
         asyncio.run(read_body(request_of(*messages, headers=headers), limit=4, seconds=0.05))
     assert refused.value.status == status
+
+
+def test_slow_bodies_hold_no_place_of_others():
+    """A hundred clients that send some bytes and stop leave a whole body to be received at once."""
+
+    async def receive():
+        receiver = Receiver(max_bytes=10)
+        slow = [asyncio.create_task(take(receiver, chunk(b"s", True))) for _ in range(100)]
+        await asyncio.sleep(0)
+        received = await take(receiver, chunk(b"photo", True), chunk(b".jpg", False))
+        await asyncio.sleep(0.01)
+        refused = [task.exception().status for task in slow if task.done()]
+        for task in slow:
+            task.cancel()
+        return received, refused
+
+    async def take(receiver, *messages):
+        async with receiver.body(request_of(*messages), limit=9) as content:
+            return content
+
+    received, refused = asyncio.run(receive())
+    assert received == b"photo.jpg"
+    assert len(refused) >= 99 - 1  # one byte of room is left beside the photo
+    assert set(refused) == {503}
+
+
+def test_whole_bodies_in_use_count_and_are_not_taken_away():
+    async def receive():
+        receiver = Receiver(max_bytes=4)
+        async with receiver.body(request_of(chunk(b"abcd", False)), limit=4) as content:
+            with pytest.raises(RefusedError) as refused:
+                async with receiver.body(request_of(chunk(b"e", False)), limit=4):
+                    pass
+        async with receiver.body(request_of(chunk(b"e", False)), limit=4) as again:
+            return content, refused.value.status, again
+
+    assert asyncio.run(receive()) == (b"abcd", 503, b"e")
+
+
+def test_a_body_that_pauses_for_long_is_refused(monkeypatch):
+    monkeypatch.setattr("deepfishing.web.guard.SILENT_SECONDS", 0.05)
+    with pytest.raises(RefusedError) as refused:
+        asyncio.run(read_body(request_of(chunk(b"a", True)), limit=4, seconds=30))
+    assert refused.value.status == 408

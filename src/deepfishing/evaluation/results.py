@@ -29,9 +29,10 @@ from deepfishing.errors import StoreError, explained, need, version_of
 from deepfishing.evaluation.checks import Result, wrong_point, wrong_row
 from deepfishing.images.dataset import Split
 from deepfishing.images.show import table_html
-from deepfishing.util.files import replacing
+from deepfishing.util.files import check_regular, read_regular, replacing
 
 # what numpy, and the zip that it reads, raise for damaged bytes, found by fuzzing
+MAX_LINES_BYTES = 4 * 2**30
 DAMAGED = (
     *(OSError, ValueError, LookupError, EOFError, RuntimeError, MemoryError, TypeError),
     *(ArithmeticError, SyntaxError, TokenError, BadZipFile, zlib.error, struct.error),
@@ -128,7 +129,9 @@ class _Lines:
         of = (OSError, UnicodeDecodeError)
         with explained(StoreError, f"output folder cannot be used: {self.folder}", of=of):
             self.folder.mkdir(parents=True, exist_ok=True)
-            text = self.file.read_text(encoding="utf-8") if self.file.exists() else ""
+            text = ""
+            if self.file.exists():
+                text = read_regular(self.file, MAX_LINES_BYTES, links=True).decode()
         self.rows: list[Result] = []
         for number, line in enumerate(text.splitlines(), 1):
             where = f"in {self.file} line {number}; remove the line to measure it again"
@@ -199,6 +202,7 @@ class Results(_Lines):
         path = self.scores_path(row)
         do = "; run the experiment again"
         with explained(StoreError, f"scores cannot be read: {path}", do, DAMAGED):
+            check_regular(path, links=True)
             with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
                 scores, labels, ids = (data[name] for name in ("scores", "labels", "ids"))
             kinds = [np.asarray(values).dtype.kind for values in (scores, labels, ids)]

@@ -31,6 +31,7 @@ from deepfishing.errors import (
     pip_install,
 )
 from deepfishing.images.item import Item
+from deepfishing.util.files import check_regular
 from deepfishing.util.progress import Progress, silent
 
 HEIC = (".heic", ".heif", ".hif")  # what telephones write; read by the extra `heic`
@@ -232,6 +233,8 @@ def open_image(image: ImageLike, draft: int = 0) -> Image.Image:
     path = Path(image) if isinstance(image, str) else image
     name = str(path)
     try:
+        if isinstance(path, Path):
+            check_regular(path, links=True)
         with path.open("rb") as file, open_picture(file) as opened:
             width, height = opened.size
             if width * height > MAX_PIXELS:

@@ -18,9 +18,10 @@ import pyarrow.parquet as pq
 
 from deepfishing.errors import DatasetError, explained
 from deepfishing.images.item import Item, as_labels, item_at
-from deepfishing.util.files import unguarded
+from deepfishing.util.files import check_regular, read_regular, unguarded
 
 TABLES = (".csv", ".tsv", ".parquet")
+MAX_TABLE_BYTES = 4 * 2**30
 _COLUMNS = ("path", "id", "label", "labels")
 _DELIMITERS = {".csv": ",;\t", ".tsv": "\t,;"}  # the first by which there is a column path
 
@@ -84,7 +85,7 @@ def labels_in(path: Path) -> int:
 
 
 def _csv(path: Path, errors: str = "strict") -> dict[str, list[Any]]:
-    content = path.read_bytes()
+    content = read_regular(path, MAX_TABLE_BYTES, links=True)
     wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     do = "; save it again as `CSV UTF-8`"
     with explained(DatasetError, f"table cannot be read: {path} is not UTF-8", do):
@@ -113,6 +114,7 @@ def _column(name: str) -> str:
 
 
 def _parquet(path: Path) -> dict[str, list[Any]]:
+    check_regular(path, links=True)
     with pq.ParquetFile(path) as file:
         names = file.schema_arrow.names
         known = {_column(name): name for name in names if _column(name) in _COLUMNS}

@@ -21,6 +21,7 @@ from typing import Any
 from deepfishing.errors import OptionError, StoreError, WeightsError, did_you_mean, one_line
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.zoo import IMAGENET, RECORDS, find_weights
+from deepfishing.util.files import check_regular
 
 PUBLISHED, RANDOM, FILES, PYTHON = KINDS = ("published", "random", "files", "python")
 WEIGHTS, PROTOTXT, MEAN = ROLES = ("weights", "prototxt", "mean")
@@ -145,8 +146,10 @@ def layers_of(facts: Mapping[str, Any]) -> dict[int, str]:
 
 def sha256_of(path: str | Path) -> str:
     """Hash a file, 64 hex digits."""
-    with weights_errors(path), Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    with weights_errors(path):
+        check_regular(Path(path), links=True)
+        with Path(path).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager

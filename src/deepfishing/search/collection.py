@@ -22,6 +22,7 @@ from deepfishing.errors import OptionError, StoreError, did_you_mean
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents
 from deepfishing.store.manifest import INDEX, SCHEMA
+from deepfishing.util.files import check_regular
 
 COLUMNS = ["id", "path", "sha256", "labels", "factors"]
 SUGGEST = 20_000  # ids beyond which a mistyped one is not looked for
@@ -52,6 +53,7 @@ class Collection:
         """The rows of the store's index whose contents have these factors; there must be one."""
         path = store.folder / INDEX
         try:
+            check_regular(path)
             with pq.ParquetFile(path, page_checksum_verification=True) as file:
                 if file.schema_arrow.remove_metadata() != SCHEMA:
                     raise pa.ArrowInvalid("other columns")

@@ -26,10 +26,9 @@ error.
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
-import os
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -37,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import filelock
 import pyarrow as pa
 from safetensors import SafetensorError
 from safetensors.numpy import load as read_tensors
@@ -50,8 +50,9 @@ from deepfishing.errors import DeepFishingError, one_line
 from deepfishing.search.compare import SEED, Features, Query, fit, sample
 from deepfishing.store import Store
 from deepfishing.store.contents import PLACES, Contents, MappedColumn, shard_files
+from deepfishing.store.journal import check_no_link
 from deepfishing.store.manifest import SOURCE
-from deepfishing.util.files import is_intact, replacing, sealed
+from deepfishing.util.files import check_regular, is_intact, read_regular, replacing, sealed
 from deepfishing.util.progress import Progress
 
 LANDMARKS, DIMENSIONS = 2048, 768  # of the embedding
@@ -71,6 +72,7 @@ FORMAT = "deepfishing-index-4"
 FOLDER = ".index"  # hidden, so that the store does not take it for a factor
 FACTS = "index.json"
 LOCK = ".lock"
+MAX_FACTS_BYTES = 256 * 2**20  # the facts name every shard
 STATE = "state/"  # begins the names of what the recipe learnt
 DIGITS = 16
 
@@ -208,6 +210,8 @@ def open_index(
     """An index that covers all of the store; `notice` is told why one is made again."""
     # a recipe may hold anything, so its hash is the name
     folder = store.folder / FOLDER / hashlib.sha256(recipe.name.encode()).hexdigest()[:DIGITS]
+    check_no_link(folder.parent)
+    check_no_link(folder)
     try:
         index, features, is_whole = _read(folder, store, recipe)
     except DeepFishingError:
@@ -247,7 +251,7 @@ def _facts(store: Store, recipe: Recipe) -> dict[str, Any]:
 
 def _read(folder: Path, store: Store, recipe: Recipe) -> tuple[Index, Features, bool]:
     """What is on disk, features of all that the store has, and whether the index covers them."""
-    facts = json.loads((folder / FACTS).read_bytes())
+    facts = json.loads(read_regular(folder / FACTS, MAX_FACTS_BYTES))
     for name, value in _facts(store, recipe).items():
         if facts[name] != value:
             raise _Unfit(f"its {name} is another one")
@@ -255,6 +259,7 @@ def _read(folder: Path, store: Store, recipe: Recipe) -> tuple[Index, Features, 
         raise _Unfit(f"{FACTS} is not as it was written")
     paths = {kind: folder / Path(name).name for kind, name in facts["files"].items()}
     for path in paths.values():
+        check_regular(path)
         if path.stem.rpartition("-")[2] != _hash(path):
             raise _Unfit(f"{path.name} is damaged")
     arrays = dict(read_tensors(paths["arrays"].read_bytes()))
@@ -314,8 +319,7 @@ def _read_vectors(path: Path) -> Any:
 def _locked(folder: Path) -> Iterator[None]:
     """One at a time: two processes may make one index."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / LOCK).open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with filelock.FileLock(folder.parent / LOCK):  # which follows no link
         for left in folder.glob(".*.*"):  # by one that was killed
             left.unlink(missing_ok=True)
         yield
@@ -354,7 +358,7 @@ def _write(folder: Path, index: Index, features: Features, facts: dict[str, Any]
 
 def _kept(folder: Path, name: str, write: Callable[[Path], object]) -> Path:
     """Write a file whose name comes from its content."""
-    partial = folder / f".{name}.{os.getpid()}"
+    partial = folder / f".{name}.{secrets.randbits(63)}"
     try:
         write(partial)
         return partial.replace(folder / name.format(_hash(partial)))

@@ -26,7 +26,7 @@ from deepfishing.extraction.engines import Describer, describer, gather
 from deepfishing.extraction.options import Resources
 from deepfishing.extraction.settings import Settings
 from deepfishing.images.frames import bmp_bytes
-from deepfishing.images.item import ImageBytes
+from deepfishing.images.item import MAX_MEMBER, ImageBytes
 from deepfishing.images.preprocess import ImageLike, open_image
 from deepfishing.images.sources import find_again
 from deepfishing.search.collection import Collection
@@ -36,6 +36,7 @@ from deepfishing.search.index import CANDIDATES, COARSE, PROBES, Index, Notice, 
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents
 from deepfishing.store.manifest import count_rows
+from deepfishing.util.files import read_regular
 from deepfishing.util.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -271,7 +272,7 @@ class Searcher:
         else:
             name = str(example)
             try:
-                upload = Path(name).read_bytes()
+                upload = read_regular(Path(name), MAX_MEMBER, links=True)
             except (OSError, ValueError) as error:
                 reason = getattr(error, "strerror", None) or error
                 raise ImageError(

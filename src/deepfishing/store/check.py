@@ -14,10 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from deepfishing.errors import StoreError, explained
-from deepfishing.store.journal import JOURNALS, leftovers
+from deepfishing.store.journal import JOURNALS, check_no_link, leftovers
 from deepfishing.store.manifest import ERROR, OK, PENDING, Row, read_manifest
 from deepfishing.store.shards import PATTERN, checksum, decoded, read_table, stored, undamaged
 from deepfishing.store.store import ERRORS, Store
+from deepfishing.util.files import check_regular
 
 
 def info(store: Store) -> dict[str, Any]:
@@ -77,6 +78,7 @@ def _verify_column(
     seen: dict[str, Path] = {}
     first: tuple[pa.Schema, Path] | None = None
     folder = store.shards_folder(name)
+    check_no_link(folder)
     for path in sorted(set(folder.glob("*")).difference(left)):
         if not path.match(PATTERN):
             yield f"{path}: does not belong into a store; remove it"
@@ -102,6 +104,7 @@ def _verify_column(
 def _sound_table(store: Store, name: str, path: Path) -> pa.Table:
     """A shard's rows, if its bytes, its columns and its values are as they were written."""
     with explained(StoreError, f"{path}: cannot be read", of=OSError):
+        check_regular(path)
         found = checksum(path.read_bytes())
     if path.stem != f"shard-{found}":
         raise StoreError(f"{path}: damaged, its checksum is {found}; delete it and extract again")

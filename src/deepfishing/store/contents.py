@@ -23,7 +23,8 @@ import pyarrow.compute as pc
 
 from deepfishing.core.rank_one import Array
 from deepfishing.errors import StoreError
-from deepfishing.store.shards import PATTERN, Column, decoded, read_keys, stored, undamaged
+from deepfishing.store.shards import Column, decoded, read_keys, stored, undamaged
+from deepfishing.store.shards import shard_files as files_in
 from deepfishing.store.store import Store
 
 BLOCK_ROWS = 4096
@@ -81,7 +82,7 @@ class Contents:
 
 def shard_files(store: Store, factor: str) -> tuple[Path, ...]:
     """The shards of a factor; a name has the checksum of what is in it, and so stands for it."""
-    files = tuple(sorted(store.shards_folder(factor).glob(PATTERN)))
+    files = tuple(files_in(store.shards_folder(factor)))
     if not files:
         raise StoreError(f"{factor} must be in {store.folder}, got no shard; extract it first")
     return files

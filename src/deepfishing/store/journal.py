@@ -17,9 +17,10 @@ import secrets
 from pathlib import Path
 
 from deepfishing.errors import StoreError
-from deepfishing.util.files import replacing
+from deepfishing.util.files import read_regular, replacing
 
 JOURNALS = ".journal*"
+MAX_JOURNAL_BYTES = 1 << 28
 LEFTOVER = re.compile(r"\.(shard-\w+\.parquet|index\.parquet|store\.json|\.journal-\d+)\.\d+")
 
 
@@ -46,6 +47,7 @@ class Journal:
         """Have a file written; its folder is made."""
         partial = path.with_name(f".{path.name}.{self._number}")
         self._new[self._name(partial)] = self._name(path)
+        check_no_link(path.parent)
         path.parent.mkdir(exist_ok=True)
         partial.write_bytes(content)
 
@@ -83,10 +85,10 @@ def finish(folder: Path) -> None:
 def _finish(journal: Path) -> None:
     folder = journal.parent
     try:
-        todo = json.loads(journal.read_text())
+        todo = json.loads(read_regular(journal, MAX_JOURNAL_BYTES))
         new = [(_below(folder, a), _below(folder, b)) for a, b in todo["rename"].items()]
         old = [_below(folder, name) for name in todo["remove"]]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise StoreError(f"journal is damaged: {journal}; delete it and extract again") from None
     for partial, path in new:
         with contextlib.suppress(FileNotFoundError):  # done already
@@ -105,6 +107,14 @@ def clear_leftovers(folder: Path) -> None:
 def leftovers(folder: Path) -> list[Path]:
     """Temporary files, of a writer at work or of one that was killed."""
     return sorted(p for p in folder.rglob(".*") if LEFTOVER.fullmatch(p.name))
+
+
+def check_no_link(folder: Path) -> None:
+    """Refuse a folder inside a store that is a link: it could lead anywhere."""
+    if folder.is_symlink():
+        raise StoreError(
+            f"a folder in a store must not be a link, got {folder}; put the folder itself there"
+        )
 
 
 def _below(folder: Path, name: str) -> Path:

@@ -13,11 +13,11 @@ end of a line that a killed writer left is ignored, and the next writer cuts it 
 from __future__ import annotations
 
 import contextlib
+import errno
 import getpass
 import json
 import os
 import secrets
-import stat
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,10 +28,11 @@ from typing import Any
 import filelock
 
 from deepfishing.errors import OptionError, StoreError, explained
-from deepfishing.util.files import is_intact, sealed
+from deepfishing.util.files import check_regular, is_intact, sealed
 
 LOG = "labels.jsonl"
 LOG_LOCK = ".labels.lock"
+MAX_LOG_BYTES = 4 * 2**30
 LOCK_SECONDS = 30.0  # an act takes milliseconds, so that a longer wait means that something hangs
 
 # Kinds of acts
@@ -409,7 +410,8 @@ class LabelLog:
 
     def _read_new_lines(self) -> None:
         try:
-            self._refuse_links()
+            if check_regular(self.path).st_size > MAX_LOG_BYTES:
+                raise OSError(errno.EFBIG, f"it has more than {MAX_LOG_BYTES:,} bytes")
             with self.path.open("rb") as file:
                 about = os.fstat(file.fileno())
                 if about.st_ino != self._file_number or about.st_size < self._read_bytes:
@@ -436,11 +438,6 @@ class LabelLog:
             acts = _active(self._acts)
         for act in acts:
             self._state.apply(act)
-
-    def _refuse_links(self) -> None:
-        """Refuse anything but a regular file: a store may come from anywhere."""
-        if not stat.S_ISREG(self.path.lstat().st_mode):
-            raise StoreError(f"a label log must be a regular file, got another kind: {self.path}")
 
     def _parse(self, line: bytes, number: int) -> Act:
         try:

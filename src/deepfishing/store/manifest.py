@@ -20,9 +20,10 @@ import pyarrow.parquet as pq
 
 from deepfishing import __version__
 from deepfishing.errors import StoreError, explained
-from deepfishing.util.files import is_intact, replacing, sealed
+from deepfishing.util.files import check_regular, is_intact, read_regular, replacing, sealed
 
 MANIFEST = "store.json"
+MAX_MANIFEST_BYTES = 64 * 2**20
 FORMAT = 2
 LOCK = ".lock"
 SOURCE = "source"  # the setting that decides no number
@@ -85,7 +86,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """What `store.json` says: format, version, created, settings."""
     path = folder / MANIFEST
     try:
-        facts = json.loads(path.read_text())
+        facts = json.loads(read_regular(path, MAX_MANIFEST_BYTES))
         if not isinstance(facts["settings"], dict) or "format" not in facts:
             raise TypeError
     except (FileNotFoundError, NotADirectoryError):
@@ -161,7 +162,7 @@ def write_index(folder: Path, rows: Iterable[Row]) -> None:
 def read_index(folder: Path) -> dict[str, Row]:
     """All rows by id; none if there is no index yet."""
     path = folder / INDEX
-    if not path.exists():
+    if not path.exists() and not path.is_symlink():
         return {}
     do = (
         "; delete it and run `deepfish extract` for the same images again, their features are "
@@ -169,6 +170,7 @@ def read_index(folder: Path) -> dict[str, Row]:
     )
     of = (OSError, pa.ArrowException, ValueError)
     with explained(StoreError, f"index is damaged: {path}", do, of):
+        check_regular(path)
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             table = file.read()
         table.validate(full=True)  # that text is UTF-8, which Parquet only claims
@@ -187,6 +189,7 @@ def read_index(folder: Path) -> dict[str, Row]:
 def count_rows(folder: Path) -> int:
     """How many images the index names, without reading them; 0 if that cannot be found out."""
     try:
+        check_regular(folder / INDEX)
         return int(pq.read_metadata(folder / INDEX).num_rows)
     except (OSError, pa.ArrowException, UnicodeDecodeError):
         return 0  # whoever reads it says what is wrong

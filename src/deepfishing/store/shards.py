@@ -31,8 +31,9 @@ from deepfishing.core.features import is_projected
 from deepfishing.core.projections import SCHEME
 from deepfishing.core.rank_one import Array, l2_norm
 from deepfishing.errors import StoreError
-from deepfishing.store.journal import Journal
+from deepfishing.store.journal import Journal, check_no_link
 from deepfishing.store.precision import Codec
+from deepfishing.util.files import check_regular
 
 PATTERN = "shard-*.parquet"
 DIGITS = 16  # of the checksum: 64 bits
@@ -68,7 +69,7 @@ class Shards(dict[str, int]):
         self.files: list[Path] = []
         self._starts: list[int] = []  # number of each file's first row
         self._count = 0
-        for path in sorted(folder.glob(PATTERN)):
+        for path in shard_files(folder):
             with undamaged(path):  # also of keys that are no text
                 self._index(path, read_keys(path).to_pylist())
 
@@ -100,6 +101,16 @@ class Shards(dict[str, int]):
         self._starts.append(self._count)
         self.update(zip(keys, range(self._count, self._count + len(keys)), strict=True))
         self._count += len(keys)
+
+
+def shard_files(folder: Path) -> list[Path]:
+    """Return the shards of a folder in order; anything but regular files is an error."""
+    check_no_link(folder)
+    files = sorted(folder.glob(PATTERN))
+    for path in files:
+        with undamaged(path):
+            check_regular(path)
+    return files
 
 
 def encode(keys: Sequence[str], name: str, values: Array, codec: Codec) -> pa.Table:

@@ -226,7 +226,10 @@ class Store:
 
     def factors(self) -> list[str]:
         """Names of the factors that are in the store."""
-        names = {path: unquote(path.name) for path in self.folder.iterdir() if path.is_dir()}
+        folders = [
+            path for path in self.folder.iterdir() if path.is_dir() and not path.is_symlink()
+        ]
+        names = {path: unquote(path.name) for path in folders}
         # of a folder that is called as a factor's is: not ".partial", not "%2e%2e"
         named = [name for path, name in names.items() if path == self.shards_folder(name)]
         factors = sorted(name for name in named if name != ERRORS and name[0] != ".")

@@ -13,6 +13,7 @@ import io
 import json
 import os
 import re
+import secrets
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,8 +31,11 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary name beside `path` that takes its place when the block ends without error."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    """A temporary name beside `path` that takes its place when the block ends without error.
+
+    The name is random, so that nobody can have put a link there before.
+    """
+    partial = path.with_name(f".{path.name}.{secrets.randbits(63)}")
     try:
         yield partial
         partial.replace(path)
@@ -39,16 +43,27 @@ def replacing(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def read_regular(path: Path, max_bytes: int) -> bytes:
-    """Return the bytes of a regular file; a device, a pipe or a larger file is an OSError.
+def check_regular(path: Path, *, links: bool = False) -> os.stat_result:
+    """Return the status of a regular file; a pipe, a device or a folder is an OSError.
 
-    The type is checked before the file is opened, since opening a pipe waits for a writer.
+    Check a file before opening it, since opening a pipe waits for a writer and a device may never
+    end. A link is an OSError, too, unless `links` is true: stores and models come from anywhere,
+    and a link in one of them could lead to any file of its user.
     """
-    status = path.stat()
+    status = path.stat() if links else path.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        raise OSError(errno.EINVAL, "it is a link, not a regular file", str(path))
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "it is not a regular file")
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return status
+
+
+def read_regular(path: Path, max_bytes: int, *, links: bool = False) -> bytes:
+    """Return the bytes of a regular file of at most `max_bytes`; see `check_regular`."""
+    status = check_regular(path, links=links)
     if status.st_size > max_bytes:
-        raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, more than {max_bytes:,}")
+        reason = f"it has {status.st_size:,} bytes, more than {max_bytes:,}"
+        raise OSError(errno.EFBIG, reason, str(path))
     with path.open("rb") as file:
         return file.read(status.st_size)
 

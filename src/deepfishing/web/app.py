@@ -25,13 +25,14 @@ from starlette.types import ASGIApp
 
 from deepfishing.errors import DeepFishingError, ImageError
 from deepfishing.web.gallery import MAX_TEXT, Example, Filter, Gallery, Question, UnknownError
-from deepfishing.web.guard import Gate, Guard, RefusedError, read_body
+from deepfishing.web.guard import Gate, Guard, Receiver, RefusedError, read_body
 from deepfishing.web.labelling import LabelChange, Labelling, NextQuestion, UndoQuestion
 from deepfishing.web.photos import MAX_BYTES, ForgottenError
 
 STATIC = Path(__file__).parent / "static"
 INDEX = "index.html"
 MAX_JSON = 1 << 18
+MAX_RECEIVED = 8 * MAX_BYTES  # of all photos that are uploaded at the same time
 MAX_PAGE = 500
 NEVER_KEPT = {"Cache-Control": "no-store"}
 
@@ -74,8 +75,8 @@ def make_routes(gallery: Gallery) -> APIRouter:
     routes = APIRouter(prefix="/api")
     computing = Gate(running=2, waiting=64)  # searches: numpy has the cores to itself
     decoding = Gate(running=2, waiting=256)  # thumbnails
-    receiving = Gate(running=2, waiting=64)  # photos; those that wait are not in memory yet
-    encoding = Gate(running=1, waiting=1)  # one at a time, in no search's place
+    receiving = Receiver(MAX_RECEIVED)  # photos
+    encoding = Gate(running=1, waiting=64)  # one at a time, in no search's place
     writing = Gate(running=1, waiting=64)  # labels
     labelling = Labelling(gallery)
 
@@ -116,8 +117,7 @@ def make_routes(gallery: Gallery) -> APIRouter:
 
     @routes.post("/uploads")
     async def upload(request: Request) -> JSONResponse:
-        async with receiving.place():
-            content = await read_body(request, MAX_BYTES)
+        async with receiving.body(request, MAX_BYTES) as content:
             return await _json(encoding, lambda: {"upload": gallery.uploads.add(content)})
 
     @routes.post("/search")

@@ -27,6 +27,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 Result = TypeVar("Result")
 
 BODY_SECONDS = 30.0
+SILENT_SECONDS = 10.0  # without any byte of a body
+BUSY = "the server is busy; try again in a second"
 # after a body that was not read to its end, or the server would go on reading it
 CLOSE = {"Connection": "close"}
 HEADERS = {
@@ -172,9 +174,7 @@ class Gate:
     async def place(self) -> AsyncIterator[None]:
         """A place inside, as soon as one is free."""
         if self._inside >= self.most:
-            raise RefusedError(
-                503, "the server is busy; try again in a second", {"Retry-After": "1"}
-            )
+            raise RefusedError(503, BUSY, {"Retry-After": "1"})
         self._inside += 1
         try:
             async with self._places:
@@ -188,7 +188,70 @@ class Gate:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
 
-async def read_body(request: Request, limit: int, seconds: float = BODY_SECONDS) -> bytes:
+class Receiver:
+    """Receives the bodies of requests, at most `max_bytes` of all of them in memory at a time.
+
+    A slow client takes memory for the bytes that it has sent, and no place of others. Where memory
+    runs out, the body that has been arriving for longest is refused, so that those who stop sending
+    make room for those who send.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self._arriving: list[_Arrival] = []  # oldest first
+        self._received = 0  # bytes of whole bodies that are still in use
+
+    @asynccontextmanager
+    async def body(
+        self, request: Request, limit: int, seconds: float = BODY_SECONDS
+    ) -> AsyncIterator[bytes]:
+        """The whole body; it counts as in memory until the block ends."""
+        arrival = _Arrival()
+        self._arriving.append(arrival)
+        try:
+            content = await read_body(request, limit, seconds, arrival, self._make_room)
+        finally:
+            self._arriving.remove(arrival)
+        self._received += len(content)
+        try:
+            yield content
+        finally:
+            self._received -= len(content)
+
+    def _make_room(self) -> None:
+        """Refuse the oldest bodies until the others fit."""
+        oldest_first = [arrival for arrival in self._arriving if not arrival.is_refused]
+        in_use = self._received + sum(len(arrival.body) for arrival in oldest_first)
+        for arrival in oldest_first:
+            if in_use <= self.max_bytes:
+                return
+            in_use -= len(arrival.body)
+            arrival.refuse()
+
+
+class _Arrival:
+    """A body that is arriving."""
+
+    def __init__(self) -> None:
+        self.body = bytearray()
+        self.deadline: asyncio.Timeout | None = None
+        self.is_refused = False
+
+    def refuse(self) -> None:
+        """Free the memory, and end the wait for more bytes."""
+        self.is_refused = True
+        self.body.clear()
+        if self.deadline is not None:
+            self.deadline.reschedule(asyncio.get_running_loop().time())
+
+
+async def read_body(
+    request: Request,
+    limit: int,
+    seconds: float = BODY_SECONDS,
+    arrival: _Arrival | None = None,
+    make_room: Callable[[], None] = lambda: None,
+) -> bytes:
     """The body, in memory; refused as soon as it is larger than the limit or takes too long."""
     too_large = RefusedError(
         413, f"a request must have at most {limit:,} bytes, got more; send a smaller one", CLOSE
@@ -196,17 +259,29 @@ async def read_body(request: Request, limit: int, seconds: float = BODY_SECONDS)
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared[:20]) > limit:
         raise too_large
-    body = bytearray()
+    arrival = arrival or _Arrival()
+    clock = asyncio.get_running_loop().time
+    end = clock() + seconds
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout_at(min(end, clock() + SILENT_SECONDS)) as arrival.deadline:
             async for chunk in request.stream():
-                body += chunk
-                if len(body) > limit:
+                arrival.body += chunk
+                if len(arrival.body) > limit:
                     raise too_large
+                make_room()
+                if arrival.is_refused:
+                    break
+                arrival.deadline.reschedule(min(end, clock() + SILENT_SECONDS))
     except TimeoutError:
-        raise RefusedError(
-            408, f"a request must arrive within {seconds:g} seconds", CLOSE
-        ) from None
+        if not arrival.is_refused:
+            raise RefusedError(
+                408,
+                f"a request must arrive within {seconds:g} seconds, without a pause of "
+                f"{SILENT_SECONDS:g}",
+                CLOSE,
+            ) from None
     except ClientDisconnect:
         raise RefusedError(400, "the request ended too early") from None
-    return bytes(body)
+    if arrival.is_refused:
+        raise RefusedError(503, BUSY, {**CLOSE, "Retry-After": "1"})
+    return bytes(arrival.body)
