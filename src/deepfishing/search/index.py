@@ -35,8 +35,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import filelock
+import numpy as np
 import pyarrow as pa
 from safetensors import SafetensorError
 from safetensors.numpy import load as read_tensors
