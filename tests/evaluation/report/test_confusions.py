@@ -70,7 +70,8 @@ def test_every_form_of_the_report_has_the_accuracies_with_their_intervals(measur
         for name in ("accuracy", "balanced_accuracy"):
             figure = one_decimal(row[name])
             interval = interval_text(tuple(row[f"{name}_interval"]))
-            assert f"<td>{figure} <small>{interval.replace('-', '–')}</small></td>" in page
+            cell = rf'<td class="\w+">{figure}</td>\s*<td class="interval">{interval}</td>'
+            assert re.search(cell.replace(interval, interval.replace("-", "–")), page)
             assert f"| {figure} | {interval} |" in text
             assert f"& {figure} & {interval.replace('-', '--')} &" in tex
             assert figure in said

@@ -104,7 +104,7 @@ def test_another_definition_of_ap_has_its_column_and_its_explanation(
     monkeypatch.setitem(DEFINITIONS, "first", first)
     [row] = add_rows(tmp_path, features=("x7",), official_ap="first", intervals=True).rows
     page = write_report(tmp_path).read_text()
-    assert '<th scope="col" class="official">first-score<small>official' in page
+    assert '<th scope="col" class="map official">first-score<small>official' in page
     assert "<dt>first-score AP</dt><dd>how pure the top is</dd>" in page
     for text in (page, write_markdown(tmp_path).read_text(), write_latex(tmp_path).read_text()):
         assert "first-score" in text

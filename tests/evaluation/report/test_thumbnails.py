@@ -25,16 +25,16 @@ def thumbnails(folder, images=None, dataset="voc2007", ids=IDS):
     album = Album(Results(folder), images)
     known = match_ids(album.rows, dataset, ids)
     places = [album.place(known.get(i)) for i in ids]
-    return [place if isinstance(place, str) else album.pictures[place] for place in places]
+    return [place if isinstance(place, str) else album.pictures[place].uri for place in places]
 
 
 def test_a_thumbnail_shows_its_image(tmp_path, add_images):
     add_images(tmp_path / "results", tmp_path / "photos", IDS)
     for image_id, thumbnail in zip(IDS, thumbnails(tmp_path / "results"), strict=True):
         shown = pixels(thumbnail)
-        assert shown.shape == (96, 96, 3)
+        assert shown.shape == (224, 224, 3)
         original = np.asarray(Image.open(tmp_path / "photos" / f"{image_id}.png"))
-        assert abs(shown[48, 48].astype(int) - original[0, 0]).max() <= 6  # JPEG
+        assert abs(shown[112, 112].astype(int) - original[0, 0]).max() <= 6  # JPEG
 
 
 @pytest.mark.parametrize("moved", ["images", "both"])

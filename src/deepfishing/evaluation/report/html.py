@@ -21,12 +21,14 @@ from deepfishing.core.recipes import pieces
 from deepfishing.errors import DeepFishingError, ImageError
 from deepfishing.evaluation.checks import Result
 from deepfishing.evaluation.report.charts import Axis, panels, round_ticks, tick_text
+from deepfishing.evaluation.report.columns import column_notes, columns
 from deepfishing.evaluation.report.pictures import Album
 from deepfishing.evaluation.report.rows import (
     Curve,
     formulas,
     gains,
     open_folder,
+    precision_at_size,
     row_curves,
     save_report,
     setting,
@@ -42,7 +44,14 @@ from deepfishing.evaluation.report.tables import (
     left_out_text,
     one_decimal,
 )
-from deepfishing.evaluation.report.words import curve_words, table_words
+from deepfishing.evaluation.report.words import (
+    curve_words,
+    leak_words,
+    summary_words,
+    table_words,
+)
+from deepfishing.evaluation.results import Results
+from deepfishing.images.dataset import DATASETS
 from deepfishing.images.folder import is_folder
 from deepfishing.metrics import DEFINITIONS
 
@@ -128,7 +137,8 @@ def _symbol(symbol: tuple[str, str, str]) -> Markup:
 
 
 def _typeset(text: str) -> str:
-    """Text with real minus signs, in which a figure and its percent sign stay together."""
+    """Text with real minus signs and en dashes, a figure and its percent sign kept together."""
+    text = re.sub(r"(?<=\d)-(?=\d)", "–", text)
     return re.sub(r"-(?=\d)", "−", text).replace(" %", "\u00a0%")
 
 
@@ -175,17 +185,23 @@ def _group(rows: list[Result], points: list[Result], album: Album) -> dict[str, 
         except DeepFishingError as error:
             problems.append((line, str(error)))
     features = [line.feature for line in table.lines]
+    confused = confusions(table)
     return {
         **shared,
         "table": table,
+        "columns": columns(table),
+        "column_notes": [note.removeprefix("* ") for note in column_notes(table)],
         "formulas": formulas(
             [*features, *(name for panel in shared["panels"] for name in panel.features)], rows
         ),
-        "confusions": confusions(table),
+        "confusions": confused,
         "ap": {row["feature"]: row["ap"][row["official_ap"]] for row in rows if row["ap"]},
         "curves": curves,
         "problems": problems,
         "album": album.show(table),
+        "summary": summary_words(table, confused, _precision(album.results, table)),
+        "leak": leak_words(rows[0]),
+        "split": _split(rows[0]),
         "words": table_words(table),
         "curve_words": curve_words(points),
         "axis": _axis(table) if table.measured else None,
@@ -194,6 +210,25 @@ def _group(rows: list[Result], points: list[Result], album: Album) -> dict[str, 
         "left_out_text": left_out_text(rows),
         "unreadable": sorted({path for row in rows for path in row["unreadable"]}),
     }
+
+
+def _precision(results: Results, table: Comparison) -> float | None:
+    """The figure of `precision_at_size` for the best row; None where its scores are missing."""
+    if table.best is None:
+        return None
+    row = next(row for row in table.rows if row["feature"] == table.best.feature)
+    try:
+        return precision_at_size(results, row)
+    except DeepFishingError:  # the page names the problem where it would draw these scores
+        return None
+
+
+def _split(row: Result) -> str:
+    """How training and test photos were separated, as far as it is known."""
+    if row.get("split"):
+        return str(row["split"])
+    record = DATASETS.get(row["dataset"])
+    return record.split if record else ""
 
 
 def _pixels(preprocess: Any) -> str:

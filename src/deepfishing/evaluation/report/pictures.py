@@ -30,7 +30,16 @@ from deepfishing.images.show import square_uri
 from deepfishing.store.manifest import Row, read_index
 
 TILES = 5  # in a strip
+SIDE = 224  # pixels of a picture, for the size at which it is looked at when enlarged
 MOST_CLASSES = 20  # more pictures than a page of a few megabytes can hold
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A test image in the page: its pixels as a data URI, and the name of its file."""
+
+    uri: str
+    name: str
 
 
 @dataclass(frozen=True)
@@ -118,14 +127,14 @@ class SettingPictures:
 class Album:
     """The pictures of a page; `images` is where the images are now, if they have moved.
 
-    `pictures` are data URIs, each once. Without `features/` beside the results no image is found.
+    Each picture is in `pictures` once. Without `features/` beside the results no image is found.
     """
 
     def __init__(self, results: Results, images: Path | None = None) -> None:
         self.results = results
         self.folder = results.folder.absolute()
         self.roots = ([images] if images else []) + [self.folder]
-        self.pictures: list[str] = []
+        self.pictures: list[Picture] = []
         self._placed: dict[str, int | str] = {}  # by content
 
     @cached_property
@@ -186,13 +195,12 @@ class Album:
         content = next(filter(None, found), None)
         if content is not None:
             try:
-                uri = square_uri(ImageBytes(str(row.path), content))
+                uri = square_uri(ImageBytes(str(row.path), content), SIDE)
             except ImageError:
                 place = "not readable"
             else:
-                if uri not in self.pictures:
-                    self.pictures.append(uri)
-                place = self.pictures.index(uri)
+                self.pictures.append(Picture(uri, Path(row.path).name))
+                place = len(self.pictures) - 1
         self._placed[row.sha256] = place
         return place
 

@@ -176,6 +176,21 @@ def row_scores(results: Results, row: Result) -> tuple[Array, Array]:
     return scores, labels
 
 
+def precision_at_size(results: Results, row: Result) -> float:
+    """Return the share of right photos among the first P of each class, mean over classes.
+
+    P is the number of test photos that show the class. Difficult photos are left out.
+    """
+    scores, labels = row_scores(results, row)
+    shares = []
+    for column in _columns(row):
+        known = labels[:, column] != 0
+        shows = labels[known, column] == 1
+        order = np.argsort(-scores[known, column], kind="stable")
+        shares.append(shows[order[: shows.sum()]].mean())
+    return float(np.mean(shares))
+
+
 def gains(results: Results, rows: Sequence[Result]) -> dict[str, Difference]:
     """Official mAP of each row minus that of the best forward row, by feature.
 

@@ -13,18 +13,17 @@ from dataclasses import dataclass
 
 from deepfishing.evaluation.checks import Result
 from deepfishing.evaluation.report.charts import panels
+from deepfishing.evaluation.report.columns import Column, column_notes, columns
 from deepfishing.evaluation.report.rows import formulas
 from deepfishing.evaluation.report.tables import (
     Comparison,
     Confusions,
     Line,
-    columns,
     confusions,
     label_text,
     left_out_text,
     one_decimal,
 )
-from deepfishing.images.dataset import MEASURES
 from deepfishing.metrics import DEFINITIONS
 
 WIDTH, NAMES = 80, 20  # of a terminal, and of the classes' names beside a matrix
@@ -102,50 +101,36 @@ def curve_sheets(points: Sequence[Result], *, narrow: bool = False) -> list[Shee
 
 
 def _table_1(table: Comparison, narrow: bool) -> Sheet:
-    """Where images have one class each, a narrow one has accuracies in place of other APs."""
-    shown, row = columns(table), table.rows[0]
-    official, *others = (DEFINITIONS[method].label for method in table.lines[0].map)
-    if narrow and table.has("top1"):
-        for name in ("balanced interval", *others):
-            del shown[name]
-    if narrow and table.has("gain"):  # padded so that figures stay below each other
-        gains = [line.gain for line in table.lines]
-        shown["gain"] = [
-            f"{one_decimal(gain.mean, sign=True):>5}{' !' * gain.holds}" if gain else ""
-            for gain in gains
-        ]
-    starred = {"accuracy": "top-1", "balanced_accuracy": "balanced"}.get(table.measure, official)
-    head = ["feature"]
-    for name in shown:
-        head.append(("interval" if name.endswith(" interval") else name) + "*" * (name == starred))
+    shown = [column for column in columns(table) if column.narrow or not narrow]
+    head = ["feature", *(column.title + "*" * column.official for column in shown)]
     blocks: dict[int, list[Cells]] = {}
-    for line, (first, *rest) in zip(table.lines, zip(*shown.values(), strict=True), strict=True):
-        figure = Bold(first) if line == table.best else first
-        blocks.setdefault(line.block, []).append([_name(line), figure, *rest])
-    measure = "AP: " + DEFINITIONS[row["official_ap"]].label
-    if table.measure != "map":
-        measure = f"measure: {MEASURES[table.measure]}"
-    notes = [f"{_setting(row)} * official {measure}."]
+    for line in table.lines:
+        cells = [_cell(column, line, narrow) for column in shown]
+        if cells and line == table.best:
+            cells[0] = Bold(cells[0])
+        blocks.setdefault(line.block, []).append([_name(line), *cells])
+    row = table.rows[0]
+    setting, notes = _setting(row), column_notes(table)
+    notes[0] = f"{setting} {notes[0]}"
     if narrow:
-        notes.append("x, y: what a layer puts out; dW: the gradient of its weights.")
-    if table.has("interval"):
-        notes.append("interval: 95 %, bootstrap over test images.")
-    if table.has("gain") and table.forward:
-        notes.append(
-            f"gain: over {table.forward.title}, the best forward feature; ! holds at 95 % "
-            "(paired bootstrap)."
-        )
-    if table.has("top1"):
-        notes.append(
-            "top-1: images whose class has the highest score, in percent; balanced: the mean of "
-            "that over the classes." + " results.jsonl has the other definitions of AP." * narrow
-        )
+        notes.insert(1, "x, y: output of a layer; dW: gradient of its weights.")
+    if narrow and table.has("top1"):
+        notes.append("results.jsonl has the other definitions of AP.")
     if absent := left_out_text(table.rows):
         notes.append(f"Left out of the mean: {absent}.")
     notes += [f"{line.title}: {line.note}." for line in table.lines if line.official is None]
     notes += _formulas((line.feature for line in table.lines), table.rows)
     title = f"mAP in percent on {row['dataset']} {row['test']}"
     return Sheet(title, head, list(blocks.values()), notes)
+
+
+def _cell(column: Column, line: Line, narrow: bool) -> str:
+    """The text of a cell; gains are padded on a terminal so that figures align."""
+    text = column.cell(line)
+    if not (narrow and column.key == "gain" and text):
+        return text
+    figure = text.removesuffix("!")
+    return f"{figure:>5}" + " !" * (figure != text)
 
 
 def _classes(table: Comparison) -> Sheet:

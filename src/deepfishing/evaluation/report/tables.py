@@ -154,28 +154,6 @@ def per_class(rows: Sequence[Result], features: Iterable[str]) -> dict[str, list
     return {name: [_cell(row, name) for row in chosen] for name in rows[0]["classes"]}
 
 
-def columns(table: Comparison) -> dict[str, list[str]]:
-    """The columns of Table 1 behind the feature, a figure per line; none that has no figure."""
-    lines, (official, *others) = table.lines, table.lines[0].map
-    found = {DEFINITIONS[official].label: [one_decimal(line.official) for line in lines]}
-    if table.has("interval"):
-        found["interval"] = [interval_text(line.interval) for line in lines]
-    if table.has("gain"):
-        gains = [line.gain for line in lines]
-        found["gain"] = [one_decimal(g.mean, sign=True) + "!" * g.holds if g else "" for g in gains]
-    if table.has("top1"):
-        found["top-1"] = [one_decimal(line.top1) for line in lines]
-        found["top-1 interval"] = [interval_text(line.top1_interval) for line in lines]
-        found["balanced"] = [one_decimal(line.balanced) for line in lines]
-        found["balanced interval"] = [interval_text(line.balanced_interval) for line in lines]
-    for method in others:
-        found[DEFINITIONS[method].label] = [one_decimal(line.map[method]) for line in lines]
-    if table.has("printed"):
-        found["paper"] = [one_decimal(line.printed) for line in lines]
-        found["difference"] = [one_decimal(line.difference, sign=True) for line in lines]
-    return found
-
-
 def one_decimal(value: float | None, sign: bool = False) -> str:
     """A figure as it is shown: one decimal, and nothing if there is no figure."""
     if value is None:

@@ -1,8 +1,7 @@
-"""Stage 7, report: what was seen, in plain words.
+"""Findings of a report in plain sentences, for the terminal and for the page.
 
-Comes in: a table, or the points of curves. Goes out: a paragraph as parts, of which some are names
-of features and some are the verdict, so that the terminal prints and the page draws the same
-words. They say what the figures say, whichever way these fall.
+A paragraph is a tuple of parts; some parts are names of features and some are the verdict, which
+the page emphasises.
 """
 
 from __future__ import annotations
@@ -17,7 +16,14 @@ from deepfishing.core.statistics import Interval, mean_interval
 from deepfishing.evaluation.checks import Result
 from deepfishing.evaluation.report.charts import Chart, Series, panels
 from deepfishing.evaluation.report.rows import title
-from deepfishing.evaluation.report.tables import Comparison, Line, minus, one_decimal, signed_ends
+from deepfishing.evaluation.report.tables import (
+    Comparison,
+    Confusions,
+    Line,
+    minus,
+    one_decimal,
+    signed_ends,
+)
 
 WITH_EXAMPLES = ("low-shot", "search")  # the protocols that are drawn against examples
 
@@ -50,8 +56,70 @@ def plain(words: Paragraph) -> str:
     return "".join(word if isinstance(word, str) else word.text for word in words)
 
 
+def summary_words(
+    table: Comparison, confused: Confusions | None, found: float | None = None
+) -> Paragraph:
+    """Return the result for readers who want one sentence: how many photos are recognised.
+
+    `found` is the share of right photos among those picked for a class (`precision_at_size`), for
+    data sets whose photos have several classes.
+    """
+    best = table.best
+    if best is None:
+        return ()
+    words: Paragraph = ()
+    if confused is not None and best.top1 is not None:
+        words += (
+            Verdict(f"Of 100 photos {best.top1:.0f} are recognised"),
+            f" ({len(confused.classes)} classes, {table.rows[0]['n_test']:,} test photos).",
+            _most_confused(confused),
+        )
+    elif found is not None:
+        words += (
+            Verdict(f"Of 100 photos picked for a class {100 * found:.0f} show it"),
+            f" (mean of {len(table.rows[0]['classes'])} classes; as many photos are picked as "
+            "show the class).",
+        )
+    return (*words, _easiest_and_hardest(table.rows, best))
+
+
+def _most_confused(confused: Confusions) -> str:
+    """Name the two classes that are confused most, in either direction."""
+    counts = np.array(confused.counts)
+    mixed = np.triu(counts + counts.T, k=1)
+    if mixed.max(initial=0) == 0:
+        return " No two classes are confused."
+    i, j = np.unravel_index(mixed.argmax(), mixed.shape)
+    photos = counts[i].sum() + counts[j].sum()
+    names = f"{confused.classes[i]} and {confused.classes[j]}"
+    return f" {names} are confused most: {mixed[i, j]} of their {photos} photos."
+
+
+def _easiest_and_hardest(rows: Sequence[Result], best: Line) -> str:
+    """Name the classes with the highest and the lowest AP."""
+    row = next(row for row in rows if row["feature"] == best.feature)
+    measured = {name: ap for name, ap in row["ap"][row["official_ap"]].items() if ap is not None}
+    if len(measured) < 3:
+        return ""
+    easiest = max(measured, key=lambda name: measured[name])
+    hardest = min(measured, key=lambda name: measured[name])
+    return f" {easiest} is found most reliably, {hardest} least."
+
+
+def leak_words(row: Result) -> str:
+    """Warn about test photos that resemble a training photo; "" where none does."""
+    similar = row.get("similar_across") or 0
+    if not similar:
+        return ""
+    verb = "is" if similar == 1 else "are"
+    return (
+        f"{similar:,} of {row['n_test']:,} test photos {verb} nearly the same as a training photo, "
+        "so figures on new photos may be lower."
+    )
+
+
 def table_words(table: Comparison) -> Paragraph:
-    """What a table says about gradients; nothing where nothing was measured."""
+    """Compare the best gradient with the best forward feature; nothing if nothing was measured."""
     forward, gradient = table.forward, table.gradient
     if forward is None or gradient is None:
         if table.best is None:
