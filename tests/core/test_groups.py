@@ -69,3 +69,10 @@ def test_embeddings_that_are_not_finite_are_refused(rng):
         similar_groups(x)
     with pytest.raises(FeatureError, match="3 keys"):
         similar_groups(x, ["a", "b", "c"])
+
+
+def test_short_embeddings_are_one_group_only_where_they_are_equal(rng):
+    x = rng.normal(size=(200, 4))
+    groups = similar_groups(np.concatenate([x, 2 * x[:5]]))
+    assert len(np.unique(groups)) == 200
+    np.testing.assert_array_equal(groups[200:], groups[:5])

@@ -6,8 +6,8 @@ from deepfishing.core.kernels import gram
 from deepfishing.core.recipes import parse_recipe
 from deepfishing.core.recipes.language import best_recipe, candidates, prior
 from deepfishing.errors import FeatureError
-from deepfishing.learn import auto
-from deepfishing.learn.auto import FEW, FOLDS, at_temperature, choose, looked_at
+from deepfishing.learn.auto import FEW, at_temperature, choose, looked_at
+from deepfishing.learn.folds import FOLDS, make_folds, validation_groups
 from deepfishing.metrics import average_precision
 
 LAYERS = {7: "fc7", 8: "fc8"}
@@ -34,7 +34,7 @@ def test_the_judge_is_the_cross_validated_machine(rng):
     """Compared with scikit-learn's, trained without each fold on the kernel of the recipe."""
     arrays, labels = collection(rng, {"x7", "delta8"}, strength=2.0)
     found = by_name(choose(arrays, labels, LAYERS))
-    folds = auto._Kernels(arrays, LAYERS).folds("x7", labels, 0)
+    folds = make_folds(labels, validation_groups(arrays)).number
     for name in ("x7", "(2*x6+1)*(dW7+x7)", "pow(dW8,0.5)+dW8+dW7", "x6*(dW7+x7)"):
         K = gram(parse_recipe(name, LAYERS).fit(arrays)(arrays))
         ap = []

@@ -3,14 +3,15 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score
-from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.svm import SVC
 
 from deepfishing.core.kernels import gram
 from deepfishing.errors import FeatureError, OptionError
 from deepfishing.learn import svm as classify
+from deepfishing.learn.folds import make_folds
 from deepfishing.learn.linear import train_linear
 from deepfishing.learn.svm import SEARCHES, platt, train_svm
+from deepfishing.metrics import average_precision
 
 
 def labelled(rng, random_rank_one, n=60, classes=3):
@@ -86,28 +87,29 @@ def overlapping(rng, n=90, classes=3):
     return features / np.linalg.norm(features, axis=1, keepdims=True), labels
 
 
-def slow_search(features, labels, costs, weight=None, folds=3, seed=0):
-    """Mean AP of every class (rows) and cost (columns), by scikit-learn alone."""
-    K, table = features @ features.T, []
-    for y in labels.T:
-        split = StratifiedKFold(folds, shuffle=True, random_state=seed)
-        table.append(
-            [
-                np.mean(
-                    [
-                        average_precision_score(
-                            y[held] == 1,
-                            SVC(C=cost, kernel="precomputed", class_weight=weight)
-                            .fit(K[np.ix_(train, train)], y[train])
-                            .decision_function(K[np.ix_(held, train)]),
-                        )
-                        for train, held in split.split(K, y)
-                    ]
-                )
-                for cost in costs
-            ]
-        )
-    return np.array(table)
+def slow_scores(features, y, number, cost=1.0, weight=None):
+    """Scores of images by scikit-learn's classifier that was trained without their fold."""
+    K, scores = features @ features.T, np.zeros(len(y))
+    for fold in np.unique(number):
+        train, held = np.flatnonzero(number != fold), np.flatnonzero(number == fold)
+        svm = SVC(C=cost, kernel="precomputed", class_weight=weight)
+        svm.fit(K[np.ix_(train, train)], y[train])
+        scores[held] = svm.decision_function(K[np.ix_(held, train)])
+    return scores
+
+
+def slow_search(features, labels, costs, weight=None):
+    """Mean AP over the folds of every class (rows) and cost (columns), by scikit-learn alone."""
+    number = make_folds(labels).number
+    table = np.zeros((labels.shape[1], len(costs)))
+    for c, y in enumerate(labels.T):
+        for column, cost in enumerate(costs):
+            scores = slow_scores(features, y, number, cost, weight)
+            rows = [number == fold for fold in range(3)]
+            table[c, column] = np.mean(
+                [average_precision_score(y[r] == 1, scores[r]) for r in rows]
+            )
+    return table
 
 
 @pytest.mark.parametrize(("name", "weight"), [("cv", None), ("vissl", {1: 2, -1: 1})])
@@ -118,7 +120,10 @@ def test_the_cost_of_a_class_is_the_one_a_plain_cross_validation_finds(rng, name
     svm = train_svm(features, labels, C=name)
     assert len(set(svm.cost)) > 1, "the classes should not all agree, or the test shows nothing"
     np.testing.assert_array_equal(svm.cost, np.array(costs)[slow.argmax(axis=1)])
-    np.testing.assert_allclose(svm.ap, 100 * slow.max(axis=1))
+    number = make_folds(labels).number
+    for c, cost in enumerate(svm.cost):
+        held_out = slow_scores(features, labels[:, c], number, cost, weight)
+        np.testing.assert_allclose(svm.ap[c], average_precision(labels[:, c], held_out, "area"))
     scores = svm.decision_function(features)
     for c, cost in enumerate(svm.cost):
         alone = SVC(C=cost, kernel="precomputed", class_weight=weight)
@@ -141,9 +146,10 @@ def test_folds_have_only_what_is_kept_where_difficult_examples_are_ignored(rng):
     marked = labels.copy()
     marked[hidden, 1] = 0
     svm = train_svm(features, marked, C="cv", difficult="ignore")
-    alone = train_svm(features[~hidden], labels[~hidden][:, 1:2], C="cv")
-    assert svm.cost[1] == alone.cost[0]
-    np.testing.assert_allclose(svm.ap[1], alone.ap[0])
+    number = make_folds(marked).number[~hidden]
+    held_out = slow_scores(features[~hidden], labels[~hidden, 1], number, svm.cost[1])
+    expected = average_precision(labels[~hidden, 1], held_out, "area")
+    np.testing.assert_allclose(svm.ap[1], expected)
     assert not svm.dual[hidden, 1].any()
 
 
@@ -160,14 +166,7 @@ def test_class_weights_are_scikit_learns(rng, weight):
 def test_probabilities_are_a_sigmoid_fitted_to_scores_of_held_out_images(rng):
     features, labels = overlapping(rng, classes=1)
     svm = train_svm(features, labels, calibrated=True)
-    folds = StratifiedKFold(3, shuffle=True, random_state=0)
-    held_out = cross_val_predict(
-        SVC(kernel="precomputed"),
-        features @ features.T,
-        labels[:, 0],
-        cv=folds,
-        method="decision_function",
-    )
+    held_out = slow_scores(features, labels[:, 0], make_folds(labels).number)
     expected = platt(held_out, labels[:, 0])
     np.testing.assert_allclose(svm.calibration[:, 0], expected, rtol=1e-6)
     scores = svm.decision_function(features)
@@ -271,3 +270,40 @@ def test_threads_are_as_many_as_have_room_for_their_part_of_the_matrix(rng, monk
         found.append(train_svm(x, labels, calibrated=True).dual)
     assert asked == [1, 2, 64]
     np.testing.assert_array_equal(found[0], found[2])
+
+
+def copies_with_random_labels(seed, photos=60, copies=4):
+    rng = np.random.default_rng(seed)
+    x = np.repeat(rng.normal(size=(photos, 40)), copies, axis=0)
+    labels = np.where(np.repeat(rng.random(photos) < 0.4, copies), 1, -1)[:, None]
+    return x / np.linalg.norm(x, axis=1, keepdims=True), labels
+
+
+def chance(labels, copies=4):
+    """AP of scores that have nothing to do with the labels, the same for all copies of a photo."""
+    rng = np.random.default_rng(0)
+    scores = [np.repeat(rng.random(len(labels) // copies), copies) for _ in range(40)]
+    return np.mean([average_precision(labels[:, 0], one, "area") for one in scores])
+
+
+def test_copies_do_not_raise_the_cross_validated_ap_of_random_labels():
+    """Without groups the classifier knows the label of every held-out image."""
+    gains, leaks = [], []
+    for seed in range(1000, 1012):
+        x, labels = copies_with_random_labels(seed)
+        grouped = train_svm(x, labels, calibrated=True, groups=np.repeat(np.arange(60), 4))
+        gains.append(grouped.ap[0] - chance(labels))
+        leaks.append(train_svm(x, labels, calibrated=True).ap[0] - chance(labels))
+    assert abs(np.mean(gains)) < 5
+    assert np.mean(leaks) > 30
+
+
+def test_a_class_of_fewer_groups_than_folds_has_no_ap_and_says_why():
+    x, labels = copies_with_random_labels(0, photos=6)
+    labels[:] = -1
+    labels[:8] = 1
+    svm = train_svm(x, labels, C="cv", calibrated=True, groups=np.repeat(np.arange(6), 4))
+    assert np.isnan(svm.ap).all()
+    assert svm.cost.tolist() == [1.0]
+    assert svm.folds.reason(0).startswith("not measurable: its images are 2 groups")
+    assert ((svm.probabilities(x) > 0) & (svm.probabilities(x) < 1)).all()

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from deepfishing.core.groups import similar_groups
 from deepfishing.errors import FeatureError, OptionError
 from deepfishing.learn.folds import make_folds
 
@@ -85,15 +84,3 @@ def test_wrong_groups_and_folds_are_refused_in_one_line():
         make_folds(labels[:, 0])
     with pytest.raises(OptionError, match="at least 2"):
         make_folds(labels, None, 1)
-
-
-def test_copies_are_one_group_by_content_or_by_embedding(rng):
-    x = rng.normal(size=(30, 20))
-    shifted = x[:10] + 0.01 * rng.normal(size=(10, 20))
-    groups = similar_groups(np.concatenate([x, shifted]))
-    np.testing.assert_array_equal(groups[30:], groups[:10])
-    assert len(np.unique(groups)) == 30
-    keys = [str(i % 25) for i in range(30)]
-    groups = similar_groups(x, keys)
-    np.testing.assert_array_equal(groups[25:], groups[:5])
-    assert len(np.unique(groups)) == 25

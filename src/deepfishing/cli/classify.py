@@ -110,9 +110,12 @@ def _number(text: str) -> float | str:
 def _print_summary(folder: Path, model: Model, left_out: dict[str, str], as_json: bool) -> None:
     from deepfishing.core.recipes import parse_recipe
     from deepfishing.evaluation.report.rows import choice_text
+    from deepfishing.learn.folds import NOT_MEASURABLE
 
     svm, n = model.svm, model.training["images"]
     ap = [None if math.isnan(value) else round(float(value), 2) for value in svm.ap]
+    validation = model.training.get("validation", {})
+    reasons = validation.get("not_measurable", {})
     known = [value for value in ap if value is not None]
     mean = sum(known) / len(known) if known else None
     classes = list(zip(model.classes, svm.trained, svm.cost, ap, strict=True))
@@ -123,6 +126,7 @@ def _print_summary(folder: Path, model: Model, left_out: dict[str, str], as_json
             "images": n,
             "support": len(svm.dual),
             "cross_validated_map": None if mean is None else round(mean, 2),
+            "validation": validation,
             "classes": {
                 name: {"trained": bool(ok), "cost": float(cost), "cross_validated_ap": value}
                 for name, ok, cost, value in classes
@@ -145,14 +149,22 @@ def _print_summary(folder: Path, model: Model, left_out: dict[str, str], as_json
         if not ok:
             say.line(f"{name:<{width}}  not trained: it needs images with it and without it")
         else:
-            say.line(f"{name:<{width}}  {cost:<4g}  {'-' if value is None else f'{value:.1f}'}")
+            figure = reasons.get(name, "-") if value is None else f"{value:.1f}"
+            say.line(f"{name:<{width}}  {cost:<4g}  {figure}")
+    if validation.get("groups", n) < n:
+        say.line(
+            f"{say.images_text(n)} are {validation['groups']:,} groups of copies and similar "
+            "scenes, which the folds never split"
+        )
     title = parse_recipe(model.recipe).title
     if title != model.recipe:
         say.line(f"{title} = {model.recipe}")
     kept = f"{len(svm.dual)} support vectors"
     if numbers := model.training.get("vectors"):
         kept = f"linear classifiers on vectors of {numbers:,} numbers, since images are many"
-    scored = "" if mean is None else f", cross-validated mAP {mean:.1f}"
+    scored = f", cross-validated mAP {NOT_MEASURABLE}"
+    if mean is not None:
+        scored = f", cross-validated mAP {mean:.1f}"
     say.line(f"{folder}: {title}, {say.images_text(n)}, {kept}{scored}")
     say.what_next(("deepfish", "predict", folder, "PHOTO.jpg"))
 

@@ -25,6 +25,8 @@ NEARLY_EQUAL = 0.99  # dot product of unit embeddings from which two photos alwa
 MIN_SIMILAR = 0.85  # dot product below which they never are
 MAX_RATIO = 0.5  # of their distance, 1 - dot product, to that of the neighbour of rank `RANK`
 RANK = 20  # more neighbours of one scene than this are taken for a dense class
+MIN_NUMBERS = 16  # of an embedding; shorter ones are near by chance, so only `EQUAL` ones count
+EQUAL = 0.9999
 BLOCK_ROWS = 1024
 
 
@@ -88,8 +90,11 @@ def _similar_pairs(x: Array) -> tuple[Array, Array]:
     around = distance[:, -1]  # of the neighbour of this rank; the first is the photo itself
     limit = MAX_RATIO * np.minimum(around[:, None], around[near])
     is_close = (kernel >= MIN_SIMILAR) & (distance <= limit)
+    is_similar = (kernel >= NEARLY_EQUAL) | is_close
+    if x.shape[1] < MIN_NUMBERS:
+        is_similar = kernel >= EQUAL
     is_found = near >= 0  # an index may find fewer
-    first, place = np.nonzero(is_found & ((kernel >= NEARLY_EQUAL) | is_close))
+    first, place = np.nonzero(is_found & is_similar)
     return first, near[first, place]
 
 

@@ -1,10 +1,9 @@
 """Stage 8, curate: labels that an SVM and the nearest photos contradict.
 
-Comes in: features of labelled photos. Goes out: the labels to look at again, the most doubtful
-first, with those that the photo would get. The score of a photo for a class is the margin of an
-SVM that was trained without the photo (its fold) plus `VOTE` times the mean label, 1 or -1, of its
-nearest photos. Up to `KERNEL_IMAGES` the SVM is on the kernel, positives weighted as much as
-negatives; beyond, it is linear on the short vectors of the search's index.
+The score of a photo for a class is the margin of an SVM that was trained without the photo and its
+copies (`learn.folds`) plus `VOTE` times the mean label, 1 or -1, of its nearest other photos. Up to
+`KERNEL_IMAGES` the SVM is on the kernel, positives weighted as much as negatives; beyond, it is
+linear on the short vectors of the search's index.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from deepfishing.core.kernels import Comparable, gram
 from deepfishing.core.rank_one import Array
 from deepfishing.curate.selection import short_vectors
 from deepfishing.errors import DatasetError
+from deepfishing.learn.folds import check_groups, make_folds, read_groups
 from deepfishing.learn.labelled import read_labels
 from deepfishing.learn.linear import train_linear
 from deepfishing.learn.svm import train_svm
@@ -28,6 +28,7 @@ from deepfishing.search.compare import sample
 from deepfishing.util.progress import Progress, silent
 
 FOLDS = 5
+MIN_GROUPS = 2  # of copies and similar scenes that a class must have to be doubted
 NEIGHBOURS, VOTE = 10, 0.5  # docs/curate.md has the measurement
 KERNEL_IMAGES = 6000
 AMONG = 20_000  # photos, drawn if there are more, among which neighbours are looked for
@@ -49,70 +50,96 @@ def label_scores(
     features: Comparable,
     labels: Array,
     *,
+    groups: Array | None = None,
     neighbours: bool = True,
     seed: int = 0,
     progress: Progress = silent,
 ) -> Array:
-    """How much speaks for each class, (n, C), without looking at the photo's own labels."""
+    """How much speaks for each class, (n, C), without looking at the photo's own labels.
+
+    Photos of one group (copies and similar scenes, of `similar_groups`) are held out together and
+    have no vote for each other; by default each photo is a group. A class that has a single group
+    of photos, or lacks one, has NaN for all photos: nothing is known of it without them.
+    """
     on_kernel = len(features) <= KERNEL_IMAGES
     if not on_kernel and not isinstance(features, np.ndarray):
         features = short_vectors(features.__getitem__, len(features), progress)
-    folds = _folds(labels, seed)
+    group = check_groups(groups, len(labels))
+    folds = make_folds(labels, group, FOLDS, seed)
     scores = np.zeros(labels.shape)
-    for fold in range(FOLDS):
+    for fold, (train, held) in enumerate(folds):
         progress("classifiers", fold, FOLDS)
-        held = folds == fold
-        known: Any = features[~held]
+        known: Any = features[train]
         if on_kernel:
-            svm: Any = train_svm(known, labels[~held], class_weight="balanced")
+            svm: Any = train_svm(known, labels[train], class_weight="balanced")
         else:
-            svm = train_linear(known, labels[~held])
+            svm = train_linear(known, labels[train])
         scores[held] = svm.decision_function(features[held])
     progress("classifiers", FOLDS, FOLDS)
-    return scores + VOTE * neighbour_votes(features, labels, progress) if neighbours else scores
+    if neighbours:
+        scores += VOTE * neighbour_votes(features, labels, group, progress)
+    fewest = np.minimum(folds.positive_groups, folds.negative_groups)
+    scores[:, fewest < MIN_GROUPS] = np.nan
+    return scores
 
 
-def _folds(labels: Array, seed: int) -> Array:
-    """The fold of each image, the rarest class of every image spread evenly."""
-    counts = (labels == 1).sum(axis=0)
-    rarest = np.where(labels == 1, counts, len(labels) + 1).argmin(axis=1)
-    order = np.lexsort((np.random.default_rng(seed).random(len(labels)), rarest))
-    folds = np.empty(len(labels), dtype=int)
-    folds[order] = np.arange(len(labels)) % FOLDS
-    return folds
-
-
-def neighbour_votes(features: Comparable, labels: Array, progress: Progress = silent) -> Array:
-    """The mean label (n, C) of each image's nearest ones, itself left out."""
+def neighbour_votes(
+    features: Comparable,
+    labels: Array,
+    groups: Array | None = None,
+    progress: Progress = silent,
+) -> Array:
+    """The mean label (n, C) of each image's nearest ones, those of its own group left out."""
+    groups = check_groups(groups, len(labels))
     among = sample(len(labels), AMONG)
-    others, k = features[among], min(NEIGHBOURS, len(among) - 1)
+    others = features[among]
     votes = np.zeros(labels.shape)
-    for start in range(0, len(labels) if k else 0, BLOCK_ROWS):
+    for start in range(0, len(labels), BLOCK_ROWS):
         progress("neighbours", start, len(labels))
         rows = np.arange(start, min(start + BLOCK_ROWS, len(labels)))
         K = gram(features[rows], others)
-        K[rows[:, None] == among] = -np.inf
-        nearest = among[np.argpartition(-K, k - 1, axis=1)[:, :k]]
-        votes[rows] = labels[nearest].mean(axis=1)
+        K[groups[rows][:, None] == groups[among]] = -np.inf
+        votes[rows] = _mean_label_of_nearest(K, labels[among])
     progress("neighbours", len(labels), len(labels))
     return votes
+
+
+def _mean_label_of_nearest(K: Array, labels: Array) -> Array:
+    """The mean of labels (m, C) over the nearest of each row of K (n, m); -inf does not count."""
+    k = min(NEIGHBOURS, K.shape[1])
+    nearest = np.argpartition(-K, k - 1, axis=1)[:, :k]
+    counts = np.isfinite(np.take_along_axis(K, nearest, axis=1))
+    total = (labels[nearest] * counts[:, :, None]).sum(axis=1)
+    mean: Array = total / np.maximum(counts.sum(axis=1), 1)[:, None]
+    return mean
 
 
 def doubted(labels: Array, scores: Array) -> list[tuple[int, int, float]]:
     """Image, class and doubt of every label that its scores contradict, the largest doubt first.
 
     With one class per image the class is the one that it would get, and the doubt is how far that
-    is above the given one; with several, it is the class that is doubted, shown or not.
+    is above the given one; with several, it is the class that is doubted, shown or not. A class
+    whose scores are NaN is neither doubted nor suggested.
     """
     if has_one_class(labels):
         rows = np.arange(len(labels))
-        columns = np.where(labels == 1, -np.inf, scores).argmax(axis=1)
+        columns = np.where((labels == 1) | np.isnan(scores), -np.inf, scores).argmax(axis=1)
         doubt = scores[rows, columns] - scores[rows, labels.argmax(axis=1)]
     else:
         rows, columns = np.nonzero(labels)
         doubt = (-labels * scores)[rows, columns]
     order = [at for at in np.argsort(-doubt, kind="stable") if doubt[at] > 0]
     return [(int(rows[at]), int(columns[at]), float(doubt[at])) for at in order]
+
+
+def _groups(photos: Searcher, numbers: Array) -> Array:
+    """Groups of photos by their content and the features of the store."""
+    contents, columns = photos.features.contents, photos.features.recipe.columns
+
+    def read(rows: Array) -> dict[str, Array]:
+        return contents.read(numbers[rows], columns)
+
+    return read_groups(read, [str(number) for number in numbers])
 
 
 def doubtful_labels(
@@ -142,7 +169,8 @@ def doubtful_labels(
         features = photos.features.of(numbers)
     else:
         features = short_vectors(lambda at: photos.features.of(numbers[at]), len(known), progress)
-    scores = label_scores(features, labels, seed=seed, progress=progress)
+    groups = _groups(photos, numbers)
+    scores = label_scores(features, labels, groups=groups, seed=seed, progress=progress)
     classes, has_one, found = np.array(labelled.classes), has_one_class(labels), []
     for row, column, doubt in doubted(labels, scores):
         given = labels[row]

@@ -74,11 +74,13 @@ class TraceKernelSVC(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.calibrated = calibrated
         self.n_jobs = n_jobs
 
-    def fit(self, X: Comparable, y: Any) -> Self:
+    def fit(self, X: Comparable, y: Any, groups: Any = None) -> Self:
         """Train on one Gram matrix of normalised features of n images.
 
         `y` is a class per image, or for several labels per image an indicator matrix (n, n_labels)
-        of 0 and 1.
+        of 0 and 1. `groups` (n,) are images that belong together, such as copies of one photo, of
+        `deepfishing.core.groups.similar_groups`: the folds by which cost and probabilities are
+        found never split a group.
         """
         if y is None:
             raise FeatureError(
@@ -95,6 +97,7 @@ class TraceKernelSVC(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             n_jobs=effective_n_jobs(self.n_jobs),
             class_weight=self.class_weight,
             calibrated=self.calibrated,
+            groups=groups,
         )
         # a label that every image has, or none, is not trained: all that is known is its sign
         self.svm_ = replace(svm, bias=np.where(svm.trained, svm.bias, labels[0]))

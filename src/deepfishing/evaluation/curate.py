@@ -173,6 +173,7 @@ def share_found(truth: Array, labels: Array, scores: Array) -> float:
     """Percent of photos with a wrong label among as many suspects."""
     # a photo is as suspect as the label that its scores contradict most
     wrong = (labels != truth).any(axis=1)
+    scores = np.where(np.isnan(scores), 1e9 * labels, scores)  # of a class that cannot be doubted
     if has_one_class(labels):
         given = np.where(labels == 1, scores, 0).sum(axis=1)
         margin = given - np.where(labels == 1, -np.inf, scores).max(axis=1)

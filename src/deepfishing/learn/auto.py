@@ -5,9 +5,10 @@ candidates, with all that was tried. Nothing but the training images is looked a
 
 SVMs are cross-validated: one kernel per feature is computed once, the candidates are sums and
 products of these, and a Cholesky factor of each is a set of vectors on which `train_linear` trains
-all classes at once. Images that are nearly the same are in one fold. Candidates within one standard
-error of the best are as good; of these the prior is taken, else `best`, else the simplest, and x7
-if nothing is better. Where classes have too few examples, a rule decides (docs/recipes.md).
+all classes at once. Copies and similar scenes are in one fold (`learn.folds`). Candidates within
+one standard error of the best are as good; of these the prior is taken, else `best`, else the
+simplest, and x7 if nothing is better. Where classes have too few examples, a rule decides
+(docs/recipes.md).
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import lapack
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import connected_components
 from scipy.special import softmax
 
 from deepfishing.core.features import TOP, features_of
@@ -37,15 +36,14 @@ from deepfishing.core.recipes.language import (
 )
 from deepfishing.errors import FeatureError
 from deepfishing.images.dataset import DIFFICULT
+from deepfishing.learn.folds import FOLDS, Folds, make_folds, validation_groups
 from deepfishing.learn.linear import train_linear
 from deepfishing.metrics import average_precision
 from deepfishing.util.progress import Progress, silent
 
 MOST_IMAGES = 2000  # that the candidates are compared on
 ENOUGH = 20  # examples per class
-FOLDS = 3
 COSTS = (1.0, 3.0, 10.0)  # the paper's first: recipes are compared at it
-SAME = 0.97  # kernel of x7 from which two photographs are nearly the same
 MIN_POOL = 100  # photos, labelled or not, from which neighbours and prototypes are learnt
 FEW = 5  # examples of a class below which its folds say nothing
 LEAST = 0.05  # points of mAP that count as better
@@ -95,6 +93,7 @@ def choose(
     *,
     recipe: str | None = None,
     pool: int = 0,
+    groups: Array | None = None,
     tempered: float | None = None,
     difficult: str = DIFFICULT[0],
     seed: int = 0,
@@ -106,7 +105,9 @@ def choose(
     examples in a larger pool the rule is `POOL_RULE`, which needs no classes of the network's own.
     Candidates that need other factors are not tried; with a `recipe`, only its cost is chosen. If
     the factors are `tempered`, at that temperature, delta8 of others is made of y8 by
-    `at_temperature`. Labels (n, classes) and `difficult` are as in `train_svm`.
+    `at_temperature`. Folds keep `groups` together, by default those of `validation_groups`; a class
+    of fewer groups than folds has no part in the comparison. Labels (n, classes) and `difficult`
+    are as in `train_svm`.
     """
     tell = progress or silent
     positives = (labels == 1).sum(axis=0)
@@ -137,7 +138,14 @@ def choose(
         names += [(name, tau) for name, tau in TEMPERED if (name, None) in names]
     kept = looked_at(labels, seed)
     kernels = _Kernels({name: values[kept] for name, values in factors.items()}, layers)
-    labels, folds = labels[kept], kernels.folds(names[0][0], labels[kept], seed)
+    labels = labels[kept]
+    groups = validation_groups(kernels.factors) if groups is None else np.asarray(groups)[kept]
+    counted = np.where(labels == 0, -1, labels) if difficult == "negative" else labels
+    folds = make_folds(counted, groups, FOLDS, seed)
+    if not folds.measurable.any():
+        rule = recipe or few_rule(examples, layers)
+        reason = f"cross-validation is {folds.reason(0)}"
+        return Choice(rule if known(rule) else names[0][0], reason)
 
     def judged(name: str, tau: float | None, costs: Sequence[float]) -> list[Array]:
         vectors = _vectors(kernels.of(name, tau))
@@ -219,26 +227,6 @@ class _Kernels:
             self.kept[key] = finite_gram(recipe.fit(factors)(factors)).astype(np.float32)
         return self.kept[key]
 
-    def folds(self, name: str, labels: Array, seed: int) -> Array:
-        """The fold of each image: near-duplicates together, classes spread evenly."""
-        rng = np.random.default_rng(seed)
-        _, group = connected_components(csr_matrix(self.of(name) > SAME), directed=False)
-        # a class whose images are all alike is an easy class, and must not be held out as a whole
-        crowded = np.bincount(group)[group] > max(2, len(labels) // (10 * labels.shape[1]))
-        alone = len(group) + np.arange(len(group))
-        group = np.unique(np.where(crowded, alone, group), return_inverse=True)[1]
-        # groups are dealt out in the order of their rarest class, so every fold has some of each
-        rare = np.where(labels == 1, (labels == 1).sum(axis=0), len(labels) + 1)
-        key = np.where((labels == 1).any(axis=1), rare.argmin(axis=1), labels.shape[1])
-        shuffled = rng.permutation(len(labels))
-        order = shuffled[np.argsort(key[shuffled], kind="stable")]
-        _, first_of = np.unique(group[order], return_index=True)
-        dealt = group[order][np.sort(first_of)]
-        fold = np.empty(len(dealt), dtype=int)
-        fold[dealt] = np.arange(len(dealt)) % FOLDS
-        numbered: Array = fold[group]
-        return numbered
-
 
 def _vectors(K: Array) -> Array:
     """Vectors (n, n) whose dot products are the kernel: a Cholesky factor."""
@@ -251,15 +239,14 @@ def _vectors(K: Array) -> Array:
     return np.ascontiguousarray(root, dtype=np.float32)
 
 
-def _validated(vectors: Array, labels: Array, folds: Array, C: float, difficult: str) -> Array:
-    """AP (classes,) of images held out, in percent; NaN for a class without positives."""
+def _validated(vectors: Array, labels: Array, folds: Folds, C: float, difficult: str) -> Array:
+    """AP (classes,) of images held out, in percent; NaN for a class that is not measurable."""
     scores = np.zeros(labels.shape)
-    for fold in range(FOLDS):
-        held = folds == fold
-        svm = train_linear(vectors[~held], labels[~held], C, difficult)
+    for train, held in folds:
+        svm = train_linear(vectors[train], labels[train], C, difficult)
         scores[held] = svm.decision_function(vectors[held])
     ap = np.full(labels.shape[1], np.nan)
-    for c in np.flatnonzero((labels == 1).any(axis=0)):
+    for c in np.flatnonzero(folds.measurable):
         ap[c] = average_precision(labels[:, c], scores[:, c], "area")
     return ap
 

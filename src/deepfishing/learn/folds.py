@@ -17,15 +17,20 @@ np.True_
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from deepfishing.core.rank_one import Array
+from deepfishing.core.groups import similar_groups
+from deepfishing.core.rank_one import Array, l2_normalize
 from deepfishing.errors import FeatureError, OptionError
 
 FOLDS = 3
+EMBEDDING = "x7"
+EXACT_IMAGES = 20_000  # whose embeddings are compared as they are
+PROJECTED_NUMBERS = 128
+BLOCK_ROWS = 1024
 NOT_MEASURABLE = "not measurable"
 
 
@@ -105,6 +110,35 @@ def make_folds(
         _count_groups(labels == 1, group),
         _count_groups(labels == -1, group),
     )
+
+
+def validation_groups(arrays: Mapping[str, Array], keys: Sequence[str] | None = None) -> Array:
+    """Return the group of each image by its factors and, if they are given, its content hashes."""
+    return similar_groups(find_embedding(arrays), keys)
+
+
+def read_groups(read: Callable[[Array], Mapping[str, Array]], keys: Sequence[str]) -> Array:
+    """Return `validation_groups` of images whose factors are read a block at a time.
+
+    `read` returns the factors of the images with these numbers. Embeddings of very many images are
+    projected to a few numbers, which keeps their dot products to about 0.02.
+    """
+    projected, random = [], None
+    for start in range(0, len(keys), BLOCK_ROWS):
+        rows = np.arange(start, min(start + BLOCK_ROWS, len(keys)))
+        x = l2_normalize(find_embedding(read(rows)))
+        if len(keys) > EXACT_IMAGES:
+            if random is None:
+                random = np.random.default_rng(0).normal(size=(x.shape[1], PROJECTED_NUMBERS))
+            x = x @ random
+        projected.append(x.astype(np.float32))
+    return similar_groups(np.concatenate(projected), keys)
+
+
+def find_embedding(arrays: Mapping[str, Array]) -> Array:
+    """Return the factor by which images are compared: x7, else the first; positions averaged."""
+    x = np.asarray(arrays[EMBEDDING] if EMBEDDING in arrays else next(iter(arrays.values())))
+    return x if x.ndim == 2 else x.mean(axis=1)
 
 
 def check_groups(groups: Array | Sequence[int] | None, n: int) -> Array:

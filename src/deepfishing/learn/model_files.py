@@ -163,8 +163,10 @@ def _model(facts: dict[str, Any], tensors: dict[str, Array]) -> Model:
         fitted = on_vectors(fitted, Vectors.restore(_part(VECTORS, state)))
     svm = KernelSVM(
         features=tensors["machines"] if linear else fitted(support),
-        **{name: tensors[name] for name in ("dual", "bias", "calibration")},
-        **told,
+        dual=tensors["dual"],
+        bias=tensors["bias"],
+        calibration=tensors["calibration"],
+        **told,  # type: ignore[arg-type]  # by name
     )
     training = dict(facts["training"])
     return Model(recipe.name, settings, classes, support, fitted, svm, training)

@@ -1,15 +1,14 @@
 """Stage 5, classification: one-vs-rest support vector machines on one shared Gram matrix.
 
-Comes in: features of the training images and their labels (1, -1, 0 = difficult). Goes out: a
-decision score per image and class, and on request a probability. As in the paper: scikit-learn,
-C = 1, unless the cost is chosen by cross-validation. One Gram matrix serves all classes and folds.
-Scikit-learn is loaded to train; classifiers that were trained score images without it.
+As in the paper: scikit-learn, C = 1, unless the cost is chosen by cross-validation. One Gram matrix
+serves all classes and all folds, which are those of `learn.folds`: copies of an image are never
+separated. Scikit-learn is loaded to train; trained classifiers score images without it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 
@@ -19,6 +18,7 @@ from deepfishing.core.kernels import Comparable, finite_gram, gram
 from deepfishing.core.rank_one import Array
 from deepfishing.errors import FeatureError, OptionError, check_choice, did_you_mean
 from deepfishing.images.dataset import DIFFICULT
+from deepfishing.learn.folds import FOLDS, Folds, make_folds
 from deepfishing.metrics import average_precision, check_signs
 from deepfishing.util.machine import memory
 
@@ -32,7 +32,7 @@ class CostSearch:
     """Costs to try by cross-validation; the one with the best mean AP is taken."""
 
     costs: tuple[float, ...]  # `DEFAULT_COST` among them, if they are several
-    folds: int = 3
+    folds: int = FOLDS
     shared: bool = False  # one cost for all classes instead of one each
     positive_weight: float | None = None  # on the cost of positives, unless one is asked for
 
@@ -66,8 +66,9 @@ class KernelSVM:
     bias: Array  # (C,), as the others
     trained: Array  # false for a class whose labels allowed no classifier; its dual is zero
     cost: Array
-    ap: Array  # mean over the folds (scikit-learn's, in percent); NaN without cross-validation
+    ap: Array  # of all images, each held out once (area, in percent); NaN if not measurable
     calibration: Array | None = None  # slope and offset (2, C), if they were asked for
+    folds: Folds | None = None  # by which `ap`, `cost` and `calibration` were found
 
     def __repr__(self) -> str:
         of = "probabilities" if self.calibration is not None else "scores alone"
@@ -109,6 +110,7 @@ def train_svm(
     class_weight: str | float | None = None,
     calibrated: bool = False,
     seed: int = 0,
+    groups: Array | Sequence[int] | None = None,
 ) -> KernelSVM:
     """Train one classifier per class on one Gram matrix, the classes in parallel.
 
@@ -130,7 +132,9 @@ def train_svm(
     calibrated : bool
         Also fit probabilities: Platt's sigmoid on cross-validated scores.
     seed : int
-        Of the folds, which are stratified per class.
+        Of the folds, over which classes are spread evenly.
+    groups : sequence of int, optional
+        The group of each image, of `similar_groups`; a group is never split by the folds.
 
     Returns
     -------
@@ -161,33 +165,43 @@ def train_svm(
     # what a fold copies of it, about two thirds, must fit into memory for all threads together
     room = max(1, memory() // (3 * max(K.nbytes, 1)))
     pool = Parallel(n_jobs=n_jobs or min(os.cpu_count() or 1, room), backend="threading")
-    folds: list[list[_Fold]] = [[] for _ in tasks]
+    folds = None
+    held: list[list[_Fold]] = [[] for _ in tasks]
     if len(search.costs) > 1 or calibrated:
-        jobs = [(n, *fold) for n, task in enumerate(tasks) for fold in task.split(search, seed)]
-        done = pool(delayed(tasks[n].validate)(*fold, search.costs) for n, *fold in jobs)
-        for (n, *_), fold in zip(jobs, done, strict=True):
-            folds[n].append(fold)
+        counted = np.where(labels == 0, -1, labels) if difficult == "negative" else labels
+        folds = make_folds(counted, groups, search.folds, seed)
+        jobs = []
+        for number, task in enumerate(tasks):
+            jobs += [(number, *rows) for rows in task.split(folds, number)]
+        done = pool(delayed(tasks[n].validate)(*rows, search.costs) for n, *rows in jobs)
+        for (number, *_), fold in zip(jobs, done, strict=True):
+            held[number].append(fold)
     ap = np.full((len(tasks), len(search.costs)), np.nan)
-    for row, task, own in zip(ap, tasks, folds, strict=True):
-        if own:
-            row[:] = np.mean([task.ap(fold) for fold in own], axis=0)
+    for number, task in enumerate(tasks):
+        if held[number]:
+            ap[number] = np.mean([task.ap(fold) for fold in held[number]], axis=0)
     chosen = choose_costs(ap, search)
     costs = np.array(search.costs)[chosen]
     fits = pool(delayed(task.train)(cost) for task, cost in zip(tasks, costs.tolist(), strict=True))
+    pooled = np.full(len(tasks), np.nan)
+    for number, task in enumerate(tasks):
+        if held[number]:
+            pooled[number] = task.pooled_ap(held[number], chosen[number])
     svm = KernelSVM(
         features=features,
         dual=np.stack([dual for dual, _ in fits], axis=1),
         bias=np.array([bias for _, bias in fits]),
         trained=np.array([task.fewest > 0 for task in tasks]),
         cost=costs,
-        ap=ap[np.arange(len(tasks)), chosen],
+        ap=pooled,
+        folds=folds,
     )
     if not calibrated:
         return svm
     scores = K @ svm.dual + svm.bias
     columns = [
         task.calibration(own, best, score[task.kept])
-        for task, own, best, score in zip(tasks, folds, chosen, scores.T, strict=True)
+        for task, own, best, score in zip(tasks, held, chosen, scores.T, strict=True)
     ]
     return replace(svm, calibration=np.array(columns).T)
 
@@ -244,16 +258,16 @@ class _OneVsRest:
         positives = int(np.count_nonzero(self.target == 1))
         return min(positives, len(self.target) - positives)
 
-    def split(self, search: CostSearch, seed: int) -> Iterable[tuple[Array, Array]]:
-        """Positions to train on and to hold out, per fold; none where a side has one example."""
-        folds = min(search.folds, self.fewest)
-        if folds < 2:
-            return ()
-        from sklearn.model_selection import StratifiedKFold
-
-        splitter = StratifiedKFold(folds, shuffle=True, random_state=seed)
-        found: Iterable[tuple[Array, Array]] = splitter.split(self.target, self.target)
-        return found
+    def split(self, folds: Folds, column: int) -> Iterator[tuple[Array, Array]]:
+        """Positions to train on and to hold out, per fold; none if they are not measurable."""
+        if not folds.measurable[column]:
+            return
+        number = folds.number[self.kept]
+        for fold in range(folds.count):
+            held = np.flatnonzero(number == fold)
+            train = np.flatnonzero(number != fold)
+            if len(held) and len(np.unique(self.target[train])) == 2:
+                yield train, held
 
     def validate(self, train: Array, held: Array, costs: Sequence[float]) -> _Fold:
         fits = self.fit(train, costs)
@@ -261,9 +275,15 @@ class _OneVsRest:
         return held, np.array([across @ dual + bias for dual, bias in fits])
 
     def ap(self, fold: _Fold) -> list[float]:
-        """Of one fold at every cost."""
+        """AP of one fold at every cost, by which the cost is chosen."""
         held, scores = fold
         return [average_precision(self.target[held], at_cost, "sklearn") for at_cost in scores]
+
+    def pooled_ap(self, folds: Sequence[_Fold], best: int) -> float:
+        """AP of all images, each scored by the classifier that was trained without its fold."""
+        held = np.concatenate([rows for rows, _ in folds])
+        scores = np.concatenate([at_costs[best] for _, at_costs in folds])
+        return average_precision(self.target[held], scores, "area")
 
     def train(self, cost: float) -> tuple[Array, float]:
         """Dual coefficients over all n images and the bias; zero where there is no classifier."""
@@ -293,8 +313,8 @@ class _OneVsRest:
     def calibration(self, folds: Sequence[_Fold], best: int, own: Array) -> tuple[float, float]:
         """Slope and offset, from scores of images that were held out.
 
-        A class without folds has only the scores of its own training images; without a
-        classifier, only its frequency.
+        A class of too few groups for folds has only the scores of its own training images; without
+        a classifier, only its frequency.
         """
         if not self.fewest:
             positives = np.count_nonzero(self.target == 1)

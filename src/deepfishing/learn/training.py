@@ -29,6 +29,14 @@ from deepfishing.images.dataset import DIFFICULT
 from deepfishing.images.item import Item
 from deepfishing.images.preprocess import refuse_unreadable
 from deepfishing.learn.auto import Choice, at_temperature, choose, looked_at
+from deepfishing.learn.folds import (
+    FOLDS,
+    Folds,
+    check_groups,
+    make_folds,
+    read_groups,
+    validation_groups,
+)
 from deepfishing.learn.labelled import Labelled
 from deepfishing.learn.linear import train_linear
 from deepfishing.learn.model import ONE, SEVERAL, Model, Vectors, on_vectors
@@ -49,7 +57,6 @@ from deepfishing.util.progress import Progress, silent
 LARGE = 20_000
 NUMBERS = 8192  # per vector, or as many as a third of the memory has room for
 BLOCK = 1024  # images whose factors are in memory together
-HELD_OUT = 3  # every third image tells probabilities and costs
 
 EMBEDDING = "x7"  # which `auto` learns prototypes and neighbours from
 
@@ -99,8 +106,10 @@ def train_on_store(
 
     how: dict[str, Any] = {"settings": settings, "progress": progress, **options}
     if len(usable) > LARGE:
+        how["groups"] = read_groups(read, usable)
         return train_large(read, Task(recipe, labels, labelled.classes, **how)), failures
     arrays = read(range(len(usable)))
+    how["groups"] = validation_groups(arrays, usable)
     if parse_recipe(recipe, settings.network.layers).uses_pool:
         how["pool"] = _read_pool(store, rows, columns)
     elif recipe.strip() == AUTO and EMBEDDING in columns:
@@ -155,6 +164,13 @@ class Task:
     progress: Progress | None = None
     choice: Choice | None = None  # of `auto`, once it has chosen
     pool: int = 0  # photos, labelled or not, that prototypes and neighbours may be learnt from
+    groups: Array | None = None  # of each image, of `validation_groups`; folds never split one
+
+    @property
+    def counted_labels(self) -> Array:
+        """The labels with difficult examples as they are used: 0 where they are left out."""
+        labels = np.asarray(self.labels)
+        return np.where(labels == 0, -1, labels) if self.difficult == "negative" else labels
 
     @property
     def parsed(self) -> Recipe:
@@ -171,6 +187,7 @@ class Task:
             self.settings.network.layers,
             recipe=None if self.recipe.strip() == AUTO else self.recipe,
             pool=self.pool,
+            groups=None if self.groups is None else self.groups[rows],
             tempered=self.settings.tau if self.settings.temperable else None,
             difficult=self.difficult,
             seed=self.seed,
@@ -185,6 +202,17 @@ class Task:
         tau = self.choice.tau if self.choice else None
         return arrays if tau is None else at_temperature(arrays, tau)
 
+    def _validation(self, folds: Folds | None) -> dict[str, Any]:
+        """Record how the figures of a model were cross-validated, and of which classes not."""
+        if folds is None:
+            return {}
+        reasons = {name: folds.reason(column) for column, name in enumerate(self.classes)}
+        return {
+            "folds": folds.count,
+            "groups": len(np.unique(check_groups(self.groups, len(self.labels)))),
+            "not_measurable": {name: reason for name, reason in reasons.items() if reason},
+        }
+
     def model(
         self, fitted: Fitted, svm: KernelSVM, support: Mapping[str, Array], **facts: Any
     ) -> Model:
@@ -198,6 +226,7 @@ class Task:
             "images": len(self.labels),
             "labels": ONE if has_one_class(np.asarray(self.labels)) else SEVERAL,
             **{name: getattr(self, name) for name in ("C", "class_weight", "difficult", "seed")},
+            "validation": self._validation(svm.folds),
             **({"auto": asdict(self.choice)} if self.choice else {}),
             **facts,
         }
@@ -221,6 +250,8 @@ def train_model(
     `pool` has the factors of photos that may be unlabelled, for `own` and `smooth` to learn from.
     """
     size = len(next(iter(pool.values()))) if pool else 0
+    if options.get("groups") is None:
+        options["groups"] = validation_groups(arrays)
     task = Task(recipe, labels, classes, settings, pool=size, **options)
     task = task.decide(arrays, np.arange(len(labels)))
     arrays = task.factors(arrays)
@@ -233,6 +264,7 @@ def train_model(
         class_weight=task.class_weight,
         calibrated=True,
         seed=task.seed,
+        groups=task.groups,
     )
     used = np.flatnonzero(svm.dual.any(axis=1))
     support = {name: np.ascontiguousarray(arrays[name][used]) for name in task.parsed.columns}
@@ -258,9 +290,8 @@ def train_large(read: Read, task: Task) -> Model:
     width = project(fitted({name: values[:2] for name, values in some.items()})).shape[1]
     vectors: Array = np.empty((n, width), dtype=np.float16)
     # those that are held out once come first, so that neither they nor the others are copied
-    order = np.argsort(
-        np.random.default_rng(task.seed).permutation(n) % HELD_OUT != 0, kind="stable"
-    )
+    folds = make_folds(task.counted_labels, task.groups, FOLDS, task.seed)
+    order = np.argsort(folds.number != 0, kind="stable")
     place = np.argsort(order)
     tell = task.progress or silent
     for start in range(0, n, BLOCK):
@@ -268,11 +299,12 @@ def train_large(read: Read, task: Task) -> Model:
         rows = np.arange(start, min(start + BLOCK, n))
         vectors[place[rows]] = project(fitted(factors(rows)))
     tell("vectors", n, n)
-    svm = _train_linear(vectors, task.labels[order], -(-n // HELD_OUT), task)
+    held = int((folds.number == 0).sum())
+    svm = replace(_train_linear(vectors, task.labels[order], held, task, folds), folds=folds)
     return task.model(on_vectors(fitted, project), svm, {}, vectors=width)
 
 
-def _train_linear(vectors: Array, labels: Array, held: int, task: Task) -> KernelSVM:
+def _train_linear(vectors: Array, labels: Array, held: int, task: Task, folds: Folds) -> KernelSVM:
     """Linear classifiers on all vectors; costs and probabilities by those without the first."""
     search = CostSearch.of(task.C)
     weight = search.positive_weight if task.class_weight is None else task.class_weight
@@ -282,7 +314,8 @@ def _train_linear(vectors: Array, labels: Array, held: int, task: Task) -> Kerne
     for C in search.costs:
         svm = train_linear(vectors[held:], labels[held:], C, **options)
         scores.append(svm.decision_function(vectors[:held]))
-        ap.append([_ap(*column) for column in zip(labels[:held].T, scores[-1].T, strict=True)])
+        held_out = [_ap(*column) for column in zip(labels[:held].T, scores[-1].T, strict=True)]
+        ap.append(np.where(folds.measurable, held_out, np.nan))
     chosen = choose_costs(np.array(ap).T, search)
     cost = np.array(search.costs)[chosen]
     final = train_linear(vectors, labels, cost, **options)
@@ -305,4 +338,4 @@ def _train_linear(vectors: Array, labels: Array, held: int, task: Task) -> Kerne
 def _ap(truth: Array, scores: Array) -> float:
     known = truth != 0
     both = len(np.unique(truth[known])) == 2
-    return average_precision(truth[known], scores[known], "sklearn") if both else np.nan
+    return average_precision(truth[known], scores[known], "area") if both else np.nan
