@@ -83,6 +83,7 @@ def check(model, network, images, path, atol=1e-5):
     onnx.checker.check_model(str(path))
     session = onnxruntime.InferenceSession(path, providers=CPU)
     probabilities, scores = session.run(None, {"pixels": np.stack(images)})
+    model = model.compact()  # photos that are asked about are not averaged with neighbours
     np.testing.assert_allclose(
         probabilities, model.predict_proba(images, network=network), atol=atol
     )
@@ -95,7 +96,7 @@ RECIPES = (
     *("x7", "x8", "x7;y8", "dW8", "dW7", "dW7@4x3", "pow(dW7,0.5)+x7", "whiten(dW8,0.5)"),
     *("(2*x6+1)*(whiten(dW7,0.5)+pow(dW8,0.5)+x7)", "x6*dW8"),
     *("rbf(pow(x7,0.5),2)*x6", "x7+pow(own(x7,3),0.5)"),
-    "smooth(x7,2)+x7",
+    *("smooth(x7,2)+x7", "smooth(rbf(x7,2)+dW8+own(x7,3),3)"),
 )
 
 
@@ -191,3 +192,14 @@ def test_the_best_recipe_of_the_default_network_is_as_exact(images, tmp_path):
     network = load_network()
     large = [image.repeat(19, axis=0).repeat(19, axis=1)[:224, :224] for image in images]
     check(trained(network, "best", large), network, large, tmp_path / "model.onnx")
+
+
+def test_the_compact_form_ranks_photos_as_the_model_does(images):
+    network = wrap(MODULES["stack"](), preprocess=PIXELS)
+    model = trained(network, "smooth(x7+own(x7,3),3)", images)
+    full = model.predict_proba(images, network=network)
+    compact = model.compact().predict_proba(images, network=network)
+    assert not np.allclose(full, compact, atol=1e-4)
+    assert np.abs(full - compact).mean() < 0.1
+    plain = trained(network, "x7", images)
+    assert plain.compact() is plain

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
+from scipy.sparse import csr_array
 
-from deepfishing.core.rank_one import Array, RankOne
+from deepfishing.core.rank_one import Array, RankOne, l2_normalize
 from deepfishing.errors import FeatureError
 
 # How much counter-examples count in a search beside the examples; measured in docs/search.md.
@@ -106,10 +107,46 @@ class KernelRBF(Combination):
         return np.exp(K, out=K)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class KernelAverage(Combination):
+    """Images that are each an average of several rows of the one part, of unit length.
+
+    Row i is the sum of `weights[i, j]` times row `numbers[i, j]` of the part, in the space of its
+    kernel. `average_rows` makes it.
+    """
+
+    numbers: Array  # (n, k), rows of the part
+    weights: Array  # (n, k), scaled to unit length
+
+    def combine(self, grams: Iterable[Array]) -> Array:
+        """Not a function of the parts' matrices: `gram` computes it."""
+        raise FeatureError("the kernel of averages is computed by gram")
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: Any) -> Self:
+        return replace(self, numbers=self.numbers[index], weights=self.weights[index])
+
+    def vectors(self, parts: Sequence[Array], join: Callable[[Array, Array], Array]) -> Array:
+        """The weighted sums of the rows of the part."""
+        (rows,) = parts
+        return weighted_sum(rows, self.numbers, self.weights)
+
+    def used_rows(self) -> tuple[Comparable, csr_array]:
+        """The rows of the part that are used, and sparse weights (n, rows) that average them."""
+        used, place = np.unique(self.numbers, return_inverse=True)
+        n, k = self.numbers.shape
+        rows = np.repeat(np.arange(n), k)
+        entries = (self.weights.ravel(), (rows, place.ravel()))
+        return self.parts[0][used], csr_array(entries, shape=(n, len(used)))
+
+
 Comparable = Array | RankOne | Combination
 
 # A block of the Gram matrix holds at most this many numbers per operand (float32: 128 MB).
 BLOCK_VALUES = 32_000_000
+AVERAGE_BLOCK = 128  # images whose averages are normalised together
 
 
 def linear_kernel(a: Array, b: Array) -> Array:
@@ -166,7 +203,8 @@ def gram(a: Comparable, b: Comparable | None = None, dtype: str = "float64") -> 
     Parameters
     ----------
     a, b : ndarray of shape (n, d), RankOne, KernelSum or KernelProduct
-        Both of one kind. Half precision is computed in single precision.
+        Both of one kind, but that images can also be compared with averages of such images. Half
+        precision is computed in single precision.
     dtype : str
         Of the result (n, m); in single precision it is made in half the time.
 
@@ -179,6 +217,8 @@ def gram(a: Comparable, b: Comparable | None = None, dtype: str = "float64") -> 
     a = a if isinstance(a, RankOne | Combination) else np.asarray(a)
     b = b if isinstance(b, RankOne | Combination | None) else np.asarray(b)
     other: Any = a if b is None else b
+    if isinstance(other, KernelAverage):
+        return _average_gram(a, other, dtype)
     _check_alike(a, other)
     if isinstance(a, Combination):
         others = (None,) * len(a.parts) if b is None else other.parts
@@ -197,6 +237,61 @@ def gram(a: Comparable, b: Comparable | None = None, dtype: str = "float64") -> 
                 K[rows, columns] = linear_kernel(left, right)  # type: ignore[arg-type]
             if b is None and start != top:
                 K[columns, rows] = K[rows, columns].T
+    return K
+
+
+def _average_gram(a: Comparable, b: KernelAverage, dtype: str) -> Array:
+    """Gram matrix of averages: W_a K W_b^T, K between the rows that are averaged."""
+    right, V = b.used_rows()
+    if a is b:
+        half = V @ gram(right, None, "float32")
+    elif isinstance(a, KernelAverage):
+        left, W = a.used_rows()
+        half = W @ gram(left, right, "float32")
+    else:
+        half = gram(a, right, "float32")
+    return np.asarray((V @ half.T).T, dtype)
+
+
+def average_rows(features: Comparable, numbers: Array, weights: Array) -> Array | KernelAverage:
+    """Average rows of features with weights (n, k), numbers (n, k), to unit length.
+
+    Examples
+    --------
+    >>> rows = np.array([[1.0, 0.0], [0.0, 1.0]])
+    >>> average_rows(rows, np.array([[0, 1]]), np.array([[3.0, 4.0]]))
+    array([[0.6, 0.8]])
+    """
+    if isinstance(features, np.ndarray):
+        return l2_normalize(weighted_sum(features, numbers, weights))
+    scaled: Array = np.empty(weights.shape, dtype=np.float32)
+    for start in range(0, len(numbers), AVERAGE_BLOCK):
+        block = slice(start, start + AVERAGE_BLOCK)
+        K = _group_grams(features, numbers[block])
+        w = weights[block]
+        squares = np.einsum("ni,nij,nj->n", w, K, w)
+        scaled[block] = w / np.sqrt(np.maximum(squares, 1e-12))[:, None]
+    return KernelAverage((features,), numbers, scaled)
+
+
+def weighted_sum(rows: Array, numbers: Array, weights: Array) -> Array:
+    """Sum weights[i, j] times row numbers[i, j] over j, a column at a time."""
+    total: Array = weights[:, :1] * rows[numbers[:, 0]]
+    for column in range(1, numbers.shape[1]):
+        total += weights[:, column, None] * rows[numbers[:, column]]
+    return total
+
+
+def _group_grams(features: Comparable, numbers: Array) -> Array:
+    """Kernels (n, k, k) among the rows (n, k) of each group."""
+    if isinstance(features, KernelAverage):
+        raise FeatureError("averages cannot be averaged again; use smooth once")
+    if isinstance(features, Combination):
+        return features.combine(_group_grams(part, numbers) for part in features.parts)
+    K: Array = np.ones((1, 1, 1), dtype=np.float32)
+    for values in arrays_of(features):
+        rows = _upcast(values[numbers])
+        K = K * (rows @ rows.swapaxes(1, 2))
     return K
 
 

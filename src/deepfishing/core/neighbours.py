@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from deepfishing.core.kernels import weighted_sum
 from deepfishing.core.rank_one import Array, l2_normalize
 from deepfishing.errors import FeatureError
 
 EXACT_ROWS = 20_000  # of a pool that is compared exactly
 COPY = 0.9995  # similarity from which two embeddings are of the same photo
+EQUAL = 1 - 1e-5  # similarity from which an embedding is that of the pool, but for rounding
 POWER = 3  # a neighbour of similarity s has the weight s^3; the photo itself has 1
 SPARE = 6  # candidates beyond n, for copies that do not count
 LISTS_PER_ROOT = 4  # inverted lists of an index: 4 sqrt(n)
@@ -56,6 +58,11 @@ class Neighbours:
         >>> numbers[0, 0], weights.astype(float).round(2).tolist()  # its copies do not count
         (np.int64(2), [[0.35, 0.0]])
         """
+        numbers, weights, _ = self.find_with_own_row(x, n)
+        return numbers, weights
+
+    def find_with_own_row(self, x: Array, n: int) -> tuple[Array, Array, Array]:
+        """As `find`, and the row (m,) of each photo in the pool; -1 if it is not in it."""
         x = np.asarray(x)
         if x.ndim != 2 or x.shape[1] != self.vectors.shape[1]:
             raise FeatureError(
@@ -63,27 +70,30 @@ class Neighbours:
             )
         numbers = np.zeros((len(x), n), dtype=np.int64)
         weights = np.zeros((len(x), n), dtype=np.float32)
+        itself = np.full(len(x), -1, dtype=np.int64)
         for start in range(0, len(x), BLOCK_ROWS):
             rows = slice(start, start + BLOCK_ROWS)
             queries = l2_normalize(x[rows].astype(np.float32))
             near, similarity = self.nearest(queries, min(n + SPARE, len(self)))
+            itself[rows] = np.where(similarity[:, 0] >= EQUAL, near[:, 0], -1)
             similarity = np.where(self._is_vote(near, similarity), similarity, 0.0)
             order = np.argsort(similarity <= 0, axis=1, kind="stable")[:, :n]
             found = order.shape[1]
             numbers[rows, :found] = np.take_along_axis(near, order, axis=1)
             chosen = np.take_along_axis(similarity, order, axis=1)
             weights[rows, :found] = np.maximum(chosen, 0.0) ** POWER
-        return numbers, weights
+        return numbers, weights, itself
 
     def without_copies(self) -> Array:
-        """Return the vectors of the pool, of copies only the first."""
+        """Return the rows of the pool without those that are copies of an earlier one."""
         kept = np.ones(len(self), dtype=bool)
         for start in range(0, len(self), BLOCK_ROWS):
             rows = np.arange(start, min(start + BLOCK_ROWS, len(self)))
             near, similarity = self.nearest(self.vectors[rows], min(1 + SPARE, len(self)))
             is_copy = (near >= 0) & (near < rows[:, None]) & (similarity >= COPY)
             kept[rows] = ~is_copy.any(axis=1)
-        return self.vectors[kept]
+        rows_kept: Array = np.flatnonzero(kept)
+        return rows_kept
 
     def nearest(self, queries: Array, k: int) -> tuple[Array, Array]:
         """Return the k nearest rows of unit vectors and their similarity; -1 for no row."""
@@ -137,8 +147,6 @@ def average(numbers: Array, weights: Array, own: Array, pool: Array) -> Array:
     >>> average(numbers, weights, np.array([[1.0]]), np.array([[3.0], [100.0]]))
     array([[2.]])
     """
-    mean: Array = own.copy()
-    for column in range(numbers.shape[1]):
-        mean += weights[:, column, None] * pool[numbers[:, column]]
+    mean: Array = own + weighted_sum(pool, numbers, weights)
     mean /= 1 + weights.sum(axis=1, keepdims=True)
     return mean

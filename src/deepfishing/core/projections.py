@@ -209,19 +209,24 @@ class Principal(Projection):
 
 @dataclass(frozen=True, eq=False)
 class Nystroem(Projection):
-    """k(image, landmarks) K_mm^(-1/2): exact between landmarks, onto their span elsewhere."""
+    """k(image, landmarks) K_mm^(-1/2): exact between landmarks, onto their span elsewhere.
+
+    k is the trace kernel K or, with g above 0 and unit vectors, exp(2 g (K - 1)).
+    """
 
     x: Array
     delta: Array
     root: Array  # (landmarks, m), columns of K_mm^(-1/2) in its own axes
+    g: Array  # (1,), 0 for the trace kernel itself
 
     @classmethod
-    def fit(cls, gradients: RankOne, m: int, seed: int = 0) -> Self:
+    def fit(cls, gradients: RankOne, m: int, seed: int = 0, g: float = 0.0) -> Self:
         """Take m of these images as landmarks; landmarks that are alike give fewer numbers."""
         random = np.random.default_rng(seed)
         chosen = np.sort(random.permutation(len(gradients))[:m])
         landmarks = RankOne(_single(gradients.x[chosen]), _single(gradients.delta[chosen]))
-        return cls(landmarks.x, landmarks.delta, _inverse_root(gram(landmarks)))
+        root = _inverse_root(_gaussian(gram(landmarks), g))
+        return cls(landmarks.x, landmarks.delta, root, _single(np.array([g])))
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -232,36 +237,13 @@ class Nystroem(Projection):
         if self.x.ndim == 2 and x.shape[1] == 1:
             x, delta = x[:, 0], delta[:, 0]
         K = gram(RankOne(x, delta), RankOne(self.x, self.delta))
-        vectors: Array = K.astype(np.float32) @ self.root
+        vectors: Array = _gaussian(K, float(self.g[0])).astype(np.float32) @ self.root
         return vectors
 
 
-@dataclass(frozen=True, eq=False)
-class GaussianNystroem(Projection):
-    """As `Nystroem`, of exp(2 g (<u, v> - 1)): takes unit vectors as x, and delta = 1."""
-
-    x: Array
-    root: Array
-    g: Array  # (1,)
-
-    @classmethod
-    def fit(cls, vectors: Array, g: float, m: int, seed: int = 0) -> Self:
-        """Take at most m of these vectors (n, d), and at most `MAX_LANDMARKS`, as landmarks."""
-        random = np.random.default_rng(seed)
-        chosen = np.sort(random.permutation(len(vectors))[: min(m, MAX_LANDMARKS)])
-        x = _single(vectors[chosen])
-        K = np.exp(2 * g * (x.astype(np.float64) @ x.T - 1))
-        return cls(x, _inverse_root(K), _single(np.array([g])))
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(m, d, 1)."""
-        return self.root.shape[1], self.x.shape[1], 1
-
-    def _project(self, x: Array, delta: Array) -> Array:
-        K = np.exp(2 * self.g[0] * (x[:, 0] @ self.x.T - 1))
-        vectors: Array = K @ self.root
-        return vectors
+def _gaussian(K: Array, g: float) -> Array:
+    """exp(2 g (K - 1)), or K itself if g is 0."""
+    return np.exp(2 * g * (K - 1)) if g else K
 
 
 def _inverse_root(K: Array) -> Array:
@@ -272,7 +254,7 @@ def _inverse_root(K: Array) -> Array:
     return _single(axes[:, kept] / np.sqrt(values[kept]))
 
 
-_KINDS = (TwoSided, Product, TensorSketch, Principal, Nystroem, GaussianNystroem)
+_KINDS = (TwoSided, Product, TensorSketch, Principal, Nystroem)
 _CLASSES = {kind.__name__: kind for kind in _KINDS}
 _FIT: dict[str, Callable[[RankOne, int, int], Projection]] = {
     "two-sided": lambda g, m, seed: TwoSided.draw(*g.shape[1:], *_sides(g, m), seed),

@@ -8,7 +8,7 @@ kept, as factors: the fitted recipe makes features of them again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,13 @@ import numpy as np
 
 from deepfishing.core.features import Factor
 from deepfishing.core.kernels import Combination, Comparable, KernelRBF, KernelSum
-from deepfishing.core.projections import GaussianNystroem, Projection, fit_projection, restore
+from deepfishing.core.projections import (
+    MAX_LANDMARKS,
+    Nystroem,
+    Projection,
+    fit_projection,
+    restore,
+)
 from deepfishing.core.rank_one import Array, RankOne, l2_normalize
 from deepfishing.core.recipes import Fitted, parse_recipe
 from deepfishing.errors import ImageError, OptionError, StoreError, WeightsError
@@ -154,6 +160,28 @@ class Model:
         best = np.where(self.svm.trained, scores, -np.inf).argmax(axis=1)
         return np.asarray(np.array(self.classes)[best])
 
+    def compact(self) -> Model:
+        """The model for photos that are not averaged with neighbours; itself without `smooth`.
+
+        It needs no pool to score a photo. Probabilities are adapted by the photos of the pool: on
+        these, the scores of the two models agree as well as a line for each class can make them.
+        """
+        recipe = parse_recipe(self.recipe, self.settings.network.layers)
+        smoothed = [part for part in recipe.all_parts() if part.step == "smooth"]
+        if not smoothed:
+            return self
+        plain, state = recipe.unsmoothed(), self.fitted.state
+        fitted = Fitted(lambda arrays: plain.value(arrays, state), state)
+        compact = replace(self, fitted=fitted)
+        pool = {}
+        for part in smoothed:
+            for number, name in enumerate(part.columns):
+                pool[name] = state[f"{part.name}/{number}"].astype(np.float32)
+        if set(recipe.columns) - set(pool):  # a part that is not smoothed has factors of its own
+            return compact
+        calibration = _adapted(self.svm, self.scores(pool), compact.scores(pool))
+        return replace(compact, svm=replace(self.svm, calibration=calibration))
+
     def check_store(self, store: Store) -> None:
         """Refuse a store whose features are others, or which lacks some."""
         mine, theirs = self.settings.decisive(), Settings.from_dict(store.settings).decisive()
@@ -190,7 +218,7 @@ class Vectors:
 
     A sum is its parts side by side; a gradient, or the product of two kernels, is of rank 1 and
     keeps its largest principal entries (`Principal`); a Gaussian kernel has landmarks
-    (`GaussianNystroem`).
+    (`Nystroem`).
     """
 
     projections: tuple[Projection, ...]  # in the order in which they are met
@@ -207,7 +235,7 @@ class Vectors:
             if g is None:
                 found.append(fit_projection("principal", gradients, each, seed))
             else:
-                found.append(GaussianNystroem.fit(gradients.x, g, each, seed))
+                found.append(Nystroem.fit(gradients, min(each, MAX_LANDMARKS), seed, g))
             return found[-1](gradients)
 
         _vectors(sample, project)
@@ -234,6 +262,18 @@ class Vectors:
             number, _, name = key.partition("/")
             found.setdefault(int(number), {})[name] = values
         return cls(tuple(restore(found[number]) for number in sorted(found)))
+
+
+def _adapted(svm: KernelSVM, scores: Array, others: Array) -> Array | None:
+    """Slopes and offsets (2, C) for other scores (n, C), a line of which is near the scores."""
+    if svm.calibration is None:
+        return None
+    slope, offset = svm.calibration
+    centred = others - others.mean(axis=0)
+    spread = np.maximum(np.square(centred).sum(axis=0), 1e-12)
+    a = np.maximum((centred * scores).sum(axis=0) / spread, 0.0)
+    b = scores.mean(axis=0) - a * others.mean(axis=0)
+    return np.stack([slope * a, offset + slope * b])
 
 
 def _vectors(value: Comparable, project: Callable[..., Array]) -> Array:

@@ -21,12 +21,17 @@ from torch import Tensor, fx, nn
 
 from deepfishing import __version__
 from deepfishing.core.features import TOP, Factor
-from deepfishing.core.kernels import Comparable, KernelProduct, KernelRBF, KernelSum, arrays_of
-from deepfishing.core.neighbours import COPY, POWER
+from deepfishing.core.kernels import (
+    Comparable,
+    KernelAverage,
+    KernelProduct,
+    KernelRBF,
+    KernelSum,
+    arrays_of,
+)
 from deepfishing.core.projections import draw_matrices
 from deepfishing.core.prototypes import TEMPERATURE
 from deepfishing.core.recipes import Recipe, parse_recipe
-from deepfishing.core.recipes.recipe import DEFAULT_NEIGHBOURS
 from deepfishing.errors import NetworkError, one_line
 from deepfishing.extraction.compute import Computer
 from deepfishing.extraction.factors import sharing_weights
@@ -64,11 +69,15 @@ _BACK: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 
 def export_model(model: Model, file: str | Path, *, network: Network | None = None) -> float:
-    """Write a model as .onnx; gives by how much its probabilities differ from the model's.
+    """Write a model as .onnx; return by how much its probabilities differ from the model's.
+
+    A model with `smooth` is written in its compact form (`Model.compact`), which does not average
+    the photos that it is asked about.
 
     `network` is the one of the training; without it the model loads it. What has no form in ONNX
     here is a `NetworkError`.
     """
+    model = model.compact()
     onnx, settings = package("onnx"), model.settings
     network = network or settings.load_network()
     if settings.views != "centre" or settings.network.dtype != "float32":
@@ -127,7 +136,7 @@ class _Above(nn.Module):
     def __init__(self, model: Model, network: Network, head: Any) -> None:
         super().__init__()
         self.model, self.network, self.head = model, network, head
-        self.recipe = parse_recipe(model.recipe, network.layers)
+        self.recipe = parse_recipe(model.recipe, network.layers).unsmoothed()
         self.nodes = {str(n.target): n for n in head.graph.nodes if n.op == "call_module"}
         for factor in model.factors:
             path = factor.path(network.layers) if factor.kind != "probabilities" else ""
@@ -226,6 +235,9 @@ class _Above(nn.Module):
 
     def kernel(self, recipe: Recipe, support: Comparable, factors: Tensors) -> Tensor:
         """K (n, m) of the images and the support vectors."""
+        if isinstance(support, KernelAverage):
+            rows, weights = support.used_rows()
+            return self.kernel(recipe, rows, factors) @ _constant(weights.toarray()).T
         if isinstance(support, KernelRBF):
             inner = self.kernel(recipe.parts[0], support.parts[0], factors)
             return torch.exp(2 * support.g * (inner - 1))
@@ -248,31 +260,26 @@ class _Above(nn.Module):
             parts = [_unit(factors[factor.name]) for factor in recipe.factors]
             whole = bool(recipe.gradients) or len(parts) == 1
             return parts if whole else [_unit(torch.cat(parts, 1))]
-        if recipe.step not in ("pow", "whiten", "own", "smooth"):
+        if recipe.step not in ("pow", "whiten", "own"):
             raise _refused(f"the recipe {recipe.name}")
         inner = self.feature(recipe.parts[0], factors)
-        if recipe.step == "smooth":
-            return [self.smooth(recipe, inner[0])]
         if recipe.step == "own":
-            (x,), state = inner, self.model.fitted.state
-            centre, W = (_constant(state[f"{recipe.name}/{i}"]) for i in range(2))
-            p = torch.softmax(_unit(x - centre) @ W / TEMPERATURE, dim=1)
-            return [x, _unit(p - 1 / W.shape[1])]
+            return self.own(recipe, inner[0])
         if recipe.step == "pow":
             return [_unit(v.sign() * v.abs() ** recipe.number) for v in inner]
         roots = [self.model.fitted.state[f"{recipe.name}/{i}"] for i in range(len(inner))]
         inverses = [_constant(np.linalg.inv(root.astype(np.float64))) for root in roots]
         return [_unit(v @ L.T) for v, L in zip(inner, inverses, strict=True)]
 
-    def smooth(self, recipe: Recipe, x: Tensor) -> Tensor:
-        """The mean with the nearest photos of the pool, which is a constant of the graph."""
-        pool = _constant(self.model.fitted.state[f"{recipe.name}/0"])
-        similarity = x @ pool.T
-        similarity = torch.where(similarity < COPY, similarity, torch.zeros_like(similarity))
-        count = min(int(recipe.number) or DEFAULT_NEIGHBOURS, len(pool))
-        near, numbers = similarity.topk(count, dim=1)
-        weights = near.clamp_min(0) ** POWER
-        return _unit(x + (weights[:, :, None] * pool[numbers]).sum(1))
+    def own(self, recipe: Recipe, x: Tensor) -> list[Tensor]:
+        """x and delta of heads made of a pool, which are constants of the graph."""
+        state = self.model.fitted.state
+        z = _unit(x - _constant(state[f"{recipe.name}/0"]))
+        deltas = []
+        for W in _constant(state[f"{recipe.name}/1"]):
+            p = torch.softmax(z @ W / TEMPERATURE, dim=1)
+            deltas.append(_unit(p - 1 / W.shape[1]))
+        return [x, _unit(torch.cat(deltas, 1))]
 
 
 def _positions(value: Tensor) -> Tensor:

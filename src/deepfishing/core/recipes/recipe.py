@@ -26,8 +26,9 @@ from deepfishing.core.kernels import (
     KernelRBF,
     KernelSum,
     arrays_of,
+    average_rows,
 )
-from deepfishing.core.neighbours import Neighbours, average
+from deepfishing.core.neighbours import Neighbours
 from deepfishing.core.prototypes import DEFAULT_COUNT, Prototypes, fit_prototypes
 from deepfishing.core.rank_one import Array, RankOne, l2_normalize
 from deepfishing.errors import FeatureError
@@ -127,7 +128,7 @@ class Recipe:
         state: dict[str, Array] = {}
         for recipe in self._learning():
             arrays = train if pool is None or recipe.step not in POOLED else pool
-            learnt = STEPS[recipe.step].learn(recipe, recipe.parts[0].value(arrays, state))
+            learnt = STEPS[recipe.step].learn(recipe, arrays, state)
             for n, values in enumerate(learnt):
                 state[f"{recipe.name}/{n}"] = values
         return Fitted(lambda arrays: self.value(arrays, state), state)
@@ -135,7 +136,8 @@ class Recipe:
     def load(self, state: Arrays) -> Fitted:
         """The fitted recipe again, from the `state` that an earlier fit left."""
         for recipe in self._learning():
-            if any(f"{recipe.name}/{n}" not in state for n in range(1 + len(recipe.gradients))):
+            count = STEPS[recipe.step].arrays(recipe)
+            if any(f"{recipe.name}/{n}" not in state for n in range(count)):
                 raise FeatureError(f"state of recipe {self.name} must hold {recipe.name}, got none")
         return Fitted(lambda arrays: self.value(arrays, state), dict(state))
 
@@ -145,13 +147,41 @@ class Recipe:
             return assemble(self.feature, arrays)
         if self.step == "one":
             return np.ones((len(next(iter(arrays.values()))), 1), dtype=np.float32)
+        if self.step == "smooth":
+            return _smooth(self, arrays, state)
         parts = tuple(part.value(arrays, state) for part in self.parts)
         return STEPS[self.step].value(self, parts, state)
 
+    def all_parts(self) -> list[Recipe]:
+        """Its parts, their parts and so on, and itself last."""
+        found = []
+        for part in self.parts:
+            found += part.all_parts()
+        return [*found, self]
+
+    def unsmoothed(self) -> Recipe:
+        """The recipe for photos that are not averaged with neighbours, `smooth` left out."""
+        if self.step == "smooth":
+            return replace(self.parts[0].unsmoothed(), weight=self.weight)
+        return replace(self, parts=tuple(part.unsmoothed() for part in self.parts))
+
+    def neighbour_vectors(self, arrays: Arrays) -> Array:
+        """The vectors by which `smooth` finds neighbours.
+
+        Those of the feature that is smoothed or, for gradients and combinations, of the highest
+        embedding that they are made of.
+        """
+        inner = self.parts[0]
+        if inner.feature and not inner.is_gradient:
+            (vectors,) = arrays_of(assemble(inner.feature, arrays))
+            return vectors
+        forward = [factor for factor in inner.factors if factor.kind in ("input", "output")]
+        highest = max(forward, key=lambda factor: (factor.kind == "input", str(factor.layer)))
+        return arrays[highest.name]
+
     def _learning(self) -> list[Recipe]:
         """Itself and its parts, as far as they learn; a part comes before what is made of it."""
-        parts = [recipe for part in self.parts for recipe in part._learning()]
-        return [*parts, self] if self.step in LEARNING else parts
+        return [recipe for recipe in self.all_parts() if recipe.step in LEARNING]
 
 
 @dataclass(frozen=True)
@@ -163,8 +193,10 @@ class Step:
     number: str = ""  # what a function takes: "an exponent"
     most: float = 1.0  # that this number may be
     optional: bool = False
-    # arrays that it learns from the value of its part
-    learn: Callable[[Recipe, Comparable], list[Array]] = lambda recipe, part: []
+    # arrays that it learns from factors, of which its parts are made with what they have learnt
+    learn: Callable[[Recipe, Arrays, Arrays], list[Array]] = lambda recipe, arrays, state: []
+    # how many these are
+    arrays: Callable[[Recipe], int] = lambda recipe: 1 + len(recipe.gradients)
 
     @property
     def needs(self) -> str:
@@ -183,14 +215,15 @@ def _whiten(recipe: Recipe, parts: tuple[Comparable, ...], state: Arrays) -> Com
     return _unit([whiten(state[f"{recipe.name}/{n}"], values) for n, values in factors])
 
 
-def _learn_roots(recipe: Recipe, part: Comparable) -> list[Array]:
+def _learn_roots(recipe: Recipe, arrays: Arrays, state: Arrays) -> list[Array]:
     """The roots of the second moments of a feature, or of the two factors of a gradient."""
+    part = recipe.parts[0].value(arrays, state)
     return [second_moment_root(values, recipe.number or None) for values in arrays_of(part)]
 
 
-def _learn_prototypes(recipe: Recipe, part: Comparable) -> list[Array]:
+def _learn_prototypes(recipe: Recipe, arrays: Arrays, state: Arrays) -> list[Array]:
     """Centre and weights of a head."""
-    (x,) = arrays_of(part)
+    (x,) = arrays_of(recipe.parts[0].value(arrays, state))
     head = fit_prototypes(x, int(recipe.number) or DEFAULT_COUNT)
     return [head.centre, head.W]
 
@@ -201,32 +234,61 @@ def _own(recipe: Recipe, parts: tuple[Comparable, ...], state: Arrays) -> Compar
     return Prototypes(state[f"{recipe.name}/0"], state[f"{recipe.name}/1"]).gradients(x)
 
 
-def _learn_pool(recipe: Recipe, part: Comparable) -> list[Array]:
-    """The pool itself, as unit vectors, of copies only the first."""
-    (x,) = arrays_of(part)
-    return [Neighbours.fit(x).without_copies()]
+def _learn_pool(recipe: Recipe, arrays: Arrays, state: Arrays) -> list[Array]:
+    """The factors of the pool in half precision, of copies only those of the first."""
+    kept = Neighbours.fit(recipe.neighbour_vectors(arrays)).without_copies()
+    learnt = []
+    for name in recipe.columns:
+        if arrays[name].ndim != 2:
+            raise FeatureError(f"smooth takes pooled features, got {name} with positions")
+        learnt.append(l2_normalize(arrays[name][kept].astype(np.float32)).astype(np.float16))
+    return learnt
 
 
-def _smooth(recipe: Recipe, parts: tuple[Comparable, ...], state: Arrays) -> Comparable:
+def _smooth(recipe: Recipe, arrays: Arrays, state: Arrays) -> Comparable:
     """The mean of a photo and its nearest ones in the pool, of unit length."""
-    (x,) = arrays_of(parts[0])
-    pool = state[f"{recipe.name}/0"]
-    numbers, weights = _neighbours(pool).find(x, int(recipe.number) or DEFAULT_NEIGHBOURS)
-    unit = l2_normalize(np.asarray(x, dtype=np.float32))
-    return l2_normalize(average(numbers, weights, unit, pool))
+    pool = _pool_of(recipe, state)
+    count = int(recipe.number) or DEFAULT_NEIGHBOURS
+    numbers, weights, itself = pool.neighbours.find_with_own_row(
+        recipe.neighbour_vectors(arrays), count
+    )
+    # rows: the photos of the pool that are used, then those that are not in the pool
+    is_new = itself < 0
+    places = np.where(is_new, len(pool.neighbours) + np.cumsum(is_new) - 1, itself)
+    numbers = np.concatenate([places[:, None], numbers], axis=1)
+    weights = np.concatenate([np.ones((len(numbers), 1), weights.dtype), weights], axis=1)
+    used, numbers = np.unique(numbers, return_inverse=True)
+    from_pool = used[used < len(pool.neighbours)]
+    stacked = {}
+    for name in recipe.columns:
+        new = l2_normalize(arrays[name][is_new].astype(np.float32))
+        stacked[name] = np.concatenate([pool.factors[name][from_pool], new])
+    return average_rows(recipe.parts[0].value(stacked, state), numbers, weights)
 
 
-def _neighbours(pool: Array) -> Neighbours:
-    """A pool that is ready to be searched; that of the last call is kept."""
-    if _LAST_POOL and _LAST_POOL[0][0] is pool:
+@dataclass(frozen=True, eq=False)
+class _Pool:
+    """Factors of the photos of a pool in single precision, ready to be searched."""
+
+    factors: Arrays
+    neighbours: Neighbours
+
+
+def _pool_of(recipe: Recipe, state: Arrays) -> _Pool:
+    """The pool of a fitted recipe; that of the last call is kept."""
+    learnt = [state[f"{recipe.name}/{n}"] for n in range(len(recipe.columns))]
+    if _LAST_POOL and _LAST_POOL[0][0] is learnt[0]:
         return _LAST_POOL[0][1]
-    found = Neighbours.fit(pool)
-    _LAST_POOL[:] = [(pool, found)]
-    return found
+    factors = {}
+    for name, values in zip(recipe.columns, learnt, strict=True):
+        factors[name] = l2_normalize(values.astype(np.float32))
+    pool = _Pool(factors, Neighbours.fit(recipe.neighbour_vectors(factors)))
+    _LAST_POOL[:] = [(learnt[0], pool)]
+    return pool
 
 
 DEFAULT_NEIGHBOURS = 10
-_LAST_POOL: list[tuple[Array, Neighbours]] = []
+_LAST_POOL: list[tuple[Array, _Pool]] = []
 
 STEPS = {
     "mean": Step(lambda recipe, parts, _: KernelSum(parts, tuple(p.weight for p in recipe.parts))),
@@ -245,13 +307,14 @@ STEPS = {
         optional=True,
         learn=_learn_prototypes,
     ),
+    # its value is made of the factors, not of the values of its parts: `_smooth`
     "smooth": Step(
-        _smooth,
-        is_plain=True,
+        lambda recipe, parts, _: parts[0],
         number="a number of neighbours",
         most=100.0,
         optional=True,
         learn=_learn_pool,
+        arrays=lambda recipe: len(recipe.columns),
     ),
 }
 POOLED = ("own", "smooth")  # learn from unlabelled photos
@@ -272,10 +335,12 @@ def apply(function: str, inner: Recipe, number: float | None = None) -> Recipe:
     if not is_number and not (number is None and step.optional):
         raise FeatureError(f"recipe needs {step.needs}, got {number}")
     name = f"{function}({inner.name}{'' if number is None else f',{spell(number)}'})"
-    if function in POOLED and inner.is_gradient:
+    if function == "own" and inner.is_gradient:
         raise FeatureError(
             f"{function} must take a forward feature such as x7, got the gradient {inner.name}"
         )
+    if function == "smooth" and any(part.step == "smooth" for part in inner.all_parts()):
+        raise FeatureError(f"smooth must not be smoothed again, got {inner.name}; use it once")
     if function in POOLED and number is not None and number != int(number):
         raise FeatureError(f"recipe needs {step.number}, a whole one, got {number}")
     for feature in inner.features:
