@@ -8,7 +8,7 @@ download:
 - `digits`: scikit-learn's handwritten digits, enlarged; 10 classes.
 - `textures`: patches of scikit-image's pictures, one class per picture; train and test patches do
   not overlap.
-- `scans`: drawn slices of a head with a small lesion; the class is its kind, everything else varies.
+- `scans`: drawn slices of a head with a small lesion; the class is its kind.
 - `leaves`: drawn leaves; the class is a disease that shows in small spots.
 - `tiles`: drawn aerial pictures of seven kinds of land.
 - `letters`: twelve letters in several fonts, turned, on paper.
