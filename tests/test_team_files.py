@@ -61,10 +61,18 @@ def test_workflows_call_targets_that_exist_and_may_only_read(file):
     assert workflow["permissions"] == {"contents": "read"}
     runs = [s["run"] for job in workflow["jobs"].values() for s in job["steps"] if "run" in s]
     assert runs
-    for run in runs:
+    commands = [run for run in runs if not run.startswith(("python -m pip ", "python -m pytest "))]
+    for run in commands:
         target = re.fullmatch(r"make ([\w-]+)( PYTHON=python)?", run)
         assert target, run
         assert re.search(rf"^{target[1]}:", MAKEFILE, re.M)
+
+
+def test_the_tests_run_on_macos_and_windows_with_the_pinned_torch():
+    job = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())["jobs"]["other-systems"]
+    assert job["strategy"]["matrix"]["system"] == ["macos-latest", "windows-latest"]
+    (torch,) = re.findall(r"^TORCH := (\S+)$", MAKEFILE, re.M)
+    assert any(torch in step.get("run", "") for step in job["steps"])
 
 
 def test_the_versions_of_python_that_are_declared_are_those_of_the_workflow():

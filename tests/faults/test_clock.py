@@ -60,3 +60,11 @@ def test_a_store_from_the_future_is_gone_on_with(extract, pictures, draw, tmp_pa
         os.utime(path, ns=(FAR, FAR))
     draw(pictures / "a/new.png")
     assert extract() == 1
+
+
+def test_on_windows_the_time_of_a_change_is_not_the_time_of_making(pictures, draw, monkeypatch):
+    monkeypatch.setattr("deepfishing.images.item.STAMP", "st_mtime_ns")
+    path = pictures / "a/0.png"
+    before = Item("", path).signature()
+    os.utime(path, ns=(1, 1))
+    assert Item("", path).signature() == (before[0], 1)

@@ -210,7 +210,7 @@ def test_several_that_train_into_one_folder_leave_one_model_that_is_whole(deepfi
         list(pool.map(lambda n: models[n % 2].save(tmp_path / "model"), range(20)))
     assert Model.load(tmp_path / "model").recipe in ("x7", "dW8")
     names = sorted(path.name for path in (tmp_path / "model").iterdir())
-    assert names == ["model.json", "model.safetensors"]
+    assert names == [".lock", "model.json", "model.safetensors"]
 
 
 def test_a_model_whose_writer_was_killed_at_its_last_step_is_whole(deepfish, many, tmp_path):
@@ -225,4 +225,4 @@ def test_a_model_whose_writer_was_killed_at_its_last_step_is_whole(deepfish, man
     assert Model.load(tmp_path / "old").recipe == "dW8"  # killed after them
     Model.load(tmp_path / "old").save(tmp_path / "old")
     names = sorted(path.name for path in (tmp_path / "old").iterdir())
-    assert names == ["model.json", "model.safetensors"]
+    assert names == [".lock", "model.json", "model.safetensors"]

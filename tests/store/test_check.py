@@ -39,7 +39,7 @@ def test_a_sound_store_has_no_problems(store):
 
 
 def shard(store, name="x7", number=0):
-    return sorted((store.folder / name).glob("shard-*.parquet"))[number]
+    return sorted(store.shards_folder(name).glob("shard-*.parquet"))[number]
 
 
 def flip(store):

@@ -216,10 +216,10 @@ def test_a_folder_that_cannot_be_made_or_written_is_named(tmp_path, monkeypatch)
         Store(tmp_path / "file" / "store", SETTINGS)
     store = Store(tmp_path / "s", SETTINGS)
 
-    def read_only(path, *_):
+    def read_only(path, *_, **__):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
-    monkeypatch.setattr(Path, "open", read_only)
+    monkeypatch.setattr(os, "open", read_only)
     with pytest.raises(StoreError, match=r"cannot be written: .*Read-only file system.*choose"):
         store.writing().__enter__()
 

@@ -1,10 +1,12 @@
 """Text that a spreadsheet would run, and files at public addresses."""
 
-import numpy as np
+from pathlib import Path
 
-from deepfishing.store.contents import row_sums
+import numpy as np
+import pytest
+
 from deepfishing.store.precision import Roots
-from deepfishing.util.files import Remote, guarded, unguarded
+from deepfishing.util.files import Remote, guarded, remove_file, rename_file, unguarded
 
 
 def test_a_formula_is_guarded_and_comes_back():
@@ -15,10 +17,38 @@ def test_a_remote_file_is_called_as_its_address_ends():
     assert Remote("http://a.org/b/c.tar", "sha1:9116a64c", megabytes=2).file == "c.tar"
 
 
-def test_a_row_is_summed_by_as_many_bytes_as_fit():
-    assert row_sums(np.array([[1, 2], [3, -1]], dtype=np.int8)).tolist() == [513, 65283]
-
-
 def test_two_roots_lie_in_a_byte_the_first_in_its_lower_half():
     codes, _ = Roots(4).encode(np.array([[-8.0, 2.0, 0.001]]), np.array([8.2]))
     assert codes.tolist() == [[(-7 + 8) + 16 * (4 + 8), (0 + 8) + 16 * 8]]
+
+
+def in_use_on_windows(path, *_, **__):
+    error = PermissionError(13, "in use", str(path))
+    error.winerror = 32
+    raise error
+
+
+def test_renaming_waits_for_a_file_that_windows_says_is_in_use(tmp_path, monkeypatch):
+    (tmp_path / "old").write_text("text")
+    rename, attempts = Path.replace, []
+
+    def third_time(old, new):
+        attempts.append(new)
+        return rename(old, new) if len(attempts) > 2 else in_use_on_windows(new)
+
+    monkeypatch.setattr(Path, "replace", third_time)
+    rename_file(tmp_path / "old", tmp_path / "new")
+    assert (tmp_path / "new").read_text() == "text"
+    assert len(attempts) == 3
+
+
+def test_a_file_in_use_stays_and_any_other_refusal_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "unlink", in_use_on_windows)
+    assert remove_file(tmp_path / "file") is False
+
+    def not_allowed(path, **_):
+        raise PermissionError(13, "not allowed", str(path))
+
+    monkeypatch.setattr(Path, "unlink", not_allowed)
+    with pytest.raises(PermissionError):
+        remove_file(tmp_path / "file")

@@ -14,6 +14,7 @@ import importlib.util
 import json
 import logging
 import os
+import platform
 import re
 import socket
 import tempfile
@@ -337,7 +338,7 @@ def _folder(items: Sequence[Item]) -> Path | None:
 
 
 def _enter(folder: Path | None) -> None:
-    here = f"{folder} on {os.uname().nodename}"
+    here = f"{folder} on {platform.node()}"
     what = f"workers must see the folders of the command, got none at {here}"
     with explained(StoreError, what, "; start it in a shared folder", OSError):
         if folder:

@@ -80,7 +80,7 @@ class Rates:
         do = "; choose another file"
         cannot = explained(OptionError, f"rates cannot be written: {path}", do, OSError)
         with cannot, replacing(path) as partial:
-            partial.write_text(json.dumps(asdict(self), indent=1) + "\n")
+            partial.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path) -> Rates | None:

@@ -183,7 +183,7 @@ def _attempt(remote: Remote, part: _Part, progress: Progress, timeout: float) ->
         if answer.start == 0:
             part.clear()
             with replacing(part.note) as note:
-                note.write_text(json.dumps(answer.version))
+                note.write_text(json.dumps(answer.version), encoding="utf-8")
         elif answer.version != known:
             raise StartOverError("the file on the server has changed")
         most = remote.most if total is None else total

@@ -25,12 +25,8 @@ from deepfishing.fetch.unpack import RECORD, difference, unpack
 from deepfishing.images.dataset import DATASETS
 from deepfishing.networks.zoo import RECORDS, WeightSource, home, package_folder
 from deepfishing.util.files import Remote
+from deepfishing.util.locks import hold_lock
 from deepfishing.util.progress import Progress, silent
-
-try:
-    import fcntl
-except ImportError:  # Windows, where two runs at once are not kept apart
-    fcntl = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
@@ -148,14 +144,9 @@ def _alone(lock: Path, name: str) -> Iterator[None]:
     """Keep a second run away from the same name, in this process or another."""
     with disk_errors(lock):
         lock.parent.mkdir(parents=True, exist_ok=True)
-        # left there afterwards: a lock file that vanishes could be held by two at once
-        with lock.open("a") as file:
-            if fcntl is not None:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise FetchError(
-                        f"{name} must be fetched by one run at a time, got another at work "
-                        f"(it holds {lock}); wait until it ends"
-                    ) from None
+        busy = FetchError(
+            f"{name} must be fetched by one run at a time, got another at work (it holds {lock}); "
+            "wait until it ends"
+        )
+        with hold_lock(lock, seconds=0, busy=busy):
             yield

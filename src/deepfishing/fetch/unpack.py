@@ -16,7 +16,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO, Any
 
 from deepfishing.errors import FetchError
@@ -59,7 +59,7 @@ def unpack(
                 progress("unpacking", total, total)
             path.unlink()
         record = {"archives": made_of, **_extent(beside)}
-        (beside / RECORD).write_text(json.dumps(record, indent=1))
+        (beside / RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
         beside.rename(folder)
 
 
@@ -142,7 +142,8 @@ def _members(path: Path, file: IO[bytes], folder: Path) -> Iterator[_Member]:
 def _outside(member: str) -> str:
     name = PurePosixPath(member)
     escapes = name.is_absolute() or ".." in name.parts or "\\" in member
-    return "must be a path inside the folder" if escapes else ""
+    has_drive = any(PureWindowsPath(part).drive for part in name.parts)
+    return "must be a path inside the folder" if escapes or has_drive else ""
 
 
 def _problem(member: tarfile.TarInfo) -> str:

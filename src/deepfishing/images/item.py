@@ -32,6 +32,9 @@ from deepfishing.errors import (
 from deepfishing.images.frames import frame_bytes
 from deepfishing.util.files import SEPARATOR
 
+# When the content changed last: ctime, for tools set mtime back after they have changed a file. On
+# Windows ctime is when a file was made, so that only mtime is left.
+STAMP = "st_mtime_ns" if os.name == "nt" else "st_ctime_ns"
 MAX_MEMBER = 1 << 30  # a member is read whole, so a larger one is refused: no image is 1 GB
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
@@ -141,8 +144,7 @@ class Item:
         if not isinstance(self.path, Path):
             return self.path.signature()
         found = _stat(self.path)
-        # ctime, not mtime: tools set that back after they have changed a file, and nobody sets this
-        return getattr(self.member, "size", found.st_size), found.st_ctime_ns
+        return getattr(self.member, "size", found.st_size), getattr(found, STAMP)
 
     def sha256(self) -> str:
         """Hash of its content, 64 hex digits."""

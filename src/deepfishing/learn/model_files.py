@@ -13,13 +13,9 @@ that a crash leaves the old model or the new one.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
-import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -39,11 +35,20 @@ from deepfishing.learn.model import VECTORS, Model, Vectors, on_vectors
 from deepfishing.learn.svm import KernelSVM
 from deepfishing.networks.reference import FILES, PUBLISHED, RANDOM, ROLES, WEIGHTS
 from deepfishing.store.manifest import SOURCE
-from deepfishing.util.files import is_intact, read_regular, replacing, sealed
+from deepfishing.util.files import (
+    is_intact,
+    read_regular,
+    remove_file,
+    rename_file,
+    replacing,
+    sealed,
+)
+from deepfishing.util.locks import hold_lock
 
 FORMAT = "deepfishing-model-1"
 FACTS = "model.json"
 TENSORS = "model.safetensors"
+LOCK = ".lock"
 MAX_FACTS_BYTES = 64 * 2**20
 MAX_TENSORS_BYTES = 64 * 2**30
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -80,29 +85,18 @@ def save(model: Model, folder: Path) -> None:
     do = "; choose another folder"
     with explained(WeightsError, f"model cannot be written: {folder}", do, OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        with _alone(folder):
+        with hold_lock(folder / LOCK):
             _clear_up(folder)
             new = _waiting(folder, sha256)
             with replacing(new) as partial:
                 partial.write_bytes(content)
             try:
                 with replacing(folder / FACTS) as partial:
-                    partial.write_text(text)
+                    partial.write_text(text, encoding="utf-8")
             except OSError:
                 new.unlink(missing_ok=True)
                 raise
-            new.replace(folder / TENSORS)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Wait until no other process writes a model here."""
-    place = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(place, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(place)
+            rename_file(new, folder / TENSORS)
 
 
 def _waiting(folder: Path, sha256: str) -> Path:
@@ -113,10 +107,11 @@ def _waiting(folder: Path, sha256: str) -> Path:
 def _clear_up(folder: Path) -> None:
     """Finish what a killed writer has begun, and delete what it has left."""
     with contextlib.suppress(WeightsError, FileNotFoundError):
-        _waiting(folder, _expected(_facts(folder / FACTS))).replace(folder / TENSORS)
+        waiting = _waiting(folder, _expected(_facts(folder / FACTS)))
+        rename_file(waiting, folder / TENSORS)
     for left in folder.iterdir():
         if _LEFTOVER.match(left.name):
-            left.unlink(missing_ok=True)
+            remove_file(left)
 
 
 def load(folder: Path) -> Model:

@@ -223,7 +223,7 @@ def find_preprocess(given: str | Path | Preprocess, size: int | None) -> Preproc
         known = replace(known, size=size, short_side=round(margin * size)) if size else known
     elif text.startswith("{") or path.suffix == ".json":
         try:
-            facts = json.loads(text if text.startswith("{") else path.read_text())
+            facts = json.loads(text if text.startswith("{") else path.read_text("utf-8"))
             side = facts.get("size", size)
             usual = {"order": "RGB", "resample": "bilinear", "scale": 1.0, "oversampling": 4}
             known = read_preprocess({**usual, "size": side, "short_side": side, **facts})

@@ -157,13 +157,13 @@ def read_class_names(path: Path) -> list[str]:
     """Names of the classes, one per line in the order of the network's outputs."""
     what = f"class names must be a text file with one name per line, got {path}"
     with explained(OptionError, what, of=(OSError, UnicodeDecodeError)):
-        return [line.strip() for line in path.read_text().splitlines()]
+        return [line.strip() for line in path.read_text("utf-8").splitlines()]
 
 
 @cache
 def imagenet_names() -> list[str]:
     """Names of ImageNet's 1,000 classes, in the order of a network's outputs."""
-    lines = (Path(__file__).parent / "imagenet_names.txt").read_text().splitlines()
+    lines = (Path(__file__).parent / "imagenet_names.txt").read_text("utf-8").splitlines()
     return [line for line in lines if not line.startswith("#")]
 
 

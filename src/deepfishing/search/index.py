@@ -14,8 +14,8 @@ by the norm makes up for that.
 
 `.index/<recipe>/index.json`          what it is of: recipe, settings, shards; hashes of the others
 `.index/<recipe>/vectors-*.faiss`     the vectors
-`.index/<recipe>/arrays-*.safetensors` keys of the contents, where in the shards they are and a
-checksum of each row, the map to vectors, whitening
+`.index/<recipe>/arrays-*.safetensors` keys of the contents, where in the shards they are, the map
+to vectors, whitening
 
 An index on disk is read if it exists, extended if the store has grown, made if there is none or it
 does not fit. A name carries a hash of the file, and `index.json` is replaced last, so that a reader
@@ -35,7 +35,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import filelock
 import numpy as np
 import pyarrow as pa
 from safetensors import SafetensorError
@@ -52,7 +51,16 @@ from deepfishing.store import Store
 from deepfishing.store.contents import PLACES, Contents, MappedColumn, shard_files
 from deepfishing.store.journal import check_no_link
 from deepfishing.store.manifest import SOURCE
-from deepfishing.util.files import check_regular, is_intact, read_regular, replacing, sealed
+from deepfishing.util.files import (
+    check_regular,
+    is_intact,
+    read_regular,
+    remove_file,
+    rename_file,
+    replacing,
+    sealed,
+)
+from deepfishing.util.locks import hold_lock
 from deepfishing.util.progress import Progress
 
 LANDMARKS, DIMENSIONS = 2048, 768  # of the embedding
@@ -68,7 +76,7 @@ CANDIDATES = 500  # that are compared
 COARSE = 3  # times as many are taken by vectors of four bits, and compared or refined
 GROWTH = 4  # times what it was made for, and an index is made again
 
-FORMAT = "deepfishing-index-4"
+FORMAT = "deepfishing-index-5"
 FOLDER = ".index"  # hidden, so that the store does not take it for a factor
 FACTS = "index.json"
 LOCK = ".lock"
@@ -294,7 +302,7 @@ def _columns(
         places = {name: arrays[f"{factor}/{name}"] for name in PLACES}
         files = [store.shards_folder(factor) / name for name in names]
         counts = [len(places[name]) for name in PLACES]
-        if counts != [n, n, len(files), n] or not 0 <= places["shard"].max() < len(files):
+        if counts != [n, n, len(files)] or not 0 <= places["shard"].max() < len(files):
             raise _Unfit(f"rows of {factor} are not those of its keys")
         shape = tuple(facts["shapes"][factor])
         columns[factor] = MappedColumn(
@@ -319,9 +327,9 @@ def _read_vectors(path: Path) -> Any:
 def _locked(folder: Path) -> Iterator[None]:
     """One at a time: two processes may make one index."""
     folder.mkdir(parents=True, exist_ok=True)
-    with filelock.FileLock(folder.parent / LOCK):  # which follows no link
+    with hold_lock(folder.parent / LOCK):
         for left in folder.glob(".*.*"):  # by one that was killed
-            left.unlink(missing_ok=True)
+            remove_file(left)
         yield
 
 
@@ -351,9 +359,9 @@ def _write(folder: Path, index: Index, features: Features, facts: dict[str, Any]
         "files": {kind: path.name for kind, path in files.items()},
     }
     with replacing(folder / FACTS) as partial:
-        partial.write_text(json.dumps(sealed(facts), indent=1) + "\n")
+        partial.write_text(json.dumps(sealed(facts), indent=1) + "\n", encoding="utf-8")
     for old in before - {*files.values()}:
-        old.unlink(missing_ok=True)
+        remove_file(old)
 
 
 def _kept(folder: Path, name: str, write: Callable[[Path], object]) -> Path:
@@ -361,7 +369,9 @@ def _kept(folder: Path, name: str, write: Callable[[Path], object]) -> Path:
     partial = folder / f".{name}.{secrets.randbits(63)}"
     try:
         write(partial)
-        return partial.replace(folder / name.format(_hash(partial)))
+        path = folder / name.format(_hash(partial))
+        rename_file(partial, path)
+        return path
     finally:
         partial.unlink(missing_ok=True)
 

@@ -1,21 +1,16 @@
 """Features on disk: the contents of a store by number, so that a million of them stay small.
 
-Comes in: a store and the factors that are needed. Goes out: keys in a fixed order and, for any
-numbers of that order, the factors' values, through the reader of shards. For those who read a few
-rows of thousands of shards again and again, as a search through an index does, `mapped` takes a
-microsecond per row: the shards stay mapped into memory, so that no file is opened and none is
-hashed, since a checksum of each row is known from a time when all were.
+`Contents` has keys in a fixed order and, for any numbers of that order, the factors' values. Those
+who read a few rows of thousands of shards again and again, as a search through an index does, use
+`Contents.mapped`: the shards stay mapped into memory, and each is hashed when it is first used.
 """
 
 from __future__ import annotations
 
-import ctypes
-import math
-import mmap
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,14 +18,20 @@ import pyarrow.compute as pc
 
 from deepfishing.core.rank_one import Array
 from deepfishing.errors import StoreError
-from deepfishing.store.shards import Column, decoded, read_keys, stored, undamaged
+from deepfishing.store.shards import (
+    Column,
+    check_content,
+    check_shard,
+    decoded,
+    read_keys,
+    stored,
+    undamaged,
+)
 from deepfishing.store.shards import shard_files as files_in
 from deepfishing.store.store import Store
 
-BLOCK_ROWS = 4096
-PLACES = ("shard", "row", "offsets", "sums")  # what is known of a mapped column, as arrays
-ELSEWHERE = -1  # offset of a shard of another writer, which must be decoded
-_MAP_FIXED = 0x10  # which Python's mmap does not name
+PLACES = ("shard", "row", "offsets")  # arrays of a mapped column that an index keeps
+DECODED = -1  # offset of a shard of another writer
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +72,7 @@ class Contents:
 
     def mapped(self) -> Contents:
         """The same, with shards mapped into memory."""
-        columns = {name: MappedColumn.of_column(column) for name, column in self.columns.items()}
+        columns = {name: MappedColumn.from_column(column) for name, column in self.columns.items()}
         return replace(self, columns=columns)
 
     @property
@@ -90,82 +91,75 @@ def shard_files(store: Store, factor: str) -> tuple[Path, ...]:
 
 @dataclass(frozen=True, eq=False)
 class MappedColumn(Column):
-    """A column whose shards are mapped: where in each file its values begin, a sum of each row."""
+    """A column whose shards are mapped into memory.
+
+    `offsets` says where in each file the values begin, and is `DECODED` for a shard of another
+    writer. A mapped file need not stay open, and can be read even if its name is removed.
+    """
 
     offsets: Array
-    sums: Array
-    _windows: Array = field(init=False, repr=False)  # the bytes of a row, by where it begins
-    _begin: Array = field(init=False, repr=False)  # of each content's row
+    _shards: list[MappedShard] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        content, starts = _map(self.files, (self.offsets == ELSEWHERE).tolist())
-        size = self.codec.width(self.shape) * self.codec.dtype.itemsize
-        begin = (starts[:-1] + np.maximum(self.offsets, 0))[self.shard]
-        begin += self.row.astype(np.int64) * size
-        if (self.row < 0).any() or (begin + size > starts[1:][self.shard]).any():
+        width = self.codec.width(self.shape)
+        shards = []
+        for path, offset in zip(self.files, self.offsets.tolist(), strict=True):
+            shards.append(MappedShard.open(path, offset, width, self.codec.dtype))
+        counts = np.array([len(shard.codes) for shard in shards])
+        if (self.row < 0).any() or (self.row >= counts[self.shard]).any():
             raise ValueError(f"rows of {self.factor} must lie in their files")
-        windows = np.lib.stride_tricks.sliding_window_view(content, size)
-        object.__setattr__(self, "_windows", windows)
-        object.__setattr__(self, "_begin", begin)
+        object.__setattr__(self, "_shards", shards)
 
     @classmethod
-    def of_column(cls, column: Column) -> MappedColumn:
-        """Look into all shards, which are hashed."""
-        blocks = np.array_split(np.arange(len(column.row)), -(-len(column.row) // BLOCK_ROWS))
-        sums = np.concatenate([row_sums(column.codes(block)) for block in blocks])
+    def from_column(cls, column: Column) -> MappedColumn:
+        """Map the shards of a column."""
         offsets = []
         for path in column.files:
+            check_shard(path)
             codes, _, _ = stored(path, column.factor, column.codec)
-            offsets.append(codes.offset if isinstance(codes, np.memmap) else ELSEWHERE)
-        return cls(**vars(column), offsets=np.array(offsets), sums=sums)
+            offsets.append(codes.offset if isinstance(codes, np.memmap) else DECODED)
+        return cls(**vars(column), offsets=np.array(offsets))
 
     def codes(self, numbers: Array) -> Array:
-        """Rows (m, width) of these contents as they lie in the shards, each checked."""
-        codes: Array = self._windows[self._begin[numbers]].view(self.codec.dtype)
-        wrong = numbers[row_sums(codes) != self.sums[numbers]]
-        for number in wrong[:1]:
-            with undamaged(self.files[int(self.shard[number])]):
-                raise ValueError("a row is not as it was when it was indexed")
-        return codes
+        """Rows (m, width) of these contents as they are in the shards, which are checked."""
+        shard = self.shard[numbers]
+        row = self.row[numbers]
+        out = np.empty((len(numbers), self.codec.width(self.shape)), self.codec.dtype)
+        order = np.argsort(shard, kind="stable")
+        used, first = np.unique(shard[order], return_index=True)
+        ends = [*first[1:], len(order)]
+        for number, begin, end in zip(used, first, ends, strict=False):
+            places = order[begin:end]
+            mapped = self._shards[number]
+            mapped.check()
+            out[places] = mapped.codes[row[places]]
+        return out
 
 
-def _map(files: Sequence[Path], foreign: Sequence[bool]) -> tuple[Array, Array]:
-    """All files in one array of bytes, those of other writers decoded, and where each starts.
+@dataclass(eq=False)
+class MappedShard:
+    """One shard in memory: all bytes of its file, and the rows (n, width) of codes in there."""
 
-    They lie side by side in one stretch of addresses, so that numpy takes rows of all of them in
-    one call. A mapped file need not stay open, and is there even if its name is removed.
-    """
-    values = {
-        path: decoded(path).tobytes() for path, own in zip(files, foreign, strict=True) if own
-    }
-    sizes = []
-    for path in files:
-        with undamaged(path):
-            sizes.append(len(values[path]) if path in values else path.stat().st_size)
-    page = mmap.ALLOCATIONGRANULARITY
-    starts = np.cumsum([0, *(-(-size // page) * page for size in sizes)])
-    area = mmap.mmap(-1, int(starts[-1]), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    content = np.frombuffer(area, np.uint8)
-    place = ctypes.CDLL(None, use_errno=True).mmap
-    place.restype = ctypes.c_void_p
-    place.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_size_t]
-    for path, size, start in zip(files, sizes, starts.tolist(), strict=False):
-        if path in values:
-            area[start : start + size] = values[path]
-            continue
-        with path.open("rb") as file:
-            at, flags = content.ctypes.data + start, mmap.MAP_PRIVATE | _MAP_FIXED
-            if place(at, size, mmap.PROT_READ, flags, file.fileno(), 0) != at:
-                reason = os.strerror(ctypes.get_errno())
-                raise StoreError(
-                    f"shards must be mapped into memory to search, got {path} ({reason}); compare "
-                    "all images with --exact"
-                )
-    return content, starts
+    path: Path
+    content: Array
+    codes: Array
+    is_checked: bool = False
 
+    @classmethod
+    def open(cls, path: Path, offset: int, width: int, dtype: np.dtype[Any]) -> MappedShard:
+        """Map a file, or decode it if another writer made it."""
+        if offset == DECODED:
+            codes = decoded(path)
+            return cls(path, codes, codes, is_checked=True)
+        with undamaged(path), pa.memory_map(str(path)) as file:
+            content = np.frombuffer(file.read_buffer(), np.uint8)
+        row_bytes = width * dtype.itemsize
+        rows = max(0, len(content) - offset) // row_bytes
+        values = content[offset : offset + rows * row_bytes]
+        return cls(path, content, values.view(dtype).reshape(rows, width))
 
-def row_sums(codes: Array) -> Array:
-    """A checksum (n,) of each row (n, width): the sum of its bytes, eight at a time if they fit."""
-    words = np.dtype(f"<u{math.gcd(8, codes.shape[1] * codes.itemsize)}")
-    sums: Array = codes.view(words).sum(axis=1, dtype=np.uint64)
-    return sums
+    def check(self) -> None:
+        """Compare the content with the checksum in the file's name, the first time."""
+        if not self.is_checked:
+            check_content(self.path, self.content)
+            self.is_checked = True

@@ -17,7 +17,7 @@ import secrets
 from pathlib import Path
 
 from deepfishing.errors import StoreError
-from deepfishing.util.files import read_regular, replacing
+from deepfishing.util.files import read_regular, remove_file, rename_file, replacing
 
 JOURNALS = ".journal*"
 MAX_JOURNAL_BYTES = 1 << 28
@@ -59,7 +59,8 @@ class Journal:
         """Do it all."""
         if self._new or self._old:
             with replacing(self._place) as partial:
-                partial.write_text(json.dumps({"rename": self._new, "remove": self._old}))
+                changes = json.dumps({"rename": self._new, "remove": self._old})
+                partial.write_text(changes, encoding="utf-8")
             _finish(self._place)
 
     def discard(self) -> None:
@@ -92,16 +93,26 @@ def _finish(journal: Path) -> None:
         raise StoreError(f"journal is damaged: {journal}; delete it and extract again") from None
     for partial, path in new:
         with contextlib.suppress(FileNotFoundError):  # done already
-            partial.replace(path)
+            _put_in_place(partial, path)
     for path in old:
-        path.unlink(missing_ok=True)
+        remove_file(path)  # one that Windows keeps has rows of no image, which the next run drops
     journal.unlink(missing_ok=True)
+
+
+def _put_in_place(partial: Path, path: Path) -> None:
+    """Rename a new shard, unless one of the same name and so the same content is in use."""
+    try:
+        rename_file(partial, path)
+    except PermissionError:
+        if not path.exists():
+            raise
+        partial.unlink()
 
 
 def clear_leftovers(folder: Path) -> None:
     """Delete what a killed writer left; only for the one writer of a folder."""
     for path in leftovers(folder):
-        path.unlink(missing_ok=True)
+        remove_file(path)
 
 
 def leftovers(folder: Path) -> list[Path]:
@@ -121,7 +132,8 @@ def _below(folder: Path, name: str) -> Path:
     """The file of a name; a store may come from anywhere, and so may its journal."""
     path, parts = folder / name, Path(name).parts
     too_long = any(len(part) > 255 for part in os.fsencode(name).split(b"/"))
-    if not parts or ".." in parts or Path(name).is_absolute() or "\0" in name or too_long:
+    outside = ".." in parts or Path(name).is_absolute() or Path(name).drive
+    if not parts or outside or "\0" in name or too_long:
         raise ValueError(name)
     if path.is_dir() or not path.parent.resolve().is_relative_to(folder.resolve()):
         raise ValueError(name)  # also through a link

@@ -25,10 +25,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import filelock
-
 from deepfishing.errors import OptionError, StoreError, explained
 from deepfishing.util.files import check_regular, is_intact, sealed
+from deepfishing.util.locks import hold_lock
 
 LOG = "labels.jsonl"
 LOG_LOCK = ".labels.lock"
@@ -357,22 +356,18 @@ class LabelLog:
         """Hold the lock of the log, and see all acts of others."""
         if not self.folder.is_dir():
             raise StoreError(f"a label log must be in a store's folder, got {self.folder}")
-        lock = filelock.FileLock(str(self.folder / LOG_LOCK), timeout=LOCK_SECONDS)
+        busy = StoreError(
+            f"labels cannot be written: {self.path} (another process has held its lock for "
+            f"{LOCK_SECONDS:.0f} seconds); stop that process"
+        )
         do = "; make the folder writable"
-        try:
+        with contextlib.ExitStack() as stack:
             with explained(StoreError, f"labels cannot be written: {self.path}", do, OSError):
-                lock.acquire()
-        except filelock.Timeout:
-            raise StoreError(
-                f"labels cannot be written: {self.path} (another process has held its lock for "
-                f"{LOCK_SECONDS:.0f} seconds); stop that process"
-            ) from None
-        try:
-            with self._threads:
-                self._refresh()
-                yield
-        finally:
-            lock.release()
+                lock = hold_lock(self.folder / LOG_LOCK, seconds=LOCK_SECONDS, busy=busy)
+                stack.enter_context(lock)
+            stack.enter_context(self._threads)
+            self._refresh()
+            yield
 
     def _write(self, kind: str, origin: str, author: str | None, **content: Any) -> Act:
         """Append one act; the caller holds the lock."""

@@ -7,7 +7,6 @@ its features), its labels, and whether its features exist. Two ids may share a c
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -21,6 +20,7 @@ import pyarrow.parquet as pq
 from deepfishing import __version__
 from deepfishing.errors import StoreError, explained
 from deepfishing.util.files import check_regular, is_intact, read_regular, replacing, sealed
+from deepfishing.util.locks import hold_lock
 
 MANIFEST = "store.json"
 MAX_MANIFEST_BYTES = 64 * 2**20
@@ -108,8 +108,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 def new_manifest(folder: Path, settings: Mapping[str, Any]) -> None:
     """Write a manifest; of two processes that make one store, the second takes the first's."""
-    with (folder / LOCK).open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with hold_lock(folder / LOCK):
         if not (folder / MANIFEST).exists():
             created = datetime.now(UTC).isoformat(timespec="seconds")
             facts = {"format": FORMAT, "version": __version__, "created": created}
@@ -125,7 +124,8 @@ def keep_source(folder: Path, source: Any) -> None:
 
 def _write(folder: Path, facts: Mapping[str, Any]) -> None:
     with replacing(folder / MANIFEST) as partial:
-        partial.write_text(json.dumps(sealed(facts), indent=1, sort_keys=True) + "\n")
+        text = json.dumps(sealed(facts), indent=1, sort_keys=True) + "\n"
+        partial.write_text(text, encoding="utf-8")
 
 
 def agree_on_settings(folder: Path, settings: Mapping[str, Any]) -> None:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -143,7 +144,7 @@ def encode(keys: Sequence[str], name: str, values: Array, codec: Codec) -> pa.Ta
 def write_shard(folder: Path, table: pa.Table, journal: Journal) -> Path:
     """Have a table written as one file, whatever else is in the folder."""
     sink = pa.BufferOutputStream()
-    about = {**ONE_PAGE, **(PROJECTED if is_projected(folder.name) else {})}
+    about = {**ONE_PAGE, **(PROJECTED if is_projected(unquote(folder.name)) else {})}
     pq.write_table(
         table.replace_schema_metadata(about),
         sink,
@@ -174,6 +175,14 @@ def check_shard(path: Path) -> None:
         stat = path.stat()
         found = _digits(path, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
         if path.stem != f"shard-{found}":
+            raise ValueError(f"its checksum is {found}")
+
+
+def check_content(path: Path, content: Any) -> None:
+    """Refuse the bytes of a shard that are not those that its name says."""
+    found = checksum(content)
+    if _NAMED.fullmatch(path.stem) and path.stem != f"shard-{found}":
+        with undamaged(path):
             raise ValueError(f"its checksum is {found}")
 
 
@@ -216,7 +225,7 @@ def read_keys(path: Path) -> pa.Array:
 def check_projection(path: Path, schema: pa.Schema) -> None:
     """Refuse a shard that was projected by matrices that are no longer drawn."""
     found = schema.metadata or {}
-    if is_projected(path.parent.name) and not PROJECTED.items() <= found.items():
+    if is_projected(unquote(path.parent.name)) and not PROJECTED.items() <= found.items():
         raise StoreError(
             f"{path.parent} was projected by an earlier version, with matrices that cannot stand "
             "beside today's; delete this folder and run `deepfish extract` again"

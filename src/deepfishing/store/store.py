@@ -14,7 +14,7 @@ folder more; what exists is never touched.
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,6 +45,7 @@ from deepfishing.store.shards import (
     stored,
     write_shard,
 )
+from deepfishing.util.locks import hold_lock
 
 ERRORS = "errors"
 BATCH_ROWS = 4096
@@ -164,17 +165,14 @@ class Store:
 
         What killed ones left is cleared away at the beginning and at a good end.
         """
+        busy = StoreError(
+            f"store must have one writer, but another process works on {self.folder}; wait until "
+            "it ends, or choose another folder"
+        )
         do = "; make it writable or choose another folder"
-        with explained(StoreError, f"store cannot be written: {self.folder}", do, OSError):
-            file = (self.folder / manifest.LOCK).open("a")
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise StoreError(
-                    f"store must have one writer, but another process works on {self.folder}; "
-                    "wait until it ends, or choose another folder"
-                ) from None
+        with contextlib.ExitStack() as stack:
+            with explained(StoreError, f"store cannot be written: {self.folder}", do, OSError):
+                stack.enter_context(hold_lock(self.folder / manifest.LOCK, seconds=0, busy=busy))
             self._clear_up()
             manifest.keep_source(self.folder, self.settings.get(SOURCE))
             yield
@@ -284,8 +282,8 @@ class Store:
         return self._shards[factor]
 
     def shards_folder(self, factor: str) -> Path:
-        """Where they are; a module's path may hold anything, so the name is quoted."""
-        return self.folder / quote(factor, safe=":@+,;= ")
+        """Where they are; the name is quoted, for Windows has no `:` in names of files."""
+        return self.folder / quote(factor, safe="@+,;= ")
 
     def look_again(self) -> None:
         """Forget which features exist: another process may have written since."""

@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 import stat
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from typing import Any
 from deepfishing.errors import OptionError
 
 SEAL = "seal"
+WAITS = (0.01, 0.03, 0.1, 0.3, 1.0)  # seconds between attempts to rename a file that is in use
+IN_USE = (5, 32, 33)  # Windows: access denied, sharing violation, lock violation
 KINDS = (".csv", ".json")  # of files that records are written to
 SEPARATOR = ";"  # of the labels of an image, where a cell is text
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
@@ -38,9 +41,38 @@ def replacing(path: Path) -> Iterator[Path]:
     partial = path.with_name(f".{path.name}.{secrets.randbits(63)}")
     try:
         yield partial
-        partial.replace(path)
+        rename_file(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def rename_file(old: Path, new: Path) -> None:
+    """Rename a file, replacing `new`; on Windows wait a moment for programs that have it open."""
+    for seconds in WAITS:
+        try:
+            old.replace(new)
+            return
+        except PermissionError as error:
+            if not _is_in_use(error):
+                raise
+            time.sleep(seconds)
+    old.replace(new)
+
+
+def remove_file(path: Path) -> bool:
+    """Delete a file if it exists; on Windows one that is open stays, and the answer is False."""
+    try:
+        path.unlink(missing_ok=True)
+    except PermissionError as error:
+        if not _is_in_use(error):
+            raise
+        return False
+    return True
+
+
+def _is_in_use(error: PermissionError) -> bool:
+    """Whether Windows refuses because a program has the file open or mapped."""
+    return getattr(error, "winerror", None) in IN_USE
 
 
 def check_regular(path: Path, *, links: bool = False) -> os.stat_result:

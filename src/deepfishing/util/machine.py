@@ -1,13 +1,9 @@
-"""Beside the stages: what this machine is, for plans, for `deepfish doctor` and for benchmarks.
-
-Comes in: nothing. Goes out: its processor, its cores, and the memory that this process may use.
-"""
+"""Processor, cores and memory of this machine, on Linux, macOS and Windows."""
 
 from __future__ import annotations
 
 import os
 import platform
-import resource
 import sys
 from pathlib import Path
 
@@ -18,14 +14,16 @@ _CPUS = Path("/proc/cpuinfo")
 
 def cores() -> int:
     """How many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
+    if hasattr(os, "sched_getaffinity"):  # on Linux alone
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def memory() -> int:
     """Bytes of memory that this process may use: the machine's, or its control group's if less."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    import psutil  # takes a while to load
+
+    limits = [int(psutil.virtual_memory().total)]
     for line in _lines(_OWN_CGROUPS):
         _, controllers, path = line.split(":", 2)
         if controllers == "":  # version 2
@@ -42,6 +40,12 @@ def memory() -> int:
 
 def peak_memory() -> int:
     """The most bytes of memory that this process has had at a time."""
+    try:
+        import resource
+    except ImportError:  # on Windows, where psutil has the peak
+        import psutil
+
+        return int(psutil.Process().memory_info().peak_wset)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak  # kilobytes elsewhere
 
@@ -59,4 +63,4 @@ def describe() -> str:
 
 
 def _lines(file: Path) -> list[str]:
-    return file.read_text().splitlines() if file.is_file() else []
+    return file.read_text("utf-8").splitlines() if file.is_file() else []
