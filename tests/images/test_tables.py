@@ -70,7 +70,7 @@ def test_a_parquet_gives_the_same_and_lists_of_labels(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("file,label\na.jpg,cat\n", "column path, got file, label in"),
+        ("picture,label\na.jpg,cat\n", "column path, got picture, label in"),
         ("", "column path, got none"),
         ("path,label,labels\na,b,c\n", "got both"),
         ("path,label\na.jpg\n", "must have 2 values as its head, got 1 in row 1"),
@@ -89,11 +89,24 @@ def test_what_is_wrong_with_a_table_is_named(tmp_path, text, words):
 def test_damaged_tables_are_named(tmp_path):
     (tmp_path / "t.csv").write_bytes(b"path\n\xff.jpg\n")
     (tmp_path / "t.parquet").write_bytes(b"PAR1")
-    pq.write_table(pa.table({"file": ["a"]}), tmp_path / "u.parquet")
+    pq.write_table(pa.table({"picture": ["a"]}), tmp_path / "u.parquet")
     with pytest.raises(DatasetError, match=r"t.csv is not UTF-8 .*; save it again as `CSV UTF-8`"):
         read_table(tmp_path / "t.csv")
     for name in ("t.csv", "t.parquet"):
         with pytest.raises(DatasetError, match=f"cannot be read: .*{name}"):
             read_table(tmp_path / name)
-    with pytest.raises(DatasetError, match="column path, got file"):
+    with pytest.raises(DatasetError, match="column path, got picture"):
         read_table(tmp_path / "u.parquet")
+
+
+@pytest.mark.parametrize("name", ["filename", "File", "image"])
+def test_other_names_of_the_column_of_paths_are_understood(tmp_path, name):
+    (tmp_path / "t.csv").write_text(f"{name},label\na.jpg,cat\n")
+    (item,) = read_table(tmp_path / "t.csv")
+    assert (item.id, item.labels) == ("a.jpg", ("cat",))
+
+
+def test_a_column_path_comes_before_its_other_names(tmp_path):
+    (tmp_path / "t.csv").write_text("filename,path\na.jpg,b.jpg\n")
+    (item,) = read_table(tmp_path / "t.csv")
+    assert item.id == "b.jpg"

@@ -30,6 +30,7 @@ COMMANDS = {
         "extract": "Extract features of images into a folder of Parquet files.",
         "search": "Find the images of a store that are like others, and say why.",
         "serve": "Look at a store in the browser: search it by a click or by a photo, and see why.",
+        "label": "Correct the labels of a store, export them or undo a change.",
         "train": "Train one support vector machine per class, with probabilities.",
         "predict": "Classify images: the most probable classes of each, with their probabilities.",
         "curate": "Put a collection in order: what to label first, and more.",
@@ -56,6 +57,7 @@ COMMANDS = {
 FILES = {
     "extract": ("extract", "plan"),
     "search": ("search",),
+    "label": ("label",),
     "pages": ("serve", "report"),
     "classify": ("train", "predict", "export-model"),
     "curate": ("curate",),

@@ -85,7 +85,7 @@ def extract(
             **vars(options),
         )
     passed_over = passed_over_in(images)
-    rows = Store.open(store).rows().values()
+    rows = Store.open(store).labelled_rows()
     if events:
         events.emit(
             "end",

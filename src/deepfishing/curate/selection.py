@@ -28,7 +28,7 @@ from deepfishing.errors import DatasetError, OptionError, explained
 from deepfishing.images.tables import TABLES, read_table
 from deepfishing.learn.svm import train_svm
 from deepfishing.search import Searcher
-from deepfishing.search.collection import Collection
+from deepfishing.search.collection import CURRENT, Collection
 from deepfishing.search.compare import DEFAULTS, Features, choose_recipe, sample
 from deepfishing.search.index import DIMENSIONS, LANDMARKS, Embedding
 from deepfishing.store import Store
@@ -235,8 +235,8 @@ def read_labelled(photos: Searcher, source: str | Path) -> Labels:
     """
     if str(source) == OWN:
         table = photos.collection.table
-        has = table.filter(pc.is_valid(table.column("labels")))
-        ids, labels = (has.column(name).to_pylist() for name in ("id", "labels"))
+        has = table.filter(pc.is_valid(table.column(CURRENT)))
+        ids, labels = (has.column(name).to_pylist() for name in ("id", CURRENT))
         return {id_: tuple(names) for id_, names in zip(ids, labels, strict=True)}
     path = Path(source)
     if path.suffix.lower() in TABLES:

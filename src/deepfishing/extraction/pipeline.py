@@ -18,6 +18,7 @@ from deepfishing.core.recipes import parse_recipes
 from deepfishing.errors import OptionError, StoreError
 from deepfishing.extraction.distributed import check_place, connect
 from deepfishing.extraction.options import FEATURES, LOCAL, FeatureOptions, Options, Resources
+from deepfishing.extraction.relabel import labels_follow_pixels
 from deepfishing.extraction.settings import Settings
 from deepfishing.extraction.to_store import Extraction, OnFailure, extract_to_store
 from deepfishing.images.item import ImageBytes, Item
@@ -139,9 +140,10 @@ def extract_to(
             progress=progress,
             on_failure=on_failure,
         )
-        if items is not None:
-            return run(items)
-        return _joined(map(run, _new(opened, blocks(cast("Iterable[Any]", images), name))))
+        with labels_follow_pixels(opened):
+            if items is not None:
+                return run(items)
+            return _joined(map(run, _new(opened, blocks(cast("Iterable[Any]", images), name))))
 
 
 def _listed(images: str | Path | Iterable[Any]) -> list[Item | Path] | None:

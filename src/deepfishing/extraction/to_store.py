@@ -22,6 +22,7 @@ from deepfishing.errors import FeatureError
 from deepfishing.extraction.options import Resources
 from deepfishing.extraction.settings import Settings
 from deepfishing.images.item import Item, as_text
+from deepfishing.images.matching import keep_known_ids
 from deepfishing.images.preprocess import refuse_unreadable, unreadable
 from deepfishing.store import Row, Store
 from deepfishing.store.manifest import ERROR, OK, PENDING
@@ -148,6 +149,7 @@ def extract_to_store(
     columns = tuple(factor.name for factor in factors)
     with store.writing():
         old = store.rows()
+        items = keep_known_ids(items, old)
         rows = _scan(items, old, tell, place)
         if retry:
             store.forget_errors({row.sha256 for row in rows if row.sha256})

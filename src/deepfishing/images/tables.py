@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from deepfishing.util.files import check_regular, read_regular, unguarded
 
 TABLES = (".csv", ".tsv", ".parquet")
 MAX_TABLE_BYTES = 4 * 2**30
+OTHER_PATHS = ("filename", "file", "image")  # what others call the column of paths
 _COLUMNS = ("path", "id", "label", "labels")
 _DELIMITERS = {".csv": ",;\t", ".tsv": "\t,;"}  # the first by which there is a column path
 
@@ -91,7 +93,7 @@ def _csv(path: Path, errors: str = "strict") -> dict[str, list[Any]]:
     with explained(DatasetError, f"table cannot be read: {path} is not UTF-8", do):
         text = content.decode("utf-16" if wide else "utf-8-sig", errors)
     delimiters = _DELIMITERS[path.suffix.lower()]
-    told = (one for one in delimiters if "path" in map(_column, _rows(text, one)[0]))
+    told = (one for one in delimiters if "path" in column_names(_rows(text, one)[0]))
     head, *rows = _rows(text, next(told, delimiters[0]))
     for number, row in enumerate(rows, start=1):
         if len(row) != len(head):
@@ -99,7 +101,10 @@ def _csv(path: Path, errors: str = "strict") -> dict[str, list[Any]]:
                 f"each row of a table must have {len(head)} values as its head, got {len(row)} in "
                 f"row {number} of {path}"
             )
-    return {_column(name): [unguarded(row[i]) for row in rows] for i, name in enumerate(head)}
+    columns = {}
+    for number, name in enumerate(column_names(head)):
+        columns[name] = [unguarded(row[number]) for row in rows]
+    return columns
 
 
 def _rows(text: str, delimiter: str) -> list[list[str]]:
@@ -107,17 +112,25 @@ def _rows(text: str, delimiter: str) -> list[list[str]]:
     return [row for row in rows if row] or [[]]
 
 
-def _column(name: str) -> str:
-    """A column's name as it is asked for: `Path` is path; the others keep theirs."""
-    name = name.strip()
-    return name.lower() if name.lower() in _COLUMNS else name
+def column_names(head: Sequence[str]) -> list[str]:
+    """Return names of columns as they are asked for: `Path` is path, and so is `filename`."""
+    names = [name.strip() for name in head]
+    names = [name.lower() if name.lower() in _COLUMNS else name for name in names]
+    if "path" not in names:
+        lower = [name.lower() for name in names]
+        for other in OTHER_PATHS:
+            if other in lower:
+                names[lower.index(other)] = "path"
+                break
+    return names
 
 
 def _parquet(path: Path) -> dict[str, list[Any]]:
     check_regular(path, links=True)
     with pq.ParquetFile(path) as file:
         names = file.schema_arrow.names
-        known = {_column(name): name for name in names if _column(name) in _COLUMNS}
+        found = zip(column_names(names), names, strict=True)
+        known = {column: name for column, name in found if column in _COLUMNS}
         if "path" not in known:
             return {name: [] for name in names}
         table = file.read(columns=list(known.values()))

@@ -7,7 +7,6 @@ set in VOC layout that has the labels. Goes out: the images that have labels, wi
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 from deepfishing.core.rank_one import Array
 from deepfishing.errors import DatasetError
 from deepfishing.images.folder import folder_classes, is_folder, training_folder
+from deepfishing.images.matching import Matcher
 from deepfishing.images.tables import TABLES, read_table
 from deepfishing.images.voc import read_split, voc_layout
 
@@ -104,23 +104,22 @@ def _in_table(source: Path, images: Sequence[_Image]) -> dict[str, tuple[str, ..
             f"a table of labels must have a column label or labels, got none filled in {source}; "
             "rename the one that holds them"
         )
-    known = {image.id for image in images}
-    named = {item.id: item.labels for item in listed if item.id in known}
-    if others := [item for item in listed if item.id not in known]:
-        by_file = {_file(image): image.id for image in images}
-        strange = [item.id for item in others if _file(item) not in by_file]
-        if strange:
-            raise DatasetError(
-                f"every row of {source} must name an image by its id or file, got {len(strange)} "
-                f"of {len(listed)} that do not, first {strange[0]!r}; the images have ids such as "
-                f"{images[0].id!r}. Delete such rows, or extract those images, too"
-            )
-        named |= {by_file[_file(item)]: item.labels for item in others}
+    matcher = Matcher(images)
+    named: dict[str, tuple[str, ...] | None] = {}
+    unmatched = []
+    for item in listed:
+        found = matcher.find(item)
+        if len(found) == 1:
+            named[found[0].id] = item.labels
+        else:
+            unmatched.append(item.id)
+    if unmatched:
+        raise DatasetError(
+            f"every row of {source} must name an image by its id or file, got {len(unmatched)} "
+            f"of {len(listed)} that do not, first {unmatched[0]!r}; the images have ids such as "
+            f"{images[0].id!r}. Delete such rows, or extract those images, too"
+        )
     return named
-
-
-def _file(image: _Image) -> str:
-    return os.path.abspath(str(image.path))  # noqa: PTH100  # a Path for each would take long
 
 
 def is_voc(folder: Path) -> bool:

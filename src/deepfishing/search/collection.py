@@ -21,9 +21,11 @@ from deepfishing.core.rank_one import Array
 from deepfishing.errors import OptionError, StoreError, did_you_mean
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents
+from deepfishing.store.label_log import LabelLog
 from deepfishing.store.manifest import INDEX, SCHEMA
 from deepfishing.util.files import check_regular
 
+CURRENT = "current_labels"  # those of the label log, or else `labels`, those of the source
 COLUMNS = ["id", "path", "sha256", "labels", "factors"]
 SUGGEST = 20_000  # ids beyond which a mistyped one is not looked for
 
@@ -68,6 +70,7 @@ class Collection:
         place = pc.index_in(sha256, value_set=contents.keys)
         _check_promises(store, table.filter(place.is_null()), factors)
         # index_in finds null in a set without null nowhere, so rows without content drop out here
+        table = table.append_column(CURRENT, _current_labels(table, LabelLog.open(store.folder)))
         table = table.drop_columns(["sha256", "factors"]).filter(place.is_valid()).combine_chunks()
         numbers = place.drop_null().to_numpy(zero_copy_only=False).astype(np.int32)
         if not len(table):
@@ -84,7 +87,7 @@ class Collection:
         return len(self.table)
 
     def __getitem__(self, row: int) -> Picture:
-        id_, path, labels = (self.table.column(n)[row].as_py() for n in ("id", "path", "labels"))
+        id_, path, labels = (self.table.column(n)[row].as_py() for n in ("id", "path", CURRENT))
         return Picture(id_, path, None if labels is None else tuple(labels))
 
     def rows_of(self, content: int) -> Array:
@@ -116,7 +119,7 @@ class Collection:
 
     def labels(self) -> list[str]:
         """All labels that occur, sorted."""
-        flat = pc.list_flatten(self.table.column("labels").combine_chunks())
+        flat = pc.list_flatten(self.table.column(CURRENT).combine_chunks())
         return sorted(label for label in flat.unique().to_pylist() if label is not None)
 
     def passing(self, labels: Sequence[str] = (), path: str | None = None) -> Array | None:
@@ -125,7 +128,7 @@ class Collection:
             return None
         passed = np.ones(len(self), dtype=bool)
         for label in labels:
-            has = _holding(self.table.column("labels"), label)
+            has = _holding(self.table.column(CURRENT), label)
             if not has.any():
                 known = self.labels()
                 some = ", ".join(known[:20]) + (" ..." if len(known) > 20 else "")
@@ -146,6 +149,19 @@ class Collection:
                 f"{self.folder} for {' and '.join(asked)}; widen it"
             )
         return passed
+
+
+def _current_labels(table: pa.Table, log: LabelLog) -> pa.ChunkedArray:
+    """Labels of the log, or else those of the images' source, as a column."""
+    labels = table.column("labels")
+    if not log.history():
+        return labels
+    keys = table.column("sha256").to_pylist()
+    current = [
+        log.apply(key, None if names is None else tuple(names))
+        for key, names in zip(keys, labels.to_pylist(), strict=True)
+    ]
+    return pa.chunked_array([pa.array(current, labels.type)])
 
 
 def _check_promises(store: Store, table: pa.Table, factors: Sequence[str]) -> None:

@@ -43,7 +43,7 @@ def info(store: Store) -> dict[str, Any]:
         "images": len(rows),
         "contents": len({row.sha256 for row in rows.values() if row.sha256}),
         **{name: status[name] for name in (OK, ERROR, PENDING)},
-        "labels": len({label for row in rows.values() for label in row.labels or ()}),
+        "labels": len({label for row in store.labelled_rows() for label in row.labels or ()}),
         "factors": factors,
         "bytes": total,
         "bytes_per_image": round(total / max(len(rows), 1)),

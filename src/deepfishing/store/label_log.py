@@ -20,12 +20,13 @@ import os
 import secrets
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from deepfishing.errors import OptionError, StoreError, explained
+from deepfishing.store.manifest import Row
 from deepfishing.util.files import check_regular, is_intact, sealed
 from deepfishing.util.locks import hold_lock
 
@@ -449,6 +450,15 @@ class LabelLog:
     def _forget(self) -> None:
         self._acts, self._state = [], _State()
         self._read_bytes, self._file_number = 0, -1
+
+
+def with_current_labels(rows: Iterable[Row], log: LabelLog) -> list[Row]:
+    """Return rows of a store with the labels of the log, where it has some."""
+    current = []
+    for row in rows:
+        labels = log.apply(row.sha256, row.labels)
+        current.append(row if labels == row.labels else replace(row, labels=labels))
+    return current
 
 
 def _active(acts: Sequence[Act]) -> list[Act]:

@@ -31,6 +31,7 @@ from deepfishing.core.recipes import Recipe, parse_recipe
 from deepfishing.errors import FeatureError, StoreError, explained, need
 from deepfishing.store import manifest
 from deepfishing.store.journal import Journal, clear_leftovers, finish
+from deepfishing.store.label_log import LabelLog, with_current_labels
 from deepfishing.store.manifest import OK, SOURCE, Row
 from deepfishing.store.precision import CODECS, DEFAULT, check_precision
 from deepfishing.store.shards import (
@@ -238,6 +239,10 @@ class Store:
         """The images by id."""
         return manifest.read_index(self.folder)
 
+    def labelled_rows(self) -> list[Row]:
+        """The images with the labels that they have now: those of the label log come first."""
+        return with_current_labels(self.rows().values(), LabelLog.open(self.folder))
+
     def usable(self) -> list[Row]:
         """The images that have features, in the order of their ids."""
         return [row for row in self.rows().values() if row.status == OK]
@@ -296,7 +301,7 @@ class Store:
 
         An image that lacks a factor has null there. DuckDB, polars and Arrow read what this gives.
         """
-        images = self.usable()
+        images = with_current_labels(self.usable(), LabelLog.open(self.folder))
         shapes = {name: self.shape(name) for name in self.columns_of(features)}
         lists = {n: self._lists([], n, shape).type for n, shape in shapes.items() if shape}
         schema = pa.schema([*(manifest.SCHEMA.field(name) for name in FACTS), *lists.items()])

@@ -1,0 +1,194 @@
+"""Labels of a store from tables and into tables, and labels that follow their pictures.
+
+`deepfish label STORE fixes.csv` is `label_images`. Labels go to the store's label log, which keeps
+them by the content of an image. A file that was saved again with the same pixels has another
+content; its labels are found by a hash of its pixels (`carry_labels_over`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from deepfishing.errors import DatasetError, ImageError
+from deepfishing.images.item import ImageBytes, Item
+from deepfishing.images.matching import Matcher
+from deepfishing.images.preprocess import open_image, open_picture
+from deepfishing.images.sources import find_again
+from deepfishing.images.tables import read_table
+from deepfishing.store import Row, Store
+from deepfishing.store.label_log import Act, Change, LabelLog, Labels
+from deepfishing.util.files import SEPARATOR, check_out, write_records
+from deepfishing.util.progress import Progress, silent
+
+COLUMNS = ("path", "id", "labels")  # of an exported table
+NONE_OF_THE_CLASSES = SEPARATOR  # what an exported cell has where () is meant
+
+
+@dataclass(frozen=True)
+class Relabelled:
+    """Summary of `label_images`.
+
+    `changed` counts the images whose labels are others now, `same` those that had them already.
+    `unmatched` has the rows of the table that name no image, or more than one, with the reason.
+    """
+
+    act: Act | None
+    changed: int
+    same: int
+    unmatched: dict[str, str]
+
+
+def label_images(
+    store: Store, table: str | Path, *, origin: str = "python", progress: Progress = silent
+) -> Relabelled:
+    """Write the labels of a table to the label log of a store.
+
+    The table has the columns `path` and `label` or `labels`. Rows without
+    a label are left out. Rows that match no image of the store are returned, and no error.
+    """
+    listed = [item for item in read_table(Path(table)) if item.labels is not None]
+    if not listed:
+        raise DatasetError(
+            f"a table of labels must have a column label or labels, got none filled in {table}; "
+            "rename the one that holds them"
+        )
+    log = LabelLog.open(store.folder)
+    matcher = Matcher(store.rows().values())
+    changes: dict[str, Change] = {}
+    base: dict[str, Labels] = {}
+    unmatched: dict[str, str] = {}
+    for done, item in enumerate(listed, start=1):
+        progress("matching", done, len(listed))
+        row = _only_match(matcher.find(item), item, unmatched)
+        if row is not None:
+            content = str(row.sha256)
+            changes[content] = Change(content, row.path, item.labels)
+            base[content] = row.labels
+    act = log.append(changes.values(), origin=origin, base=base)
+    record_pixels(store, log, progress)
+    changed = 0 if act is None else len(act.changes)
+    return Relabelled(act, changed, len(changes) - changed, unmatched)
+
+
+def _only_match(found: Sequence[Row], item: Item, unmatched: dict[str, str]) -> Row | None:
+    """Return the one row, or note why there is none."""
+    contents = {row.sha256 for row in found}
+    if not found:
+        unmatched[item.id] = "no image of the store"
+    elif len(contents) > 1:
+        ids = ", ".join(row.id for row in found[:3])
+        unmatched[item.id] = f"{len(found)} images of the store, such as {ids}"
+    elif found[0].sha256 is None:
+        unmatched[item.id] = "an image that cannot be read"
+    else:
+        return found[0]
+    return None
+
+
+def export_labels(store: Store, path: str | Path) -> int:
+    """Write the current labels of a store as a .csv or .json table; return how many images.
+
+    `deepfish label`, `train --labels` and `extract` read it. A cell `;` means that an image shows
+    none of the classes; images that are not labelled are left out.
+    """
+    check_out(Path(path))
+    records = []
+    for row in store.labelled_rows():
+        if row.labels is not None:
+            labels = row.labels or NONE_OF_THE_CLASSES
+            records.append({"path": row.path, "id": row.id, "labels": labels})
+    write_records(Path(path), records, COLUMNS)
+    return len(records)
+
+
+def record_pixels(store: Store, log: LabelLog, progress: Progress = silent) -> None:
+    """Record a hash of the pixels of all labelled images, so that re-saved files are recognised."""
+    known = log.pixels()
+    labelled = [content for content, labels in log.current().items() if labels is not None]
+    wanted = {content for content in labelled if content not in known}
+    if not wanted:
+        return
+    rows = [row for row in store.rows().values() if row.sha256 in wanted]
+    hashes: dict[str, str] = {}
+    for done, row in enumerate(rows, start=1):
+        progress("pixels", done, len(rows))
+        content = str(row.sha256)
+        _, data = find_again(store.folder, row.path, content)
+        if data is not None and content not in hashes:
+            found = pixel_hash(ImageBytes(row.path, data))
+            if found is not None:
+                hashes[content] = found
+    log.record_pixels(hashes, origin="label")
+
+
+@contextmanager
+def labels_follow_pixels(store: Store) -> Iterator[None]:
+    """Let labels follow images that are extracted again, saved with the same pixels."""
+    log = LabelLog.open(store.folder)
+    if not log.current():
+        yield
+        return
+    record_pixels(store, log)
+    before = {row.sha256 for row in store.rows().values() if row.sha256}
+    yield
+    carry_labels_over(store, log, before)
+
+
+def carry_labels_over(store: Store, log: LabelLog, before: Collection[str]) -> int:
+    """Give labels to images that were saved again with the same pixels; return how many.
+
+    `before` are the contents that the store had before the images were extracted. Only new
+    contents are looked at, and decoded only if they are as large as a labelled image whose file
+    is gone.
+    """
+    pixels, current = log.pixels(), log.current()
+    rows = {str(row.sha256): row for row in store.rows().values() if row.sha256}
+    lost = {}
+    for content, labels in current.items():
+        if labels is not None and content in pixels and not _is_there(store, rows.get(content)):
+            lost[pixels[content]] = content
+    sizes = {found.partition(":")[0] for found in lost}
+    changes = []
+    hashes = {}
+    for content in sorted(rows.keys() - set(before) - current.keys() if lost else ()):
+        row = rows[content]
+        _, data = find_again(store.folder, row.path, content)
+        if data is None or _size(data) not in sizes:
+            continue
+        found = pixel_hash(ImageBytes(row.path, data))
+        if found in lost:
+            hashes[content] = found
+            changes.append(Change(content, row.path, current[lost[found]], row.labels))
+    log.record_pixels(hashes, origin="extract")
+    act = log.append(changes, origin="extract, same pixels")
+    return 0 if act is None else len(act.changes)
+
+
+def _is_there(store: Store, row: Row | None) -> bool:
+    if row is None or row.sha256 is None:
+        return False
+    return find_again(store.folder, row.path, row.sha256)[0] is not None
+
+
+def _size(data: bytes) -> str | None:
+    """Return the size of an image as `pixel_hash` names it, rotated as its EXIF data asks for."""
+    try:
+        with ImageBytes("", data).open() as file, open_picture(file) as picture:
+            width, height = picture.size
+            turned = picture.getexif().get(0x0112, 1) in (5, 6, 7, 8)
+    except Exception:  # damaged bytes make the readers raise almost anything
+        return None
+    return f"{height}x{width}" if turned else f"{width}x{height}"
+
+
+def pixel_hash(image: ImageBytes) -> str | None:
+    """Return size and SHA-256 of the pixels as 8-bit RGB; None if it cannot be decoded."""
+    try:
+        rgb = open_image(image)
+    except ImageError:
+        return None
+    return f"{rgb.width}x{rgb.height}:{hashlib.sha256(rgb.tobytes()).hexdigest()}"
