@@ -2,9 +2,16 @@ import json
 
 import numpy as np
 import pytest
+from scipy.stats import binom, binomtest
 
 import deepfishing.core.statistics as module
-from deepfishing.core.statistics import Difference, bootstrap, compare, difference
+from deepfishing.core.statistics import (
+    Difference,
+    bootstrap,
+    compare,
+    difference,
+    proportion_interval,
+)
 from deepfishing.errors import DatasetError, FeatureError, OptionError
 from deepfishing.metrics import DEFINITIONS, evaluate
 
@@ -216,3 +223,38 @@ def test_the_interval_of_a_mean_is_students():
 def test_an_interval_is_moved_so_that_the_mean_of_the_draws_is_the_figure():
     low, high = module.interval_of(np.linspace(70.0, 80.0, 1001), 76.0)
     assert (round(low, 2), round(high, 2)) == (71.25, 80.75)
+
+
+@pytest.mark.parametrize(("n", "p"), [(30, 0.99), (30, 0.9), (100, 0.5), (10, 0.8), (400, 0.98)])
+def test_the_interval_of_a_proportion_covers_it(n, p):
+    """Exactly: the probability of all counts whose interval holds p."""
+    counts = np.arange(n + 1)
+    intervals = np.array([proportion_interval(int(count), n) for count in counts])
+    holds = (intervals[:, 0] <= 100 * p) & (100 * p <= intervals[:, 1])
+    assert 0.93 <= binom.pmf(counts[holds], n, p).sum() <= 0.99
+
+
+def test_the_interval_of_a_proportion_is_wilsons():
+    for right, n in ((0, 4), (3, 7), (30, 30)):
+        expected = binomtest(right, n).proportion_ci(method="wilson")
+        low, high = proportion_interval(right, n)
+        assert (low, high) == pytest.approx((100 * expected.low, 100 * expected.high), abs=1e-9)
+    with pytest.raises(OptionError, match="1 or more images, got 3 of 2"):
+        proportion_interval(3, 2)
+
+
+def test_copies_are_drawn_together_and_single_images_as_without_groups(rng):
+    labels, scores = problem(rng)
+    n = len(labels)
+    plain = bootstrap(labels, scores, "abcde", resamples=20)
+    alone = bootstrap(labels, scores, "abcde", resamples=20, groups=100 - np.arange(n))
+    np.testing.assert_array_equal(plain.ap["area"], alone.ap["area"])
+    twice, again = np.repeat(labels, 2, axis=0), np.repeat(scores, 2, axis=0)
+    groups = np.repeat(np.arange(n), 2)
+    together = bootstrap(twice, again, "abcde", resamples=20, groups=groups)
+    np.testing.assert_allclose(together.ap["sklearn"], plain.ap["sklearn"])
+    frequent = twice[:, 2:], again[:, 2:], "cde"
+    apart = bootstrap(*frequent, resamples=200)
+    wide = bootstrap(*frequent, resamples=200, groups=groups)
+    width = [np.diff(one.map_interval("area"))[0] for one in (apart, wide)]
+    assert width[0] < 0.85 * width[1]

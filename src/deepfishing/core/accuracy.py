@@ -1,10 +1,7 @@
 """Stage "evaluation": accuracy and confusions, where every image has exactly one class.
 
-Comes in: labels and scores of the test images, as in `metrics`. Goes out: how often the class with
-the highest score is the right one, over all images (top-1) and as the mean over the classes
-(balanced), with bootstrap intervals, and which classes are taken for which.
-
-The draws are those of `statistics`, so accuracy and mAP are seen on the same test sets. A class
+Top-1 accuracy is the share of images whose class has the highest score; balanced accuracy is the
+mean over the classes of this share. Both have Wilson's interval (`core.statistics`). A class
 without a classifier is left out, as it is of the mAP: it is never the answer, and its images do not
 count. A class without a test image may be answered, wrongly, and has no part in the balanced mean.
 """
@@ -16,15 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from deepfishing.core.statistics import (
-    RESAMPLES,
-    SEED,
     Interval,
-    draw_counts,
-    indicator,
-    interval_of,
+    mean_proportion_interval,
+    numbered_groups,
+    proportion_interval,
 )
 from deepfishing.errors import DatasetError, FeatureError
 from deepfishing.metrics import Array, check_columns
@@ -64,13 +58,13 @@ def measure_accuracy(
     scores: Array,
     classes: Sequence[str],
     usable: Array | None = None,
-    resamples: int = RESAMPLES,
-    seed: int = SEED,
+    groups: Array | None = None,
 ) -> Accuracy | None:
     """Accuracy of the class with the highest score; None if no image shows a usable class.
 
     Labels and scores are arrays (n, C) as for `metrics.evaluate`, `usable` (C,) is False for a
-    class that has no classifier; the bootstrap is that of `statistics.bootstrap`.
+    class that has no classifier. Images of one group, such as copies of a photo, count as one in
+    the width of the intervals; by default each image is a group.
     """
     labels, scores = np.asarray(labels), np.asarray(scores, dtype=np.float64)
     check_columns(labels, scores, classes)
@@ -87,35 +81,31 @@ def measure_accuracy(
     if not kept.any():
         return None
     answer = np.where(known, scores, -np.inf).argmax(axis=1)
-    right = kept & (answer == truth)
     table = np.zeros((len(classes), len(classes)), dtype=np.int64)
     np.add.at(table, (truth[kept], answer[kept]), 1)
-    every, hits = (indicator(truth, chosen, len(classes)) for chosen in (kept, right))
-    whole = _shares(every, hits, np.ones((len(truth), 1)))
-    draws = [_shares(every, hits, counts) for counts in draw_counts(len(truth), resamples, seed)]
-    (top1, balanced), drawn = whole[:, 0].tolist(), np.concatenate(draws, axis=1)
+    images, right = table.sum(axis=1), table.diagonal()
+    seen = images > 0
+    share = right[seen] / images[seen]
+    group = np.arange(len(truth)) if groups is None else numbered_groups(groups)
+    independent = np.zeros(len(classes))
+    for column in np.flatnonzero(seen):
+        independent[column] = len(np.unique(group[kept & (truth == column)]))
+    total = len(np.unique(group[kept]))
+    top1 = right.sum() / images.sum()
     return Accuracy(
-        top1=top1,
-        balanced=balanced,
-        confusion={
-            name: {answer: n for answer, n in zip(classes, counts, strict=True) if n}
-            for name, counts in zip(classes, table.tolist(), strict=True)
-            if any(counts)
-        },
-        top1_interval=interval_of(drawn[0], top1),
-        balanced_interval=interval_of(drawn[1], balanced),
+        top1=100.0 * float(top1),
+        balanced=100.0 * float(share.mean()),
+        confusion=_confusion(classes, table),
+        top1_interval=proportion_interval(float(top1) * total, total),
+        balanced_interval=mean_proportion_interval(share * independent[seen], independent[seen]),
     )
 
 
-def _shares(every: csr_array, hits: csr_array, counts: Array) -> Array:
-    """Top-1 and balanced accuracy in percent, (2, draws), with counts (n, draws) of each image.
-
-    `every` and `hits` say which images, and which that are right, are in which class: (C, n).
-    """
-    images, right = every @ counts, hits @ counts  # (C, draws)
-    total, seen = images.sum(axis=0), images > 0
-    shares = np.full((2, counts.shape[1]), np.nan)  # of a draw without any of the images
-    np.divide(100.0 * right.sum(axis=0), total, out=shares[0], where=total > 0)
-    each = np.divide(100.0 * right, images, out=np.zeros_like(images), where=seen)
-    np.divide(each.sum(axis=0), seen.sum(axis=0), out=shares[1], where=total > 0)
-    return shares
+def _confusion(classes: Sequence[str], table: Array) -> Confusion:
+    """Counts (C, C) by the names of the classes, without zeros."""
+    confusion: Confusion = {}
+    for name, counts in zip(classes, table.tolist(), strict=True):
+        answers = {answer: n for answer, n in zip(classes, counts, strict=True) if n}
+        if answers:
+            confusion[name] = answers
+    return confusion

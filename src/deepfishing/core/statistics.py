@@ -1,14 +1,13 @@
-"""Stage "evaluation": how far a figure could be off, and whether two rows really differ.
+"""Stage "evaluation": intervals of measured figures, and whether two rows really differ.
 
-Comes in: truth and scores of the test images, as in `metrics`. Goes out: bootstrap intervals of
-every AP and mAP, and the difference of two rows with its interval.
+An AP or mAP has a bootstrap interval. The test images are drawn anew, n of n with replacement, and
+every AP is computed again. A draw is a count for each image, so each class is sorted once and a
+draw only changes weights. The draws depend on n, the groups and the seed alone, so that images that
+are hard for both of two rows cancel in their difference. Copies of one photo are drawn together.
+The percentiles of the draws are moved so that their mean is the measured figure: a draw repeats
+images, and repeated positives raise AP (docs/statistics.md).
 
-The test images are drawn anew, n of n with replacement, and every AP is computed again. A draw says
-how often each image is in it, so each class is sorted once and a draw only changes weights. The
-draws depend on n and the seed alone: what makes an image hard for both of two rows cancels.
-
-An interval is made of the percentiles of the draws, moved so that their mean lies on the measured
-figure: a draw repeats images, and repeated positives raise AP (docs/statistics.md).
+A proportion, such as accuracy, has Wilson's interval: the bootstrap has no width at 0 and 100 %.
 """
 
 from __future__ import annotations
@@ -102,6 +101,50 @@ def mean_interval(values: Sequence[float]) -> Interval | None:
     return mean - half, mean + half
 
 
+def proportion_interval(right: float, n: float) -> Interval:
+    """Return Wilson's interval, in percent, of a share of `right` out of n independent images.
+
+    Examples
+    --------
+    >>> low, high = proportion_interval(30, 30)
+    >>> round(low, 1), round(high, 1)
+    (88.6, 100.0)
+    """
+    if not 0 <= right <= n or n <= 0:
+        raise OptionError(f"a share must be of 1 or more images, got {right} of {n}")
+    z = normal_quantile()
+    share, size = right / n, 1 + z * z / n
+    centre = (share + z * z / (2 * n)) / size
+    half = z / size * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5
+    return bounded((100 * (centre - half), 100 * (centre + half)), 100 * share)
+
+
+def mean_proportion_interval(right: Sequence[float], n: Sequence[float]) -> Interval:
+    """Return the interval, in percent, of the mean of independent shares, such as one per class.
+
+    The distances of Wilson's limits from each share are added as standard errors are (MOVER, Zou
+    and Donner 2008).
+    """
+    shares, below, above = [], [], []
+    for some, of in zip(right, n, strict=True):
+        share = 100 * some / of
+        low, high = proportion_interval(some, of)
+        shares.append(share)
+        below.append(share - low)
+        above.append(high - share)
+    mean = float(np.mean(shares))
+    low = mean - float(np.linalg.norm(below)) / len(shares)
+    high = mean + float(np.linalg.norm(above)) / len(shares)
+    return bounded((low, high), mean)
+
+
+def normal_quantile() -> float:
+    """Return the number of standard errors on either side of an interval at `LEVEL`."""
+    from scipy.stats import norm  # takes a while to import
+
+    return float(norm.ppf((1 + LEVEL) / 2))
+
+
 def bootstrap(
     labels: Array,
     scores: Array,
@@ -109,10 +152,12 @@ def bootstrap(
     methods: Sequence[str] | None = None,
     resamples: int = RESAMPLES,
     seed: int = SEED,
+    groups: Array | None = None,
 ) -> Bootstrap:
     """AP of every class on `resamples` draws of the test images, by all definitions or by some.
 
-    Labels, scores and classes are as for `metrics.evaluate`.
+    Labels, scores and classes are as for `metrics.evaluate`. Images of one group, such as copies of
+    a photo, are drawn together; by default each image is a group.
     """
     if resamples < 1:
         raise OptionError(f"resamples must be at least 1, got {resamples}")
@@ -124,7 +169,7 @@ def bootstrap(
     ap = {one.name: np.full((resamples, len(classes)), np.nan) for one in definitions}
     ranked = [_Ranked.of(labels[:, c], scores[:, c]) for c in range(len(classes))]
     done = 0
-    for counts in draw_counts(len(labels), resamples, seed):
+    for counts in draw_counts(len(labels), resamples, seed, groups):
         rows = slice(done, done + counts.shape[1])
         for column, ranking in enumerate(ranked):
             if ranking is None:
@@ -230,13 +275,28 @@ def indicator(group: Array, chosen: Array, groups: int) -> csr_array:
     return csr_array((ones, (group[images], images)), shape=(groups, len(group)))
 
 
-def draw_counts(n: int, resamples: int, seed: int) -> Iterator[Array]:
-    """Blocks (n, draws): how often each of n images is in each draw, n of n with replacement."""
+def draw_counts(n: int, resamples: int, seed: int, groups: Array | None = None) -> Iterator[Array]:
+    """Blocks (n, draws): how often each of n images is in each draw, n of n with replacement.
+
+    With groups (n,), as many groups as there are are drawn, each with all of its images.
+    """
+    group = np.arange(n)
+    if groups is not None:
+        group = numbered_groups(groups)
+    drawn_from = int(group.max(initial=-1)) + 1
     rng = np.random.default_rng(seed)
     block = max(1, BLOCK_VALUES // max(n, 1))
     for start in range(0, resamples, block):
-        draws = [
-            np.bincount(rng.integers(0, n, n), minlength=n)
-            for _ in range(start, min(start + block, resamples))
-        ]
+        draws = []
+        for _ in range(start, min(start + block, resamples)):
+            drawn = rng.integers(0, drawn_from, drawn_from)
+            draws.append(np.bincount(drawn, minlength=drawn_from)[group])
         yield np.stack(draws, axis=1).astype(np.float64)
+
+
+def numbered_groups(groups: Array) -> Array:
+    """Return the same groups, numbered from 0 on in the order of their first images."""
+    _, first, number = np.unique(groups, return_index=True, return_inverse=True)
+    rank = np.argsort(np.argsort(first))
+    numbers: Array = rank[number.ravel()]
+    return numbers

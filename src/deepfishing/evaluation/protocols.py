@@ -14,19 +14,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import binom
 from sklearn.svm import SVC
 
 from deepfishing.core.kernels import UNLIKE, Comparable, finite_gram, gram
 from deepfishing.core.rank_one import Array
 from deepfishing.core.statistics import (
-    LEVEL,
     SEED,
     Bootstrap,
     Interval,
     bootstrap,
     bounded,
     mean_interval,
+    proportion_interval,
 )
 from deepfishing.errors import DatasetError, FeatureError, OptionError
 from deepfishing.learn.svm import SCORE_BLOCK, check_labels
@@ -205,10 +204,7 @@ def _voted(shown: Array, test_labels: Array, classes: Sequence[str]) -> Votes:
         raise DatasetError("nearest neighbours need a test image that shows a class, got none")
     n, right = int(counted.sum()), (voted == 1) & (scores.max(axis=1) > 0)
     share = float(right[counted].mean())
-    # The bootstrap over test images with endlessly many draws: n images, each right with this
-    # probability.
-    low, high = binom.ppf(((1 - LEVEL) / 2, (1 + LEVEL) / 2), n, share) * 100 / n
-    interval = bounded((float(low), float(high)), 100 * share)
+    interval = proportion_interval(share * n, n)
     return Votes(k, 100 * share, interval, scores, bootstrap(test_labels, scores, classes))
 
 

@@ -18,7 +18,7 @@ from deepfishing.core.projections import FIT_IMAGES
 from deepfishing.core.rank_one import Array, l2_normalize
 from deepfishing.core.recipes import parse_recipe
 from deepfishing.core.recipes.recipe import DEFAULT_NEIGHBOURS
-from deepfishing.core.statistics import LEVEL, Interval
+from deepfishing.core.statistics import Interval, proportion_interval
 from deepfishing.errors import FeatureError
 from deepfishing.learn.model import Vectors
 
@@ -102,15 +102,4 @@ class FewLabels:
             return Guess(scores, None, None)
         left_out = target - dual / np.diag(inverse)[:, None]
         right = int((left_out.argmax(axis=1) == classes).sum())
-        return Guess(scores, 100 * right / len(rows), _interval(right, len(rows)))
-
-
-def _interval(right: int, n: int) -> Interval:
-    """Wilson's interval of a share, in percent."""
-    from scipy.stats import norm
-
-    z = float(norm.ppf((1 + LEVEL) / 2))
-    share, size = right / n, 1 + z * z / n
-    centre = (share + z * z / (2 * n)) / size
-    half = z / size * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5
-    return max(0.0, 100 * (centre - half)), min(100.0, 100 * (centre + half))
+        return Guess(scores, 100 * right / len(rows), proportion_interval(right, len(rows)))

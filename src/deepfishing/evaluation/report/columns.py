@@ -60,7 +60,7 @@ def columns(table: Comparison) -> list[Column]:
             "interval",
             lambda line: interval_text(line.interval),
             small="95 %",
-            note="interval: 95 %, bootstrap over test images.",
+            note="interval of mAP: 95 %, bootstrap over test images.",
         ),
         Column(
             "gain",
@@ -76,7 +76,7 @@ def columns(table: Comparison) -> list[Column]:
             lambda line: one_decimal(line.top1),
             small="accuracy",
             note="top-1: percent of images whose class has the highest score; balanced: the mean "
-            "of that over the classes.",
+            "of that over the classes; their intervals: Wilson's.",
             official=table.measure == "accuracy",
         ),
         Column(
