@@ -79,9 +79,9 @@ def add_rows(rng):
                 "seconds": 1.25,
             }
             if intervals:
-                new |= bootstrap(labels, scores, row["classes"], resamples=50).as_row()
+                new |= bootstrap(labels, scores, row["classes"]).as_row()
             if one_class:
-                new |= measure_accuracy(labels, scores, row["classes"], resamples=50).as_row()
+                new |= measure_accuracy(labels, scores, row["classes"]).as_row()
             if not labelled:
                 new["submission"] = f"submission/{feature.replace(';', '_')}"
             new["key"] = row_key(**{k: v for k, v in new.items() if k not in ("map", "ap")})
