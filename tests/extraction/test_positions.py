@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from deepfishing.core.features import Factor
-from deepfishing.extraction.engines import aggregate
+from deepfishing.extraction.batches import aggregate
 from deepfishing.extraction.factors import sharing_weights
 from deepfishing.extraction.layout import Layout, find_layouts, mean_over_positions
 from deepfishing.extraction.tap import tap

@@ -7,10 +7,11 @@ from torch import nn
 
 from deepfishing.core.features import needed_factors
 from deepfishing.core.recipes import parse_recipes
-from deepfishing.extraction import engines, trunk
-from deepfishing.extraction.engines import QUICKEST, Program, describer
+from deepfishing.extraction import engines, record
+from deepfishing.extraction.encoder import QUICKEST, make_encoder
 from deepfishing.extraction.extract import Extractor
 from deepfishing.extraction.options import Resources
+from deepfishing.extraction.program import Program
 from deepfishing.extraction.settings import Settings
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.load import load_network, random_network
@@ -53,7 +54,7 @@ def needed(network, features):
 
 def describe(network, factors, **options):
     settings = Settings.of(network, **options)
-    return describer(settings, factors, lambda: network, resources=TORCH)
+    return make_encoder(settings, factors, lambda: network, resources=TORCH)
 
 
 def values(describe, images):
@@ -91,7 +92,7 @@ def test_a_program_gives_every_factor_of_fully_connected_layers(name, images):
 @pytest.mark.parametrize("engine", INSTALLED)
 @pytest.mark.parametrize("label", ["uniform", 1])
 def test_a_program_runs_in_every_engine(engine, label, tiny, images, monkeypatch):
-    monkeypatch.setattr("deepfishing.extraction.engines.QUICKEST", (engine,))
+    monkeypatch.setattr("deepfishing.extraction.encoder.QUICKEST", (engine,))
     assert_same(*both(tiny, images, "all", label=label, tau=3.0))
 
 
@@ -112,9 +113,9 @@ def test_other_settings_other_factors_and_other_code_have_programs_of_their_own(
     ):
         describe(tiny, needed(tiny, features), **options)
         assert len(list(programs.iterdir())) == n
-    monkeypatch.setattr("deepfishing.extraction.engines._source", lambda: "changed")
+    monkeypatch.setattr("deepfishing.extraction.encoder._source", lambda: "changed")
     assert isinstance(describe(tiny, needed(tiny, "x7")), Extractor)
-    monkeypatch.setattr("deepfishing.extraction.engines.version_of", lambda name: "9.9")
+    monkeypatch.setattr("deepfishing.extraction.encoder.version_of", lambda name: "9.9")
     assert isinstance(describe(tiny, needed(tiny, "x7")), Extractor)
 
 
@@ -141,15 +142,15 @@ def test_a_network_that_is_no_program_stays_in_torch_and_is_tried_once(
     expected = values(Extractor(tiny, factors, settings=Settings.of(tiny)), images)
     assert_same(values(describe(tiny, factors), images), expected)
     assert capfd.readouterr().out == ""
-    monkeypatch.setattr(trunk, "make_program", lambda *_: pytest.fail("tried again"))
+    monkeypatch.setattr(record, "make_program", lambda *_: pytest.fail("tried again"))
     assert isinstance(describe(tiny, factors), Extractor)
 
 
 def test_a_program_that_differs_from_torch_is_not_kept(tiny, monkeypatch):
     step = torch.ops.aten.threshold_backward.default
-    plain = trunk.get_decompositions(trunk.STEPS)
+    plain = record.get_decompositions(record.STEPS)
     wrong = {**plain, step: lambda g, x, low: g * 2}
-    monkeypatch.setattr(trunk, "get_decompositions", lambda steps: wrong)
+    monkeypatch.setattr(record, "get_decompositions", lambda steps: wrong)
     factors = needed(tiny, "all")
     describe(tiny, factors)
     assert isinstance(describe(tiny, factors), Extractor)
@@ -157,7 +158,7 @@ def test_a_program_that_differs_from_torch_is_not_kept(tiny, monkeypatch):
 
 def test_a_given_network_is_the_one_that_runs(tiny, home):
     settings, factors = Settings.of(tiny), needed(tiny, "x7")
-    made = describer(settings, factors, lambda: tiny, resources=TORCH, own=True)
+    made = make_encoder(settings, factors, lambda: tiny, resources=TORCH, own=True)
     assert isinstance(made, Extractor)
     assert not home.exists()
 

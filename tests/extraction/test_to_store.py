@@ -10,7 +10,7 @@ from PIL import Image
 import deepfishing.extraction.to_store as to_store
 from deepfishing.core.features import Factor
 from deepfishing.errors import FeatureError, StoreError
-from deepfishing.extraction.engines import Batch
+from deepfishing.extraction.batches import Batch
 from deepfishing.extraction.options import Resources
 from deepfishing.extraction.settings import Settings
 from deepfishing.extraction.to_store import extract_to_store, write_batches

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from deepfishing.core.features import Factor
-from deepfishing.extraction.engines import Batch
+from deepfishing.extraction.batches import Batch
 from deepfishing.web import server
 from deepfishing.web.guard import Gate
 from deepfishing.web.photos import Uploads

@@ -227,10 +227,10 @@ def test_the_network_is_ready_before_the_page_says_so(store_folder, photo):
     assert client.get("/api/uploads").json() == {"network": "not loaded"}
     gallery.uploads.warm_up().join()
     assert client.get("/api/uploads").json() == {"network": "ready"}
-    loaded = dict(gallery.uploads._describers)
+    loaded = dict(gallery.uploads._encoders)
     assert len(loaded) == 1
     assert client.post("/api/uploads", content=photo).status_code == 200
-    assert gallery.uploads._describers == loaded  # nothing more to load
+    assert gallery.uploads._encoders == loaded  # nothing more to load
 
 
 def test_a_network_that_cannot_be_loaded_is_told_in_the_terminal(store_folder, caplog, monkeypatch):

@@ -23,7 +23,8 @@ from torch.utils._pytree import tree_leaves
 from deepfishing.core.features import TOP, Factor
 from deepfishing.core.rank_one import Array
 from deepfishing.errors import LayerError, NetworkError, OptionError
-from deepfishing.extraction.engines import choose_engines, finish
+from deepfishing.extraction.batches import finish
+from deepfishing.extraction.engines import choose_engines
 from deepfishing.extraction.factors import (
     Use,
     block_gradients,

@@ -25,8 +25,8 @@ from deepfishing.core.kernels import Comparable
 from deepfishing.core.rank_one import Array
 from deepfishing.core.recipes import parse_recipes
 from deepfishing.errors import FeatureError, ImageError, OptionError
+from deepfishing.extraction.batches import Batch, aggregate, gather
 from deepfishing.extraction.compute import Computer
-from deepfishing.extraction.engines import Batch, aggregate, gather
 from deepfishing.extraction.options import BatchSize, Resources, choose_batch_size
 from deepfishing.extraction.settings import Settings
 from deepfishing.extraction.trunk import RunTrunk

@@ -29,7 +29,7 @@ from deepfishing.store.manifest import ERROR, OK, PENDING
 from deepfishing.util.progress import Progress, silent
 
 if TYPE_CHECKING:
-    from deepfishing.extraction.engines import Batch
+    from deepfishing.extraction.batches import Batch
     from deepfishing.extraction.extract import Extractor
     from deepfishing.networks.network import Network
 

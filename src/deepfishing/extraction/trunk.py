@@ -1,10 +1,9 @@
 """Stage 3, gradients: a network cut in two below the first layer that is read, and what runs that.
 
-Comes in: a module and the paths of the layers that are read, or a `Computer`, which has the network
-and the factors. Goes out: the trunk, which needs no gradient, as a function from pixels (n, 3, S,
-S) to its output in any engine, which several threads may call at a time, each of them on one core;
-and the head, which stays in torch; or a program, see `engines`. Any network that `torch.fx` can
-follow is cut, provided that a single tensor crosses the cut; others are used whole.
+The trunk needs no gradient; it is a function from pixels (n, 3, S, S) to its output in any engine,
+which several threads may call at a time, each of them on one core. The head stays in torch. Any
+network that `torch.fx` can follow is cut, provided that a single tensor crosses the cut; others are
+used whole.
 """
 
 from __future__ import annotations
@@ -16,32 +15,22 @@ import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch._decomp import get_decompositions
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from deepfishing import __version__, networks
 from deepfishing.core.rank_one import Array
-from deepfishing.errors import NetworkError, version_of
-from deepfishing.extraction.engines import Program, cannot_run, keep, kept, part_name, start_onnx
-from deepfishing.extraction.tap import frozen, tap
+from deepfishing.errors import version_of
+from deepfishing.extraction.engines import cannot_run, keep, kept, start_onnx
+from deepfishing.extraction.tap import frozen
 from deepfishing.networks.onnx_file import onnx_of
-
-if TYPE_CHECKING:
-    from deepfishing.extraction.compute import Computer
 
 RunTrunk = Callable[[Array], Tensor]
 
 OPSET = 17
-_aten = torch.ops.aten
-STEPS = (  # that torch has and ONNX lacks: torch writes them with others
-    *(_aten._softmax, _aten._log_softmax, _aten._log_softmax_backward_data),
-    *(_aten.hardtanh_backward, _aten.threshold_backward, _aten.softplus_backward),
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,47 +223,3 @@ def write_onnx(
             dynamic_axes={key: {0: "n"} for key in (name, *outputs)} if len(example) > 1 else None,
         )
     return file.getvalue(), warned
-
-
-def make_program(computer: Computer, engine: str) -> bytes:
-    """A program for the factors of a computer, compared with torch on noise.
-
-    The head's two passes are recorded by `make_fx`, so that the backward pass is written out as
-    plain steps; the trunk goes in front as it is.
-    """
-    parts = computer.parts()
-    if parts is None:
-        raise NetworkError(f"{computer.network.name} cannot be cut below its layers")
-    if onnx_of(parts.trunk) is not None:
-        raise NetworkError(f"{computer.network.name} is not torch's, which would not record it")
-    # in the plain layout of memory, since in the other one gradients are written by address
-    shared: dict[int, Any] = {id(p): p for p in parts.head.parameters() if p.ndim != 4}
-    module = copy.deepcopy(parts.head, shared)
-    module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-    names: list[str] = []
-
-    def head(middle: Tensor) -> list[Tensor]:
-        taps = tap(module, middle, computer.read, computer.gradients, computer.objective)
-        found = {factor: computer.factor(factor, taps) for factor in computer.factors}
-        names[:] = [part_name(f, n) for f, own in found.items() for n in range(len(own))]
-        return [part.detach().float() for own in found.values() for part in own]
-
-    noise = computer.noise(2)
-    skips, computer.skips = computer.skips, False
-    try:
-        with torch.no_grad():
-            middle = parts.trunk(torch.from_numpy(noise[:1])).contiguous()
-        steps: Any = get_decompositions(STEPS)
-        written_out = make_fx(head, decomposition_table=steps)(middle)
-        pixels = torch.zeros(1, *noise.shape[1:])
-        model = export(nn.Sequential(parts.trunk, written_out), pixels, names)
-        program = Program(start_onnx(engine, model, 1), computer.settings, computer.factors)
-        for one in (noise[:1], noise[1:]):
-            expected = computer.compute(computer.network.module, torch.from_numpy(one))
-            if difference := computer.difference(program.factors_of(one), expected):
-                raise NetworkError(difference)
-    except (RuntimeError, TypeError, ValueError, LookupError) as error:
-        raise NetworkError(str(error)) from None
-    finally:
-        computer.skips = skips
-    return model

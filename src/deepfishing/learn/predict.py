@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deepfishing.core.rank_one import Array
-from deepfishing.extraction.engines import FEW, Describer, describer
+from deepfishing.extraction.encoder import FEW, Encode, make_encoder
 from deepfishing.extraction.options import Resources
 from deepfishing.images.preprocess import ImageLike
 
@@ -45,16 +45,16 @@ def predict(
     """Classify images in their order; an unreadable one is reported in its place, not raised.
 
     Without the network of the training the model's settings load it, with `weights` if its file is
-    elsewhere now, or for a few images take what an earlier run has kept of it, see `describer`.
+    elsewhere now, or for a few images take what an earlier run has kept of it, see `make_encoder`.
     """
     settings, resources, none = model.settings, resources or Resources(), np.empty(0)
 
     def load() -> Network:
         return settings.load_network(device=resources.device, weights=weights)
 
-    describe: Describer
+    encode: Encode
     if network is None and len(images) <= FEW:
-        describe = describer(settings, model.factors, load, resources=resources, weights=weights)
+        encode = make_encoder(settings, model.factors, load, resources=resources, weights=weights)
     else:
         from deepfishing.extraction.extract import Extractor  # torch takes seconds to load
         from deepfishing.networks.load import check_same
@@ -62,8 +62,8 @@ def predict(
         if network is not None:
             check_same(settings.network, network)
         network = network or load()
-        describe = Extractor(network, model.factors, settings=settings, resources=resources)
-    for batch in describe(images):
+        encode = Extractor(network, model.factors, settings=settings, resources=resources)
+    for batch in encode(images):
         found = [Prediction(i, none, none, reason) for i, reason in batch.failures.items()]
         if batch.indices:
             scores = model.scores(batch.factors)

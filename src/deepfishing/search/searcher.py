@@ -22,7 +22,8 @@ from PIL import Image
 from deepfishing.core.features import Factor
 from deepfishing.core.rank_one import Array
 from deepfishing.errors import ImageError, OptionError, check_choice
-from deepfishing.extraction.engines import Describer, describer, gather
+from deepfishing.extraction.batches import gather
+from deepfishing.extraction.encoder import Encode, make_encoder
 from deepfishing.extraction.options import Resources
 from deepfishing.extraction.settings import Settings
 from deepfishing.images.frames import bmp_bytes
@@ -304,17 +305,17 @@ class Encoder:
         self.weights = weights
         self.device = device
         self._lock = threading.Lock()
-        self._describers: dict[tuple[Factor, ...], Describer] = {}
+        self._encoders: dict[tuple[Factor, ...], Encode] = {}
 
     def factors(self, images: Sequence[ImageBytes], wanted: tuple[Factor, ...]) -> dict[str, Array]:
         """Factors of images, each (n, d) or (n, P, d); one that cannot be read is an error."""
         with self._lock:  # one query at a time: the network has all cores already
-            return gather(self._describer(wanted)(images))
+            return gather(self._encoder(wanted)(images))
 
-    def _describer(self, wanted: tuple[Factor, ...]) -> Describer:
+    def _encoder(self, wanted: tuple[Factor, ...]) -> Encode:
         """Made once: to cut the network takes longer than a photo, and more memory each time."""
-        if wanted not in self._describers:
-            self._describers[wanted] = describer(
+        if wanted not in self._encoders:
+            self._encoders[wanted] = make_encoder(
                 Settings.from_dict(self.facts),
                 wanted,
                 lambda: self._network,
@@ -323,7 +324,7 @@ class Encoder:
                 weights=self.weights,
                 own=self.given is not None,
             )
-        return self._describers[wanted]
+        return self._encoders[wanted]
 
     @cached_property
     def _network(self) -> Network:

@@ -1,0 +1,65 @@
+"""Stage 3, gradients: batches of factors, from parts to the descriptor of an image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from deepfishing.core.features import Factor
+from deepfishing.core.projections import two_sided
+from deepfishing.core.rank_one import Array, RankOne
+from deepfishing.errors import FeatureError, ImageError
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Factors of the images at `indices` by name, and the images that could not be read."""
+
+    indices: list[int]
+    factors: dict[str, Array]
+    failures: dict[int, str]
+
+
+def gather(batches: Iterable[Batch]) -> dict[str, Array]:
+    """Factors of all batches together; an image that could not be read or described is an error."""
+    parts: dict[str, list[Array]] = {}
+    for batch in batches:
+        if batch.failures:
+            raise ImageError(next(iter(batch.failures.values())))
+        for name, values in batch.factors.items():
+            if not np.isfinite(values).all():
+                raise FeatureError(
+                    f"{name} must be finite, got NaN or infinity; look for NaN in the network's "
+                    "weights, or take dtype float32"
+                )
+            parts.setdefault(name, []).append(values)
+    return {name: np.concatenate(values) for name, values in parts.items()}
+
+
+def finish(factor: Factor, parts: Sequence[Array]) -> Array:
+    """A factor of its parts: itself, or what is projected from both sides."""
+    if isinstance(factor.positions, tuple):
+        return two_sided(RankOne(*parts) if len(parts) > 1 else parts[0], *factor.positions)
+    return parts[0]
+
+
+def aggregate(factor: Factor, values: Array, V: int) -> Array:
+    """One descriptor per image of those of its V views, which follow each other.
+
+    Forward factors and the factors of a gradient are averaged. Mean x times mean delta keeps the
+    gradient rank-1; it approximates the mean of the V rank-1 gradients, which is not rank-1, and is
+    exact if x or delta is the same in all views. Projected gradients are averaged too, and there
+    the mean is exact since a projection is linear. Nor is anything lost behind `@exact`: positions
+    of different views show different places, so the views' positions are put side by side and
+    delta is divided by V, which makes the sum over all of them the mean of the V gradients. Values
+    (n * V, d) or (n * V, P, d) become (n, d), or (n, V * P, d) behind `@exact`.
+    """
+    if V == 1:
+        return values
+    if factor.positions == "exact":
+        positions = values.reshape(len(values) // V, -1, values.shape[-1])
+        return positions / V if factor.kind == "delta" else positions
+    means: Array = values.reshape(-1, V, *values.shape[1:]).mean(axis=1)
+    return means

@@ -1,0 +1,53 @@
+"""Stage 3, gradients: factors of one image at a time by one ONNX model, without torch.
+
+A program is one ONNX model of all of the work on one input, forward and backward. The first run,
+which has torch, makes it (`record.make_program`); see `encoder`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from deepfishing.core.features import Factor
+from deepfishing.core.rank_one import Array
+from deepfishing.errors import ImageError
+from deepfishing.extraction.batches import Batch, aggregate, finish
+from deepfishing.extraction.engines import RunOnnx
+from deepfishing.extraction.settings import Settings
+from deepfishing.images.preprocess import ImageLike, find_views
+
+
+class Program:
+    """A network's work on one input at a time: `run` makes parts of factors by `part_name`."""
+
+    def __init__(self, run: RunOnnx, settings: Settings, factors: Sequence[Factor]) -> None:
+        self.run, self.factors = run, factors
+        self.preprocess, self.views = settings.network.preprocess, find_views(settings.views)
+
+    def __call__(self, images: Sequence[ImageLike]) -> Iterator[Batch]:
+        """Compute the factors of some images, one by one."""
+        for index, image in enumerate(images):
+            try:
+                inputs = self.preprocess.see(image, self.views)
+            except ImageError as error:
+                yield Batch([], {}, {index: str(error)})
+                continue
+            each, V = [self.factors_of(one[None]) for one in inputs], len(inputs)
+            joined = {f: np.concatenate([values[f] for values in each]) for f in self.factors}
+            yield Batch([index], {f.name: aggregate(f, v, V) for f, v in joined.items()}, {})
+
+    def factors_of(self, pixels: Array) -> dict[Factor, Array]:
+        """Factors of one input (1, 3, S, S)."""
+        outputs = self.run(pixels)
+        found = {}
+        for factor in self.factors:
+            names = part_name(factor, 0), part_name(factor, 1)
+            found[factor] = finish(factor, [outputs[name] for name in names if name in outputs])
+        return found
+
+
+def part_name(factor: Factor, number: int) -> str:
+    """What a program calls a part of a factor: a projection is made of x and delta."""
+    return f"{factor.name}/{number}"
