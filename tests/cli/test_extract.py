@@ -12,7 +12,8 @@ from deepfishing.errors import pip_install
 from deepfishing.extraction.extract import extract
 from deepfishing.images import folder
 from deepfishing.images.preprocess import HEIC
-from deepfishing.networks.load import import_hub, load_network
+from deepfishing.networks.libraries.packages import import_package
+from deepfishing.networks.load import load_network
 from deepfishing.store import Store
 from deepfishing.web.gallery import Gallery
 
@@ -257,7 +258,7 @@ def test_a_named_layer_of_a_timm_model_equals_the_per_sample_reference(
 @pytest.fixture
 def narrow_vgg(monkeypatch):
     """timm's VGG11 with few channels below its fully connected layers."""
-    import_hub("timm")
+    import_package("timm")
     from timm.models import vgg
 
     channels = [8 if isinstance(width, int) else width for width in vgg.cfgs["vgg11"]]

@@ -1,8 +1,8 @@
 import pytest
 
-from deepfishing.networks.load import import_hub
+from deepfishing.networks.libraries.packages import import_package
 
 
 @pytest.fixture(scope="session")
 def torchvision():
-    return import_hub("torchvision")
+    return import_package("torchvision")

@@ -7,7 +7,9 @@ from torch import nn
 from deepfishing.errors import MissingDependencyError, NetworkError, WeightsError
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks import load
-from deepfishing.networks.load import import_hub, load_network
+from deepfishing.networks.libraries.facts import ModelFacts
+from deepfishing.networks.libraries.packages import import_package
+from deepfishing.networks.load import load_network
 
 
 def test_a_missing_package_names_its_pip_command(monkeypatch):
@@ -16,12 +18,12 @@ def test_a_missing_package_names_its_pip_command(monkeypatch):
 
     monkeypatch.setattr(importlib, "import_module", missing)
     for package in ("timm", "torchvision"):
-        with pytest.raises(MissingDependencyError, match=f"pip install {package}"):
-            import_hub(package)
+        with pytest.raises(MissingDependencyError, match=r"pip install .*\[hub\]"):
+            import_package(package)
 
 
 def test_preprocessing_comes_from_the_models_own_configuration():
-    timm = import_hub("timm")
+    timm = import_package("timm")
     model = load_network("timm:mobilenetv3_small_100", "random")
     config = timm.data.resolve_model_data_config(timm.create_model("mobilenetv3_small_100"))
     ours = model.preprocess
@@ -41,7 +43,7 @@ def test_random_weights_are_the_same_each_time():
 def test_unknown_models_and_unreachable_weights_are_one_line(monkeypatch):
     with pytest.raises(NetworkError, match=r"timm must know the model.*did you mean resnet18"):
         load_network("timm:resnet-18", "random")
-    timm = import_hub("timm")
+    timm = import_package("timm")
 
     def offline(*arguments, **options):
         raise OSError("cannot connect")
@@ -83,7 +85,7 @@ def toy(monkeypatch):
     pixels = Preprocess(size=2, short_side=2, mean=(127.0,) * 3, std=(128.0,) * 3)
 
     def create(model, pretrained, num_classes=7):
-        return Tied(num_classes), pixels
+        return Tied(num_classes), ModelFacts(preprocess=pixels)
 
     monkeypatch.setitem(load.HUBS, "toy", create)
 

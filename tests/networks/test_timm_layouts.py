@@ -9,7 +9,7 @@ from deepfishing.core.projections import TwoSided
 from deepfishing.core.rank_one import RankOne
 from deepfishing.extraction.extract import Extractor
 from deepfishing.images.preprocess import Preprocess
-from deepfishing.networks.load import import_hub
+from deepfishing.networks.libraries.packages import import_package
 from deepfishing.networks.network import wrap
 
 # name: its arguments, image size, gradient layers, and outputs with their channels' axis
@@ -67,7 +67,7 @@ def case(request):
     """A network in double precision, images, their pixels, and what to look at."""
     arguments, size, gradients, outputs = NETWORKS[request.param]
     torch.manual_seed(0)
-    model = import_hub("timm").create_model(
+    model = import_package("timm").create_model(
         request.param.partition(",")[0], num_classes=7, **arguments
     )
     for weight in model.parameters():  # random biases and scales, too: zeros would hide mistakes

@@ -87,9 +87,9 @@ def test_the_classifier_and_the_layers_below_it_are_found():
     assert wrap(pooled, preprocess=SMALL).layers == {8: "0"}
 
 
-def test_without_a_layer_that_makes_the_scores_there_are_no_short_names(images):
-    assert wrap(nn.Flatten(), preprocess=SMALL).layers == {}
-    network = wrap(Returns(lambda y: y[:, :2]).double(), preprocess=SMALL)
+def test_scores_that_no_layer_makes_have_no_short_names(images):
+    assert wrap(nn.Flatten(), preprocess=SMALL, head="softmax").layers == {}
+    network = wrap(Returns(lambda y: y[:, :2]).double(), preprocess=SMALL, head="softmax")
     assert network.layers == {}
     assert extract(network, images, "dW:fc")["dW:fc"].shape == (5, 192, 4)
 
@@ -213,7 +213,7 @@ def test_what_cannot_be_wrapped_is_said_in_one_line():
         (lambda x: x, {}, OptionError, "must be a torch module"),
         (mlp(192, 4), {"head": "sofmax"}, OptionError, "head must be softmax"),
         (mlp(100, 4), {}, LayerError, "a blank one fails"),
-        (nn.Conv2d(3, 4, 3), {}, LayerError, "got shape"),
+        (nn.Conv2d(3, 4, 3), {"head": "softmax"}, LayerError, "got shape"),
         (mlp(192, 4), {"layers": {8: "2"}}, LayerError, "got '2' for 8"),
         (mlp(192, 4), {"layers": {9: "1"}}, LayerError, "numbered 1 to 8"),
         (ViT(), {"layers": {7: "patches"}}, LayerError, "ask for dW:PATH"),
@@ -306,7 +306,7 @@ def test_weights_without_numbers_are_refused():
 
 
 def test_a_module_without_weights_has_probabilities(images):
-    network = wrap(nn.Flatten(), preprocess=SMALL)
+    network = wrap(nn.Flatten(), preprocess=SMALL, head="softmax")
     assert extract(network, images, "x8")["x8"].shape == (5, 192)
 
 
@@ -341,7 +341,7 @@ def test_whatever_a_module_raises_for_a_blank_image_is_one_line():
 
 
 def test_a_number_without_a_classifier_is_told_why(images):
-    network = wrap(nn.Flatten(), preprocess=SMALL)
+    network = wrap(nn.Flatten(), preprocess=SMALL, head="softmax")
     with pytest.raises(FeatureError, match="got 'dW8': no layer was found that makes scores"):
         extract(network, images, "dW8")
 

@@ -11,13 +11,20 @@ import typer
 from deepfishing.cli import say
 from deepfishing.cli.command import NETWORK, Fields, Json
 from deepfishing.cli.doctor import Finding, examine, is_broken
-from deepfishing.core.features import table_features
+from deepfishing.core.features import TOP, table_features
 from deepfishing.errors import DeepFishingError
 from deepfishing.extraction.options import Options
 from deepfishing.fetch.download import Patience
 from deepfishing.fetch.place import CATALOGUE, find_download
 from deepfishing.fetch.place import fetch as fetch_one
-from deepfishing.networks.zoo import RECORDS, Record, find_weights, is_network_file, record
+from deepfishing.networks.zoo import (
+    RECORDS,
+    Record,
+    find_weights,
+    is_library_name,
+    is_network_file,
+    record,
+)
 
 if TYPE_CHECKING:
     from deepfishing.networks.network import Network
@@ -28,7 +35,7 @@ def models(
         str | None,
         typer.Argument(
             help="Show only this network, whole: a name of the list, a .caffemodel or .onnx "
-            "file, timm:NAME or torchvision:NAME."
+            "file, timm:NAME, torchvision:NAME, hf:ORG/NAME or open_clip:NAME/TAG."
         ),
     ] = None,
     *,
@@ -62,15 +69,15 @@ def models(
 
 def _find(name: str, options: Options) -> dict[str, Any]:
     """Facts of a network of any kind; one that is not in the list is loaded for them."""
-    hub, _, model = name.partition(":")
-    is_hub = bool(model) and hub in ("timm", "torchvision")
-    if not is_hub and not is_network_file(name):
+    is_library = is_library_name(name)
+    if not is_library and not is_network_file(name):
         return _known(record(name))
     # a model's own weights decide nothing of what is shown, and may have to be fetched
-    network = replace(options, network=name, weights="random" if is_hub else None).load()
-    if is_hub:
-        summary = "; ".join((f"a model of {hub}", *network.notes))
-        return _facts(network, summary, weights=f"those that {hub} publishes")
+    network = replace(options, network=name, weights="random" if is_library else None).load()
+    if is_library:
+        library = name.partition(":")[0]
+        summary = "; ".join((f"a model of {library}", *network.notes))
+        return _facts(network, summary, weights=f"those that {library} publishes")
     return _facts(network, "; ".join(network.notes), weights=str(Path(name).resolve()))
 
 
@@ -84,14 +91,29 @@ def _known(entry: Record) -> dict[str, Any]:
 
 
 def _facts(network: Record | Network, summary: str, **more: str) -> dict[str, Any]:
+    prefix_tokens = getattr(network, "prefix_tokens", 0)
+    if prefix_tokens:
+        tokens = "x:PATH is the mean of all tokens, x:PATH@class the class token"
+        more["tokens"] = f"{tokens}, x:PATH@patches the mean of all but the first {prefix_tokens}"
     return {
         "name": network.name,
         "summary": summary,
+        "x7": about_x7(network),
         "layers": {str(k): path for k, path in network.layers.items()},
         "features": list(table_features(network.layers)),
         "preprocess": asdict(network.preprocess),
         **more,
     }
+
+
+def about_x7(network: Record | Network) -> str:
+    """Say what x7 is, and why."""
+    embedding = getattr(network, "embedding", "")
+    if embedding:
+        return f"{embedding}; gradients are those of own(x7), a head made of your photos"
+    if TOP in network.layers:
+        return f"the input of the classifier {network.layers[TOP]}, which makes the scores"
+    return "not known, since no layer was found that makes scores"
 
 
 def fetch(

@@ -10,9 +10,12 @@ lists the `Factor` values to compute. A factor is one array per image:
 `x:PATH`, `in:PATH`, `delta:PATH`  output, input and dE/dy of the module called PATH
 
 Layers count from the top, so the classifier is always layer 8; `low` is the output below the lowest
-numbered one. Where a layer has several positions (a convolution, tokens), a factor is pooled over
+numbered one. A network without a classifier has forward features only, and x7 is its output, the
+embedding. Where a layer has several positions (a convolution, tokens), a factor is pooled over
 them: x averaged, delta summed. `dW7@exact` keeps the positions, `dW7@64x32` projects the whole
-gradient from both sides to a 64 x 32 matrix. Names are read here and nowhere else.
+gradient from both sides to a 64 x 32 matrix. `x:PATH@class` is the class token of a transformer's
+module alone, `x:PATH@patches` the mean of its patch tokens; `x:PATH` is the mean of all tokens.
+Names are read here and nowhere else.
 """
 
 from __future__ import annotations
@@ -31,9 +34,11 @@ if TYPE_CHECKING:
     from deepfishing.core.recipes import Recipe
 
 TOP = 8  # the classifier's number, in the paper and here
+NO_CLASSIFIER = "-"  # in place of its path, where a network ends with an embedding
 
 Kind = Literal["input", "output", "delta", "probabilities", "projected"]
-Positions = Literal["pooled", "exact"] | tuple[int, int]
+Positions = Literal["pooled", "exact", "class", "patches"] | tuple[int, int]
+TOKENS = ("class", "patches")  # which tokens of a transformer's module are taken
 
 # What a name begins with: the letter of a numbered layer, and the word before a module's path.
 _LETTERS: dict[Kind, str] = {"input": "x", "output": "y", "delta": "delta", "projected": "dW"}
@@ -45,7 +50,7 @@ _SIZE = "[1-9][0-9]{0,4}"
 _PATTERN = re.compile(
     rf"(?:(?P<letter>{'|'.join(_LETTERS.values())})(?P<number>0|[1-9][0-9]?)"
     rf"|(?P<word>{'|'.join(_WORDS.values())}):(?P<path>[^@;]+))"
-    rf"(?:@(?P<note>exact|{_SIZE}x{_SIZE}))?"
+    rf"(?:@(?P<note>exact|class|patches|{_SIZE}x{_SIZE}))?"
 )
 
 
@@ -59,7 +64,8 @@ class Factor:
 
     kind: Kind  # "delta" is dE/dy, "projected" the gradient dE/dW projected from both sides
     layer: int | str  # a number, or the path of a module
-    positions: Positions = "pooled"  # averaged (delta: summed), kept, or projected to m1 x m2
+    # averaged (delta: summed), kept, only some tokens, or projected to m1 x m2
+    positions: Positions = "pooled"
 
     @property
     def name(self) -> str:
@@ -150,11 +156,27 @@ class Feature:
         return (replace(last, kind="projected"),) if last.kind == "delta" else self.factors
 
 
+def has_classifier(layers: Mapping[int, str]) -> bool:
+    """Whether layer 8 exists; without it x7 is the output of the network.
+
+    >>> has_classifier({8: "fc"}), has_classifier({8: NO_CLASSIFIER})
+    (True, False)
+    """
+    return layers.get(TOP, NO_CLASSIFIER) != NO_CLASSIFIER
+
+
 def table_features(layers: Mapping[int, str]) -> tuple[str, ...]:
-    """The rows of the paper's Table 1 that exist for these layers, in the paper's order."""
+    """The rows of the paper's Table 1 that exist for these layers, in the paper's order.
+
+    >>> table_features({7: "projection", 8: NO_CLASSIFIER})
+    ('x6', 'x7', 'x6;x7')
+    """
     if TOP not in layers:
-        return ()  # an embedding without a classifier has no rows in the table
+        return ()
     below = sorted(k for k in layers if k != TOP)
+    if not has_classifier(layers):
+        forward = [f"x{k - 1}" for k in (*below, TOP)]
+        return (*forward, *(f"x{k - 1};x{k}" for k in below))
     names = [f"x{k - 1}" for k in (*below, TOP)] + [f"y{TOP}", f"x{TOP}"]
     for k in below:
         names += [f"x{k - 1};x{k}", f"dW{k}"]
@@ -213,6 +235,8 @@ def parse_feature(name: str, layers: Mapping[int, str] | None = None) -> Feature
         name = f"x{min(layers) - 1}"
     factors = []
     for part in map(_read, name.split(";")):
+        if part and layers and TOP in layers and not has_classifier(layers):
+            _check_forward(part, name)
         numbered = part and isinstance(part.layer, int) and part.kind != "probabilities"
         if part is None or (numbered and layers is not None and part.layer not in layers):
             raise _unknown(name, layers)  # a path is looked for when it is read
@@ -226,9 +250,26 @@ def parse_feature(name: str, layers: Mapping[int, str] | None = None) -> Feature
             return Feature((first,))
         return Feature((replace(first, kind="input"), replace(first, kind="delta")))
     # a path of `in:` belongs to its delta, which has no feature of its own
-    if any(part.needs_backward or part.positions != "pooled" for part in factors):
+    if not all(_is_forward(part) for part in factors):
         raise _unknown(name, layers)
     return Feature(tuple(factors))
+
+
+def _is_forward(factor: Factor) -> bool:
+    """Whether a factor alone is a feature: pooled, or some tokens of a module's output."""
+    of_module = factor.kind == "output" and isinstance(factor.layer, str)
+    some_tokens = factor.positions in TOKENS and of_module
+    return not factor.needs_backward and (factor.positions == "pooled" or some_tokens)
+
+
+def _check_forward(factor: Factor, name: str) -> None:
+    """Refuse a feature that only a classifier has."""
+    of_classifier = factor.layer == TOP and factor.kind != "input"
+    if factor.needs_backward or factor.kind == "projected" or of_classifier:
+        raise FeatureError(
+            f"{name} needs a classifier, which this network lacks; take x7, its embedding, or "
+            "own(x7), gradients of a head made of your photos"
+        )
 
 
 def needed_factors(features: Iterable[Feature | Recipe]) -> tuple[Factor, ...]:
@@ -239,7 +280,7 @@ def needed_factors(features: Iterable[Feature | Recipe]) -> tuple[Factor, ...]:
 def features_of(names: Iterable[str]) -> list[Feature]:
     """The features that columns with these names make, gradients last; others are passed over."""
     factors = [factor for factor in map(_read, sorted(names)) if factor]
-    forward = [f for f in factors if not f.needs_backward and f.positions == "pooled"]
+    forward = [f for f in factors if _is_forward(f) and f.kind != "projected"]
     whole = [f for f in factors if f.kind == "delta" and replace(f, kind="input") in factors]
     projected = [f for f in factors if f.kind == "projected" and isinstance(f.positions, tuple)]
     return [

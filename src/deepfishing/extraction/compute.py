@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from deepfishing.core.features import TOP, Factor
+from deepfishing.core.features import TOKENS, TOP, Factor, has_classifier
 from deepfishing.core.rank_one import Array
 from deepfishing.errors import LayerError, NetworkError, OptionError
 from deepfishing.extraction.batches import finish
@@ -39,9 +39,18 @@ from deepfishing.extraction.options import FeatureOptions
 from deepfishing.extraction.rows import few_rows, without_zeros
 from deepfishing.extraction.settings import Settings
 from deepfishing.extraction.tap import ErrorFunction, Taps, find_module, tap
-from deepfishing.extraction.trunk import Cut, RunTrunk, cut, start_engine
+from deepfishing.extraction.trunk import (
+    Cut,
+    RunTrunk,
+    RunTrunkModule,
+    Taken,
+    cut,
+    cut_by_running,
+    start_engine,
+)
 from deepfishing.networks.network import Network
 from deepfishing.networks.objectives import find_objective
+from deepfishing.networks.reference import EMBEDDING
 
 BATCHES = 3  # about as many wait between trunk and head
 TOLERANCE = 1e-3  # of a factor's largest value; in float32 engines differ by about 1e-5
@@ -62,7 +71,7 @@ class Computer:
         self.network, self.factors, self.settings = network, factors, settings
         self.objective = _error(network, settings)
         # per factor the module that it is read from, and the others that have the same weights
-        paths = {f: f.path(network.layers) for f in factors if f.kind != "probabilities"}
+        paths = {f: f.path(network.layers) for f in factors if not _of_output(f, network)}
         self.paths = {
             f: (path,) if _of_module(f) else sharing_weights(network.module, path)
             for f, path in paths.items()
@@ -165,6 +174,7 @@ class Computer:
         names, parts = choose_engines(engine), self.parts()
         if parts is None:
             return self.stay_whole(engine)
+        is_run = isinstance(parts.trunk, RunTrunkModule)
         pixels = self.noise(2)
         alone = [self.compute(self.network.module, torch.from_numpy(p[None])) for p in pixels]
         expected = {f: np.concatenate([values[f] for values in alone]) for f in self.factors}
@@ -174,6 +184,8 @@ class Computer:
                 middle = run(pixels)
                 if not _joins(run, pixels, middle):
                     return self.stay_whole(engine)
+                if not _takes_any_number(run, self.noise(3)):
+                    raise NetworkError("it gives other numbers for one image than for three")
                 problem = self.difference(self.compute(parts.head, middle.clone()), expected)
             except (NetworkError, LayerError, RuntimeError) as error:
                 problem = str(error)
@@ -184,6 +196,8 @@ class Computer:
                 message = f"{self.network.name} does not run in {name} as in torch: {problem}"
                 if engine != "auto":
                     raise NetworkError(f"{message}; take --engine torch")
+                if is_run:  # as other networks that cannot be cut
+                    continue
                 warnings.warn(f"{message}; not used", stacklevel=2)
         return False
 
@@ -206,8 +220,14 @@ class Computer:
         """The network cut below the lowest layer that is read, if that helps."""
         if self.network.device.type != "cpu" or self.network.dtype != torch.float32:
             return None
-        read = self.read or [path for k, path in self.network.layers.items() if k == TOP]
-        return cut(self.network.module, read)
+        network, read = self.network, self.read
+        if not read and has_classifier(network.layers):
+            read = [network.layers[TOP]]
+        parts = cut(network.module, read) if read else None
+        top_only = read in ([], [network.layers.get(TOP)])
+        if parts is None and top_only and not callable(network.head):
+            return cut_by_running(network.module, read, network.pick)
+        return parts
 
     def uses(self, factor: Factor, taps: Taps, layouts: Layouts) -> list[Use]:
         """All runs of the modules that a factor is read from, images first."""
@@ -219,6 +239,8 @@ class Computer:
 
     def factor(self, factor: Factor, taps: Taps) -> tuple[Tensor, ...]:
         """What `finish` makes one factor of."""
+        if _is_embedding(factor, self.network):
+            return (_scores(self.network, taps.output),)
         if factor.kind == "probabilities":
             y, head = _scores(self.network, taps.output), self.network.head
             y = y if y.dtype == torch.float64 else y.float()
@@ -228,6 +250,8 @@ class Computer:
             layouts = self.layouts[path]
             pairs = zip(layouts, taps.calls[path], strict=True)
             outputs = [layout.images_first(call.y) for layout, call in pairs]
+            if factor.positions in TOKENS:
+                outputs = [self.tokens(factor, value) for value in outputs]
             return (mean_over_positions(outputs, [lo.channel or 0 for lo in layouts]),)
         uses = self.uses(factor, taps, self.layouts)
         layer = uses[0][0]
@@ -247,6 +271,17 @@ class Computer:
         # block-diagonal and no larger than the weights: the whole gradient, times 1
         blocks = block_gradients(uses).flatten(1)
         return (torch.ones_like(blocks[:, :1]) if is_delta else blocks,)
+
+    def tokens(self, factor: Factor, value: Tensor) -> Tensor:
+        """The class token, or the patch tokens, of a module's output (n, tokens, channels)."""
+        prefix = self.network.prefix_tokens
+        if not prefix or value.ndim != 3:
+            raise LayerError(
+                f"{factor.name} needs a module with a class token, got an output of shape "
+                f"{tuple(value.shape[1:])} per image in a network with {prefix} such tokens; take "
+                f"x:{factor.layer}, the mean over all positions"
+            )
+        return value[:, :1] if factor.positions == "class" else value[:, prefix:]
 
     def difference(self, got: dict[Factor, Array], expected: dict[Factor, Array]) -> str:
         """Which factor differs by more than the tolerance, and by how much; or nothing."""
@@ -276,8 +311,18 @@ def _joins(run: RunTrunk, two: Array, both: Tensor) -> bool:
     return each.shape == both.shape and torch.allclose(each, both, rtol=0, atol=atol)
 
 
+def _takes_any_number(run: RunTrunk, three: Array) -> bool:
+    """Whether a trunk makes the same of three inputs together as of each alone."""
+    both = run(three)
+    each = torch.cat([run(one[None]) for one in three])
+    atol = TOLERANCE * float(each.abs().max())
+    return both.shape == each.shape and torch.allclose(both, each, rtol=0, atol=atol)
+
+
 def _error(network: Network, settings: Settings) -> ErrorFunction:
     """E as a function of the module's output."""
+    if network.head == EMBEDDING:
+        return _no_error
     if callable(network.head):
         usual = FeatureOptions()
         if (settings.tau, settings.label) != (usual.tau, usual.label):
@@ -290,9 +335,30 @@ def _error(network: Network, settings: Settings) -> ErrorFunction:
     return lambda output: error(_scores(network, output))
 
 
+def _no_error(output: Any) -> Tensor:
+    raise LayerError(
+        "gradients need class scores, got an embedding; take own(x7), gradients of a head made of "
+        'your photos, or say what the output means with wrap(..., head="softmax")'
+    )
+
+
 def _scores(network: Network, output: Any) -> Tensor:
+    """The scores (n, classes), or the embedding (n, d), in a module's output."""
+    if isinstance(output, Taken):
+        return output.value
     scores: Tensor = output if network.pick is None else network.pick(output)
     return scores
+
+
+def _of_output(factor: Factor, network: Network) -> bool:
+    """Whether a factor is read from the network's output, not from a layer."""
+    return factor.kind == "probabilities" or _is_embedding(factor, network)
+
+
+def _is_embedding(factor: Factor, network: Network) -> bool:
+    """Whether it is x7 of a network without a classifier."""
+    is_x7 = factor.kind == "input" and factor.layer == TOP
+    return is_x7 and not has_classifier(network.layers)
 
 
 def _of_module(factor: Factor) -> bool:

@@ -27,7 +27,13 @@ if TYPE_CHECKING:
     from deepfishing.networks.network import Network
 
 FEW = 64  # images; with more, torch's batches win back the time that it takes to load
-HUBS = ("timm", "torchvision")  # whose code decides a network, too
+# by what a network's name begins with: the package whose code decides the network, too
+LIBRARIES = {
+    "timm": "timm",
+    "torchvision": "torchvision",
+    "hf": "transformers",
+    "open_clip": "open_clip_torch",
+}
 QUICKEST = ("onnxruntime", "openvino")  # to start, not to run
 
 Encode = Callable[[Sequence[ImageLike]], Iterator[Batch]]  # an unreadable image is reported
@@ -70,7 +76,10 @@ def make_encoder(
 
 def _key(settings: Settings, factors: Sequence[Factor], engine: str) -> str:
     """Hash of all that decides a program, and of the code that makes one."""
-    packages = [engine, "torch", *(h for h in HUBS if settings.network.name.startswith(f"{h}:"))]
+    library, colon, _ = settings.network.name.partition(":")
+    packages = [engine, "torch"]
+    if colon and library in LIBRARIES:
+        packages.append(LIBRARIES[library])
     versions = [f"{name} {version_of(name)}" for name in packages]
     facts = [settings.digest, [factor.name for factor in factors], versions, _source()]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]

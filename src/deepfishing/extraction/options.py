@@ -63,7 +63,8 @@ class Options:
 
     network: Annotated[
         str | None,
-        "A name of `deepfish models`, a .caffemodel or .onnx file, timm:NAME or torchvision:NAME. "
+        "A name of `deepfish models`, a .caffemodel or .onnx file, timm:NAME, torchvision:NAME, "
+        "hf:ORG/NAME, open_clip:NAME/TAG, or hf: or open_clip: with a folder. "
         f"[default: {DEFAULT}]",
     ] = None
     weights: Annotated[

@@ -2,14 +2,16 @@
 
 The trunk needs no gradient; it is a function from pixels (n, 3, S, S) to its output in any engine,
 which several threads may call at a time, each of them on one core. The head stays in torch. Any
-network that `torch.fx` can follow is cut, provided that a single tensor crosses the cut; others are
-used whole.
+network that `torch.fx` can follow is cut, provided that a single tensor crosses the cut. Others are
+run as they are, up to the embedding or to the input of the classifier, if nothing else is read;
+else they are used whole.
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
+import importlib.util
 import io
 import warnings
 from collections.abc import Callable, Collection, Sequence
@@ -31,6 +33,7 @@ from deepfishing.networks.onnx_file import onnx_of
 RunTrunk = Callable[[Array], Tensor]
 
 OPSET = 17
+LIBRARIES = ("timm", "torchvision", "transformers", "open_clip")
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +60,67 @@ def cut(module: nn.Module, read: Collection[str]) -> Cut | None:
     if len(crossing) != 1 or (only := crossing.pop()).op == "placeholder":
         return None
     return Cut(_trunk(module, below, only), _head(module, [*weights, *above], only, read))
+
+
+def cut_by_running(
+    module: nn.Module, read: Collection[str], pick: Callable[[Any], Tensor] | None
+) -> Cut | None:
+    """Cut a module that `torch.fx` cannot follow; None if more than one layer is read.
+
+    The trunk is the whole module, which returns its embedding, or the input of the one layer that
+    is read. Behind that layer nothing may follow but the choice of a part of the output, which the
+    comparison with the uncut module shows.
+    """
+    if len(read) > 1:
+        return None
+    plain = copy.deepcopy(module).eval().requires_grad_(False)
+    if not read:
+        return Cut(RunTrunkModule(plain, pick=pick), _finish(module, None))
+    (path,) = read
+    return Cut(RunTrunkModule(plain, path=path), _finish(module, path))
+
+
+@dataclass(frozen=True, eq=False)
+class Taken:
+    """An output of which the scores or the embedding (n, d) were taken already."""
+
+    value: Tensor
+
+
+def _finish(module: nn.Module, path: str | None) -> nn.Module:
+    """The head behind a trunk that ends with the embedding, or right below a layer."""
+    graph = fx.Graph()
+    value = graph.placeholder("trunk")
+    if path is not None:
+        value = graph.call_module(path, (value,))
+    graph.output(graph.call_function(Taken, (value,)))
+    return fx.GraphModule(module, graph)
+
+
+class RunTrunkModule(nn.Module):
+    """A module run as it is, which returns a part of its output or the input of a layer."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        path: str = "",
+        pick: Callable[[Any], Tensor] | None = None,
+    ) -> None:
+        super().__init__()
+        self.module, self.path, self.pick = module, path, pick
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Return (n, ...) of images (n, 3, S, S)."""
+        if not self.path:
+            output: Tensor = self.module(pixels)
+            return output if self.pick is None else self.pick(output)
+        inputs: list[Tensor] = []
+        layer = self.module.get_submodule(self.path)
+        with layer.register_forward_pre_hook(lambda _, args: inputs.append(args[0])):
+            self.module(pixels)
+        (only,) = inputs
+        return only
 
 
 def _trace(module: nn.Module, read: Collection[str]) -> fx.Graph | None:
@@ -188,12 +252,20 @@ def export(module: nn.Module, example: Tensor, names: Sequence[str] = ("trunk",)
     except (RuntimeError, TypeError, ValueError) as error:
         raise cannot_run("ONNX", error) from None
     for warning in warned:
-        # code that looks at what comes in would be frozen for one case; our own networks look at
-        # sizes only, and those are fixed
-        ours = Path(warning.filename).is_relative_to(Path(networks.__file__).parent)
-        if warning.category.__name__ == "TracerWarning" and not ours:
+        # code that looks at what comes in would be frozen for one case; our own networks and those
+        # of libraries look at sizes only, and those are fixed
+        if warning.category.__name__ == "TracerWarning" and not _is_trusted(warning.filename):
             raise cannot_run("ONNX", warning.message)
     return model
+
+
+def _is_trusted(file: str) -> bool:
+    """Whether a file of code is ours or of a library whose networks look at sizes only."""
+    folders = [Path(networks.__file__).parent]
+    for package in LIBRARIES:
+        spec = importlib.util.find_spec(package)
+        folders += [Path(place) for place in spec.submodule_search_locations or ()] if spec else []
+    return any(Path(file).is_relative_to(folder) for folder in folders)
 
 
 def write_onnx(

@@ -30,6 +30,7 @@ from deepfishing.errors import (
     one_line,
     pip_install,
 )
+from deepfishing.images.geometry import Fit
 from deepfishing.images.item import Item
 from deepfishing.util.files import check_regular
 from deepfishing.util.progress import Progress, silent
@@ -117,13 +118,16 @@ class Preprocess:
         In the order of `order`, after `scale`.
     scale, order
         1 keeps 0..255, 1/255 gives 0..1; "RGB", or "BGR", which Caffe's networks were trained on.
-    resample : "bilinear" or "bicubic"
+    resample : "bilinear", "bicubic", "nearest", "lanczos", "box" or "hamming"
         Pillow's filter (antialiased).
     oversampling : int
         A JPEG file is decoded at an eighth, a quarter or half its size where its short side then
         still is this many times `short_side`. 0: always in full, as a PIL image or an array is.
         With 4, the features of a photo of 12 megapixels differ by about 0.001 (1 - cosine) from
         those of a full decoding, which takes more than twice as long.
+    fit, rounding, fill
+        How the image is brought into the square, and whose rounding is used, see `Fit`; by default
+        the paper's: the short side is resized, then the central square is cropped.
 
     Examples
     --------
@@ -141,6 +145,9 @@ class Preprocess:
     order: str = "RGB"
     resample: str = "bilinear"
     oversampling: int = 4
+    fit: str = "short"
+    rounding: str = "nearest"
+    fill: tuple[int, int, int] = (0, 0, 0)
 
     def __call__(self, image: ImageLike) -> Array:
         """Read, resize, crop to the central square and normalise one image."""
@@ -154,13 +161,20 @@ class Preprocess:
 
         @cache  # a view and its mirror image are one square
         def square(side: int, x: float, y: float) -> Array:
-            return self.normalise(resize_and_crop(rgb, side, self.size, self.resample, x, y))
+            return self.normalise(self.square(rgb, side, x, y))
 
         seen: Array = np.empty((len(views), 3, self.size, self.size), np.float32)
         for out, view in zip(seen, views, strict=True):
             pixels = square(short_side[view], view.x, view.y)
             out[:] = pixels[:, :, ::-1] if view.mirrored else pixels
         return seen
+
+    def square(self, image: Image.Image, side: int, x: float, y: float) -> Image.Image:
+        """Resize an image and cut out the square at x, y."""
+        if (self.fit, self.rounding) == ("short", "nearest"):
+            return resize_and_crop(image, side, self.size, self.resample, x, y)
+        fit = Fit(self.fit, self.rounding, self.fill)
+        return fit.square(image, side, self.size, self.resample, x, y)
 
     def normalise(self, square: Image.Image) -> Array:
         """Pixels (3, size, size), each of the 256 values computed once and looked up."""

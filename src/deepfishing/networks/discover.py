@@ -20,6 +20,16 @@ from deepfishing.errors import LayerError, one_line
 from deepfishing.images.preprocess import Preprocess
 
 CLOSE = 1e-3  # what probabilities may differ by, also in half precision
+# How autograd names steps that follow the last layer of an embedding and never class scores.
+_EMBEDDING_STEPS = {
+    "Tanh": "tanh",
+    "NativeLayerNorm": "layer norm",
+    "NativeBatchNorm": "batch norm",
+    "Gelu": "GELU",
+    "Silu": "SiLU",
+    "LinalgVectorNorm": "division by its length",
+    "Norm": "division by its length",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,31 +42,83 @@ class _Run:
     y: Tensor
 
 
-def find_layers(
-    module: nn.Module, preprocess: Preprocess, pick: Callable[[Any], Tensor]
-) -> tuple[dict[int, str], tuple[str, ...]]:
-    """The classifier and the fully connected layers right below it, and what was assumed."""
+@dataclass(frozen=True)
+class Found:
+    """Numbered layers of a module, what was assumed, and why its output is an embedding.
+
+    `no_scores` is empty where a layer makes class scores.
+    """
+
+    layers: dict[int, str]
+    notes: tuple[str, ...] = ()
+    no_scores: str = ""
+
+
+def find_layers(module: nn.Module, preprocess: Preprocess, pick: Callable[[Any], Tensor]) -> Found:
+    """Find the classifier and the fully connected layers right below it."""
     runs, scores = _run_blank(module, preprocess, pick)
     makers = _made_of(scores, runs)
     _check_scores(scores, makers)
-    layers: dict[int, str] = {}
-    weights: list[Any] = []  # a number is that of weights, wherever they are used
-    below = makers
-    while below and len(layers) < TOP:
+    if not makers or not _is_classifier(makers[-1], scores):
+        return Found({}, no_scores="no fully connected layer makes it")
+    top = makers[-1]
+    if (step := _step_behind(scores, top)) is not None:
+        return Found({}, no_scores=f"its layer {top.path} is followed by a {step}")
+    layers = _chain(top, runs)
+    names = list(dict.fromkeys(run.path for run in makers))
+    if len(names) < 2:
+        return Found(layers)
+    note = f"the scores are made of {' and '.join(names)}; layer {TOP} is the last one"
+    return Found(layers, (note,))
+
+
+def find_below(
+    module: nn.Module, preprocess: Preprocess, pick: Callable[[Any], Tensor]
+) -> dict[int, str]:
+    """Find the fully connected layers that an embedding is made of, 7 the last of them."""
+    runs, embedding = _run_blank(module, preprocess, pick)
+    makers = _made_of(embedding, runs)
+    if not makers or not _is_connected(makers[-1]) or len({run.path for run in makers}) > 1:
+        return {}
+    same_width = makers[-1].y.shape[1] == embedding.shape[1]
+    if not same_width or _step_behind(embedding, makers[-1]) is not None:
+        return {}
+    return _chain(makers[-1], runs, top=TOP - 1)
+
+
+def _chain(first: _Run, runs: Sequence[_Run], top: int = TOP) -> dict[int, str]:
+    """Number a layer and the fully connected ones right below it, downwards."""
+    layers = {top: first.path}
+    weights = [first.layer.weight]  # a number is that of weights, wherever they are used
+    below = _made_of(first.x, runs)
+    while below and len(layers) < top:
         run = below[-1]
-        connected = isinstance(run.layer, nn.Linear) and run.y.ndim == 2 and len(run.y) == 1
-        if not layers:  # it makes the scores, perhaps pooled or scaled afterwards
-            if not (connected or _is_pointwise(run.layer)) or run.y.shape[1] != scores.shape[1]:
-                break
-        elif not connected or any(run.layer.weight is weight for weight in weights):
+        if not _is_connected(run) or any(run.layer.weight is weight for weight in weights):
             break
         weights.append(run.layer.weight)
-        layers[TOP - len(layers)] = run.path
+        layers[top - len(layers)] = run.path
         below = _made_of(run.x, runs)
-    names = list(dict.fromkeys(run.path for run in makers))
-    if not layers or len(names) < 2:
-        return layers, ()
-    return layers, (f"the scores are made of {' and '.join(names)}; layer {TOP} is the last one",)
+    return layers
+
+
+def _is_connected(run: _Run) -> bool:
+    return isinstance(run.layer, nn.Linear) and run.y.ndim == 2 and len(run.y) == 1
+
+
+def _is_classifier(run: _Run, scores: Tensor) -> bool:
+    """Whether a layer makes the scores, perhaps pooled or scaled afterwards."""
+    makes_numbers = _is_connected(run) or _is_pointwise(run.layer)
+    return makes_numbers and run.y.shape[1] == scores.shape[1]
+
+
+def _step_behind(scores: Tensor, run: _Run) -> str | None:
+    """A step between a layer and the output that class scores do not have, such as a tanh."""
+    names = {type(node).__name__ for node in _nodes(scores)}
+    for start, step in _EMBEDDING_STEPS.items():
+        if any(name.startswith(start) for name in names):
+            return step
+    rectified = any(name.startswith("Relu") for name in names)
+    return "ReLU" if rectified and _is_connected(run) else None
 
 
 def _run_blank(
@@ -100,18 +162,27 @@ def _run_blank(
             m.training = training
 
 
+def run_blank(module: nn.Module, preprocess: Preprocess) -> Any:
+    """The output of a module for one blank image."""
+    return _run_blank(module, preprocess, lambda output: output)[1]
+
+
 def _made_of(value: Any, runs: Sequence[_Run]) -> list[_Run]:
     """The runs whose outputs a tensor is made of without another layer between them."""
-    leaves: set[int] = set()
+    leaves = {id(getattr(node, "variable", None)) for node in _nodes(value)}
+    return [run for run in runs if id(run.y) in leaves]
+
+
+def _nodes(value: Any) -> set[Any]:
+    """The steps of autograd's graph that a tensor is made by."""
     seen: set[Any] = set()
     todo = [value.grad_fn] if isinstance(value, Tensor) else []
     while todo:
         node = todo.pop()
         if node is not None and node not in seen:
             seen.add(node)
-            leaves.add(id(getattr(node, "variable", None)))
             todo += [before for before, _ in node.next_functions]
-    return [run for run in runs if id(run.y) in leaves]
+    return seen
 
 
 def _check_scores(scores: Tensor, makers: Sequence[_Run]) -> None:

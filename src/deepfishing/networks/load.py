@@ -1,36 +1,35 @@
 """Stage 2, networks: from a name or a file to a `Network`.
 
-Comes in: a name of the zoo, a Caffe or ONNX model file, or `timm:NAME` and `torchvision:NAME`, an
-optional extra; and perhaps a weight file, a device and a dtype. Goes out: a `Network`.
+A name is one of the zoo, a Caffe or ONNX model file, or that of another library: `timm:NAME`,
+`torchvision:NAME`, `hf:ORG/NAME` or `open_clip:NAME/TAG`, or a folder behind the colon.
 """
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from deepfishing.errors import (
     LayerError,
-    MissingDependencyError,
-    NetworkError,
     OptionError,
     WeightsError,
-    did_you_mean,
     explained,
-    pip_install,
 )
-from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks import architectures
 from deepfishing.networks.caffe.importer import load_caffe
-from deepfishing.networks.network import Network, cast, ready, state_sha256, torch_target, wrap
+from deepfishing.networks.libraries import (
+    open_clip_models,
+    timm_models,
+    torchvision_models,
+    transformers_models,
+)
+from deepfishing.networks.libraries.facts import ModelFacts
+from deepfishing.networks.network import Network, cast, make_network, ready, torch_target
 from deepfishing.networks.onnx_file import load_onnx
 from deepfishing.networks.reference import (
     FILES,
@@ -45,8 +44,6 @@ from deepfishing.networks.reference import (
 )
 from deepfishing.networks.weights import load_into, read_weights
 from deepfishing.networks.zoo import DEFAULT, RECORDS, Record, find_weights, is_network_file, record
-
-_OPERATORS: list[Any] = []  # torch forgets operators whose library object is collected
 
 
 def load_network(
@@ -64,8 +61,9 @@ def load_network(
     Parameters
     ----------
     name : str
-        A name of the zoo (`deepfish models`), a `.caffemodel` or `.onnx` file, `timm:NAME` or
-        `torchvision:NAME`.
+        A name of the zoo (`deepfish models`), a `.caffemodel` or `.onnx` file, `timm:NAME`,
+        `torchvision:NAME`, `hf:ORG/NAME`, `hf:FOLDER`, `open_clip:NAME/TAG` or
+        `open_clip:FOLDER`.
     weights : path or "random", optional
         A `.pth`, `.safetensors` or, for Caffe's networks, `.caffemodel` file; widths and class
         count are read off it. Without it the published weights, whose hash is checked. "random"
@@ -175,9 +173,9 @@ def check_same(reference: NetworkRef, network: Network) -> None:
     """Refuse a network that would give other factors than that of the reference."""
     mine, theirs = network.reference().as_dict(), reference.as_dict()
     for key in mine:
-        if key not in ("network", "source") and mine[key] != theirs[key]:
+        if key not in ("network", "source") and mine[key] != theirs.get(key):
             raise WeightsError(
-                f"the features need {reference.name} with {key} = {theirs[key]}, got "
+                f"the features need {reference.name} with {key} = {theirs.get(key)}, got "
                 f"{network.name} with {mine[key]}; pass --weights with the file that they were "
                 "made with"
             )
@@ -222,8 +220,9 @@ def _random_like(name: str, tensor: Tensor, random: torch.Generator) -> Tensor:
 def _load_hub(
     hub: str, model: str, weights: str | Path | None, device: str | torch.device, dtype: str
 ) -> Network:
-    """A model of timm or torchvision with its published weights, a file's, or random ones."""
+    """A model of another library with its published weights, a file's, or random ones."""
     place, torch_dtype = torch_target(device, dtype)
+    model = _resolved(model)
     name = f"{hub}:{model}"
     tensors = None if weights in (None, RANDOM) else read_weights(weights)
     made = "be made with its published weights" if weights is None else "be made"
@@ -233,14 +232,20 @@ def _load_hub(
         torch.random.fork_rng(devices=()),  # what the caller draws stays as it is
     ):
         torch.manual_seed(0)
-        module, preprocess = HUBS[hub](model, weights is None)
+        module, facts = HUBS[hub](model, weights is None)
         if tensors and (classes := _classes(module, tensors)):
-            module, preprocess = HUBS[hub](model, False, num_classes=classes)
+            module, facts = HUBS[hub](model, False, num_classes=classes)
     if tensors:
         load_into(module, tensors, f"{weights} for {name}")
-    wrapped = wrap(module.to(place, torch_dtype), preprocess=preprocess, name=name)
-    # the model's name stands for its code
-    return replace(wrapped, weights_sha256=state_sha256(module), source=_source(weights))
+    module = module.to(place, torch_dtype)
+    network = make_network(module, facts, name=name)
+    source = replace(_source(weights), classes=facts.classes)
+    return replace(network, source=source)
+
+
+def _resolved(model: str) -> str:
+    """A folder by its whole path, so that it is found again from elsewhere."""
+    return str(Path(model).resolve()) if Path(model).is_dir() else model
 
 
 def _classes(module: nn.Module, tensors: Mapping[str, Tensor]) -> int | None:
@@ -254,67 +259,33 @@ def _classes(module: nn.Module, tensors: Mapping[str, Tensor]) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
-def import_hub(package: str) -> ModuleType:
-    """Import torchvision or timm, also beside a torch build that torchvision was not made for."""
-    try:
-        return importlib.import_module(package)
-    except ImportError:
-        raise MissingDependencyError(
-            f"networks of {package} need the package {package}; run "
-            f"`{pip_install(extra='hub')}`, or `{pip_install(package)}` with the version that fits "
-            "your torch"
-        ) from None
-    except RuntimeError as error:
-        if _OPERATORS or "torchvision::" not in str(error):
-            raise NetworkError(f"{package} cannot be imported: {error}") from None
-    # torchvision's Python code registers kernels for operators of its compiled part; where that
-    # does not load, the operators are declared first: models and transforms do not use them
-    _OPERATORS.append(torch.library.Library("torchvision", "FRAGMENT"))  # type: ignore[no-untyped-call]
-    for name in ("nms", "qnms"):
-        _OPERATORS[0].define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    return import_hub(package)
+Loaded = tuple[nn.Module, ModelFacts]
 
 
-def _timm(model: str, pretrained: bool, **options: int) -> tuple[nn.Module, Preprocess]:
-    timm = import_hub("timm")
-    if not timm.is_model(model.partition(".")[0]):  # what follows the dot names weights
-        raise _unknown("timm", model, timm.list_models())
-    module = timm.create_model(model, pretrained=pretrained, **options)
-    config = timm.data.resolve_model_data_config(module)
-    size, kind = config["input_size"][-1], config["interpolation"]
-    short_side = math.floor(size / config["crop_pct"])  # as timm rounds
-    return module, _preprocess(size, short_side, config["mean"], config["std"], kind)
+def _timm(model: str, pretrained: bool, **options: int) -> Loaded:
+    module = timm_models.load(model, pretrained, **options)
+    return module, timm_models.describe(module)
 
 
-def _torchvision(model: str, pretrained: bool, **options: int) -> tuple[nn.Module, Preprocess]:
-    models = import_hub("torchvision").models
-    known = models.list_models(module=models)
-    if model not in known:
-        raise _unknown("torchvision", model, known)
-    weights = models.get_model_weights(model).DEFAULT
-    module = models.get_model(model, weights=weights if pretrained else None, **options)
-    config = weights.transforms()
-    (size, *_), (short_side, *_) = config.crop_size, config.resize_size
-    kind = config.interpolation.value
-    return module, _preprocess(size, short_side, config.mean, config.std, kind)
+def _torchvision(model: str, pretrained: bool, **options: int) -> Loaded:
+    module = torchvision_models.load(model, pretrained, **options)
+    facts = torchvision_models.describe_model(model, options.get("num_classes"))
+    return module, facts
 
 
-HUBS = {"timm": _timm, "torchvision": _torchvision}
+def _transformers(model: str, pretrained: bool, **options: int) -> Loaded:
+    module = transformers_models.load(model, pretrained)
+    return module, transformers_models.describe(module)
 
 
-def _preprocess(size: int, short: int, mean: Any, std: Any, interpolation: str) -> Preprocess:
-    return Preprocess(
-        size=int(size),
-        short_side=int(short),
-        mean=tuple(mean),
-        std=tuple(std),
-        scale=1 / 255,
-        resample="bicubic" if interpolation == "bicubic" else "bilinear",
-    )
+def _open_clip(model: str, pretrained: bool, **options: int) -> Loaded:
+    module = open_clip_models.load(model, pretrained)
+    return module, open_clip_models.describe(module)
 
 
-def _unknown(hub: str, model: str, known: list[str]) -> NetworkError:
-    return NetworkError(
-        f"{hub} must know the model, got {model!r}{did_you_mean(model, known)}; it has "
-        f"{len(known)} models, see its documentation"
-    )
+HUBS = {
+    "timm": _timm,
+    "torchvision": _torchvision,
+    "hf": _transformers,
+    "open_clip": _open_clip,
+}

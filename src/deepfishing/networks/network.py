@@ -11,23 +11,46 @@ import hashlib
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from deepfishing.core.features import NO_CLASSIFIER, TOP
 from deepfishing.errors import LayerError, OptionError, WeightsError, check_choice, did_you_mean
 from deepfishing.images.preprocess import Preprocess
-from deepfishing.networks.discover import check_layers, find_layers, is_program
+from deepfishing.networks.discover import (
+    check_layers,
+    find_below,
+    find_layers,
+    is_program,
+    run_blank,
+)
 from deepfishing.networks.identity import architecture, identity
+from deepfishing.networks.libraries.facts import ModelFacts
 from deepfishing.networks.objectives import find_objective
-from deepfishing.networks.reference import RANDOM, UNIDENTIFIED, NetworkRef, Source
+from deepfishing.networks.outputs import (
+    EMBEDDING_PARTS,
+    TOKENS,
+    Part,
+    Pick,
+    named_part,
+    take_part,
+)
+from deepfishing.networks.reference import EMBEDDING, RANDOM, NetworkRef, Source
 from deepfishing.networks.zoo import IMAGENET
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-RANDOM_CLASSES = 1000  # of the head of an embedding
+# by the package that a module's class is in: the module that describes such networks
+DESCRIBED = {
+    "timm": "deepfishing.networks.libraries.timm_models",
+    "transformers": "deepfishing.networks.libraries.transformers_models",
+    "open_clip": "deepfishing.networks.libraries.open_clip_models",
+}
 
 Head = str | Callable[[Any], Tensor]
 
@@ -48,15 +71,20 @@ class Network:
         How it wants its pixels.
     weights_sha256 : str
         Which weights these are.
-    head : "softmax", "sigmoid" or callable
+    head : "softmax", "sigmoid", "none" or callable
         What the scores mean, which decides the error E: one class per image, any number of
-        classes per image, or E itself as a function of the module's output.
+        classes per image, nothing since the output is an embedding, or E itself as a function of
+        the module's output.
     pick : callable, optional
-        Takes the scores out of the module's output where that is not a tensor.
+        Takes the scores, or the embedding, out of the module's output.
     source : Source
         From where it can be loaded again.
     notes : tuple of str
         What was assumed when it was loaded; a line each, for people.
+    prefix_tokens : int
+        Number of tokens before those of the patches in a transformer; the first is the class token.
+    embedding : str
+        What x7 is in a network without a classifier, and why.
 
     Examples
     --------
@@ -75,6 +103,8 @@ class Network:
     pick: Callable[[Any], Tensor] | None = None
     source: Source = field(default_factory=Source)
     notes: tuple[str, ...] = ()
+    prefix_tokens: int = 0
+    embedding: str = ""
 
     def __repr__(self) -> str:
         layers = ", ".join(f"{k} {path}" for k, path in self.layers.items()) or "none numbered"
@@ -106,6 +136,7 @@ class Network:
             dtype=str(self.dtype).removeprefix("torch."),
             head=self.head if isinstance(self.head, str) else identity(self.head),
             scores="" if self.pick is None else known() if known else identity(self.pick),
+            prefix_tokens=self.prefix_tokens,
             source=self.source,
         )
 
@@ -126,16 +157,19 @@ class Network:
 def wrap(
     module: nn.Module,
     layers: Mapping[int, str] | None = None,
-    preprocess: Preprocess = IMAGENET,
+    preprocess: Preprocess | None = None,
     name: str = "",
-    head: Head = "softmax",
-    logits: str | int | Callable[[Any], Tensor] | None = None,
+    head: Head | None = None,
+    logits: Part | None = None,
+    embedding: Part | bool | None = None,
+    tokens: str = "",
     seed: int = 0,
 ) -> Network:
     """Make a `Network` of any torch module.
 
     Every Linear and Conv2d of it is then a gradient layer, `dW:PATH` with its dotted path;
-    `layers` gives some of them the short names.
+    `layers` gives some of them the short names. A module without a classifier has forward features
+    only: `x7` is its output.
 
     Parameters
     ----------
@@ -144,18 +178,24 @@ def wrap(
     layers : mapping from int to str, optional
         k -> path of the module that holds W_k, 8 being the classifier: fully connected layers or
         1x1 convolutions. Without it the classifier and the fully connected layers right below it
-        are found by running the module on a blank image; where no such layer makes the scores, no
-        layer has a short name.
-    preprocess : Preprocess
-        How it wants its pixels; ImageNet's mean and deviation at 224 px by default.
+        are found by running the module on a blank image.
+    preprocess : Preprocess, optional
+        How it wants its pixels, or an image processor of transformers. By default that of the
+        library it comes from (timm, transformers and open_clip), else ImageNet's mean and deviation
+        at 224 px.
     name : str
         The module's class by default.
-    head : "softmax", "sigmoid", "random" or callable
+    head : "softmax", "sigmoid", "none", "random" or callable, optional
         What the output means: scores of one class per image; of any number of classes per image;
-        an embedding without a classifier, which gets a fixed random linear head of 1,000 classes;
-        or the error E(output) itself, summed over the batch.
+        an embedding without a classifier; an embedding which gets a fixed random linear head of
+        1,000 classes; or the error E(output) itself, summed over the batch. By default softmax
+        where a fully connected layer or a 1x1 convolution makes the output, else none.
     logits : str, int or callable, optional
         Where the scores are in an output that is a dict, a tuple or an object.
+    embedding : str, int, callable or True, optional
+        Where the embedding is in the output, True if it is all of it; implies `head="none"`.
+    tokens : "class", "patches" or "mean", optional
+        Which tokens of an embedding (n, tokens, d) are taken.
     seed : int
         Of the random head.
 
@@ -165,6 +205,8 @@ def wrap(
     ...                          nn.Linear(5, 4)))
     >>> net.layers
     {7: '1', 8: '3'}
+    >>> wrap(nn.Sequential(nn.Conv2d(3, 5, 8), nn.AdaptiveAvgPool2d(1), nn.Flatten())).layers
+    {8: '-'}
     """
     module = getattr(module, "_orig_mod", module)  # what torch.compile was given
     if not isinstance(module, nn.Module) or is_program(module):
@@ -172,71 +214,216 @@ def wrap(
             f"module must be a torch module with its layers, got {type(module).__name__}; give the "
             "module that it was made of"
         )
-    if isinstance(head, str) and head != RANDOM:
-        find_objective(head)
-    pick = _Pick(logits, seed if head == RANDOM else None)
-    notes: tuple[str, ...] = ()
+    _check_meaning(head, logits, embedding, tokens)
     weights = state_sha256(module)
-    if layers is None:
-        has_classifier = isinstance(head, str) and head != RANDOM
-        layers, notes = find_layers(module, preprocess, pick) if has_classifier else ({}, ())
-    else:
-        check_layers(module, layers)
-    return Network(
-        name=name or type(module).__name__,
-        module=module,
-        layers=dict(sorted(layers.items())),
-        preprocess=preprocess,
-        weights_sha256=hashlib.sha256(architecture(module) + weights.encode()).hexdigest(),
-        head="softmax" if head == RANDOM else head,
-        pick=pick,
-        notes=notes,
-    )
+    name = name or type(module).__name__
+    module = image_tower(module)
+    facts = describe(module)
+    if preprocess is not None:
+        facts = replace(facts, preprocess=as_preprocess(preprocess))
+    meaning = Meaning(head, logits, embedding, tokens, seed)
+    network = make_network(module, facts, name=name, meaning=meaning, layers=layers)
+    code = architecture(module) + weights.encode()
+    return replace(network, weights_sha256=hashlib.sha256(code).hexdigest())
 
 
 @dataclass(frozen=True)
-class _Pick:
-    """Takes the scores out of an output, or makes scores of the embedding that it finds there."""
+class Meaning:
+    """What a user says about a module's output, see `wrap`."""
 
-    logits: str | int | Callable[[Any], Tensor] | None  # name, number or function of the part
-    seed: int | None  # of the random head of an embedding
+    head: Head | None = None
+    logits: Part | None = None
+    embedding: Part | bool | None = None
+    tokens: str = ""
+    seed: int = 0
 
-    def __call__(self, output: Any) -> Tensor:
-        logits = self.logits
-        if callable(logits):
-            output = logits(output)
-        elif logits is not None:
-            try:
-                output = output[logits]
-            except (KeyError, IndexError, TypeError):
-                output = getattr(output, str(logits), None)
-        if isinstance(output, Tensor) and output.ndim == 2:
-            if self.seed is None:
-                return output
-            return torch.mm(output, _random_head(self.seed, output.shape[1]).to(output))
-        names = f" with {list(output)}" if isinstance(output, dict) and output else ""
-        got = f"a {type(output).__name__}{names}"
-        got = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else got
-        raise LayerError(
-            f"the network's output must be scores of shape (n, classes), got {got}; say which part "
-            "of it with wrap(..., logits=NAME or INDEX or FUNCTION)"
+
+def make_network(
+    module: nn.Module,
+    facts: ModelFacts,
+    *,
+    name: str,
+    meaning: Meaning = Meaning(),  # noqa: B008 - a frozen value
+    layers: Mapping[int, str] | None = None,
+) -> Network:
+    """Make a `Network` of a module about which something is known; its hash is that of weights."""
+    pixels = facts.preprocess or IMAGENET
+    output = _find_output(module, pixels, facts, meaning)
+    if layers is not None:
+        check_layers(module, layers)
+        output = replace(output, layers=layers)
+    code = facts.config.encode()
+    sha256 = state_sha256(module)
+    if code:
+        sha256 = hashlib.sha256(code + sha256.encode()).hexdigest()
+    return Network(
+        name=name,
+        module=module,
+        layers=dict(sorted(output.layers.items())),
+        preprocess=pixels,
+        weights_sha256=sha256,
+        head=output.head,
+        pick=output.pick,
+        notes=output.notes,
+        prefix_tokens=facts.prefix_tokens,
+        embedding=output.embedding,
+        source=Source(classes=facts.classes),
+    )
+
+
+def as_preprocess(given: Any) -> Preprocess:
+    """A `Preprocess`, or what an image processor of transformers says."""
+    if isinstance(given, Preprocess):
+        return given
+    if hasattr(given, "image_mean"):
+        found: Preprocess = import_module(DESCRIBED["transformers"]).read_processor(given)
+        return found
+    raise OptionError(
+        "preprocess must be a Preprocess or an image processor of transformers, got "
+        f"{type(given).__name__}"
+    )
+
+
+def image_tower(module: nn.Module) -> nn.Module:
+    """The part of a library's model that takes images; other modules as they are."""
+    library = _library(module)
+    if library is None or not hasattr(library, "image_tower"):
+        return module
+    tower: nn.Module = library.image_tower(module)
+    return tower
+
+
+def describe(module: nn.Module) -> ModelFacts:
+    """Return what the library that a module comes from knows about it."""
+    library = _library(module)
+    if library is None:
+        return ModelFacts()
+    found: ModelFacts = library.describe(module)
+    return found
+
+
+def _library(module: nn.Module) -> ModuleType | None:
+    """Our code for the library that a module's class is from."""
+    place = type(module).__module__
+    if place in DESCRIBED.values():
+        return import_module(place)
+    name = DESCRIBED.get(place.partition(".")[0])
+    return import_module(name) if name else None
+
+
+def _check_meaning(
+    head: Head | None, logits: Part | None, embedding: Part | bool | None, tokens: str
+) -> None:
+    """Refuse a meaning of the output that contradicts itself."""
+    if isinstance(head, str) and head not in (RANDOM, EMBEDDING):
+        find_objective(head)
+    if tokens:
+        check_choice("tokens", tokens, TOKENS)
+    if logits is not None and embedding is not None:
+        raise OptionError("logits and embedding must not both be given; take one of them")
+    if embedding is not None and head not in (None, EMBEDDING, RANDOM):
+        raise OptionError(f"an embedding has no class scores, got head {head!r}; leave head out")
+    if logits in EMBEDDING_PARTS and head is None:
+        raise OptionError(
+            f"{logits} is an embedding, not class scores; pass embedding={logits!r}, or head= if "
+            "its numbers are scores of classes"
         )
 
-    def identity(self) -> str:
-        """Which part it takes, empty if all of it, and which random head."""
-        part = "" if self.logits is None else repr(self.logits)
-        part = identity(self.logits) if callable(self.logits) else part
-        if self.seed is None or part == UNIDENTIFIED:
-            return part
-        return f"{part} @ random({self.seed}, {RANDOM_CLASSES})".strip()
+
+@dataclass(frozen=True)
+class _Output:
+    """What a module's output is, and the layers that have a number."""
+
+    pick: Pick
+    head: Head
+    layers: Mapping[int, str]
+    notes: tuple[str, ...] = ()
+    embedding: str = ""
 
 
-@cache
-def _random_head(seed: int, width: int) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    with torch.inference_mode(False):  # so that gradients can go through it, whoever asks first
-        head: Tensor = torch.randn(width, RANDOM_CLASSES, generator=random) / width**0.5
-        return head
+def _find_output(
+    module: nn.Module, pixels: Preprocess, facts: ModelFacts, meaning: Meaning
+) -> _Output:
+    """Decide what the output is: by what the user said, by the library, or by a blank image."""
+    head, logits = meaning.head, meaning.logits
+    if callable(head):
+        return _Output(Pick(logits), head, {})
+    if head == RANDOM:
+        return _Output(_random_scores(facts, meaning), "softmax", {})
+    if meaning.embedding is not None or head == EMBEDDING:
+        return _asked_embedding(module, pixels, facts, meaning)
+    if head is None and logits is None and facts.embeds:
+        return _embedding(module, pixels, facts, facts.part, facts.tokens, facts.embedding)
+    part = facts.part if logits is None and facts.embeds is False else logits
+    if head is None and part is None:
+        output = run_blank(module, pixels)
+        part = named_part(output)
+        value = take_part(output, part)
+        if part in EMBEDDING_PARTS or (isinstance(value, Tensor) and value.ndim == 4):
+            kind = f"{part} of the output" if part else "the mean of the output's feature map"
+            why = f"{kind}, which has no class scores"
+            return _embedding(module, pixels, facts, part, meaning.tokens, why)
+    pick = Pick(part)
+    found = find_layers(module, pixels, pick)
+    if found.layers or head is not None:
+        return _Output(pick, head or "softmax", found.layers, found.notes)
+    why = f"the output, since {found.no_scores}"
+    return _embedding(module, pixels, facts, part, meaning.tokens, why)
+
+
+def _random_scores(facts: ModelFacts, meaning: Meaning) -> Pick:
+    """Scores that a random head makes of an embedding."""
+    part = meaning.logits
+    if meaning.embedding is not None and not isinstance(meaning.embedding, bool):
+        part = meaning.embedding
+    tokens = meaning.tokens
+    if part is None and facts.embeds:
+        part, tokens = facts.part, tokens or facts.tokens
+    embeds = meaning.embedding is not None or bool(facts.embeds)
+    return Pick(part, meaning.seed, embeds, tokens, facts.prefix_tokens)
+
+
+def _asked_embedding(
+    module: nn.Module, pixels: Preprocess, facts: ModelFacts, meaning: Meaning
+) -> _Output:
+    """The embedding that a user asked for."""
+    part = meaning.logits
+    if meaning.embedding is not None and not isinstance(meaning.embedding, bool):
+        part = meaning.embedding
+    if part is None and facts.embeds:
+        tokens = meaning.tokens or facts.tokens
+        return _embedding(module, pixels, facts, facts.part, tokens, facts.embedding)
+    why = "the output, as it was asked for"
+    if part is not None:
+        name = getattr(part, "__name__", repr(part))
+        why = f"{name} of the output, as it was asked for"
+    return _embedding(module, pixels, facts, part, meaning.tokens, why)
+
+
+def _embedding(
+    module: nn.Module,
+    pixels: Preprocess,
+    facts: ModelFacts,
+    part: Part | None,
+    tokens: str,
+    why: str,
+) -> _Output:
+    """A network without a classifier."""
+    tokens = tokens or _usual_tokens(module, pixels, facts, part)
+    pick = Pick(part, embeds=True, tokens=tokens, prefix_tokens=facts.prefix_tokens)
+    layers = {**find_below(module, pixels, pick), TOP: NO_CLASSIFIER}
+    taken = {"class": ", class token", "patches": ", mean of the patches", "mean": ", mean"}
+    text = why + (taken.get(tokens, "") if tokens != facts.tokens else "")
+    return _Output(pick, EMBEDDING, layers, (f"no classifier: x7 is {text}",), text)
+
+
+def _usual_tokens(
+    module: nn.Module, pixels: Preprocess, facts: ModelFacts, part: Part | None
+) -> str:
+    """Take the class token of an output of tokens, if the library says that there is one."""
+    value = take_part(run_blank(module, pixels), part)
+    has_tokens = isinstance(value, Tensor) and value.ndim == 3
+    return "class" if has_tokens and facts.prefix_tokens else ""
 
 
 def state_sha256(module: nn.Module) -> str:

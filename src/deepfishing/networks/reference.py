@@ -14,11 +14,12 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from deepfishing.errors import OptionError, StoreError, WeightsError, did_you_mean, one_line
+from deepfishing.images.geometry import FITS, RESAMPLES, ROUNDINGS
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.zoo import IMAGENET, RECORDS, find_weights
 from deepfishing.util.files import check_regular
@@ -26,7 +27,10 @@ from deepfishing.util.files import check_regular
 PUBLISHED, RANDOM, FILES, PYTHON = KINDS = ("published", "random", "files", "python")
 WEIGHTS, PROTOTXT, MEAN = ROLES = ("weights", "prototxt", "mean")
 OVERSAMPLING_0_1 = 2  # of `Preprocess`, which version 0.1 did not write down
+FIT_FIELDS = ("fit", "rounding", "fill")  # of `Preprocess`, which older stores do not have
+MAX_PREFIX_TOKENS = 64
 MAX_SIDE = 8192  # pixels of a network's input: 0.8 GB in float32
+EMBEDDING = "none"  # the head of a network whose output is an embedding, not class scores
 UNIDENTIFIED = "?"  # a head or a choice of scores that cannot be identified
 # How networks are known to want their pixels.
 KNOWN_PIXELS: Mapping[str, Preprocess] = {
@@ -73,6 +77,13 @@ class Source:
 
     kind: str = PYTHON
     files: Mapping[str, NetworkFile] = field(default_factory=dict)  # by their role
+    classes: tuple[str, ...] = ()  # names of the classes, where its library has them
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON values; names of classes only where there are some."""
+        facts = asdict(self)
+        classes = facts.pop("classes")
+        return {**facts, "classes": list(classes)} if classes else facts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +95,10 @@ class NetworkRef:
     layers: Mapping[int, str]  # k -> path of the module that holds W_k
     preprocess: Preprocess
     dtype: str = "float32"  # in which it computes
-    head: str = "softmax"  # what its scores mean, or the identity of a user's own error
+    # meaning of its scores, `EMBEDDING` if it has none, or the identity of a user's own error
+    head: str = "softmax"
     scores: str = ""  # which part of its output the scores are; empty where they are all of it
+    prefix_tokens: int = 0  # tokens before those of the patches, the first is the class token
     source: Source = field(default_factory=Source, compare=False)  # decides nothing
 
     def is_unchanged(self, weights: str | Path | None = None) -> bool:
@@ -104,16 +117,17 @@ class NetworkRef:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values, with the keys of a store's manifest."""
-        pixels = asdict(self.preprocess).items()
+        tokens = {"prefix_tokens": self.prefix_tokens} if self.prefix_tokens else {}
         return {
             "network": self.name,
             "weights_sha256": self.weights_sha256,
             "layers": {str(k): path for k, path in self.layers.items()},
-            "preprocess": {k: list(v) if isinstance(v, tuple) else v for k, v in pixels},
+            "preprocess": preprocess_dict(self.preprocess),
             "compute_dtype": self.dtype,
             "head": self.head,
             "scores": self.scores,
-            "source": asdict(self.source),
+            **tokens,
+            "source": self.source.as_dict(),
         }
 
     @classmethod
@@ -123,6 +137,9 @@ class NetworkRef:
         for key in ("network", "weights_sha256", "compute_dtype", "head", "scores"):
             if not isinstance(known.get(key), str):
                 raise _unusable(key, known.get(key), "text")
+        prefix_tokens = facts.get("prefix_tokens", 0)
+        if type(prefix_tokens) is not int or not 0 <= prefix_tokens <= MAX_PREFIX_TOKENS:
+            raise _unusable("prefix_tokens", prefix_tokens, "a small number")
         return cls(
             name=known["network"],
             weights_sha256=known["weights_sha256"],
@@ -131,6 +148,7 @@ class NetworkRef:
             dtype=known["compute_dtype"],
             head=known["head"],
             scores=known["scores"],
+            prefix_tokens=prefix_tokens,
             source=_source(facts),
         )
 
@@ -179,8 +197,21 @@ def _source(settings: Mapping[str, Any]) -> Source:
         is_text = isinstance(file, dict) and all(isinstance(text, str) for text in file.values())
         if role not in ROLES or not is_text or set(file) != {"path", "sha256"}:
             raise _unusable("source", facts, "a path and a sha256 for each file")
+    classes = facts.get("classes", ())
+    if not isinstance(classes, list | tuple) or not all(isinstance(c, str) for c in classes):
+        raise _unusable("source", facts, "names of classes as text")
     found = {role: NetworkFile(**file) for role, file in files.items()}
-    return Source(kind=facts["kind"], files=found)
+    return Source(kind=facts["kind"], files=found, classes=tuple(classes))
+
+
+def preprocess_dict(preprocess: Preprocess) -> dict[str, Any]:
+    """JSON values; how the square is cut only where that is not as in the paper."""
+    facts: dict[str, Any] = {}
+    for one in fields(Preprocess):
+        value = getattr(preprocess, one.name)
+        if one.name not in FIT_FIELDS or value != one.default:
+            facts[one.name] = list(value) if isinstance(value, tuple) else value
+    return facts
 
 
 def read_preprocess(facts: Any) -> Preprocess:
@@ -191,7 +222,11 @@ def read_preprocess(facts: Any) -> Preprocess:
         numbers = (made.size, made.short_side, made.oversampling, made.scale, *made.mean, *made.std)
         if not all(isinstance(n, int | float) for n in numbers) or len(numbers) != 10:
             raise TypeError
-        if made.order not in ("RGB", "BGR") or made.resample not in ("bilinear", "bicubic"):
+        if made.order not in ("RGB", "BGR") or made.resample not in RESAMPLES:
+            raise TypeError
+        if made.fit not in FITS or made.rounding not in ROUNDINGS:
+            raise TypeError
+        if len(made.fill) != 3 or not all(type(n) is int and 0 <= n <= 255 for n in made.fill):
             raise TypeError
         if not (1 <= made.size <= MAX_SIDE and 1 <= made.short_side <= MAX_SIDE):
             raise TypeError

@@ -164,12 +164,25 @@ _RECORDS = (
         2, 260, 25, "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d"
     ),
 )
+# by what a name begins with: the library whose model it is, and how its models are named
+LIBRARIES: Mapping[str, str] = {
+    "timm": "timm:NAME",
+    "torchvision": "torchvision:NAME",
+    "hf": "hf:ORG/NAME or hf:FOLDER",
+    "open_clip": "open_clip:NAME/TAG or open_clip:FOLDER",
+}
 RECORDS: Mapping[str, Record] = {record.name: record for record in _RECORDS}
 
 
 def home() -> Path:
     """Folder for what is kept between runs: $DEEPFISHING_HOME or ~/.cache/deepfishing."""
     return Path(os.environ.get("DEEPFISHING_HOME") or "~/.cache/deepfishing").expanduser()
+
+
+def is_library_name(name: str) -> bool:
+    """Whether a network is named as one of another library: `timm:NAME`, `hf:ORG/NAME`..."""
+    library, _, model = name.partition(":")
+    return bool(model) and library in LIBRARIES
 
 
 def is_network_file(name: str) -> bool:
@@ -202,10 +215,10 @@ def _elsewhere(name: str) -> str:
     """Where a network may be that is not one of ours."""
     if Path(name).suffix in (".pth", ".pt", ".ckpt", ".bin", ".tar", ".safetensors") or "/" in name:
         return "; a file of weights goes with --weights, and --network says which network it is of"
-    hub, colon, model = name.partition(":")
+    hub, colon, _ = name.partition(":")
     if colon:
-        return f"; {hub!r} is not known: write timm:{model} or torchvision:{model}"
-    return f"; one of another package is written timm:{name} or torchvision:{name}"
+        return f"; {hub!r} is not known: write {', '.join(LIBRARIES.values())}"
+    return f"; one of another library is written timm:{name}, torchvision:{name} or hf:ORG/{name}"
 
 
 def package_folder(package: str) -> Path | None:

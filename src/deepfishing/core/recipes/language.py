@@ -22,7 +22,14 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from deepfishing.core.features import TOP, Feature, expand_names, parse_feature, split_names
+from deepfishing.core.features import (
+    TOP,
+    Feature,
+    expand_names,
+    has_classifier,
+    parse_feature,
+    split_names,
+)
 from deepfishing.core.recipes.recipe import AUTO, BEST, FUNCTIONS, ONE, Recipe, apply, leaf, spell
 from deepfishing.errors import FeatureError
 
@@ -79,7 +86,9 @@ def parse_recipe(text: str, layers: Mapping[int, str] | None = None) -> Recipe:
     if text in ("all", "beyond"):
         raise FeatureError(f"one recipe is needed here, got {text!r}, a list; try {BEST}")
     if text == AUTO:  # before anything is chosen it has the features of all candidates
-        names = parse_recipes([*candidates(layers or {TOP: ""}), SCORES], layers or {TOP: ""})
+        known = layers or {TOP: ""}
+        scores = [SCORES] if has_classifier(known) else []
+        names = parse_recipes([*candidates(known), *scores], known)
         features = dict.fromkeys(feature for recipe in names for feature in recipe.features)
         return Recipe(AUTO, AUTO, tuple(map(leaf, features)))
     recipe = _Parser(best_recipe(layers or {}) if text == BEST else text, layers).whole()
@@ -226,7 +235,9 @@ def best_recipe(layers: Mapping[int, str]) -> str:
     >>> best_recipe({7: "_conv_head", 8: "_fc"})
     '(2*x6+1)*(whiten(dW7,0.5)+whiten(dW8,0.5)+pow(dW8,0.5)+x7)'
     """
-    _need_classifier(layers, f"recipe {BEST!r}")
+    _need_layers(layers, f"recipe {BEST!r}")
+    if not has_classifier(layers):
+        return OWN_HEAD
     lowest = min(layers)
     low = f"x{lowest - 1}" if lowest <= TOP - 2 else f"(2*x{lowest - 1}+1)"
     forward = [f"x{k}" for k in range(min(lowest, TOP - 1), TOP)]
@@ -235,15 +246,25 @@ def best_recipe(layers: Mapping[int, str]) -> str:
 
 def prior(layers: Mapping[int, str]) -> str:
     """The recipe that is taken unless the training images speak for another one."""
+    if not has_classifier(layers):
+        return OWN_HEAD
     return f"dW7+dW8+{ROOT}+x7" if TOP - 1 in layers else f"dW8+{ROOT}+x7"
 
 
 # For few examples in a pool of unlabelled photos: neighbours and an own head, half each.
 POOL_RULE = "2*smooth(x7)+own(x7,64)+pow(own(x7),0.5)"
+# The embedding and gradients of a head made of the photos, for networks without a classifier.
+OWN_HEAD = "2*x7+own(x7,64)+pow(own(x7),0.5)"
+OWN_HEAD_CANDIDATES = (
+    *("x7", "pow(x7,0.5)", "rbf(x7,2)", "own(x7,64)", "pow(own(x7),0.5)"),
+    *("x7+own(x7,64)", OWN_HEAD, f"rbf({OWN_HEAD},2)"),
+)
 
 
 def few_rule(examples: float, layers: Mapping[int, str]) -> str:
     """The recipe for so few examples per class that nothing can be validated, without a pool."""
+    if not has_classifier(layers):
+        return OWN_HEAD
     lowest, few = min(layers), f"{ROOT}+dW8+dW7"
     if lowest <= TOP - 2:  # below is a map, as in `best_recipe`
         return f"(2*x{lowest - 1}+1)*({few})"
@@ -252,7 +273,9 @@ def few_rule(examples: float, layers: Mapping[int, str]) -> str:
 
 def candidates(layers: Mapping[int, str]) -> tuple[str, ...]:
     """The recipes that `auto` compares, the simplest first."""
-    _need_classifier(layers, repr(AUTO))
+    _need_layers(layers, repr(AUTO))
+    if not has_classifier(layers):
+        return OWN_HEAD_CANDIDATES
     low, full = f"x{min(layers) - 1}", f"{_whitened(layers)}+{ROOT}+x7"
     names = ["x7", f"{low}+x7", "dW8", "dW7", ROOT, "dW8+x7", "dW7+x7", f"{ROOT}+dW8"]
     names += [f"{ROOT}+pow(x7,0.5)", f"pow(dW7,0.5)+{ROOT}", f"{ROOT}+dW8+dW7", prior(layers)]
@@ -269,6 +292,8 @@ def _whitened(layers: Mapping[int, str]) -> str:
     return "+".join(f"whiten(dW{k},0.5)" for k in (TOP - 1, TOP) if k in layers)
 
 
-def _need_classifier(layers: Mapping[int, str], what: str) -> None:
+def _need_layers(layers: Mapping[int, str], what: str) -> None:
     if TOP not in layers:
-        raise FeatureError(f"{what} needs a network with a classifier; name the features")
+        raise FeatureError(
+            f"{what} needs a network with a classifier or an embedding; name the features"
+        )

@@ -1,0 +1,41 @@
+"""What a library knows about one of its models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from deepfishing.images.preprocess import Preprocess
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts:
+    """Preprocessing of a model and the meaning of its output.
+
+    Parameters
+    ----------
+    preprocess : Preprocess or None
+        None where the library does not say.
+    part : str or None
+        Name of the part of the output that is taken; None takes all of it.
+    embeds : bool or None
+        Whether the output is an embedding; None where that has to be found out.
+    tokens : str
+        Which tokens of the output are taken, see `outputs.Pick`.
+    prefix_tokens : int
+        Number of tokens before those of the patches, the first is the class token.
+    embedding : str
+        What the embedding is, and why.
+    classes : tuple of str
+        Names of the classes, empty where the library has none.
+    config : str
+        What decides the model's code beside its name, for the hash of its weights.
+    """
+
+    preprocess: Preprocess | None = None
+    part: str | None = None
+    embeds: bool | None = None
+    tokens: str = ""
+    prefix_tokens: int = 0
+    embedding: str = ""
+    classes: tuple[str, ...] = ()
+    config: str = ""

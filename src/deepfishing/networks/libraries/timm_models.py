@@ -1,0 +1,96 @@
+"""Models of timm: preprocessing, class names and embedding by their own configuration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from deepfishing.errors import NetworkError, did_you_mean
+from deepfishing.images.preprocess import Preprocess
+from deepfishing.networks.libraries.facts import ModelFacts
+from deepfishing.networks.libraries.packages import import_package
+from deepfishing.networks.libraries.pixels import check_pixels
+
+FITS = {"center": "short", "squash": "squash", "border": "border"}  # by timm's crop_mode
+IMAGENET_CLASSES = 1000
+
+
+def load(model: str, pretrained: bool, num_classes: int | None = None) -> nn.Module:
+    """Make a model by its name, with published or random weights."""
+    timm = import_package("timm")
+    architecture = model.partition(".")[0]  # a dot and the name of weights may follow
+    if not model.startswith("hf") and not timm.is_model(architecture):
+        known = timm.list_models()
+        raise NetworkError(
+            f"timm must know the model, got {model!r}{did_you_mean(model, known)}; it has "
+            f"{len(known)} models, see its documentation"
+        )
+    options = {} if num_classes is None else {"num_classes": num_classes}
+    module: nn.Module = timm.create_model(model, pretrained=pretrained, **options)
+    return module
+
+
+def describe(module: nn.Module) -> ModelFacts:
+    """Read preprocessing, classes and embedding from a model's configuration."""
+    timm = import_package("timm")
+    config = getattr(module, "pretrained_cfg", None)
+    classes = getattr(module, "num_classes", None)
+    if not config or classes is None:
+        return ModelFacts()
+    settings = timm.data.resolve_model_data_config(module)
+    embeds = classes == 0
+    return ModelFacts(
+        preprocess=_preprocess(settings, type(module).__name__),
+        embeds=embeds,
+        prefix_tokens=int(getattr(module, "num_prefix_tokens", 0) or 0),
+        embedding=_embedding(module) if embeds else "",
+        classes=_class_names(timm) if classes == IMAGENET_CLASSES else (),
+    )
+
+
+def _preprocess(settings: Mapping[str, Any], name: str) -> Preprocess:
+    """Timm's evaluation transform as a `Preprocess`, compared with it."""
+    high, wide = settings["input_size"][-2:]
+    mode = settings.get("crop_mode") or "center"
+    if high != wide or mode not in FITS:
+        raise NetworkError(
+            f"{name} of timm must take squares, cropped in the centre, squashed or with a border, "
+            f"got {wide} x {high} and {mode}; this one cannot be used"
+        )
+    red, green, blue = (round(255 * value) for value in settings["mean"])
+    preprocess = Preprocess(
+        size=high,
+        short_side=math.floor(high / settings["crop_pct"]),  # as timm rounds
+        mean=tuple(settings["mean"]),
+        std=tuple(settings["std"]),
+        scale=1 / 255,
+        resample=settings["interpolation"],
+        oversampling=0,
+        fit=FITS[mode],
+        rounding="torchvision",
+        fill=(red, green, blue) if mode == "border" else (0, 0, 0),
+    )
+    create_transform = import_package("timm").data.create_transform
+    check_pixels(preprocess, create_transform(**settings, is_training=False), name)
+    return preprocess
+
+
+def _embedding(module: nn.Module) -> str:
+    """What the output of a model without a classifier is."""
+    pooled = str(getattr(module, "global_pool", "") or "")
+    if pooled == "token":
+        return "the class token after the last norm, which timm's own head would take"
+    if pooled == "map":
+        return "the attention-pooled tokens, which timm's own head would take"
+    if getattr(module, "num_prefix_tokens", None) is not None and pooled:
+        return f"the patch tokens, pooled by {pooled}, which timm's own head would take"
+    return "the pooled output, which timm's own head would take"
+
+
+def _class_names(timm: Any) -> tuple[str, ...]:
+    info = timm.data.ImageNetInfo()
+    names = [info.index_to_description(number) for number in range(IMAGENET_CLASSES)]
+    return tuple(name.partition(",")[0] for name in names)
