@@ -73,8 +73,8 @@ def test_an_unknown_network_lists_the_known_ones_and_the_nearest():
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("resnet50", "written timm:resnet50 or torchvision:resnet50"),
-        ("tim:resnet50", "'tim' is not known: write timm:resnet50 or torchvision:resnet50"),
+        ("resnet50", "written timm:resnet50, torchvision:resnet50 or hf:ORG/resnet50"),
+        ("tim:resnet50", "'tim' is not known: write timm:NAME, torchvision:NAME, hf:ORG/NAME"),
         ("nets/mine.safetensors", "goes with --weights"),
     ],
 )

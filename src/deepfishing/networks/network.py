@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -31,6 +30,11 @@ from deepfishing.networks.discover import (
     run_blank,
 )
 from deepfishing.networks.identity import architecture, identity
+from deepfishing.networks.libraries import (
+    open_clip_models,
+    timm_models,
+    transformers_models,
+)
 from deepfishing.networks.libraries.facts import ModelFacts
 from deepfishing.networks.objectives import find_objective
 from deepfishing.networks.outputs import (
@@ -45,11 +49,11 @@ from deepfishing.networks.reference import EMBEDDING, RANDOM, NetworkRef, Source
 from deepfishing.networks.zoo import IMAGENET
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-# by the package that a module's class is in: the module that describes such networks
-DESCRIBED = {
-    "timm": "deepfishing.networks.libraries.timm_models",
-    "transformers": "deepfishing.networks.libraries.transformers_models",
-    "open_clip": "deepfishing.networks.libraries.open_clip_models",
+# by the package that a module's class is in: our code that describes such networks
+DESCRIBED: Mapping[str, ModuleType] = {
+    "timm": timm_models,
+    "transformers": transformers_models,
+    "open_clip": open_clip_models,
 }
 
 Head = str | Callable[[Any], Tensor]
@@ -248,10 +252,9 @@ def make_network(
 ) -> Network:
     """Make a `Network` of a module about which something is known; its hash is that of weights."""
     pixels = facts.preprocess or IMAGENET
-    output = _find_output(module, pixels, facts, meaning)
     if layers is not None:
         check_layers(module, layers)
-        output = replace(output, layers=layers)
+    output = _find_output(module, pixels, facts, meaning, layers)
     code = facts.config.encode()
     sha256 = state_sha256(module)
     if code:
@@ -276,8 +279,7 @@ def as_preprocess(given: Any) -> Preprocess:
     if isinstance(given, Preprocess):
         return given
     if hasattr(given, "image_mean"):
-        found: Preprocess = import_module(DESCRIBED["transformers"]).read_processor(given)
-        return found
+        return transformers_models.read_processor(given)
     raise OptionError(
         "preprocess must be a Preprocess or an image processor of transformers, got "
         f"{type(given).__name__}"
@@ -304,11 +306,9 @@ def describe(module: nn.Module) -> ModelFacts:
 
 def _library(module: nn.Module) -> ModuleType | None:
     """Our code for the library that a module's class is from."""
-    place = type(module).__module__
-    if place in DESCRIBED.values():
-        return import_module(place)
-    name = DESCRIBED.get(place.partition(".")[0])
-    return import_module(name) if name else None
+    if isinstance(module, transformers_models.ImageTower):
+        return transformers_models
+    return DESCRIBED.get(type(module).__module__.partition(".")[0])
 
 
 def _check_meaning(
@@ -342,14 +342,20 @@ class _Output:
 
 
 def _find_output(
-    module: nn.Module, pixels: Preprocess, facts: ModelFacts, meaning: Meaning
+    module: nn.Module,
+    pixels: Preprocess,
+    facts: ModelFacts,
+    meaning: Meaning,
+    layers: Mapping[int, str] | None,
 ) -> _Output:
     """Decide what the output is: by what the user said, by the library, or by a blank image."""
     head, logits = meaning.head, meaning.logits
     if callable(head):
-        return _Output(Pick(logits), head, {})
+        return _Output(Pick(logits), head, layers or {})
     if head == RANDOM:
-        return _Output(_random_scores(facts, meaning), "softmax", {})
+        return _Output(_random_scores(facts, meaning), "softmax", layers or {})
+    if layers is not None and meaning.embedding is None and head != EMBEDDING:
+        return _Output(Pick(logits), head or "softmax", layers)
     if meaning.embedding is not None or head == EMBEDDING:
         return _asked_embedding(module, pixels, facts, meaning)
     if head is None and logits is None and facts.embeds:
