@@ -1,9 +1,9 @@
-"""What the docs site has that no one writes by hand; run it after a change of the command line.
+"""Generated parts of the docs site; run it after a change of the command line.
 
 `python scripts/docs_site.py` writes docs/reference/cli.md from the commands themselves. mkdocs
 loads the same file as a hook (mkdocs.yml): it adds a page of the Python reference for each stage
-of the package, lists its files on the page "Architecture", and turns formulas into MathML, which
-browsers draw without a script.
+of the package and a list of all files, and turns formulas into MathML, which browsers draw without
+a script.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ CLI_PAGE = ROOT / "docs" / "reference" / "cli.md"
 
 
 def cli_page() -> str:
-    """The page of all commands, with what `--help` says of them."""
+    """Return the page of all commands with their help."""
     from typer.main import get_command
 
     from deepfishing.cli.app import app
 
     parts = [
         "# Command line\n",
-        "`deepfish COMMAND --help` says the same in the terminal. Every mistake is one line on "
-        "stderr and exit code 1, or 2 where a word of the command itself does not fit.\n",
+        "`deepfish COMMAND --help` prints the same in the terminal. Every error is one line on "
+        "stderr with exit code 1, or 2 for a wrong option or argument.\n",
     ]
     root: Any = get_command(app)
     for name, lazy in root.commands.items():
@@ -44,7 +44,7 @@ def cli_page() -> str:
 
 
 def api_pages() -> dict[str, str]:
-    """The pages of the Python reference by their name below docs/, one for each stage."""
+    """Return the pages of the Python reference by their path below docs/."""
     pages = {}
     for entry in sorted(PACKAGE.iterdir()):
         if entry.name.startswith("_") or entry.name == "cli":  # the command line has its own page
@@ -60,20 +60,21 @@ def api_pages() -> dict[str, str]:
         title = f"# {entry.stem}\n\n{_first_line(entry)}\n"
         body = "".join(f"\n::: {module}\n" for module in modules)
         pages[f"reference/python/{entry.stem}.md"] = title + body
+    pages["reference/python/files.md"] = f"# All files\n\n{files_table()}\n"
     return pages
 
 
 def files_table() -> str:
-    """Every file of the package with the first line of its docstring."""
+    """Return a table of the files of the package with the first line of their docstrings."""
     files = [file for file in sorted(PACKAGE.rglob("*.py")) if not file.name.startswith("_")]
     rows = [f"| `{file.relative_to(PACKAGE).as_posix()}` | {_first_line(file)} |" for file in files]
-    return "\n".join(["| file | what it is |", "|---|---|", *rows])
+    return "\n".join(["| file | purpose |", "|---|---|", *rows])
 
 
 def to_mathml(page: str) -> str:
-    """A page in which arithmatex marked formulas, with MathML in their place.
+    """Replace the formulas that arithmatex marked by MathML.
 
-    A `span` is a formula within a line, a `div` one that stands alone.
+    A `span` is a formula within a line, a `div` one on a line of its own.
     """
     from latex2mathml.converter import convert
 
@@ -96,7 +97,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Hook of mkdocs: the pages of the reference are made, not written."""
+    """Hook of mkdocs: add the generated pages of the reference."""
     from mkdocs.structure.files import File
 
     for name, content in api_pages().items():
@@ -104,13 +105,8 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Hook of mkdocs: the list of files stands where the page marks it."""
-    return markdown.replace("<!-- files -->", files_table())
-
-
 def on_page_content(content: str, **_: Any) -> str:
-    """Hook of mkdocs: formulas are drawn by the browser itself."""
+    """Hook of mkdocs: turn formulas into MathML."""
     return to_mathml(content)
 
 

@@ -92,7 +92,7 @@ def test_every_public_module_is_in_the_python_reference(docs_site):
     assert found == modules
 
 
-def test_the_files_and_names_of_the_house_exist(docs_site):
+def test_the_files_and_names_of_the_architecture_page_exist(docs_site):
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     walk = re.findall(r"^\| `(\S+\.py): (\w+)` \|", page, re.M)
     values = [
