@@ -18,7 +18,7 @@ from torch import nn
 from deepfishing.extraction.settings import Settings
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.learn.model import Model
-from deepfishing.learn.model_files import FACTS, TENSORS
+from deepfishing.learn.model_files import DOCUMENT, TENSORS
 from deepfishing.learn.training import train_model
 from deepfishing.networks.load import check_same
 from deepfishing.networks.network import Network
@@ -55,7 +55,7 @@ def _model(folder: Path) -> Run:
         facts, tensors = split(data, 2)
         if one_of(data, 4):
             facts = _with_hash(facts, tensors)
-        put(folder / FACTS, facts)
+        put(folder / DOCUMENT, facts)
         put(folder / TENSORS, tensors)
 
         def read() -> None:
@@ -82,7 +82,7 @@ def _models() -> list[bytes]:
     for recipe in _RECIPES:
         with tempfile.TemporaryDirectory() as folder:
             train(Path(folder), recipe)
-            found.append(join([Path(folder, name).read_bytes() for name in (FACTS, TENSORS)]))
+            found.append(join([Path(folder, name).read_bytes() for name in (DOCUMENT, TENSORS)]))
     return found
 
 

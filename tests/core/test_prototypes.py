@@ -9,7 +9,7 @@ from deepfishing.core.prototypes import HEADS, TEMPERATURE, fit_prototypes
 from deepfishing.core.rank_one import l2_normalize
 from deepfishing.core.recipes import parse_recipe
 from deepfishing.errors import FeatureError
-from deepfishing.learn.model import Vectors
+from deepfishing.learn.vectors import Vectors
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from deepfishing.core.recipes import parse_recipe, parse_recipes, pieces
 from deepfishing.core.recipes.language import candidates
 from deepfishing.core.recipes.recipe import FUNCTIONS, STEPS, Step, second_moment_root, whiten
 from deepfishing.errors import FeatureError
-from deepfishing.learn.model import Vectors
+from deepfishing.learn.vectors import Vectors
 
 LAYERS = {6: "fc6", 7: "fc7", 8: "fc8"}
 

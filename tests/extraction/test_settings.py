@@ -67,26 +67,11 @@ def test_a_label_of_any_kind_of_vector_is_the_same():
     assert of_array.digest == OTHERS["label"].digest
 
 
-@pytest.mark.parametrize(
-    ("name", "sha256", "kind"),
-    [
-        ("vgg16", "a" * 64, "published"),
-        ("timm:resnet18", "a" * 64, "published"),
-        ("vgg16", "random-0", "random"),
-        ("bvlc", "a" * 64, "files"),
-    ],
-)
-def test_settings_of_version_0_1_are_read(name, sha256, kind):
-    """It knew neither heads nor files; its networks had softmax heads."""
-    old = {k: v for k, v in SETTINGS.as_dict().items() if k not in ("head", "scores", "source")}
-    read = Settings.from_dict({**old, "network": name, "weights_sha256": sha256})
-    assert (read.network.head, read.network.scores) == ("softmax", "")
-    assert read.network.source == Source(kind=kind)
-    pixels = {k: v for k, v in old["preprocess"].items() if k != "oversampling"}
-    read = Settings.from_dict({**old, "preprocess": pixels})
-    assert read.network.preprocess == dataclasses.replace(NETWORK.preprocess, oversampling=2)
-    del old["views"]  # of the first stores
-    assert Settings.from_dict(old).views == "centre"
+@pytest.mark.parametrize("name", ["views", "head", "scores", "source"])
+def test_settings_of_version_0_1_are_refused_in_one_line(name):
+    old = {key: value for key, value in SETTINGS.as_dict().items() if key != name}
+    with pytest.raises(StoreError, match=rf"got none of {name}, as in version 0.1; make the store"):
+        Settings.from_dict(old)
 
 
 @pytest.mark.parametrize(

@@ -69,20 +69,6 @@ def test_a_weight_file_is_found_again_by_path_and_checksum(name, photos, tmp_pat
     assert kept["files"]["weights"]["path"] == str(moved)
 
 
-def test_a_store_of_version_0_1_is_told_once_that_its_weights_were_random(photos, tmp_path):
-    store = tmp_path / "store"
-    options = {"features": "dW8", "precision": "float32", "resources": QUICK}
-    extract_to(store, photos[0], network=HUB, weights="random", **options)
-    facts = json.loads((store / "store.json").read_text())
-    for name in ("head", "scores", "source"):
-        del facts["settings"][name]
-    del facts["settings"]["preprocess"]["oversampling"], facts["seal"]
-    (store / "store.json").write_text(json.dumps(facts))
-    check(Searcher(store, "dW8", weights="random"), load_network(HUB, "random"), photos)
-    assert extract_to(store, photos[0], weights="random", **options).computed == 0
-    check(Searcher(store, "dW8"), load_network(HUB, "random"), photos)
-
-
 def test_a_module_of_ones_own_is_given_again(photos, tmp_path):
     torch.manual_seed(0)
     module = nn.Sequential(nn.Flatten(), nn.Linear(192, 9), nn.ReLU(), nn.Linear(9, 4))

@@ -9,7 +9,7 @@ from deepfishing.networks.reference import read_preprocess
 PIXELS = {"size": 224, "short_side": 224, "mean": [0, 0, 0], "std": [1, 1, 1]}
 
 
-@pytest.mark.parametrize("name", [model_files.FACTS, model_files.TENSORS])
+@pytest.mark.parametrize("name", [model_files.DOCUMENT, model_files.TENSORS])
 @pytest.mark.parametrize("kind", ["device", "pipe"])
 def test_a_model_file_that_is_no_regular_file_is_refused(tmp_path, name, kind):
     if kind == "pipe":
@@ -17,8 +17,8 @@ def test_a_model_file_that_is_no_regular_file_is_refused(tmp_path, name, kind):
     else:
         (tmp_path / name).symlink_to("/dev/null")
     facts = {"sha256": {name: "0" * 64}}
-    read = model_files.load if name == model_files.FACTS else model_files._tensors
-    arguments = (tmp_path,) if name == model_files.FACTS else (tmp_path, facts)
+    read = model_files.read_files if name == model_files.DOCUMENT else model_files.read_tensors_of
+    arguments = (tmp_path,) if name == model_files.DOCUMENT else (tmp_path, facts)
     with pytest.raises(WeightsError, match="not a regular file"):
         read(*arguments)
 

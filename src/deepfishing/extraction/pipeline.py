@@ -36,7 +36,7 @@ from deepfishing.networks.reference import (
     Source,
     find_preprocess,
 )
-from deepfishing.networks.zoo import RECORDS, is_network_file
+from deepfishing.networks.zoo import is_network_file
 from deepfishing.store import Store
 from deepfishing.store.manifest import MANIFEST, read_manifest
 from deepfishing.util.progress import Progress
@@ -193,19 +193,11 @@ def settle(
     said = options.of_features()
     if not (Path(store) / MANIFEST).exists():
         FeatureOptions(**said)  # tells a wrong tau before it loads a network
-        network = options.load(device=device)
-        return Settings.of(network, **said), network
+        loaded = options.load(device=device)
+        return Settings.of(loaded, **said), loaded
     stored = Settings.from_dict(read_manifest(Path(store))["settings"])
-    if not _has_unknown_files(options, stored.network):
-        return replace(stored, network=_agreed(options, stored.network), **said), None
-    known = stored.network
-    again = replace(
-        options, network=options.network or known.name, dtype=options.dtype or known.dtype
-    )
-    network = again.load(device=device)
-    pixels = replace(network.preprocess, oversampling=known.preprocess.oversampling)
-    network = replace(network, preprocess=pixels)  # oversampling is what no option says
-    return replace(stored, network=network.reference(), **said), network
+    network = _agreed(options, stored.network)
+    return replace(stored, network=network, **said), None
 
 
 def _files(options: Options) -> dict[str, str | Path]:
@@ -213,16 +205,6 @@ def _files(options: Options) -> dict[str, str | Path]:
     is_file = options.network is not None and is_network_file(options.network)
     given = {WEIGHTS: options.network if is_file else options.weights, PROTOTXT: options.prototxt}
     return {role: path for role, path in given.items() if path is not None}
-
-
-def _has_unknown_files(options: Options, stored: NetworkRef) -> bool:
-    """Whether files were given for a store of version 0.1, which kept none to compare with."""
-    files, source = _files(options), stored.source
-    if not files or source.files or source.kind == RANDOM or stored.name in RECORDS:
-        return False
-    if PROTOTXT in files or str(files[WEIGHTS]) == RANDOM:
-        return True
-    return NetworkFile.of(files[WEIGHTS]).sha256 != stored.weights_sha256
 
 
 def _agreed(options: Options, stored: NetworkRef) -> NetworkRef:

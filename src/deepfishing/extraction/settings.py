@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from deepfishing.networks.network import Network
 
+LATER = ("views", "head", "scores", "source")  # settings that version 0.1 did not write
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(FeatureOptions):
@@ -64,17 +66,22 @@ class Settings(FeatureOptions):
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> Settings:
-        """What `as_dict` gave, also by version 0.1; other keys are not looked at."""
-        # the first stores had a tau and a label; what came later has its default
-        own = {one.name: facts.get(one.name, one.default) for one in FEATURES}
-        tau, label, views = facts.get("tau"), facts.get("label"), own["views"]
+        """Read what `as_dict` wrote; other keys are ignored."""
+        lacking = [name for name in LATER if name not in facts]
+        if lacking and "network" in facts:
+            raise StoreError(
+                f"settings must have {', '.join(LATER)}, got none of {', '.join(lacking)}, as in "
+                "version 0.1; make the store or the model again"
+            )
+        own: dict[str, Any] = {one.name: facts.get(one.name) for one in FEATURES}
+        tau, label, views = own["tau"], own["label"], own["views"]
         network = NetworkRef.from_dict(facts)
         try:
             if isinstance(label, bool) or not isinstance(label, str | int | list):
                 raise OptionError(f"label must be text, a number or a list, got {str(label)[:60]}")
             if not isinstance(views, str) or isinstance(tau, bool):
                 raise OptionError(f"views must be text and tau a number, got {str(views)[:60]}")
-            return cls(network=network, **{**own, "tau": tau, "label": label})
+            return cls(network=network, **own)
         except (TypeError, ValueError, OverflowError) as error:
             raise StoreError(f"{error}; make the store or the model again") from None
 

@@ -20,7 +20,7 @@ from deepfishing.core.recipes import parse_recipe
 from deepfishing.core.recipes.recipe import DEFAULT_NEIGHBOURS
 from deepfishing.core.statistics import Interval, proportion_interval
 from deepfishing.errors import FeatureError
-from deepfishing.learn.model import Vectors
+from deepfishing.learn.vectors import Vectors
 
 RECIPE = "2*x7+own(x7,64)+pow(own(x7),0.5)"
 GRADIENT_NUMBERS = 1024  # of a vector that come from the two gradients

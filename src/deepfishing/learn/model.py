@@ -1,13 +1,13 @@
 """Stage 6, models: trained classifiers together with all that leads from an image to their scores.
 
-Comes in: images or their factors. Goes out: scores, probabilities and classes. A `Model` is made by
-`training` and saved as `model.json` and `model.safetensors`, see `files`. Only support vectors are
-kept, as factors: the fitted recipe makes features of them again.
+A `Model` gives scores, probabilities and classes of images or of their factors. It is made by
+`training` and saved as `model.json` and `model.safetensors`, see `model_files`. Only support
+vectors are kept, as factors: the fitted recipe makes features of them again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,22 +15,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deepfishing.core.features import Factor
-from deepfishing.core.kernels import Combination, Comparable, KernelRBF, KernelSum
-from deepfishing.core.projections import (
-    MAX_LANDMARKS,
-    Nystroem,
-    Projection,
-    fit_projection,
-    restore,
-)
-from deepfishing.core.rank_one import Array, RankOne, l2_normalize
+from deepfishing.core.projections import SCHEME
+from deepfishing.core.rank_one import Array
 from deepfishing.core.recipes import Fitted, parse_recipe
-from deepfishing.errors import ImageError, OptionError, StoreError, WeightsError
+from deepfishing.errors import (
+    DeepFishingError,
+    ImageError,
+    OptionError,
+    StoreError,
+    WeightsError,
+)
 from deepfishing.extraction.settings import Settings
 from deepfishing.images.preprocess import ImageLike
 from deepfishing.images.sources import find_images
 from deepfishing.images.streams import samples
+from deepfishing.learn.model_files import DOCUMENT, damaged, read_files, write_files
 from deepfishing.learn.svm import KernelSVM
+from deepfishing.learn.vectors import VECTORS, Vectors, on_vectors
 from deepfishing.metrics import evaluate
 from deepfishing.store import Store
 
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
     from deepfishing.networks.network import Network
 
 ONE, SEVERAL = "one per image", "several per image"  # labels of the training images
-VECTORS = "vectors/"  # begins the names of their arrays in a fitted recipe's state
+FACTOR, STATE = "factor/", "state/"  # begin the names of tensors
+MACHINES = "machines"  # name of the tensor of a model on vectors
 
 Images = str | Path | Iterable[ImageLike] | Store
 
@@ -200,68 +202,102 @@ class Model:
 
     def save(self, folder: str | Path) -> None:
         """Write the model; one that exists is replaced."""
-        from deepfishing.learn.model_files import save
-
-        save(self, Path(folder))
+        svm = self.svm
+        if svm.calibration is None:
+            raise OptionError("a model must have probabilities, got none; make it with train_model")
+        tensors = {f"{FACTOR}{name}": values for name, values in self.support.items()}
+        tensors |= {f"{STATE}{name}": values for name, values in self.fitted.state.items()}
+        tensors |= {"dual": svm.dual, "bias": svm.bias, "calibration": svm.calibration}
+        if not self.support:  # classifiers on vectors
+            tensors[MACHINES] = np.asarray(svm.features)
+        document = {
+            "recipe": self.recipe,
+            "classes": list(self.classes),
+            "trained": svm.trained.tolist(),
+            "cost": svm.cost.tolist(),
+            "ap": [None if np.isnan(value) else value for value in svm.ap],
+            "training": dict(self.training),
+            "settings": self.settings.as_dict(),
+            "projection": SCHEME,
+        }
+        write_files(Path(folder), document, tensors)
 
     @classmethod
     def load(cls, folder: str | Path) -> Model:
         """Read a model that `save` wrote; a damaged or foreign folder is a `WeightsError`."""
-        from deepfishing.learn.model_files import load
+        folder = Path(folder)
+        document, tensors = read_files(folder)
+        try:
+            model = _from_parts(document, tensors)
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+            reason = str(error) if isinstance(error, DeepFishingError) else repr(error)
+            raise damaged(folder / DOCUMENT, reason) from None
+        projected = any(factor.kind == "projected" for factor in model.factors)
+        if projected and document.get("projection") != SCHEME:
+            raise WeightsError(
+                f"{folder} was trained on features that an earlier version projected, with "
+                "matrices that are no longer drawn; train it again with `deepfish train`"
+            )
+        return model
 
-        return load(Path(folder))
+
+def _from_parts(document: Mapping[str, Any], tensors: Mapping[str, Array]) -> Model:
+    """Make a model of the two files, each number of which is checked."""
+    settings = Settings.from_dict(document["settings"])
+    classes = tuple(map(str, document["classes"]))
+    recipe = parse_recipe(document["recipe"], settings.network.layers)
+    state = _part(STATE, tensors)
+    support = _part(FACTOR, tensors)
+    is_linear = MACHINES in tensors and not support
+    if not is_linear and set(support) != set(recipe.columns):
+        raise ValueError(f"recipe {recipe.name} must have {recipe.columns}, got {list(support)}")
+    if support:
+        support = {name: support[name] for name in recipe.columns}
+    if len({len(values) for values in support.values()}) > 1:
+        raise ValueError("factors must be of the same images")
+    n = len(tensors[MACHINES] if is_linear else support[recipe.columns[0]])
+    _check_tensors(tensors, n, len(classes))
+    fitted = recipe.load({n: t for n, t in state.items() if not n.startswith(VECTORS)})
+    if is_linear:
+        fitted = on_vectors(fitted, Vectors.restore(_part(VECTORS, state)))
+    per_class = _per_class(document, len(classes))
+    svm = KernelSVM(
+        features=tensors[MACHINES] if is_linear else fitted(support),
+        dual=tensors["dual"],
+        bias=tensors["bias"],
+        calibration=tensors["calibration"],
+        trained=per_class["trained"],
+        cost=per_class["cost"],
+        ap=per_class["ap"],
+    )
+    training = dict(document["training"])
+    return Model(recipe.name, settings, classes, support, fitted, svm, training)
 
 
-@dataclass(frozen=True, eq=False)
-class Vectors:
-    """Features as vectors whose dot products approximate the recipe's kernel.
+def _check_tensors(tensors: Mapping[str, Array], n: int, C: int) -> None:
+    """Refuse numbers that do not belong to n support vectors and C classes."""
+    for name, shape in {"dual": (n, C), "bias": (C,), "calibration": (2, C)}.items():
+        if tensors[name].shape != shape:
+            raise ValueError(f"{name} must be of shape {shape}, got {tensors[name].shape}")
+    if not all(np.isfinite(values).all() for values in tensors.values()):
+        raise ValueError("numbers must be finite, got NaN or infinity")
 
-    A sum is its parts side by side; a gradient, or the product of two kernels, is of rank 1 and
-    keeps its largest principal entries (`Principal`); a Gaussian kernel has landmarks
-    (`Nystroem`).
-    """
 
-    projections: tuple[Projection, ...]  # in the order in which they are met
+def _per_class(document: Mapping[str, Any], C: int) -> dict[str, Array]:
+    """Arrays (C,) that the document has."""
+    kinds = {"trained": bool, "cost": float, "ap": float}
+    arrays = {name: np.array(document[name], dtype=kind) for name, kind in kinds.items()}
+    if C == 0 or any(values.shape != (C,) for values in arrays.values()):
+        raise ValueError(f"{', '.join(kinds)} must have {C} entries, one per class")
+    return arrays
 
-    @classmethod
-    def fit(cls, sample: Comparable, m: int, seed: int = 0) -> Vectors:
-        """Find principal axes of these images; about m numbers per vector."""
-        found: list[Projection] = []
-        # a product keeps m numbers of what is below it; the parts of a sum share them
-        shared = max(1, sum(isinstance(part, RankOne) for part in getattr(sample, "parts", ())))
-        each = m // shared if isinstance(sample, KernelSum) else m
 
-        def project(gradients: RankOne, g: float | None = None) -> Array:
-            if g is None:
-                found.append(fit_projection("principal", gradients, each, seed))
-            else:
-                found.append(Nystroem.fit(gradients, min(each, MAX_LANDMARKS), seed, g))
-            return found[-1](gradients)
-
-        _vectors(sample, project)
-        return cls(tuple(found))
-
-    def __call__(self, features: Comparable) -> Array:
-        """Vectors (n, m) in single precision."""
-        left = iter(self.projections)
-        return _vectors(features, lambda gradients, g=None: next(left)(gradients))
-
-    def state(self) -> dict[str, Array]:
-        """All arrays, by names that say which projection they are of."""
-        return {
-            f"{number}/{name}": values
-            for number, project in enumerate(self.projections)
-            for name, values in project.state().items()
-        }
-
-    @classmethod
-    def restore(cls, state: Mapping[str, Array]) -> Vectors:
-        """The map whose `state` this is."""
-        found: dict[int, dict[str, Array]] = {}
-        for key, values in state.items():
-            number, _, name = key.partition("/")
-            found.setdefault(int(number), {})[name] = values
-        return cls(tuple(restore(found[number]) for number in sorted(found)))
+def _part(prefix: str, tensors: Mapping[str, Array]) -> dict[str, Array]:
+    found = {}
+    for name, values in tensors.items():
+        if name.startswith(prefix):
+            found[name.removeprefix(prefix)] = values
+    return found
 
 
 def _adapted(svm: KernelSVM, scores: Array, others: Array) -> Array | None:
@@ -274,22 +310,3 @@ def _adapted(svm: KernelSVM, scores: Array, others: Array) -> Array | None:
     a = np.maximum((centred * scores).sum(axis=0) / spread, 0.0)
     b = scores.mean(axis=0) - a * others.mean(axis=0)
     return np.stack([slope * a, offset + slope * b])
-
-
-def _vectors(value: Comparable, project: Callable[..., Array]) -> Array:
-    if isinstance(value, KernelRBF):
-        inner = l2_normalize(_vectors(value.parts[0], project))
-        ones = np.ones((len(inner), 1), dtype=np.float32)
-        return l2_normalize(project(RankOne(inner, ones), value.g))
-    if isinstance(value, Combination):
-        parts = [_vectors(part, project) for part in value.parts]
-        return value.vectors(parts, lambda a, b: l2_normalize(project(RankOne(a, b))))
-    if isinstance(value, RankOne):
-        return l2_normalize(project(value))
-    return np.asarray(value, dtype=np.float32)
-
-
-def on_vectors(fitted: Fitted, project: Vectors) -> Fitted:
-    """A fitted recipe whose features are made into vectors."""
-    state = {f"{VECTORS}{name}": values for name, values in project.state().items()}
-    return Fitted(lambda arrays: project(fitted(arrays)), {**fitted.state, **state})

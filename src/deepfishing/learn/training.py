@@ -39,7 +39,7 @@ from deepfishing.learn.folds import (
 )
 from deepfishing.learn.labelled import Labelled
 from deepfishing.learn.linear import train_linear
-from deepfishing.learn.model import ONE, SEVERAL, Model, Vectors, on_vectors
+from deepfishing.learn.model import ONE, SEVERAL, Model
 from deepfishing.learn.svm import (
     DEFAULT_COST,
     CostSearch,
@@ -48,6 +48,7 @@ from deepfishing.learn.svm import (
     platt,
     train_svm,
 )
+from deepfishing.learn.vectors import Vectors, on_vectors
 from deepfishing.metrics import average_precision
 from deepfishing.store import Row, Store
 from deepfishing.util.machine import memory

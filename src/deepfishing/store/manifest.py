@@ -27,8 +27,6 @@ MAX_MANIFEST_BYTES = 64 * 2**20
 FORMAT = 2
 LOCK = ".lock"
 SOURCE = "source"  # the setting that decides no number
-UNSAID = {"head": "softmax", "scores": ""}  # by stores of version 0.1
-UNSAID_PIXELS = {"oversampling": 2}
 
 INDEX = "index.parquet"
 OK, ERROR, PENDING = "ok", "error", "pending"
@@ -131,20 +129,13 @@ def _write(folder: Path, facts: Mapping[str, Any]) -> None:
 def agree_on_settings(folder: Path, settings: Mapping[str, Any]) -> None:
     """Refuse settings that are not those of the manifest, in what decides a number."""
     theirs = read_manifest(folder)
-    other = {"format": theirs["format"], **_completed({**UNSAID, **theirs["settings"]})}
-    for name, value in {"format": FORMAT, **_completed(settings)}.items():
+    other = {"format": theirs["format"], **theirs["settings"]}
+    for name, value in {"format": FORMAT, **settings}.items():
         if name != SOURCE and json.loads(json.dumps(value)) != other.get(name):
             raise StoreError(
                 f"store {folder} was made with {name} = {other.get(name)!r}, now it is "
                 f"{value!r}; choose another folder or the same {name}"
             )
-
-
-def _completed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with what version 0.1 did not say of the pixels."""
-    pixels = settings.get("preprocess")
-    said = {"preprocess": {**UNSAID_PIXELS, **pixels}} if isinstance(pixels, dict) else {}
-    return {**settings, **said}
 
 
 def write_index(folder: Path, rows: Iterable[Row]) -> None:

@@ -151,23 +151,16 @@ def test_options_that_say_the_same_are_taken(store, files, deepfish, shapes):
     assert deepfish("extract", shapes / "test", store, "--mean", pixel).code == 0
 
 
-def test_a_store_of_version_0_1_learns_its_files_by_one_extract(store, files, deepfish, shapes):
+def test_a_store_of_version_0_1_is_refused_in_one_line(store, deepfish, shapes):
     manifest = store / "store.json"
     facts = json.loads(manifest.read_text())
-    for name in ("head", "scores", "source"):
-        del facts["settings"][name]
-    del facts["settings"]["preprocess"]["oversampling"]
-    del facts["seal"]
+    del facts["settings"]["source"], facts["seal"]
     manifest.write_text(json.dumps(facts))
-    query = ("search", store, shapes / "test/light/0.jpg", "-k", "1")
-    ran = deepfish(*query)
-    assert ran.code == 1
-    assert "pass --weights with the .caffemodel or .onnx file" in ran.err
-    given = [part for pair in files.items() for part in pair]
-    ran = deepfish("extract", shapes / "train", store, "--features", "x7,dW8", *given)
-    assert ran.code == 0, ran.err
-    assert "0 computed now" in ran.out
-    assert deepfish(*query).code == 0
+    for command in (("search", store, shapes / "test/light/0.jpg"), ("extract", shapes, store)):
+        ran = deepfish(*command)
+        assert ran.code == 1
+        assert ran.err.count("\n") == 1
+        assert "as in version 0.1; make the store or the model again" in ran.err
 
 
 def test_models_shows_layers_features_and_the_mean(files, deepfish):

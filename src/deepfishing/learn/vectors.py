@@ -1,0 +1,92 @@
+"""Stage 6, models: features as plain vectors, for classifiers of very many images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from deepfishing.core.kernels import Combination, Comparable, KernelRBF, KernelSum
+from deepfishing.core.projections import (
+    MAX_LANDMARKS,
+    Nystroem,
+    Projection,
+    fit_projection,
+    restore,
+)
+from deepfishing.core.rank_one import Array, RankOne, l2_normalize
+from deepfishing.core.recipes import Fitted
+
+VECTORS = "vectors/"  # begins the names of their arrays in a fitted recipe's state
+
+
+@dataclass(frozen=True, eq=False)
+class Vectors:
+    """Features as vectors whose dot products approximate the recipe's kernel.
+
+    A sum is its parts side by side; a gradient, or the product of two kernels, is of rank 1 and
+    keeps its largest principal entries (`Principal`); a Gaussian kernel has landmarks
+    (`Nystroem`).
+    """
+
+    projections: tuple[Projection, ...]  # in the order in which they are met
+
+    @classmethod
+    def fit(cls, sample: Comparable, m: int, seed: int = 0) -> Vectors:
+        """Find principal axes of these images; about m numbers per vector."""
+        found: list[Projection] = []
+        # a product keeps m numbers of what is below it; the parts of a sum share them
+        shared = max(1, sum(isinstance(part, RankOne) for part in getattr(sample, "parts", ())))
+        each = m // shared if isinstance(sample, KernelSum) else m
+
+        def project(gradients: RankOne, g: float | None = None) -> Array:
+            if g is None:
+                found.append(fit_projection("principal", gradients, each, seed))
+            else:
+                found.append(Nystroem.fit(gradients, min(each, MAX_LANDMARKS), seed, g))
+            return found[-1](gradients)
+
+        _vectors(sample, project)
+        return cls(tuple(found))
+
+    def __call__(self, features: Comparable) -> Array:
+        """Vectors (n, m) in single precision."""
+        left = iter(self.projections)
+        return _vectors(features, lambda gradients, g=None: next(left)(gradients))
+
+    def state(self) -> dict[str, Array]:
+        """All arrays, by names that say which projection they are of."""
+        return {
+            f"{number}/{name}": values
+            for number, project in enumerate(self.projections)
+            for name, values in project.state().items()
+        }
+
+    @classmethod
+    def restore(cls, state: Mapping[str, Array]) -> Vectors:
+        """The map whose `state` this is."""
+        found: dict[int, dict[str, Array]] = {}
+        for key, values in state.items():
+            number, _, name = key.partition("/")
+            found.setdefault(int(number), {})[name] = values
+        return cls(tuple(restore(found[number]) for number in sorted(found)))
+
+
+def _vectors(value: Comparable, project: Callable[..., Array]) -> Array:
+    if isinstance(value, KernelRBF):
+        inner = l2_normalize(_vectors(value.parts[0], project))
+        ones = np.ones((len(inner), 1), dtype=np.float32)
+        return l2_normalize(project(RankOne(inner, ones), value.g))
+    if isinstance(value, Combination):
+        parts = [_vectors(part, project) for part in value.parts]
+        return value.vectors(parts, lambda a, b: l2_normalize(project(RankOne(a, b))))
+    if isinstance(value, RankOne):
+        return l2_normalize(project(value))
+    return np.asarray(value, dtype=np.float32)
+
+
+def on_vectors(fitted: Fitted, project: Vectors) -> Fitted:
+    """A fitted recipe whose features are made into vectors."""
+    state = {f"{VECTORS}{name}": values for name, values in project.state().items()}
+    return Fitted(lambda arrays: project(fitted(arrays)), {**fitted.state, **state})
