@@ -25,7 +25,7 @@ NEARLY_EQUAL = 0.99  # dot product of unit embeddings from which two photos alwa
 MIN_SIMILAR = 0.85  # dot product below which they never are
 MAX_RATIO = 0.5  # of their distance, 1 - dot product, to that of the neighbour of rank `RANK`
 RANK = 20  # more neighbours of one scene than this are taken for a dense class
-MIN_NUMBERS = 16  # of an embedding; shorter ones are near by chance, so only `EQUAL` ones count
+MIN_NUMBERS = 32  # of an embedding; shorter ones are near by chance, so only `EQUAL` ones count
 EQUAL = 0.9999
 BLOCK_ROWS = 1024
 

@@ -18,6 +18,8 @@ from collections.abc import Iterable, Mapping
 from functools import cache, partial
 from pathlib import Path
 
+import numpy as np
+
 from deepfishing import __version__
 from deepfishing.core.kernels import UNLIKE, Comparable
 from deepfishing.core.rank_one import Array
@@ -159,8 +161,9 @@ def _auto_low_shot(experiment: Experiment, recipe: Recipe) -> list[Result]:
     made: dict[tuple[str, float | None], tuple[Comparable, Comparable]] = {}
 
     def pick(labels: Array) -> tuple[Comparable, Comparable, float]:
-        drawn = labels.any(axis=1)
-        choice = experiment.choose({n: side[drawn] for n, side in train.items()}, labels[drawn])
+        drawn = np.flatnonzero(labels.any(axis=1))
+        examples = {name: side[drawn] for name, side in train.items()}
+        choice = experiment.choose(examples, labels[drawn], drawn)
         chosen = choice.recipe, choice.tau
         if chosen not in made:
             made[chosen] = experiment.fit(recipe, choice, train, test)

@@ -22,6 +22,7 @@ from deepfishing.evaluation.report.tables import Confusions, comparison, confusi
 from deepfishing.evaluation.report.words import curve_words, plain, table_words
 from deepfishing.evaluation.reproduce import Protocol, reproduce
 from deepfishing.evaluation.results import Results, Table
+from deepfishing.evaluation.splits import split_words
 from deepfishing.extraction.to_store import OnFailure
 from deepfishing.images.dataset import Dataset
 from deepfishing.networks.network import Network
@@ -105,4 +106,7 @@ def measure(
     page = write_report(out)
     known = gains(Results(out), rows) if rows else {}
     words = [table_words(comparison(rows, known)), *map(curve_words, points.values())]
-    return Measured(rows, known, points, tuple(plain(said) for said in words if said), page)
+    paragraphs = [plain(said) for said in words if said]
+    if said := split_words(rows):
+        paragraphs.insert(0, said)
+    return Measured(rows, known, points, tuple(paragraphs), page)

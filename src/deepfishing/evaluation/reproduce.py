@@ -7,6 +7,7 @@ computes what is missing.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import time
 from collections.abc import Iterable
@@ -22,10 +23,19 @@ from deepfishing.core.features import needed_factors
 from deepfishing.core.kernels import Comparable
 from deepfishing.core.rank_one import Array
 from deepfishing.core.recipes import AUTO, Arrays, Recipe, parse_recipe, parse_recipes
+from deepfishing.core.recipes.language import known_recipes
 from deepfishing.core.statistics import bootstrap
 from deepfishing.errors import DatasetError, OptionError
 from deepfishing.evaluation.checks import TABLE, Result
 from deepfishing.evaluation.results import Results, Table, row_key, safe_name, versions
+from deepfishing.evaluation.splits import (
+    DRAWN,
+    GIVEN,
+    figures_apart,
+    find_groups,
+    has_similar_in_training,
+    keep_together,
+)
 from deepfishing.extraction.engines import choose_engines
 from deepfishing.extraction.options import FeatureOptions, Resources
 from deepfishing.extraction.settings import Settings
@@ -34,6 +44,7 @@ from deepfishing.images.dataset import DIFFICULT, Dataset, Split
 from deepfishing.images.preprocess import refuse_unreadable
 from deepfishing.images.voc import write_submission
 from deepfishing.learn.auto import Choice, at_temperature, choose
+from deepfishing.learn.folds import EMBEDDING
 from deepfishing.learn.svm import check_options, train_svm
 from deepfishing.metrics import evaluate
 from deepfishing.networks.network import Network
@@ -121,7 +132,10 @@ def reproduce(
             if test.labels is None:  # files for the evaluation server
                 row["submission"] = f"submission/{safe_name(feature.name)}"
                 write_submission(results.folder / row["submission"], experiment.dataset, scores)
-            results.add(row, scores, test)
+            results.add(row, scores, test, experiment.test_groups)
+        elif "similar_across" not in row:  # a row of an older version
+            row = row | _apart(experiment, row, results.scores(row)[0])
+            results.keep([row])
         rows.append(row)
     tell(TABLE, len(wanted), len(wanted))
     return rows
@@ -140,6 +154,21 @@ class Experiment:
     settings: Settings  # of the features
     decisive: dict[str, Any]  # all that decides a figure beside the feature's name
 
+    @functools.cached_property
+    def groups(self) -> Array:
+        """Groups of copies and similar scenes: of the training images, then of the test images."""
+        return find_groups(self.store, [*self.train_keys, *self.test_keys])
+
+    @property
+    def train_groups(self) -> Array:
+        """Groups of the training images, which folds never split."""
+        return self.groups[: len(self.train_keys)]
+
+    @property
+    def test_groups(self) -> Array:
+        """Groups of the test images, which are drawn together by the bootstrap."""
+        return self.groups[len(self.train_keys) :]
+
     @property
     def facts(self) -> Result:
         """What every row and every point says of the setting."""
@@ -154,6 +183,7 @@ class Experiment:
             "official_ap": dataset.official_ap,
             "n_train": len(dataset.train),
             "n_test": len(dataset.test),
+            "split": DRAWN if dataset.is_drawn else GIVEN,
         }
 
     def factors(self, recipe: Recipe) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -164,13 +194,14 @@ class Experiment:
         )
         return train, test
 
-    def choose(self, train: Arrays, labels: Array) -> Choice:
-        """What `auto` takes for these training images and labels."""
+    def choose(self, train: Arrays, labels: Array, rows: Array | None = None) -> Choice:
+        """What `auto` takes for these training images, by default all, and their labels."""
         return choose(
             train,
             labels,
             self.settings.network.layers,
             pool=len(self.train_keys),
+            groups=self.train_groups if rows is None else self.train_groups[rows],
             tempered=self.settings.tau if self.settings.temperable else None,
             difficult=self.protocol.difficult,
         )
@@ -226,7 +257,7 @@ def prepare(
     extraction = extract_to_store(
         store,
         items,
-        needed_factors(wanted),
+        needed_factors([*wanted, *known_recipes([EMBEDDING], network.layers).values()]),
         settings=settings,
         network=network,
         resources=protocol,
@@ -242,8 +273,12 @@ def prepare(
     n = len(dataset.train.ids)
     train, train_keys = _readable(dataset.train, extraction.keys[:n])
     test, test_keys = _readable(dataset.test, extraction.keys[n:])
+    dataset = replace(dataset, train=train, test=test)
+    if dataset.is_drawn:
+        keys = [*train_keys, *test_keys]
+        dataset, train_keys, test_keys = keep_together(dataset, keys, find_groups(store, keys))
     digest = hashlib.sha256()
-    for split, keys in ((train, train_keys), (test, test_keys)):
+    for split, keys in ((dataset.train, train_keys), (dataset.test, test_keys)):
         digest.update("\n".join(keys).encode())
         digest.update(b"" if split.labels is None else split.labels.astype(np.int8).tobytes())
     decisive = {
@@ -255,7 +290,7 @@ def prepare(
         "version": __version__,
     }
     return Experiment(
-        dataset=replace(dataset, train=train, test=test),
+        dataset=dataset,
         protocol=protocol,
         store=store,
         train_keys=train_keys,
@@ -310,8 +345,22 @@ def _measure(experiment: Experiment, feature: Recipe) -> tuple[Result, Array]:
             row["left_out"].setdefault(name, "no positive test example")
     row["seconds"] = round(time.perf_counter() - start, 3)  # without the intervals
     if truth is not None:
-        row |= bootstrap(labels, scores, dataset.classes).as_row()
+        groups = experiment.test_groups
+        row |= bootstrap(labels, scores, dataset.classes, groups=groups).as_row()
         if has_one_class(train_labels) and has_one_class(truth):
-            found = measure_accuracy(truth, scores, dataset.classes, svm.trained)
+            found = measure_accuracy(truth, scores, dataset.classes, svm.trained, groups)
             row |= found.as_row() if found else {}
+        row |= _apart(experiment, row, scores)
     return row, scores
+
+
+def _apart(experiment: Experiment, row: Result, scores: Array) -> Result:
+    """The figures of a row without test images that have a similar photo in training."""
+    truth, groups = experiment.dataset.test.labels, experiment.groups
+    similar = has_similar_in_training(groups, len(experiment.train_keys))
+    if truth is None:
+        return {"similar_across": int(similar.sum())}
+    labels = truth.copy()
+    left_out = np.array([name in row["left_out"] for name in row["classes"]])
+    labels[:, left_out] = -1
+    return figures_apart(labels, scores, row["classes"], similar, experiment.test_groups)

@@ -182,20 +182,46 @@ class Results(_Lines):
 
     name, what = "results.jsonl", "result"
 
-    def add(self, row: Result, scores: Array | None = None, split: Split | None = None) -> None:
-        """Keep a row, and the scores of the split it was measured on."""
+    def add(
+        self,
+        row: Result,
+        scores: Array | None = None,
+        split: Split | None = None,
+        groups: Array | None = None,
+    ) -> None:
+        """Keep a row, the scores of the split it was measured on, and groups of similar images."""
         path = self.scores_path(row)
         if scores is not None and split is not None:
             labels = np.zeros(0, np.int8) if split.labels is None else split.labels
             with self._writing():
                 path.parent.mkdir(exist_ok=True)
                 with replacing(path) as partial, partial.open("wb") as file:
-                    np.savez(file, scores=scores, labels=labels, ids=np.array(split.ids))
+                    together = np.arange(len(scores)) if groups is None else groups
+                    np.savez(
+                        file,
+                        scores=scores,
+                        labels=labels,
+                        ids=np.array(split.ids),
+                        groups=together,
+                    )
         self.keep([row])
 
     def scores_path(self, row: Result) -> Path:
         """Where the scores of a row are."""
         return self.folder / "scores" / f"{safe_name(row['feature'])}-{row['key']}.npz"
+
+    def groups(self, row: Result) -> Array | None:
+        """Groups (m,) of similar test images, which a bootstrap draws together; None if unknown."""
+        path = self.scores_path(row)
+        do = "; run the experiment again"
+        with explained(StoreError, f"scores cannot be read: {path}", do, DAMAGED):
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
+                if "groups" not in data:  # of an older version
+                    return None
+                groups, images = np.asarray(data["groups"]), len(data["ids"])
+            if groups.dtype.kind != "i" or groups.shape != (images,):
+                raise ValueError("it must hold one group for each image")
+        return groups
 
     def scores(self, row: Result) -> tuple[Array, Array, list[str]]:
         """Scores (m, C), labels (m, C) or empty, and the image ids behind a row."""

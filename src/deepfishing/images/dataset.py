@@ -107,6 +107,7 @@ class Dataset:
     test: Split
     official_ap: str
     measure: str = "map"
+    is_drawn: bool = False  # the split was drawn by the reader, so images may change sides
 
     def __post_init__(self) -> None:
         first = self.train.paths[0]

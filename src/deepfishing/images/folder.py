@@ -13,6 +13,7 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -86,7 +87,8 @@ def read_folder(root: str | Path, test_fraction: float = 0.5, seed: int = 0) -> 
         )
     if not any(test.values()):
         raise DatasetError(f"a class must have two images to be tested, got one each in {root}")
-    return one_class_each(as_text(root.resolve().name), root, train, test)
+    dataset = one_class_each(as_text(root.resolve().name), root, train, test)
+    return replace(dataset, is_drawn=not (to_train and to_test))
 
 
 def _first(names: Sequence[str], folders: Iterable[str]) -> str | None:

@@ -62,9 +62,9 @@ def test_draws_are_computed_once_and_again_for_new_scores(tmp_path, add_rows, mo
     computed = []
     original = module.bootstrap
 
-    def counting(*arguments):
+    def counting(*arguments, **options):
         computed.append(arguments)
-        return original(*arguments)
+        return original(*arguments, **options)
 
     monkeypatch.setattr(module, "bootstrap", counting)
     assert gains(results, results.rows) == first

@@ -237,7 +237,8 @@ def _map_draws(results: Results, row: Result) -> Array:
     scores, labels = row_scores(results, row)
     columns, method = _columns(row), row["official_ap"]
     names = [row["classes"][column] for column in columns]
-    draws = bootstrap(labels[:, columns], scores[:, columns], names, (method,)).map(method)
+    shown, groups = (labels[:, columns], scores[:, columns]), results.groups(row)
+    draws = bootstrap(*shown, names, (method,), groups=groups).map(method)
     try:
         with replacing(file) as partial, partial.open("wb") as out:
             np.save(out, draws)
