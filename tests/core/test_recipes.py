@@ -192,7 +192,7 @@ def test_a_name_falls_into_features_and_what_joins_them():
 
 def test_candidates_of_a_network_with_one_layer_begin_with_the_simplest():
     found = candidates({8: "fc"})
-    assert found[:5] == ("x7", "dW8", "pow(dW8,0.5)", "dW8+x7", "pow(dW8,0.5)+dW8")
+    assert found[:5] == ("x7", "pow(x7,0.5)", "rbf(x7,2)", "rbf(pow(x7,0.5),2)", "dW8")
 
 
 def test_whitening_without_spread_stays_finite():

@@ -8,6 +8,7 @@ from deepfishing.core.recipes.language import best_recipe, candidates, prior
 from deepfishing.errors import FeatureError
 from deepfishing.learn.auto import FEW, at_temperature, choose, looked_at
 from deepfishing.learn.folds import FOLDS, make_folds, validation_groups
+from deepfishing.learn.pool import Pool
 from deepfishing.metrics import average_precision
 
 LAYERS = {7: "fc7", 8: "fc8"}
@@ -123,7 +124,8 @@ def test_auto_makes_do_with_the_factors_that_there_are(rng):
     arrays, labels = collection(rng, {"delta8"})
     some = {name: arrays[name] for name in ("x7", "delta8")}
     assert {one.recipe for one in choose(some, labels, LAYERS).tried} <= {
-        *("x7", "dW8", "dW8+x7", "pow(dW8,0.5)", "pow(dW8,0.5)+dW8", "pow(dW8,0.5)+pow(x7,0.5)")
+        *("x7", "pow(x7,0.5)", "rbf(x7,2)", "rbf(pow(x7,0.5),2)"),
+        *("dW8", "dW8+x7", "pow(dW8,0.5)", "pow(dW8,0.5)+dW8", "pow(dW8,0.5)+pow(x7,0.5)"),
     }
     with pytest.raises(FeatureError, match="features that can be compared, got delta8; extract x7"):
         choose({"delta8": arrays["delta8"]}, labels, LAYERS)
@@ -184,8 +186,28 @@ def test_few_examples_in_a_pool_use_neighbours_and_prototypes():
     rng = np.random.default_rng(0)
     arrays = {"x7": rng.normal(size=(4, 6)), "delta8": rng.normal(size=(4, 5))}
     labels = np.where(np.arange(4)[:, None] % 2 == np.arange(2), 1, -1)
-    layers = {8: "fc"}
-    alone, pooled = (choose(arrays, labels, layers, pool=pool) for pool in (4, 500))
+    layers, photos = {8: "fc"}, Pool({"x7": rng.normal(size=(500, 6))})
+    alone, pooled = (choose(arrays, labels, layers, pool=pool) for pool in (None, photos))
     assert "own" not in alone.recipe
     assert pooled.recipe == "2*smooth(x7)+own(x7,64)+pow(own(x7),0.5)"
     assert "neighbours and prototypes among 500 photos" in pooled.why
+
+
+@pytest.mark.parametrize("each", [2, 30])
+def test_auto_forward_takes_no_gradient_and_forward_no_pool(rng, each):
+    arrays, labels = collection(rng, {"delta8"}, n=3 * each)
+    photos = Pool({"x7": rng.normal(size=(200, 11))})
+    for kind in ("auto-forward", "forward"):
+        choice = choose(arrays, labels, LAYERS, kind=kind, pool=photos)
+        tried = {choice.recipe, *(one.recipe for one in choice.tried)}
+        recipes = [parse_recipe(name, LAYERS) for name in tried]
+        assert not any(recipe.is_gradient for recipe in recipes)
+        assert kind == "auto-forward" or not any(recipe.uses_pool for recipe in recipes)
+
+
+def test_a_pool_learns_a_part_once(rng):
+    pool = Pool({"x7": rng.normal(size=(60, 5))})
+    pool.fit(parse_recipe("own(x7,4)"), {"x7": np.eye(5)})
+    first = dict(pool.learnt)
+    pool.fit(parse_recipe("x7+own(x7,4)"), {"x7": np.eye(5)})
+    assert all(pool.learnt[name] is values for name, values in first.items())

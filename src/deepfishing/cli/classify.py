@@ -39,8 +39,8 @@ def train(
     split: Annotated[str, "Split of a VOC tree to train on.", MORE] = "trainval",
     features: Annotated[
         str,
-        "auto, which tries some thirty recipes on the training images; best; or one, such as x7 or "
-        "pow(dW7,0.5)+x7.",
+        "auto, which tries some forty recipes on the training images; auto-forward, which tries "
+        "forward features alone; best; or one, such as x7 or pow(dW7,0.5)+x7.",
     ] = "auto",
     cost: Annotated[
         str | None,
@@ -68,6 +68,7 @@ def train(
     The network's options say how features are computed; a store has them computed already. Above
     20,000 images linear classifiers on projected features take the place of the kernel matrix.
     """
+    from deepfishing.core.recipes import CHOSEN
     from deepfishing.images.sources import find_images, passed_over_in
     from deepfishing.learn.labelled import is_voc, read_labels
     from deepfishing.learn.svm import check_options
@@ -75,7 +76,7 @@ def train(
     from deepfishing.store import Store
     from deepfishing.store.manifest import MANIFEST, find_store
 
-    C = _number(cost or ("auto" if features.strip() == "auto" else "1"))
+    C = _number(cost or ("auto" if features.strip() in CHOSEN else "1"))
     weight = None if class_weight is None else _number(class_weight)
     check_options(C, difficult, weight)
     opened = Store.open(data) if (find_store(Path(data)) / MANIFEST).is_file() else None

@@ -23,7 +23,7 @@ import numpy as np
 from deepfishing import __version__
 from deepfishing.core.kernels import UNLIKE, Comparable
 from deepfishing.core.rank_one import Array
-from deepfishing.core.recipes import AUTO, Recipe, parse_recipes
+from deepfishing.core.recipes import Recipe, parse_recipes
 from deepfishing.core.recipes.language import known_recipes
 from deepfishing.core.statistics import mean_interval
 from deepfishing.errors import FeatureError, OptionError, check_choice
@@ -35,6 +35,7 @@ from deepfishing.evaluation.reproduce import Experiment, Protocol, prepare
 from deepfishing.evaluation.results import Curves, row_key, versions
 from deepfishing.extraction.to_store import OnFailure
 from deepfishing.images.dataset import Dataset
+from deepfishing.learn.pool import Pool
 from deepfishing.networks.network import Network
 from deepfishing.util.progress import Progress, silent
 
@@ -134,7 +135,7 @@ def _runs(
         return approximation_runs(experiment, partial(sides, recipe), largest)
     if kind == "curate":
         return curate_runs(experiment, recipe, classifier, sides, first)
-    if kind == "low-shot" and recipe.name == AUTO:
+    if kind == "low-shot" and recipe.is_chosen_later:
         return [Run(recipe.name, {}, partial(_auto_low_shot, experiment, recipe))]
     measure = {"low-shot": _low_shot, "knn": _knn, "search": _search}[kind]
     decided_by = {"unlike": UNLIKE} if kind == "search" else {}
@@ -156,17 +157,18 @@ def _low_shot(
 
 
 def _auto_low_shot(experiment: Experiment, recipe: Recipe) -> list[Result]:
-    """`auto` chooses anew for every draw, by the examples drawn and their labels alone."""
+    """`auto` and its like choose anew for every draw, by the examples drawn and their labels."""
     train, test = experiment.factors(recipe)
+    pool = Pool(train)
     made: dict[tuple[str, float | None], tuple[Comparable, Comparable]] = {}
 
     def pick(labels: Array) -> tuple[Comparable, Comparable, float]:
         drawn = np.flatnonzero(labels.any(axis=1))
         examples = {name: side[drawn] for name, side in train.items()}
-        choice = experiment.choose(examples, labels[drawn], drawn)
+        choice = experiment.choose(examples, labels[drawn], drawn, kind=recipe.name, pool=pool)
         chosen = choice.recipe, choice.tau
         if chosen not in made:
-            made[chosen] = experiment.fit(recipe, choice, train, test)
+            made[chosen] = experiment.fit(recipe, choice, train, test, pool)
         return *made[chosen], choice.cost
 
     any_train, any_test = (next(iter(side.values())) for side in (train, test))

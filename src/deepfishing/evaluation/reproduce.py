@@ -45,6 +45,7 @@ from deepfishing.images.preprocess import refuse_unreadable
 from deepfishing.images.voc import write_submission
 from deepfishing.learn.auto import Choice, at_temperature, choose
 from deepfishing.learn.folds import EMBEDDING
+from deepfishing.learn.pool import Pool
 from deepfishing.learn.svm import check_options, train_svm
 from deepfishing.metrics import evaluate
 from deepfishing.networks.network import Network
@@ -194,33 +195,52 @@ class Experiment:
         )
         return train, test
 
-    def choose(self, train: Arrays, labels: Array, rows: Array | None = None) -> Choice:
-        """What `auto` takes for these training images, by default all, and their labels."""
+    def choose(
+        self,
+        train: Arrays,
+        labels: Array,
+        rows: Array | None = None,
+        *,
+        kind: str = AUTO,
+        pool: Pool | None = None,
+    ) -> Choice:
+        """What `auto` takes for these training images, by default all, and their labels.
+
+        `kind` is one of `CHOSEN`. The `pool` has all training images; without one it is `train`.
+        """
         return choose(
             train,
             labels,
             self.settings.network.layers,
-            pool=len(self.train_keys),
+            kind=kind,
+            pool=pool or Pool(train),
             groups=self.train_groups if rows is None else self.train_groups[rows],
             tempered=self.settings.tau if self.settings.temperable else None,
             difficult=self.protocol.difficult,
         )
 
     def fit(
-        self, recipe: Recipe, choice: Choice | None, train: Arrays, test: Arrays
+        self,
+        recipe: Recipe,
+        choice: Choice | None,
+        train: Arrays,
+        test: Arrays,
+        pool: Pool | None = None,
     ) -> tuple[Comparable, Comparable]:
         """Features of both sides: of the recipe that was chosen, if any, at its temperature."""
         if choice is not None:
             recipe = parse_recipe(choice.recipe, self.settings.network.layers)
             if choice.tau is not None:
                 train, test = (at_temperature(side, choice.tau) for side in (train, test))
-        fitted = recipe.fit(train)
+        fitted = (pool or Pool(train)).fit(recipe, train)
         return fitted(train), fitted(test)
 
     def sides(self, recipe: Recipe) -> tuple[Comparable, Comparable]:
         """Features of the training and of the test images."""
         train, test = self.factors(recipe)
-        choice = self.choose(train, self.train_labels()) if recipe.name == AUTO else None
+        choice = None
+        if recipe.is_chosen_later:
+            choice = self.choose(train, self.train_labels(), kind=recipe.name)
         return self.fit(recipe, choice, train, test)
 
     def train_labels(self) -> Array:
@@ -318,7 +338,9 @@ def _measure(experiment: Experiment, feature: Recipe) -> tuple[Result, Array]:
     start = time.perf_counter()
     dataset, protocol = experiment.dataset, experiment.protocol
     train_labels, sides = experiment.train_labels(), experiment.factors(feature)
-    choice = experiment.choose(sides[0], train_labels) if feature.name == AUTO else None
+    choice = None
+    if feature.is_chosen_later:
+        choice = experiment.choose(sides[0], train_labels, kind=feature.name)
     train, test = experiment.fit(feature, choice, *sides)
     svm = train_svm(train, train_labels, choice.cost if choice else protocol.C, protocol.difficult)
     scores = svm.decision_function(test)

@@ -24,8 +24,9 @@ from scipy.special import softmax
 from deepfishing.core.features import TOP, features_of
 from deepfishing.core.kernels import finite_gram
 from deepfishing.core.rank_one import Array, l2_norm
-from deepfishing.core.recipes import Recipe, parse_recipe
+from deepfishing.core.recipes import AUTO, Recipe, parse_recipe
 from deepfishing.core.recipes.language import (
+    FORWARD_POOL_RULE,
     POOL_RULE,
     SCORES,
     TEMPERED,
@@ -34,10 +35,12 @@ from deepfishing.core.recipes.language import (
     few_rule,
     prior,
 )
+from deepfishing.core.recipes.recipe import FORWARD
 from deepfishing.errors import FeatureError
 from deepfishing.images.dataset import DIFFICULT
 from deepfishing.learn.folds import FOLDS, Folds, make_folds, validation_groups
 from deepfishing.learn.linear import train_linear
+from deepfishing.learn.pool import Pool
 from deepfishing.metrics import average_precision
 from deepfishing.util.progress import Progress, silent
 
@@ -92,7 +95,8 @@ def choose(
     layers: Mapping[int, str],
     *,
     recipe: str | None = None,
-    pool: int = 0,
+    kind: str = AUTO,
+    pool: Pool | None = None,
     groups: Array | None = None,
     tempered: float | None = None,
     difficult: str = DIFFICULT[0],
@@ -101,9 +105,11 @@ def choose(
 ) -> Choice:
     """Choose recipe, temperature and cost for the images whose factors and labels these are.
 
-    `pool` is the number of photos, labelled or not, that the recipe may learn from. With few
-    examples in a larger pool the rule is `POOL_RULE`, which needs no classes of the network's own.
-    Candidates that need other factors are not tried; with a `recipe`, only its cost is chosen. If
+    `pool` has the photos, labelled or not, that the recipe may learn from. With few examples in a
+    larger pool the rule is `POOL_RULE`, which needs no classes of the network's own. `kind` is
+    "auto", "auto-forward" for forward features alone, or "forward" for those of them that learn
+    nothing from the pool. Candidates that need other factors are not tried; with a `recipe`, only
+    its cost is chosen. If
     the factors are `tempered`, at that temperature, delta8 of others is made of y8 by
     `at_temperature`. Folds keep `groups` together, by default those of `validation_groups`; a class
     of fewer groups than folds has no part in the comparison. Labels (n, classes) and `difficult`
@@ -118,7 +124,7 @@ def choose(
         return set(parse_recipe(name, layers).columns) <= set(factors)
 
     names: list[tuple[str, float | None]]
-    possible = [recipe] if recipe else [name for name in candidates(layers) if known(name)]
+    possible = [recipe] if recipe else [n for n in candidates(layers, kind) if known(n)]
     # of a store without the usual features what it has, gradients first
     possible = possible or [feature.name for feature in reversed(features_of(factors))]
     if not possible:
@@ -126,15 +132,18 @@ def choose(
         raise FeatureError(f"auto needs features that can be compared, got {had}; extract x7")
     names = [(name, None) for name in possible]
     if examples < FEW:
-        rule = recipe or few_rule(examples, layers)
-        if not recipe and pool >= MIN_POOL and pool > len(labels) and known(POOL_RULE):
-            rule = POOL_RULE
+        rule = recipe or (few_rule(examples, layers) if kind == AUTO else "pow(x7,0.5)")
+        photos = 0 if pool is None or kind == FORWARD else len(pool)
+        if not recipe and photos >= MIN_POOL and photos > len(labels) and known(POOL_RULE):
+            rule = POOL_RULE if kind == AUTO else FORWARD_POOL_RULE
         words = "example per class is" if examples == 1 else "examples per class are"
         why = f"{examples:g} {words} too few to compare {'costs' if recipe else 'recipes'} by"
         if rule == POOL_RULE:
-            why += f", so neighbours and prototypes among {pool:,} photos are used"
+            why += f", so neighbours and prototypes among {photos:,} photos are used"
+        if rule == FORWARD_POOL_RULE:
+            why += f", so neighbours among {photos:,} photos are used"
         return Choice(rule if known(rule) else names[0][0], why)
-    if tempered and not recipe and _has_scores(factors, tempered):
+    if tempered and not recipe and kind == AUTO and _has_scores(factors, tempered):
         names += [(name, tau) for name, tau in TEMPERED if (name, None) in names]
     kept = looked_at(labels, seed)
     kernels = _Kernels({name: values[kept] for name, values in factors.items()}, layers)
@@ -143,7 +152,7 @@ def choose(
     counted = np.where(labels == 0, -1, labels) if difficult == "negative" else labels
     folds = make_folds(counted, groups, FOLDS, seed)
     if not folds.measurable.any():
-        rule = recipe or few_rule(examples, layers)
+        rule = recipe or (few_rule(examples, layers) if kind == AUTO else "x7")
         reason = f"cross-validation is {folds.reason(0)}"
         return Choice(rule if known(rule) else names[0][0], reason)
 
@@ -156,7 +165,7 @@ def choose(
         tell("recipes", number, len(names) + 1)
         ap += judged(name, tau, COSTS[:1])
     means = [float(np.nanmean(one)) for one in ap]
-    preferred = () if recipe else (prior(layers), best_recipe(layers))
+    preferred = () if recipe or kind != AUTO else (prior(layers), best_recipe(layers))
     order = _order([name for name, tau in names], preferred, means)
     best, errors = _errors(np.array(ap))
     behind = means[best] - np.array(means)

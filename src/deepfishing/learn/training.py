@@ -21,7 +21,7 @@ import numpy as np
 from deepfishing.core.accuracy import has_one_class
 from deepfishing.core.projections import FIT_IMAGES
 from deepfishing.core.rank_one import Array
-from deepfishing.core.recipes import AUTO, Arrays, Fitted, Recipe, parse_recipe
+from deepfishing.core.recipes import AUTO, CHOSEN, Arrays, Fitted, Recipe, parse_recipe
 from deepfishing.errors import DatasetError, StoreError
 from deepfishing.extraction.pipeline import extract_to
 from deepfishing.extraction.settings import Settings
@@ -40,6 +40,7 @@ from deepfishing.learn.folds import (
 from deepfishing.learn.labelled import Labelled
 from deepfishing.learn.linear import train_linear
 from deepfishing.learn.model import ONE, SEVERAL, Model
+from deepfishing.learn.pool import Pool
 from deepfishing.learn.svm import (
     DEFAULT_COST,
     CostSearch,
@@ -91,7 +92,7 @@ def train_on_store(
     settings, labels = Settings.from_dict(store.settings), labels[np.array(good)]
     columns = parse_recipe(recipe, settings.network.layers).columns
     absent = [name for name in columns if store.missing(usable, [name])]
-    if recipe.strip() == AUTO:  # makes do with what there is
+    if recipe.strip() in CHOSEN:  # makes do with what there is
         columns = tuple(name for name in columns if name not in absent)
         columns = columns or tuple(n for n in store.factors() if not store.missing(usable, [n]))
     elif absent:
@@ -113,7 +114,7 @@ def train_on_store(
     how["groups"] = validation_groups(arrays, usable)
     if parse_recipe(recipe, settings.network.layers).uses_pool:
         how["pool"] = _read_pool(store, rows, columns)
-    elif recipe.strip() == AUTO and EMBEDDING in columns:
+    elif recipe.strip() in CHOSEN and EMBEDDING in columns:
         how["pool"] = _read_pool(store, rows, [EMBEDDING])
     return train_model(recipe, arrays, labels, labelled.classes, **how), failures
 
@@ -164,7 +165,7 @@ class Task:
     seed: int = 0
     progress: Progress | None = None
     choice: Choice | None = None  # of `auto`, once it has chosen
-    pool: int = 0  # photos, labelled or not, that prototypes and neighbours may be learnt from
+    pool: Pool | None = None  # photos that prototypes and neighbours may be learnt from
     groups: Array | None = None  # of each image, of `validation_groups`; folds never split one
 
     @property
@@ -180,13 +181,15 @@ class Task:
 
     def decide(self, arrays: Mapping[str, Array], rows: Array) -> Task:
         """The task with `auto`, of recipe or cost, settled by the factors of these rows."""
-        if self.recipe.strip() != AUTO and self.C != AUTO:
+        is_chosen = self.recipe.strip() in CHOSEN
+        if not is_chosen and self.C != AUTO:
             return self
         choice = choose(
             arrays,
             self.labels[rows],
             self.settings.network.layers,
-            recipe=None if self.recipe.strip() == AUTO else self.recipe,
+            recipe=None if is_chosen else self.recipe,
+            kind=self.recipe.strip() if is_chosen else AUTO,
             pool=self.pool,
             groups=None if self.groups is None else self.groups[rows],
             tempered=self.settings.tau if self.settings.temperable else None,
@@ -250,13 +253,13 @@ def train_model(
 
     `pool` has the factors of photos that may be unlabelled, for `own` and `smooth` to learn from.
     """
-    size = len(next(iter(pool.values()))) if pool else 0
+    known = Pool(pool) if pool else None
     if options.get("groups") is None:
         options["groups"] = validation_groups(arrays)
-    task = Task(recipe, labels, classes, settings, pool=size, **options)
+    task = Task(recipe, labels, classes, settings, pool=known, **options)
     task = task.decide(arrays, np.arange(len(labels)))
     arrays = task.factors(arrays)
-    fitted = task.parsed.fit(arrays, pool)
+    fitted = known.fit(task.parsed, arrays) if known else task.parsed.fit(arrays)
     svm = train_svm(
         fitted(arrays),
         task.labels,

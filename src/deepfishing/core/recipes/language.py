@@ -12,7 +12,9 @@ Comes in: text such as `dW7`, `pow(dW7,0.5)+x7` or `whiten(dW7,0.1)*x7`. Goes ou
             | "(" recipe ")"
 
 `best` alone is the recipe that did best on validation data, docs/recipes.md. Tables call it by that
-title; its name is the formula. `auto` alone is chosen among `candidates` when a model is trained.
+title; its name is the formula. `auto` alone is chosen among `candidates` when a model is trained,
+`auto-forward` among those without gradients, `forward` among those of these without unlabelled
+photos.
 """
 
 from __future__ import annotations
@@ -30,7 +32,17 @@ from deepfishing.core.features import (
     parse_feature,
     split_names,
 )
-from deepfishing.core.recipes.recipe import AUTO, BEST, FUNCTIONS, ONE, Recipe, apply, leaf, spell
+from deepfishing.core.recipes.recipe import (
+    AUTO,
+    BEST,
+    CHOSEN,
+    FUNCTIONS,
+    ONE,
+    Recipe,
+    apply,
+    leaf,
+    spell,
+)
 from deepfishing.errors import FeatureError
 
 SCORES = f"y{TOP}"  # of which the delta of any temperature can be made
@@ -85,12 +97,12 @@ def parse_recipe(text: str, layers: Mapping[int, str] | None = None) -> Recipe:
     text = text.strip()
     if text in ("all", "beyond"):
         raise FeatureError(f"one recipe is needed here, got {text!r}, a list; try {BEST}")
-    if text == AUTO:  # before anything is chosen it has the features of all candidates
+    if text in CHOSEN:  # before anything is chosen it has the features of all candidates
         known = layers or {TOP: ""}
-        scores = [SCORES] if has_classifier(known) else []
-        names = parse_recipes([*candidates(known), *scores], known)
+        scores = [SCORES] if text == AUTO and has_classifier(known) else []
+        names = parse_recipes([*candidates(known, text), *scores], known)
         features = dict.fromkeys(feature for recipe in names for feature in recipe.features)
-        return Recipe(AUTO, AUTO, tuple(map(leaf, features)))
+        return Recipe(text, AUTO, tuple(map(leaf, features)))
     recipe = _Parser(best_recipe(layers or {}) if text == BEST else text, layers).whole()
     if not recipe.features:
         raise FeatureError(f"recipe {text!r} must name a feature, got only a number")
@@ -252,6 +264,7 @@ def prior(layers: Mapping[int, str]) -> str:
 
 
 # For few examples in a pool of unlabelled photos: neighbours and an own head, half each.
+FORWARD_POOL_RULE = "smooth(x7)"
 POOL_RULE = "2*smooth(x7)+own(x7,64)+pow(own(x7),0.5)"
 # The embedding and gradients of a head made of the photos, for networks without a classifier.
 OWN_HEAD = "2*x7+own(x7,64)+pow(own(x7),0.5)"
@@ -271,11 +284,24 @@ def few_rule(examples: float, layers: Mapping[int, str]) -> str:
     return f"2*dW8+{ROOT}" if examples < 2 or TOP - 1 not in layers else few
 
 
-def candidates(layers: Mapping[int, str]) -> tuple[str, ...]:
-    """The recipes that `auto` compares, the simplest first."""
-    _need_layers(layers, repr(AUTO))
+def forward_candidates(layers: Mapping[int, str]) -> tuple[str, ...]:
+    """The forward recipes that `auto` compares, the simplest first."""
+    low = f"x{min(layers) - 1}"
+    names = ["x7", "pow(x7,0.5)", "rbf(x7,2)", "rbf(pow(x7,0.5),2)"]
+    if low != "x7":
+        names += [f"{low}+x7", f"(2*{low}+1)*x7", f"{low}*x7", f"rbf({low}+x7,2)"]
+        names += [f"rbf(pow(x7,0.5),1)*{low}", f"rbf(pow(x7,0.5),2)+rbf({low}+x7,2)"]
+    return tuple(names)
+
+
+def candidates(layers: Mapping[int, str], kind: str = AUTO) -> tuple[str, ...]:
+    """The recipes that `auto`, or another of `CHOSEN`, compares, the simplest first."""
+    _need_layers(layers, repr(kind))
+    forward = forward_candidates(layers)
+    if kind != AUTO:
+        return forward
     if not has_classifier(layers):
-        return OWN_HEAD_CANDIDATES
+        return tuple(dict.fromkeys([*forward, *OWN_HEAD_CANDIDATES]))
     low, full = f"x{min(layers) - 1}", f"{_whitened(layers)}+{ROOT}+x7"
     names = ["x7", f"{low}+x7", "dW8", "dW7", ROOT, "dW8+x7", "dW7+x7", f"{ROOT}+dW8"]
     names += [f"{ROOT}+pow(x7,0.5)", f"pow(dW7,0.5)+{ROOT}", f"{ROOT}+dW8+dW7", prior(layers)]
@@ -285,7 +311,7 @@ def candidates(layers: Mapping[int, str]) -> tuple[str, ...]:
     if low == "x7":  # which says nothing beside itself
         names = [name for name in names if not name.startswith(("(", "x7*", "x7+"))]
     names = [name for name in names if TOP - 1 in layers or "dW7" not in name]
-    return tuple(dict.fromkeys([*names, best_recipe(layers)]))
+    return tuple(dict.fromkeys(["x7", *forward[1:], *names, best_recipe(layers)]))
 
 
 def _whitened(layers: Mapping[int, str]) -> str:

@@ -34,6 +34,9 @@ from deepfishing.core.rank_one import Array, RankOne, l2_normalize
 from deepfishing.errors import FeatureError
 
 AUTO = "auto"  # what suits the training images, chosen by `deepfishing.learn.auto`
+AUTO_FORWARD = "auto-forward"  # the same choice among forward features alone
+FORWARD = "forward"  # among forward features that learn nothing from unlabelled photos
+CHOSEN = (AUTO, AUTO_FORWARD, FORWARD)
 BEST = "best"  # what did best on validation data, docs/recipes.md
 
 Arrays = Mapping[str, Array]
@@ -108,29 +111,49 @@ class Recipe:
         return any(recipe.step in POOLED for recipe in self._learning())
 
     @property
+    def pool_columns(self) -> tuple[str, ...]:
+        """The names of the factors that it learns from unlabelled photos."""
+        pooled = [recipe for recipe in self._learning() if recipe.step in POOLED]
+        return tuple(dict.fromkeys(name for recipe in pooled for name in recipe.columns))
+
+    @property
     def is_plain(self) -> bool:
         """Whether it is one feature or a transform of it, not a combination of kernels."""
         return self.feature is not None or (self.step in STEPS and STEPS[self.step].is_plain)
 
     @property
+    def is_chosen_later(self) -> bool:
+        """Whether it stands for a recipe that is chosen when labels are there: one of `CHOSEN`."""
+        return self.step == AUTO
+
+    @property
     def learns(self) -> bool:
         """Whether it learns something from the training images."""
-        return bool(self._learning()) or self.step == AUTO
+        return bool(self._learning()) or self.is_chosen_later
 
-    def fit(self, train: Arrays, pool: Arrays | None = None) -> Fitted:
+    def fit(
+        self, train: Arrays, pool: Arrays | None = None, learnt: dict[str, Array] | None = None
+    ) -> Fitted:
         """Learn what there is to learn from the training images' factors.
 
         Prototypes and neighbours are learnt from the factors of a `pool`, which need not be
-        labelled; without one, from those of the training images.
+        labelled; without one, from those of the training images. What `learnt` has of these is
+        taken from there, and what is learnt of the pool is added to it.
         """
-        if self.step == AUTO:
-            raise FeatureError(f"{AUTO!r} is chosen by `deepfish train`; name a recipe here")
+        if self.is_chosen_later:
+            raise FeatureError(f"{self.name!r} is chosen by `deepfish train`; name a recipe here")
+        of_pool = {} if learnt is None or pool is None else learnt
         state: dict[str, Array] = {}
         for recipe in self._learning():
-            arrays = train if pool is None or recipe.step not in POOLED else pool
-            learnt = STEPS[recipe.step].learn(recipe, arrays, state)
-            for n, values in enumerate(learnt):
-                state[f"{recipe.name}/{n}"] = values
+            step = STEPS[recipe.step]
+            names = [f"{recipe.name}/{n}" for n in range(step.arrays(recipe))]
+            from_pool = pool is not None and recipe.step in POOLED
+            if not (from_pool and set(names) <= of_pool.keys()):
+                arrays = pool if pool is not None and from_pool else train
+                values = dict(zip(names, step.learn(recipe, arrays, state), strict=True))
+                (of_pool if from_pool else state).update(values)
+            if from_pool:
+                state |= {name: of_pool[name] for name in names}
         return Fitted(lambda arrays: self.value(arrays, state), state)
 
     def load(self, state: Arrays) -> Fitted:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from deepfishing.core.rank_one import Array
-from deepfishing.core.recipes import AUTO, Recipe, parse_recipe
+from deepfishing.core.recipes import Recipe, parse_recipe
 from deepfishing.core.statistics import RESAMPLES, Difference, bootstrap, difference
 from deepfishing.errors import DeepFishingError, StoreError, explained
 from deepfishing.evaluation.checks import POINT_SETTING, ROW_SETTING, UNSAID, Result
@@ -115,7 +115,7 @@ def title(feature: str) -> str:
 def formulas(features: Iterable[str], rows: Iterable[Result] = ()) -> list[tuple[str, str]]:
     """Titles that are not the names of their features, and these; of `auto` what it has chosen."""
     found = [(title(name), name) for name in dict.fromkeys(features) if title(name) != name]
-    return found + [(AUTO, choice_text(row["auto"])) for row in rows if row.get("auto")]
+    return found + [(row["feature"], choice_text(row["auto"])) for row in rows if row.get("auto")]
 
 
 def choice_text(choice: Mapping[str, Any]) -> str:
