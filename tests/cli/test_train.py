@@ -1,3 +1,4 @@
+import csv
 import json
 import shutil
 from dataclasses import replace
@@ -308,3 +309,37 @@ def test_very_many_images_are_trained_on_as_vectors(deepfish, shapes, monkeypatc
         dark = [one["image"].startswith("dark") for one in found]
         scores = np.array([one["scores"]["dark"] for one in found])
         assert scores[dark].min() > scores[np.logical_not(dark)].max()
+
+
+def test_predict_copies_photos_into_folders_and_moves_nothing(deepfish, shapes, model, tmp_path):
+    before = {path: path.read_bytes() for path in shapes.rglob("*.jpg")}
+    sorted_ = tmp_path / "sorted"
+    ran = deepfish(
+        "predict", model, shapes / "test", "--copy-into", sorted_, "--out", tmp_path / "list.csv"
+    )
+    assert ran.code == 0, ran.err
+    assert "12 files copied" in ran.err
+    assert {path: path.read_bytes() for path in shapes.rglob("*.jpg")} == before
+    with (tmp_path / "list.csv").open() as file:
+        listed = list(csv.DictReader(file))
+    assert [one["folder"] for one in listed] == ["dark"] * 6 + ["light"] * 6
+    for name in ("dark", "light"):
+        contents = {path.read_bytes() for path in (sorted_ / name).iterdir()}
+        assert contents == {path.read_bytes() for path in (shapes / "test" / name).iterdir()}
+    again = deepfish("predict", model, shapes / "test", "--copy-into", sorted_)
+    assert "0 files copied, 12 were there already" in again.err
+    inside = deepfish("predict", model, shapes / "test", "--copy-into", shapes / "test" / "new")
+    assert (inside.code, inside.err.count("\n")) == (1, 1)
+    assert "--copy-into must be outside" in inside.err
+
+
+def test_photos_below_the_threshold_of_a_model_are_unsure(deepfish, shapes, model, tmp_path):
+    loaded = Model.load(model)
+    replace(loaded, thresholds=np.array([0.0, 1.0])).save(tmp_path / "strict")
+    assert Model.load(tmp_path / "strict").thresholds.tolist() == [0.0, 1.0]
+    sure = {"dark": 0.0, "light": 1.0}
+    replace(loaded, thresholds=np.array([1.0, sure["light"]])).save(tmp_path / "never")
+    found = lines(deepfish("predict", "never", shapes / "test", "--json"))
+    assert {tuple(one["folders"]) for one in found} == {("unsure",)}
+    found = lines(deepfish("predict", "strict", shapes / "test", "--json"))
+    assert {tuple(one["folders"]) for one in found} == {("dark",)}

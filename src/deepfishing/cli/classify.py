@@ -179,6 +179,10 @@ def predict(
     ],
     *,
     top: Annotated[int, "How many classes to show per image."] = 3,
+    copy_into: Annotated[
+        Path | None, "Also copy the images into a folder per class below this one."
+    ] = None,
+    out: Annotated[Path | None, "Also write a table, .csv or .json, into this file."] = None,
     weights: MovedWeights = None,
     resources: Annotated[Resources, Fields(WORK, without=("memory", "engine"))],
     strict: Strict = False,
@@ -190,7 +194,8 @@ def predict(
 
     Classes are judged one by one, so the probabilities of an image need not sum to 1. Unusable
     images are listed and left out. The network must be the one of the training; its weights are
-    checked.
+    checked. --copy-into sorts copies into a folder per class, and `unsure` where no class reaches
+    the threshold that was chosen for it; originals are never moved. --out lists the same.
     """
     if top < 1:
         raise OptionError(f"--top must be at least 1, got {top}")
@@ -201,8 +206,22 @@ def predict(
     from deepfishing.images.sources import find_images, passed_over_in
     from deepfishing.learn.model import Model
     from deepfishing.learn.predict import predict as run
+    from deepfishing.learn.sorting import (
+        Sorted,
+        check_target,
+        copy_photos,
+        folder_names,
+        sort_photo,
+    )
+    from deepfishing.util.files import check_out, write_records
 
+    check_out(out)
+    if copy_into is not None:
+        check_target(copy_into, Path(images))
     loaded = Model.load(model)
+    names_of_folders = folder_names(loaded.classes)
+    places: list[Sorted] = []
+    sources: list[int] = []
     items = find_images(images)
 
     if strict:
@@ -217,16 +236,23 @@ def predict(
             item = items[found.index]
             best = np.argsort(-found.probabilities, kind="stable")
             names = [loaded.classes[c] for c in best]
+            if not found.error:
+                chances = found.probabilities
+                into = sort_photo(loaded, str(item), item.id, chances, names_of_folders)
+                places += into
+                sources += [found.index] * len(into)
             if as_json:
                 facts = {"image": item.id, "path": str(item)}
                 if found.error:
                     say.json({**facts, "error": found.error})
                 else:
-                    chances, scores = (
+                    of_class, scores = (
                         dict(zip(names, values[best].tolist(), strict=True))
                         for values in (found.probabilities, found.scores)
                     )
-                    say.json({**facts, "probabilities": chances, "scores": scores})
+                    into_names = [one.folder for one in into]
+                    found_facts = {"probabilities": of_class, "scores": scores}
+                    say.json({**facts, **found_facts, "folders": into_names})
             elif found.error:
                 say.note(f"left out: {found.error}")
             else:
@@ -234,6 +260,15 @@ def predict(
                 say.line(f"{item.id:<{width}}  {'  '.join(shown)}")
             failed += found.error is not None
             bar("images", done, len(items))
+    write_records(
+        out, [vars(one) for one in places], ["path", "id", "folder", "label", "probability"]
+    )
+    if copy_into is not None:
+        with say.progress_bar(quiet=as_json) as bar:
+            read = [items[index].open for index in sources]
+            done_ones = copy_photos(copy_into, list(zip(places, read, strict=True)), bar)
+        there = f", {done_ones.existing:,} were there already" if done_ones.existing else ""
+        say.note(f"{copy_into}: {say.counted(done_ones.copied, 'file')} copied{there}")
     if not as_json:
         say.passed_over(passed_over_in(images))
     if failed == len(items):

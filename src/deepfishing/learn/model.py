@@ -65,6 +65,8 @@ class Model:
         With calibration; its features are those of the support vectors.
     training : dict
         How it was trained, for people to read.
+    thresholds : ndarray (C,), optional
+        Probabilities from which a photo is sorted into a class, see `limits`.
     """
 
     recipe: str
@@ -74,6 +76,7 @@ class Model:
     fitted: Fitted
     svm: KernelSVM
     training: Mapping[str, Any]
+    thresholds: Array | None = None
 
     def __repr__(self) -> str:
         some = ", ".join(self.classes[:4]) + ", ..." * (len(self.classes) > 4)
@@ -90,6 +93,22 @@ class Model:
     def factors(self) -> tuple[Factor, ...]:
         """The factors that an image is scored by."""
         return parse_recipe(self.recipe, self.settings.network.layers).factors
+
+    @property
+    def has_several(self) -> bool:
+        """Whether a training image could have several classes."""
+        return bool(self.training.get("labels") == SEVERAL)
+
+    @property
+    def limits(self) -> Array:
+        """The probability (C,) from which a photo belongs to a class.
+
+        The thresholds; without them the most probable class is taken, or, where a photo may have
+        several, each class that is more probable than not.
+        """
+        if self.thresholds is not None:
+            return self.thresholds
+        return np.full(len(self.classes), 0.5 if self.has_several else 0.0)
 
     def scores(self, arrays: Mapping[str, Array]) -> Array:
         """Decision scores (m, C) of images, from their factors."""
@@ -217,6 +236,7 @@ class Model:
             "cost": svm.cost.tolist(),
             "ap": [None if np.isnan(value) else value for value in svm.ap],
             "training": dict(self.training),
+            "thresholds": None if self.thresholds is None else self.thresholds.tolist(),
             "settings": self.settings.as_dict(),
             "projection": SCHEME,
         }
@@ -271,7 +291,18 @@ def _from_parts(document: Mapping[str, Any], tensors: Mapping[str, Array]) -> Mo
         ap=per_class["ap"],
     )
     training = dict(document["training"])
-    return Model(recipe.name, settings, classes, support, fitted, svm, training)
+    thresholds = _thresholds(document.get("thresholds"), len(classes))
+    return Model(recipe.name, settings, classes, support, fitted, svm, training, thresholds)
+
+
+def _thresholds(values: Any, C: int) -> Array | None:
+    """Thresholds of a document, of which older models have none."""
+    if values is None:
+        return None
+    thresholds = np.array(values, dtype=float)
+    if thresholds.shape != (C,) or not ((thresholds >= 0) & (thresholds <= 1)).all():
+        raise ValueError(f"thresholds must be {C} numbers from 0 to 1, one per class")
+    return thresholds
 
 
 def _check_tensors(tensors: Mapping[str, Array], n: int, C: int) -> None:
