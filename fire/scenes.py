@@ -78,6 +78,7 @@ def make_store(folder: Path, n: int, per_shard: int = 100) -> Store:
     random = np.random.default_rng(0)
     settings = {"network": "toy", "layers": {"7": "a", "8": "b"}, "tau": 2.0, "label": "uniform"}
     settings |= {"weights_sha256": "0" * 64, "compute_dtype": "float32", "views": "centre"}
+    settings |= {"head": "softmax", "scores": "", "source": {"kind": "python", "files": {}}}
     settings["preprocess"] = {"size": 8, "short_side": 8, "mean": [0.0] * 3, "std": [1.0] * 3}
     store = Store(folder, settings, "float32")
     keys = [hashlib.sha256(str(i).encode()).hexdigest() for i in range(n)]

@@ -23,6 +23,9 @@ SETTINGS: dict[str, Any] = {
     "tau": 2.0,
     "label": "uniform",
     "views": "centre",
+    "head": "softmax",
+    "scores": "",
+    "source": {"kind": "python", "files": {}},
 }
 WIDTHS = {"x7": 12, "delta8": 3}
 IMAGES = 6

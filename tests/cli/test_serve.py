@@ -16,7 +16,8 @@ import pytest
 from deepfishing.store import Row, Store
 from deepfishing.web import server
 
-SETTINGS = {"network": "toy", "layers": {"7": "fc7", "8": "fc8"}, "tau": 2.0}
+SETTINGS = {"network": "toy", "layers": {"7": "fc7", "8": "fc8"}, "tau": 2.0, "views": "centre"}
+SETTINGS |= {"label": "uniform", "head": "softmax", "scores": "", "source": {}}
 NO_WEIGHTS = "weights_sha256 must be text, got 'None'; make the store or the model again"
 HEAP = 64 << 20  # bytes that glibc keeps for a thread's heap, at a multiple of it
 SECONDS = 300  # by then a machine under load has answered

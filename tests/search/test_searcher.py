@@ -343,7 +343,8 @@ def test_a_network_that_has_no_name_asks_for_its_file(make_store, tmp_path):
     searcher = Searcher(store, "dW8")
     pixels = {"size": 8, "short_side": 8, "mean": [0.0] * 3, "std": [1.0] * 3}
     unnamed = {"network": "mine", "weights_sha256": "0", "compute_dtype": "float32"}
-    unnamed |= {"preprocess": pixels, "label": "uniform"}
+    unnamed |= {"preprocess": pixels, "label": "uniform", "views": "centre"}
+    unnamed |= {"head": "softmax", "scores": "", "source": {"kind": "published", "files": {}}}
     searcher.encoder.facts = {**store.settings, **unnamed}
     with pytest.raises(WeightsError, match=r"'mine' is not .* by name; pass --weights"):
         searcher.search(tmp_path / "a.png")

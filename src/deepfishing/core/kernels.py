@@ -12,13 +12,15 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from deepfishing.core.rank_one import Array, RankOne, l2_normalize
 from deepfishing.errors import FeatureError
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 # How much counter-examples count in a search beside the examples; measured in docs/search.md.
 UNLIKE = 0.25
@@ -135,6 +137,8 @@ class KernelAverage(Combination):
 
     def used_rows(self) -> tuple[Comparable, csr_array]:
         """The rows of the part that are used, and sparse weights (n, rows) that average them."""
+        from scipy.sparse import csr_array  # takes longer to load than a command's help to show
+
         used, place = np.unique(self.numbers, return_inverse=True)
         n, k = self.numbers.shape
         rows = np.repeat(np.arange(n), k)

@@ -132,22 +132,21 @@ class NetworkRef:
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> NetworkRef:
-        """What `as_dict` gave; head, scores and source may be missing, as in version 0.1."""
-        known = {"head": "softmax", "scores": "", **facts}
+        """Read what `as_dict` wrote; other keys are ignored."""
         for key in ("network", "weights_sha256", "compute_dtype", "head", "scores"):
-            if not isinstance(known.get(key), str):
-                raise _unusable(key, known.get(key), "text")
+            if not isinstance(facts.get(key), str):
+                raise _unusable(key, facts.get(key), "text")
         prefix_tokens = facts.get("prefix_tokens", 0)
         if type(prefix_tokens) is not int or not 0 <= prefix_tokens <= MAX_PREFIX_TOKENS:
             raise _unusable("prefix_tokens", prefix_tokens, "a small number")
         return cls(
-            name=known["network"],
-            weights_sha256=known["weights_sha256"],
+            name=facts["network"],
+            weights_sha256=facts["weights_sha256"],
             layers=layers_of(facts),
             preprocess=read_preprocess(facts.get("preprocess")),
-            dtype=known["compute_dtype"],
-            head=known["head"],
-            scores=known["scores"],
+            dtype=facts["compute_dtype"],
+            head=facts["head"],
+            scores=facts["scores"],
             prefix_tokens=prefix_tokens,
             source=_source(facts),
         )
@@ -185,11 +184,7 @@ def weights_errors(path: str | Path) -> Iterator[None]:
 
 
 def _source(settings: Mapping[str, Any]) -> Source:
-    if "source" not in settings:  # version 0.1, which kept no files
-        name, sha256 = settings["network"], settings["weights_sha256"]
-        known = PUBLISHED if name in RECORDS or ":" in name else FILES
-        return Source(kind=RANDOM if sha256.startswith(f"{RANDOM}-") else known)
-    facts = settings["source"]
+    facts = settings.get("source")
     files = facts.get("files") if isinstance(facts, dict) else None
     if not isinstance(files, dict) or facts.get("kind") not in KINDS:
         raise _unusable("source", facts, f"kind ({', '.join(KINDS)}) and files")

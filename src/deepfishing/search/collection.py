@@ -122,6 +122,14 @@ class Collection:
         flat = pc.list_flatten(self.table.column(CURRENT).combine_chunks())
         return sorted(label for label in flat.unique().to_pylist() if label is not None)
 
+    def label_counts(self) -> dict[str, int]:
+        """The number of images with each label, in the order of the labels."""
+        flat = pc.list_flatten(self.table.column(CURRENT).combine_chunks())
+        counts = {}
+        for found in pc.value_counts(flat.drop_null()).to_pylist():
+            counts[found["values"]] = found["counts"]
+        return dict(sorted(counts.items()))
+
     def passing(self, labels: Sequence[str] = (), path: str | None = None) -> Array | None:
         """Which rows have all of the labels and a path or id like the pattern; None if all do."""
         if not labels and path is None:

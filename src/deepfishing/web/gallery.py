@@ -172,9 +172,7 @@ class Gallery:
         self._progress = None
         self.first_searcher = first
         self.collection, self._keys = first.collection, first.contents.keys
-        flat = pc.list_flatten(self.collection.table.column("labels").combine_chunks())
-        counts = {one["values"]: one["counts"] for one in pc.value_counts(flat).to_pylist()}
-        self.labels = {label: counts[label] for label in self.collection.labels()}
+        self.labels = self.collection.label_counts()
         self._rows = lru_cache(32)(self._find_rows)
 
     def searcher(self, by: str) -> Searcher:
