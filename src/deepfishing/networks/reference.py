@@ -184,7 +184,7 @@ def weights_errors(path: str | Path) -> Iterator[None]:
 
 
 def _source(settings: Mapping[str, Any]) -> Source:
-    facts = settings.get("source")
+    facts: Any = settings.get("source")
     files = facts.get("files") if isinstance(facts, dict) else None
     if not isinstance(files, dict) or facts.get("kind") not in KINDS:
         raise _unusable("source", facts, f"kind ({', '.join(KINDS)}) and files")
