@@ -6,6 +6,8 @@ from deepfishing.errors import FeatureError, OptionError
 from deepfishing.learn.linear import train_linear
 from deepfishing.learn.svm import train_svm
 
+unfinished = pytest.mark.filterwarnings(r"ignore:\d+ of \d+ linear classifiers are not")
+
 
 def labelled(rng, random_rank_one, n=120, classes=3):
     """Gradients whose labels depend on them, with noise, and rare positives."""
@@ -63,6 +65,7 @@ def test_the_intercept_is_free_where_that_of_liblinear_is_shrunk(rng, random_ran
     assert ours < objective(shrunk.coef_[0], shrunk.intercept_[0], dense, y, 1.0)
 
 
+@unfinished
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_no_other_intercept_is_better_even_before_the_optimum(rng, random_rank_one, rounds):
     _, dense, labels = labelled(rng, random_rank_one)
@@ -76,6 +79,7 @@ def test_no_other_intercept_is_better_even_before_the_optimum(rng, random_rank_o
         assert max(others) > found + 1  # it does depend on the intercept
 
 
+@unfinished
 def test_the_gap_is_a_bound_of_the_distance_to_the_optimum(rng, random_rank_one):
     _, dense, labels = labelled(rng, random_rank_one)
     best = train_linear(dense, labels, tolerance=1e-5, rounds=5000)
@@ -88,6 +92,56 @@ def test_the_gap_is_a_bound_of_the_distance_to_the_optimum(rng, random_rank_one)
                 for svm in (early, best)
             )
             assert now - optimum <= early.gap[c] * now + 1e-4
+
+
+def unit_vectors_around_a_mean(n=200, m=50, mean=2.0, seed=0, share=0.5):
+    """Unit vectors whose mean is far from 0, noisy labels and this share of positives."""
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=(n, m)) + mean * rng.normal(size=m)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    truth = (vectors - vectors.mean(axis=0)) @ rng.normal(size=m)
+    target = np.where(truth > np.quantile(truth, 1 - share), 1, -1)
+    target[rng.random(n) < 0.1] *= -1
+    return vectors, target
+
+
+@unfinished
+@pytest.mark.parametrize("mean", [0.0, 3.0, 10.0])
+@pytest.mark.parametrize("C", [0.1, 100.0])
+def test_the_gap_is_a_bound_where_vectors_share_a_mean(C, mean):
+    for seed in range(4):
+        vectors, target = unit_vectors_around_a_mean(mean=mean, seed=seed, share=0.05)
+        theirs = SVC(C=C, kernel="linear", tol=1e-6).fit(vectors, target)
+        best = objective(theirs.coef_[0], theirs.intercept_[0], vectors, target, C)
+        for rounds in (1, 2, 3, 10):
+            svm = train_linear(vectors, target[:, None], C, tolerance=1e-9, rounds=rounds)
+            now = objective(svm.w[:, 0].astype(float), svm.bias[0], vectors, target, C)
+            assert (now - best) / now <= svm.gap[0] + 1e-4
+
+
+@pytest.mark.parametrize("mean", [0.0, 1.0, 3.0])
+def test_a_high_cost_ends_at_the_optimum(mean):
+    vectors, target = unit_vectors_around_a_mean(mean=mean)
+    svm = train_linear(vectors, target[:, None], 100.0)
+    assert svm.gap[0] <= 0.1
+    assert svm.rounds < 1000
+
+
+def test_a_shared_mean_changes_no_score(rng, random_rank_one):
+    _, dense, labels = labelled(rng, random_rank_one)
+    exact = {"tolerance": 1e-4, "rounds": 5000}
+    expected = train_linear(dense, labels, **exact).decision_function(dense)
+    moved = dense + 20 * rng.normal(size=dense.shape[1])
+    found = train_linear(moved, labels, **exact).decision_function(moved)
+    np.testing.assert_allclose(found, expected, atol=0.03)
+
+
+def test_classifiers_that_are_not_at_their_optimum_are_reported():
+    vectors, target = unit_vectors_around_a_mean()
+    targets = np.stack([target, np.roll(target, 1), np.ones_like(target)], axis=1)
+    with pytest.warns(UserWarning, match=r"2 of 2 .* after 2 rounds: .* not 10%"):
+        svm = train_linear(vectors, targets, 100.0, rounds=2)
+    assert svm.gap.max() > 0.1
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
@@ -134,7 +188,7 @@ def test_large_and_zero_vectors_are_trained_on(rng, random_rank_one):
         np.testing.assert_allclose(
             svm.decision_function(dense * scale), expected.decision_function(dense), atol=0.02
         )
-    assert not train_linear(np.zeros_like(dense), labels, rounds=3).w.any()
+    assert not train_linear(np.zeros_like(dense), labels).w.any()
 
 
 def test_wrong_shapes_values_and_options_are_refused(rng, random_rank_one):
@@ -171,5 +225,5 @@ def test_rounds_are_told_one_by_one_and_the_last_is_the_end(rng, random_rank_one
     _, dense, labels = labelled(rng, random_rank_one)
     told = []
     svm = train_linear(dense, labels, progress=lambda *told_of: told.append(told_of))
-    assert told[:-1] == [("rounds", done, 100) for done in range(svm.rounds)]
+    assert told[:-1] == [("rounds", done, 1000) for done in range(svm.rounds)]
     assert told[-1] == ("rounds", svm.rounds, svm.rounds)

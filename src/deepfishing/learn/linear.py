@@ -1,7 +1,6 @@
-"""Stage 5, classification in O(N): one-vs-rest linear classifiers on projected gradients.
+"""One-vs-rest linear classifiers on vectors, in time and memory that are linear in the images.
 
-Comes in: vectors (n, m) from `projections`, and labels (1, -1, 0 = difficult). Goes out: the
-classifiers that `classify.train_svm` would find on the Gram matrix of these vectors, without that
+They are the classifiers that `train_svm` finds on the Gram matrix of these vectors, without that
 matrix: per class the minimum of
 
     P(w, b) = 1/2 ||w||^2 + C sum_i max(0, 1 - y_i f(v_i)),    f(v) = <w, v> + b,
@@ -10,11 +9,15 @@ with hinge loss and a free intercept b. The solver is coordinate ascent on the d
 LIBLINEAR, arranged for dense vectors and many classes: a block of images is read once for all
 classes, its products are matrix products, and only the block's own small Gram matrix is built.
 LIBLINEAR shrinks the intercept towards 0. Here it is free, as in libsvm: each round pulls b
-towards its last value instead (the method of multipliers for sum_i alpha_i y_i = 0).
+towards its last value instead (the method of multipliers for sum_i alpha_i y_i = 0). With a free
+intercept the minimum is the same when the mean of the vectors is subtracted from all of them, and
+it is found in fewer rounds; the mean goes into the intercept at the end.
 """
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,14 +30,15 @@ from deepfishing.metrics import check_signs
 from deepfishing.util.progress import Progress, silent
 
 BLOCK = 64  # images whose dual variables are updated between two reads of w
+CHUNK = 4096  # images that are converted to single precision at a time
 
 
 @dataclass(frozen=True, eq=False)
 class LinearSVM:
     """One-vs-rest classifiers: f(vector) = <w[:, class], vector> + bias[class].
 
-    `gap` bounds how far each objective is above the optimum, as a part of the objective (if the
-    optimal intercept lies between 0 and twice the found one).
+    `gap` bounds how far each objective is above the optimum, as a part of the objective: it is the
+    duality gap, which holds for every intercept.
     """
 
     w: Array  # (m, C)
@@ -50,7 +54,7 @@ class LinearSVM:
             raise FeatureError(
                 f"vectors must be (n, {len(self.w)}) as in training, got {vectors.shape}"
             )
-        return _scores(vectors, self.w) + self.bias
+        return _Centred(vectors, np.zeros(len(self.w), np.float32)).scores(self.w) + self.bias
 
 
 def train_linear(
@@ -60,15 +64,16 @@ def train_linear(
     difficult: str = DIFFICULT[0],
     class_weight: str | float | None = None,
     tolerance: float = 0.1,
-    rounds: int = 100,
+    rounds: int = 1000,
     progress: Progress = silent,
 ) -> LinearSVM:
     """Train one classifier per class, all classes at once; time and memory are linear in n.
 
     Vectors are (n, m), labels (n, n_classes), and the cost C a number or (n_classes,); the rest is
     as in `train_svm`. It stops when every objective is within `tolerance` of its optimum, as a part
-    of it, or after so many `rounds` over the images. Beside the vectors, a few numbers per image
-    and class are kept, and two for each pair of a block; half precision is read a block at a time.
+    of it, or with a warning after so many `rounds` over the images; the rounds that it takes grow
+    with C. Beside the vectors, a few numbers per image and class are kept, and two for each pair of
+    a block; half precision is read a block at a time.
     """
     vectors, labels = np.asarray(vectors), np.asarray(labels)
     check_options(float(np.min(C)), difficult, class_weight)
@@ -98,18 +103,20 @@ def train_linear(
     count = -(-len(vectors) // BLOCK)
     # Every count-th image, so that images that were stored together are not visited together. These
     # are views: the vectors are not copied.
+    centred = _Centred.of(vectors)
+    _check_finite(centred.mean)
+    parts = [_Centred(vectors[start::count], centred.mean) for start in range(count)]
     spread = [slice(start, None, count) for start in range(count)]
-    grams = [_gram(vectors[rows]) for rows in spread]
+    grams = [_gram(part.read()) for part in parts]
     squares = sum(float(K.trace()) for K in grams)
-    if not np.isfinite(squares):
-        raise FeatureError("vectors must be finite, got NaN or infinity")
+    _check_finite(squares)
     # b costs (b - centre)^2 / (2 pull): as if all images shared a feature of this square. A tenth
     # of their own took the fewest rounds on VOC 2007, of 0.03 to 3 times.
     pull = 0.1 * squares / max(len(vectors), 1) or 1.0
     blocks = []
-    for rows, K in zip(spread, grams, strict=True):
+    for part, rows, K in zip(parts, spread, grams, strict=True):
         curvature = K.diagonal()[:, None] + pull
-        own = vectors[rows], y[rows], cost[rows], beta[rows], met[rows]
+        own = part, y[rows], cost[rows], beta[rows], met[rows]
         blocks.append(_Block(*own, curvature, -(K + pull) / curvature))
     w = np.zeros((vectors.shape[1], y.shape[1]), dtype=np.float32)
     centre, bias = np.zeros(y.shape[1]), np.zeros(y.shape[1])
@@ -125,11 +132,70 @@ def train_linear(
         centre += pull * beta.sum(axis=0)
         # First with the scores met on the way, of a w that was not as good yet: they cost no pass
         # over the images, and are pessimistic by up to a half.
-        bias, gap = _finish(met, y, cost, beta, w)
+        bias, primal = _primal(met, y, cost, w)
+        gap = _gap(primal, _dual(beta, y, w))
         if gap.max(initial=0.0) <= 1.5 * tolerance or done == rounds:
-            bias, gap = _finish(_scores(vectors, w), y, cost, beta, w)
+            bias, primal = _primal(centred.scores(w), y, cost, w)
+            feasible = _balanced(beta)
+            gap = _gap(primal, _dual(feasible, y, centred.weights(feasible)))
     progress("rounds", done, done)
+    if (gap > tolerance).any():
+        _warn_unfinished(gap, trained, tolerance, done)
+    bias = bias - centred.mean.astype(np.float64) @ w
     return LinearSVM(w, bias, trained, gap, done)
+
+
+def _check_finite(values: Array | float) -> None:
+    if not np.isfinite(values).all():
+        raise FeatureError("vectors must be finite, got NaN or infinity")
+
+
+def _warn_unfinished(gap: Array, trained: Array, tolerance: float, rounds: int) -> None:
+    far = int((gap > tolerance).sum())
+    warnings.warn(
+        f"{far} of {int(trained.sum())} linear classifiers are not at their optimum after {rounds} "
+        f"rounds: the objective may be {gap.max():.0%} above it, not {tolerance:.0%}; take a lower "
+        "C or more rounds",
+        stacklevel=3,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Centred:
+    """Vectors (n, m) minus a mean, in single precision; they are converted a chunk at a time."""
+
+    vectors: Array
+    mean: Array
+
+    @classmethod
+    def of(cls, vectors: Array) -> _Centred:
+        """Vectors minus their own mean."""
+        total = np.zeros(vectors.shape[1])
+        for start in range(0, len(vectors), CHUNK):
+            total += vectors[start : start + CHUNK].sum(axis=0, dtype=np.float64)
+        return cls(vectors, (total / max(len(vectors), 1)).astype(np.float32))
+
+    def read(self, rows: slice = slice(None)) -> Array:
+        """Some of the vectors."""
+        centred: Array = self.vectors[rows].astype(np.float32, copy=False) - self.mean
+        return centred
+
+    def scores(self, w: Array) -> Array:
+        """<w, v> of every image and classifier, (n, C)."""
+        scores = np.empty((len(self.vectors), w.shape[1]))
+        for rows in self._chunks():
+            scores[rows] = self.read(rows) @ w
+        return scores
+
+    def weights(self, beta: Array) -> Array:
+        """The w (m, C) of dual variables (n, C): sum_i beta_i v_i."""
+        w = np.zeros((self.vectors.shape[1], beta.shape[1]), np.float32)
+        for rows in self._chunks():
+            w += self.read(rows).T @ beta[rows].astype(np.float32)
+        return w
+
+    def _chunks(self) -> Iterator[slice]:
+        return (slice(i, i + CHUNK) for i in range(0, len(self.vectors), CHUNK))
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +206,7 @@ class _Block:
     image's beta moves the best value of another's.
     """
 
-    vectors: Array
+    vectors: _Centred
     y: Array
     cost: Array
     beta: Array
@@ -150,7 +216,7 @@ class _Block:
 
     def ascend(self, w: Array, bias: Array, pull: float) -> None:
         """Maximise the dual in each beta in turn: beta, w and b change."""
-        v = self.vectors.astype(np.float32, copy=False)
+        v = self.vectors.read()
         self.met[:] = v @ w
         alone = (self.y - self.met - bias) / self.curvature  # where each beta alone would go
         end = self.y * self.cost
@@ -168,34 +234,44 @@ class _Block:
         bias += pull * change.sum(axis=0)
 
 
-def _gram(vectors: Array) -> Array:
-    v = vectors.astype(np.float32, copy=False)
+def _gram(v: Array) -> Array:
     return (v @ v.T).astype(np.float64)
 
 
-def _scores(vectors: Array, w: Array) -> Array:
-    """<w, v> of every classifier and image, in chunks: half precision is not copied as a whole."""
-    scores = np.empty((len(vectors), w.shape[1]))
-    for start in range(0, len(vectors), 4096):
-        rows = slice(start, start + 4096)
-        scores[rows] = vectors[rows].astype(w.dtype, copy=False) @ w
-    return scores
-
-
-def _finish(scores: Array, y: Array, cost: Array, beta: Array, w: Array) -> tuple[Array, Array]:
-    """The best intercept of w, and how far P is above its bound with it, as a part of P.
-
-    Both are (C,), and 0 for a class without a classifier.
-    """
+def _primal(scores: Array, y: Array, cost: Array, w: Array) -> tuple[Array, Array]:
+    """The best intercept of w, and P with it; both are (C,), 0 for a class without a classifier."""
     at_margin = y - scores  # the b with which an image is at its margin
     bias = _best_bias(at_margin, y, cost)
-    half = 0.5 * np.einsum("mc,mc->c", w, w, dtype=np.float64)
-    primal = half + np.einsum("nc,nc->c", cost, np.maximum(y * (at_margin - bias), 0.0))
-    # For every b*, P >= sum alpha - 1/2 ||w||^2 - b* sum beta; the least of b* in [0, 2 b].
-    imbalance = beta.sum(axis=0)  # 0 when b is optimal
-    bound = np.einsum("nc,nc->c", beta, y) - half - np.maximum(2 * bias * imbalance, 0.0)
-    gap: Array = np.divide(primal - bound, primal, out=np.zeros_like(primal), where=primal > 0)
-    return bias, gap
+    loss = np.einsum("nc,nc->c", cost, np.maximum(y * (at_margin - bias), 0.0))
+    return bias, _half_square(w) + loss
+
+
+def _dual(beta: Array, y: Array, w: Array) -> Array:
+    """sum alpha - 1/2 ||w||^2, which no P is below if sum beta is 0."""
+    dual: Array = np.einsum("nc,nc->c", beta, y) - _half_square(w)
+    return dual
+
+
+def _half_square(w: Array) -> Array:
+    half: Array = 0.5 * np.einsum("mc,mc->c", w, w, dtype=np.float64)
+    return half
+
+
+def _balanced(beta: Array) -> Array:
+    """Dual variables of which sum beta is 0: the side with the larger sum is made smaller."""
+    above = np.maximum(beta, 0.0).sum(axis=0)
+    below = -np.minimum(beta, 0.0).sum(axis=0)
+    smaller = np.minimum(above, below)
+    ratio_above = np.divide(smaller, above, out=np.zeros_like(above), where=above > 0)
+    ratio_below = np.divide(smaller, below, out=np.zeros_like(below), where=below > 0)
+    balanced: Array = beta * np.where(beta > 0, ratio_above, ratio_below)
+    return balanced
+
+
+def _gap(primal: Array, dual: Array) -> Array:
+    """How far P is above a lower bound of the optimum, as a part of P; 0 where P is 0."""
+    gap: Array = np.divide(primal - dual, primal, out=np.zeros_like(primal), where=primal > 0)
+    return gap
 
 
 def _best_bias(at_margin: Array, y: Array, cost: Array) -> Array:
