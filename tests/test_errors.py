@@ -42,14 +42,14 @@ def test_in_a_clone_an_extra_is_installed_from_the_clone(own_pip, monkeypatch, t
 
 def test_an_extra_comes_from_where_the_package_came_from(own_pip, monkeypatch, tmp_path):
     installed_from(monkeypatch, None, tmp_path)
-    assert pip_install(extra="heic") == "pip install 'deepfishing[heic]'"
+    assert pip_install(extra="video") == "pip install 'deepfishing[video]'"
     source = tmp_path / "my clone"
     source.mkdir()
     (source / "pyproject.toml").touch()
     installed_from(monkeypatch, source.as_uri(), tmp_path)
-    assert shlex.split(pip_install(extra="heic")) == ["pip", "install", f"{source}[heic]"]
+    assert shlex.split(pip_install(extra="video")) == ["pip", "install", f"{source}[video]"]
     (source / "pyproject.toml").unlink()  # a clone that is gone
-    assert pip_install(extra="heic") == "pip install 'deepfishing[heic]'"
+    assert pip_install(extra="video") == "pip install 'deepfishing[video]'"
 
 
 def test_a_pip_of_another_python_is_not_recommended(monkeypatch, tmp_path):

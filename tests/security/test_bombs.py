@@ -89,7 +89,6 @@ def avif(kind="AVIF"):
 
 
 def heif():
-    pytest.importorskip("pillow_heif", reason="the extra heic is not installed")
     learn_heic()
     return avif("HEIF")
 

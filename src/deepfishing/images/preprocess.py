@@ -10,7 +10,6 @@ it starts other programs.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,16 +27,14 @@ from deepfishing.errors import (
     MissingDependencyError,
     check_choice,
     one_line,
-    pip_install,
 )
 from deepfishing.images.geometry import Fit
 from deepfishing.images.item import Item
 from deepfishing.util.files import check_regular
 from deepfishing.util.progress import Progress, silent
 
-HEIC = (".heic", ".heif", ".hif")  # what telephones write; read by the extra `heic`
+HEIC = (".heic", ".heif", ".hif")  # the format of most telephones
 HAS_AVIF = features.check("avif")
-HAS_HEIC = importlib.util.find_spec("pillow_heif") is not None
 
 # Pillow's name of a format -> how its files end
 _READ: Mapping[str, tuple[str, ...]] = {
@@ -48,7 +45,7 @@ _READ: Mapping[str, tuple[str, ...]] = {
     "BMP": (".bmp",),
     "TIFF": (".tif", ".tiff"),
     **({"AVIF": (".avif",)} if HAS_AVIF else {}),
-    **({"HEIF": HEIC} if HAS_HEIC else {}),
+    "HEIF": HEIC,
 }
 FORMATS = tuple(_READ)
 FORMAT_NAMES = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
@@ -212,22 +209,22 @@ def open_picture(file: IO[bytes]) -> ImageFile.ImageFile:
 
 @cache
 def learn_heic() -> None:
-    """Teach Pillow to read HEIC, if the extra is installed; once."""
-    if HAS_HEIC:
-        import pillow_heif  # takes a while to load
+    """Teach Pillow to read HEIC, once."""
+    import pillow_heif  # takes a while to load
 
-        pillow_heif.register_heif_opener()
+    pillow_heif.register_heif_opener()
 
 
 def passed_over_text(counts: Mapping[str, int]) -> str:
-    """Files that are no pictures, by how they end; and how to read them, if there is a way."""
-    order = sorted(counts, key=lambda ending: (ending not in HEIC, -counts[ending], ending))
-    told = []
-    for ending in order[:SHOWN]:
-        hint = f" (to read them: {pip_install(extra='heic')})" if ending in HEIC else ""
-        told.append(f"{counts[ending]:,} {ending or 'without an ending'}{hint}")
+    """Describe files that are no pictures by their endings, the most frequent first."""
+    order = sorted(counts, key=lambda ending: (-counts[ending], ending))
+    text = ", ".join(
+        f"{counts[ending]:,} {ending or 'without an ending'}" for ending in order[:SHOWN]
+    )
     rest = sum(counts[ending] for ending in order[SHOWN:])
-    return ", ".join(told) + (f" and {rest:,} others" if rest else "")
+    if rest:
+        text += f" and {rest:,} others"
+    return text
 
 
 def open_image(image: ImageLike, draft: int = 0) -> Image.Image:
@@ -266,10 +263,9 @@ def open_image(image: ImageLike, draft: int = 0) -> Image.Image:
     except FileNotFoundError:
         raise ImageError(f"image not found: {name}") from None
     except UnidentifiedImageError:
-        do = f"it must be a {FORMAT_NAMES} file"
-        if name.lower().endswith(HEIC) and not HAS_HEIC:
-            do = f"to read HEIC run `{pip_install(extra='heic')}`"
-        raise ImageError(f"not an image that Pillow can read: {name}; {do}") from None
+        raise ImageError(
+            f"not an image that Pillow can read: {name}; it must be a {FORMAT_NAMES} file"
+        ) from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise ImageError(f"image has too many pixels: {name}; make it smaller first") from None
     except Exception as error:  # damaged bytes make the readers raise almost anything
