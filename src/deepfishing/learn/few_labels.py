@@ -96,10 +96,18 @@ class FewLabels:
         # the constant 1 in the kernel is the bias
         inverse = np.linalg.inv(v @ v.T + 1 + RIDGE * np.eye(len(v)))
         dual = inverse @ target
-        scores = self.vectors @ (v.T @ dual).astype(np.float32) + dual.sum(axis=0)
+        scores = self._products((v.T @ dual).astype(np.float32)) + dual.sum(axis=0)
         counts = np.bincount(classes)
         if len(counts[counts > 0]) < 2 or counts[counts > 0].min() < 2:
             return Guess(scores, None, None)
         left_out = target - dual / np.diag(inverse)[:, None]
         right = int((left_out.argmax(axis=1) == classes).sum())
         return Guess(scores, 100 * right / len(rows), proportion_interval(right, len(rows)))
+
+    def _products(self, weights: Array) -> Array:
+        """The vectors times weights (m, C), a block of rows at a time: they may be on disk."""
+        products = np.empty((len(self.vectors), weights.shape[1]), dtype=np.float32)
+        for start in range(0, len(self.vectors), BLOCK_ROWS):
+            rows = slice(start, start + BLOCK_ROWS)
+            products[rows] = self.vectors[rows].astype(np.float32) @ weights
+        return products
