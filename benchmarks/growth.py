@@ -4,8 +4,7 @@
 
 Every stage is run at every size in a process of its own, which gives seconds and its peak memory
 (`growth_stages`). A point is a line of growth.jsonl; points that are there are not measured again,
-so a run that was interrupted goes on. At last three plans are checked against real runs
-(`plan_check`), and GROWTH.md and the plots are written (`growth_page`).
+so a run that was interrupted goes on. At last GROWTH.md and the plots are written (`growth_page`).
 Takes half an hour on 2 cores, 8 GB of disk and 6 GB of memory.
 """
 
@@ -42,7 +41,7 @@ ON_STORE = ("read", "project", "linear", "index", "exact")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("stages", nargs="*", metavar="STAGE", help=", ".join([*SIZES, "plan"]))
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help=", ".join(SIZES))
     parser.add_argument("--data", default="", help="VOCdevkit; without it the embedded photographs")
     parser.add_argument("--most", type=float, default=DECADES[-1], help="images")
     parser.add_argument("--fresh", action="store_true", help="measure all points again")
@@ -54,12 +53,12 @@ def main() -> None:
     if given.child:
         child(given.work, given.data, given.child[0], int(given.child[1]))
         return
-    if unknown := set(given.stages) - {*SIZES, "plan"}:
-        parser.error(f"STAGE must be one of {', '.join([*SIZES, 'plan'])}, got {sorted(unknown)}")
+    if unknown := set(given.stages) - set(SIZES):
+        parser.error(f"STAGE must be one of {', '.join(SIZES)}, got {sorted(unknown)}")
     if given.fresh:
         given.points.unlink(missing_ok=True)
     if not given.page:
-        chosen = given.stages or [*SIZES, "plan"]
+        chosen = given.stages or list(SIZES)
         with tempfile.TemporaryDirectory(prefix="growth-") as folder:
             measure(given.points, given.work or Path(folder), given.data, chosen, int(given.most))
     from growth_page import write_pages
@@ -84,12 +83,6 @@ def measure(points: Path, work: Path, data: str, stages: list[str], most: int) -
             facts = {"load": round(load, 1), "data": "voc2007" if data else "groceries"}
             keep(points, {"group": stage, "stage": name, "n": n, **point, **facts})
         print(f"{stage} {n:,}: {time.monotonic() - started:.0f} s in all", flush=True)
-    if "plan" in stages:
-        from plan_check import check
-
-        done = [point for point in read_points(points) if point["group"] == "plan"]
-        for line in check(work, done):
-            keep(points, {"group": "plan", **line})
 
 
 def missing(points: list[dict], stages: list[str], most: int) -> list[tuple[int, str]]:

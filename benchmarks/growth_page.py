@@ -70,14 +70,6 @@ their number and a million would take hours (the parts of it that could grow are
 since {kernel}.
 
 """
-PLAN_HEAD = """
-## Plans against runs
-
-`deepfish plan` first, then `deepfish extract` of other pictures; memory is the peak of the process.
-
-| network | features | images | | planned | measured | planned / measured |
-|---|---|---|---|---|---|---|
-"""
 
 
 @dataclass(frozen=True)
@@ -110,13 +102,11 @@ def exponent(n: list[int], values: list[float]) -> Exponent | None:
 
 def write_pages(points: list[dict]) -> None:
     """Write GROWTH.md and the plots."""
-    measured = [point for point in points if point["group"] != "plan"]
-    plans = [point for point in points if point["group"] == "plan"]
-    if not measured:
+    if not points:
         return
-    tables = exponent_table(measured) + kernel_note() + figures(measured) + plan_table(plans)
+    tables = exponent_table(points) + kernel_note() + figures(points)
     PAGE.write_text(head(points) + tables + PLOTS)
-    plots(measured)
+    plots(points)
 
 
 def head(points: list[dict]) -> str:
@@ -180,25 +170,6 @@ def figures(points: list[dict]) -> str:
                 parts.append(f"| {stage} | " + " | ".join(cells) + " |\n")
         parts.append("\n")
     return "".join(parts)[:-1]
-
-
-def plan_table(plans: list[dict]) -> str:
-    if not plans:
-        return ""
-    lines = [PLAN_HEAD]
-    for p in plans:
-        for name, key, text in (
-            ("time", "seconds", _seconds),
-            ("bytes", "bytes", lambda v: f"{v:,}"),
-            ("shards", "shards", lambda v: f"{v:,}"),
-            ("memory", "memory", lambda v: f"{v / 1e6:,.0f} MB"),
-        ):
-            planned, got = p[f"planned_{key}"], p[key]
-            first = f"{p['network']} | {p['features']} | {p['n']}" if name == "time" else " | | "
-            lines.append(
-                f"| {first} | {name} | {text(planned)} | {text(got)} | {planned / got:.3f} |\n"
-            )
-    return "".join(lines)
 
 
 def plots(points: list[dict]) -> None:

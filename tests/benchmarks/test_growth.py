@@ -61,16 +61,12 @@ def test_two_points_have_no_exponent(page):
 def test_page_and_plots_are_written(page, tmp_path, monkeypatch):
     monkeypatch.setattr(page, "PAGE", tmp_path / "GROWTH.md")
     monkeypatch.setattr(page, "ASSETS", tmp_path)
-    plan = {"group": "plan", "network": "vgg16", "features": "x7", "n": 60, "machine": "a machine"}
-    for key in ("seconds", "bytes", "shards", "memory"):
-        plan |= {f"planned_{key}": 3, key: 2}
-    page.write_pages([*points(page), plan])
+    page.write_pages(points(page))
     written = (tmp_path / "GROWTH.md").read_text()
     assert "1.50 ± 0.00" in written
     assert "8,000 kB per image | 2.00 |" in written
-    assert "| vgg16 | x7 | 60 | time | 3 s | 2 s | 1.500 |" in written
     assert (tmp_path / "growth_time.svg").read_text().startswith("<?xml")
-    page.write_pages([*points(page), plan])
+    page.write_pages(points(page))
     assert (tmp_path / "GROWTH.md").read_text() == written
 
 

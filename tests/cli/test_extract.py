@@ -303,3 +303,45 @@ def test_views_and_recipes_decide_what_is_in_the_store(deepfish, shapes, tmp_pat
         assert wrong.code == 1
         assert text in wrong.err
         assert not (tmp_path / "t").exists()
+
+
+def test_a_dry_run_estimates_the_disk_of_the_run_and_stores_nothing(deepfish, shapes, tmp_path):
+    options = ("--features", "x7,dW8")
+    ran = deepfish("extract", shapes, "s", *options, "--dry-run", "--json")
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)
+    assert found["images"] == found["to_compute"] == len(list(shapes.rglob("*.jpg")))
+    assert found["seconds"] > 0
+    assert not (tmp_path / "s").exists()
+    deepfish("extract", shapes, "s", *options)
+    shards = [path for path in (tmp_path / "s").rglob("shard-*")]
+    overhead = 2000 * len(shards)  # the Parquet footer of a file, whatever its length
+    assert found["bytes"] == pytest.approx(
+        sum(path.stat().st_size for path in shards), abs=overhead
+    )
+    again = deepfish("extract", shapes, "s", *options, "--dry-run")
+    assert again.out == f"s: nothing to compute, all {found['images']} images are stored\n"
+
+
+def test_a_dry_run_takes_the_settings_of_the_store_and_counts_new_images_alone(
+    deepfish, shapes, tmp_path
+):
+    deepfish("extract", shapes / "train/dark", "s", "--features", "x7", "--tau", "3")
+    before = sorted(path.name for path in (tmp_path / "s").rglob("*"))
+    ran = deepfish("extract", shapes / "train", "s", "--features", "x7", "--dry-run")
+    assert ran.out.startswith("s: 12 of 12 images to compute\n")  # ids are paths below the folder
+    assert "disk    about " in ran.out
+    refused = deepfish("extract", shapes / "train", "s", "--network", "vgg16", "--dry-run")
+    assert refused.code == 1
+    assert "the store was made with network = efficientnet-lite0" in refused.err
+    assert sorted(path.name for path in (tmp_path / "s").rglob("*")) == before
+
+
+def test_a_dry_run_of_unusable_images_or_on_a_cluster_is_one_line(deepfish, shapes, tmp_path):
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad/a.jpg").write_bytes(b"no picture")
+    ran = deepfish("extract", "bad", "s", "--features", "x7", "--dry-run")
+    assert (ran.code, ran.err.count("\n")) == (1, 1)
+    assert "not an image that Pillow can read: bad/a.jpg" in ran.err
+    ran = deepfish("extract", shapes, "s", "--dry-run", "--on", "ray")
+    assert ran.err == "deepfish: --dry-run measures this machine, got --on ray; leave --on out\n"

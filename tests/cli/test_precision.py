@@ -30,7 +30,7 @@ def test_a_new_store_is_in_int8_and_one_that_is_there_keeps_its_own(deepfish, sh
     assert deepfish("store", "verify", "half").code == 0
 
 
-@pytest.mark.parametrize("command", ["extract", "store compress", "plan"])
+@pytest.mark.parametrize("command", ["extract", "store compress"])
 def test_the_help_names_every_precision(deepfish, command):
     text = deepfish(*command.split(), "--help").out
     assert all(name in text for name in CODECS)

@@ -11,7 +11,7 @@ from deepfishing.cli.app import app
 
 LAZY = get_command(app).commands
 # their help names networks and data sets, whose records have preprocessing in them
-WITH_RECORDS = ("reproduce", "models", "fetch", "plan", "doctor")
+WITH_RECORDS = ("reproduce", "models", "fetch", "doctor")
 
 # prints the packages that are not Python's own, and the modules of this one
 LOADED = """

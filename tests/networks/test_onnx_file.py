@@ -14,7 +14,6 @@ from torch import nn
 
 from deepfishing import Preprocess, extract, gram, load_network, wrap
 from deepfishing.errors import NetworkError, OptionError, WeightsError
-from deepfishing.extraction import planning
 from deepfishing.networks.load import load_reference
 from deepfishing.networks.onnx_file import KEY, load_onnx
 from deepfishing.networks.reference import find_preprocess
@@ -140,12 +139,6 @@ def test_what_the_file_says_of_its_pixels_is_taken(module_file):
             load_network(str(file), preprocess=wrong)
     with pytest.raises(OptionError, match="network's size, 12"):
         load_network(str(file), preprocess='{"mean": [0,0,0], "std": [1,1,1], "size": 24}')
-
-
-def test_its_cost_is_planned_without_a_word_on_its_pixels(module_file):
-    _, file = module_file
-    network, which = planning.load(str(file), None)
-    assert (network.preprocess.size, which) == (SIZE, "its own")
 
 
 def test_a_reference_finds_the_file_where_it_is_now(module_file, tmp_path):

@@ -42,7 +42,6 @@ COMMANDS = {
     "More": {
         "models": "List the networks, or show one: layers, features, preprocessing, weights.",
         "fetch": "Download weights and data sets, checked against their published checksums.",
-        "plan": "Say what features of many images will cost: hours, bytes, files, memory.",
         "doctor": "Show what this machine has and what is missing, and the command that brings it.",
         "export": "Write the features of a store into one file, decoded, a row per usable image.",
         "import": "Make a store of vectors that were made elsewhere: search, curate and train as "
@@ -55,7 +54,7 @@ COMMANDS = {
 # The files in which they are. A file is imported when one of its commands runs, so that the others
 # do not wait for what it needs.
 FILES = {
-    "extract": ("extract", "plan"),
+    "extract": ("extract",),
     "search": ("search",),
     "label": ("label",),
     "pages": ("serve", "report"),

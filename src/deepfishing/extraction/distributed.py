@@ -10,6 +10,7 @@ prints, serves or reports by itself is switched off. It is imported when it is a
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import logging
@@ -18,14 +19,15 @@ import platform
 import re
 import socket
 import tempfile
-import traceback
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 import deepfishing.extraction.to_store as to_store
 from deepfishing import errors
@@ -38,8 +40,8 @@ from deepfishing.errors import (
     one_line,
     pip_install,
 )
-from deepfishing.extraction.options import LOCAL, RAY
-from deepfishing.extraction.to_store import Done, Hashed, Job, Local, write_batches
+from deepfishing.extraction.options import LOCAL, RAY, BatchSize
+from deepfishing.extraction.to_store import Done, Hashed, Local, StartExtractor, write_batches
 from deepfishing.images.item import Item
 from deepfishing.store import Store
 
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from deepfishing.extraction.extract import Extractor
 
 WAIT = 10.0  # seconds for an address to answer
+TERMINATE_SECONDS = 10.0  # until a process of a failed start is killed
 QUIET = {  # read when Ray is imported or started
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent anywhere
     "RAY_BACKEND_LOG_LEVEL": "fatal",
@@ -72,9 +75,9 @@ Rows = Mapping[str, Sequence[Any]]  # columns of Ray's rows
 def check_place(on: str) -> None:
     """Refuse what is not a place, what needs a package that is missing, or where nobody answers."""
     client = on.startswith("ray://")
-    if on not in (LOCAL, RAY) and not (client and _ADDRESS.fullmatch(on)):
+    if on != RAY and not (client and _ADDRESS.fullmatch(on)):
         raise OptionError(f"on must be local, ray or ray://HOST:PORT, got {on!r}")
-    needed = [] if on == LOCAL else ["ray", *(["grpc"] if client else [])]
+    needed = ["ray", "grpc"] if client else ["ray"]
     if absent := [name for name in needed if importlib.util.find_spec(name) is None]:
         raise MissingDependencyError(
             f"--on {on} needs the package {' and '.join(absent)}; run "
@@ -90,17 +93,14 @@ def check_place(on: str) -> None:
 
 
 @contextmanager
-def connect(on: str, gpu: bool = False) -> Iterator[Local]:
+def connect(on: str, gpu: bool = False, batch_size: BatchSize = "auto") -> Iterator[OnRay]:
     """A place to work, as long as the block lasts; with `gpu` each worker on Ray needs a GPU.
 
-    `local` is this process. `ray` is the Ray that this process has, else the cluster that
-    RAY_ADDRESS names, else one that is started on this machine and ends with the block.
-    `ray://HOST:PORT` is a cluster reached by Ray's client.
+    `ray` is the Ray that this process has, else the cluster that RAY_ADDRESS names, else one that
+    is started on this machine and ends with the block. `ray://HOST:PORT` is a cluster reached by
+    Ray's client.
     """
     check_place(on)
-    if on == LOCAL:
-        yield Local()
-        return
     for name, value in {**QUIET, **PATIENT}.items():
         os.environ.setdefault(name, value)
     import ray
@@ -109,11 +109,11 @@ def connect(on: str, gpu: bool = False) -> Iterator[Local]:
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     logging.getLogger("ray").setLevel(logging.ERROR)
     if on == RAY and ray.is_initialized():
-        yield OnRay(gpu)
+        yield OnRay(gpu, batch_size=batch_size)
         return
     start(_address(on), ATTEMPTS)
     try:
-        yield OnRay(gpu, client=on != RAY)
+        yield OnRay(gpu, client=on != RAY, batch_size=batch_size)
     finally:
         ray.shutdown()
 
@@ -146,17 +146,27 @@ def _init(address: str, options: dict[str, Any]) -> str:
     """What was wrong, or nothing; then Ray has started and this process is connected."""
     import ray
 
+    before = set(psutil.Process().children(recursive=True))
     try:
         with _without_stderr():  # Ray's own side tells there that it will be quiet
             ray.init(address, logging_level=logging.ERROR, log_to_driver=False, **options)
     except Exception as error:  # of a part that does not start Ray raises the plain class
-        # end what was begun: Ray does not know of it, since its node was never made
-        for frame, _ in traceback.walk_tb(error.__traceback__):
-            if end := getattr(frame.f_locals.get("self"), "kill_all_processes", None):
-                end(check_alive=False, allow_graceful=True)
         ray.shutdown()
+        # Ray does not know of the processes of a node that was never made
+        _end(set(psutil.Process().children(recursive=True)) - before)
         return one_line(error)
     return ""
+
+
+def _end(processes: Collection[psutil.Process]) -> None:
+    """Terminate processes; kill those that are still alive after a while."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+    _, alive = psutil.wait_procs(processes, timeout=TERMINATE_SECONDS)
+    for process in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 @contextmanager
@@ -189,8 +199,12 @@ class Chunk:
 class OnRay(Local):
     """A Ray that this process is connected to, as a place for `extract_to_store`."""
 
-    def __init__(self, gpu: bool = False, client: bool = False) -> None:
+    def __init__(
+        self, gpu: bool = False, client: bool = False, batch_size: BatchSize = "auto"
+    ) -> None:
         self.gpu = gpu  # whether each worker takes one
+        # a worker that chooses it takes a power of two, as a shard has images
+        self.batch_size = batch_size if isinstance(batch_size, int) else 1
         self.client = client  # which cannot stream: the pipeline is driven from inside the cluster
 
     def hashes(self, items: Sequence[Item]) -> Iterator[Hashed]:
@@ -202,24 +216,22 @@ class OnRay(Local):
             yield from ((sha256, reason) for sha256, reason in found)
 
     def compute(
-        self, job: Job, keys: Sequence[str], items: Sequence[Item]
+        self, store: Store, start: StartExtractor, keys: Sequence[str], items: Sequence[Item]
     ) -> Generator[Done, None, None]:
         """See `Local`."""
-        batch_size = job.resources.batch_size
-        if not isinstance(batch_size, int):
-            batch_size = 1  # chosen by the worker, a power of two
-        size = -(-to_store.SHARD_IMAGES // batch_size) * batch_size  # whole batches, as in a shard
-        columns = {f.name: job.store.shards(f.name).keys() for f in job.factors}
+        # whole batches, as in a shard
+        size = -(-to_store.SHARD_IMAGES // self.batch_size) * self.batch_size
+        columns = {name: store.shards(name).keys() for name in store.factors()}
         chunks = []
-        for start in range(0, len(keys), size):
-            part = tuple(keys[start : start + size])
+        for first in range(0, len(keys), size):
+            part = tuple(keys[first : first + size])
             known = {name: frozenset(stored & set(part)) for name, stored in columns.items()}
-            chunks.append(Chunk(tuple(items[start : start + size]), part, known))
+            chunks.append(Chunk(tuple(items[first : first + size]), part, known))
         # the store by its place, without what was read of it
-        store = Store(job.store.folder.resolve(), job.store.settings, job.store.precision)
+        sent = Store(store.folder.resolve(), store.settings, store.precision)
         threads, pool = self._workers(len(chunks))
         options = {
-            "fn_constructor_args": (replace(job, store=store), _folder(items), threads),
+            "fn_constructor_args": (sent, start, _folder(items), threads),
             "compute": pool,
             "num_cpus": threads,
             **({"num_gpus": 1} if self.gpu else {}),
@@ -228,7 +240,7 @@ class OnRay(Local):
             for images, failed in self._run(chunks, Worker, options):
                 yield Done(images, failed)
         finally:
-            job.store.look_again()
+            store.look_again()
 
     def _workers(self, chunks: int) -> tuple[int, ray.data.ActorPoolStrategy]:
         """Threads of a worker, and how many workers there are to begin with and at most."""
@@ -296,14 +308,16 @@ class _Driver:
 class Worker:
     """A worker that lasts: it loads network and engine when its first chunk comes."""
 
-    def __init__(self, job: Job, folder: Path | None, threads: int) -> None:
-        self.job, self.folder, self.threads = job, folder, threads
+    def __init__(
+        self, store: Store, start: StartExtractor, folder: Path | None, threads: int
+    ) -> None:
+        self.store, self.start, self.folder, self.threads = store, start, folder, threads
 
     @cached_property
     def extractor(self) -> Extractor:
         """Made here, not in `__init__`, where an error would count as a death."""
         _enter(self.folder)
-        return self.job.extractor()
+        return self.start()
 
     def __call__(self, rows: Rows) -> Rows:
         """Compute the chunks of some rows and write them."""
@@ -314,7 +328,7 @@ class Worker:
         import torch
 
         torch.set_num_threads(self.threads)  # counts for this thread alone; others round otherwise
-        append = partial(self.job.store.append, known=chunk.known)
+        append = partial(self.store.append, known=chunk.known)
         batches = self.extractor(chunk.items)
         parts = list(write_batches(batches, chunk.keys, chunk.items, append))
         failed = {key: reason for part in parts for key, reason in part.errors.items()}

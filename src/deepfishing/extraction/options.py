@@ -1,7 +1,7 @@
 """What a user says of the network, its error, and what the work may use, with help of each option.
 
 Comes in: words of the command line or keywords of a call. Goes out: two values that commands and
-calls hand on whole: `Options`, of which `settle` makes `Settings`, and `Resources`, which
+calls hand on whole: `Options`, of which `resolve_settings` makes `Settings`, and `Resources`, which
 decide how fast factors are computed and none of their numbers. Imports little: the help reads it.
 """
 

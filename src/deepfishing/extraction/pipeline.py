@@ -8,6 +8,7 @@ settings, so that more images need no options at all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -93,16 +94,17 @@ def extract_to(
         weights, prototxt, mean, preprocess, dtype, tau, label, views: see `Options`.
     """
     resources, folder = resources or Resources(), Path(store)
-    check_place(on)
+    far = on != LOCAL
+    if far:
+        check_place(on)
     loaded = None if isinstance(network, str | None) else network
     wanted = Options.of(options if loaded else {"network": network, **options})
     items = _listed(images)
-    if items is None and (prune or on != LOCAL):
+    if items is None and (prune or far):
         raise OptionError(
             "images that Python has are read once and here, so prune and on must be left out; "
             "give a folder or a list of paths for them"
         )
-    far = on != LOCAL
     gpu = far and resources.device.startswith("cuda")
     if loaded is not None:
         if other := wanted.of_network():
@@ -115,7 +117,9 @@ def extract_to(
         if not (folder / MANIFEST).exists():
             wanted.check_features(features)  # before torch is loaded
         # for a cluster on the CPU, since this machine may have no GPU
-        settings, loaded = settle(wanted, folder, device="cpu" if far else resources.device)
+        settings, loaded = resolve_settings(
+            wanted, folder, device="cpu" if far else resources.device
+        )
     if notice is not None and loaded is not None:
         for line in loaded.notes:
             notice(line)
@@ -125,7 +129,10 @@ def extract_to(
         loaded = None  # workers load it themselves
     if gpu:
         resources = replace(resources, device="cuda")  # a worker sees its GPU as the only one
-    with connect(on, gpu) as place:
+    with ExitStack() as stack:
+        place = None
+        if far:
+            place = stack.enter_context(connect(on, gpu, resources.batch_size))
         run = partial(
             extract_to_store,
             opened,
@@ -140,10 +147,10 @@ def extract_to(
             progress=progress,
             on_failure=on_failure,
         )
-        with labels_follow_pixels(opened):
-            if items is not None:
-                return run(items)
-            return _joined(map(run, _new(opened, blocks(cast("Iterable[Any]", images), name))))
+        stack.enter_context(labels_follow_pixels(opened))
+        if items is not None:
+            return run(items)
+        return _joined(map(run, _new(opened, blocks(cast("Iterable[Any]", images), name))))
 
 
 def _listed(images: str | Path | Iterable[Any]) -> list[Item | Path] | None:
@@ -183,7 +190,7 @@ def _joined(parts: Iterable[Extraction]) -> Extraction:
     )
 
 
-def settle(
+def resolve_settings(
     options: Options, store: str | Path, *, device: str = "cpu"
 ) -> tuple[Settings, Network | None]:
     """The settings of a store to make or extend, and the network if they cannot do without it.

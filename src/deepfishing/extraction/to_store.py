@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,7 @@ HASH_IMAGES = 64  # hashed between two reports: of photos of 5 MB, some tenths o
 OnFailure = Callable[[str, str], None]  # id, reason
 Append = Callable[[list[str], dict[str, Array], dict[str, str]], None]  # keys, factors, errors
 Hashed = tuple[str | None, str]  # SHA-256, or None and the reason
+StartExtractor = Callable[[], "Extractor"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,53 +59,46 @@ class Extraction:
         return f"Extraction({len(self.keys):,} images, {made}, {out}: {', '.join(self.factors)})"
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Job:
-    """What is to be computed into a store; without a `network` the settings load it."""
+def start_extractor(
+    factors: tuple[Factor, ...], settings: Settings, resources: Resources, network: Network | None
+) -> Extractor:
+    """Return the network ready to work; without `network` the settings load it."""
+    from deepfishing.extraction.extract import Extractor  # torch takes seconds to load
 
-    store: Store
-    factors: tuple[Factor, ...]
-    settings: Settings
-    resources: Resources
-    network: Network | None = None
-
-    def extractor(self) -> Extractor:
-        """The network, ready to work."""
-        from deepfishing.extraction.extract import Extractor  # torch takes seconds to load
-
-        network = self.network or self.settings.load_network(device=self.resources.device)
-        return Extractor(network, self.factors, settings=self.settings, resources=self.resources)
+    network = network or settings.load_network(device=resources.device)
+    return Extractor(network, factors, settings=settings, resources=resources)
 
 
 @dataclass(frozen=True)
 class Done:
-    """A part of the work that is over: how many images, and which of their contents failed."""
+    """Finished part of the work: how many images, and which of their contents failed."""
 
     images: int
     errors: Mapping[str, str]
 
 
 class Local:
-    """Where images are read and factors are computed: in this process, on all cores.
+    """Reads images and computes factors in this process, on all cores.
 
-    For one kind of job, whose network is kept ready; `OnRay` is the other place.
+    It keeps the network of the first call ready for the next ones; `OnRay` is the other place.
     """
 
     def __init__(self) -> None:
         self.extractor: Extractor | None = None
 
     def hashes(self, items: Sequence[Item]) -> Iterator[Hashed]:
-        """Hashes of all items, in their order."""
+        """Yield the hashes of all items, in their order."""
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             for start in range(0, len(items), HASH_IMAGES):
                 yield from pool.map(_hashed, items[start : start + HASH_IMAGES])
 
     def compute(
-        self, job: Job, keys: Sequence[str], items: Sequence[Item]
+        self, store: Store, start: StartExtractor, keys: Sequence[str], items: Sequence[Item]
     ) -> Generator[Done, None, None]:
-        """Write the factors of these contents; when closed, what is computed is on disk."""
-        self.extractor = self.extractor or job.extractor()
-        yield from write_batches(self.extractor(items), keys, items, job.store.append)
+        """Write the factors of these contents; when closed, everything computed is on disk."""
+        if self.extractor is None:
+            self.extractor = start()
+        yield from write_batches(self.extractor(items), keys, items, store.append)
 
 
 def extract_to_store(
@@ -170,15 +165,11 @@ def extract_to_store(
         done = failed = 0
         tell("images", 0, len(todo))
         if todo:
-            job = Job(
-                store=store,
-                factors=tuple(factors),
-                settings=settings,
-                resources=resources or Resources(),
-                network=network,
+            start = partial(
+                start_extractor, tuple(factors), settings, resources or Resources(), network
             )
             try:
-                with closing(place.compute(job, todo, todo_items)) as parts:
+                with closing(place.compute(store, start, todo, todo_items)) as parts:
                     for part in parts:
                         for key, reason in part.errors.items():
                             tell_failure(item_of[key].id, reason)
