@@ -314,7 +314,7 @@ def test_a_dry_run_estimates_the_disk_of_the_run_and_stores_nothing(deepfish, sh
     assert found["seconds"] > 0
     assert not (tmp_path / "s").exists()
     deepfish("extract", shapes, "s", *options)
-    shards = [path for path in (tmp_path / "s").rglob("shard-*")]
+    shards = list((tmp_path / "s").rglob("shard-*"))
     overhead = 2000 * len(shards)  # the Parquet footer of a file, whatever its length
     assert found["bytes"] == pytest.approx(
         sum(path.stat().st_size for path in shards), abs=overhead
