@@ -60,8 +60,14 @@ def extract(
     if dry_run:
         if on != LOCAL:
             raise OptionError(f"--dry-run measures this machine, got --on {on}; leave --on out")
-        chosen = {"features": features, "precision": precision, "resources": resources}
-        found = estimate(store, items, **chosen, **vars(options))
+        found = estimate(
+            store,
+            items,
+            features=features,
+            precision=precision,
+            resources=resources,
+            **vars(options),
+        )
         _print_estimate(store, found, as_json)
         return
     start = time.monotonic()
