@@ -10,7 +10,7 @@ import typer
 
 from deepfishing.cli import say
 from deepfishing.cli.command import NETWORK, Fields, Json
-from deepfishing.cli.doctor import Finding, examine, is_broken
+from deepfishing.cli.doctor import OK, Finding, examine
 from deepfishing.core.features import TOP, table_features
 from deepfishing.errors import DeepFishingError
 from deepfishing.extraction.options import Options
@@ -168,7 +168,7 @@ def doctor(as_json: Json = False) -> None:
         if not as_json:
             fix = f": {finding.fix}" if finding.fix else ""
             say.line(f"{finding.status:<8} {finding.name:<28} {finding.detail}{fix}")
-    broken = is_broken(findings)
+    broken = any(finding.core and finding.status != OK for finding in findings)
     if as_json:
         facts = {"works": not broken, "findings": [asdict(finding) for finding in findings]}
         say.json(facts, indent=1)
