@@ -61,9 +61,9 @@ def _examine() -> Iterator[Finding]:
             if extra:
                 extras.setdefault(extra, []).append((status, detail))
             else:
-                yield Finding(
-                    package, status, detail, pip_install(f"{package}>={least}"), core=True
-                )
+                detail = detail.removeprefix(f"{package} ")
+                fix = pip_install(f"{package}>={least}")
+                yield Finding(package, status, detail, fix, core=True)
     for engine in FASTEST:
         yield _check_engine(engine)
     for extra, found in extras.items():
@@ -80,7 +80,7 @@ def _examine() -> Iterator[Finding]:
 
 
 def _parse_requirement(line: str) -> tuple[str, str, str]:
-    """Return package, oldest version and extra of a line such as `ray[data]>=2.6; extra == 'ray'`."""
+    """Return package, oldest version and extra of `ray[data]>=2.6; extra == 'ray'`."""
     match = _REQUIREMENT.match(line.replace('"', "'"))
     package, least, extra = match.groups("") if match else (line, "", "")
     return package, least, extra

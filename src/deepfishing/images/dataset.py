@@ -3,7 +3,7 @@
 Comes in: ids, image paths and labels that a reader found. Goes out: a `Dataset` of two `Split`s,
 checked once, so that later stages need not check again. The data sets have one record each, in
 records.toml; from it come the names that `deepfish reproduce` and `deepfish fetch` take, their
-help, their errors, and the lines of `deepfish doctor` and of docs/datasets.md. To add a data set,
+help, their errors, and the lines of docs/datasets.md. To add a data set,
 add its record there, and a reader in `published.py` if none fits.
 """
 
