@@ -1,10 +1,12 @@
 """Fixtures that many tests share, and the command line as a user runs it."""
 
+import importlib.util
 import os
 import shutil
 import sys
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from pathlib import Path
 
 # bfloat16 without AMX, which some virtual machines announce but do not allow
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -37,6 +39,16 @@ def random_rank_one(rng):
         )
 
     return make
+
+
+@pytest.fixture(scope="session")
+def towers():
+    """The functions of text_towers.py, which make tiny models of two towers."""
+    path = Path(__file__).with_name("text_towers.py")
+    spec = importlib.util.spec_from_file_location("text_towers", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @cache

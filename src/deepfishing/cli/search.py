@@ -24,7 +24,8 @@ def search(
     query: Annotated[
         str | None,
         typer.Argument(
-            help="An id of the store, an image file, or - for the bytes of one on standard input."
+            help="An id of the store, an image file, or - for the bytes of one on standard input; "
+            "with a network that reads texts, words such as 'a red bicycle'."
         ),
     ] = None,
     *,
@@ -54,9 +55,12 @@ def search(
     resources: Annotated[Resources, Fields(WORK, only=("device",))],
     as_json: Json = False,
 ) -> None:
-    """Find the images of a store that are like others, and say why.
+    """Find the images of a store that are like others, or that words describe, and say why.
 
     Example: deepfish search store holiday.jpg -k 5 --by dW8
+
+    A QUERY with a slash or the suffix of an image is always a file. Other words are read by the
+    text tower of CLIP, SigLIP and the like, if the store was made with one of them.
 
     The score is the similarity by the recipe; forward is how much two images look alike, backward
     how much they mean alike: the score of a gradient is their product. Classes are those that most
@@ -67,6 +71,7 @@ def search(
         raise OptionError("a search needs a QUERY or --like, got neither; name an id or a file")
 
     from deepfishing.search import Searcher
+    from deepfishing.search.words import WORDS_FEATURE, Words
 
     method = {None: "auto", True: "exact", False: "index"}[exact]
     examples: list[Example] = [sys.stdin.buffer.read() if n == "-" else n for n in named]
@@ -74,16 +79,22 @@ def search(
         raise OptionError("- must have the bytes of an image on standard input, got none")
     negative = list(unlike or [])
     with say.progress_bar(quiet=as_json) as bar:
-        searcher = Searcher(
-            store,
-            by,
-            method,
-            weights=weights,
-            device=resources.device,
-            class_names=class_names,
-            progress=bar,
-            notice=say.note,
-        )
+
+        def open_searcher(recipe: str | None) -> Searcher:
+            return Searcher(
+                store,
+                recipe,
+                method,
+                weights=weights,
+                device=resources.device,
+                class_names=class_names,
+                progress=bar,
+                notice=say.note,
+            )
+
+        searcher = open_searcher(by)
+        if by is None and any(isinstance(searcher.read(one), Words) for one in examples):
+            searcher = open_searcher(WORDS_FEATURE)
     hits = searcher.search(examples, k, negative, label or (), path)
     if sheet is not None:
         from deepfishing.search.hits import save_tiles

@@ -239,7 +239,7 @@ def _load_hub(
         load_into(module, tensors, f"{weights} for {name}")
     module = module.to(place, torch_dtype)
     network = make_network(module, facts, name=name)
-    source = replace(_source(weights), classes=facts.classes)
+    source = replace(_source(weights), classes=facts.classes, reads_texts=facts.reads_texts)
     return replace(network, source=source)
 
 

@@ -255,16 +255,12 @@ def make_network(
     if layers is not None:
         check_layers(module, layers)
     output = _find_output(module, pixels, facts, meaning, layers)
-    code = facts.config.encode()
-    sha256 = state_sha256(module)
-    if code:
-        sha256 = hashlib.sha256(code + sha256.encode()).hexdigest()
     return Network(
         name=name,
         module=module,
         layers=dict(sorted(output.layers.items())),
         preprocess=pixels,
-        weights_sha256=sha256,
+        weights_sha256=weights_hash(module, facts),
         head=output.head,
         pick=output.pick,
         notes=output.notes,
@@ -272,6 +268,14 @@ def make_network(
         embedding=output.embedding,
         source=Source(classes=facts.classes),
     )
+
+
+def weights_hash(module: nn.Module, facts: ModelFacts) -> str:
+    """Hash of a model's weights, and of what its library says beside them."""
+    sha256 = state_sha256(module)
+    if facts.config:
+        sha256 = hashlib.sha256(facts.config.encode() + sha256.encode()).hexdigest()
+    return sha256
 
 
 def as_preprocess(given: Any) -> Preprocess:

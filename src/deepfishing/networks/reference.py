@@ -78,12 +78,19 @@ class Source:
     kind: str = PYTHON
     files: Mapping[str, NetworkFile] = field(default_factory=dict)  # by their role
     classes: tuple[str, ...] = ()  # names of the classes, where its library has them
+    reads_texts: bool = False  # whether its library has a text tower that belongs to it
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON values; names of classes only where there are some."""
-        facts = asdict(self)
-        classes = facts.pop("classes")
-        return {**facts, "classes": list(classes)} if classes else facts
+        """JSON values; of classes and texts only where there are some."""
+        facts: dict[str, Any] = {
+            "kind": self.kind,
+            "files": {role: asdict(file) for role, file in self.files.items()},
+        }
+        if self.classes:
+            facts["classes"] = list(self.classes)
+        if self.reads_texts:
+            facts["reads_texts"] = True
+        return facts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +203,12 @@ def _source(settings: Mapping[str, Any]) -> Source:
     if not isinstance(classes, list | tuple) or not all(isinstance(c, str) for c in classes):
         raise _unusable("source", facts, "names of classes as text")
     found = {role: NetworkFile(**file) for role, file in files.items()}
-    return Source(kind=facts["kind"], files=found, classes=tuple(classes))
+    return Source(
+        kind=facts["kind"],
+        files=found,
+        classes=tuple(classes),
+        reads_texts=facts.get("reads_texts") is True,
+    )
 
 
 def preprocess_dict(preprocess: Preprocess) -> dict[str, Any]:

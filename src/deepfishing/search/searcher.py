@@ -34,6 +34,7 @@ from deepfishing.search.collection import Collection
 from deepfishing.search.compare import Features, Query, choose_recipe, fit
 from deepfishing.search.hits import Explanation, Hit, Hits, read_class_names
 from deepfishing.search.index import CANDIDATES, COARSE, PROBES, Index, Notice, open_index
+from deepfishing.search.words import TextVectors, Words, check_words_recipe, is_file_name
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents
 from deepfishing.store.manifest import count_rows
@@ -47,8 +48,10 @@ EXACT_IMAGES = 100_000
 EXACT_FILTERED = 20_000  # that a filter leaves: then comparing all of them is quick and sure
 LAST = 64  # candidates that the recipe itself compares, where cosines of factors choose them
 METHODS = ("auto", "exact", "index")
+NO_WORDS = "words need a network with a text tower, hf:ORG/NAME or open_clip:NAME/TAG"
+_KINDS = (int, ImageBytes, Words)  # what examples become, in the order of their factors
 
-Example = str | Path | bytes | Image.Image | np.ndarray[Any, Any]
+Example = str | Path | bytes | Image.Image | np.ndarray[Any, Any] | Words
 
 
 class Searcher:
@@ -114,6 +117,7 @@ class Searcher:
         self.contents = self.features.contents
         self.collection = Collection.of(self.store, self.contents, self.recipe.columns)
         self.encoder = Encoder(self.store.settings, network=network, weights=weights, device=device)
+        self.texts = TextVectors(self.store.folder, self.store.settings)
 
     def __repr__(self) -> str:
         how = "exact" if self.index is None else "by index"
@@ -137,7 +141,8 @@ class Searcher:
         like : example, or several
             A str is an id of the store, or else the path of a file; a Path is a file; bytes are
             the content of one; or a PIL image, or a uint8 array (H, W, 3). An image given by id is
-            not found again; a file whose content is in the store is, with score 1.
+            not found again; a file whose content is in the store is, with score 1. `Words`, or a
+            str without a slash and the suffix of an image, are words where the network reads them.
         k : int
             How many.
         unlike : sequence of examples
@@ -172,6 +177,8 @@ class Searcher:
             return ImageBytes("standard input", example)
         if isinstance(example, Image.Image | np.ndarray):
             return example
+        if isinstance(self.read(example), Words):
+            return None
         name = str(example)
         if self.collection.row_of(name) is None:
             return Path(name)
@@ -244,28 +251,46 @@ class Searcher:
         likes = _listed(like)
         if not likes:
             raise OptionError("a search needs at least one example to be like, got none")
-        examples = (*likes, *_listed(unlike))
+        examples = [self.read(example) for example in (*likes, *_listed(unlike))]
         rows = [self.collection.row_of(e) if isinstance(e, str) else None for e in examples]
         found = [
             self._find(one) if row is None else int(self.collection.content[row])
             for one, row in zip(examples, rows, strict=True)
         ]
-        is_new = np.array([isinstance(one, ImageBytes) for one in found])
         numbers = np.array([one for one in found if isinstance(one, int)], dtype=np.int64)
         new = [one for one in found if isinstance(one, ImageBytes)]
+        texts = [one.text for one in found if isinstance(one, Words)]
         stored = self.contents.read(numbers, self.recipe.columns) if len(numbers) else {}
         computed = self.encoder.factors(new, self.recipe.factors) if new else {}
+        read = self._factors_of_texts(texts) if texts else {}
         # back into the order that they were given in
-        order = np.argsort(np.argsort(is_new, kind="stable"), kind="stable")
+        kinds = np.array([_KINDS.index(type(one)) for one in found])
+        order = np.argsort(np.argsort(kinds, kind="stable"), kind="stable")
         arrays = {
-            name: np.concatenate([side[name] for side in (stored, computed) if side])[order]
+            name: np.concatenate([side[name] for side in (stored, computed, read) if side])[order]
             for name in self.recipe.columns
         }
         known = tuple(row for row in rows if row is not None)
         return Query.of(arrays, self.features.fitted, len(likes), known)
 
-    def _find(self, example: Example) -> int | ImageBytes:
-        """The number of a file's content, or the image if it is not in the store."""
+    def read(self, example: Example) -> Example:
+        """Return `Words` for a text that is neither an id nor a file, else the example itself.
+
+        Only networks with a text tower read words; for others every such text is a file's name.
+        """
+        if not isinstance(example, str) or not self.texts.is_known:
+            return example
+        is_words = not is_file_name(example) and self.collection.row_of(example) is None
+        return Words(example) if is_words else example
+
+    def _factors_of_texts(self, texts: Sequence[str]) -> dict[str, Array]:
+        check_words_recipe(self.recipe)
+        return {name: self.texts(texts) for name in self.recipe.columns}
+
+    def _find(self, example: Example) -> int | ImageBytes | Words:
+        """The number of a file's content, or the image if it is not in the store, or words."""
+        if isinstance(example, Words):
+            return example
         if isinstance(example, Image.Image | np.ndarray):
             return ImageBytes("the image given", bmp_bytes(open_image(example)))
         if isinstance(example, bytes):
@@ -276,9 +301,12 @@ class Searcher:
                 upload = read_regular(Path(name), MAX_MEMBER, links=True)
             except (OSError, ValueError) as error:
                 reason = getattr(error, "strerror", None) or error
+                hint = self.collection.suggestion(name)
+                if not hint and not is_file_name(name):
+                    hint = f"; {NO_WORDS}"
                 raise ImageError(
                     f"a query must be an id of {self.store.folder} or an image file, got "
-                    f"{name!r} ({reason}){self.collection.suggestion(name)}"
+                    f"{name!r} ({reason}){hint}"
                 ) from None
         key = hashlib.sha256(upload).hexdigest()
         number = pc.index(self.contents.keys, key).as_py()
@@ -341,9 +369,9 @@ def _listed(examples: Example | Sequence[Example]) -> list[Example]:
     """One example or several, as a list."""
     listed = list(examples) if isinstance(examples, list | tuple) else [examples]
     for one in listed:
-        if not isinstance(one, str | Path | bytes | Image.Image | np.ndarray):
+        if not isinstance(one, str | Path | bytes | Image.Image | np.ndarray | Words):
             raise OptionError(
-                "an example must be an id, a path, bytes, a PIL image or an array, got "
+                "an example must be an id, a path, bytes, a PIL image, an array or Words, got "
                 f"{type(one).__name__}; give several as a list"
             )
     return listed  # type: ignore[return-value]

@@ -29,6 +29,7 @@ from deepfishing.learn.model import Model
 from deepfishing.networks.reference import layers_of
 from deepfishing.search import Searcher
 from deepfishing.search.compare import DEFAULTS, choose_recipe
+from deepfishing.search.words import MAX_LETTERS, WORDS_FEATURE, Words
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents
 from deepfishing.util.progress import Progress
@@ -46,7 +47,7 @@ MAX_EXAMPLES = 50
 MAX_TEXT = 4096  # of an id, a label, a text
 
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
-Key = str | bytes  # of an image of the store, or of an uploaded photo
+Key = str | bytes | Words  # of an image of the store, or of an uploaded photo
 
 
 class UnknownError(OptionError):
@@ -81,11 +82,24 @@ class Question(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
     by: Text
-    like: Annotated[list[Example], Field(min_length=1, max_length=MAX_EXAMPLES)]
+    like: Annotated[list[Example], Field(max_length=MAX_EXAMPLES)] = []
+    words: Annotated[str, Field(max_length=MAX_LETTERS)] = ""
     unlike: Annotated[list[Example], Field(max_length=MAX_EXAMPLES)] = []
     k: Annotated[int, Field(ge=1, le=MAX_HITS)] = 12
     labels: Annotated[list[Text], Field(max_length=20)] = []
     text: Text = ""
+
+    @model_validator(mode="after")
+    def _has_example(self) -> Question:
+        if not self.like and not self.words.strip():
+            line = "a search must have an example in like, or words"
+            raise PydanticCustomError("question", line)
+        return self
+
+    @property
+    def recipe(self) -> str:
+        """The recipe that is searched by: words are compared with the embedding alone."""
+        return WORDS_FEATURE if self.words.strip() else self.by
 
     @property
     def filter(self) -> Filter:
@@ -196,8 +210,14 @@ class Gallery:
             "forward": self.offer.forward,
             "gradient": self.offer.gradient,
             "labels": [{"name": name, "images": n} for name, n in self.labels.items()],
+            "words": self.reads_words,
             "model": None if self.model is None else parse_recipe(self.model.recipe).title,
         }
+
+    @property
+    def reads_words(self) -> bool:
+        """Whether images can be searched by words."""
+        return self.first_searcher.texts.is_known and WORDS_FEATURE in self.offer
 
     def images(self, wanted: Filter, offset: int, limit: int) -> dict[str, Any]:
         """Some of the images that pass a filter, and how many there are."""
@@ -307,7 +327,12 @@ class Gallery:
 
     def _examples(self, question: Question) -> tuple[Searcher, list[Key], list[Key]]:
         """A searcher and what it takes; an unknown id would be a path to it, so none gets there."""
-        searcher = self.searcher(question.by)
+        texts: list[Key] = []
+        if question.words.strip():
+            if not self.reads_words:
+                raise UnknownError("words need a network with a text tower, which this store lacks")
+            texts = [Words(question.words.strip())]
+        searcher = self.searcher(question.recipe)
 
         def key(example: Example) -> Key:
             if example.upload:
@@ -318,7 +343,7 @@ class Gallery:
                 raise UnknownError(f"the image has no features for {searcher.recipe.name}")
             return example.id
 
-        return searcher, [*map(key, question.like)], [*map(key, question.unlike)]
+        return searcher, [*texts, *map(key, question.like)], [*map(key, question.unlike)]
 
     def row(self, id_: str) -> int:
         """The row of an id; an `UnknownError` if there is none."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from deepfishing.images.preprocess import Preprocess
+
+EncodeTexts = Callable[[Sequence[str]], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +32,8 @@ class ModelFacts:
         What the embedding is, and why.
     classes : tuple of str
         Names of the classes, empty where the library has none.
+    reads_texts : bool
+        Whether the model has a text tower, too, whose embeddings are compared with those of images.
     config : str
         What decides the model's code beside its name, for the hash of its weights.
     """
@@ -38,4 +45,5 @@ class ModelFacts:
     prefix_tokens: int = 0
     embedding: str = ""
     classes: tuple[str, ...] = ()
+    reads_texts: bool = False
     config: str = ""

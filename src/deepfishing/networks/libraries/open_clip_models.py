@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from deepfishing.errors import NetworkError, WeightsError, did_you_mean, one_line
 from deepfishing.images.preprocess import Preprocess
-from deepfishing.networks.libraries.facts import ModelFacts
+from deepfishing.networks.libraries.facts import EncodeTexts, ModelFacts
 from deepfishing.networks.libraries.packages import import_package
 from deepfishing.networks.libraries.pixels import check_pixels
 
@@ -72,6 +73,26 @@ def image_tower(module: nn.Module) -> nn.Module:
     return visual if isinstance(visual, nn.Module) else module
 
 
+def text_encoder(module: nn.Module, model: str) -> EncodeTexts | None:
+    """Return what makes embeddings (n, d) of texts."""
+    open_clip = import_package("open_clip")
+    name, _ = source_name(model)
+    try:
+        tokenizer = open_clip.get_tokenizer(name)
+    except (OSError, ValueError, RuntimeError, KeyError, ImportError, TypeError) as error:
+        raise WeightsError(
+            f"open_clip:{model} needs the files of its tokenizer to read words "
+            f"({one_line(error)[:120]}); connect once to fill the cache"
+        ) from None
+    whole: Any = module
+
+    def encode(texts: Sequence[str]) -> Tensor:
+        features: Tensor = whole.encode_text(tokenizer(list(texts)))
+        return features
+
+    return encode
+
+
 def describe(module: nn.Module) -> ModelFacts:
     """Read preprocessing and embedding from an image tower."""
     settings = getattr(module, "preprocess_cfg", None)
@@ -79,6 +100,7 @@ def describe(module: nn.Module) -> ModelFacts:
     return ModelFacts(
         preprocess=_preprocess(settings, type(module).__name__) if settings else None,
         embeds=True,
+        reads_texts=True,
         prefix_tokens=int(has_token),
         embedding="the image projection, which is compared with texts",
         config=json.dumps(settings, sort_keys=True, default=list) + str(module),
@@ -87,7 +109,6 @@ def describe(module: nn.Module) -> ModelFacts:
 
 def _preprocess(settings: Any, name: str) -> Preprocess:
     """The evaluation transform as a `Preprocess`, compared with it."""
-    open_clip = import_package("open_clip")
     size = settings["size"]
     high, wide = (size, size) if isinstance(size, int) else size
     if high != wide:
@@ -105,7 +126,7 @@ def _preprocess(settings: Any, name: str) -> Preprocess:
         rounding="torchvision",
         fill=(fill, fill, fill),
     )
-    transform = import_package("open_clip.transform")
-    config = transform.PreprocessCfg(**settings)
-    check_pixels(preprocess, open_clip.image_transform_v2(config, is_train=False), name)
+    transforms = import_package("open_clip.transform")
+    config = transforms.PreprocessCfg(**settings)
+    check_pixels(preprocess, transforms.image_transform_v2(config, is_train=False), name)
     return preprocess

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from deepfishing.errors import NetworkError, WeightsError, one_line
 from deepfishing.images.preprocess import Preprocess
-from deepfishing.networks.libraries.facts import ModelFacts
+from deepfishing.networks.libraries.facts import EncodeTexts, ModelFacts
 from deepfishing.networks.libraries.packages import import_package
 from deepfishing.networks.libraries.pixels import check_pixels
 
@@ -25,6 +25,11 @@ def load(model: str, pretrained: bool, num_classes: int | None = None) -> nn.Mod
 
     `num_classes` is that of the configuration and cannot be changed.
     """
+    return image_tower(load_both(model, pretrained))
+
+
+def load_both(model: str, pretrained: bool) -> nn.Module:
+    """Load a model with all its towers."""
     transformers = import_package("transformers")
     transformers.utils.logging.disable_progress_bar()  # we have our own
     try:
@@ -34,13 +39,14 @@ def load(model: str, pretrained: bool, num_classes: int | None = None) -> nn.Mod
         kind = "AutoModelForImageClassification" if is_classifier else "AutoModel"
         factory = getattr(transformers, kind)
         if pretrained:
-            module = factory.from_pretrained(model, trust_remote_code=False)
+            module: nn.Module = factory.from_pretrained(model, trust_remote_code=False)
         else:
             module = factory.from_config(config, trust_remote_code=False)
     except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
         raise WeightsError(_advice(model, error)) from None
-    module.config.name_or_path = model  # where its processor is
-    return image_tower(module)
+    settings: Any = module.config
+    settings.name_or_path = model  # where its processor is
+    return module
 
 
 def _advice(model: str, error: Exception) -> str:
@@ -67,6 +73,35 @@ def image_tower(module: nn.Module) -> nn.Module:
     if vision is None or not hasattr(module, "text_model"):
         return module
     return ImageTower(vision, getattr(module, "visual_projection", None), module.config)
+
+
+def text_encoder(module: nn.Module, model: str) -> EncodeTexts | None:
+    """Return what makes embeddings (n, d) of texts; None for a model without a text tower."""
+    if not isinstance(image_tower(module), ImageTower):
+        return None
+    transformers = import_package("transformers")
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+    except (OSError, ValueError, RuntimeError, KeyError, ImportError, TypeError) as error:
+        raise WeightsError(
+            f"hf:{model} needs the files of its tokenizer to read words, tokenizer.json and "
+            f"tokenizer_config.json ({one_line(error)[:120]}); put them beside config.json"
+        ) from None
+    whole: Any = module
+    length = int(whole.config.text_config.max_position_embeddings)
+    # SigLIP was trained on texts that are filled up to one length
+    padding = "max_length" if whole.config.model_type.startswith("siglip") else True
+
+    def encode(texts: Sequence[str]) -> Tensor:
+        tokens = tokenizer(
+            list(texts), padding=padding, max_length=length, truncation=True, return_tensors="pt"
+        )
+        known = {name: tokens[name] for name in tokens if name != "token_type_ids"}
+        output = whole.get_text_features(**known)
+        features: Tensor = getattr(output, "pooler_output", output)
+        return features
+
+    return encode
 
 
 class ImageTower(nn.Module):
@@ -98,6 +133,7 @@ def describe(module: nn.Module) -> ModelFacts:
         prefix_tokens=_prefix_tokens(module),
         embedding=embedding,
         classes=_class_names(config) if is_classifier else (),
+        reads_texts=isinstance(module, ImageTower),
         config=config.to_json_string(),
     )
 
