@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from deepfishing.curate import map_page
+from deepfishing.curate import layout
 from deepfishing.curate.map_page import _apart, make_map
 from deepfishing.curate.neighbours import open_searcher
 from deepfishing.store import Store
@@ -15,7 +15,7 @@ pytest.importorskip("openTSNE", reason="no openTSNE: pip install deepfishing[map
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(map_page, "STEPS", (50, 50))
+    monkeypatch.setattr(layout, "STEPS", (50, 50))
 
 
 @pytest.fixture

@@ -9,40 +9,24 @@ from __future__ import annotations
 
 import colorsys
 import contextlib
-import importlib
-import importlib.util
-import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
-from scipy.sparse import coo_array, csr_matrix
 
 from deepfishing.core.kernels import gram
 from deepfishing.core.rank_one import Array
-from deepfishing.curate.neighbours import Neighbours, nearest
-from deepfishing.curate.outliers import P, read_blocks
+from deepfishing.curate.layout import class_names, find_groups, lay_out
 from deepfishing.errors import ImageError, OptionError
 from deepfishing.images.item import ImageBytes
 from deepfishing.images.show import data_uri, square_uri
 from deepfishing.search import Searcher
 from deepfishing.search.compare import sample
-from deepfishing.search.hits import IMAGENET_CLASSES, imagenet_names
-from deepfishing.search.index import Embedding
 from deepfishing.util.files import replacing
 from deepfishing.util.progress import Progress, silent
 
-NEIGHBOURS = 15
-FEW = 5  # contents up to which there is nothing to lay out
-LANDMARKS = 1000
-MOST_CLUSTERS = 24
 MEMBERS = 400  # that a typical photo is chosen among
-STEPS = 150, 300  # of t-SNE, with exaggeration and without
-EARLY_STEPS = 250  # of scikit-learn, with exaggeration
-AXES = 50  # of the kernel, for scikit-learn
-SEED = 0
 WIDE, HIGH = 1600, 1200  # pixels of the dots' picture
 SIDE = 144  # of a photo: sharp on screens with two dots per pixel
 ROOM = np.array([0.12, 0.15])  # that a photo and its name take of the map
@@ -84,21 +68,11 @@ def make_map(photos: Searcher, clusters: int | None = None, *, progress: Progres
 
     By default there are about half the root of the number of photos, at most 24.
     """
-    from sklearn.cluster import KMeans  # takes a second to load
-
-    n = len(photos.contents)
     if clusters is not None and clusters < 1:
         raise OptionError(f"clusters must be at least 1, got {clusters}")
-    line = np.stack([np.arange(n) / FEW, np.zeros(n)], axis=1)
-    places = _layout(photos, progress) if n > FEW else line
-    places = places - places.min(axis=0)
-    places = places / np.maximum(places.max(axis=0), 1e-9)
-    different = len(np.unique(places, axis=0))
-    wanted = clusters or max(1, min(MOST_CLUSTERS, round(np.sqrt(n) / 2)))
-    found = KMeans(min(wanted, different), n_init=4, random_state=SEED).fit_predict(places)
-    order = np.argsort(-np.bincount(found), kind="stable")
-    cluster = np.argsort(order)[found]
-    names = _names(photos, cluster, len(order))
+    places = lay_out(photos, progress)
+    cluster = find_groups(places, clusters)
+    names = class_names(photos, cluster, int(cluster.max()) + 1)
     described = []
     for number, name in enumerate(names):
         members = np.flatnonzero(cluster == number)
@@ -108,78 +82,6 @@ def make_map(photos: Searcher, clusters: int | None = None, *, progress: Progres
         described.append(Cluster(name, len(members), x, y, int(typical)))
         progress("naming", number + 1, len(names))
     return Map(places, cluster, tuple(described))
-
-
-def _layout(photos: Searcher, progress: Progress) -> Array:
-    """t-SNE of the contents, (n, 2): by openTSNE, or by scikit-learn where that is missing."""
-    n = len(photos.contents)
-    has_open_tsne = importlib.util.find_spec("openTSNE") is not None
-    dimensions = 3 if has_open_tsne else AXES
-    axes = Embedding.fit(photos.features.of(sample(n, LANDMARKS)), dimensions)
-    vectors = np.concatenate([axes.linear(block) for block in photos.features.blocks()])
-    # the two main axes of the kernel beside its mean: what is far apart stays so
-    start = np.random.default_rng(SEED).normal(scale=1e-6, size=(n, 2))  # in case they are alike
-    main = vectors[:, 1:3]
-    start[:, : main.shape[1]] += 1e-4 * main / max(float(main.std()) if main.size else 0.0, 1e-3)
-    if has_open_tsne:
-        return _layout_by_open_tsne(photos, start, progress)
-    return _layout_by_sklearn(vectors, start, progress)
-
-
-def _layout_by_open_tsne(photos: Searcher, start: Array, progress: Progress) -> Array:
-    """t-SNE of the neighbours' graph, (n, 2)."""
-    tsne: Any = importlib.import_module("openTSNE")
-    graph = _graph(nearest(photos, NEIGHBOURS, progress=progress))
-    affinities = tsne.affinity.PrecomputedAffinities(graph)
-    jobs = os.cpu_count() or 1
-    embedding = tsne.TSNEEmbedding(start, affinities, n_jobs=jobs, random_state=SEED)
-    for step in range(0, sum(STEPS), 50):
-        early = {"exaggeration": 12, "momentum": 0.5} if step < STEPS[0] else {"momentum": 0.8}
-        embedding.optimize(50, inplace=True, **early)
-        progress("map", step + 50, sum(STEPS))
-    return np.asarray(embedding)
-
-
-def _layout_by_sklearn(vectors: Array, start: Array, progress: Progress) -> Array:
-    """t-SNE of short vectors (n, m), (n, 2); slower than openTSNE for many of them."""
-    from sklearn.manifold import TSNE
-
-    progress("map", 0, 1)
-    perplexity = min(NEIGHBOURS, len(vectors) - 1) / 3  # of as many neighbours
-    tsne = TSNE(
-        perplexity=perplexity, init=start, max_iter=EARLY_STEPS + STEPS[1], random_state=SEED
-    )
-    places: Array = tsne.fit_transform(vectors)
-    progress("map", 1, 1)
-    return places
-
-
-def _graph(near: Neighbours) -> csr_matrix:
-    """Neighbours of each other, with weights that add up to 1."""
-    n, k = near.numbers.shape
-    rows, columns = np.repeat(np.arange(n), k), near.numbers.ravel()
-    there = columns >= 0
-    one_way = coo_array((np.ones(there.sum()), (rows[there], columns[there])), shape=(n, n))
-    both = csr_matrix(one_way + one_way.T)
-    return both / both.sum()
-
-
-def _names(photos: Searcher, cluster: Array, n: int) -> list[str]:
-    """What the network sees more often in each cluster than elsewhere."""
-    seen: Array = np.zeros((n, 0))
-    for numbers, (p,) in read_blocks(photos.store, photos.contents.keys, [P]):
-        seen = seen if seen.size else np.zeros((n, p.shape[1]))
-        np.add.at(seen, cluster[numbers], p)
-    if not seen.size:
-        return [f"group {number + 1}" for number in range(n)]
-    names = imagenet_names() if seen.shape[1] == IMAGENET_CLASSES else []
-    share = seen / seen.sum(axis=1, keepdims=True)
-    overall = seen.sum(axis=0) / seen.sum()
-    telling = share * np.log(np.maximum(share, 1e-9) / np.maximum(overall, 1e-9))
-    if n == 1:  # there is no elsewhere
-        telling = share
-    best = np.argsort(-telling, axis=1)[:, :2]
-    return [", ".join(names[c] if names else f"class {c}" for c in some) for some in best]
 
 
 def write_map(path: Path, found: Map, photos: Searcher) -> int:

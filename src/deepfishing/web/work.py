@@ -27,6 +27,7 @@ NICENESS = 5  # the page goes first
 # What a task calls: a module and its function of a store's folder, options and progress.
 TASKS = {
     "label pool": ("deepfishing.learn.label_pool", "work"),
+    "map": ("deepfishing.curate.layout", "work"),
 }
 
 Task = Callable[[Path, dict[str, Any], Progress], dict[str, Any]]
