@@ -43,7 +43,7 @@ def speed(d: int, repetitions: int, n: int = 256) -> Iterator[Ratio]:
     g = RankOne(*factors).normalize()
     theirs = PolynomialCountSketch(degree=2, n_components=M, random_state=0).fit(g.x)
     title = f"{{}}: d = D = {d}, m = {M}"
-    for kind in ("two-sided", "product", "tensor-sketch"):
+    for kind in ("two-sided", "tensor-sketch"):
         project = fit_projection(kind, g, M)
         yield ratio(
             title.format(kind),

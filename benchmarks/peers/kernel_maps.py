@@ -25,9 +25,9 @@ def sklearn_nystroem(explicit: Array, m: int) -> Array:
 
 def ours(gradients: RankOne, m: int) -> Array:
     """What a user writes with deepfishing."""
-    from deepfishing.core.projections import fit_projection
+    from deepfishing.core.projections import Nystroem
 
-    return fit_projection("nystroem", gradients, m)(gradients)
+    return Nystroem.fit(gradients, m)(gradients)
 
 
 def run(options: Any) -> str:

@@ -8,7 +8,6 @@ from deepfishing.core.projections import (
     KINDS,
     Nystroem,
     Principal,
-    Product,
     TensorSketch,
     TwoSided,
     fit_projection,
@@ -18,7 +17,7 @@ from deepfishing.core.projections import (
 from deepfishing.core.rank_one import RankOne
 from deepfishing.errors import FeatureError, OptionError
 
-RANDOM = ("two-sided", "orthogonal", "product", "tensor-sketch")
+RANDOM = ("two-sided", "tensor-sketch")
 
 
 def kernels(kind, g, m, seeds):
@@ -36,20 +35,11 @@ def test_the_projection_is_that_of_the_dense_gradient(random_rank_one, P):
     np.testing.assert_allclose(two_sided(g, 5, 6, seed=7), dense, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("orthogonal", [False, True])
-def test_no_matrix_of_a_seed_is_that_of_another(orthogonal):
-    drawn = [TwoSided.draw(9, 9, 4, 4, seed, orthogonal) for seed in range(20)]
-    drawn += [TwoSided.draw(9, 7, 4, 4, seed, orthogonal) for seed in range(20)]
+def test_no_matrix_of_a_seed_is_that_of_another():
+    drawn = [TwoSided.draw(9, 9, 4, 4, seed) for seed in range(20)]
+    drawn += [TwoSided.draw(9, 7, 4, 4, seed) for seed in range(20)]
     matrices = {matrix.tobytes() for one in drawn for matrix in (one.R, one.S)}
     assert len(matrices) == 2 * len(drawn)
-
-
-@pytest.mark.parametrize("P", [None, 3])
-def test_the_product_takes_one_form_of_the_dense_gradient_per_number(random_rank_one, P):
-    g = random_rank_one(4, d=11, D=9, P=P)
-    project = Product.draw(11, 9, 20, seed=3)
-    dense = np.einsum("md,nde,me->nm", project.R, g.dense(), project.S)
-    np.testing.assert_allclose(project(g), dense, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("m", [12, 13])
@@ -91,18 +81,12 @@ def variances(g, m):
     alpha, beta = ((f**2) @ (f**2).T for f in (g.x, g.delta))
     rows = round(m**0.5)
 
-    def orthogonal(cosine, d):
-        return (d - rows) * (d + (d - 2) * cosine**2) / (rows * (d - 1) * (d + 2))
-
     def both(of_x, of_delta):
         return (c**2 + of_x) * (e**2 + of_delta) - (c * e) ** 2
 
-    _, d, D = g.shape
     return {
         "two-sided": both((1 + c**2) / rows, (1 + e**2) / rows),
-        "orthogonal": both(orthogonal(c, d), orthogonal(e, D)),
         # signs: E (r.a)^2 (r.b)^2 = 1 + 2 c^2 - 2 alpha
-        "product": ((1 + 2 * c**2 - 2 * alpha) * (1 + 2 * e**2 - 2 * beta) - (c * e) ** 2) / m,
         "tensor-sketch": (
             c**2 * (1 + e**2 - 2 * beta)
             + e**2 * (1 + c**2 - 2 * alpha)
@@ -128,33 +112,17 @@ def test_the_variance_of_a_sketch_is_one_over_m_for_unlike_pairs_and_several_tim
     same = random_rank_one(1, d=300, D=200).normalize()
     x, delta = (np.concatenate([f, np.roll(f, 1)]) for f in (same.x, same.delta))
     unlike = RankOne(x, delta)  # c and e are about 0 between the two, 1 with themselves
-    for kind, most in (("product", 8), ("tensor-sketch", 6)):
-        measured = 64 * kernels(kind, unlike, 64, range(2000)).var(axis=0)
-        assert measured[0, 1] == pytest.approx(1, rel=0.15)
-        assert measured[0, 0] == pytest.approx(most, rel=0.15)
+    measured = 64 * kernels("tensor-sketch", unlike, 64, range(2000)).var(axis=0)
+    assert measured[0, 1] == pytest.approx(1, rel=0.15)
+    assert measured[0, 0] == pytest.approx(6, rel=0.15)
 
 
-@pytest.mark.parametrize("kind", ["product", "tensor-sketch"])
-def test_the_variance_falls_as_one_over_the_dimension(random_rank_one, kind):
+def test_the_variance_falls_as_one_over_the_dimension(random_rank_one):
     g = random_rank_one(6, d=40, D=30).normalize()
-    small, large = (kernels(kind, g, m, range(400)).var(axis=0).mean() for m in (16, 256))
-    assert 13 < small / large < 19
-
-
-def test_orthogonal_rows_have_less_error_than_normal_ones(random_rank_one):
-    g = random_rank_one(6, d=20, D=15).normalize()
-    exact = trace_kernel(g, g)
-    normal, orthogonal = (
-        np.mean((kernels(kind, g, 144, range(100)) - exact) ** 2)
-        for kind in ("two-sided", "orthogonal")
+    small, large = (
+        kernels("tensor-sketch", g, m, range(400)).var(axis=0).mean() for m in (16, 256)
     )
-    assert orthogonal < 0.6 * normal
-
-
-def test_more_orthogonal_rows_than_dimensions_are_exact(random_rank_one):
-    g = random_rank_one(6, d=5, D=4).normalize()
-    v = TwoSided.draw(5, 4, 10, 4, orthogonal=True)(g)
-    np.testing.assert_allclose(v @ v.T, trace_kernel(g, g), atol=1e-5)
+    assert 13 < small / large < 19
 
 
 @pytest.mark.parametrize("P", [None, 3])
@@ -264,19 +232,19 @@ def test_a_two_sided_projection_has_at_most_the_asked_size(random_rank_one, m, s
 
 def test_wrong_sizes_names_and_widths_are_refused(random_rank_one):
     g = random_rank_one(3)
-    with pytest.raises(OptionError, match="did you mean product"):
-        fit_projection("produkt", g, 8)
+    with pytest.raises(OptionError, match="did you mean principal"):
+        fit_projection("principle", g, 8)
     with pytest.raises(OptionError, match="at least 1"):
-        fit_projection("product", g, 0)
+        fit_projection("two-sided", g, 0)
     with pytest.raises(OptionError, match=r"whole number, at least 1, got 8\.5"):
-        fit_projection("product", g, 8.5)
+        fit_projection("two-sided", g, 8.5)
     with pytest.raises(OptionError, match="a seed must be a whole number from 0 on, got -1"):
-        fit_projection("product", g, 8, -1)
+        fit_projection("two-sided", g, 8, -1)
     with pytest.raises(OptionError, match="at least 1"):
         fit_projection("two-sided", g, -1)
     with pytest.raises(FeatureError, match="widths 7 and 5, got 6 and 5"):
-        fit_projection("product", g, 8)(random_rank_one(3, d=6))
+        fit_projection("two-sided", g, 8)(random_rank_one(3, d=6))
     with pytest.raises(FeatureError, match="arrays must be those"):
-        restore({"Product.R": g.x})
+        restore({"TwoSided.R": g.x})
     with pytest.raises(FeatureError, match="arrays must be those"):
         restore({})

@@ -26,7 +26,7 @@ def assert_same(got, expected, rtol=1e-12):
     np.testing.assert_allclose(got.delta, expected.delta, rtol=rtol)
 
 
-@parametrize_with_checks([Power(), Whiten(), Project(4), Project(4, "nystroem")])
+@parametrize_with_checks([Power(), Whiten(), Project(4), Project(4, "tensor-sketch")])
 def test_on_arrays_they_pass_the_checks_of_scikit_learn(estimator, check):
     check(estimator)
 

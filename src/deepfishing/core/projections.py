@@ -4,7 +4,6 @@ Comes in: factors x (d) and delta (D), over any number of positions. Goes out: v
 whose dot product approximates the trace kernel (eq:tr), for linear classifiers and vector indexes.
 
 - `TwoSided`: R G S^T = sum_p (R x_p)(S delta_p)^T with R (m1, d) and S (m2, D);
-- `Product`: sum_p (R x_p) o (S delta_p) with R (m, d) and S (m, D), entry by entry;
 - `TensorSketch`: the circular convolution of count sketches of x and delta, through the FFT;
 - `Principal`: the m largest entries of G in the principal axes of x and of delta;
 - `Nystroem`: the exact kernel to m landmark images, times K_mm^(-1/2).
@@ -85,11 +84,9 @@ class TwoSided(Projection):
     S: Array
 
     @classmethod
-    def draw(
-        cls, d: int, D: int, m1: int, m2: int, seed: int = 0, orthogonal: bool = False
-    ) -> Self:
-        """Normal entries, or rows that are orthogonal: less error, no bias either."""
-        R, S = draw_matrices(d, D, m1, m2, seed, orthogonal)
+    def draw(cls, d: int, D: int, m1: int, m2: int, seed: int = 0) -> Self:
+        """Draw matrices with normal entries."""
+        R, S = draw_matrices(d, D, m1, m2, seed)
         return cls(_single(R), _single(S))
 
     @property
@@ -99,30 +96,6 @@ class TwoSided(Projection):
 
     def _project(self, x: Array, delta: Array) -> Array:
         return project(x, delta, self.R, self.S)
-
-
-@dataclass(frozen=True, eq=False)
-class Product(Projection):
-    """(R x) o (S delta), entry by entry: m numbers, each a random feature of the product kernel."""
-
-    R: Array
-    S: Array
-
-    @classmethod
-    def draw(cls, d: int, D: int, m: int, seed: int = 0) -> Self:
-        """Random signs: they have less error than normal entries."""
-        random = np.random.default_rng([seed, m, d, D])
-        R, S = (_signs(random, (m, width)) for width in (d, D))
-        return cls(R / np.float32(math.sqrt(m)), S)
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(m, d, D)."""
-        return len(self.R), self.R.shape[1], self.S.shape[1]
-
-    def _project(self, x: Array, delta: Array) -> Array:
-        vectors: Array = (times(x, self.R) * times(delta, self.S)).sum(axis=1)
-        return vectors
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,7 +198,7 @@ class Nystroem(Projection):
         random = np.random.default_rng(seed)
         chosen = np.sort(random.permutation(len(gradients))[:m])
         landmarks = RankOne(_single(gradients.x[chosen]), _single(gradients.delta[chosen]))
-        root = _inverse_root(_gaussian(gram(landmarks), g))
+        root = inverse_root(_gaussian(gram(landmarks), g))
         return cls(landmarks.x, landmarks.delta, root, _single(np.array([g])))
 
     @property
@@ -246,23 +219,22 @@ def _gaussian(K: Array, g: float) -> Array:
     return np.exp(2 * g * (K - 1)) if g else K
 
 
-def _inverse_root(K: Array) -> Array:
-    """K^(-1/2) in its own axes (landmarks, m), without the directions that are noise."""
+def inverse_root(K: Array, m: int | None = None) -> Array:
+    """Return K^(-1/2) in its own axes (n, m): the m leading ones, without those that are noise."""
     values, axes = np.linalg.eigh(K)
+    values, axes = values[::-1][:m], axes[:, ::-1][:, :m]
     # what is below the rounding of single precision is noise that 1/sqrt would blow up
-    kept = values > values.max(initial=0.0) * 10 * np.finfo(np.float32).eps
-    return _single(axes[:, kept] / np.sqrt(values[kept]))
+    used = values > values.max(initial=0.0) * 10 * np.finfo(np.float32).eps
+    used[0] = True
+    return _single(axes[:, used] / np.sqrt(np.maximum(values[used], 1e-12)))
 
 
-_KINDS = (TwoSided, Product, TensorSketch, Principal, Nystroem)
+_KINDS = (TwoSided, TensorSketch, Principal, Nystroem)
 _CLASSES = {kind.__name__: kind for kind in _KINDS}
 _FIT: dict[str, Callable[[RankOne, int, int], Projection]] = {
     "two-sided": lambda g, m, seed: TwoSided.draw(*g.shape[1:], *_sides(g, m), seed),
-    "orthogonal": lambda g, m, seed: TwoSided.draw(*g.shape[1:], *_sides(g, m), seed, True),
-    "product": lambda g, m, seed: Product.draw(*g.shape[1:], m, seed),
     "tensor-sketch": lambda g, m, seed: TensorSketch.draw(*g.shape[1:], m, seed),
     "principal": Principal.fit,
-    "nystroem": Nystroem.fit,
 }
 KINDS = tuple(_FIT)
 
@@ -270,8 +242,8 @@ KINDS = tuple(_FIT)
 def fit_projection(kind: str, gradients: RankOne, m: int, seed: int = 0) -> Projection:
     """Make a projection of these gradients to at most m numbers, by name.
 
-    "principal" and "nystroem" look at the gradients, so give the training images only; the others
-    look at their widths. A two-sided one has about sqrt(m) rows on each side.
+    "principal" looks at the gradients, so give the training images only; the others look at their
+    widths. A two-sided one has about sqrt(m) rows on each side.
     """
     check_choice("projection", kind, KINDS)
     if not isinstance(m, Integral) or m < 1:
@@ -348,13 +320,11 @@ def two_sided(gradients: RankOne | Array, m1: int, m2: int, seed: int = 0) -> Ar
     return projected.reshape(n, -1)
 
 
-def draw_matrices(
-    d: int, D: int, m1: int, m2: int, seed: int = 0, orthogonal: bool = False
-) -> tuple[Array, Array]:
+def draw_matrices(d: int, D: int, m1: int, m2: int, seed: int = 0) -> tuple[Array, Array]:
     """R (m1, d) and S (m2, D) of one seed: no other seed or shape has one of them again."""
     both = np.random.SeedSequence([seed, m1, d, m2, D]).spawn(2)
     for_x, for_delta = (np.random.default_rng(one) for one in both)
-    return _matrix(m1, d, for_x, orthogonal), _matrix(m2, D, for_delta, orthogonal)
+    return _matrix(m1, d, for_x), _matrix(m2, D, for_delta)
 
 
 def project(x: Array, delta: Array, R: Array, S: Array) -> Array:
@@ -375,15 +345,7 @@ def factors_of(gradients: RankOne, dtype: Any = np.float32) -> tuple[Array, Arra
     return (x[:, None], delta[:, None]) if x.ndim == 2 else (x, delta)
 
 
-def _matrix(m: int, d: int, random: np.random.Generator, orthogonal: bool) -> Array:
-    """R (m, d) with E[R^T R] = I, so <R a, R b> is <a, b> on average."""
-    R: Array
-    if not orthogonal:  # normal entries of variance 1/m
-        R = random.normal(size=(m, d)) / np.sqrt(m)
-        return R
-    groups = []  # of d rows that are orthogonal, so that no direction is repeated
-    for start in range(0, m, d):
-        Q, upper = np.linalg.qr(random.normal(size=(d, min(d, m - start))))
-        groups.append((Q * np.sign(np.diag(upper))).T)  # the signs make it uniform
-    R = np.concatenate(groups) * np.sqrt(d / m)
+def _matrix(m: int, d: int, random: np.random.Generator) -> Array:
+    """Draw R (m, d) with E[R^T R] = I, so <R a, R b> is <a, b> on average."""
+    R: Array = random.normal(size=(m, d)) / np.sqrt(m)
     return R

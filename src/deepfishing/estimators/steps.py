@@ -289,8 +289,7 @@ class Project(ClassNamePrefixFeaturesOutMixin, _OneFeature):  # type: ignore[mis
     m : int
         Numbers per image, at most.
     kind : str
-        "two-sided", "orthogonal", "principal", "product", "tensor-sketch" or "nystroem", see
-        `fit_projection`.
+        "principal", "tensor-sketch" or "two-sided", see `fit_projection`.
     random_state : int, RandomState or None
         None draws another projection in every `fit`.
 
@@ -303,13 +302,13 @@ class Project(ClassNamePrefixFeaturesOutMixin, _OneFeature):  # type: ignore[mis
 
     _dtypes = ("float32",)
 
-    def __init__(self, m: int = 8192, kind: str = "orthogonal", random_state: Any = 0) -> None:
+    def __init__(self, m: int = 8192, kind: str = "principal", random_state: Any = 0) -> None:
         self.m = m
         self.kind = kind
         self.random_state = random_state
 
     def fit(self, X: Rows, y: Any = None) -> Self:
-        """Draw the projection; "principal" and "nystroem" look at the training images."""
+        """Fit the projection; "principal" looks at the training images."""
         gradients = _as_gradients(self._check(X, reset=True))
         seed = self.random_state
         if not isinstance(seed, Integral):

@@ -43,6 +43,7 @@ from safetensors.numpy import save as tensor_bytes
 
 from deepfishing import __version__
 from deepfishing.core.kernels import Comparable, gram
+from deepfishing.core.projections import inverse_root
 from deepfishing.core.rank_one import Array, l2_normalize
 from deepfishing.core.recipes import Recipe
 from deepfishing.errors import DeepFishingError, one_line
@@ -103,13 +104,7 @@ class Embedding:
     @classmethod
     def fit(cls, landmarks: Comparable, m: int) -> Embedding:
         """At most m leading axes of the landmarks' kernel."""
-        values, axes = np.linalg.eigh(gram(landmarks))
-        values, axes = values[::-1][:m], axes[:, ::-1][:, :m]
-        # what is below the rounding of single precision is noise that 1/sqrt would blow up
-        kept = values > values.max(initial=0.0) * 10 * np.finfo(np.float32).eps
-        kept[0] = True
-        root = axes[:, kept] / np.sqrt(np.maximum(values[kept], 1e-12))
-        return cls(landmarks, np.ascontiguousarray(root, dtype=np.float32))
+        return cls(landmarks, inverse_root(gram(landmarks), m))
 
     def __call__(self, features: Comparable) -> Array:
         """Vectors (n, m) of norm 1."""
