@@ -66,7 +66,7 @@ def test_keys_label_and_undo_in_two_tabs_and_a_reload_keeps_it(browser, serve, u
         for tab in tabs:
             tab.set_default_timeout(300_000)
             tab.on("console", lambda line: complaints.append(line.text))
-            tab.goto(f"{address.url}label")
+            tab.goto(f"{address.url}#view=label")
             tab.wait_for_selector("#photo.loaded")
 
         def labelled(tab, n):

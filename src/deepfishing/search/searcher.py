@@ -133,6 +133,7 @@ class Searcher:
         path: str | None = None,
         candidates: int | None = None,
         probes: int = PROBES,
+        among: Array | None = None,
     ) -> Hits:
         """The k nearest images, the nearest first.
 
@@ -154,10 +155,14 @@ class Searcher:
         candidates, probes : int, optional
             How many images an index proposes, and how many of its lists it looks into. By default
             500 of 32 lists, and 1,500 if it has coarse vectors and comparing is quick.
+        among : ndarray of bool, optional
+            Whether each row of the collection may be found, after the other filters.
         """
         if k < 1:
             raise OptionError(f"k must be at least 1, got {k}")
         passed = self.collection.passing(labels, path)
+        if among is not None:
+            passed = among if passed is None else passed & among
         query = self._query(like, unlike)
         rows, scores = self._nearest(query, k, passed, candidates, probes)
         hits = self._hits(query, rows, scores) if len(rows) else ()

@@ -222,6 +222,11 @@ class LabelLog:
         self._refresh()
         return [act for act in _active(self._acts) if act.kind not in (UNDO, PIXELS)]
 
+    def lines(self, start: int = 0) -> list[Act]:
+        """Return all acts from the number `start` on, also those that were undone, as written."""
+        self._refresh()
+        return self._acts[start:]
+
     def append(
         self,
         changes: Iterable[Change],

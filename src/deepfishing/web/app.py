@@ -11,33 +11,25 @@ from __future__ import annotations
 import hashlib
 import logging
 import mimetypes
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
 
-from fastapi import APIRouter, FastAPI, Query, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, ValidationError
+from fastapi.responses import JSONResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from deepfishing.errors import DeepFishingError, ImageError
-from deepfishing.web.gallery import MAX_TEXT, Example, Filter, Gallery, Question, UnknownError
-from deepfishing.web.guard import Gate, Guard, Receiver, RefusedError, read_body
-from deepfishing.web.labelling import LabelChange, Labelling, NextQuestion, UndoQuestion
-from deepfishing.web.photos import MAX_BYTES, ForgottenError
+from deepfishing.web.gallery import Gallery, UnknownError
+from deepfishing.web.guard import Guard, RefusedError
+from deepfishing.web.photos import ForgottenError
+from deepfishing.web.selections import ForgottenSelectionError
+from deepfishing.web.studio import Studio
+from deepfishing.web.views import VIEWS
 
 STATIC = Path(__file__).parent / "static"
 INDEX = "index.html"
-MAX_JSON = 1 << 18
-MAX_RECEIVED = 8 * MAX_BYTES  # of all photos that are uploaded at the same time
-MAX_PAGE = 500
-NEVER_KEPT = {"Cache-Control": "no-store"}
-
-QueryText = Annotated[str, Query(max_length=MAX_TEXT)]
-Body = TypeVar("Body", bound=BaseModel)
+NAVIGATION = b"<!-- views -->"
 
 _log = logging.getLogger("deepfishing.web")
 
@@ -46,20 +38,28 @@ def make_app(
     gallery: Gallery, host: str = "127.0.0.1", port: int = 0, token: str | None = None
 ) -> ASGIApp:
     """The application, behind the guard of the address that the server is bound to."""
+    app = make_site()
+    app.include_router(make_routes(gallery))
+    return Guard(app, host, port, token)
+
+
+def make_site() -> FastAPI:
+    """The page's own files, and one line for every error."""
     # no pages of FastAPI's own, which load scripts from elsewhere
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    app.include_router(make_routes(gallery))
-    files = {path.name: path.read_bytes() for path in STATIC.iterdir() if path.is_file()}
+    paths = (path for path in STATIC.rglob("*") if path.is_file())
+    files = {path.relative_to(STATIC).as_posix(): path.read_bytes() for path in paths}
+    files[INDEX] = files[INDEX].replace(NAVIGATION, _links().encode())
 
     @app.get("/")
     async def index(request: Request) -> Response:
         return _file(request, INDEX, files[INDEX])
 
     @app.get("/label")
-    async def label(request: Request) -> Response:
-        return _file(request, "label.html", files["label.html"])
+    async def label() -> Response:
+        return RedirectResponse("/#view=label")
 
-    @app.get("/static/{name}")
+    @app.get("/static/{name:path}")
     async def static(request: Request, name: str) -> Response:
         if name not in files:
             raise HTTPException(404)
@@ -67,115 +67,22 @@ def make_app(
 
     for kind in (RefusedError, RequestValidationError, HTTPException, DeepFishingError, Exception):
         app.add_exception_handler(kind, _answer)
-    return Guard(app, host, port, token)
+    return app
 
 
 def make_routes(gallery: Gallery) -> APIRouter:
     """All addresses below /api."""
+    studio = Studio(gallery)
     routes = APIRouter(prefix="/api")
-    computing = Gate(running=2, waiting=64)  # searches: numpy has the cores to itself
-    decoding = Gate(running=2, waiting=256)  # thumbnails
-    receiving = Receiver(MAX_RECEIVED)  # photos
-    encoding = Gate(running=1, waiting=64)  # one at a time, in no search's place
-    writing = Gate(running=1, waiting=64)  # labels
-    labelling = Labelling(gallery)
-
-    @routes.get("/store")
-    async def store() -> JSONResponse:
-        return JSONResponse(gallery.summary())
-
-    @routes.get("/images")
-    async def images(
-        label: Annotated[list[QueryText], Query(max_length=20)] = [],  # noqa: B006
-        text: QueryText = "",
-        offset: Annotated[int, Query(ge=0, le=2**40)] = 0,
-        limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
-    ) -> JSONResponse:
-        wanted = Filter(tuple(label), text)
-        return await _json(computing, partial(gallery.images, wanted, offset, limit))
-
-    @routes.get("/image")
-    async def image(id: QueryText) -> JSONResponse:
-        return await _json(computing, partial(gallery.image, id))
-
-    @routes.get("/thumbnail")
-    async def thumbnail(
-        request: Request,
-        id: QueryText,
-        size: Literal["small", "large", "full"] = "small",
-    ) -> Response:
-        path, sha256 = gallery.content(id)
-        headers = {"ETag": f'"{sha256[:32]}-{size}"', "Cache-Control": "private, max-age=3600"}
-        if request.headers.get("if-none-match") == headers["ETag"]:
-            return Response(status_code=304, headers=headers)
-        jpeg = await decoding.run(partial(gallery.thumbnails.jpeg, path, sha256, size))
-        return Response(jpeg, media_type="image/jpeg", headers=headers)
-
-    @routes.get("/uploads")
-    async def uploads() -> JSONResponse:
-        return JSONResponse({"network": gallery.uploads.network_state}, headers=NEVER_KEPT)
-
-    @routes.post("/uploads")
-    async def upload(request: Request) -> JSONResponse:
-        async with receiving.body(request, MAX_BYTES) as content:
-            return await _json(encoding, lambda: {"upload": gallery.uploads.add(content)})
-
-    @routes.post("/search")
-    async def search(request: Request) -> JSONResponse:
-        asked = await read_json(request, Question)
-        gate = encoding if asked.words else computing  # the text tower has all cores
-        return await _json(gate, lambda: {"by": asked.recipe, "hits": gallery.search(asked)})
-
-    @routes.post("/scatter")
-    async def scatter(request: Request) -> JSONResponse:
-        asked = await read_json(request, Question)
-        return await _json(computing, partial(gallery.scatter, asked))
-
-    @routes.post("/predict")
-    async def predict(request: Request) -> JSONResponse:
-        example = await read_json(request, Example)
-        return await _json(computing, lambda: {"classes": gallery.predict(example)})
-
-    @routes.get("/labels")
-    async def labels() -> JSONResponse:
-        return await _json(writing, labelling.summary)
-
-    @routes.get("/labels/of")
-    async def labels_of(id: QueryText) -> JSONResponse:
-        return await _json(writing, partial(labelling.labels_of, id))
-
-    @routes.post("/labels")
-    async def change_labels(request: Request) -> JSONResponse:
-        asked = await read_json(request, LabelChange)
-        return await _json(writing, partial(labelling.change, asked))
-
-    @routes.post("/labels/undo")
-    async def undo_labels(request: Request) -> JSONResponse:
-        asked = await read_json(request, UndoQuestion)
-        return await _json(writing, partial(labelling.undo, asked))
-
-    @routes.post("/labels/next")
-    async def next_to_label(request: Request) -> JSONResponse:
-        asked = await read_json(request, NextQuestion)
-        return await _json(writing, partial(labelling.next, asked))
-
+    for view in VIEWS:
+        routes.include_router(view.make_routes(studio))
     return routes
 
 
-async def read_json(request: Request, model: type[Body]) -> Body:
-    """The body as JSON of this shape."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise RefusedError(415, "Content-Type must be application/json")
-    try:
-        return model.model_validate_json(await read_body(request, MAX_JSON))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        raise RequestValidationError([{**first, "loc": ("body", *first["loc"])}]) from None
-
-
-async def _json(gate: Gate, work: Callable[[], object]) -> JSONResponse:
-    return JSONResponse(await gate.run(work), headers=NEVER_KEPT)
+def _links() -> str:
+    """The links of the navigation."""
+    link = '<a href="#view={0.name}" data-view="{0.name}">{0.title}</a>'
+    return "".join(link.format(view) for view in VIEWS)
 
 
 def _file(request: Request, name: str, content: bytes) -> Response:
@@ -192,7 +99,7 @@ async def _answer(request: Request, error: Exception) -> JSONResponse:
     match error:
         case RefusedError():
             status, line = error.status, error.line
-        case UnknownError() | ForgottenError():
+        case UnknownError() | ForgottenError() | ForgottenSelectionError():
             status, line = 404, str(error)
         case ImageError():
             # a thumbnail is asked for by GET; its image is gone. What is posted is a bad photo.

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -32,8 +33,11 @@ from deepfishing.search.compare import DEFAULTS, choose_recipe
 from deepfishing.search.words import MAX_LETTERS, WORDS_FEATURE, Words
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents
+from deepfishing.store.label_log import Labels
 from deepfishing.util.progress import Progress
+from deepfishing.web.live_labels import LiveLabels
 from deepfishing.web.photos import Thumbnails, Uploads
+from deepfishing.web.selections import Selections
 
 # Before all others if the store has them. The first gradient is what `deepfish search` takes, and
 # the first forward recipe the features that most people take.
@@ -71,10 +75,11 @@ class Example(BaseModel):
 
 @dataclass(frozen=True)
 class Filter:
-    """Only images with all of the labels whose path or id contains the text."""
+    """Only images with all of the labels, whose path or id contains the text, of a selection."""
 
     labels: tuple[str, ...] = ()
     text: str = ""
+    selection: str = ""  # a key of `Selections`
 
 
 class Question(BaseModel):
@@ -88,6 +93,7 @@ class Question(BaseModel):
     k: Annotated[int, Field(ge=1, le=MAX_HITS)] = 12
     labels: Annotated[list[Text], Field(max_length=20)] = []
     text: Text = ""
+    selection: Text = ""
 
     @model_validator(mode="after")
     def _has_example(self) -> Question:
@@ -104,7 +110,7 @@ class Question(BaseModel):
     @property
     def filter(self) -> Filter:
         """The filter as one value."""
-        return Filter(tuple(self.labels), self.text)
+        return Filter(tuple(self.labels), self.text, self.selection)
 
 
 @dataclass(frozen=True)
@@ -186,8 +192,9 @@ class Gallery:
         self._progress = None
         self.first_searcher = first
         self.collection, self._keys = first.collection, first.contents.keys
-        self.labels = self.collection.label_counts()
-        self._rows = lru_cache(32)(self._find_rows)
+        self.live = LiveLabels(self.store.folder, self.collection, self._keys)
+        self.selections = Selections()
+        self._with_text = lru_cache(32)(self._find_text)
 
     def searcher(self, by: str) -> Searcher:
         """The searcher of a recipe, opened when it is first asked for."""
@@ -209,7 +216,7 @@ class Gallery:
             "images": len(self.collection),
             "forward": self.offer.forward,
             "gradient": self.offer.gradient,
-            "labels": [{"name": name, "images": n} for name, n in self.labels.items()],
+            "labels": [{"name": name, "images": n} for name, n in self.live.counts().items()],
             "words": self.reads_words,
             "model": None if self.model is None else parse_recipe(self.model.recipe).title,
         }
@@ -221,7 +228,8 @@ class Gallery:
 
     def images(self, wanted: Filter, offset: int, limit: int) -> dict[str, Any]:
         """Some of the images that pass a filter, and how many there are."""
-        rows, total = self._rows(wanted), self._count(wanted)
+        rows = self.rows(wanted)
+        total = len(self.collection) if rows is None else len(rows)
         some = range(offset, min(offset + limit, total))
         found = [self._image(i if rows is None else int(rows[i])) for i in some]
         return {"total": total, "images": found}
@@ -231,8 +239,11 @@ class Gallery:
         return self._image(self.row(id_))
 
     def _image(self, row: int) -> dict[str, Any]:
-        picture = self.collection[row]
-        return {"id": picture.id, "labels": picture.labels or ()}
+        return {"id": self.id_of(row), "labels": self.live.of_row(row) or ()}
+
+    def id_of(self, row: int) -> str:
+        """Return the id of a row."""
+        return str(self.collection.table.column("id")[row].as_py())
 
     def content(self, id_: str) -> tuple[str, str]:
         """Path and hash of an image."""
@@ -250,15 +261,18 @@ class Gallery:
 
     def search(self, question: Question) -> list[dict[str, Any]]:
         """The nearest images and why, the nearest first."""
-        wanted = question.filter
-        if not self._count(wanted):
+        rows = self.rows(question.filter)
+        if rows is not None and not len(rows):
             return []
         searcher, likes, unlikes = self._examples(question)
-        hits = searcher.search(likes, question.k, unlikes, wanted.labels, _pattern(wanted.text))
+        among = self._rows_in(searcher, rows)
+        if among is not None and not among.any():
+            return []
+        hits = searcher.search(likes, question.k, unlikes, among=among)
         return [
             {
                 "id": hit.id,
-                "labels": hit.labels or (),
+                "labels": self._labels_of(hit.id) or (),
                 "score": _number(hit.score),
                 "forward": _number(hit.forward),
                 "backward": None if hit.backward is None else _number(hit.backward),
@@ -267,6 +281,23 @@ class Gallery:
             for hit in hits
         ]
 
+    def _labels_of(self, id_: str) -> Labels:
+        """Return the labels of an image as they are now; other recipes may have other images."""
+        row = self.collection.row_of(id_)
+        return None if row is None else self.live.of_row(row)
+
+    def _rows_in(self, searcher: Searcher, rows: Array | None) -> Array | None:
+        """Whether each row of a searcher's collection is one of these rows; None if all are."""
+        if rows is None:
+            return None
+        ids, others = self.collection.table.column("id"), searcher.collection.table.column("id")
+        passed = np.zeros(len(self.collection), dtype=bool)
+        passed[rows] = True
+        if ids.equals(others):
+            return passed
+        among: Array = pc.is_in(others, value_set=ids.filter(pa.array(passed))).to_numpy()
+        return among
+
     def scatter(self, question: Question) -> dict[str, Any]:
         """Forward and backward similarity of the images that pass a filter, and `is_product`:
         whether the score is their product, so that lines of the same score can be drawn.
@@ -274,18 +305,18 @@ class Gallery:
         If there are more than `POINTS`, those with the highest scores and an even sample of the
         others. Where an index is needed, to look at all would take too long: the nearest `NEAREST`.
         """
-        wanted = question.filter
+        wanted = self.rows(question.filter)
         answer: dict[str, Any] = {"total": 0, "ids": [], "forward": [], "backward": []}
         answer["is_product"] = False
-        if not self._count(wanted):
+        if wanted is not None and not len(wanted):
             return answer
         searcher, likes, unlikes = self._examples(question)
         is_product = searcher.recipe.is_plain and len(likes) == 1 and not unlikes
-        pattern = _pattern(wanted.text)
+        among = self._rows_in(searcher, wanted)
         if searcher.index is not None:
-            near = searcher.search(likes, NEAREST, unlikes, wanted.labels, pattern)
+            near = searcher.search(likes, NEAREST, unlikes, among=among)
             return {
-                "total": self._count(wanted),
+                "total": len(self.collection) if wanted is None else len(wanted),
                 "ids": [hit.id for hit in near],
                 "forward": [_number(hit.forward) for hit in near],
                 "backward": [_number(hit.backward or 0) for hit in near],
@@ -294,8 +325,7 @@ class Gallery:
         forward, backward, score = searcher.similarities(likes, unlikes)
         if backward is None:
             return answer
-        mask = searcher.collection.passing(wanted.labels, pattern)
-        rows = np.arange(len(score)) if mask is None else np.flatnonzero(mask)
+        rows = np.arange(len(score)) if among is None else np.flatnonzero(among)
         shown = thin_out(rows, score, POINTS)
         return {
             "total": len(rows),
@@ -352,23 +382,34 @@ class Gallery:
             raise UnknownError("the store has no image with this id")
         return row
 
-    def _count(self, wanted: Filter) -> int:
-        rows = self._rows(wanted)
-        return len(self.collection) if rows is None else len(rows)
-
-    def _find_rows(self, wanted: Filter) -> Array | None:
-        """Rows that pass a filter; None if all do."""
-        for label in wanted.labels:
-            if label not in self.labels:
-                raise UnknownError(
-                    f"label must be one that the store has, got {label!r}"
-                    f"{did_you_mean(label, self.labels)}"
-                )
-        try:
-            passed = self.collection.passing(wanted.labels, _pattern(wanted.text))
-        except OptionError:  # the labels are known, so nothing is left
-            return np.empty(0, dtype=np.int64)
+    def rows(self, wanted: Filter) -> Array | None:
+        """Return the rows that pass a filter, rising; None if all do."""
+        passed: Array | None = None
+        if wanted.text:
+            passed = self._with_text(wanted.text)
+        if wanted.labels:
+            counts = self.live.counts()
+            for label in wanted.labels:
+                if label not in counts:
+                    raise UnknownError(
+                        f"label must be one that the store has, got {label!r}"
+                        f"{did_you_mean(label, counts)}"
+                    )
+                has = self.live.has(label)
+                passed = has if passed is None else passed & has
+        if wanted.selection:
+            selected = np.zeros(len(self.collection), dtype=bool)
+            selected[self.selections.get(wanted.selection).rows] = True
+            passed = selected if passed is None else passed & selected
         return None if passed is None else np.flatnonzero(passed)
+
+    def _find_text(self, text: str) -> Array:
+        """Whether the path or the id of each row contains a text."""
+        try:
+            passed = self.collection.passing((), _pattern(text))
+        except OptionError:  # nothing is left
+            return np.zeros(len(self.collection), dtype=bool)
+        return np.ones(len(self.collection), dtype=bool) if passed is None else passed
 
 
 def thin_out(rows: Array, score: Array, most: int) -> Array:

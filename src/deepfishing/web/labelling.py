@@ -7,13 +7,12 @@ undone, and several tabs or people do not lose each other's labels.
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from deepfishing.curate.selection import EXACT_IMAGES, choosing
-from deepfishing.store.label_log import Change, LabelLog, Labels
+from deepfishing.store.label_log import Change
 from deepfishing.web.gallery import MAX_TEXT, Gallery
 
 ORIGIN = "page"
@@ -52,24 +51,17 @@ class Labelling:
 
     def __init__(self, gallery: Gallery) -> None:
         self.gallery = gallery
-        self.log = LabelLog.open(gallery.store.folder)
+        self.live = gallery.live
+        self.log = gallery.live.log
         self._lock = threading.Lock()
         self._order: list[int] | None = None
 
     def summary(self) -> dict[str, Any]:
         """Return the classes with their numbers of images, and how many images are labelled."""
-        with self._lock:
-            self.log.refresh()
-            counts: Counter[str] = Counter()
-            labelled = 0
-            collection = self.gallery.collection
-            for row in range(len(collection)):
-                labels = self._labels_of_row(row)
-                labelled += labels is not None
-                counts.update(labels or ())
-            names = sorted({*counts, *self.log.classes()})
-        classes = [{"name": name, "images": counts[name]} for name in names]
-        return {"classes": classes, "labelled": labelled, "images": len(collection)}
+        counts = self.live.counts()
+        classes = [{"name": name, "images": images} for name, images in counts.items()]
+        labelled = self.live.is_labelled()
+        return {"classes": classes, "labelled": int(labelled.sum()), "images": len(labelled)}
 
     def change(self, asked: LabelChange) -> dict[str, Any]:
         """Write new labels; return the id of the act, or None if nothing changed."""
@@ -79,40 +71,34 @@ class Labelling:
             path, content = self.gallery.content(id_)
             changes.append(Change(content, path, labels))
             base[content] = self.gallery.collection[self.gallery.row(id_)].labels
-        with self._lock:
-            act = self.log.append(changes, origin=ORIGIN, base=base)
+        act = self.log.append(changes, origin=ORIGIN, base=base)
         return {"act": None if act is None else act.id}
 
     def undo(self, asked: UndoQuestion) -> dict[str, Any]:
         """Undo an act; return the ids of the images that it changed."""
-        with self._lock:
-            act = self.log.undo(asked.act, origin=ORIGIN)
+        act = self.log.undo(asked.act, origin=ORIGIN)
         contents = {change.content for change in act.changes} if act is not None else set()
         return {"ids": self.gallery.ids_of(contents)}
 
     def labels_of(self, id_: str) -> dict[str, Any]:
         """Return the labels of one image; null if it is not labelled."""
         row = self.gallery.row(id_)
-        with self._lock:
-            self.log.refresh()
-            return {"id": id_, "labels": self._labels_of_row(row)}
+        self.live.refresh()
+        return {"id": id_, "labels": self.live.of_row(row)}
 
     def next(self, asked: NextQuestion) -> dict[str, Any]:
         """Return the image to label next, or null if all others are labelled."""
         passed_over = set(asked.skip)
+        self.live.refresh()
+        labelled = self.live.is_labelled()
         with self._lock:
-            self.log.refresh()
             for row in self._rows_in_order():
-                if self._labels_of_row(row) is not None:
+                if labelled[row]:
                     continue
-                id_ = self.gallery.collection[row].id
+                id_ = self.gallery.id_of(row)
                 if id_ not in passed_over:
                     return {"id": id_}
         return {"id": None}
-
-    def _labels_of_row(self, row: int) -> Labels:
-        picture = self.gallery.collection[row]
-        return self.log.apply(self.gallery.key_of_row(row), picture.labels)
 
     def _rows_in_order(self) -> list[int]:
         """Return all rows: first those that represent the others best, then the rest."""

@@ -28,7 +28,8 @@ function sentence(line) {
   return /[.?!]$/.test(text) ? text : `${text}.`;
 }
 
-const post = (path, body, signal) =>
+export const get = (path, signal) => ask(path, { signal });
+export const post = (path, body, signal) =>
   ask(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal });
 
 export const store = () => ask("/api/store");
@@ -44,12 +45,22 @@ export const nextToLabel = (skip) => post("/api/labels/next", { skip });
 export const upload = (file) =>
   ask("/api/uploads", { method: "POST", headers: { "Content-Type": file.type || "application/octet-stream" }, body: file });
 
-export function images(filter, offset, limit) {
-  const query = new URLSearchParams({ offset, limit });
-  if (filter.text) query.set("text", filter.text);
+// The filter of all views as the query of a GET request.
+export function filterQuery(filter, more = {}) {
+  const query = new URLSearchParams(more);
+  for (const name of ["text", "selection"]) if (filter[name]) query.set(name, filter[name]);
   for (const label of filter.labels) query.append("label", label);
-  return ask(`/api/images?${query}`);
+  return query;
 }
+
+export const images = (filter, offset, limit, order = "") =>
+  get(`/api/images?${filterQuery(filter, { offset, limit, ...(order ? { order } : {}) })}`);
+
+// Remember photos on the server as a selection, whose key filters all views.
+export const select = (ids, name) => post("/api/selections", { ids, name });
+export const selection = (key) => get(`/api/selections?${new URLSearchParams({ key })}`);
+export const job = (name) => get(`/api/jobs?${new URLSearchParams({ name })}`);
+export const cancelJob = (name) => post("/api/jobs/cancel", { name });
 
 export const thumbnail = (id, size = "small") =>
   `/api/thumbnail?id=${encodeURIComponent(id)}${size === "small" ? "" : `&size=${size}`}`;

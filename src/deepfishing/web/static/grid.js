@@ -9,11 +9,13 @@ const AROUND = 2; // rows kept above and below the screen
 const SETTLE = 60; // milliseconds: what has flown past by then is not loaded
 
 export class Grid {
-  constructor(root, load, changed) {
+  constructor(root, load, changed, signal) {
     Object.assign(this, { root, load, changed, total: 0, cells: new Map(), pages: new Map(), focus: 0, version: 0 });
     this.columns = 1;
-    new ResizeObserver(() => this.layout()).observe(root.parentElement);
-    addEventListener("scroll", () => this.schedule(), { passive: true });
+    const resized = new ResizeObserver(() => this.layout());
+    resized.observe(root.parentElement);
+    signal.addEventListener("abort", () => resized.disconnect());
+    addEventListener("scroll", () => this.schedule(), { passive: true, signal });
   }
 
   // Show another list of pictures.

@@ -1,10 +1,12 @@
-// Labels as chips that are pressed or not, the most common ones; the rest in a list.
+// The filter as chips: the most common labels, the rest in a list, and the selection of another view.
 
+import * as api from "./api.js";
 import { element } from "./card.js";
 import { go, read } from "./state.js";
 
 const CHIPS = 40;
 const place = document.querySelector("#labels");
+const names = new Map(); // of selections, by key
 
 function toggle(name) {
   const { labels } = read();
@@ -23,13 +25,38 @@ export function makeLabels(all) {
     choice.addEventListener("change", () => {
       toggle(choice.value);
       makeLabels(all); // now it is a chip
-      renderLabels(read().labels);
+      renderLabels(read());
     });
     place.append(choice);
   }
-  place.hidden = !all.length;
 }
 
-export function renderLabels(chosen) {
-  for (const chip of place.querySelectorAll("button")) chip.setAttribute("aria-pressed", String(chosen.includes(chip.value)));
+export function renderLabels({ labels, selection }) {
+  for (const chip of place.querySelectorAll("button:not(.selection)")) chip.setAttribute("aria-pressed", String(labels.includes(chip.value)));
+  renderSelection(selection);
+  place.hidden = !place.children.length;
+}
+
+function renderSelection(selection) {
+  let chip = place.querySelector(".selection");
+  if (!selection) {
+    chip?.remove();
+    return;
+  }
+  if (!chip) {
+    chip = element("button", { type: "button", className: "chip selection", textContent: "selection", onclick: () => go({ selection: "" }) });
+    chip.setAttribute("aria-pressed", "true");
+    place.prepend(chip);
+  }
+  describe(chip, selection);
+}
+
+async function describe(chip, key) {
+  if (!names.has(key)) {
+    names.set(key, "selection");
+    const found = await api.selection(key).catch(() => ({ name: "a selection that is gone" }));
+    names.set(key, found.images === undefined ? found.name : `${found.name} (${found.images.toLocaleString()})`);
+  }
+  chip.textContent = `${names.get(key)} ×`;
+  chip.setAttribute("aria-label", `Remove the selection: ${names.get(key)}`);
 }

@@ -1,21 +1,25 @@
 // One picture, large: its name, its labels, why it was found, and what can be done with it. Arrow
-// keys, swipes and two buttons lead to its neighbours, Escape leads back.
+// keys, swipes and two buttons lead to its neighbours, Escape leads back. All views share it.
 
 import { thumbnail } from "./api.js";
 import { element } from "./card.js";
 import { reason } from "./results.js";
+import { FIRST_VIEW, go } from "./state.js";
 
 const SWIPE = 50; // pixels that a finger must move sideways
 
-export class Lightbox {
-  constructor(dialog, { shown, closed }) {
-    Object.assign(this, { dialog, shown, closed, at: 0, count: 0 });
+const nothing = () => {};
+
+class Lightbox {
+  constructor(dialog) {
+    Object.assign(this, { dialog, shown: nothing, closed: nothing, at: 0, count: 0 });
     const find = (selector) => dialog.querySelector(selector);
     Object.assign(this, { stage: find(".stage"), name: find("h2"), about: find(".about"), place: find(".place"), file: find(".file") });
     [this.before, this.after] = [find(".before"), find(".after")];
     this.before.addEventListener("click", () => this.step(-1));
     this.after.addEventListener("click", () => this.step(1));
     find(".close").addEventListener("click", () => dialog.close());
+    find("[data-action=search]").addEventListener("click", () => this.search(dialog.dataset.id));
     dialog.addEventListener("close", () => this.closed(this.at));
     dialog.addEventListener("click", (event) => event.target === dialog && dialog.close()); // beside it
     dialog.addEventListener("keydown", (event) => this.pressed(event));
@@ -31,15 +35,20 @@ export class Lightbox {
     return this.dialog.open;
   }
 
-  // `load` gives the image with a number below `count`.
-  async open(load, count, at) {
-    Object.assign(this, { load, count });
+  // `load` gives the image with a number below `count`. `closed` is called with the number of the last
+  // one, to put the focus there; `shown` for each. `marks`: with the buttons + and −, for Photos.
+  async open(load, count, at, { closed = nothing, shown = nothing, marks = false } = {}) {
+    Object.assign(this, { load, count, closed, shown });
+    for (const button of this.dialog.querySelectorAll("[data-action=plus], [data-action=minus]")) button.hidden = !marks;
     await this.show(at);
     if (!this.isOpen) this.dialog.showModal();
   }
 
-  close() {
+  // Close it and search for pictures like this one.
+  search(id) {
+    this.closed = nothing; // the focus does not go back to a picture that is about to go
     this.dialog.close();
+    go({ view: FIRST_VIEW, like: [{ id }], unlike: [] });
   }
 
   step(by) {
@@ -78,3 +87,5 @@ export class Lightbox {
     event.stopPropagation(); // the page behind does not move
   }
 }
+
+export const lightbox = new Lightbox(document.querySelector("#lightbox"));

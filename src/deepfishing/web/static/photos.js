@@ -20,7 +20,8 @@ async function watch() {
   if (state === "loading") setTimeout(watch, AGAIN);
 }
 
-export function listenForPhotos(search, complain) {
+// `taken` asks the view on the screen first: true if it takes the photos itself.
+export function listenForPhotos(search, complain, taken = () => false) {
   const file = document.querySelector("#file");
   const drop = document.querySelector("#drop");
   let inside = 0;
@@ -70,7 +71,8 @@ export function listenForPhotos(search, complain) {
     event.preventDefault();
     inside = 0;
     drop.hidden = true;
-    offer([...event.dataTransfer.files]);
+    const files = [...event.dataTransfer.files];
+    if (!taken(files)) offer(files);
   });
   addEventListener("paste", (event) => offer([...(event.clipboardData?.files ?? [])]));
 }

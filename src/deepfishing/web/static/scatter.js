@@ -8,14 +8,16 @@ const EDGE = { left: 34, right: 8, top: 8, bottom: 30 };
 const REACH = 14; // pixels around a point that count as on it
 
 export class Scatter {
-  constructor(figure, choose) {
+  constructor(figure, choose, signal) {
     this.figure = figure;
     this.canvas = figure.querySelector("canvas");
     this.tip = figure.querySelector(".tip");
     this.choose = choose;
     this.clear();
-    new ResizeObserver(() => this.draw()).observe(this.canvas);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+    const resized = new ResizeObserver(() => this.draw());
+    resized.observe(this.canvas);
+    signal.addEventListener("abort", () => resized.disconnect());
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw(), { signal });
     this.canvas.addEventListener("pointermove", (event) => this.hover(event));
     this.canvas.addEventListener("pointerleave", () => this.leave());
     this.canvas.addEventListener("click", (event) => {

@@ -1,18 +1,68 @@
-// The page: what is asked for stands in the address (state.js); this file shows it and listens.
+// The view of all photos, and of a search among them. What is asked for stands in the address.
 
 import * as api from "./api.js";
 import { element, enlarger, mark, picture, shortName } from "./card.js";
 import { Grid } from "./grid.js";
-import { makeLabels, renderLabels } from "./labels.js";
-import { Lightbox } from "./lightbox.js";
+import { lightbox } from "./lightbox.js";
+import { failed, notice } from "./messages.js";
+import { preview } from "./photos.js";
 import { compare, fill, neighbour, skeleton } from "./results.js";
 import { Scatter } from "./scatter.js";
-import { go, read, same, without } from "./state.js";
-import { listenForPhotos, preview } from "./photos.js";
+import { filterOf, go, isFiltered, NO_FILTER, read, same, without } from "./state.js";
+
+export const keys = [
+  ["← ↑ ↓ →", "move"],
+  ["Enter", "search"],
+  ["O", "enlarge"],
+  ["+ −", "like these, not like those"],
+  ["/", "filter"],
+  ["Esc", "back"],
+];
 
 const $ = (selector) => document.querySelector(selector);
 const HITS = 12;
 const MOST = 200;
+
+const MARKUP = `
+  <section id="results" aria-label="Results" hidden>
+    <aside class="query" aria-label="Query">
+      <a class="back" href="#">← All pictures</a>
+      <ul class="examples" id="examples" aria-label="Examples"></ul>
+      <div id="predictions" hidden><h2>Predicted</h2><ol></ol></div>
+      <figure class="plot" id="plot">
+        <figcaption><b>All pictures</b> against this one: the further to the right, the more they look alike; the further up, the more they mean alike.<span class="lines" hidden> On a dotted line the score is the same.</span></figcaption>
+        <p class="key"><span><span class="dot both"></span>in both lists</span><span><span class="dot forward"></span>only on the left</span><span><span class="dot gradient"></span>only on the right</span></p>
+        <div class="paper"><canvas role="img"></canvas><p class="state soft" aria-live="polite"></p></div>
+        <div class="tip" hidden><img alt=""><span></span></div>
+      </figure>
+    </aside>
+    <div class="columns">
+      <section class="column" id="forward" aria-labelledby="forward-title">
+        <header><h2 id="forward-title">Looks alike</h2><p class="soft">The network sees similar shapes, colours and textures.</p><label>compared by <select></select></label></header>
+        <p class="state soft" aria-live="polite"></p>
+        <ol class="hits"></ol>
+        <button class="more" type="button" hidden>Show more</button>
+      </section>
+      <section class="column" id="gradient" aria-labelledby="gradient-title">
+        <header><h2 id="gradient-title">Looks and means alike</h2><p class="soft">It also takes them for the same things, named below.</p><label>compared by <select></select></label></header>
+        <p class="state soft" aria-live="polite"></p>
+        <ol class="hits"></ol>
+        <button class="more" type="button" hidden>Show more</button>
+      </section>
+    </div>
+  </section>
+  <section id="collection" aria-label="Collection">
+    <p class="lead"><span class="by-mouse">Click a picture, or drop a photo of your own anywhere,</span><span class="by-touch">Tap a picture, or search by a photo of your own,</span> to find others like it. Two pictures <b>look alike</b> if the network sees similar shapes, colours and textures in them. They <b>mean alike</b> if it would take them for the same things.</p>
+    <p class="state soft" id="count" aria-live="polite">Loading …</p>
+    <div id="grid" role="list" aria-label="Pictures"></div>
+  </section>`;
+
+const TRAY = `
+  <div class="tray" id="tray" role="region" aria-label="Examples chosen" hidden>
+    <ul></ul><p class="soft"></p>
+    <button class="primary" type="button" id="tray-search">Search</button>
+    <button type="button" id="tray-clear">Clear</button>
+  </div>`;
 
 const sides = ["forward", "gradient"];
 const wanted = { forward: HITS, gradient: HITS }; // hits a side
@@ -22,17 +72,10 @@ let tray = { like: [], unlike: [] };
 let shown = { asked: "", filter: "" };
 let points = null;
 let working = new AbortController();
-let scrolled = 0;
-
-const grid = new Grid($("#grid"), (offset, limit) => api.images(read(), offset, limit), () => mark($("#grid"), tray.like, tray.unlike));
-const scatter = new Scatter($("#plot"), (id) => search([{ id }]));
-const lightbox = new Lightbox($("#lightbox"), { shown: markAll, closed: (at) => back(at) });
-let back = () => {}; // where the focus goes when the lightbox closes
-
-function notice(text) {
-  $("#notice p").textContent = text;
-  $("#notice").hidden = !text;
-}
+let scrolled = 0; // where the grid was when it went
+let scrolledFilter = "";
+let grid = null;
+let scatter = null;
 
 function search(like, unlike = []) {
   tray = { like: [], unlike: [] };
@@ -41,17 +84,14 @@ function search(like, unlike = []) {
 
 // ---- what the address says ----
 
-function render() {
-  const state = read();
+export function update(state) {
   const querying = state.like.length > 0;
-  if (querying && !$("#collection").hidden) scrolled = scrollY;
+  if (querying && !$("#collection").hidden) keepPlace();
   const returned = !querying && $("#collection").hidden;
   $("#collection").hidden = querying;
   $("#results").hidden = !querying;
-  if (document.activeElement !== $("#text")) $("#text").value = state.text;
-  renderLabels(state.labels);
   renderTray(querying);
-  const filter = JSON.stringify([state.labels, state.text]);
+  const filter = JSON.stringify(filterOf(state));
   if (querying) renderResults(state);
   else {
     working.abort();
@@ -63,26 +103,33 @@ function render() {
   }
 }
 
+function keepPlace() {
+  scrolled = scrollY;
+  scrolledFilter = shown.filter;
+}
+
 async function renderCollection(filter) {
+  const isBack = shown.filter === "" && filter === scrolledFilter; // from another view
   shown.filter = filter;
   const count = $("#count");
   count.classList.remove("error");
   try {
     await grid.reset();
     if (shown.filter !== filter) return;
-    const all = grid.total === store.images;
-    count.textContent = grid.total ? `${grid.total.toLocaleString()} ${all ? "" : `of ${store.images.toLocaleString()} `}pictures` : "No picture passes this filter.";
-    if (!grid.total) count.append(" ", element("button", { type: "button", textContent: "Remove the filter", onclick: () => go({ labels: [], text: "" }) }));
+    count.textContent = grid.total ? countWords() : "No picture passes this filter.";
+    if (!grid.total) count.append(" ", element("button", { type: "button", textContent: "Remove the filter", onclick: () => go(NO_FILTER) }));
+    if (isBack) scrollTo(0, scrolled);
   } catch (error) {
-    failed(count, error, () => renderCollection(filter));
+    const removable = isFiltered(read());
+    failed(count, error, removable ? null : () => renderCollection(filter));
+    if (removable) count.append(element("button", { type: "button", textContent: "Remove the filter", onclick: () => go(NO_FILTER) }));
     shown.filter = "";
   }
 }
 
-function failed(place, error, again) {
-  place.classList.add("error");
-  place.textContent = `${error.message} `;
-  if (again) place.append(element("button", { type: "button", textContent: "Try again", onclick: again }));
+function countWords() {
+  const all = grid.total === store.images;
+  return `${grid.total.toLocaleString()} ${all ? "" : `of ${store.images.toLocaleString()} `}pictures`;
 }
 
 function renderResults(state) {
@@ -100,7 +147,7 @@ function renderResults(state) {
   points = null;
   scatter.clear();
   renderExamples(state);
-  const filter = { like: state.like, unlike: state.unlike, labels: state.labels, text: state.text };
+  const filter = { like: state.like, unlike: state.unlike, ...filterOf(state) };
   for (const side of sides) renderSide(side, { ...filter, by: chosen[side], k: wanted[side] }, working.signal);
   renderPlot({ ...filter, by: chosen.gradient }, working.signal);
   renderPredictions(state, working.signal);
@@ -259,7 +306,7 @@ function makeKernels() {
     choice.addEventListener("change", () => go({ [side]: choice.value }));
     $(`#${side} .more`).addEventListener("click", () => {
       wanted[side] = Math.min(MOST, wanted[side] + 2 * HITS);
-      render();
+      update(read());
     });
   }
 }
@@ -274,117 +321,93 @@ function clicked(event) {
   if (index !== undefined) grid.focus = Number(index);
   const asked = button.dataset.action;
   if (asked === "enlarge") enlarge(button.closest("[data-id]"));
-  else if (asked === "search") {
-    back = () => {};
-    lightbox.close();
-    search([{ id }]);
-  } else toggle(id, asked);
+  else if (asked !== "search") toggle(id, asked);
+  else if (!button.closest("dialog")) search([{ id }]);
 }
 
 // Show the picture of a card large, among its neighbours.
 function enlarge(one) {
   const { id, index } = one.dataset;
   const side = one.closest(".column")?.id;
+  const options = { marks: true, shown: markAll };
   if (index !== undefined) {
-    back = (at) => grid.focusOn(at);
-    lightbox.open((at) => grid.image(at), grid.total, Number(index));
+    options.closed = (at) => grid.focusOn(at);
+    lightbox.open((at) => grid.image(at), grid.total, Number(index), options);
   } else if (side) {
     const list = hits[side];
-    back = (at) => $(`#${side} [data-id="${CSS.escape(list[at].id)}"] .shot`)?.focus();
-    lightbox.open((at) => list[at], list.length, list.findIndex((hit) => hit.id === id));
+    options.closed = (at) => $(`#${side} [data-id="${CSS.escape(list[at].id)}"] .shot`)?.focus();
+    lightbox.open((at) => list[at], list.length, list.findIndex((hit) => hit.id === id), options);
   } else {
-    back = () => one.querySelector("button")?.focus();
-    lightbox.open(() => api.image(id), 1, 0);
+    options.closed = () => one.querySelector("button")?.focus();
+    lightbox.open(() => api.image(id), 1, 0, options);
   }
 }
 
-function pressed(event) {
-  if (lightbox.isOpen) return;
-  const typing = event.target.matches("input, select, textarea");
-  if (event.key === "Escape") return escape(typing);
-  if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
-  if (event.key === "/") {
-    event.preventDefault();
-    $("#text").focus();
-    $("#text").select();
-    return;
+// Whether a key was used.
+export function pressed(event) {
+  if (event.key === "Escape") {
+    escape();
+    return true;
   }
+  if (event.ctrlKey || event.metaKey || event.altKey) return false;
   const here = event.target.closest(".card[data-id]");
   const inGrid = !$("#collection").hidden;
+  const isArrow = event.key.startsWith("Arrow");
   if (here && event.key.toLowerCase() === "o") enlarge(here);
   else if (here && (event.key === "+" || event.key === "-")) toggle(here.dataset.id, event.key === "+" ? "plus" : "minus");
   else if (inGrid && (here || event.target === document.body || event.target.id === "main")) {
-    const to = here ? grid.next(event.key) : event.key.startsWith("Arrow") ? grid.focus : null;
-    if (to === null) return;
+    const to = here ? grid.next(event.key) : isArrow ? grid.focus : null;
+    if (to === null) return false;
     event.preventDefault();
     grid.focusOn(to);
-  } else if (here && event.key.startsWith("Arrow")) {
-    event.preventDefault();
-    const to = neighbour(here.querySelector(".shot"), event.key);
-    if (to) {
-      here.querySelector(".shot").tabIndex = -1;
-      to.tabIndex = 0;
-      to.focus();
-    }
-  } else if (!inGrid && event.key.startsWith("Arrow") && event.target === document.body) $("#results .card .shot[tabindex='0']")?.focus();
+  } else if (here && isArrow) moveAmongHits(event, here);
+  else if (!inGrid && isArrow && event.target === document.body) $("#results .card .shot[tabindex='0']")?.focus();
+  else return false;
+  return true;
 }
 
-function escape(typing) {
-  if (!$("#notice").hidden) return notice("");
-  if (typing && $("#text").value) {
-    $("#text").value = "";
-    return filtered();
-  }
-  if (typing) return document.activeElement.blur();
+function moveAmongHits(event, here) {
+  event.preventDefault();
+  const to = neighbour(here.querySelector(".shot"), event.key);
+  if (!to) return;
+  here.querySelector(".shot").tabIndex = -1;
+  to.tabIndex = 0;
+  to.focus();
+}
+
+function escape() {
   if (read().like.length) {
     go({ like: [], unlike: [] });
-    return grid.focusOn(grid.focus);
+    grid.focusOn(grid.focus);
+    return;
   }
   tray = { like: [], unlike: [] };
   renderTray(false);
-  return markAll();
+  markAll();
 }
 
-let typed = 0;
-function filtered() {
-  clearTimeout(typed);
-  typed = setTimeout(() => go({ text: $("#text").value.trim() }, true), 200);
-}
+// ---- the view ----
 
-async function start() {
-  listenForPhotos(search, notice); // first: a photo dropped early must not replace the page
-  $("#notice button").addEventListener("click", () => notice(""));
-  try {
-    store = await api.store();
-  } catch (error) {
-    failed($("#count"), error, () => location.reload());
-    return;
-  }
-  $("#store").textContent = `${store.name} · ${store.network}`;
-  makeLabels(store.labels);
+export function mount(place, context) {
+  store = context.store;
+  place.innerHTML = MARKUP;
+  context.bar.innerHTML = TRAY;
+  const { signal } = context;
+  Object.assign(shown, { asked: "", filter: "", query: "" });
+  grid = new Grid($("#grid"), (offset, limit) => api.images(filterOf(read()), offset, limit), () => mark($("#grid"), tray.like, tray.unlike), signal);
+  scatter = new Scatter($("#plot"), (id) => search([{ id }]), signal);
   makeKernels();
-  document.addEventListener("click", clicked);
-  document.addEventListener("keydown", pressed);
-  addEventListener("hashchange", render);
-  addEventListener("popstate", () => dispatchEvent(new Event("hashchange")));
-  $("#text").addEventListener("input", filtered);
-  $(".filter").addEventListener("submit", (event) => {
-    event.preventDefault();
-    grid.focusOn(0);
-  });
+  document.addEventListener("click", clicked, { signal });
+  addEventListener("filter-submitted", () => grid.focusOn(0), { signal });
   $("#tray-search").addEventListener("click", () => search(tray.like, tray.unlike));
-  $("#tray-clear").addEventListener("click", () => escape(false));
-  for (const link of document.querySelectorAll(".brand, .back")) {
-    link.addEventListener("click", (event) => {
-      event.preventDefault();
-      go({ like: [], unlike: [] });
-    });
-  }
-  $(".skip").addEventListener("click", (event) => {
+  $("#tray-clear").addEventListener("click", escape);
+  $(".back").addEventListener("click", (event) => {
     event.preventDefault();
-    $("#main").focus();
+    go({ like: [], unlike: [] });
   });
-  render();
 }
 
-start();
+export function unmount() {
+  if (!$("#collection").hidden) keepPlace();
+  working.abort();
+}

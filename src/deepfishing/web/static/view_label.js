@@ -7,6 +7,25 @@ const $ = (selector) => document.querySelector(selector);
 const KEYS = 9; // classes with a number key
 const MAX_SKIPPED = 1000; // that the server takes
 
+const MARKUP = `
+<div class="labelling">
+  <section aria-label="Picture to label">
+    <div class="shot" id="photo"></div>
+    <p class="name soft" id="name"></p>
+  </section>
+  <aside aria-label="Labels">
+    <p id="state" role="status">Loading …</p>
+    <ol class="class-keys" id="classes" aria-label="Classes"></ol>
+    <form id="add"><label for="class-name">Other class</label><input id="class-name" autocomplete="off" spellcheck="false" maxlength="100" aria-keyshortcuts="/"></form>
+    <p class="acts">
+      <button type="button" id="none" aria-keyshortcuts="0">None of these <kbd aria-hidden="true">0</kbd></button>
+      <button type="button" id="skip" aria-keyshortcuts="S">Skip <kbd aria-hidden="true">S</kbd></button>
+      <button type="button" id="undo" aria-keyshortcuts="U" disabled>Undo <kbd aria-hidden="true">U</kbd></button>
+    </p>
+  </aside>
+</div>`;
+
+let context = null;
 let shown = null; // id of the picture on the screen
 let classes = [];
 let skipped = [];
@@ -20,7 +39,6 @@ async function refresh() {
   $("#classes").replaceChildren(...classes.map(classButton));
   $("#undo").disabled = !acts.length;
 }
-
 function classButton({ name, images }, at) {
   const button = element("button", { type: "button", value: name, onclick: () => label([name]) });
   if (at < KEYS) button.append(element("kbd", { textContent: at + 1 }));
@@ -72,11 +90,9 @@ const undo = () =>
     if (ids.length) show(ids[0]);
   });
 
-function pressed(event) {
-  if (event.target.matches("input") || event.ctrlKey || event.metaKey || event.altKey) {
-    if (event.key === "Escape") event.target.blur();
-    return;
-  }
+// Whether a key was used.
+export function pressed(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey) return false;
   const named = classes[Number(event.key) - 1];
   if (event.key === "/") {
     event.preventDefault();
@@ -85,18 +101,32 @@ function pressed(event) {
   else if (named && Number(event.key) <= KEYS) label([named.name]);
   else if (event.key.toLowerCase() === "s") skip();
   else if (event.key.toLowerCase() === "u") undo();
+  else return false;
+  return true;
 }
 
-document.addEventListener("keydown", pressed);
-$("#none").addEventListener("click", () => label([]));
-$("#skip").addEventListener("click", skip);
-$("#undo").addEventListener("click", undo);
-$("#add").addEventListener("submit", (event) => {
-  event.preventDefault();
-  const name = $("#class-name").value.trim();
-  if (!name) return;
-  $("#class-name").value = "";
-  $("#class-name").blur();
-  label([name]);
-});
-run(next);
+export const takesSlash = true; // for the name of a class
+
+export function mount(place, given) {
+  context = given;
+  place.innerHTML = MARKUP;
+  document.title = `Label – ${context.store.name}`;
+  $("#none").addEventListener("click", () => label([]));
+  $("#skip").addEventListener("click", skip);
+  $("#undo").addEventListener("click", undo);
+  $("#add").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const name = $("#class-name").value.trim();
+    if (!name) return;
+    $("#class-name").value = "";
+    $("#class-name").blur();
+    label([name]);
+  });
+  shown = null;
+  busy = false;
+  run(next);
+}
+
+export function unmount() {
+  context.labelsChanged();
+}

@@ -1,0 +1,119 @@
+"""Long work in the background: how far it is, and how it is stopped.
+
+The work calls a progress function now and then. That is where it ends when somebody cancels it, so
+whatever it has finished by then is kept in the way that the work itself keeps it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from deepfishing.errors import DeepFishingError
+from deepfishing.util.progress import Progress
+
+RUNNING, DONE, CANCELLED, FAILED = "running", "done", "cancelled", "failed"
+
+_log = logging.getLogger("deepfishing.web")
+
+
+class CancelledError(Exception):
+    """Raised inside of work that somebody cancelled."""
+
+
+@dataclass
+class Job:
+    """Work that runs, or has run."""
+
+    name: str
+    state: str = RUNNING
+    stage: str = ""
+    done: int = 0
+    total: int = 0
+    error: str = ""
+    started: float = 0.0
+    is_cancelled: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what the page shows of it."""
+        return {
+            "name": self.name,
+            "state": self.state,
+            "stage": self.stage,
+            "done": self.done,
+            "total": self.total,
+            "error": self.error,
+            "seconds": round(time.monotonic() - self.started, 1),
+        }
+
+
+class Jobs:
+    """The jobs of a server, by name; may be used from several threads."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, Job] = {}
+        self._threads: dict[str, threading.Thread] = {}
+        self._lock = threading.Lock()
+
+    def start(self, name: str, work: Callable[[Progress], None]) -> Job:
+        """Begin work in a thread, or return the job of that name that runs already."""
+        with self._lock:
+            job = self._jobs.get(name)
+            if job is not None and job.state == RUNNING:
+                return job
+            job = Job(name, started=time.monotonic())
+            self._jobs[name] = job
+            thread = threading.Thread(target=_run, args=(job, work), daemon=True)
+            self._threads[name] = thread
+        thread.start()
+        return job
+
+    def get(self, name: str) -> Job | None:
+        """Return the last job of a name."""
+        with self._lock:
+            return self._jobs.get(name)
+
+    def cancel(self, name: str) -> Job | None:
+        """Ask a job to stop; it does when it reports its progress next."""
+        job = self.get(name)
+        if job is not None:
+            job.is_cancelled = True
+        return job
+
+    def wait(self, name: str, seconds: float | None = None) -> None:
+        """Wait until a job has ended."""
+        thread = self._threads.get(name)
+        if thread is not None:
+            thread.join(seconds)
+
+    def close(self, seconds: float = 5.0) -> None:
+        """Cancel all jobs and wait a moment for their end."""
+        with self._lock:
+            names = list(self._jobs)
+        for name in names:
+            self.cancel(name)
+        for name in names:
+            self.wait(name, seconds)
+
+
+def _run(job: Job, work: Callable[[Progress], None]) -> None:
+    def progress(stage: str, done: int, total: int) -> None:
+        if job.is_cancelled:
+            raise CancelledError
+        job.stage, job.done, job.total = stage, done, total
+
+    try:
+        work(progress)
+    except CancelledError:
+        job.state = CANCELLED
+    except DeepFishingError as error:
+        job.error, job.state = str(error), FAILED
+    except Exception:
+        _log.exception("deepfish: %s failed", job.name)
+        job.error, job.state = "the work failed; the terminal of the server says why", FAILED
+    else:
+        job.state = DONE
