@@ -17,9 +17,10 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from deepfishing.web.app import MAX_JSON, make_app
+from deepfishing.web.app import make_app
 from deepfishing.web.gallery import Gallery
 from deepfishing.web.photos import MAX_BYTES
+from deepfishing.web.studio import MAX_JSON
 
 SECONDS = 300  # by then a machine under load has answered
 STRANGE = [
