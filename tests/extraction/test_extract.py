@@ -5,16 +5,16 @@ import pytest
 import torch
 from PIL import Image
 
-import deepfishing.extraction.extract as extraction
 from deepfishing.core.features import parse_factor
 from deepfishing.core.kernels import gram
 from deepfishing.core.rank_one import RankOne
 from deepfishing.errors import FeatureError, ImageError, LayerError, NetworkError, OptionError
 from deepfishing.extraction.extract import Extractor, extract
 from deepfishing.extraction.options import Resources
+from deepfishing.extraction.pipeline import extract_to
 from deepfishing.extraction.settings import Settings
 from deepfishing.images.preprocess import VIEWS, Preprocess
-from deepfishing.networks.network import Network
+from deepfishing.networks.network import Network, wrap
 from deepfishing.networks.objectives import cross_entropy
 
 
@@ -319,15 +319,68 @@ def test_a_recipe_that_needs_training_images_says_what_to_write(network, images,
         extract(network, images, text)
 
 
-def test_one_image_instead_of_a_list_says_what_to_write(network, images):
-    for given in (Image.fromarray(images[0]), images[0]):
-        with pytest.raises(OptionError, match=r"images must be a list of images.*write \["):
-            extract(network, given, "x7")
-
-
 def test_a_network_may_be_given_by_its_name(images, monkeypatch, network):
     asked = []
-    monkeypatch.setattr(extraction, "load_network", lambda name: asked.append(name) or network)
-    found = extract("efficientnet-lite0", images, "x7")["x7"]
+
+    def load_network(name, device):
+        asked.append((name, device))
+        return network
+
+    monkeypatch.setattr("deepfishing.networks.load.load_network", load_network)
+    found = extract("efficientnet-lite0", images, "x7", device="cpu")["x7"]
     np.testing.assert_array_equal(found, extract(network, images, "x7")["x7"])
-    assert asked == ["efficientnet-lite0"]
+    assert asked == [("efficientnet-lite0", "cpu")]
+    with pytest.raises(OptionError, match="is loaded on cpu, got cuda"):
+        extract(network, images, "x7", device="cuda")
+
+
+def test_a_torch_module_is_wrapped(images):
+    torch.manual_seed(0)
+    module = TinyLite()
+    found = extract(module, images, "x7")["x7"]
+    np.testing.assert_array_equal(found, extract(wrap(module), images, "x7")["x7"])
+    small = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 4))
+    with pytest.raises(LayerError, match=r"give preprocess, .* see the options of .*wrap"):
+        extract(small, images, "x7")
+    with pytest.raises(OptionError, match=r"a Network .* or a torch module, got int"):
+        extract(3, images, "x7")
+
+
+def test_images_that_cannot_be_used_are_skipped_if_asked_for(network, images):
+    given = [images[0], "absent.jpg", *images[1:3], "absent.png"]
+    with pytest.raises(ImageError, match=r"absent\.jpg"):
+        extract(network, given, "x7")
+    with pytest.warns(UserWarning, match=r"left out: 2, the first is number 1: .*absent\.jpg"):
+        found = extract(network, given, "x7", on_error="skip")
+    np.testing.assert_allclose(found["x7"], extract(network, images[:3], "x7")["x7"], atol=1e-7)
+    assert found.indices == [0, 2, 3]
+    assert list(found.failures) == [1, 4]
+    with pytest.raises(OptionError, match="on_error must be one of raise, skip, got 'ignore'"):
+        extract(network, given, "x7", on_error="ignore")
+    with pytest.warns(UserWarning, match="left out"), pytest.raises(OptionError, match="none of 1"):
+        extract(network, ["absent.jpg"], "x7", on_error="skip")
+
+
+class Dead(torch.nn.Module):
+    """Its scores of a dark image are all 0, so its probabilities are the uniform label."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden = torch.nn.Linear(3 * 16 * 16, 5)
+        self.fc = torch.nn.Linear(5, 4, bias=False)
+        self.hidden.weight.data.abs_()
+
+    def forward(self, x):
+        return self.fc(torch.relu(self.hidden(x.flatten(1))))
+
+
+def test_images_with_a_zero_gradient_are_counted(images, tmp_path):
+    torch.manual_seed(0)
+    pixels = Preprocess(16, 16, mean=(64.0,) * 3, std=(64.0,) * 3)
+    network = wrap(Dead(), preprocess=pixels)
+    given = [images[0], np.zeros((20, 20, 3), np.uint8), images[1]]
+    with pytest.warns(UserWarning, match="1 of 3 images have a zero gradient, such as number 1"):
+        extract(network, given, "dW8")
+    extract(network, given, "x7")  # without a gradient there is nothing to report
+    done = extract_to(tmp_path / "s", given, network=network, features="dW8", name="p")
+    assert done.zero_gradients == ("p/0000001",)

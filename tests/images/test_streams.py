@@ -187,14 +187,43 @@ def test_what_is_no_image_is_one_line(make, said, toy_network, hugging):
         extract(toy_network, make(hugging), "x7")
 
 
-def test_one_image_or_a_table_is_no_list_of_images(toy_network, pictures, tmp_path):
-    one = np.asarray(pictures[0])
+def test_a_table_is_no_list_of_images(toy_network, tmp_path):
     table = pd.DataFrame({"path": ["a.jpg"]})
-    for source in (pictures[0], one, torch.zeros(3, 4, 4), png(pictures[0]), table):
-        with pytest.raises(OptionError, match=r"must be a list of images, got one .*\[image\]"):
-            extract(toy_network, source, "x7")
-        with pytest.raises(OptionError, match="must be a list of images"):
-            extract_to(tmp_path / "s", source, network=toy_network, features="x7")
+    with pytest.raises(OptionError, match=r"must be a list of images, got one DataFrame; .*column"):
+        extract(toy_network, table, "x7")
+    with pytest.raises(OptionError, match="must be a list of images"):
+        extract_to(tmp_path / "s", table, network=toy_network, features="x7")
+
+
+@pytest.mark.parametrize(
+    "as_given",
+    [
+        lambda picture: picture,
+        np.asarray,
+        lambda picture: np.asarray(picture) / 255,
+        lambda picture: np.asarray(picture).astype(np.float32),
+        tensor,
+        lambda picture: tensor(picture) / 255,
+        png,
+    ],
+    ids=["PIL", "array", "floats to 1", "floats to 255", "tensor", "floats of torch", "bytes"],
+)
+def test_one_image_and_arrays_of_floats_are_taken(
+    as_given, toy_network, pictures, expected, tmp_path
+):
+    one = as_given(pictures[0])
+    np.testing.assert_allclose(extract(toy_network, one, "x7")["x7"], expected[:1], atol=1e-6)
+    listed = extract(toy_network, [as_given(picture) for picture in pictures], "x7")["x7"]
+    np.testing.assert_allclose(listed, expected, atol=1e-6)
+    assert extract_to(tmp_path / "s", one, network=toy_network, features="x7").computed == 1
+
+
+@pytest.mark.parametrize("values", [-1.0, 256.0, np.nan], ids=["normalised", "large", "NaN"])
+def test_floats_that_are_no_pixels_are_refused_with_their_range(values, toy_network):
+    image = np.full((9, 9, 3), 0.5)
+    image[0, 0, 0] = values
+    with pytest.raises(ImageError, match=r"floats from 0 to 1, .* got float64 .* from"):
+        extract(toy_network, image, "x7")
 
 
 def test_a_column_of_paths_and_tensors_of_any_precision_are_taken(
@@ -208,7 +237,7 @@ def test_a_column_of_paths_and_tensors_of_any_precision_are_taken(
     grey = extract(toy_network, [torch.full((1, 9, 9), 0.5, dtype=torch.bfloat16)], "x7")["x7"]
     same = extract(toy_network, [np.full((9, 9), 128, dtype=np.uint8)], "x7")["x7"]
     np.testing.assert_array_equal(grey, same)
-    with pytest.raises(ImageError, match=r"or \(H, W, 4\), got uint8 of shape \(9, 9, 2\)"):
+    with pytest.raises(ImageError, match=r"or \(H, W, 4\), .* got uint8 of shape \(9, 9, 2\)"):
         extract(toy_network, [torch.zeros(2, 9, 9)], "x7")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from deepfishing import __version__
+from deepfishing import __version__, extract_to
 from deepfishing.errors import StoreError
 from deepfishing.store import Row, Store
 from deepfishing.store.check import verify
@@ -62,6 +62,21 @@ def test_a_factor_may_come_later_than_the_image(tmp_path):
     assert store.missing(["a", "b"], ["x7", "y8"]) == ["b"]
     with pytest.raises(StoreError, match="y8 of 1 images is not in"):
         store.read(["a", "b"], "y8")
+
+
+def test_a_store_opens_by_its_folder_and_is_used_as_a_data_frame(toy_network, rng, tmp_path):
+    images = rng.integers(0, 256, (3, 20, 20, 3), dtype=np.uint8)
+    extract_to(tmp_path / "s", images, network=toy_network, features="dW8")
+    store = Store(tmp_path / "s")
+    assert len(store) == 3
+    assert list(store) == ["delta8", "x7"]
+    assert "x7" in store
+    np.testing.assert_array_equal(store["x7"], store.feature("x7"))
+    assert store["dW8"].delta.shape == (3, 4)
+    with pytest.raises(StoreError, match=r"must hold store.json, got none in .*absent"):
+        Store(tmp_path / "absent")
+    assert not (tmp_path / "absent").exists()
+    assert Store(tmp_path / "empty", {"network": "toy"})
 
 
 def test_what_is_there_is_not_written_twice(tmp_path):

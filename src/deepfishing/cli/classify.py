@@ -80,7 +80,7 @@ def train(
     weight = None if class_weight is None else _number(class_weight)
     check_options(C, difficult, weight)
     opened = Store.open(data) if (find_store(Path(data)) / MANIFEST).is_file() else None
-    images: list[Any] = opened.labelled_rows() if opened else find_images(data)
+    images: list[Any] = find_images(data) if opened is None else opened.labelled_rows()
     if opened is None and labels is None and is_voc(Path(data)):
         labels = Path(data)
     labelled = read_labels(images, labels, split)

@@ -99,6 +99,7 @@ def extract(
             computed=done.computed,
             factors=list(done.factors),
             failures=done.failures,
+            zero_gradients=list(done.zero_gradients),
             removed=list(done.removed),
             replaced=list(done.replaced),
             pruned=prune,
@@ -140,6 +141,10 @@ def _summary(store: Path, images: int, done: Extraction, stored: int, prune: boo
             some = ", ".join(ids[: say.SHOWN]) + (" ..." if len(ids) > say.SHOWN else "")
             say.line(f"{len(ids)} {what}: {some}")
     say.line(f"factors: {', '.join(done.factors)}")
+    if zero := done.zero_gradients:
+        some = ", ".join(zero[: say.SHOWN]) + (" ..." if len(zero) > say.SHOWN else "")
+        say.note(f"zero gradient: {say.images_text(len(zero))}: {some}")
+        say.note("gradients cannot tell these apart: take forward features, or another --tau")
 
 
 def _print_estimate(store: Path, found: Estimate, as_json: bool) -> None:

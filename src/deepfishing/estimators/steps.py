@@ -84,13 +84,12 @@ class GradientFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, images: Any, y: Any = None) -> Self:
         """Check the parameters and load the network; the images are not looked at."""
-        from deepfishing.networks.load import load_network
+        from deepfishing.networks.load import as_network
 
         check_objective(self.tau, self.label)
         parse_batch_size(self.batch_size)
         find_views(self.views)
-        network = self.network
-        self.network_ = load_network(network) if isinstance(network, str) else network
+        self.network_ = as_network(self.network)
         features = parse_features(self.feature, self.network_.layers)
         if len(features) != 1:
             raise FeatureError(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from deepfishing.core.features import Factor
+from deepfishing.core.features import Factor, parse_factor
 from deepfishing.core.projections import two_sided
 from deepfishing.core.rank_one import Array, RankOne
 from deepfishing.errors import FeatureError, ImageError
@@ -36,6 +36,56 @@ def gather(batches: Iterable[Batch]) -> dict[str, Array]:
                 )
             parts.setdefault(name, []).append(values)
     return {name: np.concatenate(values) for name, values in parts.items()}
+
+
+def finite_rows(batch: Batch) -> Array:
+    """Which images of a batch have no NaN and no infinity in any factor."""
+    n = len(batch.indices)
+    finite = np.ones(n, dtype=bool)
+    for factor, values in batch.factors.items():
+        if len(values) != n:
+            raise FeatureError(
+                f"{factor} must have a row per image, got {len(values)} rows for {n} images; "
+                "nothing of this batch is stored"
+            )
+        finite &= np.isfinite(values.reshape(n, -1)).all(axis=1)
+    return finite
+
+
+def leave_out(batches: Iterable[Batch], failures: dict[int, str]) -> Iterator[Batch]:
+    """Batches of usable images alone; the others go into `failures` with the reason."""
+    for batch in batches:
+        failures.update(batch.failures)
+        finite = finite_rows(batch)
+        for index, usable in zip(batch.indices, finite, strict=True):
+            if not usable:
+                failures[index] = f"features of image {index} are not finite"
+        indices = [i for i in batch.indices if i not in failures]
+        yield Batch(indices, {name: v[finite] for name, v in batch.factors.items()}, {})
+
+
+def zero_gradients(factors: Mapping[str, Array]) -> Array:
+    """Which images have a gradient that is zero everywhere, (n,).
+
+    >>> zero_gradients({"x7": np.ones((2, 3)), "delta8": np.array([[0.0, 0.0], [1e-30, 0.0]])})
+    array([ True, False])
+    """
+    n = max(map(len, factors.values()), default=0)
+    zero = np.zeros(n, dtype=bool)
+    for name, values in factors.items():
+        factor = parse_factor(name)
+        if factor.kind == "delta":
+            zero |= _is_zero(values)
+            x = replace(factor, kind="input").name  # the gradient is x delta^T
+            zero |= _is_zero(factors[x]) if x in factors else False
+        elif factor.kind == "projected":
+            zero |= _is_zero(values)
+    return zero
+
+
+def _is_zero(values: Array) -> Array:
+    zero: Array = ~values.reshape(len(values), -1).any(axis=1)
+    return zero
 
 
 def finish(factor: Factor, parts: Sequence[Array]) -> Array:

@@ -237,8 +237,8 @@ class OnRay(Local):
             **({"num_gpus": 1} if self.gpu else {}),
         }
         try:
-            for images, failed in self._run(chunks, Worker, options):
-                yield Done(images, failed)
+            for images, failed, zero in self._run(chunks, Worker, options):
+                yield Done(images, failed, zero)
         finally:
             store.look_again()
 
@@ -323,8 +323,8 @@ class Worker:
         """Compute the chunks of some rows and write them."""
         return _answers(rows, self._extract)
 
-    def _extract(self, chunk: Chunk) -> tuple[int, dict[str, str]]:
-        """How many images are done, and which contents failed."""
+    def _extract(self, chunk: Chunk) -> tuple[int, dict[str, str], list[str]]:
+        """How many images are done, which contents failed and which have a zero gradient."""
         import torch
 
         torch.set_num_threads(self.threads)  # counts for this thread alone; others round otherwise
@@ -332,7 +332,8 @@ class Worker:
         batches = self.extractor(chunk.items)
         parts = list(write_batches(batches, chunk.keys, chunk.items, append))
         failed = {key: reason for part in parts for key, reason in part.errors.items()}
-        return sum(part.images for part in parts), failed
+        zero = [key for part in parts for key in part.zero_gradients]
+        return sum(part.images for part in parts), failed, zero
 
 
 def _hash_chunks(rows: Rows, folder: Path | None) -> Rows:

@@ -8,8 +8,9 @@ time, so memory does not depend on how many images there are.
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import chain, islice
@@ -18,14 +19,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from deepfishing.core.features import Factor, needed_factors
 from deepfishing.core.kernels import Comparable
 from deepfishing.core.rank_one import Array
 from deepfishing.core.recipes import parse_recipes
-from deepfishing.errors import FeatureError, ImageError, OptionError
-from deepfishing.extraction.batches import Batch, aggregate, gather
+from deepfishing.errors import FeatureError, ImageError, OptionError, check_choice
+from deepfishing.extraction.batches import Batch, aggregate, gather, leave_out, zero_gradients
 from deepfishing.extraction.compute import Computer
 from deepfishing.extraction.options import BatchSize, Resources, choose_batch_size
 from deepfishing.extraction.settings import Settings
@@ -33,15 +34,31 @@ from deepfishing.extraction.trunk import RunTrunk
 from deepfishing.images.preprocess import ImageLike, find_views
 from deepfishing.images.sources import find_images
 from deepfishing.images.streams import samples
-from deepfishing.networks.load import load_network
+from deepfishing.networks.load import as_network
 from deepfishing.networks.network import Network
 from deepfishing.networks.objectives import Label
 
 PIECE = 4  # inputs, images times views, that go through the trunk at a time
+ON_ERROR = ("raise", "skip")  # what becomes of an image that cannot be used
+
+
+class Features(dict[str, Comparable]):
+    """Features of images by name.
+
+    `indices` has the number of each image that the rows are of, and `failures` the number of each
+    image that cannot be used, with the reason.
+    """
+
+    def __init__(
+        self, features: Mapping[str, Comparable], indices: list[int], failures: dict[int, str]
+    ) -> None:
+        super().__init__(features)
+        self.indices = indices
+        self.failures = failures
 
 
 def extract(
-    network: Network | str,
+    network: Network | str | nn.Module,
     images: str | Path | Iterable[Any],
     features: str | Iterable[str] = "all",
     *,
@@ -51,20 +68,23 @@ def extract(
     batch_size: BatchSize = "auto",
     memory: int | str | None = None,
     engine: str = "auto",
-) -> dict[str, Comparable]:
-    """Features of images, all from one forward and one short backward pass per batch.
+    device: str | None = None,
+    on_error: str = "raise",
+) -> Features:
+    """Return features of images, all from one forward and one short backward pass per batch.
 
     Parameters
     ----------
-    network : Network or str
-        From `load_network`, or a name that it takes.
-    images : path, or iterable of paths, PIL images, uint8 arrays or (image, label)
-        A path is read as by `find_images`: a folder, a pattern, a tar, a video. An iterable may be
-        a Hugging Face data set, a torch Dataset or DataLoader, or a generator, see `streams`; it is
-        read as the work goes on. An unreadable image raises `ImageError`. A path to a JPEG whose
-        short side is 8 times the network's or more (1,792 pixels for 224) is decoded at a reduced
-        size, so its features differ a little, by about 0.001 (1 - cosine), from those of the same
-        picture as a PIL image; see `Preprocess.oversampling`.
+    network : Network, str or torch module
+        From `load_network`, a name that it takes, or a module as `wrap` takes it.
+    images : path, image, or iterable of paths, images or (image, label)
+        A path is read as by `find_images`: a folder, a pattern, a tar, a video. An image is a PIL
+        image, a tensor (C, H, W), or an array (H, W), (H, W, 3) or (H, W, 4) of uint8, of floats
+        from 0 to 1, or of floats from 0 to 255. An iterable may be a Hugging Face data set, a torch
+        Dataset or DataLoader, or a generator, see `streams`; it is read as the work goes on.
+        A path to a JPEG whose short side is 8 times the network's or more (1,792 pixels for 224) is
+        decoded at a reduced size, so its features differ a little, by about 0.001 (1 - cosine),
+        from those of the same picture as a PIL image; see `Preprocess.oversampling`.
     features : str or list of str
         Names such as `x7`, `x6;x7`, `dW7`; `all` gives the rows of the paper's Table 1. Recipes
         such as `pow(dW8,0.5)+x7`, too, unless they have to be fitted on training images.
@@ -75,14 +95,21 @@ def extract(
         see `find_views` and `aggregate`.
     batch_size, memory, engine
         What the work may use, see `Resources`; the result does not depend on it.
+    device : str, optional
+        Where a network is put that is given by its name: cpu, cuda, cuda:1, mps.
+    on_error : "raise" or "skip"
+        An image that cannot be used is an `ImageError`, or is left out with a warning, as on the
+        command line.
 
     Returns
     -------
-    dict
-        By name: an array (n, d) for forward features, a `RankOne` for gradients, normalised; for
-        a sum or a product of kernels what `gram` compares.
+    Features
+        A dict. By name: an array (n, d) for forward features, a `RankOne` for gradients,
+        normalised; for a sum or a product of kernels what `gram` compares. Its `indices` and
+        `failures` say which images the rows are of.
     """
-    network = load_network(network) if isinstance(network, str) else network
+    check_choice("on_error", on_error, ON_ERROR)
+    network = as_network(network, device)
     wanted = parse_recipes(features, network.layers)
     for recipe in wanted:
         if recipe.learns:
@@ -98,10 +125,38 @@ def extract(
         given: Iterable[ImageLike] = find_images(images)
     else:
         given = (image for image, _ in samples(images))
-    arrays = gather(Extractor(network, factors, settings=settings, resources=resources)(given))
-    if not arrays:
-        raise OptionError("images must hold at least one image, got none")
-    return {recipe.name: recipe.fit({})(arrays) for recipe in wanted}
+    indices: list[int] = []
+    failures: dict[int, str] = {}
+    batches = Extractor(network, factors, settings=settings, resources=resources)(given)
+    if on_error == "skip":
+        batches = leave_out(batches, failures)
+    arrays = gather(_numbered(batches, indices))
+    if failures:
+        first = min(failures)
+        warnings.warn(
+            f"images left out: {len(failures)}, the first is number {first}: {failures[first]}",
+            stacklevel=2,
+        )
+    if not indices:
+        raise OptionError(
+            f"images must hold at least one image that can be used, got none of {len(failures)}"
+        )
+    zero = zero_gradients(arrays)
+    if zero.any():
+        warnings.warn(
+            f"{zero.sum()} of {len(zero)} images have a zero gradient, such as number "
+            f"{indices[zero.argmax()]}: gradients cannot tell them apart; take forward features, "
+            "or another tau",
+            stacklevel=2,
+        )
+    return Features({r.name: r.fit({})(arrays) for r in wanted}, indices, failures)
+
+
+def _numbered(batches: Iterable[Batch], indices: list[int]) -> Iterator[Batch]:
+    """The batches, while the numbers of their images go into `indices`."""
+    for batch in batches:
+        indices += batch.indices
+        yield batch
 
 
 class Extractor:

@@ -43,6 +43,8 @@ from deepfishing.store.manifest import MANIFEST, read_manifest
 from deepfishing.util.progress import Progress
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from deepfishing.networks.network import Network
 
 
@@ -50,7 +52,7 @@ def extract_to(
     store: str | Path,
     images: str | Path | Iterable[Any],
     *,
-    network: str | Network | None = None,
+    network: str | Network | nn.Module | None = None,
     features: str | Iterable[str] = "all",
     precision: str | None = None,
     resources: Resources | None = None,
@@ -73,11 +75,12 @@ def extract_to(
         them again, and what contradicts them is refused.
     images : str, path or iterable
         As for `find_images`: a folder, a pattern, a list, a table, a video... or a list of paths.
-        Or images that Python has: a Hugging Face data set, a torch Dataset or DataLoader, an
-        iterable of PIL images, arrays or (image, label), see `streams`. Their ids are numbers in
-        their order, behind `name`: by default the split of a data set, or image.
-    network : str or Network, optional
-        A name or file as for `load_network`, or a network that is loaded already.
+        Or images that Python has: one image, a Hugging Face data set, a torch Dataset or
+        DataLoader, an iterable of PIL images, arrays or (image, label), see `streams`. Their ids
+        are numbers in their order, behind `name`: by default the split of a data set, or image.
+    network : str, Network or torch module, optional
+        A name or file as for `load_network`, a network that is loaded already, or a module as
+        `wrap` takes it.
     features : str or list of str
         Names or recipes, such as `x7,dW7`; `all` gives the rows of the paper's Table 1.
     precision : str, optional
@@ -97,7 +100,11 @@ def extract_to(
     far = on != LOCAL
     if far:
         check_place(on)
-    loaded = None if isinstance(network, str | None) else network
+    loaded = None
+    if not isinstance(network, str | None):
+        from deepfishing.networks.load import as_network  # torch takes seconds to load
+
+        loaded = as_network(network)
     wanted = Options.of(options if loaded else {"network": network, **options})
     items = _listed(images)
     if items is None and (prune or far):
@@ -187,6 +194,7 @@ def _joined(parts: Iterable[Extraction]) -> Extraction:
         removed=(),
         replaced=(),
         factors=done[0].factors,
+        zero_gradients=tuple(id_ for part in done for id_ in part.zero_gradients),
     )
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from deepfishing.core.features import Factor
 from deepfishing.core.rank_one import Array
-from deepfishing.errors import FeatureError
+from deepfishing.extraction.batches import finite_rows, zero_gradients
 from deepfishing.extraction.options import Resources
 from deepfishing.extraction.settings import Settings
 from deepfishing.images.item import Item, as_text
@@ -45,7 +45,7 @@ StartExtractor = Callable[[], "Extractor"]
 
 @dataclass(frozen=True, repr=False)
 class Extraction:
-    """What came of it."""
+    """Summary of an extraction."""
 
     keys: tuple[str | None, ...]  # per image, of its features; None where it cannot be used
     computed: int  # contents, now
@@ -53,6 +53,7 @@ class Extraction:
     removed: tuple[str, ...]  # ids in the store and not among the images; pruned, if asked for
     replaced: tuple[str, ...]  # ids that were another file's, whose features are gone
     factors: tuple[str, ...]
+    zero_gradients: tuple[str, ...] = ()  # ids of images computed now whose gradient is zero
 
     def __repr__(self) -> str:
         made, out = f"{self.computed:,} computed now", f"{len(self.failures):,} left out"
@@ -71,10 +72,14 @@ def start_extractor(
 
 @dataclass(frozen=True)
 class Done:
-    """Finished part of the work: how many images, and which of their contents failed."""
+    """Finished part of the work.
+
+    How many images it has, which of their contents failed, and which have a zero gradient.
+    """
 
     images: int
     errors: Mapping[str, str]
+    zero_gradients: Sequence[str] = ()
 
 
 class Local:
@@ -163,6 +168,7 @@ def extract_to_store(
                 tell_failure(id_, reason)
             refuse_unreadable(refused, len(items))
         done = failed = 0
+        zero: set[str] = set()
         tell("images", 0, len(todo))
         if todo:
             start = partial(
@@ -175,6 +181,7 @@ def extract_to_store(
                             tell_failure(item_of[key].id, reason)
                         done += part.images
                         failed += len(part.errors)
+                        zero.update(part.zero_gradients)
                         tell("images", done, len(todo))
             finally:  # also when interrupted: what is computed stays
                 rows = _judge(store, rows, columns)
@@ -192,6 +199,7 @@ def extract_to_store(
             if row.path != before.path and None is not before.sha256 != row.sha256
         ),
         factors=columns,
+        zero_gradients=tuple(row.id for row in rows if row.sha256 in zero),
     )
 
 
@@ -218,7 +226,7 @@ def write_batches(
 
     try:
         for batch in batches:
-            good = _usable(batch)
+            good = finite_rows(batch)
             bad = (i for i, fine in zip(batch.indices, good, strict=True) if not fine)
             failures = {i: f"features are not finite: {items[i]}" for i in bad}
             errors = {keys[i]: reason for i, reason in {**batch.failures, **failures}.items()}
@@ -227,23 +235,10 @@ def write_batches(
             waiting.append((own, values, errors))
             if sum(len(own) + len(errors) for own, _, errors in waiting) >= SHARD_IMAGES:
                 flush()
-            yield Done(len(batch.indices) + len(batch.failures), errors)
+            zero = [own[i] for i in np.flatnonzero(zero_gradients(values))]
+            yield Done(len(batch.indices) + len(batch.failures), errors, zero)
     finally:
         flush()
-
-
-def _usable(batch: Batch) -> Array:
-    """Which images of a batch have no NaN and no infinity in any factor."""
-    n = len(batch.indices)
-    good = np.ones(n, dtype=bool)
-    for factor, values in batch.factors.items():
-        if len(values) != n:
-            raise FeatureError(
-                f"{factor} must have a row per image, got {len(values)} rows for {n} images; "
-                "nothing of this batch is stored"
-            )
-        good &= np.isfinite(values.reshape(n, -1)).all(axis=1)
-    return good
 
 
 def _scan(items: Sequence[Item], old: Mapping[str, Row], tell: Progress, place: Local) -> list[Row]:

@@ -272,14 +272,43 @@ def open_image(image: ImageLike, draft: int = 0) -> Image.Image:
         raise ImageError(f"image cannot be decoded: {name} ({one_line(error)})") from None
 
 
+def as_bytes(pixels: Array) -> Array | None:
+    """Pixels as uint8: of uint8, of floats from 0 to 1, or of floats from 0 to 255.
+
+    None of others, such as those of which a mean is subtracted already.
+
+    >>> as_bytes(np.array([0.0, 0.5, 1.0])), as_bytes(np.array([0.0, 255.0])), as_bytes(-np.ones(2))
+    (array([  0, 128, 255], dtype=uint8), array([  0, 255], dtype=uint8), None)
+    """
+    if pixels.dtype == np.uint8:
+        return pixels
+    if pixels.dtype.kind != "f" or pixels.size == 0:
+        return None
+    low, high = float(pixels.min()), float(pixels.max())
+    if not (low >= 0 and high <= 255):  # NaN is neither
+        return None
+    scale = 255.0 if high <= 1 else 1.0
+    return (pixels.astype(np.float64) * scale).round().astype(np.uint8)
+
+
 def _from_array(array: Array) -> Image.Image:
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
     shape_ok = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))
-    if not shape_ok or array.dtype != np.uint8 or array.size == 0:
+    pixels = as_bytes(array)
+    if not shape_ok or pixels is None or pixels.size == 0:
         raise ImageError(
-            "an image array must be uint8 of shape (H, W), (H, W, 3) or (H, W, 4), "
-            f"got {array.dtype} of shape {array.shape}; convert it first"
+            "an image array must be (H, W), (H, W, 3) or (H, W, 4), of uint8, of floats from 0 to "
+            f"1, or of floats from 0 to 255, got {array.dtype} of shape {array.shape}"
+            f"{_range_text(array)}; convert it first"
         )
-    return Image.fromarray(array)
+    return Image.fromarray(pixels)
+
+
+def _range_text(array: Array) -> str:
+    if array.size == 0 or array.dtype.kind not in "iuf":
+        return ""
+    return f" from {array.min():g} to {array.max():g}"
 
 
 def _to_rgb(image: Image.Image, name: str) -> Image.Image:

@@ -17,7 +17,7 @@ from PIL import Image
 from deepfishing.errors import DatasetError, ImageError, OptionError
 from deepfishing.images.frames import bmp_bytes
 from deepfishing.images.item import ImageBytes, Item
-from deepfishing.images.preprocess import EXTENSIONS, ImageLike, open_image
+from deepfishing.images.preprocess import EXTENSIONS, ImageLike, as_bytes, open_image
 
 BLOCK_BYTES, BLOCK_IMAGES = 1 << 28, 4096  # what is held at a time
 IMAGE_KEYS = ("image", "img", "pixel_values", *sorted(end[1:] for end in EXTENSIONS))
@@ -28,10 +28,12 @@ Labels = tuple[str, ...] | None
 
 def samples(source: Iterable[Any]) -> Iterator[tuple[ImageLike, Labels]]:
     """Each image of a source with its labels, None where the source has none."""
-    if isinstance(source, Image.Image | bytes) or 1 < getattr(source, "ndim", 4) < 4:
+    if _is_image(source):
+        source = [source]
+    elif 1 < getattr(source, "ndim", 4) < 4:
         raise OptionError(
-            f"images must be a list of images, got one {type(source).__name__}; write [image], or "
-            "of a table give the column of paths"
+            f"images must be a list of images, got one {type(source).__name__}; of a table give "
+            "the column of paths"
         )
     if isinstance(source, Mapping):
         several = ", ".join(map(str, source))
@@ -51,6 +53,14 @@ def samples(source: Iterable[Any]) -> Iterator[tuple[ImageLike, Labels]]:
         labels = (label if batched else [label]) if label is not None else [None] * len(images)
         for one, its in zip(images, labels, strict=True):
             yield _picture(one), _labels(its, names)
+
+
+def _is_image(source: Any) -> bool:
+    """Whether it is one image and not several."""
+    if isinstance(source, Image.Image | bytes):
+        return True
+    is_array = isinstance(source, np.ndarray) or hasattr(source, "detach")  # a tensor
+    return is_array and source.ndim in (2, 3) and getattr(source.dtype, "kind", "f") in "uif"
 
 
 def blocks(source: Iterable[Any], name: str = "") -> Iterator[list[Item]]:
@@ -116,17 +126,14 @@ def _picture(image: Any) -> ImageLike:
     if not hasattr(image, "detach"):
         return image  # type: ignore[no-any-return]  # whoever opens it says what is wrong
     image = image.float() if image.is_floating_point() else image  # numpy has no bfloat16
-    pixels = image.detach().cpu().numpy()  # a tensor (C, H, W)
-    if pixels.dtype.kind == "f" and pixels.size and pixels.min() >= 0 and pixels.max() <= 1:
-        pixels = (pixels * 255).round().astype(np.uint8)
-    if pixels.dtype != np.uint8 or pixels.ndim != 3:
+    pixels = as_bytes(image.detach().cpu().numpy())  # a tensor (C, H, W)
+    if pixels is None or pixels.ndim not in (2, 3):
         raise ImageError(
-            "a tensor must be an image (C, H, W) of uint8, or of floats from 0 to 1, got "
-            f"{pixels.dtype} of shape {pixels.shape} with other values; leave out Normalize and "
-            "batches, the network has its own preprocessing"
+            "a tensor must be an image (C, H, W) of uint8, of floats from 0 to 1, or of floats "
+            f"from 0 to 255, got {image.dtype} of shape {tuple(image.shape)}; leave out Normalize "
+            "and batches, the network has its own preprocessing"
         )
-    channels = pixels.transpose(1, 2, 0)
-    return channels[:, :, 0] if channels.shape[2] == 1 else np.ascontiguousarray(channels)
+    return np.ascontiguousarray(pixels.transpose(1, 2, 0)) if pixels.ndim == 3 else pixels
 
 
 def _labels(value: Any, names: Sequence[str], several: bool = False) -> Labels:

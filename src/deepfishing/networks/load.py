@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from deepfishing.errors import (
+    DeepFishingError,
     LayerError,
     OptionError,
     WeightsError,
@@ -29,7 +30,7 @@ from deepfishing.networks.libraries import (
     transformers_models,
 )
 from deepfishing.networks.libraries.facts import ModelFacts
-from deepfishing.networks.network import Network, cast, make_network, ready, torch_target
+from deepfishing.networks.network import Network, cast, make_network, ready, torch_target, wrap
 from deepfishing.networks.onnx_file import load_onnx
 from deepfishing.networks.reference import (
     FILES,
@@ -44,6 +45,28 @@ from deepfishing.networks.reference import (
 )
 from deepfishing.networks.weights import load_into, read_weights
 from deepfishing.networks.zoo import DEFAULT, RECORDS, Record, find_weights, is_network_file, record
+
+
+def as_network(network: Network | str | nn.Module, device: str | None = None) -> Network:
+    """Return a network: itself, one loaded by its name, or a wrapped torch module."""
+    if isinstance(network, str):
+        return load_network(network, device=device or "cpu")
+    if isinstance(network, nn.Module):
+        try:
+            network = wrap(network if device is None else network.to(device))
+        except DeepFishingError as error:
+            raise type(error)(f"{error}; see the options of deepfishing.wrap") from None
+    if not isinstance(network, Network):
+        raise OptionError(
+            "network must be a name, a Network of load_network or wrap, or a torch module, got "
+            f"{type(network).__name__}"
+        )
+    if device is not None and network.device != torch.device(device):
+        raise OptionError(
+            f"device is for a network that is given by its name, and {network.name} is loaded on "
+            f"{network.device}, got {device}; load it there"
+        )
+    return network
 
 
 def load_network(

@@ -57,16 +57,20 @@ FACTS = ("id", "path", "sha256", "labels")  # columns of the index that a table 
 class Store:
     """A folder of features, keyed by the content of the images.
 
+    `Store(folder)` opens a store that exists. As with a data frame, `len(store)` is the number of
+    rows, the usable images, and `store["x7"]` or `store["dW8"]` a feature of all of them.
+
     In methods `features` are names such as `x7`, `delta8` or `dW8`, or a list of them; all by
     default. A gradient stands for its two factors. Images that cannot be used are left out.
 
     Parameters
     ----------
     folder : path
-        Made if absent.
-    settings : dict
+        Made if absent and `settings` are given.
+    settings : dict, optional
         All that decides the values, from `Settings.as_dict`. A store made with other settings is
         refused, and the error says which one differs; `source`, the network's files, may differ.
+        Without settings the store must exist.
     precision : str, optional
         Of the numbers on disk, one of `CODECS`. A store that exists keeps its own; else int8.
 
@@ -82,9 +86,16 @@ class Store:
     """
 
     def __init__(
-        self, folder: str | Path, settings: Mapping[str, Any], precision: str | None = None
+        self,
+        folder: str | Path,
+        settings: Mapping[str, Any] | None = None,
+        precision: str | None = None,
     ) -> None:
-        self.folder = folder = Path(folder)
+        folder = Path(folder)
+        if settings is None:
+            folder = manifest.find_store(folder)
+            settings = manifest.read_manifest(folder)["settings"]
+        self.folder = folder
         try:
             str(folder).encode()
         except UnicodeEncodeError:
@@ -113,8 +124,22 @@ class Store:
     @classmethod
     def open(cls, folder: str | Path) -> Store:
         """A store that exists, or the one that `deepfish reproduce` left in a folder."""
-        folder = manifest.find_store(Path(folder))
-        return cls(folder, manifest.read_manifest(folder)["settings"])
+        return cls(folder)
+
+    def __len__(self) -> int:
+        return len(self.usable())
+
+    def __bool__(self) -> bool:
+        return True  # also a store without images
+
+    def __getitem__(self, feature: str) -> Comparable:
+        return self.feature(feature)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.factors())
+
+    def __contains__(self, factor: object) -> bool:
+        return factor in self.factors()
 
     def append(
         self,
