@@ -75,17 +75,17 @@ def zero_gradients(factors: Mapping[str, Array]) -> Array:
     for name, values in factors.items():
         factor = parse_factor(name)
         if factor.kind == "delta":
-            zero |= _is_zero(values)
+            zero[_is_zero(values)] = True
             x = replace(factor, kind="input").name  # the gradient is x delta^T
-            zero |= _is_zero(factors[x]) if x in factors else False
+            if x in factors:
+                zero[_is_zero(factors[x])] = True
         elif factor.kind == "projected":
-            zero |= _is_zero(values)
+            zero[_is_zero(values)] = True
     return zero
 
 
 def _is_zero(values: Array) -> Array:
-    zero: Array = ~values.reshape(len(values), -1).any(axis=1)
-    return zero
+    return np.asarray(np.abs(values.reshape(len(values), -1)).max(axis=1, initial=0.0) == 0)
 
 
 def finish(factor: Factor, parts: Sequence[Array]) -> Array:
