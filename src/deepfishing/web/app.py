@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import mimetypes
+from collections.abc import Mapping
 from pathlib import Path
 
 from fastapi import APIRouter, FastAPI, Request
@@ -29,7 +30,7 @@ from deepfishing.web.views import VIEWS
 
 STATIC = Path(__file__).parent / "static"
 INDEX = "index.html"
-NAVIGATION = b"<!-- views -->"
+NAVIGATION, TEMPLATES = b"<!-- views -->", b"<!-- templates -->"
 
 _log = logging.getLogger("deepfishing.web")
 
@@ -49,7 +50,8 @@ def make_site() -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     paths = (path for path in STATIC.rglob("*") if path.is_file())
     files = {path.relative_to(STATIC).as_posix(): path.read_bytes() for path in paths}
-    files[INDEX] = files[INDEX].replace(NAVIGATION, _links().encode())
+    templates = b"".join(_template(view.name, files) for view in VIEWS)
+    files[INDEX] = files[INDEX].replace(NAVIGATION, _links()).replace(TEMPLATES, templates)
 
     @app.get("/")
     async def index(request: Request) -> Response:
@@ -79,10 +81,16 @@ def make_routes(gallery: Gallery) -> APIRouter:
     return routes
 
 
-def _links() -> str:
+def _links() -> bytes:
     """The links of the navigation."""
     link = '<a href="#view={0.name}" data-view="{0.name}">{0.title}</a>'
-    return "".join(link.format(view) for view in VIEWS)
+    return "".join(link.format(view) for view in VIEWS).encode()
+
+
+def _template(name: str, files: Mapping[str, bytes]) -> bytes:
+    """The elements of a view, which its script copies."""
+    content = files.get(f"view_{name}.html", b"")
+    return b'<template id="view-%s">%s</template>' % (name.encode(), content)
 
 
 def _file(request: Request, name: str, content: bytes) -> Response:

@@ -1,15 +1,16 @@
 // The page around the views: navigation, the filter that all of them share, keys, messages.
 //
-// A view NAME is a module view_NAME.js with
-//   mount(place, context)   make the view inside of an element; may be async
+// A view NAME has its elements in view_NAME.html, which the server puts into the page as a template;
+// those with data-place="bar" go to the foot of the page. Its module view_NAME.js has
+//   mount(place, context)   make the view inside of an element, which has a copy of the template; may be async
 //   update(state)           optional: show the state that the address says; called after mount, too
 //   pressed(event)          optional: a key that no field and no dialog has taken; true if it was used
 //   dropped(files)          optional: photos were dropped; true if the view takes them
 //   unmount()               optional: context.signal is aborted and the elements go anyway
 //   keys                    optional: pairs of keys and words for the foot of the page
 //   style                   optional: the name of a stylesheet in static/
-// The context has `store` (of /api/store), `signal` (aborted when the view goes), `bar` (an element at
-// the foot of the page) and `labelsChanged()` (counts of labels are asked for again).
+// The context has `store` (of /api/store), `signal` (aborted when the view goes) and `labelsChanged()`
+// (counts of labels are asked for again). Nothing makes HTML of text: elements are made by `element`.
 
 import * as api from "./api.js";
 import { element } from "./card.js";
@@ -60,10 +61,12 @@ async function change(name, module) {
   const place = element("div", { className: "view" });
   place.dataset.view = name;
   current = { name, module, leave: () => ended.abort() };
+  place.append(document.getElementById(`view-${name}`).content.cloneNode(true));
+  $("#bar").replaceChildren(...place.querySelectorAll("[data-place=bar]"));
   $("#main").replaceChildren(place);
   $("#keys").replaceChildren(...(module.keys ?? []).map(keyWords));
   scrollTo(0, 0);
-  await module.mount(place, { store, signal: ended.signal, bar: $("#bar"), labelsChanged });
+  await module.mount(place, { store, signal: ended.signal, labelsChanged });
   if (!ended.signal.aborted) module.update?.(read());
 }
 

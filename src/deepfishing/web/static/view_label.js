@@ -7,24 +7,6 @@ const $ = (selector) => document.querySelector(selector);
 const KEYS = 9; // classes with a number key
 const MAX_SKIPPED = 1000; // that the server takes
 
-const MARKUP = `
-<div class="labelling">
-  <section aria-label="Picture to label">
-    <div class="shot" id="photo"></div>
-    <p class="name soft" id="name"></p>
-  </section>
-  <aside aria-label="Labels">
-    <p id="state" role="status">Loading …</p>
-    <ol class="class-keys" id="classes" aria-label="Classes"></ol>
-    <form id="add"><label for="class-name">Other class</label><input id="class-name" autocomplete="off" spellcheck="false" maxlength="100" aria-keyshortcuts="/"></form>
-    <p class="acts">
-      <button type="button" id="none" aria-keyshortcuts="0">None of these <kbd aria-hidden="true">0</kbd></button>
-      <button type="button" id="skip" aria-keyshortcuts="S">Skip <kbd aria-hidden="true">S</kbd></button>
-      <button type="button" id="undo" aria-keyshortcuts="U" disabled>Undo <kbd aria-hidden="true">U</kbd></button>
-    </p>
-  </aside>
-</div>`;
-
 let context = null;
 let shown = null; // id of the picture on the screen
 let classes = [];
@@ -109,7 +91,6 @@ export const takesSlash = true; // for the name of a class
 
 export function mount(place, given) {
   context = given;
-  place.innerHTML = MARKUP;
   document.title = `Label – ${context.store.name}`;
   $("#none").addEventListener("click", () => label([]));
   $("#skip").addEventListener("click", skip);

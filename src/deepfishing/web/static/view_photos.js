@@ -23,47 +23,6 @@ const $ = (selector) => document.querySelector(selector);
 const HITS = 12;
 const MOST = 200;
 
-const MARKUP = `
-  <section id="results" aria-label="Results" hidden>
-    <aside class="query" aria-label="Query">
-      <a class="back" href="#">← All pictures</a>
-      <ul class="examples" id="examples" aria-label="Examples"></ul>
-      <div id="predictions" hidden><h2>Predicted</h2><ol></ol></div>
-      <figure class="plot" id="plot">
-        <figcaption><b>All pictures</b> against this one: the further to the right, the more they look alike; the further up, the more they mean alike.<span class="lines" hidden> On a dotted line the score is the same.</span></figcaption>
-        <p class="key"><span><span class="dot both"></span>in both lists</span><span><span class="dot forward"></span>only on the left</span><span><span class="dot gradient"></span>only on the right</span></p>
-        <div class="paper"><canvas role="img"></canvas><p class="state soft" aria-live="polite"></p></div>
-        <div class="tip" hidden><img alt=""><span></span></div>
-      </figure>
-    </aside>
-    <div class="columns">
-      <section class="column" id="forward" aria-labelledby="forward-title">
-        <header><h2 id="forward-title">Looks alike</h2><p class="soft">The network sees similar shapes, colours and textures.</p><label>compared by <select></select></label></header>
-        <p class="state soft" aria-live="polite"></p>
-        <ol class="hits"></ol>
-        <button class="more" type="button" hidden>Show more</button>
-      </section>
-      <section class="column" id="gradient" aria-labelledby="gradient-title">
-        <header><h2 id="gradient-title">Looks and means alike</h2><p class="soft">It also takes them for the same things, named below.</p><label>compared by <select></select></label></header>
-        <p class="state soft" aria-live="polite"></p>
-        <ol class="hits"></ol>
-        <button class="more" type="button" hidden>Show more</button>
-      </section>
-    </div>
-  </section>
-  <section id="collection" aria-label="Collection">
-    <p class="lead"><span class="by-mouse">Click a picture, or drop a photo of your own anywhere,</span><span class="by-touch">Tap a picture, or search by a photo of your own,</span> to find others like it. Two pictures <b>look alike</b> if the network sees similar shapes, colours and textures in them. They <b>mean alike</b> if it would take them for the same things.</p>
-    <p class="state soft" id="count" aria-live="polite">Loading …</p>
-    <div id="grid" role="list" aria-label="Pictures"></div>
-  </section>`;
-
-const TRAY = `
-  <div class="tray" id="tray" role="region" aria-label="Examples chosen" hidden>
-    <ul></ul><p class="soft"></p>
-    <button class="primary" type="button" id="tray-search">Search</button>
-    <button type="button" id="tray-clear">Clear</button>
-  </div>`;
-
 const sides = ["forward", "gradient"];
 const wanted = { forward: HITS, gradient: HITS }; // hits a side
 const hits = { forward: [], gradient: [] };
@@ -390,8 +349,6 @@ function escape() {
 
 export function mount(place, context) {
   store = context.store;
-  place.innerHTML = MARKUP;
-  context.bar.innerHTML = TRAY;
   const { signal } = context;
   Object.assign(shown, { asked: "", filter: "", query: "" });
   grid = new Grid($("#grid"), (offset, limit) => api.images(filterOf(read()), offset, limit), () => mark($("#grid"), tray.like, tray.unlike), signal);
