@@ -36,7 +36,6 @@ from deepfishing.extraction.factors import (
 )
 from deepfishing.extraction.layout import Layout, find_layouts, mean_over_positions, own_axis
 from deepfishing.extraction.options import FeatureOptions
-from deepfishing.extraction.rows import few_rows, without_zeros
 from deepfishing.extraction.settings import Settings
 from deepfishing.extraction.tap import ErrorFunction, Taps, find_module, tap
 from deepfishing.extraction.trunk import (
@@ -81,7 +80,6 @@ class Computer:
         self.gradients = _each(self.paths[factor] for factor in self.backward)
         self.layers = {path: find_module(network.module, path) for path in self.read}
         self.checked = False
-        self.skips: bool | None = None  # tokens without a gradient; the first pass tells
         # until an engine is found: nothing is cut off, all of the network is head
         self.module, self.run = network.module, cast("RunTrunk", torch.from_numpy)
         self.layouts = self.learn()
@@ -109,22 +107,11 @@ class Computer:
     def compute(self, module: nn.Module, batch: Tensor) -> dict[Factor, Array]:
         """Factors of what the module makes of a batch."""
         batch = batch.to(self.network.device, self.network.dtype)
-        taps = tap(module, batch, self.read, self.gradients, self.objective, bool(self.skips))
-        values = {
+        taps = tap(module, batch, self.read, self.gradients, self.objective)
+        return {
             factor: finish(factor, [_to_numpy(part) for part in self.factor(factor, taps)])
             for factor in self.factors
         }
-        if self.skips is None:
-            deltas = [call.delta for path in self.gradients for call in taps.calls[path]]
-            self.skips = bool(deltas) and few_rows(deltas)
-            if self.skips:  # leave these tokens out from now on, if that gives the same
-                try:
-                    skipped = self.compute(module, batch)
-                except (LayerError, RuntimeError):  # it writes to what torch alone need not keep
-                    skipped = {}
-                self.skips = bool(skipped) and not self.difference(skipped, values)
-                return skipped if self.skips else values
-        return values
 
     def bytes_per_input(self) -> int:
         """What one more input of a batch needs, with a margin."""
@@ -261,8 +248,7 @@ class Computer:
         if isinstance(factor.positions, tuple):
             if is_grouped(layer):
                 return (block_gradients(uses),)
-            x, delta = gradient_factors(uses)
-            return without_zeros(x, delta) if self.skips else (x, delta)
+            return gradient_factors(uses)
         is_delta = factor.kind == "delta"
         if factor.positions == "pooled":
             return (pooled_factors(uses)[is_delta],)

@@ -49,7 +49,6 @@ def make_program(computer: Computer, engine: str) -> bytes:
         return [part.detach().float() for own in found.values() for part in own]
 
     noise = computer.noise(2)
-    skips, computer.skips = computer.skips, False
     try:
         with torch.no_grad():
             middle = parts.trunk(torch.from_numpy(noise[:1])).contiguous()
@@ -64,6 +63,4 @@ def make_program(computer: Computer, engine: str) -> bytes:
                 raise NetworkError(difference)
     except (RuntimeError, TypeError, ValueError, LookupError) as error:
         raise NetworkError(str(error)) from None
-    finally:
-        computer.skips = skips
     return model

@@ -19,7 +19,6 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from deepfishing.errors import LayerError, did_you_mean, one_line
-from deepfishing.extraction.rows import skipping_rows
 
 ErrorFunction = Callable[[Any], Tensor]  # E of a module's output
 
@@ -51,7 +50,6 @@ def tap(
     read: Collection[str] = (),
     gradients: Collection[str] = (),
     objective: ErrorFunction | None = None,
-    skip_rows: bool = False,
 ) -> Taps:
     """One forward pass, and one backward pass through the head if gradients are asked for.
 
@@ -67,8 +65,6 @@ def tap(
         Modules whose dE/dy is wanted too.
     objective : callable
         E of the module's output, summed over the batch; needed with `gradients`.
-    skip_rows : bool
-        Leave tokens without a gradient out of the backward pass; worth it if `few_rows`.
 
     Returns
     -------
@@ -107,8 +103,6 @@ def tap(
         with ExitStack() as stack:
             for path, m in modules.items():
                 stack.enter_context(m.register_forward_hook(hook_for(path), with_kwargs=True))
-            if skip_rows:
-                stack.enter_context(skipping_rows())
             if gradients and len(batch) == 1:
                 stack.enter_context(usual_strides())
             output = module(batch)
