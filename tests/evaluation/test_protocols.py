@@ -12,6 +12,7 @@ from deepfishing.core.statistics import bootstrap
 from deepfishing.errors import DatasetError, FeatureError, OptionError
 from deepfishing.evaluation.protocols import (
     LowShot,
+    label_photos,
     low_shot,
     nearest_neighbours,
 )
@@ -75,6 +76,73 @@ def test_draws_depend_on_labels_and_seed_and_not_on_the_feature(problem):
         first[0].mean("area")
     )
     assert low_shot(train, labels, test, truth, [4], seed=1) != first
+
+
+def test_labelled_photos_train_machines_that_see_all_their_labels_and_nothing_else(problem):
+    train, labels, test, truth = problem
+    (point,) = label_photos(*problem, photos=[4], draws=2, C=2.0, seed=9)
+    for draw in range(2):
+        drawn = set()
+        for c in range(3):
+            rng = np.random.default_rng((9, draw, c))
+            drawn |= set(rng.permutation(np.flatnonzero(labels[:, c] == 1))[:4].tolist())
+        seen = np.array(sorted(drawn))
+        scores = np.empty(truth.shape)
+        for c in range(3):
+            known = seen[labels[seen, c] != 0]
+            svm = SVC(C=2.0, kernel="linear").fit(train[known], labels[known, c])
+            scores[:, c] = svm.decision_function(test)
+        expected = evaluate(truth, scores, "abc").map
+        for method in DEFINITIONS:
+            assert point.map[method][draw] == pytest.approx(expected[method], abs=0.5)
+    assert point.accuracy == point.balanced == ()  # photos with several classes have none
+
+
+def test_labelled_photos_have_accuracies_where_each_shows_one_class(rng):
+    y = rng.choice(3, p=[0.6, 0.2, 0.2], size=160)
+    x = l2_normalize(np.eye(3)[y] @ rng.normal(size=(3, 8)) + rng.normal(size=(160, 8)))
+    labels = np.where(np.eye(3)[y] == 1, 1, -1)
+    (point,) = label_photos(x[:80], labels[:80], x[80:], labels[80:], photos=[3], draws=3)
+    for draw in range(3):
+        seen = []
+        for c in range(3):
+            shown = np.flatnonzero(y[:80] == c)
+            seen += np.random.default_rng((0, draw, c)).permutation(shown)[:3].tolist()
+        scores = np.empty((80, 3))
+        for c in range(3):
+            svm = SVC(kernel="linear").fit(x[seen], labels[seen, c])
+            scores[:, c] = svm.decision_function(x[80:])
+        right = scores.argmax(axis=1) == y[80:]
+        by_class = [right[y[80:] == c].mean() for c in range(3)]
+        assert point.accuracy[draw] == pytest.approx(100 * right.mean(), abs=2)
+        assert point.balanced[draw] == pytest.approx(100 * np.mean(by_class), abs=3)
+
+
+def test_features_may_be_chosen_by_the_labels_that_were_drawn_in_both_forms(problem):
+    train, labels, test, _ = problem
+    seen = []
+
+    def pick(told):
+        seen.append(told)
+        return train, test, 1.0
+
+    fixed = label_photos(*problem, photos=[2], draws=2)
+    assert label_photos(*problem, photos=[2], draws=2, pick=pick) == fixed
+    for told in seen:
+        drawn = told.any(axis=1)
+        np.testing.assert_array_equal(told[drawn], labels[drawn])
+        assert drawn.sum() <= 6
+    assert low_shot(*problem, [2], draws=2, pick=pick) == low_shot(*problem, [2], draws=2)
+
+
+def test_a_class_that_all_drawn_photos_show_has_no_part_in_the_mean(rng):
+    labels = np.array([[1, 1, -1], [-1, 1, 1], [-1, -1, -1]])
+    truth = np.array([[1, 1, -1], [-1, -1, 1]])
+    x = l2_normalize(rng.normal(size=(5, 4)))
+    (point,) = label_photos(x[:3], labels, x[3:], truth, photos=[1], draws=1)
+    scores = np.stack([x[3:] @ (x[0] - x[1]), np.zeros(2), x[3:] @ (x[1] - x[0])], axis=1)
+    expected = evaluate(np.where([True, False, True], truth, -1), scores, "abc").map["area"]
+    assert point.map["area"] == (pytest.approx(expected),)
 
 
 def test_trace_kernels_are_used_for_gradients(random_rank_one, rng):
@@ -173,7 +241,7 @@ def test_wrong_input_is_one_clear_error(problem):
     rarest = (labels == 1).sum(axis=0).min()
     with pytest.raises(OptionError, match=rf"from 1 to {rarest}.*got \[1, 60\]"):
         low_shot(*problem, [1, 60])
-    with pytest.raises(OptionError, match="at least 1, got 0 and 19"):
+    with pytest.raises(OptionError, match="draws must be at least 1, got 0"):
         low_shot(*problem, draws=0)
     with pytest.raises(OptionError, match=r"C must be a positive number, got -1"):
         low_shot(*problem, C=-1)

@@ -1,8 +1,9 @@
 """Stage 6, experiments: three further protocols: low-shot, nearest neighbours, search by examples.
 
 Comes in: features of images, as anything that `gram` compares, and their labels (1 present, -1
-absent, 0 difficult). Goes out: mAP against the number of positive examples, mAP and accuracy of the
-k nearest neighbours, and the share of right photos found. None needs torch or the images.
+absent, 0 difficult). Goes out: mAP against the number of positive examples, mAP and accuracy
+against the number of labelled photos per class, mAP and accuracy of the k nearest neighbours, and
+the share of right photos found. None needs torch or the images.
 
 What is drawn depends on labels and seed alone, so two features are measured on the same examples.
 """
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.svm import SVC
 
+from deepfishing.core.accuracy import has_one_class, measure_accuracy
 from deepfishing.core.kernels import UNLIKE, Comparable, finite_gram, gram
 from deepfishing.core.rank_one import Array
 from deepfishing.core.statistics import (
@@ -36,6 +38,7 @@ NEGATIVES = 19
 DRAWS = 5
 SEARCHES, FIRST = 1200, 10  # draws of examples to search by, and photos that are looked at
 SEARCH_BLOCK = 100  # searches at once, which bounds the memory
+KEPT_KERNELS = 6  # pairs of kernel matrices that are kept while `pick` changes the features
 
 # features of train and test images and the cost, for the labels of the examples drawn
 Pick = Callable[[Array], tuple[Comparable, Comparable, float]]
@@ -43,10 +46,16 @@ Pick = Callable[[Array], tuple[Comparable, Comparable, float]]
 
 @dataclass(frozen=True)
 class LowShot:
-    """mAP with a number of positive examples per class, in percent: one value per draw."""
+    """Figures with a number of examples per class, in percent: one value per draw.
+
+    `positives` is the number of positive examples, or of labelled photos, per class. Accuracy and
+    balanced accuracy are those of `label_photos` where every image has one class.
+    """
 
     positives: int
     map: dict[str, tuple[float, ...]]
+    accuracy: tuple[float, ...] = ()
+    balanced: tuple[float, ...] = ()
 
     def mean(self, method: str) -> float:
         """Mean over the draws."""
@@ -101,37 +110,17 @@ def low_shot(
     examples and draw with the labels of the examples drawn, 0 for all others.
     """
     train_labels, test_labels = _checked(train, train_labels, test, test_labels)
-    if not 0 < C < math.inf:
-        raise OptionError(f"C must be a positive number, got {C!r}")
-    if draws < 1 or (negatives is not None and negatives < 1):
-        raise OptionError(f"draws and negatives must be at least 1, got {draws} and {negatives}")
-    usable = [
-        column
-        for column in range(train_labels.shape[1])
-        if {-1, 1} <= set(train_labels[:, column].tolist()) and (test_labels[:, column] == 1).any()
-    ]
-    if not usable:
-        raise DatasetError(
-            "low-shot learning needs a class with positive and negative training images and a "
-            "positive test image, got none"
-        )
-    rarest = min(int((train_labels[:, column] == 1).sum()) for column in usable)
-    shots = positives or [2**i for i in range(rarest.bit_length())]
-    if min(shots) < 1 or max(shots) > rarest:
-        raise OptionError(
-            f"positives per class must be from 1 to {rarest}, which is what the rarest class has, "
-            f"got {list(shots)}"
-        )
+    if negatives is not None and negatives < 1:
+        raise OptionError(f"negatives must be at least 1 or None, got {negatives}")
+    usable = _usable(train_labels, test_labels)
+    shots = _shots(train_labels, usable, positives, draws, C)
     per_shot = len(train_labels) if negatives is None else negatives
     examples = [
         [_drawn(train_labels[:, c], max(shots), per_shot, (seed, draw, c)) for c in usable]
         for draw in range(draws)
     ]
-    # only images that some draw has are compared
     drawn = [images for by_class in examples for pair in by_class for images in pair]
-    used = np.unique(np.concatenate(drawn))
-    # by the identity of the training features, which are kept so that no others get it
-    compared: dict[int, tuple[Comparable, Array, Array]] = {}
+    kernels = _Kernels(np.unique(np.concatenate(drawn)))
     truth, names = test_labels[:, usable], [str(column) for column in usable]
     points = []
     for shot in shots:
@@ -143,19 +132,148 @@ def low_shot(
                 for column, (yes, no) in zip(usable, seen, strict=True):
                     told[yes, column], told[no, column] = 1, -1
                 train, test, C = pick(told)
-            if id(train) not in compared:
-                grams = finite_gram(train[used]), finite_gram(test, train[used])
-                compared[id(train)] = train, *grams
-            _, K, K_test = compared[id(train)]
+            K, K_test = kernels.of(train, test)
             scores = np.empty(truth.shape)
-            for column, pair in enumerate(seen):
-                rows = np.searchsorted(used, np.concatenate(pair))
-                scores[:, column] = _scores(K, K_test, rows, shot, C)
+            for column, (yes, no) in enumerate(seen):
+                rows = kernels.places(np.concatenate([yes, no]))
+                target = np.repeat([1, -1], [len(yes), len(no)])
+                scores[:, column] = _scores(K, K_test, rows, target, C)
             measured.append(evaluate(truth, scores, names).map)
-        by_draw = {method: [means[method] for means in measured] for method in measured[0]}
-        known = {m: tuple(v for v in values if v is not None) for m, values in by_draw.items()}
-        points.append(LowShot(shot, known))
+        points.append(LowShot(shot, _by_draw(measured)))
     return points
+
+
+def label_photos(
+    train: Comparable,
+    train_labels: Array,
+    test: Comparable,
+    test_labels: Array,
+    photos: Sequence[int] | None = None,
+    draws: int = DRAWS,
+    C: float = 1.0,
+    seed: int = SEED,
+    pick: Pick | None = None,
+) -> list[LowShot]:
+    """mAP and accuracy of classifiers that saw 1, 2, 4, ... labelled photos per class, no others.
+
+    It is what users do: they label photos, not pairs of a photo and a class. Of each class so many
+    photos that show it are drawn; a drawn photo reveals all its labels, so it is a positive example
+    of the classes that it shows and a negative one of the others. `photos`, `draws` and `pick` are
+    as in `low_shot`. A class that all drawn photos show has no classifier and no part in the mean
+    of that draw. Accuracies are given where every image of both sides has one class.
+
+    Examples
+    --------
+    >>> x = np.repeat(np.eye(3), 4, axis=0)
+    >>> labels = np.repeat(2 * np.eye(3, dtype=int) - 1, 4, axis=0)
+    >>> [(point.positives, point.accuracy) for point in label_photos(x, labels, x, labels, draws=2)]
+    [(1, (100.0, 100.0)), (2, (100.0, 100.0)), (4, (100.0, 100.0))]
+    """
+    train_labels, test_labels = _checked(train, train_labels, test, test_labels)
+    usable = _usable(train_labels, test_labels)
+    shots = _shots(train_labels, usable, photos, draws, C)
+    examples = [
+        [_drawn(train_labels[:, c], max(shots), 0, (seed, draw, c))[0] for c in usable]
+        for draw in range(draws)
+    ]
+    kernels = _Kernels(np.unique(np.concatenate([yes for some in examples for yes in some])))
+    names = [str(column) for column in range(test_labels.shape[1])]
+    one_class = has_one_class(train_labels) and has_one_class(test_labels)
+    points = []
+    for shot in shots:
+        measured, accuracies = [], []
+        for by_class in examples:
+            drawn = np.unique(np.concatenate([yes[:shot] for yes in by_class]))
+            if pick:
+                told = np.zeros(train_labels.shape, dtype=np.int8)
+                told[drawn] = train_labels[drawn]
+                train, test, C = pick(told)
+            K, K_test = kernels.of(train, test)
+            scores = np.zeros(test_labels.shape)
+            trained = np.zeros(test_labels.shape[1], dtype=bool)
+            for column in usable:
+                target = train_labels[drawn, column]
+                known = target != 0
+                if (target[known] == -1).any():
+                    rows = kernels.places(drawn[known])
+                    scores[:, column] = _scores(K, K_test, rows, target[known], C)
+                    trained[column] = True
+            counted = np.where(trained, test_labels, -1)
+            measured.append(evaluate(counted, scores, names).map)
+            if one_class:
+                accuracy = measure_accuracy(test_labels, scores, names, trained)
+                accuracies.append((accuracy.top1, accuracy.balanced) if accuracy else (0.0, 0.0))
+        points.append(LowShot(shot, _by_draw(measured), *zip(*accuracies, strict=True)))
+    return points
+
+
+def _usable(train_labels: Array, test_labels: Array) -> list[int]:
+    """The classes with both kinds of examples in training and a positive one in the test."""
+    usable = []
+    for column in range(train_labels.shape[1]):
+        kinds = set(train_labels[:, column].tolist())
+        if {-1, 1} <= kinds and (test_labels[:, column] == 1).any():
+            usable.append(column)
+    if not usable:
+        raise DatasetError(
+            "low-shot learning needs a class with positive and negative training images and a "
+            "positive test image, got none"
+        )
+    return usable
+
+
+def _shots(
+    train_labels: Array, usable: Sequence[int], wanted: Sequence[int] | None, draws: int, C: float
+) -> list[int]:
+    """Numbers of examples per class: those that are wanted, or powers of 2 up to the rarest's."""
+    if not 0 < C < math.inf:
+        raise OptionError(f"C must be a positive number, got {C!r}")
+    if draws < 1:
+        raise OptionError(f"draws must be at least 1, got {draws}")
+    rarest = min(int((train_labels[:, column] == 1).sum()) for column in usable)
+    shots = list(wanted or [2**i for i in range(rarest.bit_length())])
+    if min(shots) < 1 or max(shots) > rarest:
+        raise OptionError(
+            f"positives per class must be from 1 to {rarest}, which is what the rarest class has, "
+            f"got {shots}"
+        )
+    return shots
+
+
+class _Kernels:
+    """Kernel matrices of the training images that some draw has, and of the test images with them.
+
+    Those of the last `KEPT_KERNELS` features are kept, in single precision.
+    """
+
+    def __init__(self, used: Array) -> None:
+        self.used = used  # sorted numbers of training images
+        # by the identity of the training features, which are kept so that no others get it
+        self.kept: dict[int, tuple[Comparable, Array, Array]] = {}
+
+    def of(self, train: Comparable, test: Comparable) -> tuple[Array, Array]:
+        """Matrices (used, used) and (m, used) of these features."""
+        if id(train) not in self.kept:
+            if len(self.kept) == KEPT_KERNELS:
+                del self.kept[next(iter(self.kept))]
+            examples = train[self.used]
+            K, K_test = finite_gram(examples), finite_gram(test, examples)
+            self.kept[id(train)] = train, K.astype(np.float32), K_test.astype(np.float32)
+        _, K, K_test = self.kept[id(train)]
+        return K, K_test
+
+    def places(self, images: Array) -> Array:
+        """Rows of the matrices that are these training images."""
+        return np.searchsorted(self.used, images)
+
+
+def _by_draw(measured: Sequence[dict[str, float | None]]) -> dict[str, tuple[float, ...]]:
+    """The mAP of each draw by definition, without draws that have none."""
+    found = {}
+    for method in measured[0]:
+        values = [means[method] for means in measured]
+        found[method] = tuple(value for value in values if value is not None)
+    return found
 
 
 def nearest_neighbours(
@@ -229,10 +347,9 @@ def _drawn(column: Array, n: int, per_shot: int, seed: tuple[int, ...]) -> tuple
     return positive[:n], negative[: n * per_shot]
 
 
-def _scores(K: Array, K_test: Array, seen: Array, shot: int, C: float) -> Array:
-    """Scores (m,) of an SVM that saw these examples, of which the first `shot` are positive."""
-    target = np.repeat([1, -1], [shot, len(seen) - shot])
-    svm = SVC(C=C, kernel="precomputed").fit(K[np.ix_(seen, seen)], target)
+def _scores(K: Array, K_test: Array, seen: Array, target: Array, C: float) -> Array:
+    """Scores (m,) of an SVM that saw these examples, which are positive, 1, or negative, -1."""
+    svm = SVC(C=C, kernel="precomputed").fit(K[np.ix_(seen, seen)].astype(np.float64), target)
     scores: Array = K_test[:, seen[svm.support_]] @ svm.dual_coef_[0] + svm.intercept_[0]
     return scores
 
