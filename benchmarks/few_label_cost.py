@@ -45,6 +45,7 @@ class Memory:
         self.thread.start()
 
     def watch(self) -> None:
+        """Look at the memory until `stop` is called."""
         import psutil
 
         process = psutil.Process()
@@ -54,6 +55,7 @@ class Memory:
             time.sleep(0.02)
 
     def stop(self) -> None:
+        """End watching."""
         self.running = False
         self.thread.join()
 
@@ -129,12 +131,13 @@ def measure(photos: int, cores: int) -> None:
 
         timed(gradients)
         pool = timed(lambda: Neighbours.fit(x))
-        found = timed(lambda: [pool.find(x[rows], NEIGHBOURS)[0] for rows in blocks])
-        numbers = np.concatenate(found)
+        numbers = timed(lambda: [pool.find(x[rows], NEIGHBOURS)[0] for rows in blocks])
+        numbers = np.concatenate(numbers)
         memory.stop()
         rows = np.random.default_rng(1).permutation(photos)[:CHECKED]
         true = true_neighbours(x, rows)
-        hits = [len(set(a) & set(b)) for a, b in zip(numbers[rows].tolist(), true.tolist())]
+        pairs = zip(numbers[rows].tolist(), true.tolist(), strict=True)
+        hits = [len(set(found) & set(expected)) for found, expected in pairs]
         recall = 100 * np.mean(hits) / NEIGHBOURS
     cells = [f"{photos:,}"]
     cells += [f"{wall:.1f} ({used:.1f})" for wall, used in seconds]

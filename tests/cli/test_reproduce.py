@@ -42,8 +42,16 @@ def test_curves_are_a_table_points_and_a_report_and_are_used_again(deepfish, sha
     assert "Few examples" in ran.out
     assert max(map(len, ran.out.splitlines())) <= 80
     points = [json.loads(line) for line in (tmp_path / "o/curves.jsonl").read_text().splitlines()]
-    assert [(p["series"], p["x"]) for p in points] == [
-        (feature, x) for feature in ("x7", "dW8") for x in (1, 2, 4)
+    figures = {
+        "positive images per class": ["mAP, %"],
+        "labelled photos per class": ["mAP, %", "accuracy, %", "balanced accuracy, %"],
+    }
+    assert [(p["series"], p["x_axis"], p["x"], p["y_axis"]) for p in points] == [
+        (feature, form, x, figure)
+        for feature in ("x7", "dW8")
+        for form, shown in figures.items()
+        for x in (1, 2, 4)
+        for figure in shown
     ]
     assert points[0]["command"].startswith("deepfish reproduce folder --data")
     assert "Few examples" in (tmp_path / "o/report.html").read_text()

@@ -16,7 +16,7 @@ from deepfishing.evaluation.approximation import (
     with_kernel,
 )
 from deepfishing.evaluation.curves import measure_curves
-from deepfishing.evaluation.protocols import low_shot, nearest_neighbours
+from deepfishing.evaluation.protocols import label_photos, low_shot, nearest_neighbours
 from deepfishing.evaluation.reproduce import Protocol, prepare, reproduce
 from deepfishing.metrics import evaluate
 
@@ -68,6 +68,10 @@ def on_disk(folder):
 @pytest.mark.parametrize("name", ["x7", "pow(dW8,0.5)+x7"])
 def test_low_shot_points_are_those_of_the_function(dataset, network, tmp_path, sides, name):
     points = measure_curves("low-shot", dataset, network, tmp_path, name, command="deepfish r")
+    other_form = [p for p in points if p["x_axis"] == "labelled photos per class"]
+    points = [p for p in points if p["x_axis"] == "positive images per class"]
+    labelled = label_photos(*sides(name), dataset.test.labels)
+    assert [p["y"] for p in other_form] == [e.mean(dataset.official_ap) for e in labelled]
     expected = low_shot(*sides(name), dataset.test.labels)
     assert [p["x"] for p in points] == [e.positives for e in expected]
     for point, wanted in zip(points, expected, strict=True):
@@ -76,7 +80,7 @@ def test_low_shot_points_are_those_of_the_function(dataset, network, tmp_path, s
         assert (point["low"], point["high"]) == wanted.interval(dataset.official_ap)
         assert (point["feature"], point["series"], point["network"]) == (name, name, "tiny")
         assert (point["n_train"], point["n_test"], point["command"]) == (20, 20, "deepfish r")
-    assert on_disk(tmp_path) == points
+    assert on_disk(tmp_path) == [*points, *other_form]
 
 
 def test_neighbour_points_are_those_of_the_function(dataset, network, tmp_path, sides):

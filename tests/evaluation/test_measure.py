@@ -12,11 +12,16 @@ def test_one_call_measures_a_table_and_curves_and_says_what_was_seen(dataset, ne
     )
     assert [row["feature"] for row in found.rows] == ["x8", "dW8"]
     assert set(found.gains) == {"dW8"}
-    assert {point["feature"] for point in found.points["low-shot"]} >= {"x7", "dW8"}
+    assert {point["feature"] for point in found.points["low-shot"]} >= {
+        "x7",
+        "auto-forward",
+        "auto",
+    }
     assert found.page.read_text().count("<h2") == 1
-    table, curve = found.words
+    table, positives, photos = found.words
     assert table.startswith("The best gradient feature, dW8, reaches ")
-    assert curve.startswith("With 1 to ")
+    assert positives.startswith("With 1 positive image per class, auto has ")
+    assert photos.startswith("With 1 labelled photo per class, auto has ")
 
 
 def test_an_unknown_protocol_is_told_before_any_work(dataset, network, tmp_path):

@@ -74,8 +74,12 @@ def test_the_mean_over_classes_falls_from_the_best_precision_at_each_recall(meas
 
 
 def test_curves_have_their_points(measured):
-    ax = plot.curves(measured, figure="mAP, %")
-    points = [p for p in measured.points["low-shot"] if p["y_axis"] == "mAP, %"]
+    form = "labelled photos per class"
+    ax = plot.curves(measured, figure="mAP, %", against=form)
+    points = [
+        p for p in measured.points["low-shot"] if (p["x_axis"], p["y_axis"]) == (form, "mAP, %")
+    ]
+    assert ax.get_xlabel() == form
     for line in ax.lines:
         mine = sorted((p["x"], p["y"]) for p in points if p["series"] == line.get_label())
         assert list(zip(*line.get_data(), strict=True)) == mine

@@ -114,7 +114,7 @@ def reproduce(
         say.passed_over(passed_over_in(data))
     sheets = []
     if found.rows:
-        sheets += table_sheets(comparison(found.rows, found.gains), narrow=True)
+        sheets += table_sheets(comparison(found.rows, found.gains), found.split, narrow=True)
     for points in found.points.values():
         sheets += curve_sheets(points, narrow=True)
     drawn: list[RenderableType] = [*map(terminal, sheets), *map(Text, found.words)]

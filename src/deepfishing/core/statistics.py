@@ -90,6 +90,31 @@ class Difference:
         return self.low > 0 or self.high < 0
 
 
+def paired_difference(a: Sequence[float], b: Sequence[float]) -> Difference | None:
+    """Return the mean of a - b with Student's interval and p; None for one pair or none.
+
+    Examples
+    --------
+    >>> found = paired_difference([3.0, 4.0, 6.0], [1.0, 2.0, 3.0])
+    >>> round(found.mean, 2), round(found.low, 2), found.holds
+    (2.33, 0.9, True)
+    """
+    from scipy.stats import t as student  # takes a while to import
+
+    differences = [x - y for x, y in zip(a, b, strict=True)]
+    interval = mean_interval(differences)
+    if interval is None:
+        return None
+    mean = float(np.mean(differences))
+    error = float(np.std(differences, ddof=1)) / len(differences) ** 0.5
+    p = (
+        2 * float(student.sf(abs(mean) / error, len(differences) - 1))
+        if error
+        else float(mean == 0)
+    )
+    return Difference(mean, *interval, p)
+
+
 def mean_interval(values: Sequence[float]) -> Interval | None:
     """Where the mean of endlessly many such values lies, by Student's t; None for one or none."""
     from scipy.stats import t as student  # takes a while to import

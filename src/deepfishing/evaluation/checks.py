@@ -27,6 +27,10 @@ CURVES = ("low-shot", "knn", "curate", "search", "approximation")  # the protoco
 TABLE = "table"
 PROTOCOLS = (TABLE, *CURVES)
 
+# Axes of figures against the number of labels.
+POSITIVES, PHOTOS = "positive images per class", "labelled photos per class"
+ACCURACY, BALANCED = "accuracy, %", "balanced accuracy, %"
+
 # Points that agree in all of these may stand in one chart.
 POINT_SETTING: Kinds = {
     **dict.fromkeys(("dataset", "train", "test", "network", "weights_sha256"), str),

@@ -3,7 +3,8 @@
 Comes in: a data set, a network, feature names, as for `reproduce`. Goes out: measured points, kept
 in `curves.jsonl` at once and used again by the next run.
 
-`low-shot`       mAP against the number of positive examples per class
+`low-shot`       mAP against the number of positive examples per class; mAP and accuracy against the
+                 number of labelled photos per class
 `knn`            accuracy and mAP of the votes of the k nearest training images
 `curate`         mAP by the photos chosen to be labelled, and share of wrong labels found
 `search`         share of the first ten photos that show the class of one, two and three examples
@@ -14,7 +15,7 @@ in `curves.jsonl` at once and used again by the next run.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 
@@ -23,14 +24,32 @@ import numpy as np
 from deepfishing import __version__
 from deepfishing.core.kernels import UNLIKE, Comparable
 from deepfishing.core.rank_one import Array
-from deepfishing.core.recipes import Recipe, parse_recipes
+from deepfishing.core.recipes import AUTO, Recipe, parse_recipes
 from deepfishing.core.recipes.language import known_recipes
-from deepfishing.core.statistics import mean_interval
+from deepfishing.core.recipes.recipe import AUTO_FORWARD
+from deepfishing.core.statistics import bounded, mean_interval
 from deepfishing.errors import FeatureError, OptionError, check_choice
 from deepfishing.evaluation.approximation import LARGEST, approximation_runs
-from deepfishing.evaluation.checks import CURVES, Result, Run, map_axis, point
+from deepfishing.evaluation.checks import (
+    ACCURACY,
+    BALANCED,
+    CURVES,
+    PHOTOS,
+    POSITIVES,
+    Result,
+    Run,
+    map_axis,
+    point,
+)
 from deepfishing.evaluation.curate import CLASSIFIER, classifier_recipe, curate_runs
-from deepfishing.evaluation.protocols import Pick, low_shot, nearest_neighbours, search_by_examples
+from deepfishing.evaluation.protocols import (
+    LowShot,
+    Pick,
+    label_photos,
+    low_shot,
+    nearest_neighbours,
+    search_by_examples,
+)
 from deepfishing.evaluation.reproduce import Experiment, Protocol, prepare
 from deepfishing.evaluation.results import Curves, row_key, versions
 from deepfishing.extraction.to_store import OnFailure
@@ -39,9 +58,11 @@ from deepfishing.learn.pool import Pool
 from deepfishing.networks.network import Network
 from deepfishing.util.progress import Progress, silent
 
+# Forward features without unlabelled photos. The best of them in each cell is what a gain is over.
+FORWARD_KERNELS = ("x7", "pow(x7,0.5)", "rbf(x7,2)", "x6;x7")
 # Features that each protocol takes where none are named, as far as the network has them.
 DEFAULTS = {
-    "low-shot": ("x7", "dW7", "dW8", "best"),
+    "low-shot": (*FORWARD_KERNELS, AUTO_FORWARD, AUTO),
     "knn": ("x7", "dW7", "best"),
     "curate": ("x7", CLASSIFIER, f"{CLASSIFIER}+x7", "best"),
     "search": ("x7", "dW7", "dW8", "pow(dW8,0.5)", "dW8+x7", "pow(dW8,0.5)+pow(x7,0.5)"),
@@ -49,8 +70,7 @@ DEFAULTS = {
 }
 
 NEIGHBOURS = (1, 5, 10, 20, 50)
-POSITIVES, K = "positive images per class", "neighbours k"
-ACCURACY = "accuracy, %"
+K = "neighbours k"
 EXAMPLES, SHOWN = "examples (the third: counter-example)", "right in the first ten, %"
 
 
@@ -110,6 +130,10 @@ def _recipes(
 ) -> tuple[Recipe, ...]:
     if features is not None:
         found = parse_recipes(features, layers)
+        names = [recipe.name for recipe in found]
+        if kind == "low-shot" and AUTO in names:  # which is compared with these
+            compared = known_recipes((*FORWARD_KERNELS, AUTO_FORWARD), layers)
+            found = (*(r for r in compared.values() if r.name not in names), *found)
         for recipe in found:
             if kind == "approximation" and not (recipe.is_plain and recipe.gradients):
                 raise FeatureError(
@@ -135,30 +159,24 @@ def _runs(
         return approximation_runs(experiment, partial(sides, recipe), largest)
     if kind == "curate":
         return curate_runs(experiment, recipe, classifier, sides, first)
-    if kind == "low-shot" and recipe.is_chosen_later:
-        return [Run(recipe.name, {}, partial(_auto_low_shot, experiment, recipe))]
-    measure = {"low-shot": _low_shot, "knn": _knn, "search": _search}[kind]
+    if kind == "low-shot":
+        given = cache(partial(_low_shot_features, experiment, recipe))
+        return [
+            Run(recipe.name, {}, lambda: _positive_images(experiment, *given())),
+            Run(recipe.name, {"form": PHOTOS}, lambda: _labelled_photos(experiment, *given())),
+        ]
+    measure = {"knn": _knn, "search": _search}[kind]
     decided_by = {"unlike": UNLIKE} if kind == "search" else {}
     return [Run(recipe.name, decided_by, lambda: measure(experiment, *sides(recipe)))]
 
 
-def _low_shot(
-    experiment: Experiment, train: Comparable, test: Comparable, pick: Pick | None = None
-) -> list[Result]:
-    method = experiment.dataset.official_ap
-    truth, C = experiment.test_labels(), experiment.protocol.C
-    shots = low_shot(train, experiment.train_labels(), test, truth, C=C, pick=pick)
-    points = []
-    for shot in shots:
-        mean, interval = shot.mean(method), shot.interval(method)
-        at = POSITIVES, shot.positives, map_axis(method)
-        points.append(point(*at, mean, interval, draws=list(shot.map[method])))
-    return points
-
-
-def _auto_low_shot(experiment: Experiment, recipe: Recipe) -> list[Result]:
-    """`auto` and its like choose anew for every draw, by the examples drawn and their labels."""
+def _low_shot_features(
+    experiment: Experiment, recipe: Recipe
+) -> tuple[Comparable, Comparable, Pick | None]:
+    """Features of both sides, or for `auto` and its like what chooses them by the labels drawn."""
     train, test = experiment.factors(recipe)
+    if not recipe.is_chosen_later:
+        return *experiment.fit(recipe, None, train, test), None
     pool = Pool(train)
     made: dict[tuple[str, float | None], tuple[Comparable, Comparable]] = {}
 
@@ -172,7 +190,45 @@ def _auto_low_shot(experiment: Experiment, recipe: Recipe) -> list[Result]:
         return *made[chosen], choice.cost
 
     any_train, any_test = (next(iter(side.values())) for side in (train, test))
-    return _low_shot(experiment, any_train, any_test, pick)
+    return any_train, any_test, pick
+
+
+def _positive_images(
+    experiment: Experiment, train: Comparable, test: Comparable, pick: Pick | None
+) -> list[Result]:
+    """The first form: so many positive images of each class, and negative ones for each."""
+    labels = experiment.train_labels(), experiment.test_labels()
+    shots = low_shot(train, labels[0], test, labels[1], C=experiment.protocol.C, pick=pick)
+    return _points(experiment, POSITIVES, shots)
+
+
+def _labelled_photos(
+    experiment: Experiment, train: Comparable, test: Comparable, pick: Pick | None
+) -> list[Result]:
+    """The second form: so many labelled photos of each class, and nothing else."""
+    labels = experiment.train_labels(), experiment.test_labels()
+    shots = label_photos(train, labels[0], test, labels[1], C=experiment.protocol.C, pick=pick)
+    return _points(experiment, PHOTOS, shots)
+
+
+def _points(experiment: Experiment, x_axis: str, shots: Sequence[LowShot]) -> list[Result]:
+    """The mean of the draws of each figure that was measured."""
+    method = experiment.dataset.official_ap
+    points = []
+    for shot in shots:
+        figures = {map_axis(method): shot.map[method]}
+        figures |= {ACCURACY: shot.accuracy, BALANCED: shot.balanced}
+        for y_axis, draws in figures.items():
+            if draws:
+                points.append(_mean_point(x_axis, shot.positives, y_axis, draws))
+    return points
+
+
+def _mean_point(x_axis: str, x: int, y_axis: str, draws: Sequence[float]) -> Result:
+    """The mean of draws with Student's interval, bounded as a percentage is."""
+    mean, interval = float(np.mean(draws)), mean_interval(draws)
+    interval = None if interval is None else bounded(interval, mean)
+    return point(x_axis, x, y_axis, mean, interval, draws=list(draws))
 
 
 def _knn(experiment: Experiment, train: Comparable, test: Comparable) -> list[Result]:

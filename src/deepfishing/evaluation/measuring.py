@@ -12,16 +12,21 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from deepfishing.core.features import split_names
+from deepfishing.core.recipes import AUTO
+from deepfishing.core.recipes.language import known_recipes
+from deepfishing.core.recipes.recipe import AUTO_FORWARD, FORWARD
 from deepfishing.core.statistics import Difference
 from deepfishing.errors import check_choice
 from deepfishing.evaluation.checks import PROTOCOLS, TABLE, Result
 from deepfishing.evaluation.curves import measure_curves
+from deepfishing.evaluation.report.gain_split import GainSplit, add_gains, table_split
 from deepfishing.evaluation.report.html import write_report
 from deepfishing.evaluation.report.rows import gains
 from deepfishing.evaluation.report.tables import Confusions, comparison, confusions
-from deepfishing.evaluation.report.words import curve_words, plain, table_words
+from deepfishing.evaluation.report.words import curve_words, gain_words, plain, table_words
 from deepfishing.evaluation.reproduce import Protocol, reproduce
-from deepfishing.evaluation.results import Results, Table
+from deepfishing.evaluation.results import Curves, Results, Table
 from deepfishing.evaluation.splits import split_words
 from deepfishing.extraction.to_store import OnFailure
 from deepfishing.images.dataset import Dataset
@@ -33,13 +38,14 @@ from deepfishing.util.progress import Progress
 class Measured:
     """What was measured in one go.
 
-    `rows` are those of the table and `gains` their differences from the best forward row; `points`
-    has the points of each other protocol. `words` are paragraphs that say what was seen, and `page`
-    is the report.
+    `rows` are those of the table and `gains` their differences from the best forward row; `split`
+    says what unlabelled photos and gradients give beside it. `points` has the points of each other
+    protocol. `words` are paragraphs that say what was seen, and `page` is the report.
     """
 
     rows: Table
     gains: Mapping[str, Difference]
+    split: GainSplit | None
     points: Mapping[str, list[Result]]
     words: tuple[str, ...]
     page: Path
@@ -100,13 +106,40 @@ def measure(
     points = {}
     for name in protocols:
         if name == TABLE:
-            rows = reproduce(dataset, network, out, features or table, **how)
+            wanted = _wanted_rows(features, table, network)
+            rows = reproduce(dataset, network, out, wanted, **how)
         else:
             points[name] = measure_curves(name, dataset, network, out, features, **how, **options)
+            add_gains(points[name])
+            Curves(out).keep(points[name])
+    results = Results(out)
+    known = gains(results, rows) if rows else {}
+    split = table_split(results, comparison(rows, known)) if rows else None
+    if split is not None:
+        for row in rows:
+            if row["feature"] == AUTO:
+                row.update(split.as_keys())
+                results.keep([row])
     page = write_report(out)
-    known = gains(Results(out), rows) if rows else {}
-    words = [table_words(comparison(rows, known)), *map(curve_words, points.values())]
+    words = [table_words(comparison(rows, known)), gain_words(split)]
+    for measured in points.values():
+        words += curve_words(measured)
     paragraphs = [plain(said) for said in words if said]
     if said := split_words(rows):
         paragraphs.insert(0, said)
-    return Measured(rows, known, points, tuple(paragraphs), page)
+    return Measured(rows, known, split, points, tuple(paragraphs), page)
+
+
+def _wanted_rows(features: str | Iterable[str] | None, table: str, network: Network) -> list[str]:
+    """The rows that are asked for, with those that `auto` is compared with.
+
+    Of a default table without recipes that the network lacks the layers of.
+    """
+    if features is None:
+        names = split_names(table)
+        known = known_recipes([name for name in names if name != "all"], network.layers)
+        titles = [recipe.title for recipe in known.values()]
+        return [name for name in names if name == "all" or name in titles]
+    names = split_names(features) if isinstance(features, str) else list(features)
+    compared = (FORWARD, AUTO_FORWARD) if AUTO in names else ()
+    return [*(name for name in compared if name not in names), *names]

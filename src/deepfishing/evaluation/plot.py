@@ -89,19 +89,28 @@ def precision_recall(
 
 
 def curves(
-    results: From, protocol: str = "low-shot", *, figure: str | None = None, ax: Any = None
+    results: From,
+    protocol: str = "low-shot",
+    *,
+    figure: str | None = None,
+    against: str | None = None,
+    ax: Any = None,
 ) -> Any:
     """Lines of a protocol with their intervals: low-shot, knn, search or approximation.
 
-    `figure` is the figure to be drawn, such as "accuracy, %"; by default the first that it has.
+    `figure` is the figure to be drawn, such as "accuracy, %", and `against` the axis to the right,
+    such as "labelled photos per class"; by default the first that it has.
     """
     check_choice("protocol", protocol, tuple(TITLES))
     points = _measured(results, protocol)
-    panel = panels(points)[0]
-    charts = {chart.y_axis: chart for chart in panel.charts}
+    charts = [(panel, chart) for panel in panels(points) for chart in panel.charts]
+    if against is not None:
+        check_choice("axis", against, tuple({panel.x_axis: None for panel, _ in charts}))
+        charts = [(panel, chart) for panel, chart in charts if panel.x_axis == against]
     if figure is not None:
-        check_choice("figure", figure, tuple(charts))
-    chart = charts[figure] if figure else panel.charts[0]
+        check_choice("figure", figure, tuple({chart.y_axis: None for _, chart in charts}))
+        charts = [(panel, chart) for panel, chart in charts if chart.y_axis == figure]
+    panel, chart = charts[0]
     ax = _axes(ax, (6, 4))
     for series in chart.series:
         style = panel.styles[series.name]

@@ -172,7 +172,7 @@ class DatasetRecord:
     files: tuple[Remote, ...] = ()  # what `deepfish fetch` gets
     embedded: bool = False  # in this package, so that no folder is needed
     protocols: tuple[str, ...] = ("table",)  # what `deepfish reproduce` measures by default
-    table: str = "all"
+    table: str = "all,forward,auto-forward,auto"
 
     def read(self, folder: str | Path | None, **asked: Any) -> Dataset:
         """The data set in this folder."""

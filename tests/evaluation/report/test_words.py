@@ -14,6 +14,10 @@ from deepfishing.evaluation.report.words import curve_words, plain, table_words
 LOW_SHOT = {"protocol": "low-shot", "axes": ("positive images per class", "mAP, %")}
 
 
+def said(points):
+    return " ".join(map(plain, curve_words(points)))
+
+
 def line(feature, official, gain=None):
     figures = {"map": {"area": official}, "printed": None, "note": "", "interval": None}
     return Line(feature, gradient="dW" in feature, block=0, gain=gain, **figures)
@@ -54,7 +58,7 @@ def test_curves_in_words_are_the_mean_gain_over_the_same_draws(tmp_path, add_poi
     base = rng.normal(60, 5, size=(2, 5))
     gained = base + rng.normal(2, 0.1, size=(2, 5))
     rows = points_of(add_points, tmp_path, {"x7": base, "dW7": gained, "dW8": base - 1})
-    words = plain(curve_words(rows))
+    words = said(rows)
     mean = float((gained - base).mean())
     test = ttest_rel(gained.mean(axis=0), base.mean(axis=0)).confidence_interval()
     ends = f"{test.low:+.1f} to {test.high:+.1f}"
@@ -67,7 +71,7 @@ def test_curves_in_words_are_the_mean_gain_over_the_same_draws(tmp_path, add_poi
 
 def test_curves_in_which_the_gradient_loses_say_so(tmp_path, add_points):
     lines = {"x7": [[70.0, 71.0], [80.0, 81.0]], "dW7": [[70.5, 69.0], [80.5, 79.0]]}
-    words = plain(curve_words(points_of(add_points, tmp_path, lines)))
+    words = said(points_of(add_points, tmp_path, lines))
     assert "dW7 is on average 0.8 points below x7; over 2 draws" in words
     assert "could be chance" in words
     assert "best line" not in words
@@ -75,7 +79,7 @@ def test_curves_in_which_the_gradient_loses_say_so(tmp_path, add_points):
 
 @pytest.mark.parametrize("lines", [{"x7": [[70.0], [71.0]]}, {"dW7": [[70.0], [71.0]]}])
 def test_one_kind_of_line_alone_is_not_compared(tmp_path, add_points, lines):
-    assert curve_words(points_of(add_points, tmp_path, lines)) == ()
+    assert curve_words(points_of(add_points, tmp_path, lines)) == []
 
 
 def test_the_page_has_the_words_and_the_curves_in_the_part_of_their_table(
@@ -93,7 +97,7 @@ def test_the_page_has_the_words_and_the_curves_in_the_part_of_their_table(
     assert (
         page.index("<h3>mAP by feature") < page.index("<h3>Few examples") < page.index("<h3>Cost")
     )
-    assert plain(curve_words(rows)) == "With 1 example per class, dW7 is 1.5 points above x7."
+    assert said(rows) == "With 1 example per class, dW7 is 1.5 points above x7."
     # curves of another setting stand apart
     add_points(tmp_path, [("x7", 1, 50.0, None, None)], **LOW_SHOT, **{**same, "tau": 9.0})
     assert write_report(tmp_path).read_text().count('class="setting"') == 2

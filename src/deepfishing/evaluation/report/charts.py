@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from deepfishing.core.recipes import parse_recipe
 from deepfishing.core.statistics import Interval
 from deepfishing.evaluation.approximation import BIAS, EXACT, RMS, SECONDS, WITH_PROJECTION
-from deepfishing.evaluation.checks import Result
+from deepfishing.evaluation.checks import ACCURACY, BALANCED, Result
 from deepfishing.evaluation.report.rows import title
 
 TITLES = {
@@ -210,7 +210,20 @@ def _charts(points: Iterable[Result]) -> tuple[Chart, ...]:
             for name, marks in lines.items()
         )
         charts.append(Chart(y_axis, xs, tuple(series)))
+    figures = {chart.y_axis: _figures(chart) for chart in charts}
+    if figures.get(BALANCED) == figures.get(ACCURACY):  # of as many test images of each class
+        charts = [chart for chart in charts if chart.y_axis != BALANCED]
     return tuple(charts)
+
+
+def _figures(chart: Chart) -> list[tuple[str, int, float]]:
+    """All figures of a chart, rounded."""
+    found = []
+    for series in chart.series:
+        found += [
+            (series.name, x, round(m.y, 6)) for x, m in series.marks.items() if m.y is not None
+        ]
+    return found
 
 
 def round_ticks(low: float, high: float, least: float = 0.0) -> tuple[float, ...]:

@@ -46,6 +46,7 @@ class Column:
 def columns(table: Comparison) -> list[Column]:
     """Return the columns behind the feature's name, without those that have no figure."""
     official, *others = table.lines[0].map
+    lines = table.table_1
     one_class_each = table.has("top1")
     found = [
         Column(
@@ -112,7 +113,7 @@ def columns(table: Comparison) -> list[Column]:
         ),
         Column("difference", "difference", lambda line: one_decimal(line.difference, sign=True)),
     ]
-    return [column for column in found if any(map(column.cell, table.lines))]
+    return [column for column in found if any(map(column.cell, lines))]
 
 
 def column_notes(table: Comparison) -> list[str]:

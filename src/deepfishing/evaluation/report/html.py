@@ -22,6 +22,11 @@ from deepfishing.errors import DeepFishingError, ImageError
 from deepfishing.evaluation.checks import Result
 from deepfishing.evaluation.report.charts import Axis, panels, round_ticks, tick_text
 from deepfishing.evaluation.report.columns import column_notes, columns
+from deepfishing.evaluation.report.gain_split import (
+    panel_splits,
+    plain_forward_lines,
+    table_split,
+)
 from deepfishing.evaluation.report.pictures import Album
 from deepfishing.evaluation.report.rows import (
     Curve,
@@ -46,6 +51,7 @@ from deepfishing.evaluation.report.tables import (
 )
 from deepfishing.evaluation.report.words import (
     curve_words,
+    gain_words,
     leak_words,
     summary_words,
     table_words,
@@ -108,6 +114,8 @@ def _environment() -> Environment:
         "figure": lambda value, sign=False: _typeset(one_decimal(value, sign)),
         "interval": lambda interval: interval_text(interval, "–"),
         "points": _points,
+        "splits": panel_splits,
+        "forward_lines": plain_forward_lines,
         "typeset": _typeset,
         "tick": tick_text,
     }
@@ -173,6 +181,7 @@ def _shared(measured: Sequence[Result], points: Sequence[Result]) -> dict[str, A
 def _group(rows: list[Result], points: list[Result], album: Album) -> dict[str, Any]:
     """All that the template shows of the rows of one setting, and of its curves."""
     table = comparison(rows, gains(album.results, rows))
+    split = table_split(album.results, table)
     shared = _shared([*rows, *points], points)
     curves: dict[str, dict[str, Curve]] = {}  # by class and feature
     problems = []
@@ -199,10 +208,12 @@ def _group(rows: list[Result], points: list[Result], album: Album) -> dict[str, 
         "curves": curves,
         "problems": problems,
         "album": album.show(table),
-        "summary": summary_words(table, confused, _precision(album.results, table)),
+        "summary": summary_words(table, confused, _precision(album.results, table), points),
         "leak": leak_words(rows[0]),
         "split": _split(rows[0]),
         "words": table_words(table),
+        "gain_split": split,
+        "gain_words": gain_words(split),
         "curve_words": curve_words(points),
         "axis": _axis(table) if table.measured else None,
         "pixels": _pixels(rows[0].get("preprocess")),

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from deepfishing.core.rank_one import Array
-from deepfishing.core.recipes import Recipe, parse_recipe
+from deepfishing.core.recipes import AUTO, Recipe, parse_recipe
+from deepfishing.core.recipes.recipe import AUTO_FORWARD
 from deepfishing.core.statistics import RESAMPLES, Difference, bootstrap, difference
 from deepfishing.errors import DeepFishingError, StoreError, explained
 from deepfishing.evaluation.checks import POINT_SETTING, ROW_SETTING, UNSAID, Result
@@ -192,27 +193,60 @@ def precision_at_size(results: Results, row: Result) -> float:
 
 
 def gains(results: Results, rows: Sequence[Result]) -> dict[str, Difference]:
-    """Official mAP of each row minus that of the best forward row, by feature.
+    """Official mAP of each row minus that of the best forward row of fixed cost, by feature.
 
     Without the best forward row itself, and without rows that cannot be compared with it on the
     same images: no labels, no scores, other images, or other classes left out.
     """
     rows = sorted(rows, key=paper_order)
-    figures = [(row["map"] or {}).get(row["official_ap"]) for row in rows]
-    measured = [(row, y) for row, y in zip(rows, figures, strict=True) if y is not None]
-    forward = [(row, y) for row, y in measured if not parse_recipe(row["feature"]).is_gradient]
+    measured = [row for row in rows if official_map(row) is not None]
+    forward = [row for row in measured if is_fixed_forward(row["feature"])]
     if not forward:
         return {}
-    reference, best = max(forward, key=lambda pair: pair[1])
+    reference = max(forward, key=lambda row: official_map(row) or 0.0)
     found = {}
-    for row, y in measured:
-        try:
-            if row is not reference and same_test(results, row, reference):
-                draws = _map_draws(results, row) - _map_draws(results, reference)
-                found[row["feature"]] = difference(y - best, draws)
-        except DeepFishingError:  # the page says it where it would draw these scores
-            continue
+    for row in measured:
+        gain = None if row is reference else gain_over(results, row, reference)
+        if gain is not None:
+            found[row["feature"]] = gain
     return found
+
+
+def gain_over(results: Results, row: Result, reference: Result) -> Difference | None:
+    """Return the official mAP of a row minus that of another one, in the paired bootstrap.
+
+    None where they cannot be compared on the same images.
+    """
+    figure, other = official_map(row), official_map(reference)
+    try:
+        if figure is None or other is None or not same_test(results, row, reference):
+            return None
+        draws = _map_draws(results, row) - _map_draws(results, reference)
+    except DeepFishingError:  # the page says it where it would draw these scores
+        return None
+    return difference(figure - other, draws)
+
+
+def official_map(row: Result) -> float | None:
+    """Return the mAP by the data set's official definition; None if it was not measured."""
+    figure: float | None = (row["map"] or {}).get(row["official_ap"])
+    return figure
+
+
+def is_plain_forward(feature: str) -> bool:
+    """Whether a feature has no gradient and uses no unlabelled photos."""
+    recipe = parse_recipe(feature)
+    return not recipe.is_gradient and not recipe.uses_pool and feature not in (AUTO, AUTO_FORWARD)
+
+
+def is_chosen(feature: str) -> bool:
+    """Whether a feature is chosen by the labels, with its cost: `auto` and its like."""
+    return parse_recipe(feature).is_chosen_later
+
+
+def is_fixed_forward(feature: str) -> bool:
+    """Whether a feature is forward, uses no unlabelled photos and was not chosen by the labels."""
+    return is_plain_forward(feature) and not is_chosen(feature)
 
 
 def same_test(results: Results, a: Result, b: Result) -> bool:

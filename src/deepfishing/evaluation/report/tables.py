@@ -15,7 +15,14 @@ from deepfishing.core.recipes import parse_recipe
 from deepfishing.core.statistics import Difference, Interval
 from deepfishing.evaluation.checks import Result
 from deepfishing.evaluation.paper import printed_ap, printed_map
-from deepfishing.evaluation.report.rows import OTHER, block, paper_order, title
+from deepfishing.evaluation.report.rows import (
+    OTHER,
+    block,
+    is_chosen,
+    is_fixed_forward,
+    paper_order,
+    title,
+)
 from deepfishing.images.dataset import MEASURES
 from deepfishing.images.show import table_html
 from deepfishing.metrics import DEFINITIONS
@@ -70,25 +77,40 @@ class Cell:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Rows of one setting, some of their lines of Table 1, and what these say about the method."""
+    """Rows of one setting, some of their lines, and what these say about the method.
+
+    Table 1 has the lines of one cost and kernel, as the paper's. Lines that are chosen by the
+    labels, `auto` and its like, answer another question (`report.gain_split`).
+    """
 
     rows: Sequence[Result]
     lines: Sequence[Line]
 
+    @property
+    def table_1(self) -> list[Line]:
+        """The lines of Table 1; all lines where there are no others."""
+        fixed = [line for line in self.lines if not is_chosen(line.feature)]
+        return fixed or list(self.lines)
+
     @cached_property
     def forward(self) -> Line | None:
-        """The best forward feature by the official definition."""
-        return _best(line for line in self.lines if not line.gradient)
+        """The best forward feature of Table 1, without a pool, by the official definition."""
+        return _best(line for line in self.lines if is_fixed_forward(line.feature))
 
     @cached_property
     def gradient(self) -> Line | None:
-        """The best gradient."""
-        return _best(line for line in self.lines if line.gradient)
+        """The best gradient of Table 1."""
+        return _best(line for line in self.table_1 if line.gradient)
+
+    @property
+    def best_of_table_1(self) -> Line | None:
+        """The best line of Table 1."""
+        return _best(self.table_1)
 
     @property
     def best(self) -> Line | None:
-        """The better of the two."""
-        return _best(self.compared)
+        """The best line of all."""
+        return _best(self.lines)
 
     @cached_property
     def layers(self) -> list[tuple[Line, Line]]:
@@ -124,8 +146,9 @@ class Comparison:
 
     @property
     def detailed(self) -> list[Line]:
-        """The lines that the table of classes has: the best two, and those of the paper's."""
-        shown = {*ALWAYS_SHOWN, *(line.feature for line in self.compared)}
+        """The lines that the table of classes has: the best ones, and those of the paper's."""
+        best = [self.best] if self.best else []
+        shown = {*ALWAYS_SHOWN, *(line.feature for line in (*self.compared, *best))}
         return [line for line in self.measured if line.feature in shown]
 
     @cached_property
@@ -289,7 +312,8 @@ def confusions(table: Comparison) -> Confusions | None:
     found = Comparison(table.rows, [ln for ln in table.lines if ln.feature in matrices])
     if found.best is None:
         return None
-    best, compared, classes = found.best, found.compared, table.rows[0]["classes"]
+    best, classes = found.best, table.rows[0]["classes"]
+    compared = found.compared if best in found.compared else (*found.compared, best)
 
     def count(line: Line, truth: str, answer: str) -> int:
         return int(matrices[line.feature].get(truth, {}).get(answer, 0))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepfishing.core.recipes import pieces
+from deepfishing.evaluation.report.gain_split import table_split
 from deepfishing.evaluation.report.rows import gains, open_folder, save_report
 from deepfishing.evaluation.report.sheets import (
     Bold,
@@ -50,7 +51,8 @@ def write_latex(folder: str | Path) -> Path:
 def _write(folder: Path, name: str, write: Callable[[Sheet], str], first: str = "") -> Path:
     found, sheets = open_folder(folder), []
     for rows in found.tables:
-        sheets += table_sheets(comparison(rows, gains(found.results, rows)))
+        table = comparison(rows, gains(found.results, rows))
+        sheets += table_sheets(table, table_split(found.results, table))
     for points in found.curves:
         sheets += curve_sheets(points)
     return save_report(folder / name, first + "\n".join(map(write, sheets)))

@@ -6,16 +6,19 @@ the page emphasises.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from deepfishing.core.rank_one import Array
+from deepfishing.core.recipes import AUTO
 from deepfishing.core.statistics import Interval, mean_interval
-from deepfishing.evaluation.checks import Result
-from deepfishing.evaluation.report.charts import Chart, Series, panels
-from deepfishing.evaluation.report.rows import title
+from deepfishing.evaluation.checks import ACCURACY, Result
+from deepfishing.evaluation.report.charts import Chart, Panel, Series, panels
+from deepfishing.evaluation.report.gain_split import Gain, GainSplit, chart_splits
+from deepfishing.evaluation.report.rows import is_plain_forward, title
 from deepfishing.evaluation.report.tables import (
     Comparison,
     Confusions,
@@ -25,6 +28,7 @@ from deepfishing.evaluation.report.tables import (
     signed_ends,
 )
 
+SOME = 4  # labels per class of the second sentence about few labels
 WITH_EXAMPLES = ("low-shot", "search")  # the protocols that are drawn against examples
 
 
@@ -57,12 +61,15 @@ def plain(words: Paragraph) -> str:
 
 
 def summary_words(
-    table: Comparison, confused: Confusions | None, found: float | None = None
+    table: Comparison,
+    confused: Confusions | None,
+    found: float | None = None,
+    points: Sequence[Result] = (),
 ) -> Paragraph:
     """Return the result for readers who want one sentence: how many photos are recognised.
 
     `found` is the share of right photos among those picked for a class (`precision_at_size`), for
-    data sets whose photos have several classes.
+    data sets whose photos have several classes. `points` may say how many labels it takes.
     """
     best = table.best
     if best is None:
@@ -80,7 +87,20 @@ def summary_words(
             f" (mean of {len(table.rows[0]['classes'])} classes; as many photos are picked as "
             "show the class).",
         )
-    return (*words, _easiest_and_hardest(table.rows, best))
+    return (*words, _easiest_and_hardest(table.rows, best), _few_labels(points))
+
+
+def _few_labels(points: Sequence[Result]) -> str:
+    """Say how many photos `auto` recognises with the fewest labels and with the most."""
+    shown = [p for p in points if (p["series"], p["y_axis"]) == (AUTO, ACCURACY) and p["y"]]
+    if len(shown) < 2:
+        return ""
+    few, many = (pick(shown, key=lambda point: point["x"]) for pick in (min, max))
+    axis = few["x_axis"]
+    return (
+        f" {_counted(few['x'], axis).capitalize()} is enough for {few['y']:.0f} of 100, "
+        f"{many['x']} for {many['y']:.0f}."
+    )
 
 
 def _most_confused(confused: Confusions) -> str:
@@ -145,17 +165,84 @@ def table_words(table: Comparison) -> Paragraph:
     return words
 
 
-def curve_words(points: Sequence[Result]) -> Paragraph:
-    """What curves over the number of examples say: on average, and with the fewest."""
-    words: list[str | Named | Verdict] = []
+def gain_words(split: GainSplit | None) -> Paragraph:
+    """Say what unlabelled photos and gradients give with all labels; nothing if it is not known."""
+    if split is None:
+        return ()
+    if split.forward.value == split.with_pool.value == split.auto.value:
+        return (
+            "With all labels ",
+            Named(split.auto.feature, True),
+            f" ({one_decimal(split.auto.value)} mAP) is level with the strongest forward feature: "
+            "unlabelled photos and gradients give nothing.",
+        )
+    return (
+        "With all labels and the best kernel and cost, ",
+        Named(split.auto.feature, True),
+        f" reaches {one_decimal(split.auto.value)} mAP and the strongest forward feature, ",
+        Named(split.forward.feature, False),
+        f", {one_decimal(split.forward.value)}: ",
+        *_gains(split),
+    )
+
+
+def _gains(split: GainSplit) -> Paragraph:
+    """What each of the two gives, with its interval."""
+    return (
+        "unlabelled photos give ",
+        Verdict(one_decimal(split.of_pool.mean, sign=True)),
+        f"{_ends(split.of_pool)}, gradients ",
+        Verdict(one_decimal(split.of_gradients.mean, sign=True)),
+        f"{_ends(split.of_gradients)}.",
+    )
+
+
+def _ends(gain: Gain) -> str:
+    return f" ({signed_ends(gain.interval)})" if gain.interval else ""
+
+
+def curve_words(points: Sequence[Result]) -> list[Paragraph]:
+    """What curves over the number of examples say: with the fewest, with more, or on average."""
+    paragraphs = []
     for panel in panels(points):
-        for chart in panel.charts if panel.protocol in WITH_EXAMPLES else ():
-            words += [" "] * bool(words) + [*_chart_words(chart, panel.protocol)]
-    return tuple(words)
+        if panel.protocol not in WITH_EXAMPLES:
+            continue
+        # where photos have one class each, accuracy is what users look at
+        chart = next((c for c in panel.charts if c.y_axis == ACCURACY), panel.charts[0])
+        splits = chart_splits(chart)
+        said = _split_words(panel, chart, splits) if splits else _chart_words(chart, panel.protocol)
+        if said:
+            paragraphs.append(said)
+    return paragraphs
+
+
+def _split_words(panel: Panel, chart: Chart, splits: Sequence[GainSplit]) -> Paragraph:
+    """The three rows with the fewest labels and with `SOME`, as far as they were measured."""
+    figure = chart.y_axis.removesuffix(", %")
+    words: Paragraph = ()
+    for split in (splits[0], *(split for split in splits[1:] if split.labels == SOME)):
+        words += (
+            f"{' ' if words else ''}With {_counted(split.labels or 0, panel.x_axis)}, ",
+            Named(split.auto.feature, True),
+            f" has {one_decimal(split.auto.value)} % {figure} and the best forward feature, ",
+            Named(split.forward.feature, False),
+            f", {one_decimal(split.forward.value)} %: ",
+            *_gains(split),
+        )
+    return words
+
+
+def _counted(n: int, axis: str) -> str:
+    """A number of what an axis counts."""
+    if n > 1:
+        return f"{n:,} {axis}"
+    singular = re.sub(r"(photo|image|example)s\b", r"\1", axis)
+    return f"{n} {singular}"
 
 
 def _chart_words(chart: Chart, protocol: str) -> Paragraph:
-    sides = [[s for s in chart.whole if s.gradient == kind] for kind in (False, True)]
+    forward_lines = [s for s in chart.whole if is_plain_forward(s.name)]
+    sides = [forward_lines, [s for s in chart.whole if s.gradient]]
     if not all(sides):
         return ()
     forward, gradient = (max(side, key=lambda s: float(_figures(s).mean())) for side in sides)
