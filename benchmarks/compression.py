@@ -194,7 +194,7 @@ def main() -> None:
         for name, weights in networks.items():
             network = load_network(name, weights)
             recipes = {r: parse_recipes(r, network.layers)[0] for r in chosen.features.split(",")}
-            settings = Settings.of(network)
+            settings = Settings.from_network(network)
             store = Store(work / name, settings.as_dict(), "float32")
             paths = [*data.train.paths, *data.test.paths]
             factors = needed_factors(recipes.values())

@@ -118,7 +118,7 @@ def extract(work: Path, data: str, n: int) -> dict[str, Point]:
     factors = needed_factors(parse_features("all", network.layers))
     store = _empty_store(folder / "store")
     with watched() as clock:
-        given = {"settings": Settings.of(network), "network": network}
+        given = {"settings": Settings.from_network(network), "network": network}
         extract_to_store(store, paths, factors, **given)
     size = _bytes(store.folder)
     shutil.rmtree(folder)

@@ -35,7 +35,7 @@ def extract(data: str, images: int) -> None:
             copy.write_bytes(source.read_bytes() + str(number).encode())
             paths.append(copy)
         network = load_network()
-        settings = Settings.of(network)
+        settings = Settings.from_network(network)
         store = Store(Path(folder) / "store", settings.as_dict())
         factors = needed_factors(parse_features("all", network.layers))
         given = {"settings": settings, "network": network}

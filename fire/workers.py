@@ -102,7 +102,7 @@ def worker_kills(root: Path, kills: int, seed: int) -> Any:
     images, network = find_images(pictures), present.network()
 
     def extract(folder: Path, **more: Any) -> Any:
-        given = {"settings": Settings.of(network), "network": network, **more}
+        given = {"settings": Settings.from_network(network), "network": network, **more}
         store = Store(folder, given["settings"].as_dict(), "float32")
         resources = Resources(batch_size=2, engine="torch")
         return extract_to_store(store, images, FACTORS, resources=resources, **given)

@@ -169,7 +169,7 @@ def photographs(folder: Path, quick: bool) -> Store:
     data = load_groceries(folder / "data")
     paths = data.train.paths if quick else data.train.paths + data.test.paths
     network = load_network()
-    settings = Settings.of(network)
+    settings = Settings.from_network(network)
     store = Store(folder / "source", settings.as_dict())
     factors = parse_feature("dW8").factors
     extract_to_store(store, paths, factors, settings=settings, network=network)

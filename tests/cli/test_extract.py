@@ -298,7 +298,7 @@ def test_views_and_recipes_decide_what_is_in_the_store(deepfish, shapes, tmp_pat
     assert other.code == 1
     assert "was made with views = 'flip', now it is 'centre'" in other.err
     assert deepfish("extract", few, "s", "--features", recipe).code == 0  # with the store's own
-    for option, text in (("--views", "flop"), ("--batch-size", "many"), ("--memory", "lots")):
+    for option, text in (("--views", "flop"), ("--batch-size", "many")):
         wrong = deepfish("extract", few, "t", option, text)
         assert wrong.code == 1
         assert text in wrong.err

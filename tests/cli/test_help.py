@@ -1,12 +1,11 @@
 import re
-from dataclasses import fields
 
 import pytest
 from typer.main import get_command
 
 from deepfishing.cli.app import app
 from deepfishing.cli.command import NETWORK, PANELS
-from deepfishing.extraction.options import Options
+from deepfishing.extraction.options import OPTIONS
 
 ROOT = {name: lazy.load() for name, lazy in get_command(app).commands.items()}
 GROUPS = {name: one.commands for name, one in ROOT.items() if hasattr(one, "commands")}
@@ -89,10 +88,16 @@ def test_a_mistyped_word_is_one_line(deepfish, arguments, line):
     assert ran.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["extract", "train", "reproduce"])
-def test_commands_that_extract_have_every_option_of_the_network(name):
+@pytest.mark.parametrize("name", ["extract", "reproduce"])
+def test_commands_that_extract_have_every_option_of_network_and_features(name):
     found = {parameter.name: parameter for parameter in COMMANDS[name,].params}
-    for option in fields(Options):
-        assert found[option.name].opts == [f"--{option.name}"]
-        assert found[option.name].help
-        assert found[option.name].rich_help_panel == NETWORK
+    for option in [name for record in OPTIONS for name in record.__annotations__]:
+        assert found[option].opts == [f"--{option}"]
+        assert found[option].help
+        assert found[option].rich_help_panel == NETWORK
+
+
+def test_defaults_of_the_features_are_those_of_their_record():
+    text = {parameter.name: parameter.help for parameter in COMMANDS["extract",].params}
+    assert text["tau"].endswith(" [default: 2]")
+    assert text["views"].endswith(" [default: centre]")

@@ -91,7 +91,6 @@ def test_search_by_examples_is_measured_and_said_in_words(deepfish, shapes, tmp_
         (["groceries", "--tau", "nan"], "tau must be a positive number"),
         (["groceries", "--label", "unifrom"], "label must be"),
         (["groceries", "--difficult", "maybe"], "difficult must be"),
-        (["groceries", "--batch-size", "0"], "batch size"),
         (["groceries", "--device", "gpu"], "device must be"),
         (["groceries", "--dtype", "float8"], "dtype must be"),
         (["groceries", "--weights", "none.pth"], "none.pth"),

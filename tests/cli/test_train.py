@@ -207,7 +207,6 @@ def test_the_summary_has_costs_and_cross_validated_ap(deepfish, shapes):
         (["--labels", "none.csv"], "none.csv"),
         (["--difficult", "maybe"], "difficult must be"),
         (["--network", "nonet"], "nonet"),
-        (["--tau", "0"], "tau must be"),
     ],
 )
 def test_bad_options_of_train_are_one_line(deepfish, shapes, arguments, words):
@@ -224,7 +223,6 @@ def test_bad_input_of_predict_is_one_line(deepfish, shapes, model, tmp_path):
         (("nowhere", "a.png"), "nowhere"),
         ((model, "none.png"), "none.png"),
         ((model, "a.png", "--top", "0"), "--top"),
-        ((model, "a.png", "--batch-size", "0"), "batch size"),
         ((shapes, "a.png"), "model.json"),
     ]:
         ran = deepfish("predict", *arguments)

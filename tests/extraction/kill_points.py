@@ -56,7 +56,7 @@ def draw(path, seed):
 
 def extract(pictures, folder, prune):
     net = network()
-    settings = Settings.of(net)
+    settings = Settings.from_network(net)
     extract_to_store(
         Store(folder, settings.as_dict(), "float32"),
         find_images(pictures),

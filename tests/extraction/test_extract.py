@@ -19,7 +19,7 @@ from deepfishing.networks.objectives import cross_entropy
 
 
 def extract_factors(network, images, factors, tau=2.0, views="centre", **more):
-    settings = Settings.of(network, tau=tau, views=views)
+    settings = Settings.from_network(network, tau=tau, views=views)
     return Extractor(network, factors, settings=settings, resources=Resources(**more))(images)
 
 

@@ -53,7 +53,7 @@ def needed(network, features):
 
 
 def describe(network, factors, **options):
-    settings = Settings.of(network, **options)
+    settings = Settings.from_network(network, **options)
     return make_encoder(settings, factors, lambda: network, resources=TORCH)
 
 
@@ -139,7 +139,7 @@ def test_a_network_that_is_no_program_stays_in_torch_and_is_tried_once(
 
     tiny.module[6] = Strange()
     factors = needed(tiny, "all")
-    expected = values(Extractor(tiny, factors, settings=Settings.of(tiny)), images)
+    expected = values(Extractor(tiny, factors, settings=Settings.from_network(tiny)), images)
     assert_same(values(describe(tiny, factors), images), expected)
     assert capfd.readouterr().out == ""
     monkeypatch.setattr(record, "make_program", lambda *_: pytest.fail("tried again"))
@@ -157,7 +157,7 @@ def test_a_program_that_differs_from_torch_is_not_kept(tiny, monkeypatch):
 
 
 def test_a_given_network_is_the_one_that_runs(tiny, home):
-    settings, factors = Settings.of(tiny), needed(tiny, "x7")
+    settings, factors = Settings.from_network(tiny), needed(tiny, "x7")
     made = make_encoder(settings, factors, lambda: tiny, resources=TORCH, own=True)
     assert isinstance(made, Extractor)
     assert not home.exists()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from deepfishing.errors import OptionError, StoreError
-from deepfishing.extraction.options import Options
+from deepfishing.extraction.options import FeatureOptions
 from deepfishing.extraction.pipeline import extract_to
 from deepfishing.extraction.settings import Settings
 from deepfishing.images.preprocess import Preprocess
@@ -113,5 +113,5 @@ def test_a_mistyped_option_is_told_with_those_that_exist(tmp_path):
 
 
 def test_a_class_number_as_text_is_the_number():
-    assert Options(label="3").label == 3
-    assert Options(label="uniform").label == "uniform"
+    assert FeatureOptions(label="3").label == 3
+    assert FeatureOptions(label="uniform").label == "uniform"

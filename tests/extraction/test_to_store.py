@@ -50,13 +50,13 @@ def paths(draw, tmp_path):
 
 @pytest.fixture
 def open_store(network, tmp_path):
-    return lambda name="s": Store(tmp_path / name, Settings.of(network).as_dict())
+    return lambda name="s": Store(tmp_path / name, Settings.from_network(network).as_dict())
 
 
 @pytest.fixture
 def run(network, open_store):
     def extract(images, factors=FACTORS, store=None, batch_size="auto", **more):
-        given = {"settings": Settings.of(network), "network": network, **more}
+        given = {"settings": Settings.from_network(network), "network": network, **more}
         given["resources"] = Resources(batch_size=batch_size, engine="torch")
         return extract_to_store(store or open_store(), images, factors, **given)
 

@@ -109,7 +109,7 @@ class Elsewhere(Local):
 
 
 def test_a_local_run_and_one_on_workers_keep_each_other_out(deepfish, flat, pictures, tmp_path):
-    settings = Settings.of(load.load_network())
+    settings = Settings.from_network(load.load_network())
     store = Store(tmp_path / "s", settings.as_dict(), "float32")
     said = []
 
@@ -130,7 +130,7 @@ def test_a_local_run_and_one_on_workers_keep_each_other_out(deepfish, flat, pict
 
 
 def test_what_killed_workers_left_is_cleared_away_when_the_run_ends(flat, pictures, tmp_path):
-    settings = Settings.of(load.load_network())
+    settings = Settings.from_network(load.load_network())
     store = Store(tmp_path / "s", settings.as_dict(), "float32")
 
     def die():

@@ -70,7 +70,7 @@ def images(rng):
 
 
 def trained(network, recipe, images, **options):
-    settings = Settings.of(network, **options)
+    settings = Settings.from_network(network, **options)
     factors = parse_recipe(recipe, network.layers).factors
     batches = [batch.factors for batch in Extractor(network, factors, settings=settings)(images)]
     arrays = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}

@@ -114,7 +114,7 @@ def test_of_tokens_one_must_say_which(images, pixels):
         network = wrap(module, preprocess=SMALL, embedding=True, tokens=name)
         np.testing.assert_allclose(extract(network, images)["x7"], unit(expected), atol=1e-6)
     digests = {
-        Settings.of(wrap(module, preprocess=SMALL, embedding=True, tokens=name)).digest
+        Settings.from_network(wrap(module, preprocess=SMALL, embedding=True, tokens=name)).digest
         for name in ("class", "mean")
     }
     assert len(digests) == 2

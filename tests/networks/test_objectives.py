@@ -48,9 +48,9 @@ def test_a_new_objective_is_one_record(monkeypatch, rng):
     unit = y / np.linalg.norm(y, axis=1, keepdims=True)
     np.testing.assert_allclose(found["dW8"].delta, unit, rtol=1e-9)
     np.testing.assert_allclose(found["x8"], abs(unit), rtol=1e-9)
-    settings = Settings.of(network)
+    settings = Settings.from_network(network)
     assert settings.as_dict()["head"] == "squares"
-    assert settings.digest != Settings.of(wrap(module, preprocess=pixels)).digest
+    assert settings.digest != Settings.from_network(wrap(module, preprocess=pixels)).digest
 
 
 def deltas(error, y):

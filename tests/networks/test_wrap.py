@@ -180,7 +180,7 @@ def test_an_embedding_gets_a_fixed_random_head(images, pixels):
 
     def kernel(seed):
         network = wrap(module, preprocess=SMALL, head="random", seed=seed)
-        return gram(extract(network, images, "dW:1")["dW:1"]), Settings.of(network).digest
+        return gram(extract(network, images, "dW:1")["dW:1"]), Settings.from_network(network).digest
 
     first, again, other = kernel(0), kernel(0), kernel(1)
     np.testing.assert_array_equal(first[0], again[0])

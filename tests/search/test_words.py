@@ -25,7 +25,7 @@ from deepfishing.web.gallery import Gallery
 def extract(folder, images, name="store"):
     """A store with x7 of images."""
     network = load_network(f"hf:{folder}")
-    settings = Settings.of(network)
+    settings = Settings.from_network(network)
     store = Store(folder.parent / name, settings.as_dict(), "float32")
     factors = needed_factors(parse_features("x7", network.layers))
     extract_to_store(store, find_images(images), factors, settings=settings, network=network)

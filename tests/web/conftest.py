@@ -41,7 +41,7 @@ def store_folder(tmp_path_factory):
         variety = PurePosixPath(item.id).parent.name
         images.append(replace(item, labels=tuple(dict.fromkeys((KINDS[variety], variety)))))
     network = load_network()
-    settings = Settings.of(network)
+    settings = Settings.from_network(network)
     store = Store(folder / "store", settings.as_dict())
     factors = needed_factors(parse_features("all", network.layers))
     extract_to_store(store, images, factors, settings=settings, network=network)

@@ -21,7 +21,7 @@ from deepfishing.cli.command import (
     Strict,
 )
 from deepfishing.errors import OptionError
-from deepfishing.extraction.options import Options, Resources
+from deepfishing.extraction.options import OPTIONS, Resources
 
 if TYPE_CHECKING:
     from deepfishing.learn.model import Model
@@ -51,9 +51,10 @@ def train(
     difficult: Annotated[
         str, "Difficult labels of a VOC tree: ignore or negative.", MORE
     ] = "ignore",
-    options: Annotated[Options, Fields(NETWORK)],
-    store: Annotated[Path | None, "Folder for features. [default: MODEL/features]", MORE] = None,
-    resources: Annotated[Resources, Fields(WORK, without=("memory", "engine"))],
+    options: Annotated[
+        dict[str, Any], Fields(NETWORK, only=("network", "weights"), records=OPTIONS)
+    ],
+    resources: Annotated[Resources, Fields(WORK, only=("device",))],
     seed: Annotated[int, "Seed of the folds of the cross-validation.", MORE] = 0,
     strict: Strict = False,
     as_json: Json = False,
@@ -65,7 +66,7 @@ def train(
     By default features and cost are those that suit the training images, by cross-validation; what
     was tried is printed. The model is model.json and model.safetensors. Features stay on disk, so
     another cost or recipe only computes what is missing. Unusable images are listed and left out.
-    The network's options say how features are computed; a store has them computed already. Above
+    For other options of the features run `deepfish extract` first and train on its store. Above
     20,000 images linear classifiers on projected features take the place of the kernel matrix.
     """
     from deepfishing.core.recipes import CHOSEN
@@ -90,9 +91,9 @@ def train(
         if opened is not None:
             trained, left_out = train_on_store(opened, images, labelled, features, **how)
         else:
-            how["extraction"] = {**vars(options), "resources": resources, "notice": say.note}
-            place = store or model / "features"
-            trained, left_out = train_on_images(images, labelled, place, features, **how)
+            how["extraction"] = {**options, "resources": resources, "notice": say.note}
+            folder = model / "features"
+            trained, left_out = train_on_images(images, labelled, folder, features, **how)
     trained.save(model)
     if not as_json:
         say.passed_over(passed_over_in(data))
@@ -184,7 +185,7 @@ def predict(
     ] = None,
     out: Annotated[Path | None, "Also write a table, .csv or .json, into this file."] = None,
     weights: MovedWeights = None,
-    resources: Annotated[Resources, Fields(WORK, without=("memory", "engine"))],
+    resources: Annotated[Resources, Fields(WORK, only=("device",))],
     strict: Strict = False,
     as_json: Annotated[bool, "Print one JSON object per image, with all classes."] = False,
 ) -> None:

@@ -16,8 +16,8 @@ import re
 import shutil
 import textwrap
 import typing
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, is_dataclass
 from functools import partial, wraps
 from pathlib import Path
 from types import NoneType, UnionType
@@ -40,11 +40,34 @@ NAMES = 26  # the widest column of names; a longer one has a line of its own
 
 @dataclass(frozen=True)
 class Fields:
-    """Which fields of a dataclass are options of a command, and in which panel they stand."""
+    """Fields of records that are options of a command, and their panel.
+
+    A parameter of type dict takes the fields of `records`: the command gets those that were given.
+    """
 
     panel: str
     only: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
+    records: tuple[Any, ...] = ()
+
+    def options_of(self, kind: Any) -> Iterator[tuple[str, Any, str, Any]]:
+        """Yield name, type, help and default of each option."""
+        as_dict = not is_dataclass(kind)
+        for record in self.records if as_dict else (kind,):
+            hints = typing.get_type_hints(record, include_extras=True)
+            for name, annotated in hints.items():
+                if name in self.without or (self.only and name not in self.only):
+                    continue
+                inner, text = typing.get_args(annotated)
+                default = getattr(record, name, None)
+                if not as_dict:
+                    yield name, inner, text, default
+                    continue
+                if isinstance(default, float):
+                    default = f"{default:g}"
+                if default is not None:
+                    text = f"{text} [default: {default}]"
+                yield name, inner | None, text, None
 
 
 # Parameters that several commands have.
@@ -178,23 +201,23 @@ def _prepared(function: Callable[..., Any]) -> Callable[..., None]:
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(function).parameters.items():
         kind, *about = typing.get_args(hints[name])
-        if is_dataclass(kind):
-            (chosen,) = about
+        if about and isinstance(about[0], Fields):
+            chosen = about[0]
             groups[name] = kind, []
-            of_fields = typing.get_type_hints(kind, include_extras=True)
-            for one in fields(kind):
-                if one.name in (chosen.only or (one.name,)) and one.name not in chosen.without:
-                    groups[name][1].append(one.name)
-                    inner, text = typing.get_args(of_fields[one.name])
-                    about = [text, chosen.panel]
-                    parameters.append(_parameter(one.name, inner, about, one.default))
+            for option, inner, text, default in chosen.options_of(kind):
+                groups[name][1].append(option)
+                parameters.append(_parameter(option, inner, [text, chosen.panel], default))
         else:
             parameters.append(_parameter(name, kind, about, parameter.default))
 
     @wraps(function)
     def run(**given: Any) -> None:
         for name, (kind, names) in groups.items():
-            given[name] = kind(**{one: given.pop(one) for one in names})
+            values = {option: given.pop(option) for option in names}
+            if typing.get_origin(kind) is dict:
+                given[name] = {key: value for key, value in values.items() if value is not None}
+            else:
+                given[name] = kind(**values)
         function(**given)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

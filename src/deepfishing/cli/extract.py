@@ -6,14 +6,14 @@ import shlex
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from deepfishing.cli import say
 from deepfishing.cli.command import MORE, NETWORK, WORK, Fields, KeptPrecision, Strict
 from deepfishing.errors import OptionError
-from deepfishing.extraction.options import LOCAL, Options, Resources
+from deepfishing.extraction.options import LOCAL, OPTIONS, Resources
 
 if TYPE_CHECKING:
     from deepfishing.extraction.estimate import Estimate
@@ -29,9 +29,9 @@ def extract(
     ],
     store: Annotated[Path, "Folder for the features; made if absent."],
     *,
-    options: Annotated[Options, Fields(NETWORK)],
+    options: Annotated[dict[str, Any], Fields(NETWORK, records=OPTIONS)],
     features: Annotated[str, "Names or recipes: x7,dW7 or dW:layer4.1.conv2@64x64."] = "all",
-    resources: Annotated[Resources, Fields(WORK)],
+    resources: Annotated[Resources, Fields(WORK, without=("memory",))],
     precision: KeptPrecision = None,
     on: Annotated[str, "Where: local, ray, or ray://HOST:PORT of a Ray cluster.", WORK] = LOCAL,
     strict: Strict = False,
@@ -66,7 +66,7 @@ def extract(
             features=features,
             precision=precision,
             resources=resources,
-            **vars(options),
+            **options,
         )
         _print_estimate(store, found, as_json)
         return
@@ -87,7 +87,7 @@ def extract(
             progress=watch,
             on_failure=watch.failure,
             notice=say.note,
-            **vars(options),
+            **options,
         )
     passed_over = passed_over_in(images)
     rows = Store.open(store).labelled_rows()

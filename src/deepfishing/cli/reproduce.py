@@ -15,7 +15,13 @@ from deepfishing.cli import say
 from deepfishing.cli.command import NETWORK, PROTOCOL, WORK, Fields, Strict
 from deepfishing.errors import DatasetError, OptionError, check_choice
 from deepfishing.evaluation.checks import PROTOCOLS, TABLE
-from deepfishing.extraction.options import Options, Resources
+from deepfishing.extraction.options import (
+    OPTIONS,
+    Resources,
+    check_features,
+    load_from_options,
+    split_options,
+)
 from deepfishing.fetch.place import fetched_data
 from deepfishing.images.dataset import DATASETS, DIFFICULT, Dataset, DatasetRecord, find_record
 from deepfishing.images.item import as_text
@@ -30,7 +36,7 @@ def reproduce(
         "Folder of the data set, such as VOCdevkit; without it, what `deepfish fetch` got. "
         "groceries brings its own.",
     ] = None,
-    options: Annotated[Options, Fields(NETWORK)],
+    options: Annotated[dict[str, Any], Fields(NETWORK, records=OPTIONS)],
     features: Annotated[
         str | None,
         "Comma-separated names; by default `all` rows of the paper's Table 1 (groceries: and "
@@ -53,7 +59,7 @@ def reproduce(
         int | None, "Seed of the split, where none is official. [default: 0]", PROTOCOL
     ] = None,
     out: Annotated[Path | None, "Folder for results; results/DATASET-NETWORK by default."] = None,
-    resources: Annotated[Resources, Fields(WORK, without=("memory",))],
+    resources: Annotated[Resources, Fields(WORK, only=("device", "engine"))],
     strict: Strict = False,
     as_json: Annotated[bool, "Print the rows as JSON lines, nothing else."] = False,
 ) -> None:
@@ -76,7 +82,7 @@ def reproduce(
             f"got {largest} for {','.join(protocols)}"
         )
     if features is not None or TABLE in protocols:
-        options.check_features(features or known.table)
+        check_features(options, features or known.table)
 
     from deepfishing.evaluation.measuring import measure
     from deepfishing.evaluation.report.sheets import curve_sheets, table_sheets
@@ -84,8 +90,9 @@ def reproduce(
     from deepfishing.evaluation.report.text import terminal
     from deepfishing.evaluation.reproduce import Protocol
 
-    how = Protocol(difficult=difficult, strict=strict, **options.of_features(), **vars(resources))
-    net = options.load(device=resources.device)
+    _, feature_options = split_options(options)
+    how = Protocol(difficult=difficult, strict=strict, **feature_options, **vars(resources))
+    net = load_from_options(options, device=resources.device)
     for line in net.notes:
         say.note(line)
     out = out or Path("results") / f"{dataset}-{net.name.replace(':', '-')}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +13,7 @@ from deepfishing.cli.command import NETWORK, Fields, Json
 from deepfishing.cli.doctor import OK, Finding, examine
 from deepfishing.core.features import TOP, table_features
 from deepfishing.errors import DeepFishingError
-from deepfishing.extraction.options import Options
+from deepfishing.extraction.options import OPTIONS, load_from_options
 from deepfishing.fetch.download import Patience
 from deepfishing.fetch.place import CATALOGUE, find_download
 from deepfishing.fetch.place import fetch as fetch_one
@@ -39,7 +39,9 @@ def models(
         ),
     ] = None,
     *,
-    options: Annotated[Options, Fields(NETWORK, only=("prototxt", "mean", "preprocess"))],
+    options: Annotated[
+        dict[str, Any], Fields(NETWORK, only=("prototxt", "mean", "preprocess"), records=OPTIONS)
+    ],
     as_json: Json = False,
 ) -> None:
     """List the networks, or show one: layers, features, preprocessing, weights.
@@ -67,13 +69,14 @@ def models(
         say.line("\n`deepfish models NAME` shows one, and where its weights come from")
 
 
-def _find(name: str, options: Options) -> dict[str, Any]:
+def _find(name: str, options: dict[str, Any]) -> dict[str, Any]:
     """Facts of a network of any kind; one that is not in the list is loaded for them."""
     is_library = is_library_name(name)
     if not is_library and not is_network_file(name):
         return _known(record(name))
     # a model's own weights decide nothing of what is shown, and may have to be fetched
-    network = replace(options, network=name, weights="random" if is_library else None).load()
+    weights = "random" if is_library else None
+    network = load_from_options({**options, "network": name, "weights": weights})
     if is_library:
         library = name.partition(":")[0]
         summary = "; ".join((f"a model of {library}", *network.notes))

@@ -271,7 +271,7 @@ def prepare(
     on_failure: OnFailure | None = None,
 ) -> Experiment:
     """Extract what is missing in `out`; the rest of the work needs neither images nor network."""
-    settings = Settings.of(network, **protocol.of_features())
+    settings = Settings.from_network(network, **protocol.feature_options())
     store = Store(out / "features" / settings.digest[:16], settings.as_dict())
     items = [*dataset.train.items(dataset.classes), *dataset.test.items(dataset.classes)]
     extraction = extract_to_store(

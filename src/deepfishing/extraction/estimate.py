@@ -13,7 +13,7 @@ from typing import Any
 from deepfishing.core.features import needed_factors
 from deepfishing.core.recipes import parse_recipes
 from deepfishing.errors import ImageError
-from deepfishing.extraction.options import Options, Resources
+from deepfishing.extraction.options import Resources, check_features
 from deepfishing.extraction.pipeline import resolve_settings
 from deepfishing.extraction.to_store import start_extractor, write_batches
 from deepfishing.images.item import Item
@@ -62,10 +62,9 @@ def estimate(
     todo = [item for item in items if item.id not in stored]
     if not todo:
         return Estimate(len(items), 0, 0.0, 0, machine.peak_memory())
-    wanted = Options.of(options)
     if not exists:
-        wanted.check_features(features)
-    settings, network = resolve_settings(wanted, store, device=resources.device)
+        check_features(options, features)
+    settings, network = resolve_settings(options, store, device=resources.device)
     factors = tuple(needed_factors(parse_recipes(features, settings.network.layers)))
     sample = _spread(todo, WARM_UP + SAMPLE)
     warm_up, timed = sample[:WARM_UP], sample[WARM_UP:] or sample

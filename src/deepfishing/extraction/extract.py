@@ -119,7 +119,7 @@ def extract(
                 f"features={names!r} and fit deepfishing.estimators.Whiten, or use `deepfish train`"
             )
     factors = needed_factors(wanted)
-    settings = Settings.of(network, tau=tau, label=label, views=views)
+    settings = Settings.from_network(network, tau=tau, label=label, views=views)
     resources = Resources(batch_size=batch_size, memory=memory, engine=engine)
     if isinstance(images, str | Path):
         given: Iterable[ImageLike] = find_images(images)
@@ -174,7 +174,7 @@ class Extractor:
         settings: Settings | None = None,
         resources: Resources | None = None,
     ) -> None:
-        settings, resources = settings or Settings.of(network), resources or Resources()
+        settings, resources = settings or Settings.from_network(network), resources or Resources()
         self.views = find_views(settings.views)
         self.preprocess = partial(network.preprocess.see, views=self.views)
         self.compute = Computer(network, factors, settings=settings, engine=resources.engine)

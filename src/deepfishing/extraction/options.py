@@ -1,18 +1,19 @@
-"""What a user says of the network, its error, and what the work may use, with help of each option.
+"""Options of an extraction: those of the network, of its features, and of the resources.
 
-Comes in: words of the command line or keywords of a call. Goes out: two values that commands and
-calls hand on whole: `Options`, of which `resolve_settings` makes `Settings`, and `Resources`, which
-decide how fast factors are computed and none of their numbers. Imports little: the help reads it.
+Each field has its help, from which the command line makes its options. `NetworkOptions` are
+keywords of `load_network`, `FeatureOptions` the other part of `Settings`; `Resources` decide how
+fast factors are computed and none of their values. The help of commands reads this module, so it
+imports little.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from deepfishing.errors import OptionError, check_choice
 from deepfishing.networks import DEFAULT
@@ -27,111 +28,98 @@ Label = str | int | Sequence[float]
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureOptions:
-    """What is asked of a network, whichever it is."""
+    """Options that do not depend on the network; the part of `Settings` that a user chooses."""
 
-    tau: float = 2.0  # temperature of the SoftMax
-    label: Label = "uniform"  # of the error: or "predicted", a class, a vector: `cross_entropy`
-    views: str = "centre"  # what the network sees of an image, see `find_views`
+    tau: Annotated[float, "Temperature of the SoftMax."] = 2.0
+    label: Annotated[Label, "Label of the error: uniform, predicted or a class number."] = "uniform"
+    views: Annotated[str, "What is seen of an image: centre, flip, scales or crops."] = "centre"
 
     def __post_init__(self) -> None:
         from deepfishing.images.preprocess import find_views
         from deepfishing.networks.objectives import check_objective
 
-        if isinstance(self.label, Integral) and not isinstance(self.label, bool):
-            object.__setattr__(self, "label", int(self.label))  # also NumPy's
+        label = self.label
+        is_number = isinstance(label, Integral) and not isinstance(label, bool)  # also NumPy's
+        if is_number or (isinstance(label, str) and label.isdigit()):
+            object.__setattr__(self, "label", int(label))  # type: ignore[arg-type]
         check_objective(self.tau, self.label)
         find_views(self.views)
         object.__setattr__(self, "tau", float(self.tau))
         if not isinstance(self.label, str | int):
             object.__setattr__(self, "label", tuple(float(g) for g in self.label))
 
-    def of_features(self) -> dict[str, Any]:
-        """These options by their names, as `Settings.of` takes them."""
-        return {one.name: getattr(self, one.name) for one in FEATURES}
+    def feature_options(self) -> dict[str, Any]:
+        """Return these options by name, as `Settings.from_network` takes them."""
+        return {field.name: getattr(self, field.name) for field in FEATURES}
 
 
 FEATURES = fields(FeatureOptions)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What a user says; None means that nothing is said.
-
-    Fields of `FeatureOptions` go into the settings, the others are keywords of `load_network`.
-    Of several types the command line takes the first.
-    """
+class NetworkOptions(TypedDict, total=False):
+    """Keywords of `load_network`; of several types the command line takes the first."""
 
     network: Annotated[
-        str | None,
+        str,
         "A name of `deepfish models`, a .caffemodel or .onnx file, timm:NAME, torchvision:NAME, "
         "hf:ORG/NAME, open_clip:NAME/TAG, or hf: or open_clip: with a folder. "
         f"[default: {DEFAULT}]",
-    ] = None
+    ]
     weights: Annotated[
-        Path | str | None, "Weight file, .pth, .safetensors or .caffemodel; `random` for tests."
-    ] = None
-    prototxt: Annotated[
-        Path | str | None, "Description of a .caffemodel, if it is not in there."
-    ] = None
+        Path | str, "Weight file, .pth, .safetensors or .caffemodel; `random` for tests."
+    ]
+    prototxt: Annotated[Path | str, "Description of a .caffemodel, if it is not in there."]
     mean: Annotated[
-        str | Path | None,
+        str | Path,
         "Mean of a .caffemodel network: a .binaryproto image, or BLUE,GREEN,RED such as "
         "104,117,123.",
-    ] = None
+    ]
     preprocess: Annotated[
-        str | Path | None,
+        str | Path,
         "How an .onnx network wants its pixels: imagenet, a network that takes them alike, or a "
         ".json file.",
-    ] = None
-    tau: Annotated[float | None, "Temperature of the SoftMax. [default: 2]"] = None
-    label: Annotated[
-        Label | None, "Label of the error: uniform, predicted or a class number. [default: uniform]"
-    ] = None
-    views: Annotated[
-        str | None, "What is seen of an image: centre, flip, scales or crops. [default: centre]"
-    ] = None
+    ]
     dtype: Annotated[
-        str | None,
+        str,
         "Numbers while computing: float32, float64, bfloat16, float16. [default: float32]",
-    ] = None
+    ]
 
-    def __post_init__(self) -> None:
-        if isinstance(self.label, str) and self.label.isdigit():
-            object.__setattr__(self, "label", int(self.label))
 
-    @classmethod
-    def of(cls, said: dict[str, Any]) -> Options:
-        """From keywords of a call, whose names nobody has checked yet."""
-        known = [one.name for one in fields(cls)]
-        for name in said:
-            check_choice("an option", name, known)
-        return cls(**said)
+OPTIONS = (NetworkOptions, FeatureOptions)
 
-    def of_features(self) -> dict[str, Any]:
-        """What was said of features, as `Settings.of` takes it."""
-        said = {one.name: getattr(self, one.name) for one in FEATURES}
-        return {name: value for name, value in said.items() if value is not None}
 
-    def of_network(self) -> dict[str, Any]:
-        """What was said of the network, as `load_network` takes it."""
-        said = {name: value for name, value in vars(self).items() if value is not None}
-        return {name: said[name] for name in said if name not in self.of_features()}
+def split_options(options: Mapping[str, Any]) -> tuple[NetworkOptions, dict[str, Any]]:
+    """Return the network options and the feature options among these keywords, without None."""
+    of_features = {field.name for field in FEATURES}
+    known = [*NetworkOptions.__annotations__, *of_features]
+    network, features = NetworkOptions(), {}
+    for name, value in options.items():
+        check_choice("an option", name, known)
+        if value is None:
+            continue
+        if name in of_features:
+            features[name] = value
+        else:
+            network[name] = value  # type: ignore[literal-required]
+    return network, features
 
-    def load(self, *, device: str = "cpu") -> Network:
-        """The network, whatever a store says."""
-        from deepfishing.networks.load import load_network  # torch takes seconds to load
 
-        said = self.of_network()
-        return load_network(said.pop("network", DEFAULT), device=device, **said)
+def load_from_options(options: Mapping[str, Any], *, device: str = "cpu") -> Network:
+    """Load the network that the options name, whatever a store has."""
+    from deepfishing.networks.load import load_network  # torch takes seconds to load
 
-    def check_features(self, features: str | Iterable[str]) -> None:
-        """Tell a mistyped network or recipe before torch is loaded and before any work."""
-        from deepfishing.core.recipes import parse_recipes
-        from deepfishing.networks.zoo import is_network_file, record
+    keywords: dict[str, Any] = {**split_options(options)[0]}
+    return load_network(keywords.pop("network", DEFAULT), device=device, **keywords)
 
-        name = self.network or DEFAULT
-        if not is_network_file(name) and ":" not in name:  # else it alone knows its layers
-            parse_recipes(features, record(name).layers)
+
+def check_features(options: Mapping[str, Any], features: str | Iterable[str]) -> None:
+    """Refuse a mistyped network or recipe before torch is loaded."""
+    from deepfishing.core.recipes import parse_recipes
+    from deepfishing.networks.zoo import is_network_file, record
+
+    name = options.get("network") or DEFAULT
+    if not is_network_file(name) and ":" not in name:  # else it alone knows its layers
+        parse_recipes(features, record(name).layers)
 
 
 BatchSize = Literal["auto"] | int  # the command line reads the first

@@ -7,7 +7,7 @@ settings, so that more images need no options at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -18,7 +18,16 @@ from deepfishing.core.features import needed_factors
 from deepfishing.core.recipes import parse_recipes
 from deepfishing.errors import OptionError, StoreError
 from deepfishing.extraction.distributed import check_place, connect
-from deepfishing.extraction.options import FEATURES, LOCAL, FeatureOptions, Options, Resources
+from deepfishing.extraction.options import (
+    FEATURES,
+    LOCAL,
+    FeatureOptions,
+    NetworkOptions,
+    Resources,
+    check_features,
+    load_from_options,
+    split_options,
+)
 from deepfishing.extraction.relabel import labels_follow_pixels
 from deepfishing.extraction.settings import Settings
 from deepfishing.extraction.to_store import Extraction, OnFailure, extract_to_store
@@ -94,7 +103,8 @@ def extract_to(
     notice : callable, optional
         Called with a line for what was assumed when the network was loaded.
     options
-        weights, prototxt, mean, preprocess, dtype, tau, label, views: see `Options`.
+        weights, prototxt, mean, preprocess, dtype, tau, label, views: see `NetworkOptions` and
+        `FeatureOptions`.
     """
     resources, folder = resources or Resources(), Path(store)
     far = on != LOCAL
@@ -105,7 +115,8 @@ def extract_to(
         from deepfishing.networks.load import as_network  # torch takes seconds to load
 
         loaded = as_network(network)
-    wanted = Options.of(options if loaded else {"network": network, **options})
+    wanted = options if loaded else {"network": network, **options}
+    network_options, feature_options = split_options(wanted)
     items = _listed(images)
     if items is None and (prune or far):
         raise OptionError(
@@ -114,15 +125,14 @@ def extract_to(
         )
     gpu = far and resources.device.startswith("cuda")
     if loaded is not None:
-        if other := wanted.of_network():
-            names = ", ".join(one.name for one in FEATURES)
-            raise OptionError(
-                f"options beside a loaded network must be {names}, got {', '.join(other)}"
-            )
-        settings = Settings.of(loaded, **wanted.of_features())
+        if network_options:
+            names = ", ".join(field.name for field in FEATURES)
+            given = ", ".join(network_options)
+            raise OptionError(f"options beside a loaded network must be {names}, got {given}")
+        settings = Settings.from_network(loaded, **feature_options)
     else:
         if not (folder / MANIFEST).exists():
-            wanted.check_features(features)  # before torch is loaded
+            check_features(wanted, features)  # before torch is loaded
         # for a cluster on the CPU, since this machine may have no GPU
         settings, loaded = resolve_settings(
             wanted, folder, device="cpu" if far else resources.device
@@ -199,32 +209,35 @@ def _joined(parts: Iterable[Extraction]) -> Extraction:
 
 
 def resolve_settings(
-    options: Options, store: str | Path, *, device: str = "cpu"
+    options: Mapping[str, Any], store: str | Path, *, device: str = "cpu"
 ) -> tuple[Settings, Network | None]:
-    """The settings of a store to make or extend, and the network if they cannot do without it.
+    """Return the settings of a store to make or extend, and the network if it had to be loaded.
 
-    A store that exists decides what is not said; what contradicts it is refused.
+    An existing store supplies the defaults; options that contradict it are refused.
     """
-    said = options.of_features()
+    network_options, feature_options = split_options(options)
     if not (Path(store) / MANIFEST).exists():
-        FeatureOptions(**said)  # tells a wrong tau before it loads a network
-        loaded = options.load(device=device)
-        return Settings.of(loaded, **said), loaded
+        FeatureOptions(**feature_options)  # refuses a wrong tau before a network is loaded
+        loaded = load_from_options(network_options, device=device)
+        return Settings.from_network(loaded, **feature_options), loaded
     stored = Settings.from_dict(read_manifest(Path(store))["settings"])
-    network = _agreed(options, stored.network)
-    return replace(stored, network=network, **said), None
+    network = _agree_on_network(network_options, stored.network)
+    return replace(stored, network=network, **feature_options), None
 
 
-def _files(options: Options) -> dict[str, str | Path]:
-    """The files that were given; some are a network and its weights."""
-    is_file = options.network is not None and is_network_file(options.network)
-    given = {WEIGHTS: options.network if is_file else options.weights, PROTOTXT: options.prototxt}
+def _files(options: NetworkOptions) -> dict[str, str | Path]:
+    """Return the files that were given, by their role."""
+    weights = options.get("weights")
+    name = options.get("network")
+    if name is not None and is_network_file(name):
+        weights = name
+    given = {WEIGHTS: weights, PROTOTXT: options.get("prototxt")}
     return {role: path for role, path in given.items() if path is not None}
 
 
-def _agreed(options: Options, stored: NetworkRef) -> NetworkRef:
-    """The network of the store with its files where they are now; else an error says why."""
-    name = options.network
+def _agree_on_network(options: NetworkOptions, stored: NetworkRef) -> NetworkRef:
+    """Return the network of the store with its files where they are now; refuse another one."""
+    name = options.get("network")
     if name is not None and not is_network_file(name) and name != stored.name:
         raise _contradiction("network", stored.name, name)
     source, files = stored.source, _files(options)
@@ -244,15 +257,15 @@ def _agreed(options: Options, stored: NetworkRef) -> NetworkRef:
         if expected.sha256 and found.sha256 != expected.sha256:
             raise _contradiction(role, f"sha256 {expected.sha256}", f"{path}, {found.sha256}")
         source = Source(kind=FILES, files={**source.files, role: found})
-    if options.mean is not None:
-        pixel = given_mean(options.mean)
+    if "mean" in options:
+        pixel = given_mean(options["mean"])
         if stored.preprocess.order != "BGR" or pixel != stored.preprocess.mean:
             raise _contradiction("mean", stored.preprocess.mean, pixel)
-    if options.preprocess is not None:
-        pixels = find_preprocess(options.preprocess, stored.preprocess.size)
+    if "preprocess" in options:
+        pixels = find_preprocess(options["preprocess"], stored.preprocess.size)
         if pixels != stored.preprocess:
             raise _contradiction("preprocess", stored.preprocess, pixels)
-    return replace(stored, source=source, dtype=options.dtype or stored.dtype)
+    return replace(stored, source=source, dtype=options.get("dtype", stored.dtype))
 
 
 def _contradiction(what: str, theirs: object, ours: object) -> StoreError:

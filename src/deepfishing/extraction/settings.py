@@ -33,8 +33,8 @@ class Settings(FeatureOptions):
     network: NetworkRef
 
     @classmethod
-    def of(cls, network: Network, **options: Any) -> Settings:
-        """Those of a loaded network; `options` are those of `FeatureOptions`."""
+    def from_network(cls, network: Network, **options: Any) -> Settings:
+        """Return the settings of a loaded network; `options` are those of `FeatureOptions`."""
         return cls(network=network.reference(), **options)
 
     def as_dict(self) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class Settings(FeatureOptions):
                     "of those, or use `extract`, which keeps nothing"
                 )
         label = self.label if isinstance(self.label, str | int) else list(self.label)
-        return {**self.network.as_dict(), **self.of_features(), "label": label}
+        return {**self.network.as_dict(), **self.feature_options(), "label": label}
 
     def decisive(self) -> dict[str, Any]:
         """The same without what decides no number: where the network's files are."""

@@ -74,8 +74,8 @@ def flat():
 @pytest.fixture
 def run(tmp_path):
     def extract(name, images, factors=FACTORS, precision="float32", **more):
-        store = Store(tmp_path / name, Settings.of(flat()).as_dict(), precision)
-        given = {"settings": Settings.of(flat()), "network": flat(), **more}
+        store = Store(tmp_path / name, Settings.from_network(flat()).as_dict(), precision)
+        given = {"settings": Settings.from_network(flat()), "network": flat(), **more}
         given["resources"] = Resources(batch_size=2, engine="torch")
         return extract_to_store(store, images, factors, **given)
 
