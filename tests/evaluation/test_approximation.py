@@ -29,7 +29,7 @@ def dense(g):
 
 
 def test_the_error_is_that_of_dense_gradients_against_vectors(data):
-    for kind in ("product", "principal"):
+    for kind in ("tensor-sketch", "principal"):
         bias, rms = kernel_error(data, kind, 8)
         vectors = fit_projection(kind, data.train, 8)(data.test)
         exact, found = dense(data.test) @ dense(data.test).T, vectors @ vectors.T
@@ -42,9 +42,9 @@ def test_the_error_is_that_of_dense_gradients_against_vectors(data):
 def test_only_the_first_test_images_are_paired(data, monkeypatch):
     monkeypatch.setattr(module, "PAIRED", 5)
     few = Gradients(data.train, data.labels, data.test[:5])
-    assert kernel_error(data, "product", 8) == kernel_error(few, "product", 8)
+    assert kernel_error(data, "tensor-sketch", 8) == kernel_error(few, "tensor-sketch", 8)
     single = Gradients(data.train, data.labels, data.test[:1])
-    assert kernel_error(single, "product", 8) == (0.0, 0.0)
+    assert kernel_error(single, "tensor-sketch", 8) == (0.0, 0.0)
 
 
 def test_machines_on_the_kernel_and_on_vectors_are_those_of_scikit_learn(data, monkeypatch):

@@ -43,8 +43,8 @@ def small(monkeypatch):
     monkeypatch.setattr(module, "NEIGHBOURS", (1, 3, 50))
     monkeypatch.setattr(approximation, "SIZES", (8, 16))
     monkeypatch.setattr(approximation, "IMAGES", (25, 40))
-    monkeypatch.setattr(approximation, "KINDS", ("product", "principal"))
-    monkeypatch.setattr(approximation, "TIMED", (("product", 16), ("principal", 8)))
+    monkeypatch.setattr(approximation, "KINDS", ("tensor-sketch", "principal"))
+    monkeypatch.setattr(approximation, "TIMED", (("tensor-sketch", 16), ("principal", 8)))
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_approximation_points_are_those_of_the_functions(dataset, network, tmp_p
     data = Gradients(*sides("dW8"))
     found = {(p["series"], p["x"], p["y_axis"]): p for p in points}
     map_axis = module.map_axis(dataset.official_ap)
-    for kind in ("product", "principal"):
+    for kind in ("tensor-sketch", "principal"):
         for m in (8, 16):
             bias, rms = kernel_error(data, kind, m)
             assert found[kind, m, "bias of the kernel"]["y"] == pytest.approx(bias, abs=1e-6)

@@ -19,7 +19,6 @@ import numpy as np
 
 from deepfishing import __version__
 from deepfishing.core.accuracy import KEYS, has_one_class, measure_accuracy
-from deepfishing.core.features import needed_factors
 from deepfishing.core.kernels import Comparable
 from deepfishing.core.rank_one import Array
 from deepfishing.core.recipes import AUTO, Arrays, Recipe, parse_recipe, parse_recipes
@@ -38,8 +37,9 @@ from deepfishing.evaluation.splits import (
 )
 from deepfishing.extraction.engines import choose_engines
 from deepfishing.extraction.options import FeatureOptions, Resources
+from deepfishing.extraction.pipeline import extract_to
 from deepfishing.extraction.settings import Settings
-from deepfishing.extraction.to_store import OnFailure, extract_to_store
+from deepfishing.extraction.to_store import OnFailure
 from deepfishing.images.dataset import DIFFICULT, Dataset, Split
 from deepfishing.images.preprocess import refuse_unreadable
 from deepfishing.images.voc import write_submission
@@ -272,19 +272,21 @@ def prepare(
 ) -> Experiment:
     """Extract what is missing in `out`; the rest of the work needs neither images nor network."""
     settings = Settings.from_network(network, **protocol.feature_options())
-    store = Store(out / "features" / settings.digest[:16], settings.as_dict())
+    folder = out / "features" / settings.digest[:16]
     items = [*dataset.train.items(dataset.classes), *dataset.test.items(dataset.classes)]
-    extraction = extract_to_store(
-        store,
+    recipes = [*wanted, *known_recipes([EMBEDDING], network.layers).values()]
+    extraction = extract_to(
+        folder,
         items,
-        needed_factors([*wanted, *known_recipes([EMBEDDING], network.layers).values()]),
-        settings=settings,
         network=network,
+        features=[recipe.name for recipe in recipes],
         resources=protocol,
         progress=tell,
         retry=True,  # a mended or newly supported file is worth another look
         strict=protocol.strict,
+        **protocol.feature_options(),
     )
+    store = Store.open(folder)
     if protocol.strict:  # features that are not finite are known only now
         refuse_unreadable(extraction.failures, len(extraction.keys))
     for id_, reason in extraction.failures.items():
