@@ -247,9 +247,9 @@ def test_a_file_made_for_one_image_at_a_time_works(photos, tmp_path):
 
 def test_what_has_no_head_is_refused_in_one_line(tmp_path):
     kernel = {"K": np.ones((5, 3, 3, 3), np.float32)}
-    for wrong in (node("Relu", "x6", "y8"), node("Conv", "pixels K", "y8")):
+    for wrong in (node("Relu", "pixels", "y8"), node("Conv", "pixels K", "y8")):
         file = by_hand(tmp_path, wrong, constants=kernel)
-        with pytest.raises(NetworkError, match=f"got y8 by {wrong.op_type}; without such a layer"):
+        with pytest.raises(NetworkError, match=f"got y8 by {wrong.op_type}; pass --embedding"):
             load_onnx(file, "imagenet")
     grey = by_hand(tmp_path, *HEADS["MatMul"], shape=("n", 1, 4, 4))
     with pytest.raises(NetworkError, match=r"must take float32 images of shape \(n, 3, S, S\)"):
@@ -336,7 +336,7 @@ def test_an_embedding_beside_the_scores_is_not_taken_for_them(tmp_path, photos):
     for name in found:
         np.testing.assert_allclose(gram(found[name]), gram(expected[name]), atol=1e-5)
     two = Joined(lambda x, a, b: (a(x), b(x)))
-    with pytest.raises(NetworkError, match="export it with one of them"):
+    with pytest.raises(NetworkError, match="got p by Gemm, q by Gemm; pass --embedding TENSOR"):
         load_onnx(save(two, tmp_path / "two.onnx", output_names=["p", "q"]), JSON)
 
 
@@ -346,3 +346,117 @@ def test_a_file_for_several_images_at_a_time_is_told(tmp_path):
     onnx.save(model, tmp_path / "four.onnx")
     with pytest.raises(NetworkError, match="takes 4 images at a time; export it for any number"):
         load_onnx(tmp_path / "four.onnx", JSON)
+
+
+class ChannelsLast(nn.Module):
+    """A network that takes images as (n, S, S, 3)."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x.permute(0, 3, 1, 2))
+
+
+def save_channels_last(module, path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the exporter is the old one
+        torch.onnx.export(
+            ChannelsLast(module).eval(),
+            (torch.zeros(1, SIZE, SIZE, 3),),
+            path,
+            dynamo=False,
+            input_names=["images"],
+            dynamic_axes={"images": {0: "n"}},
+        )
+    return path
+
+
+def test_channels_may_come_last(photos, tmp_path):
+    module = stack()
+    network = load_onnx(save_channels_last(module, tmp_path / "net.onnx"), PIXELS)
+    same_features(network, module, photos, "x6,x7,y8,dW7,dW8")
+
+
+class Backbone(nn.Module):
+    """Tokens, and a head that says nothing about classes: a map of numbers from 0 to 1."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.patches = nn.Conv2d(3, 16, 4, stride=4)
+        self.token = nn.Parameter(torch.randn(1, 1, 16))
+        self.norm = nn.LayerNorm(16)
+        self.decoder = nn.ConvTranspose2d(16, 1, 4, stride=4)
+
+    def tokens(self, x):
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        token = self.token + x.mean(1, keepdim=True)
+        return self.norm(torch.cat([token, x], dim=1))
+
+    def forward(self, x):
+        patches = self.tokens(x)[:, 1:].transpose(1, 2)
+        return self.decoder(patches.unflatten(2, (3, 3))).sigmoid()
+
+
+TAKEN = {
+    "class": lambda tokens: tokens[:, 0],
+    "patches": lambda tokens: tokens[:, 1:].mean(1),
+    "mean": lambda tokens: tokens.mean(1),
+}
+
+
+@pytest.mark.parametrize("kind", TAKEN)
+def test_any_tensor_can_be_the_embedding(photos, tmp_path, kind):
+    module = Backbone().eval()
+    file = save(module, tmp_path / "map.onnx", opset_version=17)
+    with pytest.raises(NetworkError, match=r"--embedding TENSOR, such as (\S+),") as refused:
+        load_onnx(file, PIXELS)
+    tensor = str(refused.value).partition("such as ")[2].partition(",")[0]
+    with pytest.raises(OptionError, match=f"for tokens say {tensor}@class"):
+        load_onnx(file, PIXELS, embedding=tensor)
+    network = load_onnx(file, PIXELS, embedding=f"{tensor}@{kind}")
+    assert network.layers == {8: "-"}
+    assert tensor in network.embedding
+    images = sorted(photos.rglob("*.png"))
+    pixels = torch.from_numpy(np.stack([PIXELS(image) for image in images]))
+    expected = TAKEN[kind](module.tokens(pixels)).detach().numpy()
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    for engine in ("torch", "onnxruntime", "openvino"):
+        found = extract(network, images, "x7", engine=engine)["x7"]
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    reference = network.reference()
+    assert load_reference(reference).reference() == reference
+    assert load_onnx(file, PIXELS, embedding=f"{tensor}@{kind}").weights_sha256 not in {
+        load_onnx(file, PIXELS, embedding=f"{tensor}@{other}").weights_sha256
+        for other in TAKEN
+        if other != kind
+    }
+
+
+def test_an_output_without_scores_is_the_embedding(photos, tmp_path):
+    module = toy(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(24, 9), nn.Tanh(), nn.LayerNorm(9))
+    network = load_onnx(save(module, tmp_path / "net.onnx", opset_version=17), PIXELS)
+    assert network.layers == {8: "-"}
+    assert "has no classifier: x7 is the tensor scores" in network.notes[0]
+    images = sorted(photos.rglob("*.png"))
+    expected = extract(wrap(module, preprocess=PIXELS), images, "x7")["x7"]
+    np.testing.assert_allclose(extract(network, images, "x7")["x7"], expected, atol=1e-5)
+
+
+def test_the_command_line_takes_a_tensor_and_remembers_it(photos, tmp_path, deepfish):
+    file = save(Backbone(), tmp_path / "map.onnx", opset_version=17)
+    (tmp_path / "pixels.json").write_text(JSON)
+    asked = ("--network", file, "--preprocess", "pixels.json", "--embedding")
+    wrong = deepfish("extract", photos, "store", *asked, "nothing")
+    assert "--embedding must be a tensor of map.onnx" in wrong.err
+    refused = deepfish("extract", photos, "store", *asked[:-1])
+    tensor = refused.err.partition("such as ")[2].partition(",")[0]
+    assert deepfish("extract", photos, "store", *asked, f"{tensor}@class").code == 0
+    other = deepfish("extract", photos, "store", *asked, f"{tensor}@mean")
+    assert "made with embedding" in other.err
+    assert deepfish("train", "store", "model").code == 0
+    predicted = deepfish("predict", "model", photos, "--json")
+    assert predicted.code == 0, predicted.err
+    assert deepfish("search", "store", sorted(photos.rglob("*.png"))[0]).code == 0

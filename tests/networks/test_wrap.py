@@ -286,10 +286,34 @@ def test_probabilities_are_not_taken_for_scores(images, end, back, head):
 def test_a_program_made_of_a_module_is_refused():
     module = mlp(192, 6, 4).eval()
     example = torch.zeros(2, 3, 8, 8).double()
-    made = (torch.jit.trace(module, example), torch.export.export(module, (example,)).module())
-    for program in made:
-        with pytest.raises(OptionError, match="module must be a torch module with its layers"):
-            wrap(program, preprocess=SMALL)
+    program = torch.export.export(module, (example,)).module()
+    with pytest.raises(OptionError, match="module must be a torch module with its layers"):
+        wrap(program, preprocess=SMALL)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_torchscript_program_is_an_embedding(images, tmp_path):
+    module = mlp(192, 6, 4).float().eval()
+    other = mlp(192, 6, 4).float().eval()
+    programs = []
+    for number, one in enumerate((module, other)):
+        torch.jit.save(torch.jit.script(one), tmp_path / f"{number}.pt")
+        programs.append(torch.jit.load(tmp_path / f"{number}.pt"))
+    network = wrap(programs[0], preprocess=SMALL)
+    assert network.layers == {8: "-"}
+    assert "TorchScript" in network.embedding
+    pixels = torch.from_numpy(np.stack([SMALL(image) for image in images])).float()
+    expected = module(pixels).detach().numpy()
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    for engine in ("auto", "torch"):
+        found = extract(network, images, "x7", engine=engine)["x7"]
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    again = torch.jit.load(tmp_path / "0.pt")
+    assert wrap(again, preprocess=SMALL).weights_sha256 == network.weights_sha256
+    assert wrap(programs[1], preprocess=SMALL).weights_sha256 != network.weights_sha256
+    for wrong in ({"head": "softmax"}, {"logits": 0}, {"layers": {8: "4"}}):
+        with pytest.raises(OptionError, match="must be used as an embedding"):
+            wrap(programs[0], preprocess=SMALL, **wrong)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

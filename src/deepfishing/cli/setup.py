@@ -29,6 +29,8 @@ from deepfishing.networks.zoo import (
 if TYPE_CHECKING:
     from deepfishing.networks.network import Network
 
+FILE_OPTIONS = ("prototxt", "mean", "preprocess", "embedding")
+
 
 def models(
     name: Annotated[
@@ -39,9 +41,7 @@ def models(
         ),
     ] = None,
     *,
-    options: Annotated[
-        dict[str, Any], Fields(NETWORK, only=("prototxt", "mean", "preprocess"), records=OPTIONS)
-    ],
+    options: Annotated[dict[str, Any], Fields(NETWORK, only=FILE_OPTIONS, records=OPTIONS)],
     as_json: Json = False,
 ) -> None:
     """List the networks, or show one: layers, features, preprocessing, weights.

@@ -79,6 +79,11 @@ class NetworkOptions(TypedDict, total=False):
         "How an .onnx network wants its pixels: imagenet, a network that takes them alike, or a "
         ".json file.",
     ]
+    embedding: Annotated[
+        str,
+        "The tensor of an .onnx network without a classifier that is x7, with @class, @patches or "
+        "@mean where it has tokens.",
+    ]
     dtype: Annotated[
         str,
         "Numbers while computing: float32, float64, bfloat16, float16. [default: float32]",

@@ -43,7 +43,6 @@ from deepfishing.networks.reference import (
     WEIGHTS,
     NetworkFile,
     NetworkRef,
-    Source,
     find_preprocess,
 )
 from deepfishing.networks.zoo import is_network_file
@@ -256,7 +255,7 @@ def _agree_on_network(options: NetworkOptions, stored: NetworkRef) -> NetworkRef
         found = NetworkFile.of(path)
         if expected.sha256 and found.sha256 != expected.sha256:
             raise _contradiction(role, f"sha256 {expected.sha256}", f"{path}, {found.sha256}")
-        source = Source(kind=FILES, files={**source.files, role: found})
+        source = replace(source, kind=FILES, files={**source.files, role: found})
     if "mean" in options:
         pixel = given_mean(options["mean"])
         if stored.preprocess.order != "BGR" or pixel != stored.preprocess.mean:
@@ -265,6 +264,8 @@ def _agree_on_network(options: NetworkOptions, stored: NetworkRef) -> NetworkRef
         pixels = find_preprocess(options["preprocess"], stored.preprocess.size)
         if pixels != stored.preprocess:
             raise _contradiction("preprocess", stored.preprocess, pixels)
+    if options.get("embedding", source.embedding) != source.embedding:
+        raise _contradiction("embedding", source.embedding or "none", options["embedding"])
     return replace(stored, source=source, dtype=options.get("dtype", stored.dtype))
 
 

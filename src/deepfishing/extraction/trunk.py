@@ -73,7 +73,10 @@ def cut_by_running(
     """
     if len(read) > 1:
         return None
-    plain = copy.deepcopy(module).eval().requires_grad_(False)
+    with torch.no_grad():  # copied weights of TorchScript are else results of a computation
+        plain = copy.deepcopy(module).eval()
+    for weight in plain.parameters():  # TorchScript has no `requires_grad_` of a whole module
+        weight.requires_grad_(False)
     if not read:
         return Cut(RunTrunkModule(plain, pick=pick), _finish(module, None))
     (path,) = read

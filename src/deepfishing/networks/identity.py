@@ -73,6 +73,9 @@ def architecture(module: torch.nn.Module) -> bytes:
     Of what cannot be identified, the kind alone counts.
     """
     hasher = _Hasher()
+    if isinstance(module, torch.jit.ScriptModule):
+        hasher.add(re.sub(r" # .*", "", str(module.inlined_graph)))  # without places in files
+        return hasher.digest.digest()
     hasher.add(re.sub(r" at 0x[0-9a-f]+", "", repr(module)))
     kinds = dict.fromkeys(base for part in module.modules() for base in type(part).__mro__)
     for kind in kinds:

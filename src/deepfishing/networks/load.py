@@ -23,6 +23,7 @@ from deepfishing.errors import (
 )
 from deepfishing.networks import architectures
 from deepfishing.networks.caffe.importer import load_caffe
+from deepfishing.networks.discover import find_layers
 from deepfishing.networks.libraries import (
     open_clip_models,
     timm_models,
@@ -32,6 +33,7 @@ from deepfishing.networks.libraries import (
 from deepfishing.networks.libraries.facts import ModelFacts
 from deepfishing.networks.network import Network, cast, make_network, ready, torch_target, wrap
 from deepfishing.networks.onnx_file import load_onnx
+from deepfishing.networks.outputs import Pick
 from deepfishing.networks.reference import (
     FILES,
     PROTOTXT,
@@ -43,6 +45,7 @@ from deepfishing.networks.reference import (
     NetworkRef,
     Source,
 )
+from deepfishing.networks.state_dicts import match_by_order, missing_layers, remove_layers
 from deepfishing.networks.weights import load_into, read_weights
 from deepfishing.networks.zoo import DEFAULT, RECORDS, Record, find_weights, is_network_file, record
 
@@ -78,6 +81,7 @@ def load_network(
     prototxt: str | Path | None = None,
     mean: str | Path | None = None,
     preprocess: str | Path | None = None,
+    embedding: str | None = None,
 ) -> Network:
     """Build a network and load its weights.
 
@@ -99,6 +103,8 @@ def load_network(
         For a `.caffemodel` file: its description, and its mean image or pixel, see `load_caffe`.
     preprocess : str or path, optional
         For an `.onnx` file that does not say it: how it wants its pixels, see `find_preprocess`.
+    embedding : str, optional
+        For an `.onnx` file without a classifier: the tensor that is x7, see `load_onnx`.
 
     Returns
     -------
@@ -112,11 +118,13 @@ def load_network(
         raise OptionError(f"prototxt and mean go with a .caffemodel file, got {name!r}")
     if preprocess and not name.endswith(".onnx"):
         raise OptionError(f"preprocess goes with an .onnx file, got {name!r}, which has its own")
+    if embedding and not name.endswith(".onnx"):
+        raise OptionError(f"embedding goes with an .onnx file, got {name!r}; use wrap in Python")
     if is_network_file(name):
         if weights is not None:
             raise OptionError(f"{name} brings its own weights, got weights {str(weights)!r} too")
         if not is_caffe:
-            return load_onnx(name, preprocess, device=device, dtype=dtype)
+            return load_onnx(name, preprocess, embedding=embedding, device=device, dtype=dtype)
         return load_caffe(name, prototxt, mean, device=device, dtype=dtype)
     if model and hub in HUBS:
         return _load_hub(hub, model, weights, device, dtype)
@@ -181,7 +189,10 @@ def load_reference(
     if is_known:
         network = load_network(ref.name, RANDOM if random else path, device=device, dtype=ref.dtype)
     elif str(path).endswith(".onnx"):
-        network = load_onnx(str(path), ref.preprocess, device=device, dtype=ref.dtype)
+        tensor = ref.source.embedding or None
+        network = load_onnx(
+            str(path), ref.preprocess, embedding=tensor, device=device, dtype=ref.dtype
+        )
     else:
         prototxt = files[PROTOTXT].find(PROTOTXT, weights) if PROTOTXT in files else None
         network = load_caffe(
@@ -247,7 +258,10 @@ def _load_hub(
     place, torch_dtype = torch_target(device, dtype)
     model = _resolved(model)
     name = f"{hub}:{model}"
-    tensors = None if weights in (None, RANDOM) else read_weights(weights)
+    tensors: Mapping[str, Tensor] | None = None
+    if weights is not None and weights != RANDOM:
+        tensors = read_weights(weights)
+    notes: list[str] = []
     made = "be made with its published weights" if weights is None else "be made"
     do = "; give --weights FILE, or --weights random"  # no connection, or whatever its code raises
     with (
@@ -256,14 +270,40 @@ def _load_hub(
     ):
         torch.manual_seed(0)
         module, facts = HUBS[hub](model, weights is None)
-        if tensors and (classes := _classes(module, tensors)):
-            module, facts = HUBS[hub](model, False, num_classes=classes)
+        if tensors:
+            module, facts, tensors, notes = _fitted(hub, model, module, facts, tensors)
     if tensors:
         load_into(module, tensors, f"{weights} for {name}")
     module = module.to(place, torch_dtype)
     network = make_network(module, facts, name=name)
+    network = replace(network, notes=(*network.notes, *notes))
     source = replace(_source(weights), classes=facts.classes, reads_texts=facts.reads_texts)
     return replace(network, source=source)
+
+
+def _fitted(
+    hub: str, model: str, module: nn.Module, facts: ModelFacts, tensors: Mapping[str, Tensor]
+) -> tuple[nn.Module, ModelFacts, Mapping[str, Tensor], list[str]]:
+    """A module and the tensors of a file that fit each other as far as possible, and notes."""
+    if hub == "timm":
+        tensors = timm_models.convert(module, tensors)
+    tensors, note = match_by_order(module, tensors)
+    notes = [note] if note else []
+    if classes := _classes(module, tensors):
+        return (*HUBS[hub](model, False, num_classes=classes), tensors, notes)
+    missing = missing_layers(module, tensors)
+    if not missing or facts.embeds or facts.preprocess is None:
+        return module, facts, tensors, notes
+    numbered = find_layers(module, facts.preprocess, Pick(facts.part)).layers
+    top = [numbered[k] for k in sorted(numbered, reverse=True)][: len(missing)]
+    if missing != set(top):
+        return module, facts, tensors, notes
+    notes.append(f"the file lacks {' and '.join(sorted(missing))}: there is no classifier")
+    if hub == "timm":
+        return (*HUBS[hub](model, False, num_classes=0), tensors, notes)
+    remove_layers(module, missing)
+    what = "the input of the classifier, which the file of weights lacks"
+    return module, replace(facts, embeds=True, embedding=what, classes=()), tensors, notes
 
 
 def _resolved(model: str) -> str:

@@ -178,7 +178,8 @@ def wrap(
     Parameters
     ----------
     module : nn.Module
-        It is not changed, and its mode and `requires_grad` are restored after each use.
+        It is not changed, and its mode and `requires_grad` are restored after each use. Of a
+        TorchScript program (`torch.jit.load`) the output is taken as the embedding.
     layers : mapping from int to str, optional
         k -> path of the module that holds W_k, 8 being the classifier: fully connected layers or
         1x1 convolutions. Without it the classifier and the fully connected layers right below it
@@ -213,22 +214,38 @@ def wrap(
     {8: '-'}
     """
     module = getattr(module, "_orig_mod", module)  # what torch.compile was given
-    if not isinstance(module, nn.Module) or is_program(module):
+    is_script = isinstance(module, torch.jit.ScriptModule)
+    if not isinstance(module, nn.Module) or (is_program(module) and not is_script):
         raise OptionError(
             f"module must be a torch module with its layers, got {type(module).__name__}; give the "
             "module that it was made of"
         )
     _check_meaning(head, logits, embedding, tokens)
+    if is_script:
+        _check_script(head, logits, layers)
     weights = state_sha256(module)
     name = name or type(module).__name__
     module = image_tower(module)
     facts = describe(module)
+    if is_script:
+        facts = ModelFacts(
+            embeds=True, embedding="the output of a TorchScript program, whose layers are closed"
+        )
     if preprocess is not None:
         facts = replace(facts, preprocess=as_preprocess(preprocess))
     meaning = Meaning(head, logits, embedding, tokens, seed)
     network = make_network(module, facts, name=name, meaning=meaning, layers=layers)
     code = architecture(module) + weights.encode()
     return replace(network, weights_sha256=hashlib.sha256(code).hexdigest())
+
+
+def _check_script(head: Head | None, logits: Part | None, layers: Any) -> None:
+    """Refuse what needs the layers of a TorchScript program, which cannot be read."""
+    if logits is not None or layers or head not in (None, EMBEDDING, RANDOM):
+        raise OptionError(
+            "a TorchScript program must be used as an embedding, since its layers cannot be read; "
+            "leave head, logits and layers out, or give the module that it was made of"
+        )
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,14 @@
-"""Stage 2, networks: a classifier that exists only as an .onnx file -> `Network`.
+"""Stage 2, networks: a network that exists only as an .onnx file -> `Network`.
 
-Comes in: an .onnx file whose last layers have their weights in it. Goes out: a `Network` of two
-parts: the trunk stays in ONNX and runs in onnxruntime, the head is torch layers with the file's own
-weights, numbered from the top. Before it is used, both together are compared with the file itself.
+A classifier becomes a `Network` of two parts: the trunk stays in ONNX and runs in onnxruntime, the
+head is torch layers with the file's own weights, numbered from the top. Before it is used, both
+together are compared with the file itself. Of other files a tensor, an output or any other, is the
+embedding x7, and all of the network is trunk.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,14 +20,41 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from deepfishing.core.features import TOP
-from deepfishing.errors import NetworkError, OptionError, explained, need, one_line
+from deepfishing.core.features import NO_CLASSIFIER, TOP
+from deepfishing.errors import (
+    NetworkError,
+    OptionError,
+    check_choice,
+    did_you_mean,
+    explained,
+    need,
+    one_line,
+)
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.network import Network, ready
-from deepfishing.networks.reference import FILES, WEIGHTS, NetworkFile, Source, find_preprocess
+from deepfishing.networks.outputs import EMBEDDING_PARTS, TOKENS, Pick
+from deepfishing.networks.reference import (
+    EMBEDDING,
+    FILES,
+    WEIGHTS,
+    NetworkFile,
+    Source,
+    find_preprocess,
+)
 
 KEY = "deepfishing.preprocess"  # of a file's metadata: how it wants its pixels, as JSON
 package = partial(need, extra="onnxruntime")  # onnx, or what runs it
+MIN_EMBEDDING = 8  # numbers; an output of fewer is taken only if it is asked for
+SUGGESTED_TENSORS = 3
+POOLED = "deepfishing_pooled"  # the tensor that a step of ours makes
+LAST = 2**31 - 1  # more tokens than any file has
+OPSET_OF_MEAN_BY_INPUT = 18  # from which ReduceMean takes its axes as an input
+ANY_SIDE = 224  # pixels, of images for a file that takes any
+TOKEN_WORDS = {
+    "class": "its class token",
+    "patches": "the mean of all tokens but the first",
+    "mean": "the mean of all tokens",
+}
 TOLERANCE = 1e-4  # of the largest score: head and trunk against the whole file
 # What may follow the scores, and what they mean then.
 _ENDS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
@@ -40,62 +69,197 @@ def load_onnx(
     file: str | Path,
     preprocess: str | Path | Preprocess | None = None,
     *,
+    embedding: str | None = None,
     device: str | torch.device = "cpu",
     dtype: str = "float32",
 ) -> Network:
-    """Load a classifier from an .onnx file, on the CPU in float32.
+    """Load a network from an .onnx file, on the CPU in float32.
 
-    It takes float32 images (n, 3, S, S), and its scores are made by a Gemm, a MatMul or a 1x1 Conv
-    with weights in the file. What is in a chain below that, down to the first 1x1 convolution,
-    becomes the head: layers 8, 7, 6... `preprocess` is as for `find_preprocess`; without it what
-    the file's metadata say under `KEY`.
+    It takes float32 images (n, 3, S, S) or (n, S, S, 3). The scores of a classifier are made by a
+    Gemm, a MatMul or a 1x1 Conv with weights in the file. What is in a chain below that, down to
+    the first 1x1 convolution, becomes the head: layers 8, 7, 6...
+
+    Parameters
+    ----------
+    file : path
+    preprocess : str, path or Preprocess, optional
+        As for `find_preprocess`; without it what the file's metadata say under `KEY`.
+    embedding : str, optional
+        Name of the tensor that is x7, for a network without a classifier, with `@class`,
+        `@patches` or `@mean` where it has tokens. By default the output of such a network, if it
+        has one vector or one feature map per image.
+    device, dtype : str
+        Only "cpu" and "float32".
     """
     path = Path(file)
     if str(device) != "cpu" or dtype != "float32":
         raise OptionError(f"{path.name} runs on cpu in float32, got {device} and {dtype}")
     model = _read(path)
-    pixels, size = _input(model, path)
-    heads = [head for out in model.graph.output if (head := _head(model, out.name)).layers]
-    # an embedding that is an output, too, is no classifier
-    heads = [h for h in heads if not any(h.output in other.below for other in heads)]
+    pixels = _input(model, path)
+    wanted = _wanted_pixels(model, path, preprocess)
+    heads = [] if embedding else _heads(model)
     if len(heads) != 1:
-        made = {name: node.op_type for node in model.graph.node for name in node.output}
-        outputs = ", ".join(f"{o.name} by {made.get(o.name)}" for o in model.graph.output)
-        advice = "without such a layer there is no gradient to take"
-        raise NetworkError(
-            f"{path} must have one output made by a Gemm, a MatMul or a 1x1 Conv with weights in "
-            "the file that nothing else uses, perhaps with a Softmax behind it, got "
-            f"{outputs[:200]}; {'export it with one of them' if heads else advice}"
-        )
+        chosen = embedding or _output_embedding(model, pixels, path)
+        return _embedding_network(model, pixels, wanted, path, chosen)
+    head, weights = heads[0], NetworkFile.of(path)
+    trunk = OnnxTrunk(model, pixels, head.outputs)
+    parts = OrderedDict[str, nn.Module]([("trunk", trunk), *head.parts])
+    network = Network(
+        name=path.name,
+        module=ready(nn.Sequential(parts), torch.device("cpu")),
+        layers={k: f"layer{k}" for k in sorted(head.layers)},
+        preprocess=wanted,
+        weights_sha256=weights.sha256,
+        head=_ENDS[head.end][1],
+        source=Source(kind=FILES, files={WEIGHTS: weights}),
+        notes=(f"{path.name}: {', '.join(reversed(head.layers.values()))}",),
+    )
+    _compare(network, trunk, model, head)
+    return network
+
+
+def _wanted_pixels(
+    model: Any, path: Path, preprocess: str | Path | Preprocess | None
+) -> Preprocess:
+    """How the network wants its pixels: what the user says, or else the file."""
     said = {item.key: item.value for item in model.metadata_props}.get(KEY)
     if (wanted := preprocess or said) is None:
         raise OptionError(
             f"{path} does not say how it wants its pixels; pass --preprocess imagenet, a name of "
             "`deepfish models` whose network takes them alike, or a .json file with mean and std"
         )
-    head, weights = heads[0], NetworkFile.of(path)
-    trunk = OnnxTrunk(model, pixels, size, head.outputs)
-    parts = OrderedDict[str, nn.Module]([("trunk", trunk), *head.parts])
-    network = Network(
-        name=path.name,
-        module=ready(nn.Sequential(parts), torch.device("cpu")),
-        layers={k: f"layer{k}" for k in sorted(head.layers)},
-        preprocess=find_preprocess(wanted, size),
-        weights_sha256=weights.sha256,
-        head=_ENDS[head.end][1],
-        source=Source(kind=FILES, files={WEIGHTS: weights}),
-        notes=(f"{path.name}: {', '.join(reversed(head.layers.values()))}",),
+    return find_preprocess(wanted, _input(model, path).size)
+
+
+def _heads(model: Any) -> list[_Head]:
+    """What makes the outputs that are class scores."""
+    heads = [head for out in model.graph.output if (head := _head(model, out.name)).layers]
+    # an embedding that is an output, too, is no classifier
+    return [h for h in heads if not any(h.output in other.below for other in heads)]
+
+
+def _output_embedding(model: Any, pixels: _Pixels, path: Path) -> str:
+    """The output that is an embedding; an error where that is not plain."""
+    names = [output.name for output in model.graph.output]
+    known = [name for name in EMBEDDING_PARTS if name in names]
+    if known or len(names) == 1:
+        name = known[0] if known else names[0]
+        shape = OnnxTrunk(model, pixels, {"trunk": name}).shape()
+        if len(shape) in (2, 4) and shape[1] >= MIN_EMBEDDING:
+            return name
+    made = {name: node.op_type for node in model.graph.node for name in node.output}
+    outputs = ", ".join(f"{name} by {made.get(name)}" for name in names)
+    raise NetworkError(
+        f"{path} must have one output that is class scores, made by a Gemm, a MatMul or a 1x1 Conv "
+        "with weights in the file that nothing else uses, or one that is an embedding, got "
+        f"{outputs[:200]}; pass --embedding TENSOR{_some_tensors(model)}, and @class, @patches or "
+        "@mean behind it where it has tokens"
     )
-    _compare(network, trunk, model, pixels, head)
-    return network
+
+
+def _some_tensors(model: Any) -> str:
+    """Some tensors that are often embeddings: what the last norms and poolings make."""
+    found: dict[str, str] = {}
+    for node in model.graph.node:
+        scope = node.output[0].rpartition("/")[0]
+        is_norm = "norm" in scope.rpartition("/")[2].lower()
+        if is_norm or node.op_type in ("LayerNormalization", "GlobalAveragePool"):
+            found.pop(scope, None)
+            found[scope] = node.output[0]
+    last = list(found.values())[-SUGGESTED_TENSORS:]
+    return f", such as {' or '.join(last)}" if last else ""
+
+
+def _embedding_network(
+    model: Any, pixels: _Pixels, wanted: Preprocess, path: Path, embedding: str
+) -> Network:
+    """A network without a classifier, one tensor of which is x7."""
+    name, _, tokens = embedding.rpartition("@") if "@" in embedding else (embedding, "", "")
+    if tokens:
+        check_choice("tokens of --embedding", tokens, TOKENS)
+    made = {out for node in model.graph.node for out in node.output}
+    if name not in made:
+        raise OptionError(
+            f"--embedding must be a tensor of {path.name}, got {name!r}{did_you_mean(name, made)}"
+        )
+    shape = OnnxTrunk(model, pixels, {"trunk": name}).shape()
+    has_tokens = len(shape) == 3
+    if len(shape) not in (2, 3, 4) or (has_tokens and not tokens):
+        raise OptionError(
+            f"--embedding must have one vector, tokens or a feature map per image, got {name} of "
+            f"shape {shape}; for tokens say {name}@class, @patches or @mean"
+        )
+    weights = NetworkFile.of(path)
+    digest = hashlib.sha256(f"{weights.sha256} {embedding}".encode()).hexdigest()
+    what = {2: "", 3: f", {TOKEN_WORDS.get(tokens, '')}", 4: ", the mean of the feature map"}
+    text = f"the tensor {name}{what[len(shape)]}"
+    model, pooled = _with_pooling(model, name, len(shape), tokens)
+    trunk = OnnxTrunk(model, pixels, {"trunk": pooled})
+    trunk.shape()
+    return Network(
+        name=path.name,
+        module=ready(nn.Sequential(OrderedDict(trunk=trunk)), torch.device("cpu")),
+        layers={TOP: NO_CLASSIFIER},
+        preprocess=wanted,
+        weights_sha256=digest,
+        head=EMBEDDING,
+        pick=Pick(embeds=True),
+        source=Source(kind=FILES, files={WEIGHTS: weights}, embedding=embedding),
+        notes=(f"{path.name} has no classifier: x7 is {text}",),
+        embedding=text,
+    )
+
+
+def _with_pooling(model: Any, tensor: str, rank: int, tokens: str) -> tuple[Any, str]:
+    """A model with a step that makes one vector per image of a tensor, and the step's output."""
+    if rank == 2:
+        return model, tensor
+    onnx = package("onnx")
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    graph, make = changed.graph, onnx.helper.make_node
+    if tokens == "class":
+        graph.initializer.append(_numbers("deepfishing_first", 0))
+        graph.node.append(make("Gather", [tensor, "deepfishing_first"], [POOLED], axis=1))
+        return changed, POOLED
+    if tokens == "patches":
+        limits = {"starts": [1], "ends": [LAST], "axes": [1]}
+        names = [f"deepfishing_{key}" for key in limits]
+        values = zip(names, limits.values(), strict=True)
+        graph.initializer.extend(_numbers(name, numbers) for name, numbers in values)
+        graph.node.append(make("Slice", [tensor, *names], ["deepfishing_patches"]))
+        tensor = "deepfishing_patches"
+    axes = [2, 3] if rank == 4 else [1]
+    opset = max(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
+    if opset < OPSET_OF_MEAN_BY_INPUT:
+        graph.node.append(make("ReduceMean", [tensor], [POOLED], axes=axes, keepdims=0))
+    else:
+        graph.initializer.append(_numbers("deepfishing_positions", axes))
+        inputs = [tensor, "deepfishing_positions"]
+        graph.node.append(make("ReduceMean", inputs, [POOLED], keepdims=0))
+    return changed, POOLED
+
+
+def _numbers(name: str, values: Any) -> Any:
+    """Whole numbers as a constant of a graph."""
+    return package("onnx").numpy_helper.from_array(np.array(values, dtype=np.int64), name)
+
+
+@dataclass(frozen=True)
+class _Pixels:
+    """The input of a file: its name, the side of the square (None: any), and the axes' order."""
+
+    name: str
+    size: int | None
+    channels_last: bool = False
 
 
 class OnnxTrunk(nn.Module):
     """The part that stays in ONNX, which runs in the thread that calls it."""
 
-    def __init__(self, model: Any, pixels: str, size: int | None, outputs: dict[str, str]) -> None:
+    def __init__(self, model: Any, pixels: _Pixels, outputs: dict[str, str]) -> None:
         super().__init__()
-        self.model, self.pixels, self.size = model, pixels, size
+        self.model, self.pixels = model, pixels
         self.outputs = outputs  # the file's tensor behind each part of the network, also the trunk
         self.single = False  # whether the file takes one image at a time
 
@@ -107,9 +271,13 @@ class OnnxTrunk(nn.Module):
         graph, info = whole.graph, onnx.helper.make_tensor_value_info
         for stale in ("value_info", "input", "output"):  # of a fixed number of images, perhaps
             graph.ClearField(stale)
-        graph.node.insert(0, onnx.helper.make_node("Identity", ["pixels"], [self.pixels]))
+        step = onnx.helper.make_node("Identity", ["pixels"], [self.pixels.name])
+        if self.pixels.channels_last:
+            order = [0, 2, 3, 1]
+            step = onnx.helper.make_node("Transpose", ["pixels"], [self.pixels.name], perm=order)
+        graph.node.insert(0, step)
         graph.node.append(onnx.helper.make_node("Identity", [self.outputs[part]], ["trunk"]))
-        sides = ["n", 3, self.size or "high", self.size or "wide"]
+        sides = ["n", 3, self.pixels.size or "high", self.pixels.size or "wide"]
         graph.value_info.extend([info("pixels", 1, sides), info("trunk", 1, None)])
         cut = onnx.utils.Extractor(whole).extract_model(["pixels"], ["trunk"])
         cut.graph.ClearField("value_info")
@@ -123,6 +291,28 @@ class OnnxTrunk(nn.Module):
         """What runs it."""
         return start_session(self.up_to("trunk"))
 
+    def shape(self) -> tuple[int, ...]:
+        """Shape of what it makes of two images; finds out whether it takes one at a time."""
+        side = self.pixels.size or ANY_SIDE
+        noise = np.random.default_rng(0).normal(size=(2, 3, side, side)).astype(np.float32)
+        problem = ""
+        for self.single in (False, True):
+            try:
+                both = self(torch.from_numpy(noise))
+                alone = torch.cat([self(torch.from_numpy(one[None])) for one in noise])
+                largest = float(alone.abs().max())
+                if both.shape == alone.shape and float((both - alone).abs().max()) <= (
+                    TOLERANCE * largest
+                ):
+                    return tuple(both.shape)
+                problem = "two images together give other numbers than each alone"
+            except Exception as error:  # onnxruntime's errors have no other common class
+                problem = one_line(error)
+        raise NetworkError(
+            f"the file must give the same for images together and alone, but {problem}; such a "
+            "network cannot be used"
+        )
+
     def forward(self, pixels: Tensor) -> Tensor:
         """Run (n, 3, S, S)."""
         values = np.ascontiguousarray(pixels.detach().numpy())
@@ -133,7 +323,8 @@ class OnnxTrunk(nn.Module):
 
 def onnx_of(trunk: nn.Module) -> bytes | None:
     """What a trunk is in the file that it comes from; None if it is torch's."""
-    parts = dict(trunk.named_children())
+    # a network without a classifier is run as a whole, its embedding is taken already
+    parts = dict(getattr(trunk, "module", trunk).named_children())
     own = parts.get("trunk")
     if not isinstance(own, OnnxTrunk):
         return None
@@ -287,28 +478,33 @@ def _read(path: Path) -> Any:
     return model
 
 
-def _input(model: Any, path: Path) -> tuple[str, int | None]:
-    """The name of the pixels, and the side of the square that it sees, None where any will do."""
+def _input(model: Any, path: Path) -> _Pixels:
+    """The input that takes the pixels."""
     constants = {tensor.name for tensor in model.graph.initializer}
     inputs = [i for i in model.graph.input if i.name not in constants]
     kinds = [i.type.tensor_type for i in inputs]
     shapes = [[d.dim_value or d.dim_param for d in kind.shape.dim] for kind in kinds]
     match shapes:
-        case [[int(n), 3, *_]] if n > 1:
+        case [[int(n), 3, _, _]] | [[int(n), _, _, 3]] if n > 1:
             raise NetworkError(
                 f"{path} takes {n} images at a time; export it for any number of them"
             )
         case [[_, 3, high, wide]] if kinds[0].elem_type == 1 and (
             high == wide or not isinstance(high, int)
         ):
-            return inputs[0].name, high if isinstance(high, int) and high else None
+            return _Pixels(inputs[0].name, high if isinstance(high, int) and high else None)
+        case [[_, high, wide, 3]] if kinds[0].elem_type == 1 and (
+            high == wide or not isinstance(high, int)
+        ):
+            side = high if isinstance(high, int) and high else None
+            return _Pixels(inputs[0].name, side, channels_last=True)
     raise NetworkError(
-        f"{path} must take float32 images of shape (n, 3, S, S), got {str(shapes)[:100]} of type "
-        f"{[kind.elem_type for kind in kinds]}; export it so (tf2onnx: --inputs-as-nchw)"
+        f"{path} must take float32 images of shape (n, 3, S, S) or (n, S, S, 3), got "
+        f"{str(shapes)[:100]} of type {[kind.elem_type for kind in kinds]}; export it so"
     )
 
 
-def _compare(network: Network, trunk: OnnxTrunk, model: Any, pixels: str, head: _Head) -> None:
+def _compare(network: Network, trunk: OnnxTrunk, model: Any, head: _Head) -> None:
     """Refuse a head and a trunk that do not give what the file gives."""
     whole, side = start_session(model.SerializeToString()), network.preprocess.size
     noise = np.random.default_rng(0).normal(size=(2, 3, side, side)).astype(np.float32)
@@ -316,7 +512,9 @@ def _compare(network: Network, trunk: OnnxTrunk, model: Any, pixels: str, head: 
     problem = ""
     for trunk.single in (False, True):  # a file may have been made for one image at a time
         try:
-            outputs = [whole.run(None, {pixels: one[None]}) for one in noise]
+            order = (1, 2, 0) if trunk.pixels.channels_last else (0, 1, 2)
+            images = [np.ascontiguousarray(one.transpose(order))[None] for one in noise]
+            outputs = [whole.run(None, {trunk.pixels.name: image}) for image in images]
             with torch.no_grad():
                 found = _ENDS[head.end][0](network.module(torch.from_numpy(noise))).numpy()
             expected = np.concatenate([out[number(head.output)] for out in outputs])

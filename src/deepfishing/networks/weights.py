@@ -88,6 +88,11 @@ def _read(path: Path) -> object:
                 return torch.load(path, map_location="cpu", weights_only=True)
             return safetensors.torch.load_file(path)
     except Exception as error:  # damaged bytes make both readers raise almost anything
+        if "TorchScript" in str(error):
+            raise WeightsError(
+                f"{path} is a TorchScript program, which is used from Python alone: "
+                "wrap(torch.jit.load(FILE), preprocess=...)"
+            ) from None
         if is_torch and (forbidden := re.search(r"GLOBAL ([\w.]+)", str(error))):
             raise WeightsError(
                 f"{path} holds the Python object {forbidden[1]}, and a file with more than tensors "

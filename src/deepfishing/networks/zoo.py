@@ -214,7 +214,10 @@ def record(name: str) -> Record:
 def _elsewhere(name: str) -> str:
     """Where a network may be that is not one of ours."""
     if Path(name).suffix in (".pth", ".pt", ".ckpt", ".bin", ".tar", ".safetensors") or "/" in name:
-        return "; a file of weights goes with --weights, and --network says which network it is of"
+        return (
+            "; a file of weights goes with --weights, and --network says which network it is of; "
+            "a TorchScript program is used from Python: wrap(torch.jit.load(FILE))"
+        )
     hub, colon, _ = name.partition(":")
     if colon:
         return f"; {hub!r} is not known: write {', '.join(LIBRARIES.values())}"

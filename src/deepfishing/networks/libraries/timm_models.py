@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from deepfishing.errors import NetworkError, did_you_mean
 from deepfishing.images.preprocess import Preprocess
@@ -18,9 +19,18 @@ FITS = {"center": "short", "squash": "squash", "border": "border"}  # by timm's 
 IMAGENET_CLASSES = 1000
 
 
+# names of torch.hub, as papers and code of others have them: those of timm
+TORCH_HUB = {
+    f"dinov2_vit{letter}14{suffix}": f"vit_{size}_patch14{registers}_dinov2"
+    for letter, size in {"s": "small", "b": "base", "l": "large", "g": "giant"}.items()
+    for suffix, registers in {"": "", "_reg": "_reg4"}.items()
+}
+
+
 def load(model: str, pretrained: bool, num_classes: int | None = None) -> nn.Module:
     """Make a model by its name, with published or random weights."""
     timm = import_package("timm")
+    model = TORCH_HUB.get(model, model)
     architecture = model.partition(".")[0]  # a dot and the name of weights may follow
     if not model.startswith("hf") and not timm.is_model(architecture):
         known = timm.list_models()
@@ -31,6 +41,21 @@ def load(model: str, pretrained: bool, num_classes: int | None = None) -> nn.Mod
     options = {} if num_classes is None else {"num_classes": num_classes}
     module: nn.Module = timm.create_model(model, pretrained=pretrained, **options)
     return module
+
+
+def convert(module: nn.Module, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Weights as the authors of a model published them, as timm's code for the model takes them."""
+    if set(tensors) <= set(module.state_dict()):
+        return tensors
+    package = sys.modules[type(module).__module__]
+    change = getattr(package, "checkpoint_filter_fn", None)
+    if change is None:
+        return tensors
+    try:
+        changed: dict[str, Tensor] = dict(change(dict(tensors), module))
+    except (KeyError, RuntimeError, ValueError, AttributeError, TypeError, IndexError):
+        return tensors  # of another model
+    return changed if all(isinstance(value, Tensor) for value in changed.values()) else tensors
 
 
 def describe(module: nn.Module) -> ModelFacts:

@@ -1,0 +1,64 @@
+"""Fitting the weights of a file to a network whose code names or ends them differently.
+
+Files of weights come from other versions of a library, from code that was copied, or without a
+classifier. What is done about it is reported in a note; what remains different is refused by
+`weights.load_into`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+COUNTER = "num_batches_tracked"  # of batch normalisation, which files may lack
+
+Tensors = Mapping[str, Tensor]
+
+
+def match_by_order(module: nn.Module, tensors: Tensors) -> tuple[Tensors, str]:
+    """Rename tensors whose names a module does not know, where order and shapes fit one by one.
+
+    All tensors must agree with those of the module in order, shape and the last part of their
+    name (`weight`, `running_mean`, ...); the module may have more of them at its end. Otherwise
+    the tensors are returned as they are.
+
+    Returns
+    -------
+    tensors : mapping from str to Tensor
+    note : str
+        What was done; empty where nothing was.
+    """
+    own = _without_counters(module.state_dict())
+    given = _without_counters(tensors)
+    if set(given) <= set(own) or len(given) > len(own):
+        return tensors, ""
+    pairs = list(zip(given, own, strict=False))
+    if not all(_is_like(old, given[old], new, own[new]) for old, new in pairs):
+        return tensors, ""
+    renamed = {new: given[old] for old, new in pairs}
+    old, new = next((old, new) for old, new in pairs if old != new)
+    return renamed, f"weights matched by order and shape, such as {old} to {new}"
+
+
+def missing_layers(module: nn.Module, tensors: Tensors) -> set[str]:
+    """Return the paths of the modules of which no tensor is given."""
+    paths: dict[str, list[bool]] = {}
+    for name in _without_counters(module.state_dict()):
+        paths.setdefault(name.rpartition(".")[0], []).append(name in tensors)
+    return {path for path, given in paths.items() if not any(given)}
+
+
+def remove_layers(module: nn.Module, paths: set[str]) -> None:
+    """Replace layers by the identity."""
+    for path in paths:
+        module.set_submodule(path, nn.Identity())
+
+
+def _without_counters(tensors: Tensors) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if not name.endswith(COUNTER)}
+
+
+def _is_like(name: str, tensor: Tensor, other_name: str, other: Tensor) -> bool:
+    same_kind = name.rpartition(".")[2] == other_name.rpartition(".")[2]
+    return same_kind and tensor.shape == other.shape
