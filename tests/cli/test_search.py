@@ -44,7 +44,13 @@ def test_the_document_is_what_the_library_finds(deepfish, store, query):
     assert set(document["hits"][0]["classes"][0]) == {"index", "name", "term"}
 
 
-def test_the_table_fits_80_columns_and_names_what_it_shows(deepfish, store, query):
+def on_a_terminal(monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "dumb")  # no colours
+
+
+def test_the_table_fits_80_columns_and_names_what_it_shows(deepfish, store, query, monkeypatch):
+    on_a_terminal(monkeypatch)
     ran = deepfish("search", store, query, "-k", "4")
     assert ran.code == 0, ran.err
     first, head, *rows = ran.out.splitlines()
@@ -55,7 +61,35 @@ def test_the_table_fits_80_columns_and_names_what_it_shows(deepfish, store, quer
     assert all("light" in row for row in rows)
 
 
-def test_columns_without_a_word_are_left_out(deepfish, tmp_path):
+def test_on_a_pipe_rows_are_complete_with_tabs_between_columns(deepfish, store, query):
+    ran = deepfish("search", store, query, "-k", "4")
+    assert ran.code == 0, ran.err
+    assert ran.err.startswith("4 of 12 images by dW8+x7, exactly\n")
+    head, *rows = [line.split("\t") for line in ran.out.splitlines()]
+    assert head == ["score", "forward", "backward", "image", "path", "labels", "classes"]
+    found = [dict(zip(head, row, strict=True)) for row in rows]
+    hits = Searcher(store).search(str(query), k=4)
+    assert [one["image"] for one in found] == [hit.id for hit in hits]
+    assert [one["path"] for one in found] == [hit.path for hit in hits]
+    assert [float(one["score"]) for one in found] == pytest.approx(
+        [hit.score for hit in hits], abs=1e-6
+    )
+    assert all(one["labels"] == "light" for one in found)
+
+
+def test_a_tab_in_a_name_does_not_break_a_row(deepfish, tmp_path):
+    made = Store(tmp_path / "s", {"network": "toy", "layers": {"8": "fc"}})
+    made.append(["k1", "k2"], {"x7": np.eye(2)})
+    names = {"k1": "a" * 60, "k2": "b\tc\nd"}
+    made.write_rows(
+        Row(name, name, key, status="ok", factors=("x7",)) for key, name in names.items()
+    )
+    _, row = deepfish("search", "s", "a" * 60).out.splitlines()
+    assert row.split("\t")[3] == "b\\tc\\nd"
+
+
+def test_columns_without_a_word_are_left_out(deepfish, tmp_path, monkeypatch):
+    on_a_terminal(monkeypatch)
     made = Store(tmp_path / "s", {"network": "toy", "layers": {"8": "fc"}})
     made.append(["k1", "k2"], {"x7": np.eye(2)})
     made.write_rows(Row(key, key, key, status="ok", factors=("x7",)) for key in ("k1", "k2"))

@@ -2,6 +2,7 @@ import csv
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -69,6 +70,25 @@ def test_light_and_dark_are_told_apart_and_the_table_has_the_best_first(deepfish
     both = deepfish("predict", model, shapes / "test" / "dark" / "0.jpg").out.split()
     assert both[0] == "0.jpg"
     assert float(both[2]) >= float(both[4])
+
+
+def test_predict_takes_several_paths_and_writes_complete_rows(deepfish, shapes, model, tmp_path):
+    test = shapes / "test"
+    paths = [test / "light", test / "dark" / "1.jpg", test / "dark" / "1.jpg", test / "dark"]
+    ran = deepfish("predict", model, *paths, "--top", "1", "--out", tmp_path / "predictions.csv")
+    assert ran.code == 0, ran.err
+    rows = [line.split("\t") for line in ran.out.splitlines()]
+    images = [row[0] for row in rows]
+    assert len(images) == len(set(images)) == 12
+    assert images[0] == str(test / "light" / "0.jpg")
+    assert all(Path(image).parent.name == best for image, best, _ in rows)
+    with (tmp_path / "predictions.csv").open(encoding="utf-8") as file:
+        written = list(csv.DictReader(file))
+    assert [one["path"] for one in written] == images
+    assert [one["label"] for one in written] == [best for _, best, _ in rows]
+    missing = deepfish("predict", model, test / "light", "absent.jpg")
+    assert missing.code == 1
+    assert "absent.jpg, which does not exist" in missing.err
 
 
 def test_the_model_folder_is_all_that_predict_needs(deepfish, shapes, model, tmp_path):

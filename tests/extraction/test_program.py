@@ -7,7 +7,7 @@ from torch import nn
 
 from deepfishing.core.features import needed_factors
 from deepfishing.core.recipes import parse_recipes
-from deepfishing.extraction import engines, record
+from deepfishing.extraction import compute, engines, record
 from deepfishing.extraction.encoder import QUICKEST, make_encoder
 from deepfishing.extraction.extract import Extractor
 from deepfishing.extraction.options import Resources
@@ -72,7 +72,7 @@ def both(network, images, features, **options):
     """What torch says, and what the program says that the first run has kept."""
     factors = needed(network, features)
     first = describe(network, factors, **options)
-    assert isinstance(first, Extractor)
+    assert not isinstance(first, Program)
     second = describe(network, factors, **options)
     assert isinstance(second, Program)
     return values(second, images), values(first, images)
@@ -104,19 +104,50 @@ def test_an_unreadable_image_is_reported_in_its_place(tiny, images):
     assert "nowhere.jpg" in found[1].failures[1]
 
 
-def test_other_settings_other_factors_and_other_code_have_programs_of_their_own(
+def test_other_settings_other_positions_and_other_code_have_programs_of_their_own(
     tiny, home, monkeypatch
 ):
     programs = home / "engines"
     for n, (features, options) in enumerate(
-        [("x7", {}), ("x7", {"tau": 3.0}), ("dW8", {}), ("dW8", {"views": "flip"})], start=1
+        [("x7", {}), ("x7", {"tau": 3.0}), ("dW8@2x2", {}), ("dW8", {"views": "flip"})], start=1
     ):
         describe(tiny, needed(tiny, features), **options)
         assert len(list(programs.iterdir())) == n
     monkeypatch.setattr("deepfishing.extraction.encoder._source", lambda: "changed")
-    assert isinstance(describe(tiny, needed(tiny, "x7")), Extractor)
+    assert not isinstance(describe(tiny, needed(tiny, "x7")), Program)
     monkeypatch.setattr("deepfishing.extraction.encoder.version_of", lambda name: "9.9")
-    assert isinstance(describe(tiny, needed(tiny, "x7")), Extractor)
+    assert not isinstance(describe(tiny, needed(tiny, "x7")), Program)
+
+
+def test_one_program_serves_all_feature_sets_of_the_table(tiny, images, home):
+    notices = []
+    settings = Settings.of(tiny)
+    for features in ("x7", "dW8", "dW7,x6", "y8,x8", "all"):
+        factors = needed(tiny, features)
+        made = make_encoder(settings, factors, lambda: tiny, resources=TORCH, notice=notices.append)
+        expected = values(Extractor(tiny, factors, settings=settings, resources=TORCH), images)
+        assert_same(values(made, images), expected)
+        assert isinstance(made, Program) == (features != "x7")
+    assert len(list((home / "engines").iterdir())) == 1
+    assert notices == ["preparing tiny for single photos: some seconds, once on this machine"]
+
+
+def test_the_first_run_has_one_thread_and_compiles_no_trunk(tiny, monkeypatch):
+    started = []
+    start_engine = compute.start_engine
+
+    def note(name, *arguments):
+        started.append((name, torch.get_num_threads()))
+        return start_engine(name, *arguments)
+
+    monkeypatch.setattr(compute, "start_engine", note)
+    torch.set_num_threads(2)
+    try:
+        make_encoder(Settings.of(tiny), needed(tiny, "x7"), lambda: tiny, resources=Resources())
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    assert started == [("torch", 1)]
 
 
 def test_a_damaged_program_is_told_and_made_again(tiny, images, home):
@@ -126,7 +157,7 @@ def test_a_damaged_program_is_told_and_made_again(tiny, images, home):
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.warns(UserWarning, match=rf"{file.name} was damaged; it is made again"):
         again = describe(tiny, factors)
-    assert isinstance(again, Extractor)
+    assert not isinstance(again, Program)
     assert_same(values(describe(tiny, factors), images), expected)
 
 

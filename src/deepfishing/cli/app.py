@@ -120,7 +120,7 @@ def main() -> None:
             where = error.ctx.command_path if error.ctx else "deepfish"
             if "unexpected extra argument" in message and len(message) > 80:
                 message = f"{message[:80]} ...)"
-                if where.endswith(("extract", "predict")):  # which know what it means
+                if where.endswith("extract"):  # which know what it means
                     message += "; quote a pattern, such as 'photos/*.jpg'"
             text = f"{message[0].lower()}{message[1:]} (see `{where} --help`)"
             say.note(f"deepfish: {text}")

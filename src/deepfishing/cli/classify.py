@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -174,8 +176,8 @@ def _print_summary(folder: Path, model: Model, left_out: dict[str, str], as_json
 def predict(
     model: ModelFolder,
     images: Annotated[
-        str,
-        "A folder, an image, a quoted pattern, a .txt list, a table, a .tar, or - for a list on "
+        list[str],
+        "Folders, images, quoted patterns, .txt lists, tables, .tar files, or - for a list on "
         "standard input.",
     ],
     *,
@@ -191,12 +193,13 @@ def predict(
 ) -> None:
     """Classify images: the most probable classes of each, with their probabilities.
 
-    Example: deepfish predict model photos --top 2
+    Example: deepfish predict model photos --out predictions.csv
 
     Classes are judged one by one, so the probabilities of an image need not sum to 1. Unusable
     images are listed and left out. The network must be the one of the training; its weights are
     checked. --copy-into sorts copies into a folder per class, and `unsure` where no class reaches
-    the threshold that was chosen for it; originals are never moved. --out lists the same.
+    the threshold that was chosen for it; originals are never moved. --out lists the same. On a pipe
+    there are tabs between image, class, probability, class, probability...
     """
     if top < 1:
         raise OptionError(f"--top must be at least 1, got {top}")
@@ -204,7 +207,7 @@ def predict(
     import numpy as np
 
     from deepfishing.images.preprocess import refuse_unreadable, unreadable
-    from deepfishing.images.sources import find_images, passed_over_in
+    from deepfishing.images.sources import find_all_images, passed_over_in
     from deepfishing.learn.model import Model
     from deepfishing.learn.predict import predict as run
     from deepfishing.learn.sorting import (
@@ -218,12 +221,13 @@ def predict(
 
     check_out(out)
     if copy_into is not None:
-        check_target(copy_into, Path(images))
+        for source in images:
+            check_target(copy_into, Path(source))
     loaded = Model.load(model)
     names_of_folders = folder_names(loaded.classes)
     places: list[Sorted] = []
     sources: list[int] = []
-    items = find_images(images)
+    items = find_all_images(images)
 
     if strict:
         with say.progress_bar(quiet=as_json) as bar:
@@ -231,8 +235,11 @@ def predict(
 
     width = max(len(item.id) for item in items)
     failed = 0
-    with say.progress_bar(quiet=sys.stdout.isatty()) as bar:  # there, the lines themselves show it
-        found_ones = run(loaded, items, weights=weights, resources=resources)
+    is_terminal = sys.stdout.isatty()
+    with say.progress_bar(quiet=is_terminal) as bar:  # there, the lines themselves show it
+        bar("images", 0, len(items))
+        notice = None if as_json else say.note
+        found_ones = run(loaded, items, weights=weights, resources=resources, notice=notice)
         for done, found in enumerate(found_ones, start=1):
             item = items[found.index]
             best = np.argsort(-found.probabilities, kind="stable")
@@ -256,9 +263,12 @@ def predict(
                     say.json({**facts, **found_facts, "folders": into_names})
             elif found.error:
                 say.note(f"left out: {found.error}")
-            else:
+            elif is_terminal:
                 shown = (f"{loaded.classes[c]} {found.probabilities[c]:.3f}" for c in best[:top])
                 say.line(f"{item.id:<{width}}  {'  '.join(shown)}")
+            else:
+                pairs = ((loaded.classes[c], f"{found.probabilities[c]:.6f}") for c in best[:top])
+                say.cells((item.id, *chain.from_iterable(pairs)))
             failed += found.error is not None
             bar("images", done, len(items))
     write_records(
@@ -271,7 +281,7 @@ def predict(
         there = f", {done_ones.existing:,} were there already" if done_ones.existing else ""
         say.note(f"{copy_into}: {say.counted(done_ones.copied, 'file')} copied{there}")
     if not as_json:
-        say.passed_over(passed_over_in(images))
+        say.passed_over(sum(map(passed_over_in, images), Counter()))
     if failed == len(items):
         say.line(f"deepfish: none of {say.images_text(failed)} can be used", err=True)
         raise typer.Exit(1)

@@ -43,6 +43,12 @@ def note(text: str) -> None:
     line(text, err=True)
 
 
+def cells(values: Iterable[object]) -> None:
+    """Print one row for a program: complete cells, with tabs between them."""
+    texts = (str(value).replace("\t", "\\t").replace("\n", "\\n") for value in values)
+    line("\t".join(texts))
+
+
 def json(document: object, indent: int | None = None) -> None:
     """Print one JSON document."""
     typer.echo(dumps(document, indent=indent))

@@ -13,6 +13,7 @@ from deepfishing.cli import say
 from deepfishing.cli.command import MORE, WORK, Fields, Json, MovedWeights, StoreFolder
 from deepfishing.errors import OptionError
 from deepfishing.extraction.options import Resources
+from deepfishing.util.files import SEPARATOR
 
 if TYPE_CHECKING:
     from deepfishing.search import Hit, Searcher
@@ -65,6 +66,7 @@ def search(
     The score is the similarity by the recipe; forward is how much two images look alike, backward
     how much they mean alike: the score of a gradient is their product. Classes are those that most
     of the backward similarity comes from. A quarter of the similarity to --unlike is taken away.
+    On a pipe the columns are complete, with tabs between them.
     """
     named = [*([query] if query is not None else []), *(like or [])]
     if not named:
@@ -114,19 +116,35 @@ def search(
         }
         say.json(document, indent=1)
     else:
-        _show(searcher, hits)
+        how = "exactly" if searcher.index is None else "by index"
+        found = f"{len(hits)} of {say.images_text(len(searcher.collection))}"
+        is_terminal = sys.stdout.isatty()
+        say.line(f"{found} by {searcher.recipe.title}, {how}", err=not is_terminal)
+        if is_terminal:
+            _show(hits)
+        else:
+            _print_rows(hits)
         say.what_next(("deepfish", "serve", store))
 
 
-def _show(searcher: Searcher, hits: list[Hit]) -> None:
+def _print_rows(hits: list[Hit]) -> None:
+    """Print all of the hits for a program: a row of names, then a row per hit."""
+    say.cells(("score", "forward", "backward", "image", "path", "labels", "classes"))
+    for hit in hits:
+        numbers = (hit.score, hit.forward, hit.backward)
+        scores = ["" if number is None else f"{number:.6f}" for number in numbers]
+        labels = SEPARATOR.join(hit.labels or ())
+        classes = SEPARATOR.join(f"{c.name} {c.term:.4f}" for c in hit.classes)
+        say.cells((*scores, hit.id, hit.path, labels, classes))
+
+
+def _show(hits: list[Hit]) -> None:
+    """Draw a table that fits the terminal; long names are cut."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    console = Console(width=None if sys.stdout.isatty() else 80)
-    how = "exactly" if searcher.index is None else "by index"
-    found = f"{len(hits)} of {say.images_text(len(searcher.collection))}"
-    say.line(f"{found} by {searcher.recipe.title}, {how}")
+    console = Console()
     table = Table(box=None, pad_edge=False)
     widths = {"score": 5, "forward": 7, "backward": 8, "image": 22, "labels": 12}
     cells: dict[str, list[str]] = {name: [] for name in (*widths, "classes")}

@@ -16,7 +16,7 @@ import hashlib
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -79,6 +79,20 @@ def find_images(source: str | Path, *, every: float = 1.0) -> list[Item]:
     if not by_id:
         raise DatasetError(f"a list must name at least one image, got none in {source}")
     return list(by_id.values())
+
+
+def find_all_images(sources: Sequence[str | Path], *, every: float = 1.0) -> list[Item]:
+    """The images of several sources; the ids of more than one are paths, so that they differ.
+
+    An image that is found twice is given once.
+    """
+    if len(sources) == 1:
+        return find_images(sources[0], every=every)
+    by_path: dict[str, Item] = {}
+    for source in sources:
+        for item in find_images(source, every=every):
+            by_path.setdefault(str(item), replace(item, id=as_text(str(item))))
+    return list(by_path.values())
 
 
 def passed_over_in(source: str | Path) -> Counter[str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deepfishing.core.rank_one import Array
-from deepfishing.extraction.encoder import FEW, Encode, make_encoder
+from deepfishing.extraction.encoder import FEW, Encode, Notice, make_encoder
 from deepfishing.extraction.options import Resources
 from deepfishing.images.preprocess import ImageLike
 
@@ -41,11 +41,13 @@ def predict(
     network: Network | None = None,
     weights: str | Path | None = None,
     resources: Resources | None = None,
+    notice: Notice | None = None,
 ) -> Iterator[Prediction]:
     """Classify images in their order; an unreadable one is reported in its place, not raised.
 
     Without the network of the training the model's settings load it, with `weights` if its file is
     elsewhere now, or for a few images take what an earlier run has kept of it, see `make_encoder`.
+    `notice` is called with a line before the network is prepared, which takes a few seconds.
     """
     settings, resources, none = model.settings, resources or Resources(), np.empty(0)
 
@@ -54,14 +56,19 @@ def predict(
 
     encode: Encode
     if network is None and len(images) <= FEW:
-        encode = make_encoder(settings, model.factors, load, resources=resources, weights=weights)
+        encode = make_encoder(
+            settings, model.factors, load, resources=resources, weights=weights, notice=notice
+        )
     else:
         from deepfishing.extraction.extract import Extractor  # torch takes seconds to load
         from deepfishing.networks.load import check_same
 
         if network is not None:
             check_same(settings.network, network)
-        network = network or load()
+        if network is None:
+            if notice is not None:
+                notice(f"loading {settings.network.name}")
+            network = load()
         encode = Extractor(network, model.factors, settings=settings, resources=resources)
     for batch in encode(images):
         found = [Prediction(i, none, none, reason) for i, reason in batch.failures.items()]

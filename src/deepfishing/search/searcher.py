@@ -116,7 +116,9 @@ class Searcher:
             self.features = Features(contents, self.recipe, fit(self.recipe, contents))
         self.contents = self.features.contents
         self.collection = Collection.of(self.store, self.contents, self.recipe.columns)
-        self.encoder = Encoder(self.store.settings, network=network, weights=weights, device=device)
+        self.encoder = Encoder(
+            self.store.settings, network=network, weights=weights, device=device, notice=notice
+        )
         self.texts = TextVectors(self.store.folder, self.store.settings)
 
     def __repr__(self) -> str:
@@ -332,17 +334,22 @@ class Encoder:
         network: Network | None = None,
         weights: str | Path | None = None,
         device: str = "cpu",
+        notice: Notice | None = None,
     ) -> None:
         self.facts = facts
         self.given = network
         self.weights = weights
         self.device = device
+        self.notice = notice
         self._lock = threading.Lock()
         self._encoders: dict[tuple[Factor, ...], Encode] = {}
 
     def factors(self, images: Sequence[ImageBytes], wanted: tuple[Factor, ...]) -> dict[str, Array]:
         """Factors of images, each (n, d) or (n, P, d); one that cannot be read is an error."""
         with self._lock:  # one query at a time: the network has all cores already
+            if wanted not in self._encoders:
+                for image in images:  # what cannot be read is told before the network is loaded
+                    open_image(image, draft=1)
             return gather(self._encoder(wanted)(images))
 
     def _encoder(self, wanted: tuple[Factor, ...]) -> Encode:
@@ -356,6 +363,7 @@ class Encoder:
                 resources=Resources(batch_size=8, engine="torch", device=self.device),
                 weights=self.weights,
                 own=self.given is not None,
+                notice=self.notice,
             )
         return self._encoders[wanted]
 
