@@ -307,3 +307,12 @@ def test_a_class_of_fewer_groups_than_folds_has_no_ap_and_says_why():
     assert svm.cost.tolist() == [1.0]
     assert svm.folds.reason(0).startswith("not measurable: its images are 2 groups")
     assert ((svm.probabilities(x) > 0) & (svm.probabilities(x) < 1)).all()
+
+
+def test_a_fold_without_a_positive_image_is_left_out_of_the_search(rng):
+    labels = np.where(np.arange(24)[:, None] % 4 == np.arange(4), 1, -1)
+    for seed in range(5):  # groups of several classes cannot be spread evenly
+        groups = np.random.default_rng(seed).integers(0, 12, 24)
+        svm = train_svm(rng.normal(size=(24, 5)), labels, "auto", calibrated=True, groups=groups)
+        assert np.isfinite(svm.ap[svm.folds.measurable]).all()
+        assert svm.trained.all()

@@ -179,7 +179,7 @@ def train_svm(
     ap = np.full((len(tasks), len(search.costs)), np.nan)
     for number, task in enumerate(tasks):
         if held[number]:
-            ap[number] = np.mean([task.ap(fold) for fold in held[number]], axis=0)
+            ap[number] = np.nanmean([task.ap(fold) for fold in held[number]], axis=0)
     chosen = choose_costs(ap, search)
     costs = np.array(search.costs)[chosen]
     fits = pool(delayed(task.train)(cost) for task, cost in zip(tasks, costs.tolist(), strict=True))
@@ -275,8 +275,12 @@ class _OneVsRest:
         return held, np.array([across @ dual + bias for dual, bias in fits])
 
     def ap(self, fold: _Fold) -> list[float]:
-        """AP of one fold at every cost, by which the cost is chosen."""
+        """AP of one fold at every cost, by which the cost is chosen; NaN without a positive."""
         held, scores = fold
+        if not (
+            self.target[held] == 1
+        ).any():  # groups of several classes need not be spread evenly
+            return [np.nan] * len(scores)
         return [average_precision(self.target[held], at_cost, "sklearn") for at_cost in scores]
 
     def pooled_ap(self, folds: Sequence[_Fold], best: int) -> float:
