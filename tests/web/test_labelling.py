@@ -1,10 +1,12 @@
 """Labels that are given in the browser: in the log, undone, kept, and not lost between tabs."""
 
+import time
 from dataclasses import replace
 
 import pytest
 from starlette.testclient import TestClient
 
+from deepfishing.store import Store
 from deepfishing.store.label_log import LabelLog
 from deepfishing.web.app import make_app
 from deepfishing.web.gallery import Gallery
@@ -56,6 +58,136 @@ def test_writing_is_guarded_as_reading_is(unlabelled):
     foreign = {**bearer, "Origin": "http://example.com"}
     assert guarded.post("/api/labels", json=asked, headers=foreign).status_code == 403
     assert logged(unlabelled) == {}
+
+
+def test_a_label_that_somebody_changed_meanwhile_is_not_overwritten(labeller, unlabelled):
+    id_ = unlabelled.id_of(0)
+    asked = {"ids": [id_], "labels": ["pear"], "seen": None}
+    assert labeller.post("/api/labels", json=asked).json()["changed"] == 1
+    late = labeller.post("/api/labels", json={**asked, "labels": ["apple"]})
+    assert late.status_code == 409
+    assert "to: pear" in late.json()["error"]
+    assert logged(unlabelled) == {id_: ("pear",)}
+    knowing = {"ids": [id_], "labels": ["apple"], "seen": ["pear"]}
+    assert labeller.post("/api/labels", json=knowing).json()["changed"] == 1
+
+
+def test_single_labels_are_added_and_removed_for_a_whole_selection(labeller, unlabelled, ids):
+    key = labeller.post("/api/selections", json={"ids": ids[:4]}).json()["selection"]
+    labeller.post("/api/labels", json={"ids": ids[:2], "labels": ["pear"]})
+    act = labeller.post("/api/labels", json={"selection": key, "add": ["shop"]}).json()
+    assert act["changed"] == 4
+    assert logged(unlabelled)[ids[0]] == ("pear", "shop")
+    assert logged(unlabelled)[ids[3]] == ("shop",)
+    labeller.post("/api/labels", json={"selection": key, "remove": ["shop"]})
+    assert logged(unlabelled)[ids[0]] == ("pear",)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"labels": ["a;b"]},
+        {"labels": ["a\nb"]},
+        {"labels": [" "]},
+        {"labels": ["a"], "add": ["b"]},
+        {},
+        {"labels": ["a"], "selection": "0" * 16},
+    ],
+)
+def test_a_change_that_cannot_be_is_refused_in_one_line(labeller, ids, bad):
+    answer = labeller.post("/api/labels", json={"ids": [ids[0]], **bad})
+    assert answer.status_code == 400
+    assert "\n" not in answer.json()["error"]
+
+
+def test_classes_are_added_renamed_and_merged(labeller, unlabelled, ids):
+    def classes():
+        return {one["name"]: one["images"] for one in labeller.get("/api/labels").json()["classes"]}
+
+    labeller.post("/api/labels/classes", json={"add": "plum"})
+    labeller.post("/api/labels", json={"ids": ids[:2], "labels": ["pear"]})
+    labeller.post("/api/labels", json={"ids": ids[2:3], "labels": ["paer"]})
+    assert classes() == {"paer": 1, "pear": 2, "plum": 0}
+    act = labeller.post("/api/labels/classes", json={"rename": "paer", "to": "pear"}).json()["act"]
+    assert classes() == {"pear": 3, "plum": 0}
+    labeller.post("/api/labels/undo", json={"act": act})
+    assert classes() == {"paer": 1, "pear": 2, "plum": 0}
+    gone = labeller.post("/api/labels/classes", json={"rename": "fig", "to": "pear"})
+    assert gone.status_code == 404
+
+
+def test_labels_csv_goes_out_and_in(labeller, unlabelled, ids):
+    labeller.post("/api/labels", json={"ids": ids[:2], "labels": ["pear", "green"]})
+    labeller.post("/api/labels", json={"ids": ids[2:3], "labels": []})
+    table = labeller.get("/api/labels/labels.csv")
+    assert "attachment" in table.headers["content-disposition"]
+    before = logged(unlabelled)
+    for id_ in ids[:3]:
+        labeller.post("/api/labels", json={"ids": [id_], "labels": None})
+    csv = {"Content-Type": "text/csv"}
+    done = labeller.post("/api/labels/labels.csv", content=table.content, headers=csv).json()
+    assert (done["changed"], done["unmatched"]) == (3, 0)
+    assert logged(unlabelled) == before
+    odd = labeller.post("/api/labels/labels.csv", content=b"x,y\n1,2\n", headers=csv)
+    assert odd.status_code == 400
+    assert "/tmp" not in odd.json()["error"]
+    assert labeller.post("/api/labels/labels.csv", content=b"").status_code == 415
+
+
+def test_labels_that_come_from_folders_can_be_ignored_and_undone(copied):
+    gallery = Gallery(copied.folder)
+    client = TestClient(make_app(gallery), base_url="http://127.0.0.1:8765")
+    assert client.get("/api/labels").json()["from_folders"] == 32
+    assert client.post("/api/labels/next", json={}).json()["id"] is None
+    act = client.post("/api/labels/forget-folders", json={}).json()
+    assert act["changed"] == 32
+    assert client.get("/api/labels").json()["labelled"] == 0
+    assert client.post("/api/labels/next", json={}).json()["left"] == 32
+    client.post("/api/labels/undo", json={"act": act["act"]})
+    assert client.get("/api/labels").json()["labelled"] == 32
+
+
+def test_the_next_picture_is_one_of_the_filter(labeller, unlabelled, ids):
+    key = labeller.post("/api/selections", json={"ids": ids[20:24]}).json()["selection"]
+    seen = []
+    while True:
+        found = labeller.post("/api/labels/next", json={"selection": key, "skip": seen}).json()
+        if found["id"] is None:
+            break
+        assert found["left"] == 4 - len(seen)
+        seen.append(found["id"])
+    assert sorted(seen) == sorted(ids[20:24])
+
+
+def wait_until_learned(client, seconds=120):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        state = client.get("/api/labels/learned").json()
+        assert state["state"] != "failed", state
+        if state.get("learned") == state["version"] and state["is_whole"]:
+            return state
+        time.sleep(0.05)
+    raise AssertionError(state)
+
+
+def test_labels_are_learned_from_in_less_than_a_second(labeller, unlabelled, ids, store_folder):
+    truth = {row.id: row.labels[0] for row in Store.open(store_folder).rows().values()}
+    wait_until_learned(labeller)
+    for id_ in ids[:23]:
+        labeller.post("/api/labels", json={"ids": [id_], "labels": [truth[id_]]})
+    start = time.perf_counter()
+    labeller.post("/api/labels", json={"ids": [ids[23]], "labels": [truth[ids[23]]]})
+    state = wait_until_learned(labeller)
+    assert time.perf_counter() - start < 5  # 0.1 s alone; other tests run beside
+    assert state["labelled"] == 24
+    low, high = state["estimate"]["interval"]
+    assert 0 <= low < state["estimate"]["accuracy"] < high <= 100
+    assert state["curve"][-1] == state["estimate"]
+    assert state["advice"].startswith("The second half of the labels gained")
+    rest = [labeller.get("/api/labels/of", params={"id": id_}).json() for id_ in ids[24:]]
+    right = [one["suggestions"][0]["name"] == truth[one["id"]] for one in rest]
+    assert sum(right) >= 5  # of eight; by chance one or two
+    assert all(0 < one["suggestions"][0]["probability"] < 1 for one in rest)
 
 
 @pytest.mark.browser

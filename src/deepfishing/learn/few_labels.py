@@ -34,11 +34,13 @@ class Guess:
 
     `accuracy`, in percent, is that of the labelled photos; None with fewer than two of each class
     that has any. The labelled photos may be neighbours of each other, so it is slightly optimistic.
+    `left_out` (n_labelled, C) are the scores of each labelled photo without it and its group.
     """
 
     scores: Array
     accuracy: float | None
     interval: Interval | None
+    left_out: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,22 +94,52 @@ class FewLabels:
                 f"got photos {rows.min()} to {rows.max()} and classes from {classes.min()} on"
             )
         target = np.where(classes[:, None] == np.arange(classes.max() + 1), 1.0, -1.0)
+        scores, left_out = self.fit_targets(rows, target)
+        counts = np.bincount(classes)
+        if len(counts[counts > 0]) < 2 or counts[counts > 0].min() < 2:
+            return Guess(scores, None, None, left_out)
+        right = int((left_out.argmax(axis=1) == classes).sum())
+        interval = proportion_interval(right, len(rows))
+        return Guess(scores, 100 * right / len(rows), interval, left_out)
+
+    def fit_targets(
+        self, rows: Array, target: Array, groups: Array | None = None
+    ) -> tuple[Array, Array]:
+        """Return scores (n, C) of all photos and left-out scores of the labelled ones.
+
+        Parameters
+        ----------
+        rows : ndarray of shape (n_labelled,)
+            Numbers of the labelled photos.
+        target : ndarray of shape (n_labelled, C)
+            1 for a class that the photo shows, -1 for one that it does not.
+        groups : ndarray of shape (n_labelled,), optional
+            Photos of one group, such as copies, are left out together.
+        """
+        weights, bias, left_out = self._solve(rows, target, groups)
+        return self.vectors @ weights.astype(np.float32) + bias, left_out
+
+    def left_out(self, rows: Array, target: Array, groups: Array | None = None) -> Array:
+        """Return the left-out scores of `fit_targets` alone, which costs less."""
+        return self._solve(rows, target, groups)[2]
+
+    def _solve(
+        self, rows: Array, target: Array, groups: Array | None
+    ) -> tuple[Array, Array, Array]:
+        """Ridge regression: weights (m, C), bias (C,), left-out scores (n_labelled, C)."""
         v = self.vectors[rows].astype(np.float64)
         # the constant 1 in the kernel is the bias
         inverse = np.linalg.inv(v @ v.T + 1 + RIDGE * np.eye(len(v)))
         dual = inverse @ target
-        scores = self._products((v.T @ dual).astype(np.float32)) + dual.sum(axis=0)
-        counts = np.bincount(classes)
-        if len(counts[counts > 0]) < 2 or counts[counts > 0].min() < 2:
-            return Guess(scores, None, None)
         left_out = target - dual / np.diag(inverse)[:, None]
-        right = int((left_out.argmax(axis=1) == classes).sum())
-        return Guess(scores, 100 * right / len(rows), proportion_interval(right, len(rows)))
+        if groups is not None:
+            for group in _larger_groups(groups):
+                block = inverse[np.ix_(group, group)]
+                left_out[group] = target[group] - np.linalg.solve(block, dual[group])
+        return v.T @ dual, dual.sum(axis=0), left_out
 
-    def _products(self, weights: Array) -> Array:
-        """The vectors times weights (m, C), a block of rows at a time: they may be on disk."""
-        products = np.empty((len(self.vectors), weights.shape[1]), dtype=np.float32)
-        for start in range(0, len(self.vectors), BLOCK_ROWS):
-            rows = slice(start, start + BLOCK_ROWS)
-            products[rows] = self.vectors[rows].astype(np.float32) @ weights
-        return products
+
+def _larger_groups(groups: Array) -> list[Array]:
+    """Return the members of each group that has several."""
+    _, numbers, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    return [np.flatnonzero(numbers == number) for number in np.flatnonzero(counts > 1)]

@@ -64,7 +64,7 @@ def open_label_pool(store: Store) -> LabelPool | None:
     return LabelPool(unpack_keys(packed), FewLabels(vectors))
 
 
-def make_label_pool(store: Store, progress: Progress = silent) -> LabelPool:
+def make_label_pool(store: Store, progress: Progress = silent, *, keep: bool = True) -> LabelPool:
     """Describe the photos of a store and keep the vectors in its folder."""
     if EMBEDDING not in store.factors():
         raise StoreError(
@@ -80,7 +80,8 @@ def make_label_pool(store: Store, progress: Progress = silent) -> LabelPool:
     vectors = shortened(FewLabels.prepare(x).vectors)
     keys = contents.keys.take(pa.array(numbers))
     arrays = {"vectors": vectors, "keys": pack_keys(keys)}
-    write_side(store.folder, NAME, {"format": FORMAT, "settings": _settings(store)}, arrays)
+    if keep:
+        write_side(store.folder, NAME, {"format": FORMAT, "settings": _settings(store)}, arrays)
     return LabelPool(keys, FewLabels(vectors))
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import glob
 import math
 import threading
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -191,8 +192,8 @@ class Gallery:
         first, *_ = [self.searcher(by) for by in starts]
         self._progress = None
         self.first_searcher = first
-        self.collection, self._keys = first.collection, first.contents.keys
-        self.live = LiveLabels(self.store.folder, self.collection, self._keys)
+        self.collection, self.keys = first.collection, first.contents.keys
+        self.live = LiveLabels(self.store.folder, self.collection, self.keys)
         self.selections = Selections()
         self._with_text = lru_cache(32)(self._find_text)
 
@@ -248,16 +249,21 @@ class Gallery:
     def content(self, id_: str) -> tuple[str, str]:
         """Path and hash of an image."""
         row = self.row(id_)
-        return self.collection[row].path, self.key_of_row(row)
+        return self.path_of(row), self.key_of_row(row)
+
+    def path_of(self, row: int) -> str:
+        """Path at which a row was seen last."""
+        return str(self.collection.table.column("path")[row].as_py())
 
     def key_of_row(self, row: int) -> str:
         """Hash of the content of a row."""
-        return str(self._keys[int(self.collection.content[row])].as_py())
+        return str(self.keys[int(self.collection.content[row])].as_py())
 
-    def ids_of(self, contents: set[str]) -> list[str]:
+    def ids_of(self, contents: Collection[str]) -> list[str]:
         """Ids of all images that have one of these contents."""
-        rows = range(len(self.collection))
-        return [self.collection[row].id for row in rows if self.key_of_row(row) in contents]
+        numbers = pc.index_in(pa.array(contents, pa.string()), value_set=self.keys).drop_null()
+        rows = [self.collection.rows_of(number) for number in numbers.to_pylist()]
+        return [self.id_of(int(row)) for some in rows for row in some]
 
     def search(self, question: Question) -> list[dict[str, Any]]:
         """The nearest images and why, the nearest first."""

@@ -74,6 +74,16 @@ class LiveLabels:
         """Return the labels of a row: () for none of the classes, None for not labelled."""
         return self._sets[int(self._codes[row])]
 
+    def of_source(self, row: int) -> Labels:
+        """Return the labels that the source of the images gives to a row."""
+        return self._source_sets[int(self._source_codes[row])]
+
+    def from_source(self) -> Array:
+        """Return the rows whose labels come from their source, and that nobody has labelled."""
+        is_labelled = np.array([labels is not None for labels in self._source_sets], dtype=bool)
+        rows: Array = np.flatnonzero(is_labelled[self._source_codes] & ~self._in_log)
+        return rows
+
     def of_rows(self, rows: Array) -> list[Labels]:
         """Return the labels of some rows."""
         return [self._sets[code] for code in self._codes[rows].tolist()]
@@ -116,12 +126,13 @@ class LiveLabels:
         renamed = [self.log.apply(None, labels) for labels in self._source_sets]
         codes = np.array([self._code(labels) for labels in renamed], dtype=np.int32)
         self._codes: Array = codes[self._source_codes]
+        self._in_log: Array = np.zeros(len(self._codes), dtype=bool)
         current = self.log.current()
         contents = pa.array(list(current), pa.string())
         numbers = pc.index_in(contents, value_set=self.keys).to_pylist()
         for number, labels in zip(numbers, current.values(), strict=True):
             if number is not None:
-                self._codes[self.collection.rows_of(number)] = self._code(labels)
+                self._set_rows(self.collection.rows_of(number), labels)
         self._seen = 0
         self._last = None
         self._remember(acts)
@@ -135,7 +146,11 @@ class LiveLabels:
     def _set(self, content: str, labels: Labels) -> None:
         number = pc.index(self.keys, content).as_py()
         if number >= 0:
-            self._codes[self.collection.rows_of(number)] = self._code(labels)
+            self._set_rows(self.collection.rows_of(number), labels)
+
+    def _set_rows(self, rows: Array, labels: Labels) -> None:
+        self._codes[rows] = self._code(labels)
+        self._in_log[rows] = True
 
     def _code(self, labels: Labels) -> int:
         if labels not in self._number:

@@ -15,6 +15,7 @@ from deepfishing.web.gallery import MAX_TEXT, Filter, Gallery
 from deepfishing.web.guard import Gate, Receiver, RefusedError, read_body
 from deepfishing.web.jobs import Jobs
 from deepfishing.web.labelling import Labelling
+from deepfishing.web.learner import Learner
 from deepfishing.web.photos import MAX_BYTES
 
 MAX_JSON = 1 << 18
@@ -30,9 +31,10 @@ class Studio:
 
     def __init__(self, gallery: Gallery) -> None:
         self.gallery = gallery
-        self.labelling = Labelling(gallery)
         self.selections = gallery.selections
         self.jobs = Jobs()
+        self.learner = Learner(gallery, self.jobs)
+        self.labelling = Labelling(gallery, self.learner)
         self.computing = Gate(running=2, waiting=64)  # searches: numpy has the cores to itself
         self.decoding = Gate(running=2, waiting=256)  # thumbnails
         self.receiving = Receiver(MAX_RECEIVED)  # photos

@@ -38,10 +38,16 @@ export const search = (asked, signal) => post("/api/search", asked, signal);
 export const scatter = (asked, signal) => post("/api/scatter", asked, signal);
 export const predict = (example, signal) => post("/api/predict", example, signal);
 export const network = async () => (await ask("/api/uploads")).network;
-export const labels = () => ask("/api/labels");
-export const setLabels = (ids, names) => post("/api/labels", { ids, labels: names });
+export const labels = () => get("/api/labels");
+export const labelsOf = (id) => get(`/api/labels/of?id=${encodeURIComponent(id)}`);
+export const changeLabels = (change) => post("/api/labels", change);
+export const setLabels = (ids, names) => changeLabels({ ids, labels: names });
 export const undoLabels = (act) => post("/api/labels/undo", { act });
-export const nextToLabel = (skip) => post("/api/labels/next", { skip });
+export const nextToLabel = (filter, skip) => post("/api/labels/next", { ...filter, skip });
+export const changeClass = (change) => post("/api/labels/classes", change);
+export const learned = () => get("/api/labels/learned");
+export const forgetFolders = () => post("/api/labels/forget-folders", {});
+export const importLabels = (file) => ask("/api/labels/labels.csv", { method: "POST", headers: { "Content-Type": "text/csv" }, body: file });
 export const upload = (file) =>
   ask("/api/uploads", { method: "POST", headers: { "Content-Type": file.type || "application/octet-stream" }, body: file });
 

@@ -1,37 +1,96 @@
-// One picture at a time, labelled with keys. A label counts when the server has confirmed it.
+// Labels by keys: one picture at a time, beginning with those that teach most, or a group at once. A
+// label counts when the server has confirmed it. The classifier learns meanwhile.
 
 import * as api from "./api.js";
-import { element, picture } from "./card.js";
+import { element, picture, shortName } from "./card.js";
+import { drawCurve } from "./curve.js";
+import { notice, toast } from "./messages.js";
+import { filterOf, go, isFiltered, read } from "./state.js";
+
+export const style = "view_label.css";
+export const takesSlash = true; // for the name of a class
+export const keys = [
+  ["1 … 9", "class"],
+  ["/", "class by name"],
+  ["Enter", "take the suggestion"],
+  ["0", "none of these"],
+  ["S", "skip"],
+  ["U", "undo"],
+];
 
 const $ = (selector) => document.querySelector(selector);
 const KEYS = 9; // classes with a number key
 const MAX_SKIPPED = 1000; // that the server takes
+const MAX_GROUP = 200; // pictures of a group on the screen
+const LIKE_THIS = 40; // pictures that are looked for to be labelled together
+const AGAIN = 250; // milliseconds until it is asked again whether the classifier has learned
+const EVEN = 0.6; // below this probability a suggestion is called a guess
+const SURE = 0.9; // from this probability a suggestion is called sure
 
 let context = null;
-let shown = null; // id of the picture on the screen
+let shown = null; // what is on the screen: {id, labels, suggestions, left}
 let classes = [];
+let chosen = []; // labels of this picture, where it may have several
 let skipped = [];
 const acts = []; // of this tab, the last one is undone first
 let busy = false;
+let filter = "";
+let group = null; // {ids, apart}: pictures that are labelled together, and those that are not
+let watching = 0;
+
+// ---- one picture ----
 
 async function refresh() {
   const summary = await api.labels();
   classes = summary.classes;
-  $("#state").textContent = `${summary.labelled.toLocaleString()} of ${summary.images.toLocaleString()} pictures are labelled`;
-  $("#classes").replaceChildren(...classes.map(classButton));
+  const left = isFiltered(read()) && shown?.left !== undefined ? `, ${shown.left.toLocaleString()} left in the filter` : "";
+  $("#state").textContent = `${summary.labelled.toLocaleString()} of ${summary.images.toLocaleString()} pictures are labelled${left}`;
   $("#undo").disabled = !acts.length;
+  $("#forget").hidden = !summary.from_folders;
+  $("#forget").textContent = `Ignore the names of folders as labels (${summary.from_folders.toLocaleString()} pictures)`;
+  renderClasses();
+  renderClassList();
 }
-function classButton({ name, images }, at) {
-  const button = element("button", { type: "button", value: name, onclick: () => label([name]) });
+
+function renderClasses() {
+  const typed = $("#class-name").value.trim().toLowerCase();
+  const found = classes.map((one, at) => ({ ...one, at })).filter((one) => one.name.toLowerCase().includes(typed));
+  found.sort((a, b) => Number(b.name.toLowerCase().startsWith(typed)) - Number(a.name.toLowerCase().startsWith(typed)) || a.at - b.at);
+  $("#classes").replaceChildren(...found.map((one, rank) => classButton(one, typed && rank === 0)));
+  $("#class-names").replaceChildren(...classes.map(({ name }) => element("option", { value: name })));
+}
+
+function classButton({ name, images, at }, isFirst) {
+  const button = element("button", { type: "button", value: name, onclick: () => choose(name) });
+  button.classList.toggle("first", Boolean(isFirst));
+  if ($("#several").checked) button.setAttribute("aria-pressed", String(chosen.includes(name)));
   if (at < KEYS) button.append(element("kbd", { textContent: at + 1 }));
   button.append(element("span", { textContent: name }), element("small", { className: "soft", textContent: images }));
   return element("li", {}, button);
 }
 
-function show(id) {
-  shown = id;
-  $("#photo").replaceChildren(...(id === null ? [] : [picture(api.thumbnail(id, "large"), id)]));
-  $("#name").textContent = id ?? "No picture is left to label.";
+function show(found) {
+  shown = found.id === null ? null : found;
+  chosen = [...(shown?.labels ?? [])];
+  const filtered = isFiltered(read()) ? " in this filter" : "";
+  $("#photo").className = "shot";
+  $("#photo").replaceChildren(...(shown ? [picture(api.thumbnail(shown.id, "large"), shown.id)] : []));
+  $("#name").textContent = shown?.id ?? `No picture is left to label${filtered}.`;
+  $("#upcoming").replaceChildren(...(found.then ?? []).map((id) => element("li", { className: "shot", title: id }, picture(api.thumbnail(id)))));
+  $("#similar").disabled = !shown;
+  renderSuggestion();
+}
+
+function renderSuggestion() {
+  const first = shown?.suggestions?.[0];
+  $("#suggestion").hidden = !first;
+  if (!first) return;
+  const name = first.none ? "none of these" : first.name;
+  const words = [element("span", { textContent: first.probability < EVEN ? "Perhaps " : "Probably " }), element("b", { textContent: name })];
+  if (first.probability !== undefined) words.push(element("span", { className: "soft", textContent: ` ${Math.round(first.probability * 100)} %${first.probability >= SURE ? ", sure" : ""}` }));
+  const others = shown.suggestions.slice(1, 3).map((one) => (one.none ? "none of these" : one.name));
+  const take = element("button", { type: "button", onclick: () => takeSuggestion() }, "Take it ", element("kbd", { textContent: "Enter" }));
+  $("#suggestion").replaceChildren(element("p", {}, ...words), ...(others.length ? [element("p", { className: "soft", textContent: `or ${others.join(", ")}` })] : []), take);
 }
 
 // Do one thing at a time, so that a key pressed twice does not label two pictures.
@@ -42,25 +101,43 @@ async function run(work) {
     await work();
     await refresh();
   } catch (error) {
-    $("#state").textContent = error.message;
+    notice(error.message);
+    if (shown) show({ ...shown, ...(await api.labelsOf(shown.id).catch(() => ({}))) });
   }
   busy = false;
 }
 
-const next = async () => show((await api.nextToLabel(skipped)).id);
+const next = async () => show(await api.nextToLabel(filterOf(read()), skipped));
 
 const label = (names) =>
   run(async () => {
-    if (shown === null) return;
-    const { act } = await api.setLabels([shown], names);
+    if (!shown) return;
+    const { act } = await api.changeLabels({ ids: [shown.id], labels: names, seen: shown.labels });
     if (act) acts.push(act);
+    watch();
     await next();
   });
 
+// A class that was pressed: it is the label, or one of several.
+function choose(name) {
+  if (!$("#several").checked) {
+    label([name]);
+    return;
+  }
+  chosen = chosen.includes(name) ? chosen.filter((one) => one !== name) : [...chosen, name];
+  if (!classes.some((one) => one.name === name)) classes.push({ name, images: 0 });
+  renderClasses();
+}
+
+function takeSuggestion() {
+  if ($("#several").checked && chosen.length) label(chosen);
+  else if (shown?.suggestions?.length) label(shown.suggestions[0].none ? [] : [shown.suggestions[0].name]);
+}
+
 const skip = () =>
   run(async () => {
-    if (shown === null) return;
-    skipped = [...skipped, shown].slice(-MAX_SKIPPED);
+    if (!shown) return;
+    skipped = [...skipped, shown.id].slice(-MAX_SKIPPED);
     await next();
   });
 
@@ -69,45 +146,248 @@ const undo = () =>
     if (!acts.length) return;
     const { ids } = await api.undoLabels(acts.at(-1));
     acts.pop();
-    if (ids.length) show(ids[0]);
+    watch();
+    if (ids.length === 1) show({ ...(await api.labelsOf(ids[0])), then: [] });
+    else await next();
   });
+
+// ---- how well it works ----
+
+// Ask until the classifier has learned from the last label.
+async function watch() {
+  watching += 1;
+  const mine = watching;
+  let wait = AGAIN;
+  while (mine === watching && !context.signal.aborted) {
+    const state = await api.learned().catch(() => null);
+    if (mine !== watching || context.signal.aborted) return;
+    if (state) renderLearned(state);
+    if (!state || state.state === "failed") return;
+    if (state.state === "ready" && state.learned === state.version && state.is_whole) {
+      await suggestAgain(mine);
+      return;
+    }
+    await new Promise((done) => setTimeout(done, wait));
+    wait = Math.min(wait * 1.3, 2000);
+  }
+}
+
+// The picture on the screen gets the suggestion of what was learned since it came.
+async function suggestAgain(mine) {
+  if (!shown || busy) return;
+  const { id } = shown;
+  const found = await api.labelsOf(id).catch(() => null);
+  if (!found || mine !== watching || shown?.id !== id) return;
+  shown.suggestions = found.suggestions;
+  renderSuggestion();
+}
+
+function renderLearned(state) {
+  $("#curve").hidden = !state.curve?.length;
+  if (state.curve?.length) {
+    const { accuracy, interval } = state.estimate ?? state.curve.at(-1);
+    drawCurve($("#curve svg"), state.curve);
+    $("#curve-words").textContent = `Right for about ${Math.round(accuracy)} % of the pictures (${Math.round(interval[0])} to ${Math.round(interval[1])} %), judged by labelled ones that were left out.`;
+  }
+  let words = state.advice ?? "";
+  if (state.state === "failed") words = state.error;
+  else if (state.state === "preparing") words = `Getting ready to suggest labels${state.job?.total ? `: ${state.job.stage}, ${Math.round((100 * state.job.done) / state.job.total)} %` : ""} … You can label meanwhile.`;
+  $("#advice").textContent = words;
+  $("#advice").classList.toggle("enough", Boolean(state.enough));
+}
+
+// ---- classes ----
+
+function renderClassList() {
+  $("#class-list").replaceChildren(
+    ...classes.map(({ name, images }) => {
+      const field = element("input", { value: name, maxLength: 100, ariaLabel: `New name of ${name}` });
+      const form = element("form", {}, field, element("small", { className: "soft", textContent: images }), element("button", { type: "submit", textContent: "Rename" }));
+      form.addEventListener("submit", (event) => {
+        event.preventDefault();
+        rename(name, field.value.trim());
+      });
+      return element("li", {}, form);
+    }),
+  );
+}
+
+const rename = (name, to) =>
+  run(async () => {
+    if (!to || to === name) return;
+    const isMerge = classes.some((one) => one.name === to);
+    const { act } = await api.changeClass({ rename: name, to });
+    if (!act) return;
+    acts.push(act);
+    toast(isMerge ? `${name} and ${to} are one class now.` : `${name} is called ${to} now.`, ["Undo", undo]);
+    watch();
+  });
+
+const forget = () =>
+  run(async () => {
+    const { act, changed } = await api.forgetFolders();
+    if (act) acts.push(act);
+    toast(`${changed.toLocaleString()} labels that came from folders are removed.`, ["Undo", undo]);
+    watch();
+    await next();
+  });
+
+const takeTable = (file) =>
+  run(async () => {
+    const done = await api.importLabels(file);
+    if (done.act) acts.push(done.act);
+    const unmatched = done.unmatched ? ` ${done.unmatched} rows match no picture, such as ${done.such_as[0]}.` : "";
+    toast(`${done.changed} labels taken from ${file.name}, ${done.same} were the same.${unmatched}`, ["Undo", undo]);
+    watch();
+    await next();
+  });
+
+// ---- a group at once ----
+
+async function renderGroup(state) {
+  const isGroup = state.show === "group" && Boolean(state.selection || isFiltered(state));
+  $("#one-by-one").hidden = isGroup;
+  $("#together").hidden = !isGroup;
+  if (!isGroup) {
+    group = null;
+    return;
+  }
+  const found = await api.images(filterOf(state), 0, MAX_GROUP);
+  if (!$("#together")) return;
+  group = { ids: found.images.map((one) => one.id), apart: new Set(), total: found.total };
+  $("#together-title").textContent = `${found.total.toLocaleString()} pictures`;
+  $("#together-grid").replaceChildren(...found.images.map(groupCell));
+  renderGroupState();
+  $("#together-name").focus();
+}
+
+function groupCell({ id, labels }) {
+  const words = labels.length ? labels.join(", ") : "";
+  const button = element("button", { type: "button", className: "shot", title: id }, picture(api.thumbnail(id)));
+  button.setAttribute("aria-pressed", "false");
+  button.setAttribute("aria-label", `${shortName(id)} ${words}: does not belong`);
+  button.addEventListener("click", () => {
+    const isApart = !group.apart.has(id);
+    if (isApart) group.apart.add(id);
+    else group.apart.delete(id);
+    button.setAttribute("aria-pressed", String(isApart));
+    renderGroupState();
+  });
+  return element("li", {}, button, element("span", { className: "tags", textContent: words }));
+}
+
+function renderGroupState() {
+  const beyond = group.total > group.ids.length ? ` The first ${group.ids.length} of ${group.total.toLocaleString()} are shown; the others are left for the next round.` : "";
+  $("#together-state").textContent = `${group.ids.length - group.apart.size} get the label, ${group.apart.size} do not.${beyond}`;
+}
+
+async function labelGroup(name) {
+  const ids = group.ids.filter((id) => !group.apart.has(id));
+  if (!name || !ids.length) return;
+  const apart = [...group.apart];
+  await run(async () => {
+    const { act, changed } = await api.setLabels(ids, [name]);
+    if (act) acts.push(act);
+    toast(`${changed} pictures are ${name} now.`, ["Undo", undo]);
+    watch();
+    context.labelsChanged();
+    if (!apart.length) {
+      go({ show: "", selection: "" });
+      return;
+    }
+    // the exceptions are next, one by one
+    const rest = await api.select(apart, `not ${name}`);
+    go({ show: "", selection: rest.selection });
+  });
+}
+
+async function labelSimilar() {
+  if (!shown) return;
+  try {
+    const by = context.store.gradient[0] || context.store.forward[0];
+    const { hits } = await api.search({ by, like: [{ id: shown.id }], k: LIKE_THIS });
+    const open = hits.filter((hit) => !hit.labels.length).map((hit) => hit.id);
+    const made = await api.select([shown.id, ...open], `like ${shortName(shown.id)}`);
+    go({ show: "group", selection: made.selection });
+  } catch (error) {
+    notice(error.message);
+  }
+}
+
+// ---- the view ----
 
 // Whether a key was used.
 export function pressed(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey) return false;
+  if (event.ctrlKey || event.metaKey || event.altKey || group) return false;
   const named = classes[Number(event.key) - 1];
+  const key = event.key.toLowerCase();
   if (event.key === "/") {
     event.preventDefault();
     $("#class-name").focus();
   } else if (event.key === "0") label([]);
-  else if (named && Number(event.key) <= KEYS) label([named.name]);
-  else if (event.key.toLowerCase() === "s") skip();
-  else if (event.key.toLowerCase() === "u") undo();
+  else if (named && Number(event.key) <= KEYS) choose(named.name);
+  else if (key === "s") skip();
+  else if (key === "u") undo();
+  else if (event.key === "Enter" && !event.target.closest("button, a, summary")) takeSuggestion();
   else return false;
   return true;
 }
 
-export const takesSlash = true; // for the name of a class
+export function update(state) {
+  renderGroup(state).catch((error) => notice(error.message));
+  $("#group").hidden = !isFiltered(state);
+  const now = JSON.stringify(filterOf(state));
+  if (now === filter) return;
+  filter = now;
+  run(next);
+}
 
 export function mount(place, given) {
   context = given;
   document.title = `Label – ${context.store.name}`;
+  Object.assign($("#several"), { checked: localStorage.getItem("several") === "yes" });
+  $("#done").hidden = !$("#several").checked;
+  $("#several").addEventListener("change", () => {
+    localStorage.setItem("several", $("#several").checked ? "yes" : "no");
+    $("#done").hidden = !$("#several").checked;
+    renderClasses();
+  });
+  $("#done").addEventListener("click", () => label(chosen));
   $("#none").addEventListener("click", () => label([]));
   $("#skip").addEventListener("click", skip);
   $("#undo").addEventListener("click", undo);
+  $("#similar").addEventListener("click", labelSimilar);
+  $("#group").addEventListener("click", () => go({ show: "group" }));
+  $("#forget").addEventListener("click", forget);
+  $("#import").addEventListener("click", () => $("#table").click());
+  $("#table").addEventListener("change", () => {
+    if ($("#table").files[0]) takeTable($("#table").files[0]);
+    $("#table").value = "";
+  });
+  $("#class-name").addEventListener("input", renderClasses);
   $("#add").addEventListener("submit", (event) => {
     event.preventDefault();
-    const name = $("#class-name").value.trim();
-    if (!name) return;
+    const typed = $("#class-name").value.trim();
+    if (!typed) return;
     $("#class-name").value = "";
     $("#class-name").blur();
-    label([name]);
+    const lower = typed.toLowerCase();
+    const same = classes.find((one) => one.name.toLowerCase() === lower);
+    const begun = classes.filter((one) => one.name.toLowerCase().startsWith(lower));
+    choose(same?.name ?? (begun.length === 1 ? begun[0].name : typed));
+  });
+  $("#together-back").addEventListener("click", () => go({ show: "" }));
+  $("#together-add").addEventListener("submit", (event) => {
+    event.preventDefault();
+    labelGroup($("#together-name").value.trim());
   });
   shown = null;
   busy = false;
-  run(next);
+  filter = "";
+  watch();
 }
 
 export function unmount() {
+  watching += 1;
   context.labelsChanged();
 }
