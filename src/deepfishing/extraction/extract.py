@@ -12,7 +12,6 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -176,7 +175,7 @@ class Extractor:
     ) -> None:
         settings, resources = settings or Settings.from_network(network), resources or Resources()
         self.views = find_views(settings.views)
-        self.preprocess = partial(network.preprocess.see, views=self.views)
+        self.preprocess = settings.see
         self.compute = Computer(network, factors, settings=settings, engine=resources.engine)
         batch_size = resources.batch_size
         if batch_size == "auto":

@@ -16,21 +16,20 @@ from deepfishing.errors import ImageError
 from deepfishing.extraction.batches import Batch, aggregate, finish
 from deepfishing.extraction.engines import RunOnnx
 from deepfishing.extraction.settings import Settings
-from deepfishing.images.preprocess import ImageLike, find_views
+from deepfishing.images.preprocess import ImageLike
 
 
 class Program:
     """A network's work on one input at a time: `run` makes parts of factors by `part_name`."""
 
     def __init__(self, run: RunOnnx, settings: Settings, factors: Sequence[Factor]) -> None:
-        self.run, self.factors = run, factors
-        self.preprocess, self.views = settings.network.preprocess, find_views(settings.views)
+        self.run, self.settings, self.factors = run, settings, factors
 
     def __call__(self, images: Sequence[ImageLike]) -> Iterator[Batch]:
         """Compute the factors of some images, one by one."""
         for index, image in enumerate(images):
             try:
-                inputs = self.preprocess.see(image, self.views)
+                inputs = self.settings.see(image)
             except ImageError as error:
                 yield Batch([], {}, {index: str(error)})
                 continue

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deepfishing.core.rank_one import Array
 from deepfishing.errors import OptionError, StoreError
 from deepfishing.extraction.options import FEATURES, FeatureOptions
+from deepfishing.images.preprocess import ImageLike, find_views
 from deepfishing.networks.reference import UNIDENTIFIED, NetworkRef
 
 if TYPE_CHECKING:
@@ -53,6 +55,10 @@ class Settings(FeatureOptions):
         """The same without what decides no number: where the network's files are."""
         return {name: value for name, value in self.as_dict().items() if name != "source"}
 
+    def see(self, image: ImageLike) -> Array:
+        """Return an image as the network sees it: float32 pixels (views, 3, S, S)."""
+        return self.network.preprocess.see(image, find_views(self.views))
+
     @property
     def temperable(self) -> bool:
         """Whether delta8 of another tau follows from y8 alone: softmax, uniform label, one view."""
@@ -73,15 +79,15 @@ class Settings(FeatureOptions):
                 f"settings must have {', '.join(LATER)}, got none of {', '.join(lacking)}, as in "
                 "version 0.1; make the store or the model again"
             )
-        own: dict[str, Any] = {one.name: facts.get(one.name) for one in FEATURES}
-        tau, label, views = own["tau"], own["label"], own["views"]
+        options = {field.name: facts[field.name] for field in FEATURES if field.name in facts}
+        tau, label, views = (options.get(name) for name in ("tau", "label", "views"))
         network = NetworkRef.from_dict(facts)
         try:
             if isinstance(label, bool) or not isinstance(label, str | int | list):
                 raise OptionError(f"label must be text, a number or a list, got {str(label)[:60]}")
             if not isinstance(views, str) or isinstance(tau, bool):
                 raise OptionError(f"views must be text and tau a number, got {str(views)[:60]}")
-            return cls(network=network, **own)
+            return cls(network=network, **options)
         except (TypeError, ValueError, OverflowError) as error:
             raise StoreError(f"{error}; make the store or the model again") from None
 
