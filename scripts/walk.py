@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -55,7 +56,7 @@ def walk(work: Callable[[], object]) -> list[tuple[str, str]]:
 def summary(title: str, calls: list[tuple[str, str]]) -> str:
     """Return a line with the number of functions and of changes of file."""
     files = [file for file, _ in calls]
-    changes = sum(a != b for a, b in zip(files, files[1:], strict=False))
+    changes = sum(a != b for a, b in pairwise(files))
     return f"{title:<28} {len(calls)} functions, {changes} changes of file"
 
 
