@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from deepfishing.core.features import TOP
 from deepfishing.core.kernels import Comparable, gram, leaves
@@ -29,6 +29,7 @@ from deepfishing.errors import ImageError, OptionError, explained, need
 from deepfishing.images.item import ImageBytes
 from deepfishing.images.preprocess import ImageLike, open_image
 from deepfishing.images.show import pictures_html
+from deepfishing.search.captions import fit_text, font_for
 
 TOP_CLASSES = 3
 IMAGENET_CLASSES = 1000
@@ -173,7 +174,7 @@ def contact_sheet(tiles: Sequence[Tile]) -> Image.Image:
     rows = math.ceil(len(tiles) / max(columns, 1))
     wide, high = TILE + GAP, TILE + 2 * TEXT + 2 * GAP
     sheet = Image.new("RGB", (columns * wide + GAP, rows * high + GAP), PAPER)
-    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(13)
+    draw = ImageDraw.Draw(sheet)
     for number, (image, *lines) in enumerate(tiles):
         left, top = number % columns * wide + GAP, number // columns * high + GAP
         tile = Image.new("RGB", (TILE, TILE), GREY)
@@ -183,7 +184,9 @@ def contact_sheet(tiles: Sequence[Tile]) -> Image.Image:
                 tile.thumbnail((TILE, TILE))
         sheet.paste(tile, (left + (TILE - tile.width) // 2, top + (TILE - tile.height) // 2))
         for line, text in enumerate(lines):
-            draw.text((left, top + TILE + line * TEXT + 2), _fitting(text, font), INK, font)
+            font = font_for(text)
+            fitting = fit_text(text, font, TILE)
+            draw.text((left, top + TILE + line * TEXT + 2), fitting, INK, font)
     return sheet
 
 
@@ -192,10 +195,3 @@ def save_tiles(path: Path, tiles: Sequence[Tile]) -> None:
     what = f"a contact sheet must be a file that can be written, such as hits.png, got {path}"
     with explained(OptionError, what, of=(OSError, ValueError)):
         contact_sheet(tiles).save(path)
-
-
-def _fitting(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
-    """As much of a line as a tile is wide."""
-    while text and font.getlength(text) > TILE:
-        text = text[:-2].rstrip("…") + "…" if len(text) > 2 else ""
-    return text
