@@ -268,7 +268,8 @@ def test_a_store_whose_rows_have_no_features_is_told(make_store):
 
 
 def test_the_default_recipe_is_the_first_that_the_store_has(make_store, tmp_path):
-    assert Searcher(make_store()).recipe.name == "dW8+x7"
+    assert Searcher(make_store()).recipe.name == "dW8+x7+own(x7,64)"
+    assert Searcher(make_store(20)).recipe.name == "dW8+x7"  # too few to make a head of
     for layers, factor, name in (
         ({"7": "_conv_head", "8": "_fc"}, "x6", "x6"),
         ({"8": "_fc"}, "y8", "y8"),

@@ -37,7 +37,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from safetensors import SafetensorError
 from safetensors.numpy import load as read_tensors
 from safetensors.numpy import save as tensor_bytes
 
@@ -47,7 +46,8 @@ from deepfishing.core.projections import inverse_root
 from deepfishing.core.rank_one import Array, l2_normalize
 from deepfishing.core.recipes import Recipe
 from deepfishing.errors import DeepFishingError, one_line
-from deepfishing.search.compare import SEED, Features, Query, fit, sample
+from deepfishing.search.compare import SEED, Features, Query, sample
+from deepfishing.search.heads import GROWTH, UNREADABLE, fit_to_store
 from deepfishing.store import Store
 from deepfishing.store.contents import PLACES, Contents, MappedColumn, shard_files
 from deepfishing.store.journal import check_no_link
@@ -75,7 +75,6 @@ BLOCK_IMAGES = 4096
 PROBES = 32  # lists that a query looks into
 CANDIDATES = 500  # that are compared
 COARSE = 3  # times as many are taken by vectors of four bits, and compared or refined
-GROWTH = 4  # times what it was made for, and an index is made again
 
 FORMAT = "deepfishing-index-5"
 FOLDER = ".index"  # hidden, so that the store does not take it for a factor
@@ -86,12 +85,6 @@ STATE = "state/"  # begins the names of what the recipe learnt
 DIGITS = 16
 
 Notice = Callable[[str], None]
-
-# what damaged or hostile files make the readers raise
-_UNREADABLE = (
-    *(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError),
-    *(SafetensorError, ArithmeticError, MemoryError, RuntimeError),
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,11 +212,11 @@ def open_index(
         index, features, is_whole = _read(folder, store, recipe)
     except DeepFishingError:
         raise  # of the store itself, which a new index would meet too
-    except (_Unfit, *_UNREADABLE) as error:
+    except (_Unfit, *UNREADABLE) as error:
         if (folder / FACTS).exists():
             notice(f"index is made again: {folder} ({_reason(error)})")
         contents = Contents.of(store, recipe.columns)
-        features = Features(contents, recipe, fit(recipe, contents))
+        features = Features(contents, recipe, fit_to_store(recipe, contents, store))
         index = Index.build(features, progress)
     else:
         if is_whole:

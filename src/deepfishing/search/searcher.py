@@ -31,7 +31,8 @@ from deepfishing.images.item import MAX_MEMBER, ImageBytes
 from deepfishing.images.preprocess import ImageLike, open_image
 from deepfishing.images.sources import find_again
 from deepfishing.search.collection import Collection
-from deepfishing.search.compare import Features, Query, choose_recipe, fit
+from deepfishing.search.compare import Features, Query, choose_recipe, search_defaults
+from deepfishing.search.heads import fit_to_store
 from deepfishing.search.hits import Explanation, Hit, Hits, read_class_names
 from deepfishing.search.index import CANDIDATES, COARSE, PROBES, Index, Notice, open_index
 from deepfishing.search.words import TextVectors, Words, check_words_recipe, is_file_name
@@ -62,7 +63,8 @@ class Searcher:
     store : Store or path
     by : str, optional
         A recipe, such as `x7`, `dW8` or `pow(dW8,0.5)+x7`; by default the first of
-        `compare.DEFAULTS` that the store has. Whitening is fitted on the store's own images.
+        `compare.search_defaults` that the store has. What a recipe learns, prototypes say, is
+        learnt from the store's own images.
     method : "auto", "exact" or "index"
         Compare all images, or only candidates of an index; auto is exact up to `EXACT_IMAGES`.
     network, weights, device
@@ -103,17 +105,19 @@ class Searcher:
     ) -> None:
         check_choice("method", method, METHODS)
         self.store = store if isinstance(store, Store) else Store.open(store)
-        self.recipe = choose_recipe(self.store, by)
+        photos = count_rows(self.store.folder)
+        self.recipe = choose_recipe(self.store, by, search_defaults(photos))
         self._names = None if class_names is None else read_class_names(class_names)
         self.explanation = Explanation.of(self.recipe)
         self.index: Index | None = None
-        if method == "index" or (method == "auto" and count_rows(self.store.folder) > EXACT_IMAGES):
+        if method == "index" or (method == "auto" and photos > EXACT_IMAGES):
             self.index, self.features = open_index(
                 self.store, self.recipe, progress or silent, notice or _warn
             )
         else:
             contents = Contents.of(self.store, self.recipe.columns)
-            self.features = Features(contents, self.recipe, fit(self.recipe, contents))
+            fitted = fit_to_store(self.recipe, contents, self.store)
+            self.features = Features(contents, self.recipe, fitted)
         self.contents = self.features.contents
         self.collection = Collection.of(self.store, self.contents, self.recipe.columns)
         self.encoder = Encoder(

@@ -30,11 +30,12 @@ from deepfishing.errors import FeatureError, OptionError, did_you_mean
 from deepfishing.learn.model import Model
 from deepfishing.networks.reference import layers_of
 from deepfishing.search import Searcher
-from deepfishing.search.compare import DEFAULTS, choose_recipe
+from deepfishing.search.compare import choose_recipe, search_defaults
 from deepfishing.search.words import MAX_LETTERS, WORDS_FEATURE, Words
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents
 from deepfishing.store.label_log import Labels
+from deepfishing.store.manifest import count_rows
 from deepfishing.util.progress import Progress
 from deepfishing.web.live_labels import LiveLabels
 from deepfishing.web.photos import Thumbnails, Uploads
@@ -42,7 +43,7 @@ from deepfishing.web.selections import Selections
 
 # Before all others if the store has them. The first gradient is what `deepfish search` takes, and
 # the first forward recipe the features that most people take.
-FIRST = ("x7", "pow(x7,0.5)", *DEFAULTS, "pow(dW8,0.5)")
+FORWARD_FIRST, GRADIENTS_LAST = ("x7", "pow(x7,0.5)"), ("pow(dW8,0.5)",)
 TOP = 3  # classes that a model names
 OPEN = 6  # recipes whose features are kept at a time
 POINTS = 20_000  # that a plot shows at most
@@ -142,7 +143,9 @@ def make_offer(store: Store, forward: str | None = None, gradient: str | None = 
                     f"try {'dW8' if side else 'x7'}"
                 )
             sides[side][recipe.title] = recipe
-    for name in (*FIRST, *table_features(layers), *others):
+    defaults = search_defaults(count_rows(store.folder))
+    first = (*FORWARD_FIRST, *defaults, *GRADIENTS_LAST)
+    for name in (*first, *table_features(layers), *others):
         try:
             recipe = parse_recipe(name, layers)
         except FeatureError:
