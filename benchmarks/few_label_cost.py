@@ -27,8 +27,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 NUMBERS = 1280
-CLUSTERS = 500
-FREE = 60  # directions in which photos of a cluster differ
+CLUSTERS = 2000
+FREE = 40  # directions in which photos differ
 BLOCK = 10_000
 NEIGHBOURS = 10
 CHECKED = 500  # photos whose neighbours are compared with the true ones
@@ -71,7 +71,7 @@ def write_embeddings(path: Path, photos: int):
     for start in range(0, photos, BLOCK):
         n = min(BLOCK, photos - start)
         places = centres[rng.integers(0, CLUSTERS, n)]
-        places = places + 0.7 * rng.normal(size=(n, FREE)).astype(np.float32)
+        places = places + 1.0 * rng.normal(size=(n, FREE)).astype(np.float32)
         noise = 2.0 * rng.normal(size=(n, NUMBERS)).astype(np.float32)
         file[start : start + n] = np.maximum(places @ spread + noise, 0)  # as behind a ReLU
     file.flush()

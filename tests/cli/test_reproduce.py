@@ -65,11 +65,13 @@ def test_search_by_examples_is_measured_and_said_in_words(deepfish, shapes, tmp_
     ran = deepfish(*arguments, "--features", "x7,dW8")
     assert ran.code == 0, ran.err
     assert "Search by examples: right in the first ten, %" in ran.out
-    assert "In search by 1 to 3 examples, dW8 is" in " ".join(ran.out.split())
+    assert "In search by 1 to 3 examples, dW8 is on average" in " ".join(ran.out.split())
     assert max(map(len, ran.out.splitlines())) <= 80
     points = [json.loads(line) for line in (tmp_path / "o/curves.jsonl").read_text().splitlines()]
-    assert [(p["series"], p["x"]) for p in points] == [
-        (f, x) for f in ("x7", "dW8") for x in (1, 2, 3)
+    assert [(p["series"], p["x"], p["y_axis"][:4]) for p in points] == [
+        (f, x, axis)
+        for f in ("x7", "dW8")
+        for x, axis in ((1, "righ"), (2, "righ"), (3, "righ"), (2, "with"))
     ]
     assert all(len(point["draws"]) == 1200 for point in points)
     assert "Search by examples" in (tmp_path / "o/report.html").read_text()

@@ -8,6 +8,7 @@ from deepfishing.errors import DatasetError
 from deepfishing.evaluation.curate import share_found, swap_labels
 from deepfishing.evaluation.curves import measure_curves
 from deepfishing.evaluation.report.charts import panels
+from deepfishing.evaluation.report.gain_split import chart_splits
 from deepfishing.evaluation.reproduce import Protocol, prepare
 from deepfishing.learn.svm import train_svm
 from deepfishing.metrics import evaluate
@@ -15,6 +16,7 @@ from deepfishing.metrics import evaluate
 
 def test_points_are_those_of_machines_on_the_photos_chosen(dataset, network, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "LABELLED", (6, 12, 99))
+    monkeypatch.setattr(module, "CHOSEN", (8, 99))
     points = measure_curves("curate", dataset, network, tmp_path, "x7,pow(dW8,0.5)")
     recipes = [parse_recipe(name, network.layers) for name in ("x7", "pow(dW8,0.5)")]
     prepared = prepare(dataset, network, tmp_path, recipes, Protocol(), lambda *_: None)
@@ -27,7 +29,9 @@ def test_points_are_those_of_machines_on_the_photos_chosen(dataset, network, tmp
     assert found["x7, facility location", 6]["y"] == expected[dataset.official_ap]
     assert len(found["random", 12]["draws"]) == module.DRAWS
     assert {x for _, x in found} == {6, 12}  # there are no 99 photos
-    chosen, doubted = sorted(panels(points), key=lambda panel: panel.x_axis, reverse=True)
+    chosen, trained, doubted = sorted(panels(points), key=lambda panel: panel.x_axis, reverse=True)
+    assert trained.names == ("x7", "pow(x7,0.5)", "rbf(x7,2)", "x6;x7", "auto-forward", "auto")
+    assert len(chart_splits(trained.charts[0])) == 1
     assert chosen.names[:3] == ("random", "x7, facility location", "x7, k-means++")
     assert doubted.names == ("x7", "pow(dW8,0.5)")
     assert measure_curves("curate", dataset, network, tmp_path, "x7,pow(dW8,0.5)") == points

@@ -31,6 +31,9 @@ PROTOCOLS = (TABLE, *CURVES)
 POSITIVES, PHOTOS = "positive images per class", "labelled photos per class"
 ACCURACY, BALANCED = "accuracy, %", "balanced accuracy, %"
 
+# Forward features without unlabelled photos. The best of them in each cell is what a gain is over.
+FORWARD_KERNELS = ("x7", "pow(x7,0.5)", "rbf(x7,2)", "x6;x7")
+
 # Points that agree in all of these may stand in one chart.
 POINT_SETTING: Kinds = {
     **dict.fromkeys(("dataset", "train", "test", "network", "weights_sha256"), str),

@@ -1,11 +1,14 @@
 """Stage 6, experiments: what it is worth to choose photos before labels, and to doubt labels.
 
-Comes in: features of train and test images and their labels. Goes out: runs of two kinds.
+Comes in: features of train and test images and their labels. Goes out: runs of three kinds.
 
 - mAP on the test images of a classifier that saw 50, 100 and 200 labelled photos, which were drawn
   at random, by k-means++, or by facility location, under each feature. Its feature is always
   `CLASSIFIER`, positives weighted as much as negatives. Random choices are a mean over `DRAWS`,
   with Student's interval; facility location has no draws, so its interval is the bootstrap's.
+- mAP and accuracy of classifiers on what `curate choose` chooses: forward features, `auto-forward`
+  and `auto`, which may learn from the photos without labels. It chooses among `SHARE` of the
+  training photos, drawn anew `SUBSETS` times, for an interval.
 - share of photos with a wrong label among as many suspects, where `SWAPPED` percent of each class
   were swapped.
 """
@@ -13,19 +16,28 @@ Comes in: features of train and test images and their labels. Goes out: runs of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
 from deepfishing.core.accuracy import has_one_class
 from deepfishing.core.kernels import Comparable, gram
 from deepfishing.core.rank_one import Array
-from deepfishing.core.recipes import Recipe, parse_recipe
+from deepfishing.core.recipes import AUTO, Recipe, parse_recipe
+from deepfishing.core.recipes.language import known_recipes
+from deepfishing.core.recipes.recipe import AUTO_FORWARD
 from deepfishing.core.statistics import SEED, Interval, bootstrap, bounded, mean_interval
 from deepfishing.curate.label_errors import VOTE, label_scores, neighbour_votes
-from deepfishing.curate.selection import choose_rows
+from deepfishing.curate.selection import RECIPES, choose_rows
 from deepfishing.errors import DatasetError, FeatureError
-from deepfishing.evaluation.checks import Result, Run, map_axis, point
+from deepfishing.evaluation.checks import (
+    ACCURACY,
+    FORWARD_KERNELS,
+    Result,
+    Run,
+    map_axis,
+    point,
+)
 from deepfishing.evaluation.reproduce import Experiment
 from deepfishing.learn.svm import train_svm
 from deepfishing.metrics import evaluate
@@ -34,8 +46,11 @@ CLASSIFIER = "pow(dW8,0.5)"
 LABELLED = (50, 100, 200)
 SWAPPED = 10  # percent
 SWAPS, DRAWS = 5, 10  # of labels, of photos
+CHOSEN = (25, 50, 100, 200)  # photos that `curate choose` chooses
+SHARE, SUBSETS = 0.8, 5
 RANDOM, KMEANS, FACILITY = "random", "k-means++", "facility location"
 PHOTOS, WRONG = "photos labelled", "labels swapped, %"
+CHOSEN_PHOTOS = "photos chosen, then labelled"
 FOUND, FOUND_ALONE = "wrong labels found, %", "wrong labels found without neighbours, %"
 
 Sides = Callable[[Recipe], tuple[Comparable, Comparable]]  # train and test, read when needed
@@ -72,6 +87,75 @@ def curate_runs(
         *(Run(line, decided_by, partial(reached, way), feature) for line, way in ways.items()),
         Run(recipe.name, {"swapped": SWAPPED}, lambda: _found(experiment, sides(recipe)[0])),
     ]
+
+
+def trained_recipes(layers: Mapping[int, str]) -> tuple[Recipe, ...]:
+    """The features of the classifiers that are trained on chosen photos."""
+    names = (*FORWARD_KERNELS, AUTO_FORWARD, AUTO)
+    chooser = known_recipes(RECIPES, layers)
+    return tuple(known_recipes(names, layers).values()) if chooser else ()
+
+
+def chosen_runs(experiment: Experiment, trained: Sequence[Recipe]) -> list[Run]:
+    """Choose, label, train: figures of each feature against the number of labelled photos."""
+    layers = experiment.settings.network.layers
+    chooser = next(iter(known_recipes(RECIPES, layers).values()))
+    n = len(experiment.train_keys)
+    counts = [count for count in CHOSEN if count < SHARE * n]
+
+    @cache
+    def orders() -> list[Array]:
+        features, _ = experiment.sides(chooser)
+        found = []
+        for draw in range(SUBSETS):
+            random = np.random.default_rng((SEED, draw))
+            subset = np.sort(random.permutation(n)[: int(SHARE * n)])
+            steps = choose_rows(features[subset], max(counts))
+            found.append(subset[[step.number for step in steps]])
+        return found
+
+    decided_by = {"chosen by": chooser.name, "subsets": SUBSETS}
+    return [
+        Run(
+            recipe.name, decided_by, partial(_trained_on_chosen, experiment, recipe, orders, counts)
+        )
+        for recipe in trained
+        if counts
+    ]
+
+
+def _trained_on_chosen(
+    experiment: Experiment,
+    recipe: Recipe,
+    orders: Callable[[], list[Array]],
+    counts: Sequence[int],
+) -> list[Result]:
+    """Figures of classifiers that saw the first photos of each order."""
+    dataset, protocol = experiment.dataset, experiment.protocol
+    labels, truth = experiment.train_labels(), experiment.test_labels()
+    one_class = has_one_class(labels) and has_one_class(truth)
+    chooser = experiment.chooser(recipe)
+    points = []
+    for count in counts:
+        maps, accuracies = [], []
+        for order in orders():
+            seen = order[:count]
+            told = np.zeros_like(labels)
+            told[seen] = labels[seen]
+            train, test, C = chooser(told)
+            svm = train_svm(train[seen], labels[seen], C, protocol.difficult)
+            scores = svm.decision_function(test)
+            found = evaluate(truth, scores, dataset.classes).map[dataset.official_ap]
+            maps.append(float(found or 0.0))
+            if one_class:
+                shown = np.where(svm.trained, scores, -np.inf).argmax(axis=1)
+                right = truth[np.arange(len(truth)), shown] == 1
+                accuracies.append(100 * float(right.mean()))
+        at = CHOSEN_PHOTOS, count
+        points.append(_mean_point((*at, map_axis(dataset.official_ap)), maps, n_train=count))
+        if accuracies:
+            points.append(_mean_point((*at, ACCURACY), accuracies, n_train=count))
+    return points
 
 
 def _orders(

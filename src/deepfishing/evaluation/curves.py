@@ -7,7 +7,8 @@ in `curves.jsonl` at once and used again by the next run.
                  number of labelled photos per class
 `knn`            accuracy and mAP of the votes of the k nearest training images
 `curate`         mAP by the photos chosen to be labelled, and share of wrong labels found
-`search`         share of the first ten photos that show the class of one, two and three examples
+`search`         share of the first ten photos that show the class of one, two and three examples,
+                 and of two with a counter-example
 `approximation`  error, mAP and time of projected gradients against the exact kernel, by the length
                  of the vectors and by the number of training images
 """
@@ -23,7 +24,6 @@ import numpy as np
 
 from deepfishing import __version__
 from deepfishing.core.kernels import UNLIKE, Comparable
-from deepfishing.core.rank_one import Array
 from deepfishing.core.recipes import AUTO, Recipe, parse_recipes
 from deepfishing.core.recipes.language import known_recipes
 from deepfishing.core.recipes.recipe import AUTO_FORWARD
@@ -34,6 +34,7 @@ from deepfishing.evaluation.checks import (
     ACCURACY,
     BALANCED,
     CURVES,
+    FORWARD_KERNELS,
     PHOTOS,
     POSITIVES,
     Result,
@@ -41,7 +42,13 @@ from deepfishing.evaluation.checks import (
     map_axis,
     point,
 )
-from deepfishing.evaluation.curate import CLASSIFIER, classifier_recipe, curate_runs
+from deepfishing.evaluation.curate import (
+    CLASSIFIER,
+    chosen_runs,
+    classifier_recipe,
+    curate_runs,
+    trained_recipes,
+)
 from deepfishing.evaluation.protocols import (
     LowShot,
     Pick,
@@ -54,24 +61,24 @@ from deepfishing.evaluation.reproduce import Experiment, Protocol, prepare
 from deepfishing.evaluation.results import Curves, row_key, versions
 from deepfishing.extraction.to_store import OnFailure
 from deepfishing.images.dataset import Dataset
-from deepfishing.learn.pool import Pool
 from deepfishing.networks.network import Network
+from deepfishing.search.compare import WITH_PROTOTYPES
 from deepfishing.util.progress import Progress, silent
 
-# Forward features without unlabelled photos. The best of them in each cell is what a gain is over.
-FORWARD_KERNELS = ("x7", "pow(x7,0.5)", "rbf(x7,2)", "x6;x7")
 # Features that each protocol takes where none are named, as far as the network has them.
 DEFAULTS = {
     "low-shot": (*FORWARD_KERNELS, AUTO_FORWARD, AUTO),
     "knn": ("x7", "dW7", "best"),
-    "curate": ("x7", CLASSIFIER, f"{CLASSIFIER}+x7", "best"),
-    "search": ("x7", "dW7", "dW8", "pow(dW8,0.5)", "dW8+x7", "pow(dW8,0.5)+pow(x7,0.5)"),
+    "curate": ("x7", CLASSIFIER, f"{CLASSIFIER}+x7", "x7+own(x7,64)", "smooth(x7)"),
+    "search": ("x7", "smooth(x7)", "dW8+x7", *WITH_PROTOTYPES, "smooth(dW8+x7+own(x7,64))"),
     "approximation": ("dW8",),
 }
 
 NEIGHBOURS = (1, 5, 10, 20, 50)
 K = "neighbours k"
-EXAMPLES, SHOWN = "examples (the third: counter-example)", "right in the first ten, %"
+EXAMPLES, SHOWN = "examples", "right in the first ten, %"
+# of `search_by_examples`: how many examples each figure has, and its axis
+GIVEN, AXES = (1, 2, 3, 2), (*[SHOWN] * 3, "with a counter-example, %")
 
 
 def measure_curves(
@@ -99,15 +106,18 @@ def measure_curves(
     wanted = _recipes(kind, features, network.layers)
     curves = Curves(out)
     classifier = classifier_recipe(wanted, network.layers)
-    needed = (*wanted, classifier) if kind == "curate" else wanted
+    trained = trained_recipes(network.layers) if kind == "curate" else ()
+    needed = (*wanted, *trained, classifier) if kind == "curate" else wanted
     experiment = prepare(
         dataset, network, curves.folder, needed, protocol or Protocol(), tell, on_failure
     )
     experiment.test_labels()  # told before any work, if there are none
     points: list[Result] = []
+    after = chosen_runs(experiment, trained) if trained else []
     for number, recipe in enumerate(wanted):
         runs = _runs(kind, experiment, recipe, largest, classifier, number == 0)
-        total = len(wanted) * len(runs)
+        total = len(wanted) * len(runs) + len(after)
+        runs += after if number == len(wanted) - 1 else []
         for done, run in enumerate(runs, number * len(runs)):
             tell(kind, done, total)
             line = {"protocol": kind, "feature": run.feature or recipe.name, "series": run.series}
@@ -166,7 +176,7 @@ def _runs(
             Run(recipe.name, {"form": PHOTOS}, lambda: _labelled_photos(experiment, *given())),
         ]
     measure = {"knn": _knn, "search": _search}[kind]
-    decided_by = {"unlike": UNLIKE} if kind == "search" else {}
+    decided_by = {"unlike": UNLIKE, "searched": "training"} if kind == "search" else {}
     return [Run(recipe.name, decided_by, lambda: measure(experiment, *sides(recipe)))]
 
 
@@ -177,20 +187,8 @@ def _low_shot_features(
     train, test = experiment.factors(recipe)
     if not recipe.is_chosen_later:
         return *experiment.fit(recipe, None, train, test), None
-    pool = Pool(train)
-    made: dict[tuple[str, float | None], tuple[Comparable, Comparable]] = {}
-
-    def pick(labels: Array) -> tuple[Comparable, Comparable, float]:
-        drawn = np.flatnonzero(labels.any(axis=1))
-        examples = {name: side[drawn] for name, side in train.items()}
-        choice = experiment.choose(examples, labels[drawn], drawn, kind=recipe.name, pool=pool)
-        chosen = choice.recipe, choice.tau
-        if chosen not in made:
-            made[chosen] = experiment.fit(recipe, choice, train, test, pool)
-        return *made[chosen], choice.cost
-
     any_train, any_test = (next(iter(side.values())) for side in (train, test))
-    return any_train, any_test, pick
+    return any_train, any_test, experiment.chooser(recipe)
 
 
 def _positive_images(
@@ -244,8 +242,11 @@ def _knn(experiment: Experiment, train: Comparable, test: Comparable) -> list[Re
 
 
 def _search(experiment: Experiment, train: Comparable, test: Comparable) -> list[Result]:
+    """Test images search the training images, by one to three examples, and a counter-example."""
+    labels = experiment.train_labels(), experiment.test_labels()
+    by_count = search_by_examples(train, labels[0], test, labels[1]).T
     points = []
-    for given, shares in enumerate(search_by_examples(test, experiment.test_labels()).T, start=1):
+    for given, y_axis, shares in zip(GIVEN, AXES, by_count, strict=True):
         interval, draws = mean_interval(shares.tolist()), shares.round(3).tolist()
-        points.append(point(EXAMPLES, given, SHOWN, float(shares.mean()), interval, draws=draws))
+        points.append(point(EXAMPLES, given, y_axis, float(shares.mean()), interval, draws=draws))
     return points

@@ -355,45 +355,56 @@ def _scores(K: Array, K_test: Array, seen: Array, target: Array, C: float) -> Ar
 
 
 def search_by_examples(
-    features: Comparable, labels: Array, draws: int = SEARCHES, first: int = FIRST, seed: int = SEED
+    features: Comparable,
+    labels: Array,
+    queries: Comparable,
+    query_labels: Array,
+    draws: int = SEARCHES,
+    first: int = FIRST,
+    seed: int = SEED,
 ) -> Array:
-    """Share of the first photos that show the class, in percent, (draws, 3).
+    """Share of the first photos that show the class, in percent, (draws, 4).
 
-    The columns are for one example, two, and two with a counter-example: the first photo of the
-    search by the two that does not show the class, which somebody would mark as wrong; it counts
-    as in `deepfish search`. Examples are never found again, and photos for which the class is
-    difficult are passed over. Every class that has three images, and one without it, is drawn
-    equally often.
+    A collection is searched with photos that it does not have: with one example, two, three, and
+    two with a counter-example, the first photo of the search by the two that does not show the
+    class, which somebody would mark as wrong; it counts as in `deepfish search`, and is not found
+    again. Photos for which the class is difficult are passed over. Every class that three queries
+    show, and that some photos of the collection show and some do not, is drawn equally often.
     """
-    labels = np.asarray(labels)
-    shown = [np.flatnonzero(column == 1) for column in labels.T]
-    usable = [c for c, images in enumerate(shown) if len(images) > 2 and (labels[:, c] == -1).any()]
+    labels, query_labels = _checked(features, labels, queries, query_labels)
+    shown = [np.flatnonzero(column == 1) for column in query_labels.T]
+    usable = [c for c in range(len(shown)) if len(shown[c]) > 2 and {1, -1} <= set(labels[:, c])]
     if not usable:
         raise DatasetError(
-            "search by examples needs a class that three images show and one does not, got none"
+            "search by examples needs a class that three test images show, and a training image "
+            "with and one without it, got none"
         )
     classes = np.resize(usable, draws)
-    random = [np.random.default_rng((seed, draw)) for draw in range(draws)]
-    pairs = np.array([r.permutation(shown[c])[:2] for r, c in zip(random, classes, strict=True)])
-    found = np.empty((draws, 3))
+    given = []
+    for draw, column in enumerate(classes):
+        given.append(np.random.default_rng((seed, draw)).permutation(shown[column])[:3])
+    examples = np.array(given)
+    found = np.empty((draws, 4))
     for start in range(0, draws, SEARCH_BLOCK):
         part = slice(start, start + SEARCH_BLOCK)
-        found[part] = _shares(features, labels[:, classes[part]].T, pairs[part], first)
+        truth = labels[:, classes[part]].T
+        found[part] = _shares(features, truth, queries, examples[part], first)
     return found
 
 
-def _shares(features: Comparable, truth: Array, pairs: Array, first: int) -> Array:
-    """Shares (d, 3) of d draws: labels (d, n) of their classes, and their two examples (d, 2)."""
-    K = gram(features, features[pairs.ravel()]).T.reshape(*pairs.shape, -1)  # (d, 2, n)
-    one, two = K[:, 0].copy(), K.mean(axis=1)
-    rows = np.arange(len(pairs))
-    for scores, known in ((one, pairs[:, :1]), (two, pairs)):
+def _shares(
+    features: Comparable, truth: Array, queries: Comparable, examples: Array, first: int
+) -> Array:
+    """Shares (d, 4) of d draws: labels (d, n) of their classes, and their examples (d, 3)."""
+    K = gram(features, queries[examples.ravel()]).T.reshape(*examples.shape, -1)  # (d, 3, n)
+    by_count = [K[:, :count].mean(axis=1) for count in (1, 2, 3)]
+    for scores in by_count:
         scores[truth == 0] = -np.inf
-        scores[rows[:, None], known] = -np.inf
+    two = by_count[1]
     wrong = np.where(truth == -1, two, -np.inf).argmax(axis=1)
-    three = two - UNLIKE * gram(features, features[wrong]).T
-    three[rows, wrong] = -np.inf
-    return np.stack([_share(truth, scores, first) for scores in (one, two, three)], axis=1)
+    corrected = two - UNLIKE * gram(features, features[wrong]).T
+    corrected[np.arange(len(examples)), wrong] = -np.inf
+    return np.stack([_share(truth, scores, first) for scores in (*by_count, corrected)], axis=1)
 
 
 def _share(truth: Array, scores: Array, first: int) -> Array:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -242,6 +242,29 @@ class Experiment:
         if recipe.is_chosen_later:
             choice = self.choose(train, self.train_labels(), kind=recipe.name)
         return self.fit(recipe, choice, train, test)
+
+    def chooser(self, recipe: Recipe) -> Callable[[Array], tuple[Comparable, Comparable, float]]:
+        """Return what gives, for labels, features of both sides and a cost; `auto` chooses them.
+
+        Labels (n, classes) of the training images are 0 where they are not known.
+        """
+        if not recipe.is_chosen_later:
+            fixed = (*self.sides(recipe), self.protocol.C)
+            return lambda labels: fixed
+        train, test = self.factors(recipe)
+        pool = Pool(train)
+        made: dict[tuple[str, float | None], tuple[Comparable, Comparable]] = {}
+
+        def choose_by(labels: Array) -> tuple[Comparable, Comparable, float]:
+            rows = np.flatnonzero(labels.any(axis=1))
+            examples = {name: side[rows] for name, side in train.items()}
+            choice = self.choose(examples, labels[rows], rows, kind=recipe.name, pool=pool)
+            chosen = choice.recipe, choice.tau
+            if chosen not in made:
+                made[chosen] = self.fit(recipe, choice, train, test, pool)
+            return *made[chosen], choice.cost
+
+        return choose_by
 
     def train_labels(self) -> Array:
         """Labels to train with."""
