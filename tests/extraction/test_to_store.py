@@ -222,7 +222,7 @@ def test_progress_counts_every_image_to_do(run, paths):
 def test_the_progress_of_hashing_moves(paths):
     seen = []
     items = [Item(f"{copy}/{path.name}", path) for copy in range(15) for path in paths]
-    to_store._scan(items, {}, lambda *event: seen.append(event), to_store.Local())
+    to_store._list_rows(items, {}, lambda *event: seen.append(event), to_store.Local())
     assert seen == [("hashing", done, 150) for done in (0, 64, 128, 150)]
 
 

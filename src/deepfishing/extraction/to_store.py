@@ -1,7 +1,6 @@
-"""Stage 3, gradients: compute what a store lacks, and nothing else.
+"""Extraction into a store: only missing factors are computed.
 
-Comes in: settings, images, a store. Goes out: the store with all factors of all usable images, and
-a summary. A crash loses `SHARD_IMAGES` images at most. Torch is loaded if there is work for it.
+A crash loses `SHARD_IMAGES` images at most. Torch is loaded only if there is something to compute.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -121,14 +120,14 @@ def extract_to_store(
     progress: Progress | None = None,
     on_failure: OnFailure | None = None,
 ) -> Extraction:
-    """Bring the store up to date for these images; the same content is computed once.
+    """Compute the factors that the store lacks for these images; each content once.
 
     Parameters
     ----------
     images : sequence of Item or Path
         From `find_images`; the id of a path is the path itself.
     network : Network, optional
-        That of the settings, if it is loaded already. Without it the settings load it, and only if
+        The network of the settings, if it is loaded already. Without it the settings load it if
         there is something to compute.
     on : Local or OnRay, optional
         From `extraction.distributed.connect`; without it the work is done in this process.
@@ -139,135 +138,202 @@ def extract_to_store(
     strict : bool
         Stop if an image cannot be used, before anything is computed; otherwise it is left out.
     progress, on_failure : callable
-        Told of a stage, how much of it is done and how much there is; and of the id and reason of
-        an image as soon as it turns out to be unusable.
+        Called with a stage, the finished amount and the total; and with id and reason of each
+        image that turns out to be unusable.
     """
-    items = [Item(as_text(str(i)), i) if isinstance(i, Path) else i for i in images]
-    tell = progress or silent
-    tell_failure = on_failure or (lambda id_, reason: None)
+    report_progress = progress or silent
     place = on or Local()
     columns = tuple(factor.name for factor in factors)
+    start = partial(start_extractor, tuple(factors), settings, resources or Resources(), network)
     with store.writing():
         old = store.rows()
-        items = keep_known_ids(items, old)
-        rows = _scan(items, old, tell, place)
+        items = keep_known_ids(_as_items(images), old)
+        rows = _list_rows(items, old, report_progress, place)
         if retry:
             store.forget_errors({row.sha256 for row in rows if row.sha256})
         removed = tuple(sorted(old.keys() - {row.id for row in rows}))
-        kept = [] if prune else [old[id_] for id_ in removed]
-        rows = _judge(store, rows, columns)
-        written = _update_index(store, [*kept, *rows], old)
-        todo = list(dict.fromkeys(str(row.sha256) for row in rows if row.status == PENDING))
-        item_of = {row.sha256: item for row, item in zip(rows, items, strict=True)}
-        todo_items = [item_of[key] for key in todo]
+        other_rows = [] if prune else [old[id_] for id_ in removed]
+        rows = _with_status(store, rows, columns)
+        written = _update_index(store, [*other_rows, *rows], old)
+        todo = _unique_pending(rows, items)
         if strict:
             refused = {row.id: str(row.error) for row in rows if row.status == ERROR}
             if type(place) is Local:  # others may see files that this machine does not
-                refused |= unreadable(todo_items, tell)
-            for id_, reason in refused.items():
-                tell_failure(id_, reason)
+                refused |= unreadable(list(todo.values()), report_progress)
+            if on_failure is not None:
+                for id_, reason in refused.items():
+                    on_failure(id_, reason)
             refuse_unreadable(refused, len(items))
-        done = failed = 0
-        zero: set[str] = set()
-        tell("images", 0, len(todo))
+        total = Done(0, {})
+        report_progress("images", 0, len(todo))
         if todo:
-            start = partial(
-                start_extractor, tuple(factors), settings, resources or Resources(), network
-            )
             try:
-                with closing(place.compute(store, start, todo, todo_items)) as parts:
-                    for part in parts:
-                        for key, reason in part.errors.items():
-                            tell_failure(item_of[key].id, reason)
-                        done += part.images
-                        failed += len(part.errors)
-                        zero.update(part.zero_gradients)
-                        tell("images", done, len(todo))
-            finally:  # also when interrupted: what is computed stays
-                rows = _judge(store, rows, columns)
-                _update_index(store, [*kept, *rows], written)
-        store.compact({row.sha256 for row in [*kept, *rows] if row.sha256})
-    seen = [(row, old[row.id]) for row in rows if row.id in old]
+                total = _compute(store, place, start, todo, report_progress, on_failure)
+            finally:  # also when interrupted: computed features stay
+                rows = _with_status(store, rows, columns)
+                _update_index(store, [*other_rows, *rows], written)
+        store.compact({row.sha256 for row in [*other_rows, *rows] if row.sha256})
+    zero = set(total.zero_gradients)
     return Extraction(
         keys=tuple(row.sha256 if row.status == OK else None for row in rows),
-        computed=done - failed,
+        computed=total.images - len(total.errors),
         failures={row.id: str(row.error) for row in rows if row.status == ERROR},
         removed=removed,
-        replaced=tuple(  # of the same content, it was only moved
-            row.id
-            for row, before in seen
-            if row.path != before.path and None is not before.sha256 != row.sha256
-        ),
+        replaced=tuple(row.id for row in rows if _is_replaced(row, old.get(row.id))),
         factors=columns,
         zero_gradients=tuple(row.id for row in rows if row.sha256 in zero),
     )
 
 
+def _as_items(images: Sequence[Item | Path]) -> list[Item]:
+    items = []
+    for image in images:
+        items.append(Item(as_text(str(image)), image) if isinstance(image, Path) else image)
+    return items
+
+
+def _unique_pending(rows: Sequence[Row], items: Sequence[Item]) -> dict[str, Item]:
+    """Return one item for each content that is to be computed, by its key."""
+    todo: dict[str, Item] = {}
+    for row, item in zip(rows, items, strict=True):
+        if row.status == PENDING:
+            todo[str(row.sha256)] = item  # of several files with this content the last is read
+    return todo
+
+
+def _compute(
+    store: Store,
+    place: Local,
+    start: StartExtractor,
+    todo: Mapping[str, Item],
+    report_progress: Progress,
+    on_failure: OnFailure | None,
+) -> Done:
+    """Compute the contents, report progress and failures, and return the sum of all parts."""
+    images = 0
+    errors: dict[str, str] = {}
+    zero_gradients: list[str] = []
+    with closing(place.compute(store, start, list(todo), list(todo.values()))) as parts:
+        for part in parts:
+            if on_failure is not None:
+                for key, reason in part.errors.items():
+                    on_failure(todo[key].id, reason)
+            images += part.images
+            errors.update(part.errors)
+            zero_gradients += part.zero_gradients
+            report_progress("images", images, len(todo))
+    return Done(images, errors, zero_gradients)
+
+
+def _is_replaced(row: Row, before: Row | None) -> bool:
+    """Whether an id was that of another file with another content; a moved file is not replaced."""
+    if before is None or before.sha256 is None:
+        return False
+    return row.path != before.path and row.sha256 != before.sha256
+
+
 def write_batches(
     batches: Iterable[Batch], keys: Sequence[str], items: Sequence[Item], append: Append
 ) -> Generator[Done, None, None]:
-    """Have `append` write batches of these contents, a shard at a time.
+    """Write batches of these contents by `append`, one shard at a time.
 
     Batches depend on the order of the images alone: shards hold whole ones, and an image that
     cannot be used is on disk with its neighbours. So a run that goes on after a crash makes the
     same batches as one that was not interrupted, and the same features to the last bit.
     """
-    waiting: list[tuple[list[str], dict[str, Array], dict[str, str]]] = []
+    waiting: list[_Part] = []
 
     def flush() -> None:
         parts = waiting.copy()
         waiting.clear()
-        filled = [values for own, values, _ in parts if own]
-        append(
-            [key for own, _, _ in parts for key in own],
-            {f: np.concatenate([v[f] for v in filled]) for f in (filled[0] if filled else ())},
-            {key: reason for _, _, errors in parts for key, reason in errors.items()},
-        )
+        append(*_joined(parts))
 
     try:
         for batch in batches:
-            good = finite_rows(batch)
-            bad = (i for i, fine in zip(batch.indices, good, strict=True) if not fine)
-            failures = {i: f"features are not finite: {items[i]}" for i in bad}
-            errors = {keys[i]: reason for i, reason in {**batch.failures, **failures}.items()}
-            own = [keys[i] for i in batch.indices if i not in failures]
-            values = {f: v[good] if failures else v for f, v in batch.factors.items()}
-            waiting.append((own, values, errors))
-            if sum(len(own) + len(errors) for own, _, errors in waiting) >= SHARD_IMAGES:
+            part = _usable_part(batch, keys, items)
+            waiting.append(part)
+            if sum(len(part.keys) + len(part.errors) for part in waiting) >= SHARD_IMAGES:
                 flush()
-            zero = [own[i] for i in np.flatnonzero(zero_gradients(values))]
-            yield Done(len(batch.indices) + len(batch.failures), errors, zero)
+            zero = [part.keys[i] for i in np.flatnonzero(zero_gradients(part.factors))]
+            yield Done(len(batch.indices) + len(batch.failures), part.errors, zero)
     finally:
         flush()
 
 
-def _scan(items: Sequence[Item], old: Mapping[str, Row], tell: Progress, place: Local) -> list[Row]:
-    """A row per image; only files that changed since they were seen are hashed."""
-    rows: list[Row] = []
-    new: list[int] = []
-    for number, item in enumerate(items):
-        path, before = str(item), old.get(item.id)
-        try:
-            size, stamp = item.signature()
-        except (OSError, ValueError) as error:
-            rows.append(_unreadable(Row(item.id, path, labels=item.labels), _reason(error)))
-            continue
-        if before and (before.path, before.size, before.stamp) == (path, size, stamp):
-            row = before if before.labels == item.labels else replace(before, labels=item.labels)
+class _Part(NamedTuple):
+    """Factors of the usable images of a batch with their keys, and the errors of the others."""
+
+    keys: list[str]
+    factors: dict[str, Array]
+    errors: dict[str, str]
+
+
+def _usable_part(batch: Batch, keys: Sequence[str], items: Sequence[Item]) -> _Part:
+    """Return a batch without the images whose factors are not finite."""
+    finite = finite_rows(batch)
+    errors = {keys[index]: reason for index, reason in batch.failures.items()}
+    usable = []
+    for index, is_finite in zip(batch.indices, finite, strict=True):
+        if is_finite:
+            usable.append(keys[index])
         else:
-            row = Row(item.id, path, None, size, stamp, item.labels)
+            errors[keys[index]] = f"features are not finite: {items[index]}"
+    if finite.all():
+        return _Part(usable, dict(batch.factors), errors)
+    factors = {name: values[finite] for name, values in batch.factors.items()}
+    return _Part(usable, factors, errors)
+
+
+def _joined(parts: Sequence[_Part]) -> _Part:
+    keys: list[str] = []
+    errors: dict[str, str] = {}
+    values: dict[str, list[Array]] = {}
+    for part in parts:
+        keys += part.keys
+        errors |= part.errors
+        if part.keys:
+            for name, value in part.factors.items():
+                values.setdefault(name, []).append(value)
+    return _Part(keys, {name: np.concatenate(own) for name, own in values.items()}, errors)
+
+
+def _list_rows(
+    items: Sequence[Item], old: Mapping[str, Row], report_progress: Progress, place: Local
+) -> list[Row]:
+    """Return a row per image; only files that changed since the last run are hashed."""
+    rows: list[Row] = []
+    changed: list[int] = []
+    for number, item in enumerate(items):
+        try:
+            row = _list_row(item, old.get(item.id))
+        except (OSError, ValueError) as error:
+            row = Row(item.id, str(item), labels=item.labels)
+            rows.append(_unreadable(row, _reason(error)))
+            continue
         rows.append(row)
         if row.sha256 is None:
-            new.append(number)
-    if new:
-        tell("hashing", 0, len(new))
-        hashes = zip(new, place.hashes([items[number] for number in new]), strict=True)
-        for done, (number, (sha256, reason)) in enumerate(hashes, 1):
-            row = rows[number]
-            rows[number] = replace(row, sha256=sha256) if sha256 else _unreadable(row, reason)
-            if done % HASH_IMAGES == 0 or done == len(new):
-                tell("hashing", done, len(new))
+            changed.append(number)
+    if not changed:
+        return rows
+    report_progress("hashing", 0, len(changed))
+    hashes = place.hashes([items[number] for number in changed])
+    for done, (number, (sha256, reason)) in enumerate(zip(changed, hashes, strict=True), 1):
+        row = rows[number]
+        rows[number] = replace(row, sha256=sha256) if sha256 else _unreadable(row, reason)
+        if done % HASH_IMAGES == 0 or done == len(changed):
+            report_progress("hashing", done, len(changed))
     return rows
+
+
+def _list_row(item: Item, before: Row | None) -> Row:
+    """Return the row of an image as it was if its file is unchanged, else one without a hash."""
+    path = str(item)
+    size, stamp = item.signature()
+    if before is None or (before.path, before.size, before.stamp) != (path, size, stamp):
+        return Row(item.id, path, None, size, stamp, item.labels)
+    if before.labels == item.labels:
+        return before
+    return replace(before, labels=item.labels)
 
 
 def _hashed(item: Item) -> Hashed:
@@ -285,27 +351,36 @@ def _unreadable(row: Row, reason: str) -> Row:
     return replace(row, status=ERROR, error=f"image cannot be read: {row.path} ({reason})")
 
 
-def _judge(store: Store, rows: Sequence[Row], columns: Sequence[str]) -> list[Row]:
-    """The rows with what the store has for them now."""
-    useless, asked = store.errors(), set(columns)
+def _with_status(store: Store, rows: Sequence[Row], columns: Sequence[str]) -> list[Row]:
+    """Return the rows with the status that their contents have in the store now."""
+    errors = store.errors()
+    wanted = set(columns)
     stored = {name: store.shards(name).keys() for name in store.factors()}
-    every, whole = tuple(stored), set.intersection(*map(set, stored.values())) if stored else set()
-    judged = []
+    every = tuple(stored)
+    complete: set[str] = set()  # most contents have all factors
+    if stored:
+        complete = set.intersection(*map(set, stored.values()))
+    updated = []
     for row in rows:
-        if row.sha256 is not None:
-            has = every
-            if row.sha256 not in whole:
-                has = tuple(name for name, keys in stored.items() if row.sha256 in keys)
-            error = None if asked.issubset(has) else useless.get(row.sha256)
-            status = OK if asked.issubset(has) else ERROR if error else PENDING
-            if (row.status, row.error, row.factors) != (status, error, has):
-                row = replace(row, status=status, error=error, factors=has)
-        judged.append(row)
-    return judged
+        if row.sha256 is None:
+            updated.append(row)
+            continue
+        available = every
+        if row.sha256 not in complete:
+            available = tuple(name for name, keys in stored.items() if row.sha256 in keys)
+        error = None
+        status = OK
+        if not wanted.issubset(available):
+            error = errors.get(row.sha256)
+            status = ERROR if error else PENDING
+        if (row.status, row.error, row.factors) != (status, error, available):
+            row = replace(row, status=status, error=error, factors=available)
+        updated.append(row)
+    return updated
 
 
 def _update_index(store: Store, rows: Sequence[Row], before: Mapping[str, Row]) -> dict[str, Row]:
-    """Write the rows, unless they are what the index has already."""
+    """Write the rows if they differ from those of the index."""
     after = {row.id: row for row in rows}  # an image may be given twice
     if after != before:
         store.write_rows(after.values())
