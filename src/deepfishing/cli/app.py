@@ -27,6 +27,7 @@ UsageError: Any = typer.BadParameter.__base__
 # In the order of use, with the first line of their help.
 COMMANDS = {
     "Your photos": {
+        "studio": "Open a folder of photos in the browser: search, label, review, sort.",
         "extract": "Extract features of images into a folder of Parquet files.",
         "search": "Find the images of a store that are like others, and say why.",
         "serve": "Look at a store in the browser: search it by a click or by a photo, and see why.",
@@ -57,7 +58,7 @@ FILES = {
     "extract": ("extract",),
     "search": ("search",),
     "label": ("label",),
-    "pages": ("serve", "report"),
+    "pages": ("studio", "serve", "report"),
     "classify": ("train", "predict", "export-model"),
     "curate": ("curate",),
     "reproduce": ("reproduce",),

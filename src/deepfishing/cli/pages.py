@@ -4,13 +4,69 @@ from __future__ import annotations
 
 import webbrowser
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from deepfishing.cli import say
-from deepfishing.cli.command import MORE, MovedWeights
+from deepfishing.cli.command import MORE, NETWORK, Fields, MovedWeights
 from deepfishing.errors import OptionError, check_choice
+from deepfishing.extraction.options import OPTIONS
+from deepfishing.util.progress import Progress
 
 FORMATS = ("html", "markdown", "latex")
+
+
+def studio(
+    photos: Annotated[Path, "Folder of photos; sub-folders are read, too."],
+    *,
+    options: Annotated[
+        dict[str, Any], Fields(NETWORK, only=("network", "weights"), records=OPTIONS)
+    ],
+    port: Annotated[int | None, "Port. [default: 8765, or a free one]"] = None,
+    host: Annotated[
+        str, "Address; others than this machine's own need a token.", MORE
+    ] = "127.0.0.1",
+    features: Annotated[str, "Names or recipes, as for `deepfish extract`.", MORE] = "all",
+    no_open: Annotated[bool, "Do not open the browser, only print the address."] = False,
+) -> None:
+    """Open a folder of photos in the browser: search, label, review, sort.
+
+    Example: deepfish studio photos
+
+    The photos are read first, with a progress bar in the page; they stay where they are and are
+    never changed. What is known of them is kept in PHOTOS/.deepfishing, or in your data folder
+    where that cannot be written to. Reading can be cancelled, and goes on the next time. Ctrl-C
+    ends the studio.
+    """
+    from deepfishing.extraction.pipeline import extract_to
+    from deepfishing.images.sources import find_images
+    from deepfishing.web.gallery import Gallery
+    from deepfishing.web.opening import Opening, find_place
+    from deepfishing.web.server import bind, share_heaps
+    from deepfishing.web.server import serve as run
+
+    if photos.is_dir():
+        find_images(photos)  # says what is wrong before a server starts
+    place = find_place(photos)
+    share_heaps()
+
+    def read(progress: Progress) -> None:
+        found = find_images(photos)
+        extract_to(place.store, found, features=features, progress=progress, prune=True, **options)
+
+    def make_gallery() -> Gallery:
+        gallery = Gallery(place.store, weights=options.get("weights"))
+        gallery.name = photos.absolute().name
+        return gallery
+
+    address = bind(host, port)
+
+    def ready() -> None:
+        say.line(f"photos of {photos}, features and labels in {place.store}; Ctrl-C ends")
+        say.line(address.shown)
+        if not no_open:
+            webbrowser.open(address.url)
+
+    run(Opening(photos.absolute().name, place, read, make_gallery), address, ready)
 
 
 def serve(

@@ -39,9 +39,14 @@ def make_app(
     gallery: Gallery, host: str = "127.0.0.1", port: int = 0, token: str | None = None
 ) -> ASGIApp:
     """The application, behind the guard of the address that the server is bound to."""
+    return Guard(make_page(gallery), host, port, token)
+
+
+def make_page(gallery: Gallery) -> ASGIApp:
+    """The page of a gallery, which a guard must stand before."""
     app = make_site()
     app.include_router(make_routes(gallery))
-    return Guard(app, host, port, token)
+    return app
 
 
 def make_site() -> FastAPI:

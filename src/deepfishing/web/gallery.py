@@ -177,6 +177,8 @@ class Gallery:
         weights: str | Path | None = None,
     ) -> None:
         self.folder = Path(folder)
+        self.name = self.folder.absolute().name  # that the page shows
+        self.unread = 0  # photos of the folder that are not in the store yet
         self.store = Store.open(folder)
         self.offer = make_offer(self.store, forward, gradient)
         self.model = None if model is None else Model.load(model)
@@ -215,13 +217,14 @@ class Gallery:
     def summary(self) -> dict[str, Any]:
         """What the page shows before anything is asked."""
         return {
-            "name": self.folder.absolute().name,
+            "name": self.name,
             "network": self.store.settings["network"],
             "images": len(self.collection),
             "forward": self.offer.forward,
             "gradient": self.offer.gradient,
             "labels": [{"name": name, "images": n} for name, n in self.live.counts().items()],
             "words": self.reads_words,
+            "unread": self.unread,
             "model": None if self.model is None else parse_recipe(self.model.recipe).title,
         }
 

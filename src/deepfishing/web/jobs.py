@@ -36,6 +36,7 @@ class Job:
     total: int = 0
     error: str = ""
     started: float = 0.0
+    stage_started: float = 0.0
     is_cancelled: bool = False
 
     def as_dict(self) -> dict[str, Any]:
@@ -48,6 +49,7 @@ class Job:
             "total": self.total,
             "error": self.error,
             "seconds": round(time.monotonic() - self.started, 1),
+            "stage_seconds": round(time.monotonic() - self.stage_started, 1),
         }
 
 
@@ -102,10 +104,13 @@ class Jobs:
 
 def _run(job: Job, work: Callable[[Progress], None]) -> None:
     def progress(stage: str, done: int, total: int) -> None:
+        if stage != job.stage:
+            job.stage_started = time.monotonic()
+        job.stage, job.done, job.total = stage, done, total
         if job.is_cancelled:
             raise CancelledError
-        job.stage, job.done, job.total = stage, done, total
 
+    job.stage_started = job.started
     try:
         work(progress)
     except CancelledError:

@@ -105,7 +105,8 @@ class Learner:
         try:
             prepared = self.prepared = self._prepare()
         except DeepFishingError as error:
-            self.error = str(error)
+            # the page does not show paths of this machine
+            self.error = str(error).replace(str(self.gallery.store.folder), "the store")
             return
         except OSError as error:
             self.error = one_line(error)

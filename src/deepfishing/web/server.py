@@ -23,9 +23,10 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from deepfishing.errors import OptionError
-from deepfishing.web.app import make_app
+from deepfishing.web.app import make_page
 from deepfishing.web.gallery import Gallery
-from deepfishing.web.guard import is_loopback
+from deepfishing.web.guard import Guard, is_loopback
+from deepfishing.web.opening import END_SECONDS, Opening
 
 PORT = 8765
 SHORTEST = 16  # characters of a token that somebody chose
@@ -147,11 +148,12 @@ def share_heaps() -> None:
         ctypes.CDLL(None).mallopt(most, HEAPS)
 
 
-def make_server(gallery: Gallery, address: Address) -> Server:
+def make_server(page: Gallery | Opening, address: Address) -> Server:
     """A server that has not started."""
     logging.getLogger("uvicorn.error").removeFilter(_nothing)  # of another that has ended
+    app = make_page(page) if isinstance(page, Gallery) else page
     config = uvicorn.Config(
-        make_app(gallery, address.host, address.port, address.token),
+        Guard(app, address.host, address.port, address.token),
         http=PromptProtocol,
         log_level="warning",
         access_log=False,
@@ -165,10 +167,16 @@ def make_server(gallery: Gallery, address: Address) -> Server:
     return Server(config)
 
 
-def serve(gallery: Gallery, address: Address, ready: Callable[[], None]) -> None:
+def serve(page: Gallery | Opening, address: Address, ready: Callable[[], None]) -> None:
     """Answer until Ctrl-C, which is the way to end it and no error."""
-    server = make_server(gallery, address)
-    gallery.uploads.warm_up()
+    server = make_server(page, address)
+    warming = page.uploads.warm_up() if isinstance(page, Gallery) else None
+    if isinstance(page, Opening):
+        page.start()
     ready()
     with contextlib.suppress(KeyboardInterrupt), address.listening:
         server.run(sockets=[address.listening])
+    if isinstance(page, Opening):
+        page.close()
+    if warming is not None:
+        warming.join(END_SECONDS)  # Python cannot end well while torch loads a network

@@ -32,6 +32,10 @@ export const get = (path, signal) => ask(path, { signal });
 export const post = (path, body, signal) =>
   ask(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal });
 
+export const opening = () => get("/api/opening");
+export const cancelOpening = () => post("/api/opening/cancel", {});
+export const resumeOpening = () => post("/api/opening/resume", {});
+export const showOpened = () => post("/api/opening/show", {});
 export const store = () => ask("/api/store");
 export const image = (id) => ask(`/api/image?id=${encodeURIComponent(id)}`);
 export const search = (asked, signal) => post("/api/search", asked, signal);

@@ -15,7 +15,8 @@
 import * as api from "./api.js";
 import { element } from "./card.js";
 import { makeLabels, renderLabels } from "./labels.js";
-import { failed, isNoticeOpen, notice } from "./messages.js";
+import { failed, isNoticeOpen, notice, toast } from "./messages.js";
+import { showOpening } from "./opening.js";
 import { listenForPhotos } from "./photos.js";
 import { address, FIRST_VIEW, go, isFiltered, NO_FILTER, read } from "./state.js";
 
@@ -168,6 +169,11 @@ async function start() {
     $("#main").replaceChildren(line);
     return;
   }
+  if (store.opening) {
+    showOpening($("#main"));
+    return;
+  }
+  if (store.unread) toast(`${store.unread.toLocaleString()} photos of the folder have not been read yet.`, ["Read them", () => api.resumeOpening().then(() => location.reload())]);
   $("#store").textContent = `${store.name} · ${store.network}`;
   makeLabels(store.labels);
   document.addEventListener("keydown", pressed);
