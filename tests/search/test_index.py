@@ -8,6 +8,7 @@ from deepfishing.search import Searcher
 from deepfishing.search import index as index_module
 from deepfishing.search import searcher as searcher_module
 from deepfishing.search.index import Embedding, _read_vectors
+from deepfishing.store import Row, Store
 from deepfishing.store.check import verify
 
 N = 3000
@@ -272,3 +273,61 @@ def test_a_folder_that_cannot_be_written_still_gives_an_index(make_store):
 def test_vectors_of_the_landmarks_themselves_have_their_kernel():
     phi = Embedding.fit(np.eye(2), m=2)
     np.testing.assert_allclose(phi(np.eye(2)) @ phi(np.eye(2)).T, np.eye(2), atol=1e-6)
+
+
+def tight_clusters(folder, n=1500, clusters=2, d=16, spread=0.003):
+    """Photos that are nearly the same, as the frames of a fixed camera are."""
+    rng = np.random.default_rng(0)
+    centres = np.abs(rng.normal(size=(clusters, d)))
+    x7 = np.repeat(centres, n, axis=0) + spread * rng.normal(size=(clusters * n, d))
+    store = Store(folder, {"network": "toy", "layers": {"8": "fc"}}, "float32")
+    keys = [f"{number:064x}" for number in range(len(x7))]
+    store.append(keys, {"x7": x7.astype(np.float32)})
+    store.write_rows(
+        Row(f"{number:05d}.jpg", key, key, status="ok", factors=("x7",))
+        for number, key in enumerate(keys)
+    )
+    return store
+
+
+@pytest.fixture
+def few_candidates(monkeypatch):
+    """Four bits, a tenth of a cluster as candidates."""
+    monkeypatch.setattr(index_module, "QUANTISED_IMAGES", 1000)
+    monkeypatch.setattr(searcher_module, "CANDIDATES", 50)
+
+
+@pytest.mark.usefixtures("few_candidates")
+def test_photos_that_are_nearly_the_same_are_found_as_by_exact_search(tmp_path):
+    store = tight_clusters(tmp_path / "s")
+    exact, index = Searcher(store, "x7", "exact"), Searcher(store, "x7", "index")
+    shared = [
+        np.isin([h.id for h in exact.search(q)], [h.id for h in index.search(q)]).mean()
+        for q in (f"{number:05d}.jpg" for number in range(0, 3000, 200))
+    ]
+    assert np.mean(shared) >= 0.95
+
+
+@pytest.mark.usefixtures("few_candidates")
+def test_more_photos_than_are_compared_that_are_nearly_the_same_are_reported(tmp_path, monkeypatch):
+    monkeypatch.setattr(searcher_module, "EXACT_IMAGES", 1000)
+    store = tight_clusters(tmp_path / "s")
+    notices = []
+    Searcher(store, "x7", "index", notice=notices.append).search("00000.jpg")
+    assert "more than 600 images are nearly the same" in notices[-1]
+
+
+def test_an_index_that_tells_photos_apart_proposes_no_more_of_them(make_store, monkeypatch):
+    store = make_store(N, "float16")
+    index = Searcher(store, "x7", "index")
+    asked = []
+    candidates = index_module.Index.candidates
+
+    def count(self, query, n, *others):
+        asked.append(n)
+        return candidates(self, query, n, *others)
+
+    monkeypatch.setattr(index_module.Index, "candidates", count)
+    for number in range(0, N, 100):
+        index.search(f"{number:05d}.jpg")
+    assert set(asked) == {500}

@@ -34,7 +34,16 @@ from deepfishing.search.collection import Collection
 from deepfishing.search.compare import Features, Query, choose_recipe, search_defaults
 from deepfishing.search.heads import fit_to_store
 from deepfishing.search.hits import Explanation, Hit, Hits, read_class_names
-from deepfishing.search.index import CANDIDATES, COARSE, PROBES, Index, Notice, open_index
+from deepfishing.search.index import (
+    CANDIDATES,
+    COARSE,
+    PROBES,
+    WIDER,
+    Index,
+    Notice,
+    follows,
+    open_index,
+)
 from deepfishing.search.words import TextVectors, Words, check_words_recipe, is_file_name
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents
@@ -75,7 +84,8 @@ class Searcher:
     progress : callable, optional
         Called with a stage, how much of it is done and how much there is, while an index is made.
     notice : callable, optional
-        Called with a line when an index is made again; by default a warning.
+        Called with a line when an index is made again or cannot tell images apart; by default a
+        warning. And when a network is prepared, which has no warning.
 
     Examples
     --------
@@ -109,10 +119,11 @@ class Searcher:
         self.recipe = choose_recipe(self.store, by, search_defaults(photos))
         self._names = None if class_names is None else read_class_names(class_names)
         self.explanation = Explanation.of(self.recipe)
+        self._notice = notice or _warn
         self.index: Index | None = None
         if method == "index" or (method == "auto" and photos > EXACT_IMAGES):
             self.index, self.features = open_index(
-                self.store, self.recipe, progress or silent, notice or _warn
+                self.store, self.recipe, progress or silent, self._notice
             )
         else:
             contents = Contents.of(self.store, self.recipe.columns)
@@ -232,14 +243,7 @@ class Searcher:
             scores = np.concatenate([query.scores(block) for block in blocks])
             scores = scores[numbers] if left < n and everything else scores
         else:
-            usual = CANDIDATES * (COARSE if self.index.is_coarse else 1)
-            wanted = max(usual if candidates is None else candidates, 4 * k)
-            numbers = self.index.candidates(query, wanted, allowed, probes)
-            last = max(LAST, 4 * k + len(query.rows))
-            if self.features.is_quick and len(numbers) > last:
-                near = self.features.cosine_scores(numbers, query)
-                numbers = np.sort(numbers[np.argpartition(-near, last)[:last]])
-            scores = query.scores(self.features.of(numbers)) if len(numbers) else np.empty(0)
+            numbers, scores = self._proposed(self.index, query, k, allowed, candidates, probes)
         found = [
             (int(row), float(scores[best]))
             # one more for each example, whose row is not to be found again
@@ -248,6 +252,48 @@ class Searcher:
             if row not in query.rows and (passed is None or passed[row])
         ]
         return np.array([row for row, _ in found[:k]], int), np.array([s for _, s in found[:k]])
+
+    def _proposed(
+        self,
+        index: Index,
+        query: Query,
+        k: int,
+        allowed: Array | None,
+        candidates: int | None,
+        probes: int,
+    ) -> tuple[Array, Array]:
+        """Rising numbers and scores of contents among which the k nearest are, by the index.
+
+        So many `candidates` if they are given; by default more and more of them, up to
+        `EXACT_IMAGES`, until the order of the index means something.
+        """
+        wanted = max(candidates or CANDIDATES * (COARSE if index.is_coarse else 1), 4 * k)
+        last = max(LAST, 4 * k + len(query.rows))
+        while True:
+            numbers = index.candidates(query, wanted, allowed, probes)
+            quick = self.features.is_quick and len(numbers) > last
+            near = self._scores(numbers, query, quick)
+            if candidates is not None or len(numbers) < wanted or follows(near):
+                break
+            if WIDER * wanted > EXACT_IMAGES:
+                self._notice(
+                    f"more than {wanted:,} images are nearly the same to the index; some that are "
+                    "as near as these may be missing, take method exact"
+                )
+                break
+            wanted, probes = WIDER * wanted, WIDER * probes
+        if quick:
+            numbers = numbers[np.argpartition(-near, last)[:last]]
+            near = self._scores(numbers, query, quick=False)
+        order = np.argsort(numbers)
+        return numbers[order], near[order]
+
+    def _scores(self, numbers: Array, query: Query, quick: bool) -> Array:
+        """Scores of these contents, `quick` up to rounding in single precision."""
+        if quick:
+            return self.features.cosine_scores(numbers, query)
+        scores = [query.scores(block) for block in self.features.blocks(numbers)]
+        return np.concatenate(scores) if scores else np.empty(0)
 
     def _hits(self, query: Query, rows: Array, scores: Array) -> Iterator[Hit]:
         features = self.features.of(self.collection.content[rows])
