@@ -1,8 +1,7 @@
-"""Stage 4, kernels: how alike two images are, as one Gram matrix.
+"""Kernels: the similarity of images as one Gram matrix.
 
-Comes in: forward features (n, d), or gradients as `RankOne`. Goes out: K (n, m) in float64.
-The trace kernel of two gradients is the product of a forward and a backward dot product
-(eq:tr), so its cost is that of two linear kernels. A kernel made of others is a `Combination`.
+The trace kernel of two gradients (eq:tr) is the product of a forward and a backward dot product, so
+it costs as much as two linear kernels. A kernel made of others is a `Combination`.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Stage 4, projections: gradients as plain vectors.
+"""Projections: gradients as vectors of m numbers for linear classifiers and vector indexes.
 
-Comes in: factors x (d) and delta (D), over any number of positions. Goes out: vectors of m numbers
-whose dot product approximates the trace kernel (eq:tr), for linear classifiers and vector indexes.
+The dot product of two vectors approximates the trace kernel (eq:tr) of factors x (d) and delta (D)
+over any number of positions p:
 
 - `TwoSided`: R G S^T = sum_p (R x_p)(S delta_p)^T with R (m1, d) and S (m2, D);
 - `TensorSketch`: the circular convolution of count sketches of x and delta, through the FFT;
 - `Principal`: the m largest entries of G in the principal axes of x and of delta;
 - `Nystroem`: the exact kernel to m landmark images, times K_mm^(-1/2).
 
-None builds the gradient G. A projection is a value made of arrays: `state` gives them and `restore`
-takes them, whatever generator drew them. docs/projections.md says which one to take. Extraction
-stores whole gradients from both sides, `two_sided`.
+No projection builds the gradient G. `state` returns the arrays of a projection, and `restore` makes
+it from them. docs/projections.md compares them. Extraction stores two-sided projections, see
+`two_sided`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Stage 5, estimators: the method as steps of a scikit-learn pipeline.
+"""Estimators: the method as steps of a scikit-learn pipeline.
 
-Comes in: images, gradients as `RankOne`, or plain arrays. Goes out: the next step's input, and at
-the end predictions. The estimators hold no maths of their own: they give the other stages'
-functions scikit-learn's manners, `fit`, `get_params`, `clone`.
+They have scikit-learn's interface (`fit`, `get_params`, `clone`) and call the functions of the
+other packages.
 """
 
 from deepfishing.estimators.steps import GradientFeatures, Power, Project, Whiten

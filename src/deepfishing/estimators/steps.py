@@ -1,9 +1,8 @@
-"""Stage 5, estimators: the steps that lead from images to a classifier.
+"""Steps of a pipeline between images and a classifier.
 
-Comes in: images, gradients as `RankOne`, or arrays (n, d). Goes out: `RankOne` or arrays again,
-changed as the recipes `pow` and `whiten` change them, or vectors that any estimator of scikit-learn
-takes. Arrays are checked by scikit-learn, which says in its own words what is wrong with them; of
-the others, width and kind are remembered in `fit` and compared afterwards.
+Features are `RankOne` or arrays; `Power` and `Whiten` change them as the recipes `pow` and `whiten`
+do, and `Project` makes vectors for any other estimator. scikit-learn checks arrays. For other
+features `fit` records width and kind, and `transform` compares them.
 """
 
 from __future__ import annotations

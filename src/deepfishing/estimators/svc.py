@@ -1,7 +1,7 @@
-"""Stage 5, estimators: the classifier at the end of a pipeline.
+"""Classifier at the end of a pipeline.
 
-Comes in: gradients as `RankOne` (trace kernel), arrays (linear kernel) or a combination of them,
-and labels in any of scikit-learn's forms. Goes out: scores and predicted labels.
+It takes gradients as `RankOne` (trace kernel), arrays (linear kernel) or a combination of them, and
+labels in any form that scikit-learn accepts.
 """
 
 from __future__ import annotations

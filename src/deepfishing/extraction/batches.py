@@ -1,4 +1,4 @@
-"""Stage 3, gradients: batches of factors, from parts to the descriptor of an image."""
+"""Batches of factors, and the aggregation of several views of an image."""
 
 from __future__ import annotations
 

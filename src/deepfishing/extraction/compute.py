@@ -1,8 +1,7 @@
-"""Stage 3, gradients: from a batch of pixels to factors.
+"""Computation of factors from a batch of pixels.
 
-Comes in: a network, the factors wanted, pixels. Goes out: one array per factor, a row per input.
-The part of the network below the lowest layer that is read runs in the fastest engine, provided
-that it gives what torch gives.
+The part of the network below the lowest layer that is read runs in the fastest engine whose results
+agree with those of torch.
 """
 
 from __future__ import annotations

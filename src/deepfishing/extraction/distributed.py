@@ -1,11 +1,10 @@
-"""Past one machine: the same extraction on Ray, or where the work is done, by name.
+"""Extraction on a Ray cluster.
 
-Comes in: `local`, `ray` or the address of a cluster; then the work list. Goes out: a place for
-`extract_to_store`, and the same shards that a local run writes, to the last bit on the same kind of
-machine. The work is a pipeline of Ray Data: a row of the data set is a chunk of the list, a task is
-a row; which worker gets it, when, and what happens if one dies is Ray's business: a chunk of a dead
-worker is given out again without limit, and gives the same shards under the same names. What Ray
-prints, serves or reports by itself is switched off. It is imported when it is asked for.
+The work is a pipeline of Ray Data: a row of its data set is a chunk of the work list, a task is one
+row. Ray assigns tasks to workers; the chunk of a dead worker is assigned again, without limit, and
+gives the same shards under the same names. The shards equal those of a local run to the last bit on
+the same kind of machine. Messages, dashboards and reports of Ray are switched off, and Ray is
+imported only when it is used.
 """
 
 from __future__ import annotations

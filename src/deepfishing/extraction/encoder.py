@@ -1,8 +1,8 @@
-"""Stage 3, gradients: from a few images to their factors, without torch where that is possible.
+"""Factors of a few images, without torch where possible.
 
-The first run, which has torch, keeps a program in `home()/engines` under a hash of everything that
-decides it; later runs need it alone, provided that the network's files are still the same. One
-program has all factors of the paper's table, so that other features need no other one.
+The first run, which loads torch, keeps a program in `home()/engines` under a hash of everything
+that determines its results. Later runs need only the program if the network's files are unchanged.
+A program computes all factors of the paper's table, so other features need no other program.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Stage 3, gradients: engines that run an ONNX model, and the models that are kept on disk.
+"""Engines that run an ONNX model, and the cache of models.
 
-`start_onnx` makes a function that several threads may call at a time, each of them on one core.
-Models are kept in `home()/engines` under a hash of everything that decides them.
+`start_onnx` returns a function that several threads may call at once, each on one core. Models are
+kept in `home()/engines` under a hash of everything that determines them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Stage 3, gradients: from images to features.
+"""Extraction of features from images.
 
-Comes in: a network and images. Goes out: forward features as arrays and gradients as `RankOne`,
-l2-normalised, of one view of each image or averaged over several. A worker decodes a few images and
-runs the trunk on them, alone on its core, whose cache they fit into. A few batches are in work at a
-time, so memory does not depend on how many images there are.
+Each worker decodes a few images and runs the trunk on them, alone on its core. Only a few batches
+are in progress at a time, so memory does not depend on the number of images.
 """
 
 from __future__ import annotations

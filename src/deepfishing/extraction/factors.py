@@ -1,10 +1,10 @@
-"""Stage 3, gradients: the factors of a layer's gradient, whatever the layer, and their check.
+"""Factors of a layer's gradient for any kind of layer, and their check.
 
-Comes in: the uses of a layer's weights W, each a module and one of its calls (x, y, delta) with
-images first. Goes out: x (n, P, d) and delta (n, P, D) such that the gradient with respect to W is
-the sum over p of x_p delta_p^T (eq:weight_derivative), or (n, d) and (n, D) where P is 1. The
-gradient of a grouped convolution is block-diagonal, no larger than W, and goes out as it is. A
-network may use W beside its module, too, or make others of it: only torch's gradient shows that.
+The gradient with respect to the weights W is the sum over positions p of x_p delta_p^T
+(eq:weight_derivative), with x (n, P, d) and delta (n, P, D), or (n, d) and (n, D) where P is 1. The
+gradient of a grouped convolution is block-diagonal and no larger than W, so it is returned whole. A
+network may also use W outside of its module or compute other weights from it; only a comparison
+with torch's own gradient shows that.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Stage 3, gradients: where the images, the channels and the positions of a layer's tensors are.
+"""Axes of images, channels and positions in the tensors of a layer.
 
-Comes in: a module, two inputs, the paths of layers. Goes out: a `Layout` per run of a layer, which
-brings its tensors into one form, images first. The axis that grows with the number of inputs is the
-images'; windows of one image are put together in the order that gives what one input alone gives;
-channels are where the layer has them, or the layers with weights right before and after it.
+A `Layout` rearranges the tensors of one run of a layer so that images come first. The images' axis
+is the one that grows with the number of inputs; the windows of an image are put together in the
+order that one input alone gives. The channels' axis is that of the layer, or of the layers with
+weights right before and after it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""From images to a store, in one call: what `deepfish extract` does.
+"""Extraction of images into a store in one call, as `deepfish extract` does it.
 
-Comes in: a folder for the store, images, and what a user says of network and features. Goes out:
-the store with all factors of all usable images, and a summary. A store that exists brings its own
-settings, so that more images need no options at all.
+An existing store supplies its own settings, so adding images needs no options.
 """
 
 from __future__ import annotations

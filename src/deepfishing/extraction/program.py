@@ -1,7 +1,7 @@
-"""Stage 3, gradients: factors of one image at a time by one ONNX model, without torch.
+"""Factors of one image at a time by one ONNX model, without torch.
 
-A program is one ONNX model of all of the work on one input, forward and backward. The first run,
-which has torch, makes it (`record.make_program`); see `encoder`.
+A program is an ONNX model of the forward and the backward pass for one input.
+`record.make_program` makes it in the first run, which has torch; see `encoder`.
 """
 
 from __future__ import annotations

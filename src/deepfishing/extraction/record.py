@@ -1,4 +1,4 @@
-"""Stage 3, gradients: record the passes of a network as a program, one ONNX model."""
+"""Recording of both passes of a network as a program, one ONNX model."""
 
 from __future__ import annotations
 

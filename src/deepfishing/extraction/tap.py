@@ -1,9 +1,8 @@
-"""Stage 3, gradients: x, y and delta of any layers of any module, in one pass each way.
+"""Input, output and gradient of any layers of a module, in one pass each way.
 
-Comes in: a module, a batch, the layers to read. Goes out: tensors per layer. The trunk runs
-without a graph; the graph begins at the output of the first layer whose gradient is asked for,
-so the backward pass only crosses what lies above it. The module is left as it was found: mode,
-requires_grad and hooks are restored even after an error.
+The graph begins at the output of the first layer whose gradient is wanted, so the trunk runs
+without a graph and the backward pass covers only the part above. Mode, requires_grad and hooks of
+the module are restored, also after an error.
 """
 
 from __future__ import annotations

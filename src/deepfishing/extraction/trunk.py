@@ -1,10 +1,9 @@
-"""Stage 3, gradients: a network cut in two below the first layer that is read, and what runs that.
+"""Cutting a network below the first layer that is read, and running the part below.
 
-The trunk needs no gradient; it is a function from pixels (n, 3, S, S) to its output in any engine,
-which several threads may call at a time, each of them on one core. The head stays in torch. Any
-network that `torch.fx` can follow is cut, provided that a single tensor crosses the cut. Others are
-run as they are, up to the embedding or to the input of the classifier, if nothing else is read;
-else they are used whole.
+The trunk needs no gradient: it is a function from pixels (n, 3, S, S) to its output, in any engine,
+that several threads may call at once, each on one core. The head stays in torch. A network is cut
+if `torch.fx` can trace it and a single tensor crosses the cut. Others run whole up to the embedding
+or to the input of the classifier if nothing else is read; otherwise they are not cut.
 """
 
 from __future__ import annotations

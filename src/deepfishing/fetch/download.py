@@ -1,11 +1,10 @@
-"""Before stage 1, fetching: one file, whole and verified or not there at all.
+"""Download of one file, verified before it gets its name.
 
-Comes in: a `Remote` and where it goes. Goes out: the file. What has come is kept beside it in
-`<file>.part`, with `<file>.part.json` saying which version of the file it is the beginning of;
-a later attempt, in this run or the next, goes on from there if the server still has that version.
-`ask` puts one question to a server; an answer that is worth nothing is one of three errors that say
-what to do next: `DroppedError` (try again), `StartOverError` (what has come does not go with what
-the server has), `UnreachableError` (no use in trying).
+Received bytes are kept in `<file>.part`, and `<file>.part.json` names the version they belong to. A
+later attempt, in this run or the next, continues there if the server still has that version.
+`ask` sends one request; a useless answer is one of three errors: `DroppedError` (try again),
+`StartOverError` (the received bytes do not match the server's version) and `UnreachableError`
+(trying again is useless).
 """
 
 from __future__ import annotations

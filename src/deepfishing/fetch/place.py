@@ -1,9 +1,8 @@
-"""Before stage 1, fetching: a name becomes files where the other stages look for them.
+"""Fetching of weights and data sets by name into the folder `home()`.
 
-Comes in: a name of the catalogue, which is made of the records of networks and of data sets. Goes
-out: `weights/<file>` or `data/<name>/` in the folder that is kept between runs, `home()`. What
-exists already is verified and left alone. The checksums are the published ones: they tell a broken
-download, and those that are sha1 or a few digits of a sha256 are no proof against forgery.
+The names are those of the records of networks and data sets; files go to `weights/<file>` and
+`data/<name>/`. Existing files are verified and not touched. The published checksums detect a broken
+download; a sha1, or a few digits of a sha256, is no protection against forgery.
 """
 
 from __future__ import annotations

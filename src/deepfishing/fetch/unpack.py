@@ -1,10 +1,10 @@
-"""Before stage 1, fetching: archives (.tar, .tar.gz, .zip) become a folder, whole or not at all.
+"""Unpacking of archives (.tar, .tar.gz, .zip) into a folder, completely or not at all.
 
-Comes in: verified files. Goes out: a folder that holds what the archives hold, all other files,
-and `fetched.json`, which says what it was made of. Everything is unpacked beside the folder,
-which gets its name last; what an interrupted run left is thrown away. An archive is untrusted all
-the same: only plain files and folders that stay inside, no more of them than a data set has, and no
-more bytes than the archive itself is long, or ten times that if it is compressed.
+The folder holds the contents of the archives, the other files, and `fetched.json`, which lists
+their origin. Everything is unpacked beside the folder, which gets its name last; leftovers of an
+interrupted run are removed. Archives are untrusted: only plain files and folders that stay inside,
+a bounded number of them, and at most as many bytes as the archive has, or ten times that if it is
+compressed.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Stage 1: what goes in. Image files, data sets, and the arrays that networks expect."""
+"""Images: files, data sets, and the arrays that networks expect."""

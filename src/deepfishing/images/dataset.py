@@ -1,10 +1,9 @@
-"""Stage 1, images: the value that every data set reader returns, and the data sets known by name.
+"""Data sets: the value that every reader returns, and the known data sets by name.
 
-Comes in: ids, image paths and labels that a reader found. Goes out: a `Dataset` of two `Split`s,
-checked once, so that later stages need not check again. The data sets have one record each, in
-records.toml; from it come the names that `deepfish reproduce` and `deepfish fetch` take, their
-help, their errors, and the lines of docs/datasets.md. To add a data set,
-add its record there, and a reader in `published.py` if none fits.
+A `Dataset` of two `Split`s is checked once, when it is made. Each known data set has a record in
+records.toml, from which the names and help of `deepfish reproduce` and `deepfish fetch`, their
+errors, and the lines of docs/datasets.md are made. To add one, add its record there, and a reader
+in `published.py` if none fits.
 """
 
 from __future__ import annotations

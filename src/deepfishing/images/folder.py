@@ -1,9 +1,8 @@
-"""Stage 1, images: folders of images, and what else a data set keeps in folders.
+"""Folders of images, and the lists and labels of data sets in folders.
 
-Comes in: a folder, whose files are untrusted. Goes out: paths of images, names, lines and bytes;
-or, of `root/train/<class>/*` with `root/test/<class>/*`, or of `root/<class>/*`, which is then
-split here, a `Dataset` in which every image has exactly one class. Whatever is wrong is a
-`DatasetError` that names the file, the line and what stands there.
+A folder per class, `root/train/<class>/*` with `root/test/<class>/*`, or `root/<class>/*` which is
+split here, becomes a `Dataset` in which every image has one class. The files are untrusted; an
+error is a `DatasetError` that names file, line and content.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Stage 1, images: images inside of another file: members of a tar, frames of a video.
+"""Images inside another file: members of a tar, frames of a video.
 
-Comes in: an uncompressed tar as WebDataset lays it out, `key.jpg` and beside it `key.cls` (a label)
-or `key.json` (an object with `label` or `labels`), or with a folder per class; or a video, which
-needs the extra `video`. Goes out: items. Nothing is unpacked and no name in a tar is ever used as
-a path.
+A tar is uncompressed and has the layout of WebDataset, `key.jpg` and beside it `key.cls` (a label)
+or `key.json` (an object with `label` or `labels`), or a folder per class. Videos need the extra
+`video`. Nothing is unpacked, and no name in a tar is ever used as a path.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Stage 1, images: one image of a source, before anything of it is read.
+"""One image of a source before it is read: its id, its labels, and its bytes on demand.
 
-Comes in: what a source says of it. Goes out: its id, its labels, and its bytes when they are
-asked for, whether it is a file, a member of a tar, a frame of a video or behind a URL. URLs (`s3://`,
-`gs://`, `http://`, `file://`) are read through fsspec; the listing of a folder brings size and
-version of its files along, so that none has to be asked again whether it has changed.
+It may be a file, a member of a tar, a frame of a video, or behind a URL. URLs (`s3://`, `gs://`,
+`http://`, `file://`) are read through fsspec; listing a folder also gives size and version of its
+files, so that no further request is needed to see whether one has changed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Stage 1, images: from a file to the array that a network expects.
+"""Preprocessing: from an image to the float32 array (3, size, size) that a network expects.
 
-Comes in: a path, a PIL image or an RGB array. Goes out: a float32 array (3, size, size), or one
-for each of several views; or why an image cannot be read. As in the paper: the short side is
-resized, then the central square is cropped. What is done with unusual images is one documented
-rule each (`open_image`). Pillow knows more formats than are read here; to read some, such as EPS,
-it starts other programs.
+As in the paper, the short side is resized, then the central square is cropped. Each kind of unusual
+image has one documented rule (`open_image`). Pillow knows more formats than are read here; for
+some, such as EPS, it would start other programs.
 """
 
 from __future__ import annotations

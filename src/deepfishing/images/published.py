@@ -1,10 +1,9 @@
-"""Stage 1, images: the data sets that people compare on, in the layouts that they are published in.
+"""Readers of well-known data sets in the layouts in which they are published.
 
-Comes in: the folder of a data set, or the one above it. Goes out: a `Dataset`, in which every image
-has exactly one class; what tells two data sets of lists apart stands in records.toml. One data set
-is embedded, fruit in grocery stores: 50 photographs of each of 14 varieties of 5 kinds of fruit,
-half to train and half to test, from the GroceryStoreDataset (groceries.LICENSE has licence and
-citation). They lie in groceries.zip beside this file, which scripts/groceries.py makes.
+They return a `Dataset` in which every image has one class; the differences between data sets of
+lists are in records.toml. One data set is embedded, fruit in grocery stores: 50 photographs of each
+of 14 varieties of 5 kinds of fruit, half to train and half to test, from the GroceryStoreDataset
+(groceries.LICENSE has licence and citation), in groceries.zip, made by scripts/groceries.py.
 """
 
 from __future__ import annotations

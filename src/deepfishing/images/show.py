@@ -1,7 +1,6 @@
-"""Stage 1, images: what a notebook shows, as HTML: pictures side by side, and tables.
+"""HTML for notebooks: pictures side by side, and tables.
 
-Comes in: pictures with captions, or cells as text. Goes out: HTML whose pictures are in it, small
-and square. A picture that is gone or cannot be read is a grey square.
+Pictures are small, square and part of the HTML; a missing or unreadable one is a grey square.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Stage 1, images: from what a user points at to a list of images with stable ids, and back.
+"""List of the images of a source, with stable ids, and the way back to their bytes.
 
-Comes in: a folder, a data set in VOC layout, an image, a pattern, a list, a table, a tar, a video,
-`-` for a list on standard input, or the URL of a folder, a pattern, a list or an image. Goes out:
-items, in an order that does not depend on the machine. And for a row of a store the bytes that it
-is of (`find_again`), from any folder: its relative path started where `deepfish extract` ran, which
-often is the folder above the store, and need not be where a command runs now.
+A source is a folder, a data set in VOC layout, an image, a pattern, a list, a table, a tar, a
+video, `-` for a list on standard input, or the URL of a folder, a pattern, a list or an image. The
+order of the images does not depend on the machine. `find_again` reads the bytes of a row of a store
+from any folder: its relative path began where `deepfish extract` ran, often the folder above the
+store.
 """
 
 from __future__ import annotations

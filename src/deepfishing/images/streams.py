@@ -1,8 +1,8 @@
-"""Stage 1, images: pictures that Python has: Hugging Face datasets, torch Datasets, any iterable.
+"""Images from Python: Hugging Face datasets, torch Datasets, any iterable.
 
-Comes in: an iterable of images, of (image, label) or of dicts: a `datasets.Dataset` or
-`IterableDataset`, a torch `Dataset` or `DataLoader`, samples of WebDataset, a generator. Goes out:
-the images one by one, or items in blocks of bounded size; never all of them at a time.
+Samples are images, (image, label) or dicts: of a `datasets.Dataset` or `IterableDataset`, a torch
+`Dataset` or `DataLoader`, WebDataset, or a generator. They are read one by one or in blocks of
+bounded size, never all at once.
 """
 
 from __future__ import annotations

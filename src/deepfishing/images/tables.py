@@ -1,8 +1,8 @@
-"""Stage 1, images: lists of images in a CSV, TSV or Parquet file.
+"""Lists of images in a CSV, TSV or Parquet file.
 
-Comes in: a table with a column `path`, and optionally `id`, `label` (one) or `labels` (several,
-separated by `;`, a list in Parquet, or a row for each). Goes out: items. Paths are relative to the
-table's folder. Spreadsheets write a CSV with commas, semicolons or tabs; any of them is read.
+A table has a column `path`, and optionally `id`, `label` (one) or `labels` (several, separated by
+`;`, a list in Parquet, or a row for each). Paths are relative to the table's folder. A CSV may be
+separated by commas, semicolons or tabs, as spreadsheets write it.
 """
 
 from __future__ import annotations

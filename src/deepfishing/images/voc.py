@@ -1,9 +1,9 @@
-"""Stage 1, images: read PASCAL VOC, and any data set in its layout.
+"""PASCAL VOC and other data sets in its layout.
 
-Comes in: a folder with `JPEGImages/<id>.jpg`, `ImageSets/Main/<split>.txt` (one id per line)
-and the labels, either as class lists `ImageSets/Main/<class>_<split>.txt` ("000005 -1") or as
-`Annotations/<id>.xml`. Goes out: a `Dataset`, or a split with its labels; and, where those of the
-test split are not public, the files that the evaluation server takes.
+A folder has `JPEGImages/<id>.jpg`, `ImageSets/Main/<split>.txt` (one id per line) and the labels,
+either as class lists `ImageSets/Main/<class>_<split>.txt` ("000005 -1") or as
+`Annotations/<id>.xml`. For test splits without public labels the files for the evaluation server
+are written.
 """
 
 from __future__ import annotations

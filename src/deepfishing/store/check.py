@@ -1,7 +1,4 @@
-"""Features on disk: what a store holds, and whether it is sound.
-
-Comes in: a store. Goes out: facts for `deepfish store info`, problems for `deepfish store verify`.
-"""
+"""Summary of a store for `deepfish store info`, and the checks of `deepfish store verify`."""
 
 from __future__ import annotations
 

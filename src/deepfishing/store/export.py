@@ -1,9 +1,9 @@
-"""Features on disk: a store as a smaller one, or as one file for other tools.
+"""Copies of a store in another precision, and exports into one file for other tools.
 
-Comes in: a store, and a precision or names of features. Goes out: another store, in another folder,
-with the same images, labels and errors; or a .parquet, .csv, .npz or .h5 with a row per usable
-image, decoded. Both go on some thousand images at a time, so that a store may be larger than the
-memory. The settings go along in Parquet, so that `deepfish import` makes the same store again.
+A copy is a store in another folder with the same images, labels and errors. An export is a
+.parquet, .csv, .npz or .h5 file with a decoded row per usable image. Both process some thousand
+images at a time, so a store may be larger than the memory. Parquet also keeps the settings, so that
+`deepfish import` can make the same store again.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Features on disk: several files at once, or none of them.
+"""Transactions: several files are written and deleted together, or none of them.
 
-Comes in: files to write and files to delete, anywhere below the store's folder. All new files are
-written under temporary names; then the list of what is to happen, `.journal-*`, is put in place,
-and only then it happens. Killed before, nothing has changed; killed after, the next writer
-finishes. Every change has a journal and temporary names of its own, so several processes, also of
-several machines, may add files at the same time.
+All new files are written under temporary names. Then the list of changes, `.journal-*`, is put in
+place, and only then they are made. A process killed before that point changes nothing; after it,
+the next writer finishes. Every transaction has its own journal and temporary names, so several
+processes, also on several machines, may add files at the same time.
 """
 
 from __future__ import annotations

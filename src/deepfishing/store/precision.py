@@ -1,8 +1,7 @@
-"""Features on disk: how the numbers of a vector are written, from four bytes down to half of one.
+"""Precisions: how the numbers of a vector are stored, in half a byte to four bytes each.
 
-Comes in: the vectors of some images, as rows. Goes out: codes, one row per image, and a scale per
-image; `decode(codes)` times the scale is the vector again. A precision is a record of `CODECS`:
-whatever it needs is here, and errors name those that exist.
+A codec turns the vectors of images into codes, one row per image, and one scale per image;
+`decode(codes)` times the scale is the vector again. Each precision is a record of `CODECS`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Features on disk: a folder of Parquet files per factor, and any rows of them again.
+"""Shards: the Parquet files of one factor, and access to any rows of them.
 
-Comes in: values (n, d) or (n, P, d) and their keys, the SHA-256 of each image's content. Goes out:
-files `shard-<checksum>.parquet` of three columns, `sha256`, `x7`, and `x7_norm` or `x7_scale`; what
-`x7` holds is up to the codec (`precision`). Back come the values of the rows that are asked for:
-`Store.read` takes them with their norms, search at any norm, since every recipe normalises.
+A file `shard-<checksum>.parquet` has three columns, such as `sha256`, `x7`, and `x7_norm` or
+`x7_scale`: the key of each image, its values (n, d) or (n, P, d) in the codes of a codec
+(`precision`), and their scale. `Store.read` multiplies by the scale; search does not, since every
+recipe normalises.
 
-A shard never changes, and its name carries the first digits of its own SHA-256, so that a flipped
-bit anywhere in it is found before a number of it is used.
+A shard never changes, and its name carries the first digits of its SHA-256, so a flipped bit is
+found before any of its numbers is used.
 """
 
 from __future__ import annotations

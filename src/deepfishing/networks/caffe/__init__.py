@@ -1,5 +1,5 @@
-"""Stage 2, networks: Caffe's files as published -> a `Network`, by `importer.load_caffe`.
+"""Caffe networks: from Caffe's published files to a `Network`, see `importer.load_caffe`.
 
-In the order of the data: `files` reads what `schema` knows into its `Message`; `importer` finds
-which layers run, `layers` makes a torch module of each, and `modules` has those that torch lacks.
+`files` reads the fields of `schema` into a `Message`; `importer` finds the layers that run,
+`layers` makes a torch module of each, and `modules` has those that torch lacks.
 """

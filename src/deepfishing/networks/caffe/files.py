@@ -1,12 +1,12 @@
-"""Stage 2, networks: Caffe's binary and text files -> `Message`, arrays.
+"""Readers of Caffe's binary and text files.
 
-Comes in: protocol buffers, untrusted: the bytes of a `.caffemodel` or `.binaryproto`, or the text
-of a `.prototxt`. Goes out: a `Message`, the same from both, and its weights as read-only arrays
-that still lie in the mapped file; docs/architecture.md says why protobuf's own readers are not
-used. Of bytes, a length or a shape is compared with what really follows before it is used. Of
-text, every rule that protocol buffers print or people write is known: comments, `:` left out
-before `{`, `<` for `{`, lists in brackets, strings in either quote and in several parts. What the
-table in `schema` does not know is read over; depth and number of fields are bounded.
+Protocol buffers, the bytes of a `.caffemodel` or `.binaryproto` or the text of a `.prototxt`,
+become a `Message`; weights are read-only arrays in the mapped file. CONTRIBUTING.md says why
+protobuf's own readers are not used. The files are untrusted: in bytes, every length and shape is
+compared with the data that follow before it is used. In text, every form that protocol buffers
+print or people write is read: comments, `:` left out before `{`, `<` for `{`, lists in brackets,
+strings in either quote and in several parts. Fields that are not in `schema` are skipped; depth and
+number of fields are bounded.
 """
 
 from __future__ import annotations

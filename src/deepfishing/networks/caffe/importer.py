@@ -1,12 +1,11 @@
-"""Stage 2, networks: a classifier in Caffe's files -> `Network`.
+"""Import of a classifier in Caffe's files as a `Network`.
 
-Comes in: a `.caffemodel` of either generation, and optionally the `.prototxt` that describes the
-network and a `.binaryproto` with its mean image. Goes out: the same `Network` as `load_network`
-makes, its modules named as Caffe's layers (`conv1`, `pool5`, `fc7`, `inception_3a/1x1`). Nothing in
-the files is executed. What the class scores do not depend on is left out: labels, losses,
-accuracies, the auxiliary classifiers of a training net. A blob may be overwritten (`top` equal to
-`bottom`): a layer reads what the layers before it in the file have made of the blob. So a file
-cannot describe a cycle.
+The files are a `.caffemodel` of either generation and optionally the `.prototxt` that describes the
+network and a `.binaryproto` with its mean image. Modules have the names of Caffe's layers (`conv1`,
+`pool5`, `fc7`, `inception_3a/1x1`). Nothing in the files is executed. Layers that the class scores
+do not depend on are left out: labels, losses, accuracies, the auxiliary classifiers of a training
+net. A blob may be overwritten (`top` equal to `bottom`): a layer reads the state that the layers
+before it in the file left, so a file cannot describe a cycle.
 """
 
 from __future__ import annotations

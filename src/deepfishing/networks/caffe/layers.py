@@ -1,9 +1,8 @@
-"""Stage 2, networks: one Caffe layer as a torch module.
+"""One Caffe layer as a torch module, with the shape of its output and its weights.
 
-Comes in: a layer, the shapes of its inputs (of one image, without the batch) and its blobs. Goes
-out: the module, still without memory for its weights, the shape of its output, and the weights, or
-an error that names the layer. All sizes are plain integers until they are known to agree with
-numbers that are really in the file, so nothing is allocated on a file's word.
+Shapes are those of one image, without the batch. The module has no memory for its weights yet: all
+sizes stay plain integers until they agree with the numbers in the file, so the file alone cannot
+cause an allocation. An error names the layer.
 """
 
 from __future__ import annotations

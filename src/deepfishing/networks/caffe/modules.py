@@ -1,7 +1,7 @@
-"""Stage 2, networks: Caffe's layers that torch lacks, and the network that runs them.
+"""Caffe's layers that torch lacks, and the module that runs a network of them.
 
-Comes in: maps (N, C, H, W) or vectors (N, d). Goes out: the same kind. Formulas are Caffe's own;
-where torch has the same layer, `layers` uses torch's.
+Layers map (N, C, H, W) or (N, d) to the same kind, by Caffe's own formulas. Where torch has the
+same layer, `layers` uses torch's.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Stage 2, networks: the part of Caffe's file format that a classifier needs.
+"""The part of Caffe's file format that a classifier needs.
 
-`FIELDS` says which fields a message has, by name (text files) and by number (binary files); both
-readers put what they find into a `Message`, so that nothing after them depends on the kind of file;
-`blob_array` has the weights of one.
-Fields that cannot change a classifier's output (fillers, learning rates, engines) have the kind
-`skip` and are passed over. A field that is not listed is noted in `Message.unknown`: it may change
-what a layer computes, so such a layer is refused (`layers.build`).
+`FIELDS` lists the fields of each message by name (text files) and number (binary files). Both
+readers fill a `Message`, so all later code is independent of the kind of file; `blob_array` returns
+the weights of a message. Fields that cannot change a classifier's output (fillers, learning rates,
+engines) have the kind `skip`. A field that is not listed is noted in `Message.unknown`: it may
+change the output of its layer, so such a layer is refused (`layers.build`).
 """
 
 from __future__ import annotations
