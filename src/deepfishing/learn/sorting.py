@@ -77,12 +77,13 @@ def classes_of(model: Model, probabilities: Array) -> list[int]:
     """Return the numbers of the classes that a photo (C,) is sorted into, most probable first.
 
     A class counts if its probability is at least its threshold. Of a model with one class per
-    photo, only the most probable of them.
+    photo only the most probable class is asked, so that a photo below its threshold goes nowhere
+    rather than to a class that is less probable.
     """
     limits = model.limits
-    order = (-probabilities).argsort(kind="stable")
-    reached = [int(c) for c in order if model.svm.trained[c] and probabilities[c] >= limits[c]]
-    return reached if model.has_several else reached[:1]
+    order = [int(c) for c in (-probabilities).argsort(kind="stable") if model.svm.trained[c]]
+    asked = order if model.has_several else order[:1]
+    return [c for c in asked if probabilities[c] >= limits[c]]
 
 
 def sort_photo(

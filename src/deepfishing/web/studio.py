@@ -16,6 +16,7 @@ from deepfishing.web.guard import Gate, Receiver, RefusedError, read_body
 from deepfishing.web.jobs import Jobs
 from deepfishing.web.labelling import Labelling
 from deepfishing.web.learner import Learner
+from deepfishing.web.model_room import ModelRoom
 from deepfishing.web.photos import MAX_BYTES
 
 MAX_JSON = 1 << 18
@@ -35,6 +36,7 @@ class Studio:
         self.jobs = Jobs()
         self.learner = Learner(gallery, self.jobs)
         self.labelling = Labelling(gallery, self.learner)
+        self.model_room = ModelRoom(gallery, self.jobs)
         self.computing = Gate(running=2, waiting=64)  # searches: numpy has the cores to itself
         self.decoding = Gate(running=2, waiting=256)  # thumbnails
         self.receiving = Receiver(MAX_RECEIVED)  # photos

@@ -28,6 +28,9 @@ NICENESS = 5  # the page goes first
 TASKS = {
     "label pool": ("deepfishing.learn.label_pool", "work"),
     "map": ("deepfishing.curate.layout", "work"),
+    "duplicates": ("deepfishing.curate.copies_review", "work"),
+    "train": ("deepfishing.learn.store_model", "work"),
+    "onnx": ("deepfishing.learn.store_model", "export_onnx"),
 }
 
 Task = Callable[[Path, dict[str, Any], Progress], dict[str, Any]]

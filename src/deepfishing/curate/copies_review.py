@@ -1,0 +1,441 @@
+"""Which copies may go: verified groups of a store, decisions about them, and the list to act on.
+
+`find_copies` keeps the groups of `find_twins` beside the store. `Review` joins them with decisions,
+which go to an append-only log, so that several people and tabs do not lose each other's. By default
+a copy of the kinds `LISTED_KINDS` is set aside and everything else is kept.
+
+A photo is listed only if a verified copy of it, which is not its mirror image, is kept: a decision
+that would leave none is refused, and `listed` looks at all files again. No file is ever touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import io
+import json
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from deepfishing.core.rank_one import Array
+from deepfishing.curate.duplicates import LISTED_KINDS, Twins, find_twins
+from deepfishing.curate.neighbours import open_searcher
+from deepfishing.errors import ImageError, OptionError, StoreError, explained
+from deepfishing.images.alignment import align, thumbnail
+from deepfishing.images.item import ImageBytes
+from deepfishing.images.preprocess import open_image
+from deepfishing.images.same_picture import MIRRORED, compare_pictures
+from deepfishing.images.sources import find_again
+from deepfishing.search import Searcher
+from deepfishing.store import Store
+from deepfishing.store.side_files import LOCK, read_side, side_folder, write_side
+from deepfishing.util.files import check_regular, is_intact, sealed
+from deepfishing.util.locks import hold_lock
+from deepfishing.util.progress import Progress, silent
+
+NAME = "duplicates"
+LOG = "duplicates.jsonl"
+FORMAT = 1
+MAX_LOG_BYTES = 1 << 30
+MAX_GROUP = 200  # photos of a group for which pairs beside the star are compared
+DIFFERENCE_SIDE = 1024  # pixels of the longer side of a picture of differences
+AMPLIFIED = 4  # times, so that small differences can be seen
+ALIGNED = 0.02  # scale or shift from which a copy is laid over the other one
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A photo of a group, the first of which is the one that all others are copies of.
+
+    `kind` and `difference` are against the first; empty and 0 for the first itself.
+    """
+
+    id: str
+    path: str
+    sha256: str
+    width: int
+    height: int
+    bytes: int
+    kind: str
+    difference: float
+    by_default: bool  # set aside unless somebody decides otherwise
+    is_file: bool  # and not in an archive
+
+
+@dataclass(frozen=True)
+class CopyGroup:
+    """Photos that are copies of the first one, and why that one is kept."""
+
+    why: str
+    copies: tuple[Copy, ...]
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A photo that may go, its kind, and the verified copy of it that is kept."""
+
+    path: str
+    kind: str
+    keep: str
+    id: str
+
+
+def find_copies(store: Store, progress: Progress = silent) -> int:
+    """Find the groups of a store and keep them beside it; return how many there are."""
+    photos = open_searcher(store, progress=progress)
+    groups = _described(photos, find_twins(photos, progress=progress))
+    facts = {
+        "format": FORMAT,
+        "images": len(photos.collection),
+        "groups": [
+            {"why": group.why, "copies": [asdict(copy) for copy in group.copies]}
+            for group in groups
+        ],
+    }
+    write_side(store.folder, NAME, facts, {})
+    return len(groups)
+
+
+def work(folder: Path, options: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """Find the groups of a store as a task of the server."""
+    return {"groups": find_copies(Store.open(folder), progress)}
+
+
+def _described(photos: Searcher, twins: Twins) -> list[CopyGroup]:
+    collection, keys = photos.collection, photos.contents.keys
+    groups = []
+    for group in twins.groups:
+        copies = []
+        for photo in (group.keep, *group.others):
+            row = collection.row_of(photo.id)
+            sha256 = str(keys[int(collection.content[row])]) if row is not None else ""
+            copies.append(
+                Copy(
+                    photo.id,
+                    collection[row].path if row is not None else photo.path,
+                    sha256,
+                    photo.width,
+                    photo.height,
+                    photo.bytes,
+                    photo.kind,
+                    photo.difference,
+                    by_default=photo.can_go and photo.kind in LISTED_KINDS,
+                    is_file=photo.can_go or Path(photo.path).is_file(),
+                )
+            )
+        groups.append(CopyGroup(group.why, tuple(copies)))
+    return groups
+
+
+class Review:
+    """The groups of a store with the decisions about them; may be used from several threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.decisions = Decisions(folder)
+        self._pairs: dict[tuple[str, str], bool] = {}
+        self._lock = threading.Lock()
+        self._deciding = threading.Lock()
+        self._groups: tuple[CopyGroup, ...] = ()
+        self._group_of: dict[str, int] = {}
+        self.images: int | None = None  # photos among which the groups were found
+        self.reload()
+
+    def reload(self) -> None:
+        """Read the groups that were found last."""
+        found = read_side(self.folder, NAME)
+        groups: list[CopyGroup] = []
+        images = None
+        if found is not None and found[0].get("format") == FORMAT:
+            with contextlib.suppress(LookupError, TypeError, ValueError):
+                for group in found[0]["groups"]:
+                    copies = tuple(Copy(**copy) for copy in group["copies"])
+                    groups.append(CopyGroup(str(group["why"]), copies))
+                images = int(found[0]["images"])
+        with self._lock:
+            self._groups = tuple(groups)
+            self._group_of = {
+                copy.id: number for number, group in enumerate(groups) for copy in group.copies
+            }
+            self.images = images
+
+    @property
+    def groups(self) -> tuple[CopyGroup, ...]:
+        """All groups, the largest first."""
+        return self._groups
+
+    def group_of(self, id_: str) -> CopyGroup:
+        """Return the group of a photo."""
+        if id_ not in self._group_of:
+            raise OptionError(f"a photo must be in a group of copies, got {id_!r}; look for copies")
+        return self._groups[self._group_of[id_]]
+
+    def is_aside(self, copy: Copy) -> bool:
+        """Whether a photo is set aside."""
+        decided = self.decisions.of(copy.id, copy.sha256)
+        return copy.by_default if decided is None else decided
+
+    def aside(self, group: CopyGroup) -> list[Copy]:
+        """Return the photos of a group that are set aside."""
+        return [copy for copy in group.copies if self.is_aside(copy)]
+
+    def decide(self, id_: str, aside: bool | None, author: str | None = None) -> CopyGroup:
+        """Set a photo aside, keep it, or go back to the default with None; return its group.
+
+        Refused if a photo that is set aside would be left without a verified copy that is kept.
+        """
+        group = self.group_of(id_)
+        chosen = next(copy for copy in group.copies if copy.id == id_)
+        if aside and not chosen.is_file:
+            raise OptionError(f"a photo to set aside must be a file of its own, got {id_}")
+        with self._deciding:
+            state = {copy.id: self.is_aside(copy) for copy in group.copies}
+            state[id_] = chosen.by_default if aside is None else aside
+            for copy in group.copies:
+                if state[copy.id] and self.partner(group, copy, state) is None:
+                    raise OptionError(
+                        "a verified copy that is not mirrored must be kept of each photo that is "
+                        f"set aside, got none of {copy.id}; keep another one of the group first"
+                    )
+            self.decisions.append(chosen.id, chosen.sha256, aside, author)
+        return group
+
+    def partner(self, group: CopyGroup, copy: Copy, state: dict[str, bool]) -> Copy | None:
+        """Return a photo that is kept and of which this one is a verified copy; None if none is.
+
+        A mirrored photo has none. Only against the first of the group may the copy show less than
+        the one that is kept, since people see these two side by side.
+        """
+        if copy.kind == MIRRORED:
+            return None
+        first = group.copies[0]
+        kept = [other for other in group.copies if not state[other.id] and other.id != copy.id]
+        if first in kept:
+            return first
+        if copy is first:
+            near = [other for other in kept if other.kind in LISTED_KINDS]
+            return near[0] if near else None
+        for other in kept[:MAX_GROUP]:
+            if self._are_copies(copy, other):
+                return other
+        return None
+
+    def _are_copies(self, a: Copy, b: Copy) -> bool:
+        """Whether two copies of a third photo show exactly the same."""
+        if a.sha256 == b.sha256:
+            return True
+        pair = min(a.sha256, b.sha256), max(a.sha256, b.sha256)
+        if pair not in self._pairs:
+            pictures = [self.picture(copy) for copy in (a, b)]
+            if any(picture is None for picture in pictures):
+                return False
+            likeness = compare_pictures(*(picture for picture in pictures if picture))
+            self._pairs[pair] = likeness is not None and likeness.kind in LISTED_KINDS
+        return self._pairs[pair]
+
+    def picture(self, copy: Copy, draft: int = 0) -> Image.Image | None:
+        """The picture of a photo, upright, if its file is as it was."""
+        _, content = find_again(self.folder, copy.path, copy.sha256)
+        if content is None:
+            return None
+        with contextlib.suppress(ImageError):
+            return open_image(ImageBytes(copy.id, content), draft=draft)
+        return None
+
+    def listed(self, among: Callable[[str], bool] | None = None) -> tuple[list[Listed], list[str]]:
+        """Return the photos that may go, and ids of those set aside that are not safe to list.
+
+        Each file and the copy that is kept of it are read again: both must exist with the content
+        that was compared, as files of their own. `among` says which ids are wanted.
+        """
+        listed, refused = [], []
+        for group in self.groups:
+            wanted = [c for c in self.aside(group) if among is None or among(c.id)]
+            if not wanted:
+                continue
+            places = {copy.id: self._place(copy) for copy in group.copies}
+            state = {copy.id: self.is_aside(copy) for copy in group.copies}
+            for copy in wanted:
+                keep = self.partner(group, copy, state)
+                place = places[copy.id]
+                other = places[keep.id] if keep is not None else None
+                if keep is None or place is None or other is None or place == other:
+                    refused.append(copy.id)
+                    continue
+                kind = copy.kind or keep.kind
+                listed.append(Listed(place, kind, other, copy.id))
+        return listed, refused
+
+    def _place(self, copy: Copy) -> str | None:
+        """The real path of a photo, if it is a file with the content that was compared."""
+        place, content = find_again(self.folder, copy.path, copy.sha256)
+        if content is None or not isinstance(place, Path):
+            return None
+        return os.path.realpath(place)
+
+    def difference(self, a: str, b: str) -> bytes:
+        """Return a JPEG of how two photos of a group differ, laid over each other."""
+        group = self.group_of(a)
+        copies = [next((c for c in group.copies if c.id == id_), None) for id_ in (a, b)]
+        pictures = [self.picture(copy, DIFFERENCE_SIDE) if copy else None for copy in copies]
+        first, second = pictures
+        if first is None or second is None:
+            raise ImageError("a photo is gone or has changed since its copies were found")
+        return _difference(first, second)
+
+
+def _difference(a: Image.Image, b: Image.Image) -> bytes:
+    """Grey levels by which b differs from a, amplified, where both show something."""
+    found = align(thumbnail(a)[None], thumbnail(b)[None])
+    a.thumbnail((DIFFERENCE_SIDE, DIFFERENCE_SIDE))
+    if found.mirrored[0]:
+        b = b.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    scale_x, shift_x, scale_y, shift_y = found.warp[0].tolist()
+    moved = max(abs(scale_x - 1), abs(shift_x), abs(scale_y - 1), abs(shift_y)) > ALIGNED
+    if moved:
+        # a's coordinates x in [-1, 1] are read at scale x + shift of b's
+        half_x, half_y = b.width / 2, b.height / 2
+        box = (
+            (1 - scale_x + shift_x) * half_x,
+            (1 - scale_y + shift_y) * half_y,
+            (1 + scale_x + shift_x) * half_x,
+            (1 + scale_y + shift_y) * half_y,
+        )
+        over = b.transform(a.size, Image.Transform.EXTENT, box, Image.Resampling.BICUBIC)
+        inside = Image.new("L", b.size, 255).transform(a.size, Image.Transform.EXTENT, box)
+        shown = np.asarray(inside) > 0
+    else:
+        over = b.resize(a.size, Image.Resampling.LANCZOS, reducing_gap=3.0)
+        shown = np.ones((a.height, a.width), dtype=bool)
+    gap = np.abs(np.asarray(a, dtype=np.int16) - np.asarray(over, dtype=np.int16)).max(axis=2)
+    levels: Array = np.where(shown, np.minimum(gap * AMPLIFIED, 255), 0).astype(np.uint8)
+    made = io.BytesIO()
+    Image.fromarray(levels).save(made, "JPEG", quality=85)
+    return made.getvalue()
+
+
+class Decisions:
+    """Append-only log of what people decided about copies; the last line about a photo counts.
+
+    A decision is about a file with its content: one that changes is no longer decided.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.store = folder
+        self._current: dict[tuple[str, str], bool | None] = {}
+        self._read_bytes = 0
+        self._lock = threading.RLock()
+
+    @property
+    def path(self) -> Path:
+        """The file of the log."""
+        return self.store / ".studio" / LOG
+
+    def of(self, id_: str, sha256: str) -> bool | None:
+        """Whether a photo was set aside or kept; None if nothing was decided."""
+        with self._lock:
+            self._read()
+            return self._current.get((id_, sha256))
+
+    def append(self, id_: str, sha256: str, aside: bool | None, author: str | None = None) -> None:
+        """Write a decision; it is on disk when this returns."""
+        document = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "author": _user() if author is None else author,
+            "id": id_,
+            "sha256": sha256,
+            "aside": aside,
+        }
+        line = json.dumps(sealed(document), ensure_ascii=False).encode() + b"\n"
+        folder = side_folder(self.store)
+        do = "; nothing was changed, free some space or make it writable and try again"
+        with (
+            explained(StoreError, f"a decision cannot be written: {self.path}", do, OSError),
+            hold_lock(folder / LOCK),
+            self._lock,
+        ):
+            self._read()
+            with self.path.open("ab") as file:
+                if file.tell() > self._read_bytes:
+                    file.truncate(self._read_bytes)  # the end of a line of a killed writer
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+            self._read()
+
+    def _read(self) -> None:
+        """Read the lines that were added since."""
+        try:
+            size = check_regular(self.path).st_size
+        except FileNotFoundError:
+            self._current, self._read_bytes = {}, 0
+            return
+        except OSError as error:
+            raise StoreError(f"decisions cannot be read: {self.path} ({error.strerror})") from None
+        if size == self._read_bytes:
+            return
+        if size < self._read_bytes or size > MAX_LOG_BYTES:
+            self._current, self._read_bytes = {}, 0
+        with self.path.open("rb") as file:
+            file.seek(self._read_bytes)
+            content = file.read(MAX_LOG_BYTES)
+        whole = content[: content.rfind(b"\n") + 1]
+        for line in whole.splitlines():
+            self._apply(line)
+        self._read_bytes += len(whole)
+
+    def _apply(self, line: bytes) -> None:
+        with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
+            document = json.loads(line)
+            if is_intact(document) and document["aside"] in (True, False, None):
+                self._current[str(document["id"]), str(document["sha256"])] = document["aside"]
+                return
+        raise StoreError(
+            f"the log of decisions is damaged: {self.path}; put a copy of the file back, or delete "
+            "the damaged line"
+        )
+
+
+def as_text(listed: Sequence[Listed], form: str) -> tuple[bytes, int]:
+    """Return the list as tab-separated lines, NUL-separated paths or CSV, and how many it lacks.
+
+    Lines cannot have names with a tab or a line break; CSV and NUL can.
+    """
+    if form == "nul":
+        return b"".join(_bytes(one.path) + b"\0" for one in listed), 0
+    if form == "csv":
+        return _csv(listed), 0
+    plain = [one for one in listed if not any(c in one.path + one.keep for c in "\t\r\n")]
+    lines = [b"\t".join(map(_bytes, (one.path, one.kind, one.keep))) + b"\n" for one in plain]
+    return b"".join(lines), len(listed) - len(plain)
+
+
+def _csv(listed: Sequence[Listed]) -> bytes:
+    import csv
+
+    from deepfishing.util.files import guarded
+
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["path", "kind", "keep", "id"])
+    writer.writerows(map(guarded, (o.path, o.kind, o.keep, o.id)) for o in listed)
+    return _bytes(text.getvalue())
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return ""

@@ -1,0 +1,327 @@
+"""The model of a store: trained on its labels, with held-out figures and predictions of all photos.
+
+The studio keeps it in `.studio/model`, the figures and predictions beside it. Figures are those of
+photos that were held out together with their copies and similar scenes (`learn.folds`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from deepfishing.core.rank_one import Array
+from deepfishing.core.recipes import AUTO
+from deepfishing.core.statistics import proportion_interval
+from deepfishing.errors import OptionError, StoreError, did_you_mean
+from deepfishing.learn.auto import at_temperature
+from deepfishing.learn.folds import FOLDS, make_folds, validation_groups
+from deepfishing.learn.labelled import Labelled, read_labels
+from deepfishing.learn.model import Model
+from deepfishing.learn.svm import train_svm
+from deepfishing.learn.training import LARGE, train_on_store
+from deepfishing.store import Row, Store
+from deepfishing.store.contents import Contents
+from deepfishing.store.side_files import (
+    FOLDER,
+    pack_keys,
+    read_side,
+    side_folder,
+    unpack_keys,
+    write_side,
+)
+from deepfishing.util.progress import Progress, silent
+
+NAME = "model"
+FORMAT = 1
+BLOCK_ROWS = 1024
+MAX_STEPS = 200  # thresholds of a curve
+
+
+@dataclass(frozen=True, eq=False)
+class StoreModel:
+    """A model, the facts of its training, and probabilities (n, C) of contents of the store.
+
+    `held_out` are probabilities (m, C) of the labelled photos, each by a classifier that has not
+    seen it, and `truth` their labels (1, -1, 0); both are None above 20,000 labelled photos.
+    """
+
+    model: Model
+    facts: dict[str, Any]
+    keys: pa.Array
+    probabilities: Array
+    held_out: Array | None
+    truth: Array | None
+
+    def numbers_of(self, keys: pa.Array) -> Array:
+        """Return the row of each content in `probabilities`; -1 for one without a prediction."""
+        numbers = pc.fill_null(pc.index_in(keys, value_set=self.keys), -1)
+        found: Array = numbers.to_numpy(zero_copy_only=False).astype(np.int64)
+        return found
+
+    def class_number(self, name: str) -> int:
+        """Return the column of a class."""
+        classes = self.model.classes
+        if name not in classes:
+            hint = did_you_mean(name, classes)
+            raise OptionError(f"class must be one of the model, got {name!r}{hint}")
+        return classes.index(name)
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """A threshold of a class: of the held-out photos above it, how many have the class."""
+
+    threshold: float
+    above: int  # held-out photos that reach it
+    right: int  # of these, with the class
+    precision: float | None  # in percent; None if no photo reaches it
+    recall: float
+
+
+def model_folder(store: Path) -> Path:
+    """Return where the model of a store is kept."""
+    return store / FOLDER / NAME
+
+
+def train_store_model(store: Store, recipe: str = AUTO, progress: Progress = silent) -> StoreModel:
+    """Train on the labels that a store has now; keep the model, its figures and predictions."""
+    rows = store.labelled_rows()
+    labelled = read_labels(rows)
+    options: dict[str, Any] = {"C": AUTO if recipe.strip() == AUTO else 1.0}
+    progress("training", 0, 1)
+    model, _ = train_on_store(store, rows, labelled, recipe, progress=progress, **options)
+    folder = model_folder(store.folder)
+    model = replace(model, thresholds=_earlier_thresholds(folder, model))
+    held_out, truth, groups = _held_out(store, model, rows, labelled, progress)
+    contents = Contents.of(store, model.columns)
+    probabilities = _predict_all(store, model, contents, progress)
+    facts = {
+        "format": FORMAT,
+        "trained": datetime.now(UTC).isoformat(timespec="seconds"),
+        "counts": _counts(labelled, rows),
+        "labels": dict(Counter(name for row in rows for name in row.labels or ())),
+        "figures": figures(model, held_out, truth, groups),
+    }
+    arrays = {"keys": pack_keys(contents.keys), "probabilities": probabilities}
+    if held_out is not None and truth is not None:
+        arrays |= {"held_out": held_out.astype(np.float32), "truth": truth.astype(np.int8)}
+    side_folder(store.folder)
+    model.save(folder)
+    write_side(store.folder, NAME, facts, arrays)
+    return StoreModel(model, facts, contents.keys, probabilities, held_out, truth)
+
+
+def open_store_model(store: Store) -> StoreModel | None:
+    """Return the model that was kept for a store; None if there is none that can be used."""
+    found = read_side(store.folder, NAME)
+    folder = model_folder(store.folder)
+    if found is None or found[0].get("format") != FORMAT or not folder.is_dir():
+        return None
+    facts, arrays = found
+    model = Model.load(folder)
+    probabilities, packed = arrays.get("probabilities"), arrays.get("keys")
+    if probabilities is None or packed is None or packed.ndim != 2:
+        return None
+    if probabilities.shape != (len(packed), len(model.classes)):
+        return None
+    held_out, truth = arrays.get("held_out"), arrays.get("truth")
+    return StoreModel(model, facts, unpack_keys(packed), probabilities, held_out, truth)
+
+
+def work(folder: Path, options: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """Train as a task of the server."""
+    recipe = str(options.get("recipe", AUTO))
+    found = train_store_model(Store.open(folder), recipe, progress)
+    return {"classes": len(found.model.classes)}
+
+
+def set_threshold(store: Store, found: StoreModel, name: str, value: float | None) -> StoreModel:
+    """Choose the threshold of a class, or take the usual one with None; kept with the model."""
+    if value is not None and not 0 <= value <= 1:
+        raise OptionError(f"a threshold must be a probability from 0 to 1, got {value}")
+    number = found.class_number(name)
+    model = found.model
+    usual = replace(model, thresholds=None).limits
+    thresholds = model.limits.copy()
+    thresholds[number] = usual[number] if value is None else value
+    unchanged = np.array_equal(thresholds, usual)
+    model = replace(model, thresholds=None if unchanged else thresholds)
+    model.save(model_folder(store.folder))
+    return replace(found, model=model)
+
+
+def curve(found: StoreModel, name: str) -> list[CurvePoint]:
+    """Return precision and recall of a class at thresholds, rising; empty if not measurable.
+
+    Of a model with one class per photo, only photos count of which the class is the most probable,
+    as they are sorted.
+    """
+    held = _held_out_of(found, name)
+    if held is None:
+        return []
+    truth, chances = held
+    steps = np.unique(np.concatenate([[0.0, 0.5], chances[chances >= 0].round(4)]))
+    if len(steps) > MAX_STEPS:
+        steps = np.unique(np.quantile(steps, np.linspace(0, 1, MAX_STEPS)).round(4))
+    return [_point(float(step), truth, chances) for step in steps]
+
+
+def point_at(found: StoreModel, name: str) -> CurvePoint | None:
+    """Return precision and recall of a class at the threshold that it has now."""
+    held = _held_out_of(found, name)
+    if held is None:
+        return None
+    return _point(float(found.model.limits[found.class_number(name)]), *held)
+
+
+def _held_out_of(found: StoreModel, name: str) -> tuple[Array, Array] | None:
+    """Whether each held-out photo has a class, and its probability; -1 where another one wins."""
+    number = found.class_number(name)
+    if found.held_out is None or found.truth is None:
+        return None
+    if name in found.model.training.get("validation", {}).get("not_measurable", {}):
+        return None
+    truth = np.asarray(found.truth[:, number])
+    everything = np.asarray(found.held_out, dtype=np.float64)
+    chances = everything[:, number].copy()
+    if np.isnan(chances).all():
+        return None
+    if not found.model.has_several:
+        best = np.where(np.isfinite(everything), everything, -1.0).argmax(axis=1)
+        chances[best != number] = -1.0
+    known = (truth != 0) & np.isfinite(chances)
+    truth = truth[known] == 1
+    return None if not truth.any() or truth.all() else (truth, chances[known])
+
+
+def _point(threshold: float, truth: Array, chances: Array) -> CurvePoint:
+    above = chances >= threshold
+    right, n = int((above & truth).sum()), int(above.sum())
+    precision = 100 * right / n if n else None
+    return CurvePoint(threshold, n, right, precision, 100 * right / int(truth.sum()))
+
+
+def figures(
+    model: Model, held_out: Array | None, truth: Array | None, groups: Array | None
+) -> dict[str, Any]:
+    """Return the accuracy of held-out photos with its interval, and what it is of."""
+    if held_out is None or truth is None or groups is None:
+        return {"why": f"not measured above {LARGE:,} labelled photos; see the AP of each class"}
+    per_photo = (truth == 1).sum(axis=1)
+    if (per_photo > 1).any():
+        return {"why": "photos have several classes; see the AP of each class"}
+    one = (per_photo == 1) & (truth != 0).all(axis=1)
+    scores = np.where(np.isfinite(held_out), held_out, -1.0)[one]
+    right = scores.argmax(axis=1) == truth[one].argmax(axis=1)
+    if not len(right) or np.isnan(held_out[one]).all(axis=1).any():
+        return {"why": "not measurable: too few labelled photos that are not similar to each other"}
+    independent = len(np.unique(groups[one]))
+    # similar photos are right or wrong together, so groups are counted and not photos
+    interval = proportion_interval(float(right.mean()) * independent, independent)
+    confusion: dict[str, dict[str, int]] = {}
+    for given, taken in zip(truth[one].argmax(axis=1), scores.argmax(axis=1), strict=True):
+        line = confusion.setdefault(model.classes[given], {})
+        name = model.classes[taken]
+        line[name] = line.get(name, 0) + 1
+    return {
+        "accuracy": round(100 * float(right.mean()), 2),
+        "interval": [round(limit, 2) for limit in interval],
+        "right": int(right.sum()),
+        "photos": len(right),
+        "groups": independent,
+        "folds": FOLDS,
+        "confusion": confusion,
+    }
+
+
+def _held_out(
+    store: Store, model: Model, rows: list[Row], labelled: Labelled, progress: Progress
+) -> tuple[Array | None, Array | None, Array | None]:
+    """Probabilities (n, C) of labelled photos by classifiers without them, labels and groups.
+
+    A class that has no photo left to learn from has NaN.
+    """
+    known, labels = labelled.of(rows)
+    good = [number for number, row in enumerate(known) if row.sha256 and not row.error]
+    if len(good) > LARGE or not model.support:
+        return None, None, None
+    labels = labels[good]
+    arrays = _factors(store, model, [str(known[number].sha256) for number in good])
+    features = model.fitted(arrays)
+    groups = validation_groups(arrays, [str(known[number].sha256) for number in good])
+    folds = make_folds(labels, groups, FOLDS, int(model.training.get("seed", 0)))
+    scores = np.full(labels.shape, np.nan)
+    cost = float(model.svm.cost[model.svm.trained][0])
+    for number, (train, held) in enumerate(folds):
+        progress("held out", number, folds.count)
+        svm = train_svm(features[train], labels[train], cost)
+        fold_scores = svm.decision_function(features[held])
+        scores[held] = np.where(svm.trained, fold_scores, np.nan)
+    return model.svm.calibrate(scores), labels, groups
+
+
+def _factors(store: Store, model: Model, keys: list[str]) -> dict[str, Array]:
+    """The factors of a model, at its temperature."""
+    tau = model.settings.tau
+    if tau == store.settings.get("tau", tau):
+        return {name: store.read(keys, name) for name in model.columns}
+    stored = {name: store.read(keys, name) for name in dict.fromkeys((*model.columns, "y8"))}
+    return {name: v for name, v in at_temperature(stored, tau).items() if name in model.columns}
+
+
+def _predict_all(store: Store, model: Model, contents: Contents, progress: Progress) -> Array:
+    """Probabilities (n, C) of all contents, in half precision."""
+    n = len(contents)
+    probabilities = np.empty((n, len(model.classes)), dtype=np.float16)
+    for start in range(0, n, BLOCK_ROWS):
+        progress("predicting", start, n)
+        keys = contents.keys[start : start + BLOCK_ROWS].to_pylist()
+        rows = slice(start, start + len(keys))
+        probabilities[rows] = model.probabilities(_factors(store, model, keys))
+    progress("predicting", n, n)
+    return probabilities
+
+
+def _counts(labelled: Labelled, rows: list[Row]) -> dict[str, int]:
+    """How many of the photos that are trained on have each class."""
+    _, labels = labelled.of(rows)
+    return {name: int((labels[:, c] == 1).sum()) for c, name in enumerate(labelled.classes)}
+
+
+def _earlier_thresholds(folder: Path, model: Model) -> Array | None:
+    """Thresholds that were chosen for classes of the same names."""
+    if not folder.is_dir():
+        return None
+    try:
+        earlier = Model.load(folder)
+    except (StoreError, OSError, ValueError):
+        return None
+    if earlier.thresholds is None:
+        return None
+    chosen = dict(zip(earlier.classes, earlier.thresholds.tolist(), strict=True))
+    limits = replace(model, thresholds=None).limits
+    return np.array([chosen.get(name, limits[c]) for c, name in enumerate(model.classes)])
+
+
+def export_onnx(folder: Path, options: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """Write the model of a store as .onnx, as a task of the server."""
+    from deepfishing.learn.to_onnx import export_model  # torch takes seconds to load
+
+    progress("ONNX", 0, 1)
+    model = Model.load(model_folder(folder))
+    network = model.settings.load_network(weights=options.get("weights"))
+    difference = export_model(model, onnx_file(folder), network=network)
+    return {"difference": difference, "model": json.dumps(model.training, default=str)[:200]}
+
+
+def onnx_file(store: Path) -> Path:
+    """Return where the model of a store is kept as .onnx."""
+    return side_folder(store) / "model.onnx"

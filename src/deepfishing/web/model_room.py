@@ -1,0 +1,293 @@
+"""The model of a store for the page: training in the background, predictions, downloads."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import tempfile
+import threading
+import zipfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from deepfishing import __version__
+from deepfishing.core.rank_one import Array
+from deepfishing.core.recipes import parse_recipe
+from deepfishing.errors import DeepFishingError, did_you_mean
+from deepfishing.extraction.relabel import export_labels
+from deepfishing.learn.model_files import DOCUMENT, TENSORS
+from deepfishing.learn.sorting import UNSURE, folder_names, sort_photo
+from deepfishing.learn.store_model import (
+    StoreModel,
+    curve,
+    model_folder,
+    onnx_file,
+    open_store_model,
+    point_at,
+    set_threshold,
+)
+from deepfishing.util.files import guarded
+from deepfishing.util.progress import Progress
+from deepfishing.web.apart import run_apart
+from deepfishing.web.gallery import Example, Gallery, UnknownError
+from deepfishing.web.guard import RefusedError
+from deepfishing.web.jobs import Jobs
+
+TRAIN, ONNX = "train", "onnx"
+NO_MODEL = "the store has no model yet; train one first"
+MAX_LABELS = 50_000_000  # bytes of labels.csv
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """The most probable class of each row of a gallery, -1 where there is none; `classes` name
+    them.
+    """
+
+    classes: tuple[str, ...]
+    codes: Array
+    probability: Array
+
+
+class ModelRoom:
+    """The model of a gallery's store; may be used from several threads."""
+
+    def __init__(self, gallery: Gallery, jobs: Jobs) -> None:
+        self.jobs = jobs
+        self.gallery = gallery
+        self._lock = threading.RLock()
+        self._predictions: Predictions | None = None
+        self.problem = ""
+        self.found: StoreModel | None = None
+        self.reload()
+
+    def reload(self) -> None:
+        """Read the model that was trained last."""
+        try:
+            found, problem = open_store_model(self.gallery.store), ""
+        except DeepFishingError as error:
+            found, problem = None, str(error)
+        with self._lock:
+            self.found = found
+            self.problem = problem
+            self._predictions = None
+
+    def require(self) -> StoreModel:
+        """Return the model; an error if there is none."""
+        if self.found is None:
+            raise UnknownError(NO_MODEL)
+        return self.found
+
+    def _with_class(self, name: str) -> StoreModel:
+        """Return the model; an error if it has no class of this name."""
+        found = self.require()
+        classes = found.model.classes
+        if name not in classes:
+            hint = did_you_mean(name, classes)
+            raise UnknownError(f"class must be one of the model, got {name!r}{hint}")
+        return found
+
+    def train(self, recipe: str, progress: Progress) -> None:
+        """Train on the labels of now, in a process of its own."""
+        options = json.dumps({"recipe": recipe})
+        run_apart(TRAIN, [str(self.gallery.store.folder), options], progress)
+        onnx_file(self.gallery.store.folder).unlink(missing_ok=True)  # of the model before
+        self.reload()
+
+    def write_onnx(self, progress: Progress) -> None:
+        """Write the model as .onnx, in a process of its own."""
+        self.require()
+        weights = self.gallery.uploads.weights
+        options = json.dumps({"weights": None if weights is None else str(weights)})
+        run_apart(ONNX, [str(self.gallery.store.folder), options], progress)
+
+    def predictions(self) -> Predictions | None:
+        """Return the most probable class of each row; None without a model."""
+        with self._lock:
+            if self.found is not None and self._predictions is None:
+                self._predictions = self._predict(self.found)
+            return self._predictions
+
+    def _predict(self, found: StoreModel) -> Predictions:
+        numbers = self._numbers(found)
+        values = np.array(found.probabilities[np.maximum(numbers, 0)], dtype=np.float32)
+        values[:, ~found.model.svm.trained] = -1
+        codes = np.where(numbers >= 0, values.argmax(axis=1), -1)
+        return Predictions(found.model.classes, codes, values.max(axis=1))
+
+    def _numbers(self, found: StoreModel) -> Array:
+        """Where each row of the gallery is in the predictions; -1 for one that is not."""
+        collection = self.gallery.collection
+        keys = self.gallery.first_searcher.contents.keys
+        numbers: Array = found.numbers_of(keys)[collection.content]
+        return numbers
+
+    def summary(self) -> dict[str, Any]:
+        """Return what the page shows of the model."""
+        counts = self.gallery.live.counts()
+        job, onnx = (self.jobs.get(name) for name in (TRAIN, ONNX))
+        live = self.gallery.live
+        about: dict[str, Any] = {
+            "job": None if job is None else job.as_dict(),
+            "onnx_job": None if onnx is None else onnx.as_dict(),
+            "labelled": int(live.is_labelled().sum()),
+            "labels": [{"name": name, "images": n} for name, n in counts.items()],
+            "model": None,
+            "problem": self.problem,
+        }
+        found = self.found
+        if found is not None:
+            about["model"] = self._about(found, counts)
+            about["has_onnx"] = onnx_file(self.gallery.store.folder).is_file()
+        return about
+
+    def _about(self, found: StoreModel, counts: dict[str, int]) -> dict[str, Any]:
+        model, facts = found.model, found.facts
+        then = facts.get("labels", {})
+        names = {*counts, *then}
+        changed = sum(abs(counts.get(name, 0) - then.get(name, 0)) for name in names)
+        auto = model.training.get("auto") or {}
+        return {
+            "recipe": parse_recipe(model.recipe).title,
+            "definition": model.recipe,
+            "why": auto.get("why", ""),
+            "chosen": bool(auto),
+            "network": model.settings.network.name,
+            "trained": facts.get("trained", ""),
+            "photos": model.training.get("images"),
+            "several": model.has_several,
+            "figures": facts.get("figures", {}),
+            "changed_labels": changed,
+            "classes": [self._class(found, number) for number in range(len(model.classes))],
+        }
+
+    def _class(self, found: StoreModel, number: int) -> dict[str, Any]:
+        model = found.model
+        name = model.classes[number]
+        ap = float(model.svm.ap[number])
+        validation = model.training.get("validation", {})
+        point = point_at(found, name)
+        return {
+            "name": name,
+            "photos": found.facts.get("counts", {}).get(name, 0),
+            "trained": bool(model.svm.trained[number]),
+            "ap": round(ap, 1) if np.isfinite(ap) else None,
+            "why": validation.get("not_measurable", {}).get(name, ""),
+            "threshold": float(model.limits[number]),
+            "chosen": model.thresholds is not None,
+            "point": None if point is None else asdict(point),
+        }
+
+    def curve(self, name: str) -> dict[str, Any]:
+        """Return precision and recall of a class at all thresholds."""
+        points = curve(self._with_class(name), name)
+        return {"class": name, "points": [asdict(point) for point in points]}
+
+    def set_threshold(self, name: str, value: float | None) -> dict[str, Any]:
+        """Choose the threshold of a class; return the class as it is now."""
+        with self._lock:
+            found = set_threshold(self.gallery.store, self._with_class(name), name, value)
+            self.found = found
+        return self._class(found, found.class_number(name))
+
+    def predict(self, example: Example) -> dict[str, Any]:
+        """Return all classes of a photo, the most probable first, and its folder."""
+        found = self.require()
+        model = found.model
+        if example.upload:
+            arrays = self.gallery.uploads.recall(example.upload)
+            if absent := [name for name in model.columns if name not in arrays]:
+                raise RefusedError(
+                    409,
+                    f"the page must compute {', '.join(absent)} for this model, but does not; "
+                    "start the server again",
+                )
+            chances = model.probabilities({name: arrays[name] for name in model.columns})[0]
+        else:
+            number = int(self._numbers(found)[self.gallery.row(example.id)])
+            if number < 0:
+                raise RefusedError(409, "the photo has come after the model; train again")
+            chances = np.asarray(found.probabilities[number], dtype=np.float64)
+        order = np.argsort(-np.where(model.svm.trained, chances, -1), kind="stable")
+        names = folder_names(model.classes)
+        places = sort_photo(model, "", example.id or "photo", chances, names)
+        return {
+            "classes": [
+                {
+                    "name": model.classes[c],
+                    "probability": round(float(chances[c]), 4),
+                    "threshold": float(model.limits[c]),
+                }
+                for c in order
+                if model.svm.trained[c]
+            ],
+            "folders": [place.folder for place in places],
+        }
+
+    def sorted_csv(self, rows: Array | None) -> bytes:
+        """Return a table of the folder that each photo belongs into."""
+        found = self.require()
+        model = found.model
+        names = folder_names(model.classes)
+        numbers = self._numbers(found)
+        wanted = np.arange(len(numbers)) if rows is None else rows
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["path", "id", "folder", "label", "probability"])
+        for row in wanted[numbers[wanted] >= 0].tolist():
+            picture = self.gallery.collection[row]
+            chances = np.asarray(found.probabilities[numbers[row]], dtype=np.float64)
+            for one in sort_photo(model, picture.path, picture.id, chances, names):
+                cells = [guarded(cell) for cell in (one.path, one.id, one.folder, one.label)]
+                writer.writerow([*cells, f"{one.probability:.4f}"])
+        return text.getvalue().encode("utf-8", "surrogateescape")
+
+    def folders(self, rows: Array | None) -> list[dict[str, Any]]:
+        """Return how many photos would be sorted into each folder."""
+        counts: dict[str, int] = {}
+        for line in csv.DictReader(io.StringIO(self.sorted_csv(rows).decode(errors="replace"))):
+            counts[line["folder"]] = counts.get(line["folder"], 0) + 1
+        order = sorted(counts, key=lambda name: (name == UNSURE, name))
+        return [{"name": name, "photos": counts[name]} for name in order]
+
+    def zipped(self) -> bytes:
+        """Return the folder of the model as a zip."""
+        self.require()
+        folder = model_folder(self.gallery.store.folder)
+        made = io.BytesIO()
+        with zipfile.ZipFile(made, "w") as archive:
+            for name in (DOCUMENT, TENSORS):
+                archive.write(folder / name, f"model/{name}")
+        return made.getvalue()
+
+    def labels_csv(self) -> bytes:
+        """Return the labels as `deepfish label --export` writes them."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "labels.csv")
+            export_labels(self.gallery.store, path)
+            return path.read_bytes()
+
+    def onnx(self) -> bytes:
+        """Return the model as .onnx, once it was written."""
+        path = onnx_file(self.gallery.store.folder)
+        if not path.is_file():
+            raise UnknownError("the model was not written as .onnx yet; ask for it first")
+        return path.read_bytes()
+
+    def report(self) -> bytes:
+        """Return one page about the model, without scripts."""
+        found = self.require()
+        loader = FileSystemLoader(Path(__file__).parent)
+        page = Environment(
+            loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        )
+        about = self._about(found, self.gallery.live.counts())
+        text = page.get_template("model_report.html.j2").render(
+            store=self.gallery.folder.absolute().name, version=__version__, **about
+        )
+        return text.encode()
