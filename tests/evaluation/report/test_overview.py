@@ -5,9 +5,10 @@ import pytest
 
 from deepfishing.core.statistics import mean_interval
 from deepfishing.errors import StoreError
+from deepfishing.evaluation.report.gain_split import table_split
 from deepfishing.evaluation.report.overview import find_folders, overview, write_overview
 from deepfishing.evaluation.report.rows import gains
-from deepfishing.evaluation.report.tables import one_decimal
+from deepfishing.evaluation.report.tables import comparison, one_decimal
 from deepfishing.evaluation.results import Results
 
 AXES = ("positive images per class", "mAP, %")
@@ -126,3 +127,19 @@ def test_forward_features_alone_have_no_gain(tmp_path, add_rows):
     add_rows(tmp_path / "r", features=("x7", "x6"))
     with pytest.raises(StoreError, match="must have a gradient and a forward feature"):
         write_overview([tmp_path / "r"], tmp_path / "gains.html")
+
+
+def test_the_three_rows_are_split_into_what_the_pool_and_gradients_give(tmp_path, add_rows):
+    strength = {"x7": 1.0, "forward": 1.3, "auto-forward": 1.6, "dW7": 1.1, "auto": 2.2}
+    results = add_rows(tmp_path / "a", tuple(strength), strength=strength)
+    split = table_split(results, comparison(results.rows))
+    parts = {part.feature: part for part in overview([tmp_path / "a"])}
+    assert list(parts) == ["auto", "auto-forward", "dW7"]
+    (of_pool,), (of_gradients,) = parts["auto-forward"].gains, parts["auto"].gains
+    assert of_pool.difference.mean == pytest.approx(split.of_pool.mean)
+    assert of_gradients.difference.mean == pytest.approx(split.of_gradients.mean)
+    text = write_overview([tmp_path / "a"], tmp_path / "gains.md").read_text()
+    assert "| the pool gives | gradients give |" in text
+    assert f"| {split.of_pool.text} | {split.of_gradients.text} |" in text
+    page = write_overview([tmp_path / "a"], tmp_path / "gains.html").read_text()
+    assert "what gradients give" in page

@@ -7,14 +7,15 @@ data set and network, with its interval, and the gain against the number of exam
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from deepfishing.core.features import split_names
-from deepfishing.core.recipes import parse_recipe
+from deepfishing.core.recipes import AUTO, parse_recipe
+from deepfishing.core.recipes.recipe import AUTO_FORWARD
 from deepfishing.core.statistics import Difference, Interval, mean_interval
 from deepfishing.errors import StoreError
 from deepfishing.evaluation.checks import Result
@@ -27,7 +28,23 @@ from deepfishing.evaluation.report.charts import (
     panels,
     round_ticks,
 )
-from deepfishing.evaluation.report.rows import gains, open_folder, open_results, save_report, title
+from deepfishing.evaluation.report.gain_split import (
+    FORWARD_NAME,
+    GRADIENTS_GIVE,
+    POOL_GIVES,
+    GainSplit,
+    chart_splits,
+    table_split,
+)
+from deepfishing.evaluation.report.rows import (
+    gains,
+    is_chosen,
+    is_plain_forward,
+    open_folder,
+    open_results,
+    save_report,
+    title,
+)
 from deepfishing.evaluation.report.sheets import Sheet
 from deepfishing.evaluation.report.tables import comparison, one_decimal, signed_ends
 from deepfishing.evaluation.report.text import markdown
@@ -35,6 +52,11 @@ from deepfishing.evaluation.report.words import WITH_EXAMPLES
 from deepfishing.evaluation.results import Curves, Results
 
 NOTHING = Mark(None, None)
+# What the gains of the two choices are over: so they split the gain of `auto`.
+OVER = {
+    AUTO: f"{AUTO_FORWARD}: what gradients give",
+    AUTO_FORWARD: "the strongest forward feature without unlabelled photos: what these give",
+}
 # What tells settings of the same data set and network apart, where they differ in it.
 TOLD = ("train", "test", "tau", "label", "views", "C", "difficult", "weights_sha256")
 
@@ -58,6 +80,11 @@ class Part:
     panels: tuple[Panel, ...]
 
     @property
+    def over(self) -> str:
+        """What its gains are over."""
+        return OVER.get(self.feature, "the best forward feature")
+
+    @property
     def words(self) -> str:
         """How often it is above, and how often that holds."""
         if not self.gains:
@@ -66,7 +93,7 @@ class Part:
         holds = [gain.difference.mean for gain in self.gains if gain.difference.holds]
         mean = np.mean([gain.difference.mean for gain in self.gains])
         return (
-            f"Above the best forward feature in {above} of {len(self.gains)}; at 95 % "
+            f"Above {self.over.partition(':')[0]} in {above} of {len(self.gains)}; at 95 % "
             f"{sum(m > 0 for m in holds)} gains and {sum(m < 0 for m in holds)} losses hold. "
             f"On average {one_decimal(float(mean), sign=True)}."
         )
@@ -94,10 +121,12 @@ def overview(folders: Iterable[Path]) -> list[Part]:
     names = _names([*(rows[0] for _, rows in tables), *(points[0] for points in curves)])
     found: dict[str, list[Gain]] = {}
     for results, rows in tables:
-        forward = comparison(rows).forward
+        table, setting = comparison(rows), names[_facts(rows[0])]
+        for name, gain in _split_gains(table_split(results, table), setting):
+            found.setdefault(name, []).append(gain)
+        forward = table.forward
         for name, difference in gains(results, rows).items():
-            if parse_recipe(name).is_gradient and forward and forward.official is not None:
-                setting = names[_facts(rows[0])]
+            if _is_fixed_gradient(name) and forward and forward.official is not None:
                 gain = Gain(setting, forward.title, forward.official, difference)
                 found.setdefault(title(name), []).append(gain)
     lines: dict[str, dict[tuple[str, str, str], list[Series]]] = {}
@@ -111,7 +140,24 @@ def overview(folders: Iterable[Path]) -> list[Part]:
             xs = tuple(sorted({x for series in some for x in series.marks}))
             shown.append(Panel(protocol, feature, x_axis, (Chart(y_axis, xs, tuple(some)),)))
         parts.append(Part(feature, tuple(found.get(feature, ())), tuple(shown)))
-    return sorted(parts, key=lambda part: -len(part.gains))
+    return sorted(parts, key=lambda part: (part.feature not in OVER, -len(part.gains)))
+
+
+def _split_gains(split: GainSplit | None, setting: str) -> Iterable[tuple[str, Gain]]:
+    """What gradients give and what the pool gives, as gains of `auto` and of `auto-forward`."""
+    if split is None:
+        return
+    pairs = (
+        (AUTO, split.of_gradients, split.with_pool),
+        (AUTO_FORWARD, split.of_pool, split.forward),
+    )
+    for name, gain, below in pairs:
+        if gain.difference is not None:
+            yield name, Gain(setting, gain.over, below.value, gain.difference)
+
+
+def _is_fixed_gradient(feature: str) -> bool:
+    return parse_recipe(feature).is_gradient and not is_chosen(feature)
 
 
 def write_overview(folders: Sequence[Path], page: Path, features: str | None = None) -> Path:
@@ -158,17 +204,28 @@ def _lines(
     """Gains over the best forward line: their feature, protocol and both axes, and the line."""
     for panel in panels(points):
         for chart in panel.charts if panel.protocol in WITH_EXAMPLES else ():
-            forward = [series for series in chart.whole if not series.gradient]
+            figure = "mAP" if "mAP" in chart.y_axis else chart.y_axis.removesuffix(", %")
+            axis = f"gain, points of {figure}"  # each data set by its official definition
+            place = panel.protocol, panel.x_axis, axis
+            for name, marks in _split_marks(chart).items():
+                yield name, place, Series(setting, marks)
+            forward = [series for series in chart.whole if is_plain_forward(series.name)]
             if not forward:
                 continue
             best = max(forward, key=lambda series: sum(m.y or 0.0 for m in series.marks.values()))
-            figure = "mAP" if "mAP" in chart.y_axis else chart.y_axis.removesuffix(", %")
-            axis = f"gain, points of {figure}"  # each data set by its official definition
             for series in chart.whole:
-                if series.gradient:
+                if _is_fixed_gradient(series.name):
                     marks = {x: _minus(series.marks[x], best.marks[x]) for x in chart.xs}
-                    place = panel.protocol, panel.x_axis, axis
                     yield title(series.name), place, Series(setting, marks)
+
+
+def _split_marks(chart: Chart) -> dict[str, dict[int, Mark]]:
+    """What gradients give and what the pool gives, by the number of labels."""
+    marks: dict[str, dict[int, Mark]] = {}
+    for split in chart_splits(chart):
+        for name, gain in ((AUTO, split.of_gradients), (AUTO_FORWARD, split.of_pool)):
+            marks.setdefault(name, {})[split.labels or 0] = Mark(gain.mean, gain.interval)
+    return marks
 
 
 def _minus(a: Mark, b: Mark) -> Mark:
@@ -181,8 +238,9 @@ def _minus(a: Mark, b: Mark) -> Mark:
 
 def sheets(parts: Sequence[Part]) -> Iterable[Sheet]:
     """A table of all gains, settings down and features across, and one per chart."""
-    settings = {g.setting: (g.over, g.forward) for part in parts for g in part.gains}
-    shown = [part for part in parts if part.gains]
+    yield from _split_sheets({part.feature: part for part in parts})
+    shown = [part for part in parts if part.gains and part.feature not in OVER]
+    settings = {g.setting: (g.over, g.forward) for part in shown for g in part.gains}
     if shown:
         known = [{g.setting: g.difference for g in part.gains} for part in shown]
         body = []
@@ -206,6 +264,27 @@ def sheets(parts: Sequence[Part]) -> Iterable[Sheet]:
             head = [panel.x_axis, *(f"{x:,}" for x in chart.xs)]
             caption = f"{part.feature}, {panel.title.lower()}: {chart.y_axis}"
             yield Sheet(caption, head, [body])
+
+
+def _split_sheets(parts: Mapping[str, Part]) -> Iterable[Sheet]:
+    """A table of what the pool and gradients give with all labels, settings down."""
+    if not {AUTO, AUTO_FORWARD} <= set(parts):
+        return
+    by_setting = {gain.setting: gain for gain in parts[AUTO].gains}
+    body = []
+    for pool in parts[AUTO_FORWARD].gains:
+        gradients = by_setting[pool.setting]
+        gains = [pool.difference, gradients.difference]
+        cells = [_with_interval(gain.mean, (gain.low, gain.high)) for gain in gains]
+        body.append([pool.setting, f"{pool.over} {one_decimal(pool.forward)}", *cells])
+    if body:
+        yield Sheet(
+            "mAP of the strongest forward feature without unlabelled photos, with the best kernel "
+            "and cost, and what unlabelled photos and gradients add (interval at 95 %, paired "
+            "bootstrap over test images)",
+            ["data set, network", FORWARD_NAME, POOL_GIVES, GRADIENTS_GIVE],
+            [body],
+        )
 
 
 def _with_interval(value: float | None, interval: Interval | None) -> str:
