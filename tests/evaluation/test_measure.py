@@ -18,8 +18,8 @@ def test_one_call_measures_a_table_and_curves_and_says_what_was_seen(dataset, ne
         "auto",
     }
     assert found.page.read_text().count("<h2") == 1
-    table, positives, photos = found.words
-    assert table.startswith("The best gradient feature, dW8, reaches ")
+    positives, photos, table = found.words
+    assert table.startswith("At one cost for all, as in the paper, the best gradient feature, dW8")
     assert positives.startswith("With 1 positive image per class, auto has ")
     assert photos.startswith("With 1 labelled photo per class, auto has ")
 

@@ -121,9 +121,10 @@ def measure(
                 row.update(split.as_keys())
                 results.keep([row])
     page = write_report(out)
-    words = [table_words(comparison(rows, known)), gain_words(split)]
+    words = [gain_words(split)]
     for measured in points.values():
         words += curve_words(measured)
+    words.append(table_words(comparison(rows, known)))
     paragraphs = [plain(said) for said in words if said]
     if said := split_words(rows):
         paragraphs.insert(0, said)

@@ -129,13 +129,18 @@ def feature_label(name: str) -> Markup:
 
 
 def formula_label(name: str) -> Markup:
-    """A formula in the paper's letters, as HTML; it may be broken behind each sign."""
-    return Markup("").join(
-        escape(piece) + (Markup("<wbr>") if piece in "+*" else "")
-        if isinstance(piece, str)
-        else Markup(";&thinsp;").join(map(_symbol, piece.symbols))
-        for piece in pieces(name)
-    )
+    """A formula in the paper's letters, as HTML; it may be broken behind each sign.
+
+    What follows a comma and a space, such as a cost, is text.
+    """
+    recipe, comma, rest = name.partition(", ")
+    found = Markup("")
+    for piece in pieces(recipe):
+        if isinstance(piece, str):
+            found += escape(piece) + (Markup("<wbr>") if piece in "+*" else "")
+        else:
+            found += Markup(";&thinsp;").join(map(_symbol, piece.symbols))
+    return found + comma + rest
 
 
 def _symbol(symbol: tuple[str, str, str]) -> Markup:
@@ -147,7 +152,7 @@ def _symbol(symbol: tuple[str, str, str]) -> Markup:
 def _typeset(text: str) -> str:
     """Text with real minus signs and en dashes, a figure and its percent sign kept together."""
     text = re.sub(r"(?<=\d)-(?=\d)", "–", text)
-    return re.sub(r"-(?=\d)", "−", text).replace(" %", "\u00a0%")
+    return re.sub(r"(?<![a-z])-(?=\d)", "−", text).replace(" %", "\u00a0%")
 
 
 def _points(points: Curve) -> str:

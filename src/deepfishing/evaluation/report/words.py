@@ -98,8 +98,8 @@ def _few_labels(points: Sequence[Result]) -> str:
     few, many = (pick(shown, key=lambda point: point["x"]) for pick in (min, max))
     axis = few["x_axis"]
     return (
-        f" {_counted(few['x'], axis).capitalize()} is enough for {few['y']:.0f} of 100, "
-        f"{many['x']} for {many['y']:.0f}."
+        f" With {_counted(few['x'], axis)} {few['y']:.0f} of 100 are recognised, "
+        f"with {many['x']}, {many['y']:.0f}."
     )
 
 
@@ -148,7 +148,7 @@ def table_words(table: Comparison) -> Paragraph:
         figure = f" with {one_decimal(table.best.official)} mAP. {rest} it with."
         return ("The best feature is ", _named(table.best), figure)
     words: Paragraph = (
-        "The best gradient feature, ",
+        "At one cost for all, as in the paper, the best gradient feature, ",
         _named(gradient),
         f", reaches {one_decimal(gradient.official)} mAP, ",
         Verdict(_place(minus(gradient.official, forward.official) or 0.0)),
