@@ -4,8 +4,15 @@ import json
 
 import numpy as np
 import torch
+from PIL import Image
 
+from deepfishing.core.features import needed_factors, parse_features
+from deepfishing.extraction.settings import Settings
+from deepfishing.extraction.to_store import extract_to_store
+from deepfishing.images.sources import find_images
 from deepfishing.networks.libraries.packages import import_package
+from deepfishing.networks.load import load_network
+from deepfishing.store import Store
 
 COLOURS = {
     "red": (220, 30, 30),
@@ -92,3 +99,38 @@ def train(model, tokenizer, pixels_of, rng, steps=60):
         loss.backward()
         optimizer.step()
     return float(loss.detach())
+
+
+def extract(folder, images, name="store"):
+    """A store with x7 of images, beside the folder of a model."""
+    network = load_network(f"hf:{folder}")
+    settings = Settings.from_network(network)
+    store = Store(folder.parent / name, settings.as_dict(), "float32")
+    factors = needed_factors(parse_features("x7", network.layers))
+    extract_to_store(store, find_images(images), factors, settings=settings, network=network)
+    return store
+
+
+def write_photos(folder, count=3):
+    """Write pictures of each colour, such as red0.png."""
+    folder.mkdir()
+    rng = np.random.default_rng(1)
+    for name in COLOURS:
+        for number in range(count):
+            Image.fromarray(coloured(rng, name)).save(folder / f"{name}{number}.png")
+    return folder
+
+
+def write_trained(folder):
+    """Write a CLIP that knows colours."""
+    transformers = import_package("transformers")
+    model = write_clip(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    preprocess = load_network(f"hf:{folder}").preprocess
+
+    def pixels_of(images):
+        return torch.from_numpy(np.stack([preprocess(Image.fromarray(i)) for i in images]))
+
+    train(model, tokenizer, pixels_of, np.random.default_rng(2))
+    model.save_pretrained(folder)
+    return folder

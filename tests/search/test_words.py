@@ -5,60 +5,28 @@ import json
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from starlette.testclient import TestClient
 
-from deepfishing.core.features import needed_factors, parse_features
 from deepfishing.errors import NetworkError, OptionError, WeightsError
 from deepfishing.extraction.settings import Settings
-from deepfishing.extraction.to_store import extract_to_store
-from deepfishing.images.sources import find_images
+from deepfishing.extraction.texts import FILE
 from deepfishing.networks.load import load_network
 from deepfishing.networks.texts import load_text_tower
 from deepfishing.search import Searcher, Words
-from deepfishing.search.words import FILE, TextVectors
-from deepfishing.store import Store
 from deepfishing.web.app import make_app
 from deepfishing.web.gallery import Gallery
 
 
-def extract(folder, images, name="store"):
-    """A store with x7 of images."""
-    network = load_network(f"hf:{folder}")
-    settings = Settings.from_network(network)
-    store = Store(folder.parent / name, settings.as_dict(), "float32")
-    factors = needed_factors(parse_features("x7", network.layers))
-    extract_to_store(store, find_images(images), factors, settings=settings, network=network)
-    return store
-
-
 @pytest.fixture(scope="module")
 def photos(towers, tmp_path_factory):
-    """Three pictures of each colour."""
-    folder = tmp_path_factory.mktemp("words") / "photos"
-    folder.mkdir()
-    rng = np.random.default_rng(1)
-    for name in towers.COLOURS:
-        for number in range(3):
-            Image.fromarray(towers.coloured(rng, name)).save(folder / f"{name}{number}.png")
-    return folder
+    return towers.write_photos(tmp_path_factory.mktemp("words") / "photos")
 
 
 @pytest.fixture(scope="module")
 def trained(towers, photos):
     """A tiny CLIP that knows colours, in a folder, and a store by it."""
-    transformers = towers.import_package("transformers")
-    folder = photos.parent / "clip"
-    model = towers.write_clip(folder)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    preprocess = load_network(f"hf:{folder}").preprocess
-
-    def pixels_of(images):
-        return torch.from_numpy(np.stack([preprocess(Image.fromarray(i)) for i in images]))
-
-    towers.train(model, tokenizer, pixels_of, np.random.default_rng(2))
-    model.save_pretrained(folder)
-    return folder, extract(folder, photos)
+    folder = towers.write_trained(photos.parent / "clip")
+    return folder, towers.extract(folder, photos)
 
 
 def test_words_find_what_they_describe(trained, towers):
@@ -81,7 +49,7 @@ def test_scores_are_those_of_the_library(towers, photos, tmp_path, kind):
     transformers = towers.import_package("transformers")
     folder = tmp_path / kind
     model = towers.write_clip(folder, kind)
-    store = extract(folder, photos)
+    store = towers.extract(folder, photos)
     texts = ["a red bicycle", "the photo of a blue bicycle"]
     searcher = Searcher(store)
     found = [{hit.id: hit.score for hit in searcher.search(Words(t), k=99)} for t in texts]
@@ -150,7 +118,7 @@ def test_texts_are_read_from_the_store_without_the_network(trained):
         raise AssertionError(texts)
 
     again = Searcher(store)
-    again.texts = TextVectors(store.folder, store.settings, encode=never)
+    again.texts._encode = never
     assert [hit.id for hit in again.search("a green bicycle", k=12)] == [h.id for h in expected]
     (store.folder / FILE).write_bytes(b"damaged")
     assert [h.id for h in searcher.search("a green bicycle", k=12)] == [h.id for h in expected]

@@ -24,9 +24,11 @@ from deepfishing.cli.command import (
 )
 from deepfishing.errors import OptionError
 from deepfishing.extraction.options import OPTIONS, Resources
+from deepfishing.networks.prompts import PROMPT
 
 if TYPE_CHECKING:
     from deepfishing.learn.model import Model
+    from deepfishing.store import Store
 
 
 def train(
@@ -38,6 +40,12 @@ def train(
     model: Annotated[Path, "Folder for the model; made if absent."],
     *,
     labels: Annotated[Path | None, "A .csv with the columns path and label, or a VOC tree."] = None,
+    classes: Annotated[
+        Path | None,
+        "Names of classes, a line each: a classifier by words, without labels, of a store whose "
+        "network reads texts.",
+    ] = None,
+    prompt: Annotated[str, "What is said of a class, its name in place of {}.", MORE] = PROMPT,
     split: Annotated[str, "Split of a VOC tree to train on.", MORE] = "trainval",
     features: Annotated[
         str,
@@ -83,6 +91,9 @@ def train(
     weight = None if class_weight is None else _number(class_weight)
     check_options(C, difficult, weight)
     opened = Store.open(data) if (find_store(Path(data)) / MANIFEST).is_file() else None
+    if classes is not None:
+        _train_on_words(opened, data, model, classes, prompt, as_json=as_json)
+        return
     images: list[Any] = find_images(data) if opened is None else opened.labelled_rows()
     if opened is None and labels is None and is_voc(Path(data)):
         labels = Path(data)
@@ -102,6 +113,26 @@ def train(
         if unused := labelled.unused(images):
             say.note(unused)
     _print_summary(model, trained, left_out, as_json)
+
+
+def _train_on_words(
+    store: Store | None, data: str, folder: Path, classes: Path, prompt: str, *, as_json: bool
+) -> None:
+    """Make a classifier of the names of classes."""
+    from deepfishing.learn.zero_shot import zero_shot_model
+
+    if store is None:
+        raise OptionError(
+            f"--classes needs a store, got {data}; make one with `deepfish extract {data} STORE "
+            "--network hf:ORG/NAME`"
+        )
+    made = zero_shot_model(store, classes, prompt)
+    made.save(folder)
+    if as_json:
+        say.json({"model": str(folder), "recipe": made.recipe, "classes": list(made.classes)})
+        return
+    say.line(f"{folder}: {len(made.classes)} classes by their names, {prompt!r}; no photo was used")
+    say.what_next(("deepfish", "predict", folder, "PHOTO.jpg"))
 
 
 def _number(text: str) -> float | str:

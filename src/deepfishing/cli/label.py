@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deepfishing.cli import say
-from deepfishing.cli.command import Json, StoreFolder
+from deepfishing.cli.command import MORE, Json, StoreFolder
 from deepfishing.errors import OptionError
+from deepfishing.networks.prompts import PROMPT
+from deepfishing.util.files import check_out, write_records
 
 if TYPE_CHECKING:
+    from deepfishing.store import Store
     from deepfishing.store.label_log import Act
 
 ORIGIN = "deepfish label"
+SUGGESTED = ("path", "label", "probability")  # columns of suggested labels
 
 
 def label(
@@ -24,6 +28,13 @@ def label(
         typer.Argument(help="A .csv with the columns path and label or labels."),
     ] = None,
     export: Annotated[Path | None, "Write the current labels into this .csv or .json."] = None,
+    classes: Annotated[
+        Path | None,
+        "Names of classes, a line each: suggest one for each photo without a label, by words. "
+        "The table goes to --out, to be looked through and given back.",
+    ] = None,
+    prompt: Annotated[str, "What is said of a class, its name in place of {}.", MORE] = PROMPT,
+    out: Annotated[Path | None, "The .csv of --classes."] = None,
     rename: Annotated[
         tuple[str, str] | None, "Rename a class, or merge it into another: OLD NEW."
     ] = None,
@@ -44,6 +55,9 @@ def label(
     from deepfishing.store import Store
     from deepfishing.store.label_log import LabelLog
 
+    if classes is not None:
+        _suggest(Store.open(store), classes, prompt, out, as_json=as_json)
+        return
     if file is None and export is None and rename is None and not undo and not log:
         raise OptionError(
             "a table of labels, --export, --rename, --undo or --log is needed, got none; see "
@@ -84,6 +98,24 @@ def label(
         return
     for line in lines:
         say.line(line)
+
+
+def _suggest(store: Store, classes: Path, prompt: str, out: Path | None, *, as_json: bool) -> None:
+    """Write or print labels that the names of classes suggest."""
+    from deepfishing.learn.zero_shot import suggest_labels
+
+    check_out(out, (".csv",))
+    found = suggest_labels(store, classes, prompt)
+    rows = [{"path": one.id, "label": one.label, "probability": one.probability} for one in found]
+    if as_json:
+        say.json(rows, indent=1)
+    if out is not None:
+        write_records(out, rows, SUGGESTED)
+        say.note(f"{out}: {say.images_text(len(rows))} without a label, the surest first")
+        say.what_next(("deepfish", "label", store.folder, out))
+    elif not as_json:
+        for row in rows:
+            say.line("\t".join(map(str, row.values())))
 
 
 def _act_text(act: Act) -> str:

@@ -84,6 +84,13 @@ class NetworkOptions(TypedDict, total=False):
         "The tensor of an .onnx network without a classifier that is x7, with @class, @patches or "
         "@mean where it has tokens.",
     ]
+    classes: Annotated[
+        Path | str,
+        "Names of classes, a line each, of which a network that reads texts gets a classifier.",
+    ]
+    prompt: Annotated[
+        str, "What is said of a class, its name in place of {}. [default: a photo of {}]"
+    ]
     dtype: Annotated[
         str,
         "Numbers while computing: float32, float64, bfloat16, float16. [default: float32]",

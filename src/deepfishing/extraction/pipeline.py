@@ -33,6 +33,7 @@ from deepfishing.images.item import ImageBytes, Item
 from deepfishing.images.sources import find_images
 from deepfishing.images.streams import blocks
 from deepfishing.networks.caffe.files import given_mean
+from deepfishing.networks.prompts import read_classes
 from deepfishing.networks.reference import (
     FILES,
     PROTOTXT,
@@ -262,6 +263,8 @@ def _agree_on_network(options: NetworkOptions, stored: NetworkRef) -> NetworkRef
         pixels = find_preprocess(options["preprocess"], stored.preprocess.size)
         if pixels != stored.preprocess:
             raise _contradiction("preprocess", stored.preprocess, pixels)
+    if "classes" in options and read_classes(options["classes"]) != source.classes:
+        raise _contradiction("classes", ", ".join(source.classes) or "none", options["classes"])
     if options.get("embedding", source.embedding) != source.embedding:
         raise _contradiction("embedding", source.embedding or "none", options["embedding"])
     return replace(stored, source=source, dtype=options.get("dtype", stored.dtype))

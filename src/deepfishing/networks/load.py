@@ -7,7 +7,7 @@ A name is one of the zoo, a Caffe or ONNX model file, or that of another library
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,6 +34,7 @@ from deepfishing.networks.libraries.facts import ModelFacts
 from deepfishing.networks.network import Network, cast, make_network, ready, torch_target, wrap
 from deepfishing.networks.onnx_file import load_onnx
 from deepfishing.networks.outputs import Pick
+from deepfishing.networks.prompts import PROMPT, prompts_of, read_classes
 from deepfishing.networks.reference import (
     FILES,
     PROTOTXT,
@@ -46,6 +47,8 @@ from deepfishing.networks.reference import (
     Source,
 )
 from deepfishing.networks.state_dicts import match_by_order, missing_layers, remove_layers
+from deepfishing.networks.text_head import add_text_head, with_weights
+from deepfishing.networks.texts import unpack
 from deepfishing.networks.weights import load_into, read_weights
 from deepfishing.networks.zoo import DEFAULT, RECORDS, Record, find_weights, is_network_file, record
 
@@ -82,6 +85,8 @@ def load_network(
     mean: str | Path | None = None,
     preprocess: str | Path | None = None,
     embedding: str | None = None,
+    classes: str | Path | Sequence[str] | None = None,
+    prompt: str = PROMPT,
 ) -> Network:
     """Build a network and load its weights.
 
@@ -105,12 +110,22 @@ def load_network(
         For an `.onnx` file that does not say it: how it wants its pixels, see `find_preprocess`.
     embedding : str, optional
         For an `.onnx` file without a classifier: the tensor that is x7, see `load_onnx`.
+    classes : path or sequence of str, optional
+        For a network with a text tower: names of classes, or a file with one per line, of which a
+        classifier is made.
+    prompt : str
+        What the text tower reads of a class; its name is put in place of `{}`.
 
     Returns
     -------
     network : Network
     """
     hub, _, model = name.partition(":")
+    if classes is not None:
+        names = read_classes(classes)
+        prompts = prompts_of(names, prompt)
+        plain = load_network(name, weights, device=device, dtype=dtype)
+        return add_text_head(plain, names, prompts)
     if str(weights) == RANDOM:
         weights = RANDOM
     is_caffe = name.endswith(".caffemodel")
@@ -188,6 +203,9 @@ def load_reference(
     path = files[WEIGHTS].find(WEIGHTS, weights) if WEIGHTS in files and not random else None
     if is_known:
         network = load_network(ref.name, RANDOM if random else path, device=device, dtype=ref.dtype)
+        if ref.source.text_head:
+            W = unpack(ref.source.text_head)
+            network = with_weights(network, ref.source.classes, W)
     elif str(path).endswith(".onnx"):
         tensor = ref.source.embedding or None
         network = load_onnx(

@@ -79,6 +79,7 @@ class Source:
     files: Mapping[str, NetworkFile] = field(default_factory=dict)  # by their role
     classes: tuple[str, ...] = ()  # names of the classes, where its library has them
     reads_texts: bool = False  # whether its library has a text tower that belongs to it
+    text_head: str = ""  # weights of a classifier made of texts, see `networks.text_head`
     embedding: str = ""  # the tensor of an .onnx file that is x7, empty where there is a classifier
 
     def as_dict(self) -> dict[str, Any]:
@@ -91,6 +92,8 @@ class Source:
             facts["classes"] = list(self.classes)
         if self.reads_texts:
             facts["reads_texts"] = True
+        if self.text_head:
+            facts["text_head"] = self.text_head
         if self.embedding:
             facts["embedding"] = self.embedding
         return facts
@@ -211,6 +214,7 @@ def _source(settings: Mapping[str, Any]) -> Source:
         files=found,
         classes=tuple(classes),
         reads_texts=facts.get("reads_texts") is True,
+        text_head=str(facts.get("text_head", "")),
         embedding=str(facts.get("embedding", "")),
     )
 

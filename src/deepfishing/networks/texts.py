@@ -7,22 +7,26 @@ unit length are compared by their dot product. A store has embeddings by the ima
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from deepfishing.core.rank_one import Array, l2_normalize
-from deepfishing.errors import NetworkError, WeightsError, explained
+from deepfishing.errors import NetworkError, StoreError, WeightsError, explained
 from deepfishing.networks.libraries import open_clip_models, transformers_models
 from deepfishing.networks.libraries.facts import EncodeTexts
 from deepfishing.networks.network import weights_hash
 from deepfishing.networks.reference import RANDOM, NetworkRef
 
 LIBRARIES: Mapping[str, ModuleType] = {"hf": transformers_models, "open_clip": open_clip_models}
+MAX_BYTES = 32 * 2**20  # of the embeddings of texts that are kept among the settings of a store
 DEFAULT_SCALE = 100.0  # of cosines before a softmax, that of CLIP
 
 
@@ -71,7 +75,10 @@ def load_text_tower(reference: NetworkRef) -> TextTower:
     tower = package.image_tower(both)
     facts = package.describe(tower)
     image_tower = tower.to(getattr(torch, reference.dtype))
-    if weights_hash(image_tower, facts) != reference.weights_sha256:
+    found = weights_hash(image_tower, facts)
+    if reference.source.text_head:
+        found = hash_with_texts(found, unpack(reference.source.text_head))
+    if found != reference.weights_sha256:
         raise WeightsError(
             f"the text tower of {reference.name} must belong to the images' weights "
             f"{reference.weights_sha256[:12]}, but it comes with others; extract the features again"
@@ -95,3 +102,30 @@ def _scale(module: nn.Module) -> float:
 def _bias(module: nn.Module) -> float:
     bias: Any = getattr(module, "logit_bias", None)
     return 0.0 if bias is None else float(bias.detach().float())
+
+
+def pack(W: Array) -> str:
+    """Numbers (C, d) as text."""
+    rows = "x".join(map(str, W.shape))
+    return f"{rows}:{base64.b64encode(W.astype('<f4').tobytes()).decode()}"
+
+
+def unpack(text: str) -> Array:
+    """Numbers (C, d) that `pack` wrote."""
+    try:
+        shape, _, numbers = text.partition(":")
+        rows, columns = (int(side) for side in shape.split("x"))
+        content = base64.b64decode(numbers, validate=True)
+        W = np.frombuffer(content, dtype="<f4").reshape(rows, columns)
+        if not np.isfinite(W).all() or len(content) > MAX_BYTES:
+            raise ValueError("not finite")
+    except ValueError:
+        raise StoreError(
+            "the texts of a classifier in the settings are damaged; make the store again"
+        ) from None
+    return W
+
+
+def hash_with_texts(weights_sha256: str, W: Array) -> str:
+    """Hash of an image tower's weights and of the texts above it."""
+    return hashlib.sha256(weights_sha256.encode() + W.astype("<f4").tobytes()).hexdigest()

@@ -26,6 +26,7 @@ from deepfishing.extraction.batches import gather
 from deepfishing.extraction.encoder import Encode, make_encoder
 from deepfishing.extraction.options import Resources
 from deepfishing.extraction.settings import Settings
+from deepfishing.extraction.texts import TextVectors
 from deepfishing.images.frames import bmp_bytes
 from deepfishing.images.item import MAX_MEMBER, ImageBytes
 from deepfishing.images.preprocess import ImageLike, open_image
@@ -44,7 +45,7 @@ from deepfishing.search.index import (
     follows,
     open_index,
 )
-from deepfishing.search.words import TextVectors, Words, check_words_recipe, is_file_name
+from deepfishing.search.words import Words, check_words_recipe, is_file_name
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents
 from deepfishing.store.manifest import count_rows
