@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from deepfishing.core.recipes import parse_recipe
 from deepfishing.errors import FeatureError
+from deepfishing.extraction.settings import setting_names
 from deepfishing.metrics import DEFAULT, DEFINITIONS
 
 if TYPE_CHECKING:  # scipy takes longer to load than a help to show
@@ -34,7 +35,9 @@ ACCURACY, BALANCED = "accuracy, %", "balanced accuracy, %"
 # Forward features without unlabelled photos. The best of them in each cell is what a gain is over.
 FORWARD_KERNELS = ("x7", "pow(x7,0.5)", "rbf(x7,2)", "x6;x7")
 
-# Points that agree in all of these may stand in one chart.
+# Points and rows that do not agree in all of these were made of other features.
+SETTINGS = setting_names()
+# Points that agree in all of these, too, may stand in one chart.
 POINT_SETTING: Kinds = {
     **dict.fromkeys(("dataset", "train", "test", "network", "weights_sha256"), str),
     **dict.fromkeys(("views", "difficult"), str),
@@ -51,7 +54,7 @@ _POINT: Kinds = {
 }
 # What results of older versions do not say, since there was nothing else.
 UNSAID = {"views": "centre", "head": "softmax", "scores": ""}
-# Rows that agree in all of these may stand in one table.
+# Rows that agree in all of these, too, may stand in one table.
 ROW_SETTING: Kinds = {
     **{name: kind for name, kind in POINT_SETTING.items() if name != "views"},
     **{"official_ap": str, "classes": list, "n_train": int},

@@ -4,7 +4,8 @@ import pytest
 
 from deepfishing.core.features import table_features
 from deepfishing.errors import StoreError
-from deepfishing.evaluation.report.rows import group_rows, open_results
+from deepfishing.evaluation.checks import POINT_SETTING, ROW_SETTING, SETTINGS
+from deepfishing.evaluation.report.rows import group_rows, open_results, setting
 
 
 def test_rows_come_in_the_order_of_table_1_however_they_were_measured(tmp_path, add_rows, rng):
@@ -27,6 +28,11 @@ def test_rows_come_in_the_order_of_table_1_however_they_were_measured(tmp_path, 
         {"difficult": "ignore"},
         {"n_train": 7},
         {"views": "flip"},
+        {"compute_dtype": "bfloat16"},
+        {"layers": {"8": "fc"}},
+        {"preprocess": {"size": 224}},
+        {"prefix_tokens": 5},
+        {"head": "sigmoid"},
     ],
 )
 def test_rows_of_different_settings_never_share_a_table(tmp_path, add_rows, change):
@@ -37,6 +43,15 @@ def test_rows_of_different_settings_never_share_a_table(tmp_path, add_rows, chan
         [rows[0]["key"], rows[1]["key"]],
         [rows[2]["key"], rows[3]["key"]],
     ]
+
+
+def test_every_setting_tells_rows_and_points_apart():
+    assert {"compute_dtype", "preprocess", "layers", "prefix_tokens", "tau"} <= set(SETTINGS)
+    same = dict.fromkeys((*SETTINGS, *POINT_SETTING, *ROW_SETTING), "same")
+    for name in SETTINGS:
+        other = {**same, name: "other"}
+        assert setting(other) != setting(same)
+        assert setting(other, ROW_SETTING) != setting(same, ROW_SETTING)
 
 
 def test_the_last_measurement_of_a_feature_counts(tmp_path, add_rows):

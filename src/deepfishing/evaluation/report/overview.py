@@ -18,7 +18,7 @@ from deepfishing.core.recipes import AUTO, parse_recipe
 from deepfishing.core.recipes.recipe import AUTO_FORWARD
 from deepfishing.core.statistics import Difference, Interval, mean_interval
 from deepfishing.errors import StoreError
-from deepfishing.evaluation.checks import Result
+from deepfishing.evaluation.checks import SETTINGS, Result
 from deepfishing.evaluation.report.charts import (
     Axis,
     Chart,
@@ -58,7 +58,11 @@ OVER = {
     AUTO_FORWARD: "the strongest forward feature without unlabelled photos: what these give",
 }
 # What tells settings of the same data set and network apart, where they differ in it.
-TOLD = ("train", "test", "tau", "label", "views", "C", "difficult", "weights_sha256")
+TOLD = tuple(
+    dict.fromkeys(
+        ("train", "test", "tau", "label", "views", "C", "difficult", "weights_sha256", *SETTINGS)
+    )
+)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from deepfishing.core.recipes import AUTO, Recipe, parse_recipe
 from deepfishing.core.recipes.recipe import AUTO_FORWARD
 from deepfishing.core.statistics import RESAMPLES, Difference, bootstrap, difference
 from deepfishing.errors import DeepFishingError, StoreError, explained
-from deepfishing.evaluation.checks import POINT_SETTING, ROW_SETTING, UNSAID, Result
+from deepfishing.evaluation.checks import POINT_SETTING, ROW_SETTING, SETTINGS, UNSAID, Result
 from deepfishing.evaluation.results import DAMAGED, Curves, Results
 from deepfishing.metrics import precision_recall
 from deepfishing.util.files import replacing
@@ -86,7 +86,8 @@ def save_report(path: Path, text: str) -> Path:
 def setting(row: Result, names: Iterable[str] = POINT_SETTING) -> str:
     """What rows and points must agree in to be compared."""
     said = {**UNSAID, **row}
-    return json.dumps([said[name] for name in (*UNSAID, *names)])
+    every = dict.fromkeys((*SETTINGS, *names))
+    return json.dumps([said.get(name) for name in every], sort_keys=True)
 
 
 def group_rows(rows: Iterable[Result]) -> list[list[Result]]:
