@@ -38,6 +38,7 @@ def check_contents(wheel: Path, sdist: Path) -> None:
         "web/static/index.html",
         "images/groceries",
         ".dist-info/licenses/LICENSE",
+        "deepfishing_torchvision.pth",
     ):
         if not any(part in name for name in names):
             sys.exit(f"release-check: {wheel.name} has no {part}")
