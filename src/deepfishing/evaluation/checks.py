@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from deepfishing.core.recipes import parse_recipe
 from deepfishing.errors import FeatureError
-from deepfishing.extraction.settings import setting_names
 from deepfishing.metrics import DEFAULT, DEFINITIONS
+from deepfishing.networks.reference import network_settings
 
 if TYPE_CHECKING:  # scipy takes longer to load than a help to show
     from deepfishing.core.statistics import Interval
@@ -35,8 +35,9 @@ ACCURACY, BALANCED = "accuracy, %", "balanced accuracy, %"
 # Forward features without unlabelled photos. The best of them in each cell is what a gain is over.
 FORWARD_KERNELS = ("x7", "pow(x7,0.5)", "rbf(x7,2)", "x6;x7")
 
-# Points and rows that do not agree in all of these were made of other features.
-SETTINGS = setting_names()
+# Points and rows that do not agree in all of these were made of other features: what
+# `extraction.settings.Settings` has; a test compares them.
+SETTINGS = (*network_settings(), "tau", "label", "views")
 # Points that agree in all of these, too, may stand in one chart.
 POINT_SETTING: Kinds = {
     **dict.fromkeys(("dataset", "train", "test", "network", "weights_sha256"), str),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from deepfishing.core.rank_one import Array
 from deepfishing.errors import OptionError, StoreError
 from deepfishing.extraction.options import FEATURES, FeatureOptions
-from deepfishing.images.preprocess import ImageLike, Preprocess, find_views
+from deepfishing.images.preprocess import ImageLike, find_views
 from deepfishing.networks.reference import UNIDENTIFIED, NetworkRef
 
 if TYPE_CHECKING:
@@ -98,16 +98,3 @@ class Settings(FeatureOptions):
         from deepfishing.networks.load import load_reference  # torch takes seconds to load
 
         return load_reference(self.network, device=device, weights=weights)
-
-
-def setting_names() -> tuple[str, ...]:
-    """Return the names of all settings that decide a number, as `Settings.decisive` has them.
-
-    >>> {"network", "tau", "compute_dtype", "views"} < set(setting_names())
-    True
-    """
-    pixels = Preprocess(size=1, short_side=1, mean=(0.0,) * 3, std=(1.0,) * 3)
-    every = NetworkRef(
-        name="", weights_sha256="", layers={}, preprocess=pixels, prefix_tokens=1
-    )  # a network with tokens, since others do not name them
-    return tuple(Settings(network=every).decisive())

@@ -295,3 +295,18 @@ def find_preprocess(given: str | Path | Preprocess, size: int | None) -> Preproc
             f"it, got {known.size} and {known.short_side}"
         )
     return known
+
+
+def network_settings() -> tuple[str, ...]:
+    """Return the names of all settings of a network that decide a number.
+
+    >>> network_settings()
+    ('network', 'weights_sha256', 'layers', 'preprocess', 'compute_dtype', 'head', 'scores',
+     'prefix_tokens')
+    """
+    pixels = Preprocess(size=1, short_side=1, mean=(0.0,) * 3, std=(1.0,) * 3)
+    # with tokens, since networks without do not name them
+    every = NetworkRef(
+        name="", weights_sha256="", layers={}, preprocess=pixels, prefix_tokens=1
+    ).as_dict()
+    return tuple(name for name in every if name != "source")

@@ -6,6 +6,7 @@ from deepfishing.core.features import table_features
 from deepfishing.errors import StoreError
 from deepfishing.evaluation.checks import POINT_SETTING, ROW_SETTING, SETTINGS
 from deepfishing.evaluation.report.rows import group_rows, open_results, setting
+from deepfishing.extraction.settings import Settings
 
 
 def test_rows_come_in_the_order_of_table_1_however_they_were_measured(tmp_path, add_rows, rng):
@@ -45,8 +46,10 @@ def test_rows_of_different_settings_never_share_a_table(tmp_path, add_rows, chan
     ]
 
 
-def test_every_setting_tells_rows_and_points_apart():
+def test_every_setting_tells_rows_and_points_apart(toy_network):
     assert {"compute_dtype", "preprocess", "layers", "prefix_tokens", "tau"} <= set(SETTINGS)
+    settings = Settings.from_network(toy_network)
+    assert set(settings.decisive()) | {"prefix_tokens"} == set(SETTINGS)
     same = dict.fromkeys((*SETTINGS, *POINT_SETTING, *ROW_SETTING), "same")
     for name in SETTINGS:
         other = {**same, name: "other"}
