@@ -137,7 +137,7 @@ def test_formulas_are_drawn_without_a_script(site):
 
 @pytest.mark.slow
 def test_the_python_reference_shows_signatures_and_examples(site):
-    page = re.sub(r"<[^>]+>", "", site["reference/python/kernels.html"])
+    page = re.sub(r"<[^>]+>", "", site["reference/python/core.html"])
     assert "deepfishing.core.kernels" in page
     assert "trace_kernel" in page
     assert "&gt;&gt;&gt;" in page
