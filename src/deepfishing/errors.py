@@ -1,4 +1,4 @@
-"""Every error of the package, and the sentences that help: a mistyped name, a missing package.
+"""Errors of the package, and helpers for their messages: mistyped names, missing packages.
 
 All of them are `DeepFishingError`; each is also the built-in class that a caller
 would already catch. A message says what was expected, what came and what to do.
@@ -75,7 +75,7 @@ class StoreError(DeepFishingError, ValueError):
 
 
 class FetchError(DeepFishingError, OSError):
-    """A file that cannot be had, or that is not the published one."""
+    """A file that cannot be downloaded, or that is not the published one."""
 
 
 class MissingDependencyError(DeepFishingError, ImportError):
@@ -83,7 +83,7 @@ class MissingDependencyError(DeepFishingError, ImportError):
 
 
 def one_line(error: BaseException | str) -> str:
-    """What an error of another package says, for the brackets of one of ours."""
+    """Return the message of another package's error as one line of at most 200 characters."""
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
@@ -91,7 +91,7 @@ def one_line(error: BaseException | str) -> str:
 def explained(
     error: type[DeepFishingError], what: str, do: str = "", of: Any = Exception
 ) -> Iterator[None]:
-    """Have what goes wrong told as one of our errors: what cannot be done, why, and what to do."""
+    """Re-raise exceptions as one of our errors: what cannot be done, why, and what to do."""
     try:
         yield
     except DeepFishingError:
@@ -102,7 +102,7 @@ def explained(
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """Say which choice was probably meant, or nothing."""
+    """Return a question that names the choice that was probably meant, or ""."""
     known = {choice.lower(): choice for choice in choices}
     low = name.lower()
     close = [one for one in known if low and one.startswith(low)][:SUGGESTED]
@@ -114,7 +114,7 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
 def check_choice(
     what: str, given: str, choices: Collection[str], error: type[DeepFishingError] = OptionError
 ) -> None:
-    """Refuse what is not among the choices, and list them."""
+    """Refuse a value that is not among the choices, and list them."""
     if given not in choices:
         comma = "; " if any("," in choice for choice in choices) else ", "
         known = f"{what} must be one of {comma.join(choices)}"
@@ -122,7 +122,7 @@ def check_choice(
 
 
 def need(package: str, extra: str) -> Any:
-    """Import a package that an extra brings, or say how to install it."""
+    """Import a package of an extra; if it is missing, the error has the pip command."""
     name = package.partition(".")[0]
     try:
         return importlib.import_module(package)
@@ -135,7 +135,7 @@ def need(package: str, extra: str) -> Any:
 
 
 def version_of(package: str) -> str:
-    """The version of what is imported by this name, whichever build brought it.
+    """Return the version of a package by the name of its import, whichever build installed it.
 
     `onnxruntime` may be of onnxruntime-gpu, and this package be a folder that was not installed.
     """
@@ -146,10 +146,10 @@ def version_of(package: str) -> str:
 
 
 def pip_install(*packages: str, extra: str = "") -> str:
-    """The command that installs packages, or an extra of this one, for the Python that runs.
+    """Return the command that installs packages, or an extra of this one, for this Python.
 
-    An extra comes from where this package came from: a clone, a folder, or the index of packages.
-    Brackets are quoted, since zsh takes them for a pattern.
+    An extra is installed from the origin of this package: a clone, a folder, or the index.
+    Brackets are quoted, since zsh reads them as a pattern.
     """
     wanted = [shlex.quote(package) for package in packages]
     if extra:
@@ -161,7 +161,7 @@ def pip_install(*packages: str, extra: str = "") -> str:
 
 
 def _pip() -> str:
-    """`pip` if that is the one of this Python, which need not be the first that a shell finds."""
+    """Return `pip` if it belongs to this Python, else `PYTHON -m pip`."""
     python, found = Path(sys.executable), shutil.which("pip")
     if not sys.executable or (found and Path(found).parent == python.parent):
         return "pip"
@@ -169,7 +169,7 @@ def _pip() -> str:
 
 
 def _origin() -> str:
-    """The folder that this package was installed from, if it was one, else its name."""
+    """Return the folder that this package was installed from, or its name."""
     name = "deepfishing"
     try:
         facts = json.loads(metadata.distribution(name).read_text("direct_url.json") or "{}")
@@ -182,7 +182,7 @@ def _origin() -> str:
 
 
 def _from_here(path: Path) -> str:
-    """A path as one would type it in the current folder."""
+    """Return a path relative to the current folder where possible."""
     with contextlib.suppress(OSError, ValueError):  # no such folder any more; not below it
         return str(path.relative_to(Path.cwd()))
     return str(path)

@@ -43,7 +43,7 @@ class TraceKernelSVC(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     calibrated : bool
         Also fit probabilities, for `predict_proba`.
     n_jobs : int, optional
-        Threads over the classes; as everywhere in scikit-learn, one unless said otherwise, and
+        Threads over the classes; as everywhere in scikit-learn, one by default, and
         -1 for all cores.
 
     Attributes

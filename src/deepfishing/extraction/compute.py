@@ -390,7 +390,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here, and torch would load its compiler to be told so
+        return False  # nothing is compiled here; otherwise torch would load its compiler
 
     def meet(self, tree: Any, new: bool) -> None:
         for tensor in tree_leaves(tree):

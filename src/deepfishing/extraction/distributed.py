@@ -72,7 +72,7 @@ Rows = Mapping[str, Sequence[Any]]  # columns of Ray's rows
 
 
 def check_place(on: str) -> None:
-    """Refuse what is not a place, what needs a package that is missing, or where nobody answers."""
+    """Refuse an invalid place, a missing package, or an unreachable address."""
     client = on.startswith("ray://")
     if on != RAY and not (client and _ADDRESS.fullmatch(on)):
         raise OptionError(f"on must be local, ray or ray://HOST:PORT, got {on!r}")
@@ -83,7 +83,7 @@ def check_place(on: str) -> None:
             f"`{pip_install(extra='ray')}`, or take --on local"
         )
     address = _address(on)
-    if found := _ADDRESS.fullmatch(address):  # tell at once what Ray would try for minutes
+    if found := _ADDRESS.fullmatch(address):  # fail now instead of after minutes of Ray's attempts
         do = "; start it with `ray start --head`, or correct the address"
         what = f"Ray must answer at {address}, got no connection"
         with explained(OptionError, what, do, (OSError, OverflowError)):
@@ -118,7 +118,7 @@ def connect(on: str, gpu: bool = False, batch_size: BatchSize = "auto") -> Itera
 
 
 def start(address: str, attempts: int, **options: Any) -> None:
-    """Connect this process to a cluster, or start one here in so many attempts.
+    """Connect this process to a cluster, or start one here; starting is tried several times.
 
     `options` are those of `ray.init`, beside those that keep it quiet.
     """
@@ -142,7 +142,7 @@ def start(address: str, attempts: int, **options: Any) -> None:
 
 
 def _init(address: str, options: dict[str, Any]) -> str:
-    """What was wrong, or nothing; then Ray has started and this process is connected."""
+    """Return the reason of a failure, or "" if Ray has started and this process is connected."""
     import ray
 
     before = set(psutil.Process().children(recursive=True))
@@ -170,7 +170,7 @@ def _end(processes: Collection[psutil.Process]) -> None:
 
 @contextmanager
 def _without_stderr() -> Iterator[None]:
-    """Let nothing out on the process's standard error, whoever writes there."""
+    """Discard everything that is written to the process's standard error."""
     kept = os.dup(2)
     try:
         with Path(os.devnull).open("w") as nowhere:
@@ -182,7 +182,7 @@ def _without_stderr() -> Iterator[None]:
 
 
 def _address(on: str) -> str:
-    """Where a cluster is, or nothing."""
+    """Return the address of the cluster, or ""."""
     return os.environ.get("RAY_ADDRESS", "") if on == RAY else on
 
 
@@ -243,7 +243,7 @@ class OnRay(Local):
 
     def _workers(self, chunks: int) -> tuple[int, ray.data.ActorPoolStrategy]:
         """Threads of a worker, and how many workers there are to begin with and at most."""
-        # a worker has as many threads as a local run, unless no machine has so many: it rounds as
+        # a worker has as many threads as a local run, unless no machine has that many: it rounds as
         # a local run does
         import ray.data
         import torch
@@ -261,7 +261,7 @@ class OnRay(Local):
     def _run(
         self, chunks: Sequence[Chunk], work: Any, options: dict[str, Any], ordered: bool = False
     ) -> Iterator[Any]:
-        """What workers make of the chunks, as they are ready or in their order."""
+        """Yield the results of the chunks, as they are ready or in their order."""
         import ray
 
         pipeline = chunks, work, options, ordered
@@ -305,7 +305,7 @@ class _Driver:
 
 
 class Worker:
-    """A worker that lasts: it loads network and engine when its first chunk comes."""
+    """A worker process, which loads network and engine when its first chunk arrives."""
 
     def __init__(
         self, store: Store, start: StartExtractor, folder: Path | None, threads: int
@@ -360,7 +360,7 @@ def _enter(folder: Path | None) -> None:
 
 
 def _answers(rows: Rows, work: Callable[[Chunk], Any]) -> Rows:
-    """Per chunk what `work` gives, or our own error; Ray would only bring its text."""
+    """Return the result of `work` per chunk, or our own error as name and text."""
     answers = []
     for chunk in rows["chunk"]:
         try:
@@ -372,7 +372,7 @@ def _answers(rows: Rows, work: Callable[[Chunk], Any]) -> Rows:
 
 
 def read_answer(row: Mapping[str, str]) -> Any:
-    """What a chunk gave; an error is raised here."""
+    """Return the result of a chunk, or raise its error."""
     answer = json.loads(row["answer"])
     if "error" in answer:
         name, message = answer["error"]

@@ -57,7 +57,7 @@ def missing_packages(engine: str) -> list[str]:
 
 
 def start_onnx(engine: str, model: bytes, threads: int) -> RunOnnx:
-    """Make a model ready to run in so many threads at a time; its input is called `pixels`."""
+    """Return a function that runs a model in several threads; its input is called `pixels`."""
     return _onnxruntime(model) if engine == "onnxruntime" else _openvino(model, threads)
 
 
@@ -113,7 +113,7 @@ def _onnxruntime(model: bytes) -> RunOnnx:
 def _openvino(model: bytes, threads: int) -> RunOnnx:
     core = importlib.import_module("openvino").Core()
     settings = {
-        "NUM_STREAMS": str(threads),  # each on a core of its own
+        "NUM_STREAMS": str(threads),  # one core each
         "INFERENCE_NUM_THREADS": str(threads),
         "INFERENCE_PRECISION_HINT": "f32",  # the default is bfloat16 where the CPU has it
     }

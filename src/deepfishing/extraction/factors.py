@@ -24,7 +24,7 @@ from deepfishing.extraction.tap import Call, ErrorFunction, frozen, usual_stride
 
 Use = tuple[nn.Module, Call]
 
-DIRECTIONS = 4  # a gradient (D, d) is compared in so many random directions of its input
+DIRECTIONS = 4  # random directions of its input in which a gradient (D, d) is compared
 
 
 def gradient_factors(uses: Sequence[Use]) -> tuple[Tensor, Tensor]:
@@ -163,7 +163,7 @@ def _weight_gradient(layer: nn.Conv2d, x: Tensor, delta: Tensor, groups: int) ->
     """dE/dW of each of N images, (N, D, C / groups, h, w), for a kernel of the layer's size."""
     (N, C), D = x.shape[:2], delta.shape[1]
     shape = N * D, C // groups, *layer.kernel_size
-    # every image is a group of its own, so that one call serves all of them
+    # every image is one group, so that one call serves all of them
     gradient: Tensor = conv2d_weight(  # type: ignore[no-untyped-call]
         x.reshape(1, N * C, *x.shape[2:]),
         shape,

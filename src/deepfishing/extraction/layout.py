@@ -38,7 +38,7 @@ class Layout:
     axis: int = 0  # along which the images are
     rows: int = 1  # how many entries of that axis belong to one image: windows, or tokens
     inner: bool = False  # whether neighbours on that axis belong to different images
-    channel: int | None = None  # the channels' axis, images first; None where nobody asked
+    channel: int | None = None  # the channels' axis, images first; None if it is not needed
 
     def images_first(self, value: Tensor) -> Tensor:
         """One row per image: (n, ...)."""
@@ -129,7 +129,7 @@ def _find_images(path: str, one: Tensor, two: Tensor, single: bool, tolerance: f
                 return candidate
     shapes = f"{tuple(one.shape)} for one image and {tuple(two.shape)} for two"
     raise LayerError(
-        f"it cannot be told which part of the output of layer {path} belongs to which image: its "
+        f"cannot determine which part of the output of layer {path} belongs to which image: its "
         f"shape is {shapes}; choose another layer"
     )
 
@@ -185,7 +185,7 @@ def _channel_axes(
             yield (long or [value.ndim - 1])[0]
         else:
             raise LayerError(
-                f"it cannot be told which axis of the output of layer {path} has the channels: one "
+                f"cannot determine which axis of the output of layer {path} has the channels: one "
                 f"image gives {tuple(value.shape[1:])}; choose a layer inside it, or after it"
             )
 

@@ -145,7 +145,7 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What the work may use.
+    """Options that decide how fast factors are computed.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ class Resources:
 
 
 def parse_batch_size(batch_size: str | int) -> BatchSize:
-    """A number, also as text; or `auto`."""
+    """Return a batch size, given as a number, as text or as `auto`."""
     if batch_size == "auto":
         return "auto"
     number = int(batch_size) if str(batch_size).isdecimal() else 0
@@ -190,7 +190,7 @@ def parse_batch_size(batch_size: str | int) -> BatchSize:
 
 
 def parse_memory(memory: int | str | None) -> int:
-    """Bytes of a budget; None is a share of what this process may use at most.
+    """Return a memory budget in bytes; None is a share of what this process may use.
 
     >>> parse_memory("1.5 GB"), parse_memory("1GiB"), parse_memory(1000)
     (1500000000, 1073741824, 1000)
@@ -205,7 +205,7 @@ def parse_memory(memory: int | str | None) -> int:
 
 
 def choose_batch_size(bytes_per_input: int, views: int, memory: int | str | None = None) -> int:
-    """The batch size that `auto` stands for: a power of two, at least 1.
+    """Return the batch size that `auto` means: a power of two, at least 1.
 
     It must be the same whenever a run is resumed, since another one may change the last bit of a
     feature, so it does not look at what happens to be free. Where stores of different machines must

@@ -73,13 +73,13 @@ def extract_to(
     notice: Callable[[str], None] | None = None,
     **options: Any,
 ) -> Extraction:
-    """Extract features of images into a store; what it holds already is not computed again.
+    """Extract features of images into a store; stored features are not computed again.
 
     Parameters
     ----------
     store : path
-        Folder, made if absent. One that exists keeps its settings: nothing needs to be said of
-        them again, and what contradicts them is refused.
+        Folder, made if absent. An existing store supplies its own settings; options that
+        contradict them are refused.
     images : str, path or iterable
         As for `find_images`: a folder, a pattern, a list, a table, a video... or a list of paths.
         Or images that Python has: one image, a Hugging Face data set, a torch Dataset or
@@ -99,7 +99,7 @@ def extract_to(
     retry, prune, strict, progress, on_failure
         See `extract_to_store`.
     notice : callable, optional
-        Called with a line for what was assumed when the network was loaded.
+        Called with a line for each assumption that was made when the network was loaded.
     options
         weights, prototxt, mean, preprocess, dtype, tau, label, views: see `NetworkOptions` and
         `FeatureOptions`.
@@ -169,7 +169,7 @@ def extract_to(
 
 
 def _listed(images: str | Path | Iterable[Any]) -> list[Item | Path] | None:
-    """The files that are meant; None for images that only Python has."""
+    """Return the files, or None for images that exist only in Python."""
     if isinstance(images, str | Path):
         return [*find_images(images)]
     if isinstance(images, Sequence) and all(isinstance(i, Item | Path | str) for i in images):
@@ -178,7 +178,7 @@ def _listed(images: str | Path | Iterable[Any]) -> list[Item | Path] | None:
 
 
 def _new(store: Store, parts: Iterable[list[Item]]) -> Iterator[list[Item]]:
-    """The parts, unless an id is that of another image of the store."""
+    """Yield the parts; refuse an id that is that of another image of the store."""
     before = store.rows()
     for part in parts:
         for item in part:

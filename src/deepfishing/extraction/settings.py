@@ -40,7 +40,7 @@ class Settings(FeatureOptions):
         return cls(network=network.reference(), **options)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON values, for a manifest; an error if they cannot tell the network from another."""
+        """Return JSON values for a manifest; refuse a network that they would not identify."""
         for what, identity in (("head", self.network.head), ("logits", self.network.scores)):
             if identity == UNIDENTIFIED:
                 raise OptionError(
@@ -94,7 +94,7 @@ class Settings(FeatureOptions):
     def load_network(
         self, *, device: str | torch.device = "cpu", weights: str | Path | None = None
     ) -> Network:
-        """The very network, loaded again; `weights` if its file is elsewhere now."""
+        """Reload this network; `weights` if its file is elsewhere now."""
         from deepfishing.networks.load import load_reference  # torch takes seconds to load
 
         return load_reference(self.network, device=device, weights=weights)

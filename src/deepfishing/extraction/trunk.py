@@ -39,7 +39,7 @@ LIBRARIES = ("timm", "torchvision", "transformers", "open_clip")
 class Cut:
     """head(trunk(batch)) is the network."""
 
-    trunk: nn.Module  # with weights of its own: batch norms are folded into convolutions before
+    trunk: nn.Module  # with its own weights, batch norms folded into the convolutions
     head: nn.Module  # a batch norm that is not read is a scale and a shift; else as in the network
 
 
@@ -217,7 +217,7 @@ def _fold_batch_norms(trunk: fx.GraphModule) -> None:
 
 
 def start_engine(engine: str, trunk: nn.Module, size: int, threads: int) -> RunTrunk:
-    """Make a trunk that takes (n, 3, size, size) in float32 ready for so many threads at a time."""
+    """Return a function that runs a trunk on float32 (n, 3, size, size) in several threads."""
     if engine != "torch":
         run = start_onnx(engine, exported(trunk, size), threads)
         return lambda pixels: torch.from_numpy(next(iter(run(pixels).values())))

@@ -167,7 +167,7 @@ def _receive(remote: Remote, part: _Part, progress: Progress, patience: Patience
 
 def _attempt(remote: Remote, part: _Part, progress: Progress, timeout: float) -> None:
     known = part.version()
-    # without a mark of its version nobody can say that the rest belongs to the same file
+    # without a mark of its version the rest may belong to another file
     resumable = known.get("url") == remote.url and (known.get("etag") or known.get("modified"))
     offset = part.size if resumable else 0
     if offset and offset == known.get("total"):

@@ -65,7 +65,7 @@ def read_folder(root: str | Path, test_fraction: float = 0.5, seed: int = 0) -> 
     try:
         inside = [path.name for path in root.iterdir() if is_folder(path)]
     except OSError:
-        inside = []  # which is said below
+        inside = []  # reported below
     to_train, to_test = (_first(names, inside) for names in (TRAIN_FOLDERS, TEST_FOLDERS))
     if to_train and to_test:
         train, test = (read_classes(root, root / split) for split in (to_train, to_test))

@@ -101,7 +101,7 @@ def _labels(name: str, content: bytes) -> tuple[str, ...] | None:
 
 
 def read_video(path: Path, every: float) -> list[Item]:
-    """The first frame of every so many seconds, of 0 all; names are the times, `t=12.5`."""
+    """Yield one frame per `every` seconds, or all for 0; names are the times, `t=12.5`."""
     if not every >= 0:
         raise OptionError(f"every must be a number of seconds, 0 for all frames, got {every}")
     av = need("av", "video")

@@ -84,7 +84,7 @@ class ImageBytes:
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file behind a URL; size and stamp as the listing had them, -1 if nobody has asked yet."""
+    """A file behind a URL; size and stamp as in the listing, -1 if they are not known yet."""
 
     url: str
     size: int = -1

@@ -95,7 +95,7 @@ VIEWS: Mapping[str, tuple[View, ...]] = {
 
 
 def find_views(name: str) -> tuple[View, ...]:
-    """The views that a name stands for, of which the descriptors are averaged."""
+    """Return the views of a name, whose descriptors are averaged."""
     check_choice("views", name, VIEWS)
     return VIEWS[name]
 
@@ -355,7 +355,7 @@ def unreadable(items: Sequence[Item], progress: Progress = silent) -> dict[str, 
 
 
 def refuse_unreadable(failures: Mapping[str, str], images: int) -> None:
-    """Stop with one line if there are images, of so many, that cannot be used."""
+    """Raise an error of one line if some of the images cannot be used."""
     if failures:
         raise ImageError(
             f"{len(failures)} of {images} images cannot be used, the first: "

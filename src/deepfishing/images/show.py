@@ -26,7 +26,7 @@ def square_uri(image: ImageLike, side: int = SIDE) -> str:
 
 
 def data_uri(picture: Image.Image, kind: str) -> str:
-    """A picture as the text of a JPEG or PNG that stands in a page itself."""
+    """Return a picture as the data URL of a JPEG or PNG."""
     file = io.BytesIO()
     picture.save(file, kind, quality=QUALITY, optimize=True)
     return f"data:image/{kind.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -41,7 +41,7 @@ MAX_FILE = 1 << 28  # bytes; a larger file is not read again
 
 
 def find_images(source: str | Path, *, every: float = 1.0) -> list[Item]:
-    """The images that `source` stands for, each id once.
+    """Return the images of a source, each id once.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def find_images(source: str | Path, *, every: float = 1.0) -> list[Item]:
         a URL such as `s3://bucket/photos` : as the folder, pattern, list or image that it names,
         read through fsspec; lists may have URLs, too
     every : float
-        Of a video the first frame of every so many seconds; 0 for all.
+        Seconds between the frames of a video that are taken; 0 for all.
 
     Examples
     --------
@@ -96,9 +96,9 @@ def find_all_images(sources: Sequence[str | Path], *, every: float = 1.0) -> lis
 
 
 def passed_over_in(source: str | Path) -> Counter[str]:
-    """How many files that are no images a folder of images holds, by how they end.
+    """Count the files of a folder that are not images, by their extension.
 
-    Only a folder is searched for images. A store, or one in VOC layout, has files of its own.
+    Only a folder is searched for images. A store and a folder in VOC layout have other files, too.
     """
     path = Path(source)
     searched = not is_url(str(source)) and is_folder(path) and voc_layout(path) is None

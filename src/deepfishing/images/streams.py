@@ -27,7 +27,7 @@ Labels = tuple[str, ...] | None
 
 
 def samples(source: Iterable[Any]) -> Iterator[tuple[ImageLike, Labels]]:
-    """Each image of a source with its labels, None where the source has none."""
+    """Yield each image of a source with its labels, None where the source has none."""
     if _is_image(source):
         source = [source]
     elif 1 < getattr(source, "ndim", 4) < 4:
@@ -97,7 +97,7 @@ def _hugging_face(source: Any) -> Iterator[tuple[ImageLike, Labels]]:
     label = next((name for name in (*LABEL_KEYS, *classes) if name in kinds), None)
     inside = kinds[label] if label else None
     names = tuple(getattr(getattr(inside, "feature", inside), "names", None) or ())
-    # bytes as they are in the files: decoded by us, and told apart by their content
+    # bytes as they are in the files: decoded by us, and identified by their content
     raw = source.with_format(None).cast_column(images[0], type(kinds[images[0]])(decode=False))
     for row in raw:
         cell = row[images[0]]
@@ -106,7 +106,7 @@ def _hugging_face(source: Any) -> Iterator[tuple[ImageLike, Labels]]:
 
 
 def _parts(sample: Any) -> tuple[Any, Any]:
-    """What of a sample is the image and what the label, None if it has none."""
+    """Return image and label of a sample; None if it has no label."""
     if isinstance(sample, Mapping):
         image = next((key for key in IMAGE_KEYS if key in sample), None)
         label = next((key for key in LABEL_KEYS if key in sample), None)

@@ -82,7 +82,7 @@ class Contents:
 
 
 def shard_files(store: Store, factor: str) -> tuple[Path, ...]:
-    """The shards of a factor; a name has the checksum of what is in it, and so stands for it."""
+    """Return the shards of a factor; a name has the checksum of its content."""
     files = tuple(files_in(store.shards_folder(factor)))
     if not files:
         raise StoreError(f"{factor} must be in {store.folder}, got no shard; extract it first")

@@ -39,7 +39,7 @@ from deepfishing.util.files import check_regular
 PATTERN = "shard-*.parquet"
 DIGITS = 16  # of the checksum: 64 bits
 
-# a shard of another writer has a name of its own, which says nothing of its content
+# a shard of another writer has another name, without a checksum
 _NAMED = re.compile(rf"shard-[0-9a-f]{{{DIGITS}}}")
 
 # Every column of a shard is one uncompressed page, so its values lie side by side in the file
@@ -75,7 +75,7 @@ class Shards(dict[str, int]):
                 self._index(path, read_keys(path).to_pylist())
 
     def add(self, table: pa.Table, journal: Journal) -> None:
-        """Have a table written as one shard; its keys must be new."""
+        """Write a table as one shard; its keys must be new."""
         keys = table.column("sha256").to_pylist()
         self._index(write_shard(self.folder, table, journal), keys)
 
@@ -87,7 +87,7 @@ class Shards(dict[str, int]):
         return shard, rows - starts[shard]
 
     def compact(self, keep: Collection[str], journal: Journal) -> None:
-        """Have the rows of all other keys dropped; open the folder again after that."""
+        """Drop the rows of all other keys; open the folder again after that."""
         for path in self.files:
             keys = read_keys(path).to_pylist()
             rows = [row for row, key in enumerate(keys) if key in keep]
@@ -142,7 +142,7 @@ def encode(keys: Sequence[str], name: str, values: Array, codec: Codec) -> pa.Ta
 
 
 def write_shard(folder: Path, table: pa.Table, journal: Journal) -> Path:
-    """Have a table written as one file, whatever else is in the folder."""
+    """Write a table as one file, whatever else is in the folder."""
     sink = pa.BufferOutputStream()
     about = {**ONE_PAGE, **(PROJECTED if is_projected(unquote(folder.name)) else {})}
     pq.write_table(
@@ -160,12 +160,12 @@ def write_shard(folder: Path, table: pa.Table, journal: Journal) -> Path:
 
 
 def checksum(content: Any) -> str:
-    """The digits that a shard's name carries."""
+    """Return the digits of the checksum in a shard's name."""
     return hashlib.sha256(content).hexdigest()[:DIGITS]
 
 
 def check_shard(path: Path) -> None:
-    """Refuse a shard whose content is not the one that its name says.
+    """Refuse a shard whose content does not match the checksum in its name.
 
     A process looks at a file once, as long as it stays the same.
     """
@@ -179,7 +179,7 @@ def check_shard(path: Path) -> None:
 
 
 def check_content(path: Path, content: Any) -> None:
-    """Refuse the bytes of a shard that are not those that its name says."""
+    """Refuse bytes that do not match the checksum in the name of a shard."""
     found = checksum(content)
     if _NAMED.fullmatch(path.stem) and path.stem != f"shard-{found}":
         with undamaged(path):
@@ -194,7 +194,7 @@ def _digits(path: Path, *same: int) -> str:
 
 @contextmanager
 def undamaged(path: Path) -> Iterator[None]:
-    """Whatever a shard that is not as it was written leads to is one error."""
+    """Re-raise every error of a damaged shard as one StoreError."""
     try:
         yield
     except StoreError:
@@ -325,7 +325,7 @@ class Column:
         return self.decode(self.codes(numbers))
 
     def decode(self, codes: Array) -> Array:
-        """Rows (m, width) of codes as float32 (m, *shape), each at a norm of its own."""
+        """Return rows (m, width) of codes as float32 (m, *shape), without their scale."""
         if codes.dtype == np.float16:
             values: Array = _SINGLE.take(codes.view(np.uint16), mode="clip")
         else:
@@ -353,7 +353,7 @@ class Column:
     def _each_shard(
         self, numbers: Array, take: Callable[[Array, Array, Array, Array], None]
     ) -> None:
-        """Have places among the numbers, rows, codes and scales taken, of several shards at once.
+        """Call `take` with places, rows, codes and scales of each shard, several shards at once.
 
         A shard is hashed before; numpy lets threads decode side by side.
         """

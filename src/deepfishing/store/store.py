@@ -123,7 +123,7 @@ class Store:
 
     @classmethod
     def open(cls, folder: str | Path) -> Store:
-        """A store that exists, or the one that `deepfish reproduce` left in a folder."""
+        """Open an existing store, or the one that `deepfish reproduce` left in a folder."""
         return cls(folder)
 
     def __len__(self) -> int:
@@ -153,7 +153,7 @@ class Store:
 
         All of it is written or nothing. What exists stays as it is. Of several processes that
         write for the one that is `writing`, each says which of the keys are `known` by factor, so
-        that nobody else has to look. What is written twice, since a process died, is the same file.
+        that no other process has to look. A shard that is written twice is the same file.
         """
         alone = known is None
         if known is None:
@@ -187,9 +187,9 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Be the only process that writes, for itself or with others that write parts for it.
+        """Hold the writer lock, for this process or with others that write parts for it.
 
-        What killed ones left is cleared away at the beginning and at a good end.
+        Leftovers of killed processes are removed at the beginning and at a successful end.
         """
         busy = StoreError(
             f"store must have one writer, but another process works on {self.folder}; wait until "
@@ -322,7 +322,7 @@ class Store:
     def to_batches(
         self, features: str | Iterable[str] | None = None, *, rows: int = BATCH_ROWS
     ) -> pa.RecordBatchReader:
-        """Id, path, sha256, labels and a column per factor, at most so many rows at a time.
+        """Return id, path, sha256, labels and a column per factor, in batches.
 
         An image that lacks a factor has null there. DuckDB, polars and Arrow read what this gives.
         """

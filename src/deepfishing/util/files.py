@@ -36,7 +36,7 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary name beside `path` that takes its place when the block ends without error.
 
-    The name is random, so that nobody can have put a link there before.
+    The name is random, so that no link can be there already.
     """
     partial = path.with_name(f".{path.name}.{secrets.randbits(63)}")
     try:
@@ -148,12 +148,12 @@ def _cell(value: Any) -> Any:
 
 
 def sealed(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts for a JSON file with a hash of themselves, so that a changed one can be told."""
+    """Add a hash of the facts themselves, by which a changed JSON file is detected."""
     return {**facts, SEAL: _hash(facts)}
 
 
 def is_intact(facts: Mapping[str, Any]) -> bool:
-    """Whether facts are as they were sealed; those without a seal, of an older version, count so.
+    """Whether facts are unchanged since they were sealed; those without a seal count as unchanged.
 
     A single flipped bit cannot take the seal away and change something else too.
     """

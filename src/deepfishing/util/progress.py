@@ -1,4 +1,4 @@
-"""How work tells how far it is: a stage in a word, how much of it is done and how much to do."""
+"""Progress callbacks: called with a stage, the finished amount and the total."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ Progress = Callable[[str, int, int], None]
 
 
 def silent(stage: str, done: int, total: int) -> None:
-    """Tell nothing."""
+    """Ignore progress."""

@@ -272,7 +272,7 @@ class _Parser:
             return None if kind == "skip" else found
         if kind in FIELDS:
             raise self.error(f"{name} must be a message in braces, got {self.token.shown}")
-        sign = self.take("-")  # stands alone before inf, or before a blank
+        sign = self.take("-")  # alone before inf, or before a blank
         token = self.next()
         if kind == "string" or token.kind == "string":
             return self.string(name, kind, token)

@@ -303,7 +303,7 @@ def _blobs(layers: Sequence[Layer], path: Path) -> dict[str, list[Array]]:
 
 
 def _mean(data: Sequence[Layer], mean: str | Path | None) -> tuple[Sequence[float], str, str]:
-    """The mean pixel that is subtracted, where it comes from, and a file that nobody gave."""
+    """Return the mean pixel, its origin, and a mean file that was not given."""
     if mean is not None:
         return given_mean(mean), "as given", ""
     unread = ""

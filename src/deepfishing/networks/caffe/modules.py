@@ -28,7 +28,7 @@ class CaffeNet(nn.Module):
             self.add_module(name, module)
         last_use = {value: step for step, taken in enumerate(inputs) for value in taken}
         self._inputs = tuple(inputs)
-        # what nobody takes later is forgotten at once, as a plain chain of modules does it
+        # free outputs that are no longer needed, as a plain chain of modules does
         self._forget = tuple(
             tuple(v for v in set(taken) if last_use[v] == step) for step, taken in enumerate(inputs)
         )
