@@ -121,7 +121,7 @@ def test_other_settings_other_positions_and_other_code_have_programs_of_their_ow
 
 def test_one_program_serves_all_feature_sets_of_the_table(tiny, images, home):
     notices = []
-    settings = Settings.of(tiny)
+    settings = Settings.from_network(tiny)
     for features in ("x7", "dW8", "dW7,x6", "y8,x8", "all"):
         factors = needed(tiny, features)
         made = make_encoder(settings, factors, lambda: tiny, resources=TORCH, notice=notices.append)
@@ -143,7 +143,7 @@ def test_the_first_run_has_one_thread_and_compiles_no_trunk(tiny, monkeypatch):
     monkeypatch.setattr(compute, "start_engine", note)
     torch.set_num_threads(2)
     try:
-        make_encoder(Settings.of(tiny), needed(tiny, "x7"), lambda: tiny, resources=Resources())
+        make_encoder(Settings.from_network(tiny), needed(tiny, "x7"), lambda: tiny, resources=Resources())
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)

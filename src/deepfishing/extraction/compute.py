@@ -10,7 +10,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from typing import Any, cast
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -56,12 +56,12 @@ COARSE = 5e-2  # the same in half precision
 
 Layouts = dict[str, tuple[Layout, ...]]
 
-# what was found out about networks, by the layers that it is about
+# layouts of the networks that were examined, by the factors that were asked for
 _known: WeakKeyDictionary[Network, dict[Any, Layouts]] = WeakKeyDictionary()
 
 
 class Computer:
-    """The two parts of the work: `run` from pixels to the cut, and from there to the factors."""
+    """Computes factors: `run` goes from pixels to the cut, a call from there to the factors."""
 
     def __init__(
         self, network: Network, factors: Sequence[Factor], *, settings: Settings, engine: str
@@ -69,23 +69,31 @@ class Computer:
         self.network, self.factors, self.settings = network, factors, settings
         self.objective = _error(network, settings)
         # per factor the module that it is read from, and the others that have the same weights
-        paths = {f: f.path(network.layers) for f in factors if not _of_output(f, network)}
-        self.paths = {
-            f: (path,) if _of_module(f) else sharing_weights(network.module, path)
-            for f, path in paths.items()
-        }
+        self.paths: dict[Factor, tuple[str, ...]] = {}
+        for factor in factors:
+            if _of_output(factor, network):
+                continue
+            path = factor.path(network.layers)
+            if _of_module(factor):
+                self.paths[factor] = (path,)
+            else:
+                self.paths[factor] = sharing_weights(network.module, path)
         self.backward = [factor for factor in factors if factor.needs_backward]
         self.read = _each(self.paths.values())
         self.gradients = _each(self.paths[factor] for factor in self.backward)
         self.layers = {path: find_module(network.module, path) for path in self.read}
         self.checked = False
-        # until an engine is found: nothing is cut off, all of the network is head
-        self.module, self.run = network.module, cast("RunTrunk", torch.from_numpy)
+        # until an engine is found the whole network is the head
+        self.module: nn.Module = network.module
+        self.run: RunTrunk = torch.from_numpy
         self.layouts = self.learn()
         self.cut = self.start(engine)
 
     def __call__(self, batch: Tensor, n: int) -> dict[Factor, Array]:
-        """Factors of a batch of n inputs; the first is compared with one input alone."""
+        """Return the factors of a batch of n inputs.
+
+        In the first batch the first input is compared with the same input alone.
+        """
         values = self.compute(self.module, batch)
         for factor, value in values.items():
             if len(value) != n:
@@ -95,7 +103,9 @@ class Computer:
                 )
         if not self.checked and n > 1:
             alone = self.compute(self.module, batch[:1])
-            if difference := self.difference({f: v[:1] for f, v in values.items()}, alone):
+            in_batch = {factor: value[:1] for factor, value in values.items()}
+            difference = self.difference(in_batch, alone)
+            if difference:
                 raise NetworkError(
                     f"{self.network.name} must treat each image on its own, but {difference} "
                     "with the rest of its batch; use --batch-size 1 --views centre"
@@ -104,63 +114,73 @@ class Computer:
         return values
 
     def compute(self, module: nn.Module, batch: Tensor) -> dict[Factor, Array]:
-        """Factors of what the module makes of a batch."""
+        """Run a module on a batch and return its factors."""
         batch = batch.to(self.network.device, self.network.dtype)
         taps = tap(module, batch, self.read, self.gradients, self.objective)
-        return {
-            factor: finish(factor, [_to_numpy(part) for part in self.factor(factor, taps)])
-            for factor in self.factors
-        }
+        values = {}
+        for factor in self.factors:
+            parts = [_to_numpy(part) for part in self.factor(factor, taps)]
+            values[factor] = finish(factor, parts)
+        return values
 
     def bytes_per_input(self) -> int:
-        """What one more input of a batch needs, with a margin."""
+        """Return the memory that one more input of a batch needs, with a margin."""
         batch = self.run(self.noise(1)).clone()
-        # twice what is counted: not seen are NumPy's copies and the kernels' own memory
+        # twice the counted bytes: NumPy's copies and the kernels' own memory are not counted
         head = 2 * peak_bytes(lambda: self.compute(self.module, batch))
         return head + BATCHES * batch.nbytes
 
     def learn(self) -> Layouts:
-        """Where the images are in every layer that is read; once per network and layers, on noise.
+        """Return the layout of every layer that is read; computed once per network, on noise.
 
-        The gradients of one input are compared with those of a backward pass of torch, too.
+        Gradients of one input are also compared with those of a backward pass of torch.
         """
         key = tuple(self.factors)
         known = _known.setdefault(self.network, {})
         if key not in known:
-            module, inputs = self.network.module, torch.from_numpy(self.noise(2))
-            inputs = inputs.to(self.network.device, self.network.dtype)
-            outputs = _each(paths for factor, paths in self.paths.items() if _of_module(factor))
-            alone, again = (
-                tap(module, inputs[:1], self.read, self.gradients, self.objective) for _ in range(2)
+            known[key] = self._learn()
+        return known[key]
+
+    def _learn(self) -> Layouts:
+        module = self.network.module
+        inputs = torch.from_numpy(self.noise(2)).to(self.network.device, self.network.dtype)
+        one = inputs[:1]
+        alone = tap(module, one, self.read, self.gradients, self.objective)
+        again = tap(module, one, self.read, self.gradients, self.objective)
+        if _differ(self.tensors(alone), self.tensors(again), self.tolerance):
+            raise NetworkError(
+                f"{self.network.name} must give the same for the same image, and does not; "
+                "leave dropout and other noise out of it"
             )
-            if _differ(self.tensors(alone), self.tensors(again), self.tolerance):
-                raise NetworkError(
-                    f"{self.network.name} must give the same for the same image, and does not; "
-                    "leave dropout and other noise out of it"
-                )
-            layouts = find_layouts(module, inputs, alone, outputs, self.tolerance)
-            uses = {self.paths[f][0]: self.uses(f, alone, layouts) for f in self.backward}
-            check_gradients(module, inputs[:1], self.objective, uses, self.tolerance)
-            known[key] = layouts
-        return known.get(key, {})
+        outputs = _each(paths for factor, paths in self.paths.items() if _of_module(factor))
+        layouts = find_layouts(module, inputs, alone, outputs, self.tolerance)
+        uses = {}
+        for factor in self.backward:
+            uses[self.paths[factor][0]] = self.uses(factor, alone, layouts)
+        check_gradients(module, one, self.objective, uses, self.tolerance)
+        return layouts
 
     def tensors(self, taps: Taps) -> list[Tensor]:
-        """All that factors are made of."""
-        calls = [call for found in taps.calls.values() for call in found]
-        read = [t for call in calls for t in (call.x, call.y, call.delta) if t is not None]
-        return read if callable(self.network.head) else [*read, _scores(self.network, taps.output)]
+        """Return all tensors that factors are made of."""
+        tensors = []
+        for calls in taps.calls.values():
+            for call in calls:
+                tensors += [value for value in (call.x, call.y, call.delta) if value is not None]
+        if not callable(self.network.head):
+            tensors.append(_scores(self.network, taps.output))
+        return tensors
 
     @property
     def tolerance(self) -> float:
-        """By how much of its largest value a factor may differ between two ways to compute it."""
+        """Largest difference between two computations of a factor, relative to its maximum."""
         return COARSE if self.network.dtype in (torch.float16, torch.bfloat16) else TOLERANCE
 
     def start(self, engine: str) -> bool:
-        """Cut the network and start the first engine that gives what torch gives."""
-        names, parts = choose_engines(engine), self.parts()
+        """Cut the network and start the first engine whose results agree with torch's."""
+        names = choose_engines(engine)
+        parts = self.parts()
         if parts is None:
             return self.stay_whole(engine)
-        is_run = isinstance(parts.trunk, RunTrunkModule)
         pixels = self.noise(2)
         alone = [self.compute(self.network.module, torch.from_numpy(p[None])) for p in pixels]
         expected = {f: np.concatenate([values[f] for values in alone]) for f in self.factors}
@@ -176,14 +196,16 @@ class Computer:
             except (NetworkError, LayerError, RuntimeError) as error:
                 problem = str(error)
             if not problem:
-                self.module, self.run, self.checked = parts.head, run, True
+                self.module = parts.head
+                self.run = run
+                self.checked = True
                 return True
-            if name != "torch":  # which then runs the network as it is
-                message = f"{self.network.name} does not run in {name} as in torch: {problem}"
-                if engine != "auto":
-                    raise NetworkError(f"{message}; take --engine torch")
-                if is_run:  # as other networks that cannot be cut
-                    continue
+            if name == "torch":  # the network is used whole
+                continue
+            message = f"{self.network.name} does not run in {name} as in torch: {problem}"
+            if engine != "auto":
+                raise NetworkError(f"{message}; take --engine torch")
+            if not isinstance(parts.trunk, RunTrunkModule):  # else like networks that are not cut
                 warnings.warn(f"{message}; not used", stacklevel=2)
         return False
 
@@ -197,68 +219,74 @@ class Computer:
         return False
 
     def noise(self, n: int) -> Array:
-        """Inputs that show nothing, to try things out."""
+        """Return n inputs of random noise."""
         size = self.network.preprocess.size
         images = np.random.default_rng(0).integers(0, 256, (n, size, size, 3), dtype=np.uint8)
         return np.stack([self.network.preprocess(image) for image in images])
 
     def parts(self) -> Cut | None:
-        """The network cut below the lowest layer that is read, if that helps."""
-        if self.network.device.type != "cpu" or self.network.dtype != torch.float32:
+        """Return the network cut below the lowest layer that is read; None if it is not cut."""
+        network = self.network
+        if network.device.type != "cpu" or network.dtype != torch.float32:
             return None
-        network, read = self.network, self.read
+        read = self.read
         if not read and has_classifier(network.layers):
             read = [network.layers[TOP]]
-        parts = cut(network.module, read) if read else None
-        top_only = read in ([], [network.layers.get(TOP)])
-        if parts is None and top_only and not callable(network.head):
+        parts = None
+        if read:
+            parts = cut(network.module, read)
+        reads_top_only = read in ([], [network.layers.get(TOP)])
+        if parts is None and reads_top_only and not callable(network.head):
             return cut_by_running(network.module, read, network.pick)
         return parts
 
     def uses(self, factor: Factor, taps: Taps, layouts: Layouts) -> list[Use]:
-        """All runs of the modules that a factor is read from, images first."""
-        return [
-            (self.layers[path], layout.regroup(call))
-            for path in self.paths[factor]
-            for layout, call in zip(layouts[path], taps.calls[path], strict=True)
-        ]
+        """Return all runs of the modules that a factor is read from, images first."""
+        uses = []
+        for path in self.paths[factor]:
+            for layout, call in zip(layouts[path], taps.calls[path], strict=True):
+                uses.append((self.layers[path], layout.regroup(call)))
+        return uses
 
     def factor(self, factor: Factor, taps: Taps) -> tuple[Tensor, ...]:
-        """What `finish` makes one factor of."""
+        """Return the parts of one factor, which `finish` puts together."""
         if _is_embedding(factor, self.network):
             return (_scores(self.network, taps.output),)
         if factor.kind == "probabilities":
-            y, head = _scores(self.network, taps.output), self.network.head
-            y = y if y.dtype == torch.float64 else y.float()
-            return (find_objective("softmax" if callable(head) else head).probabilities(y),)
+            return (self._probabilities(taps.output),)
         if _of_module(factor):
-            (path,) = self.paths[factor]
-            layouts = self.layouts[path]
-            pairs = zip(layouts, taps.calls[path], strict=True)
-            outputs = [layout.images_first(call.y) for layout, call in pairs]
-            if factor.positions in TOKENS:
-                outputs = [self.tokens(factor, value) for value in outputs]
-            return (mean_over_positions(outputs, [lo.channel or 0 for lo in layouts]),)
+            return (self._module_output(factor, taps),)
         uses = self.uses(factor, taps, self.layouts)
         layer = uses[0][0]
-        if not factor.needs_backward:
-            values = [call.y if factor.kind == "output" else call.x for _, call in uses]
-            return (mean_over_positions(values, [own_axis(layer) or -1] * len(values)),)
-        if isinstance(factor.positions, tuple):
-            if is_grouped(layer):
-                return (block_gradients(uses),)
-            return gradient_factors(uses)
-        is_delta = factor.kind == "delta"
-        if factor.positions == "pooled":
-            return (pooled_factors(uses)[is_delta],)
-        if not is_grouped(layer):
-            return (gradient_factors(uses)[is_delta],)
-        # block-diagonal and no larger than the weights: the whole gradient, times 1
-        blocks = block_gradients(uses).flatten(1)
-        return (torch.ones_like(blocks[:, :1]) if is_delta else blocks,)
+        if factor.needs_backward:
+            return _gradient_parts(factor, uses)
+        values = [call.y if factor.kind == "output" else call.x for _, call in uses]
+        axis = own_axis(layer) or -1
+        return (mean_over_positions(values, [axis] * len(values)),)
+
+    def _probabilities(self, output: Any) -> Tensor:
+        y = _scores(self.network, output)
+        if y.dtype != torch.float64:
+            y = y.float()
+        head = self.network.head
+        name = "softmax" if callable(head) else head
+        return find_objective(name).probabilities(y)
+
+    def _module_output(self, factor: Factor, taps: Taps) -> Tensor:
+        """Return a module's output, averaged over positions or over some tokens."""
+        (path,) = self.paths[factor]
+        outputs = []
+        axes = []
+        for layout, call in zip(self.layouts[path], taps.calls[path], strict=True):
+            output = layout.images_first(call.y)
+            if factor.positions in TOKENS:
+                output = self.tokens(factor, output)
+            outputs.append(output)
+            axes.append(layout.channel or 0)
+        return mean_over_positions(outputs, axes)
 
     def tokens(self, factor: Factor, value: Tensor) -> Tensor:
-        """The class token, or the patch tokens, of a module's output (n, tokens, channels)."""
+        """Return the class token or the patch tokens of an output (n, tokens, channels)."""
         prefix = self.network.prefix_tokens
         if not prefix or value.ndim != 3:
             raise LayerError(
@@ -269,7 +297,7 @@ class Computer:
         return value[:, :1] if factor.positions == "class" else value[:, prefix:]
 
     def difference(self, got: dict[Factor, Array], expected: dict[Factor, Array]) -> str:
-        """Which factor differs by more than the tolerance, and by how much; or nothing."""
+        """Return which factor differs by more than the tolerance, and by how much, or ""."""
         for factor, value in expected.items():
             if got[factor].shape != value.shape:
                 return f"{factor.name} of {len(value)} images has shape {got[factor].shape}"
@@ -279,25 +307,49 @@ class Computer:
         return ""
 
 
+def _gradient_parts(factor: Factor, uses: Sequence[Use]) -> tuple[Tensor, ...]:
+    """Return both factors of a gradient that is projected, or the one that is asked for."""
+    is_block_diagonal = is_grouped(uses[0][0])
+    if isinstance(factor.positions, tuple):
+        if is_block_diagonal:
+            return (block_gradients(uses),)
+        return gradient_factors(uses)
+    is_delta = factor.kind == "delta"
+    if factor.positions == "pooled":
+        return (pooled_factors(uses)[is_delta],)
+    if not is_block_diagonal:
+        return (gradient_factors(uses)[is_delta],)
+    # no larger than the weights: x is the whole gradient, and delta is 1
+    blocks = block_gradients(uses).flatten(1)
+    if is_delta:
+        return (torch.ones_like(blocks[:, :1]),)
+    return (blocks,)
+
+
 def _differ(once: Sequence[Tensor], twice: Sequence[Tensor], tolerance: float) -> bool:
-    """Whether two lists of tensors differ, by more than so much of the largest value of each."""
-    pairs = [(a.detach(), b.detach()) for a, b in zip(once, twice, strict=False)]
-    return len(once) != len(twice) or any(
-        a.shape != b.shape or float((a - b).abs().max()) > tolerance * float(a.abs().max())
-        for a, b in pairs
-    )
+    """Whether a tensor differs by more than the tolerance, relative to its largest value."""
+    if len(once) != len(twice):
+        return True
+    for a, b in zip(once, twice, strict=True):
+        if a.shape != b.shape:
+            return True
+        difference = float((a.detach() - b.detach()).abs().max())
+        if difference > tolerance * float(a.detach().abs().max()):
+            return True
+    return False
 
 
 def _joins(run: RunTrunk, two: Array, both: Tensor) -> bool:
-    """Whether what a trunk makes of two inputs, one below the other, is what it makes of both."""
+    """Whether a trunk's output for two inputs is that of each of them, put together."""
     if len(both) == len(two):
         return True
-    each, atol = torch.cat([run(one[None]) for one in two]), TOLERANCE * float(both.abs().max())
+    each = torch.cat([run(one[None]) for one in two])
+    atol = TOLERANCE * float(both.abs().max())
     return each.shape == both.shape and torch.allclose(each, both, rtol=0, atol=atol)
 
 
 def _takes_any_number(run: RunTrunk, three: Array) -> bool:
-    """Whether a trunk makes the same of three inputs together as of each alone."""
+    """Whether a trunk gives the same for three inputs together as for each alone."""
     both = run(three)
     each = torch.cat([run(one[None]) for one in three])
     atol = TOLERANCE * float(each.abs().max())
@@ -305,7 +357,7 @@ def _takes_any_number(run: RunTrunk, three: Array) -> bool:
 
 
 def _error(network: Network, settings: Settings) -> ErrorFunction:
-    """E as a function of the module's output."""
+    """Return the error E as a function of the module's output."""
     if network.head == EMBEDDING:
         return _no_error
     if callable(network.head):
@@ -328,7 +380,7 @@ def _no_error(output: Any) -> Tensor:
 
 
 def _scores(network: Network, output: Any) -> Tensor:
-    """The scores (n, classes), or the embedding (n, d), in a module's output."""
+    """Return the scores (n, classes), or the embedding (n, d), of a module's output."""
     if isinstance(output, Taken):
         return output.value
     scores: Tensor = output if network.pick is None else network.pick(output)
@@ -362,9 +414,9 @@ def _to_numpy(value: Tensor) -> Array:
 
 
 def peak_bytes(compute: Callable[[], Any]) -> int:
-    """Run a function and give the most bytes of new tensors that were alive at a time.
+    """Run a function and return the peak of the bytes of new tensors, on any device.
 
-    Those that a backward pass waits for are included, on any device; a kernel's own memory is not.
+    Tensors that a backward pass waits for are included; a kernel's own memory is not.
     """
     watch = _Watch()
     with watch:
