@@ -143,7 +143,9 @@ def test_the_first_run_has_one_thread_and_compiles_no_trunk(tiny, monkeypatch):
     monkeypatch.setattr(compute, "start_engine", note)
     torch.set_num_threads(2)
     try:
-        make_encoder(Settings.from_network(tiny), needed(tiny, "x7"), lambda: tiny, resources=Resources())
+        make_encoder(
+            Settings.from_network(tiny), needed(tiny, "x7"), lambda: tiny, resources=Resources()
+        )
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
