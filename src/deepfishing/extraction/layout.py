@@ -61,10 +61,16 @@ def find_layouts(
     outputs: Collection[str] = (),
     tolerance: float = 1e-3,
 ) -> dict[str, tuple[Layout, ...]]:
-    """The layout of every run of the layers that were read in `alone`, the first of two inputs.
+    """Return the layout of every run of the layers that were read in `alone`.
 
-    `outputs` are those of them whose channels matter, and `tolerance` is by how much of the largest
-    values may differ between one input and both.
+    Parameters
+    ----------
+    inputs : Tensor
+        Two inputs; `alone` has the tensors of the first one.
+    outputs : collection of paths
+        The layers whose channels' axis is needed.
+    tolerance : float
+        Largest difference between one input and both, relative to the largest value.
     """
     try:
         both: Taps | None = tap(module, inputs, alone.calls)
@@ -72,32 +78,38 @@ def find_layouts(
         if isinstance(error, LayerError):
             raise
         both = None  # a module that takes one input at a time
-    found = {}
+    layouts = {}
     for path, calls in alone.calls.items():
-        others = calls if both is None else both.calls[path]
+        others = calls
+        if both is not None:
+            others = both.calls[path]
         if len(others) != len(calls):
             raise LayerError(
                 f"layer {path} must run as often for one image as for two, but runs {len(calls)} "
                 f"and {len(others)} times; choose another layer"
             )
-        pairs = zip(calls, others, strict=True)
-        found[path] = tuple(_find_images(path, a.y, b.y, both is None, tolerance) for a, b in pairs)
+        of_path = []
+        for one, two in zip(calls, others, strict=True):
+            of_path.append(_find_images(path, one.y, two.y, both is None, tolerance))
+        layouts[path] = tuple(of_path)
     for path in outputs:
-        axes = _channel_axes(module, path, inputs[:1], found[path])
-        known = zip(found[path], axes, strict=True)
-        found[path] = tuple(replace(layout, channel=axis) for layout, axis in known)
-    return found
+        axes = _channel_axes(module, path, inputs[:1], layouts[path])
+        pairs = zip(layouts[path], axes, strict=True)
+        layouts[path] = tuple(replace(layout, channel=axis) for layout, axis in pairs)
+    return layouts
 
 
 def own_axis(layer: nn.Module) -> int | None:
-    """Where a fully connected layer or a convolution has its channels, counted from the end."""
+    """Return the channels' axis of a fully connected layer or a convolution, from the end."""
     if isinstance(layer, nn.Linear):
         return -1
-    return -1 - len(layer.kernel_size) if isinstance(layer, _ConvNd) else None
+    if isinstance(layer, _ConvNd):
+        return -1 - len(layer.kernel_size)
+    return None
 
 
 def mean_over_positions(values: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
-    """(n, channels): the mean of tensors with images first over all but the channels' axis."""
+    """Return the mean (n, channels) of tensors, images first, over all other axes."""
     means = []
     for value, axis in zip(values, axes, strict=True):
         rest = [i for i in range(1, value.ndim) if i != axis % value.ndim]
@@ -106,7 +118,7 @@ def mean_over_positions(values: Sequence[Tensor], axes: Sequence[int]) -> Tensor
 
 
 def weighted_mean(means: Sequence[Tensor], weights: Sequence[int]) -> Tensor:
-    """The mean of several means, each weighted by how much it is the mean of."""
+    """Return the mean of several means, each with the weight of its number of values."""
     if len(means) == 1:
         return means[0]
     parts = [mean * (w / sum(weights)) for mean, w in zip(means, weights, strict=True)]
@@ -114,12 +126,12 @@ def weighted_mean(means: Sequence[Tensor], weights: Sequence[int]) -> Tensor:
 
 
 def _find_images(path: str, one: Tensor, two: Tensor, single: bool, tolerance: float) -> Layout:
-    """Which axis has the images, from an output for one of them and for both."""
+    """Find the axis of the images from the output for one of them and the output for both."""
     if single and one.ndim > 1 and len(one) == 1:
         return Layout()
-    grown = [i for i, (a, b) in enumerate(zip(one.shape, two.shape, strict=False)) if a != b]
-    if one.ndim == two.ndim and len(grown) == 1 and two.shape[grown[0]] == 2 * one.shape[grown[0]]:
-        layout = Layout(grown[0], one.shape[grown[0]])
+    axis = _doubled_axis(one.shape, two.shape)
+    if axis is not None:
+        layout = Layout(axis, one.shape[axis])
         if layout.rows == 1:
             return layout
         largest = float(one.abs().max())
@@ -134,16 +146,27 @@ def _find_images(path: str, one: Tensor, two: Tensor, single: bool, tolerance: f
     )
 
 
+def _doubled_axis(one: Sequence[int], two: Sequence[int]) -> int | None:
+    """Return the only axis that is longer in the second shape, if it is twice as long."""
+    if len(one) != len(two):
+        return None
+    different = [axis for axis in range(len(one)) if one[axis] != two[axis]]
+    if len(different) != 1:
+        return None
+    axis = different[0]
+    return axis if two[axis] == 2 * one[axis] else None
+
+
 @dataclass(frozen=True, eq=False)
 class _Event:
-    """A tensor that goes into a layer with weights, comes out of one, or is the one in question."""
+    """An input or output of a layer with weights, or the output whose axes are wanted."""
 
     kind: str  # "in", "out" or "here"
     layer: Any
     value: Tensor  # without memory: its shape
 
     def vote(self, value: Tensor, plain: bool) -> int | None:
-        """The axis of the value that is as long as this layer is wide, if that is one axis only."""
+        """Return the axis of the value whose length is the layer's width, if there is only one."""
         layer, axis = self.layer, 1
         side = "in" if self.kind == "in" else "out"
         if isinstance(layer, nn.LayerNorm):
@@ -174,15 +197,18 @@ def _channel_axes(
     for at, layout in zip(here, layouts, strict=True):
         raw = events[at].value
         value = layout.images_first(raw)
-        long = [i for i in range(1, value.ndim) if value.shape[i] > 1]
         near = [event for event in events[:at] if event.kind == "out"][-1:]
         if not isinstance(target, _WITH_WIDTH):
             near += [event for event in events[at:] if event.kind == "in"][:1]
-        votes = {axis for event in near if (axis := event.vote(value, value.shape == raw.shape))}
+        votes = {event.vote(value, value.shape == raw.shape) for event in near} - {None, 0}
+        long = [axis for axis in range(1, value.ndim) if value.shape[axis] > 1]
         if len(votes) == 1:
-            yield votes.pop()
-        elif len(long) <= 1:
-            yield (long or [value.ndim - 1])[0]
+            (vote,) = votes
+            yield int(vote or 0)
+        elif len(long) == 1:
+            yield long[0]
+        elif not long:
+            yield value.ndim - 1
         else:
             raise LayerError(
                 f"cannot determine which axis of the output of layer {path} has the channels: one "
@@ -191,7 +217,7 @@ def _channel_axes(
 
 
 def _record(module: nn.Module, target: nn.Module, one_input: Tensor) -> list[_Event]:
-    """What goes into and comes out of every layer with weights, and the target, in order."""
+    """Record inputs and outputs of every layer with weights, and of the target, in order."""
     events: list[_Event] = []
 
     def note(kind: str, layer: nn.Module, value: Any = None, *_: Any) -> None:

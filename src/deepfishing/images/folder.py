@@ -66,9 +66,12 @@ def read_folder(root: str | Path, test_fraction: float = 0.5, seed: int = 0) -> 
         inside = [path.name for path in root.iterdir() if is_folder(path)]
     except OSError:
         inside = []  # reported below
-    to_train, to_test = (_first(names, inside) for names in (TRAIN_FOLDERS, TEST_FOLDERS))
-    if to_train and to_test:
-        train, test = (read_classes(root, root / split) for split in (to_train, to_test))
+    train_name = _first(TRAIN_FOLDERS, inside)
+    test_name = _first(TEST_FOLDERS, inside)
+    is_drawn = train_name is None or test_name is None
+    if train_name is not None and test_name is not None:
+        train = read_classes(root, root / train_name)
+        test = read_classes(root, root / test_name)
     else:
         train, test = {}, {}
         for name, ids in read_classes(root, root).items():
@@ -87,27 +90,32 @@ def read_folder(root: str | Path, test_fraction: float = 0.5, seed: int = 0) -> 
     if not any(test.values()):
         raise DatasetError(f"a class must have two images to be tested, got one each in {root}")
     dataset = one_class_each(as_text(root.resolve().name), root, train, test)
-    return replace(dataset, is_drawn=not (to_train and to_test))
+    return replace(dataset, is_drawn=is_drawn)
 
 
 def _first(names: Sequence[str], folders: Iterable[str]) -> str | None:
-    """The folder that has the first of these names, in capital letters or not."""
-    called = {folder.lower(): folder for folder in sorted(folders, reverse=True)}
-    return next((called[name] for name in names if name in called), None)
+    """Return the folder with the first of these names, in capital letters or not."""
+    by_name = {folder.lower(): folder for folder in sorted(folders, reverse=True)}
+    for name in names:
+        if name in by_name:
+            return by_name[name]
+    return None
 
 
 def divide(ids: list[str], part: float, seed: int) -> tuple[list[str], list[str]]:
-    """Two parts of the ids of one class, the first a fraction or a number of them.
+    """Divide the ids of one class in two; `part` is the share or the number of the first.
 
-    They are the first and the rest in an order by hash, which only ids and seed decide.
+    The order is by hash, so it depends on ids and seed alone.
     """
-    n = min(max(round(part * len(ids)), 1), len(ids) - 1) if part < 1 else int(part)
+    n = int(part)
+    if part < 1:
+        n = min(max(round(part * len(ids)), 1), len(ids) - 1)
     order = sorted(ids, key=lambda i: hashlib.sha256(f"{seed}:{i}".encode()).digest())
     return order[:n], order[n:]
 
 
 def one_class_each(name: str, root: Path, train: Classes, test: Classes) -> Dataset:
-    """The data set of images that have one class each; an id is the path below `root`."""
+    """Return the data set of images that have one class each; an id is the path below `root`."""
     extra = sorted(set(test) - set(train))
     if extra:
         raise DatasetError(
@@ -117,30 +125,35 @@ def one_class_each(name: str, root: Path, train: Classes, test: Classes) -> Data
     classes = tuple(sorted(train))
     splits = []
     for split, images in (("train", train), ("test", test)):
-        pairs = sorted((i, column) for column, c in enumerate(classes) for i in images.get(c, ()))
+        pairs = []
+        for column, name_of_class in enumerate(classes):
+            pairs += [(id_, column) for id_ in images.get(name_of_class, ())]
+        pairs.sort()
+        ids = tuple(id_ for id_, _ in pairs)
+        columns = [column for _, column in pairs]
         labels = np.full((len(pairs), len(classes)), -1, dtype=np.int8)
-        labels[np.arange(len(pairs)), [column for _, column in pairs]] = 1
-        ids = tuple(i for i, _ in pairs)
-        splits.append(Split(split, ids, tuple(root / i for i in ids), labels))
+        labels[np.arange(len(pairs)), columns] = 1
+        splits.append(Split(split, ids, tuple(root / id_ for id_ in ids), labels))
     return Dataset(name, classes, splits[0], splits[1], official_ap=DEFAULT)
 
 
 def read_classes(root: Path, folder: Path) -> Classes:
-    """Ids of the images of each class folder in `folder`, relative to `root`."""
+    """Return the ids of the images of each class folder in `folder`, relative to `root`."""
     do = f"; expected {root / '<class>'} with images"
     with explained(DatasetError, f"image folder {folder} cannot be read", do, OSError):
         entries = sorted(folder.iterdir())
-    found = {
-        entry.name: image_ids(root, entry)
-        for entry in entries
-        if not entry.name.startswith(".") and is_folder(entry) and not leads_back(entry)
-    }
-    if not found:
+    classes = {}
+    for entry in entries:
+        is_hidden = entry.name.startswith(".")
+        if not is_hidden and is_folder(entry) and not leads_back(entry):
+            classes[entry.name] = image_ids(root, entry)
+    if not classes:
         raise DatasetError(
             f"no class folders in {folder}; expected {folder / '<class>'} with images"
         )
-    require_utf8((name for ids in found.values() for name in ids), folder)
-    return found
+    for ids in classes.values():
+        require_utf8(ids, folder)
+    return classes
 
 
 def require_utf8(names: Iterable[str], source: object) -> None:
@@ -162,23 +175,25 @@ def image_ids(root: Path, folder: Path) -> list[str]:
         ids += [before + name for name in names if _ending(name) in EXTENSIONS]
     if not ids:
         others = passed_over_text(passed_over(folder))
-        raise DatasetError(
-            f"a folder of images must hold one, got none in {folder}"
-            + (f"; passed over: {others}" if others else "; it has no files")
-        )
+        reason = f"passed over: {others}" if others else "it has no files"
+        raise DatasetError(f"a folder of images must hold one, got none in {folder}; {reason}")
     return sorted(ids)
 
 
 def passed_over(folder: Path) -> Counter[str]:
-    """How many files in a folder and below are no images, by how they end; without hidden ones."""
-    endings = (_ending(name) for _, names in _walk(folder) for name in names)
-    return Counter(ending for ending in endings if ending not in EXTENSIONS)
+    """Count the files in a folder and below that are not images, by extension; no hidden ones."""
+    counts: Counter[str] = Counter()
+    for _, names in _walk(folder):
+        counts.update(map(_ending, names))
+    for extension in EXTENSIONS:
+        counts.pop(extension, None)
+    return counts
 
 
 def _walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
-    """A folder and those below it, each with the names of its files; hidden ones are left out.
+    """Yield a folder and those below it, each with the names of its files, without hidden ones.
 
-    Links to folders are followed, but for one to a folder that it lies in, which had no end.
+    Links to folders are followed, except for a link to a folder that contains it.
     """
 
     def stop(error: OSError) -> None:
@@ -206,7 +221,7 @@ def _ending(name: str) -> str:
 
 
 def folder_classes(ids: Sequence[str]) -> list[str | None]:
-    """The class of each image by the folder that it lies in; None for one in no class folder."""
+    """Return the class of each image by its folder; None for one outside of class folders."""
     splits = split_folders(ids)
     if not splits:
         return [id_.partition("/")[0] if "/" in id_ else None for id_ in ids]
@@ -215,7 +230,7 @@ def folder_classes(ids: Sequence[str]) -> list[str | None]:
 
 
 def split_folders(ids: Sequence[str]) -> set[str]:
-    """Those of the outermost folders that are splits, not classes; none in most collections."""
+    """Return the outermost folders that are splits, not classes; none in most collections."""
     outermost = {id_.partition("/")[0] for id_ in ids if "/" in id_}
     splits = {name for name in outermost if name.lower() in (*TRAIN_FOLDERS, *TEST_FOLDERS)}
     train = {name for name in splits if name.lower() in TRAIN_FOLDERS}
@@ -223,7 +238,7 @@ def split_folders(ids: Sequence[str]) -> set[str]:
 
 
 def training_folder(ids: Sequence[str]) -> str | None:
-    """The outermost folder to train on, if another split lies beside it.
+    """Return the outermost folder to train on, if there is another split beside it.
 
     >>> training_folder(["Train/cat/1.jpg", "Valid/cat/2.jpg"])
     'Train'
@@ -243,7 +258,7 @@ def find_root(
     inside: Sequence[str],
     hint: str = "give the folder that its archives were unpacked into",
 ) -> Path:
-    """The folder that has a file of the data set: the one given, or one of those inside it."""
+    """Return the folder with a file of the data set: the given one, or one inside it."""
     places = [root, *(root / name for name in inside)]
     for place in places:
         if os.path.exists(place / marker):  # noqa: PTH110  # which never raises
@@ -253,7 +268,7 @@ def find_root(
 
 
 def names_in(folder: Path) -> list[str]:
-    """All names in a folder: one listing instead of one question per file."""
+    """Return all names in a folder: one listing instead of one system call per file."""
     do = "; the data set is not complete, get it again"
     with explained(DatasetError, f"folder {folder} of the data set cannot be read", do, OSError):
         return [path.name for path in folder.iterdir()]
@@ -262,8 +277,10 @@ def names_in(folder: Path) -> list[str]:
 def require_images(root: Path, ids: Sequence[str]) -> None:
     """Refuse a data set that lacks images; an id is a path below `root`."""
     folders = {id_.rpartition("/")[0] for id_ in ids}
-    found = {f"{folder}/{name}" for folder in folders for name in names_in(root / folder)}
-    missing = [id_ for id_ in ids if id_ not in found]
+    existing: set[str] = set()
+    for folder in folders:
+        existing.update(f"{folder}/{name}" for name in names_in(root / folder))
+    missing = [id_ for id_ in ids if id_ not in existing]
     if missing:
         raise DatasetError(
             f"every image of a list must have a file, got {len(missing)} of {len(ids)} without, "
@@ -272,14 +289,14 @@ def require_images(root: Path, ids: Sequence[str]) -> None:
 
 
 def read_bytes(path: Path, most: int = -1) -> bytes:
-    """The content of a file, or its first `most` bytes."""
+    """Return the content of a file, or its first `most` bytes."""
     cannot = explained(DatasetError, f"{path} cannot be read", "; get it again", OSError)
     with cannot, path.open("rb") as file:
         return file.read(most)
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, str]]:
-    """Each line of a text that is not blank, after its place in words, for errors."""
+    """Yield each line that is not blank, after a description of its place for errors."""
     raw = read_bytes(path).removeprefix(codecs.BOM_UTF8)
     for number, line in enumerate(raw.splitlines(), start=1):
         try:

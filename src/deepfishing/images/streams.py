@@ -45,14 +45,17 @@ def samples(source: Iterable[Any]) -> Iterator[tuple[ImageLike, Labels]]:
     names = tuple(getattr(inner, "classes", ()))
     batched = inner is not source and getattr(source, "batch_size", None) is not None
     indexed = hasattr(source, "__getitem__") and not hasattr(source, "__iter__")
-    # a Dataset need not say where it ends when it is only indexed
-    every = (source[i] for i in range(len(source))) if indexed else source  # type: ignore[arg-type, index]
-    for sample in every:
-        image, label = _parts(sample)
-        images = image if batched else [image]
-        labels = (label if batched else [label]) if label is not None else [None] * len(images)
-        for one, its in zip(images, labels, strict=True):
-            yield _picture(one), _labels(its, names)
+    all_samples = source
+    if indexed:  # such a Dataset need not raise IndexError at its end
+        all_samples = (source[i] for i in range(len(source)))  # type: ignore[arg-type, index]
+    for sample in all_samples:
+        images, labels = _parts(sample)
+        if not batched:
+            images, labels = [images], [labels]
+        elif labels is None:
+            labels = [None] * len(images)
+        for image, label in zip(images, labels, strict=True):
+            yield _picture(image), _labels(label, names)
 
 
 def _is_image(source: Any) -> bool:
@@ -64,24 +67,26 @@ def _is_image(source: Any) -> bool:
 
 
 def blocks(source: Iterable[Any], name: str = "") -> Iterator[list[Item]]:
-    """Items of a source, some at a time; ids are numbers in its order, behind `name`."""
+    """Yield items in blocks of bounded size; ids are numbers in their order, behind `name`."""
     prefix = name or str(getattr(source, "split", None) or "image")
-    some: list[Item] = []
+    block: list[Item] = []
     size = 0
     for number, (image, labels) in enumerate(samples(source)):
         id_ = f"{prefix}/{number:07d}"
         if isinstance(image, str | Path):
-            some.append(Item(id_, Path(image), labels))
+            block.append(Item(id_, Path(image), labels))
         else:
-            own = image.content if isinstance(image, ImageBytes) else None
-            file = ImageBytes(id_, bmp_bytes(open_image(image)) if own is None else own)
-            some.append(Item(id_, file, labels))
-            size += len(file.content)
-        if size >= BLOCK_BYTES or len(some) == BLOCK_IMAGES:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
+            if isinstance(image, ImageBytes):
+                content = image.content
+            else:
+                content = bmp_bytes(open_image(image))
+            block.append(Item(id_, ImageBytes(id_, content), labels))
+            size += len(content)
+        if size >= BLOCK_BYTES or len(block) == BLOCK_IMAGES:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
 
 
 def _hugging_face(source: Any) -> Iterator[tuple[ImageLike, Labels]]:
@@ -101,8 +106,13 @@ def _hugging_face(source: Any) -> Iterator[tuple[ImageLike, Labels]]:
     raw = source.with_format(None).cast_column(images[0], type(kinds[images[0]])(decode=False))
     for row in raw:
         cell = row[images[0]]
-        file = Path(cell["path"]) if cell["bytes"] is None else ImageBytes("image", cell["bytes"])
-        yield file, _labels(row[label] if label else None, names, several=True)
+        labels = None
+        if label:
+            labels = _labels(row[label], names, several=True)
+        if cell["bytes"] is None:
+            yield Path(cell["path"]), labels
+        else:
+            yield ImageBytes("image", cell["bytes"]), labels
 
 
 def _parts(sample: Any) -> tuple[Any, Any]:
@@ -125,7 +135,8 @@ def _picture(image: Any) -> ImageLike:
         return ImageBytes("image", image)
     if not hasattr(image, "detach"):
         return image  # type: ignore[no-any-return]  # whoever opens it says what is wrong
-    image = image.float() if image.is_floating_point() else image  # numpy has no bfloat16
+    if image.is_floating_point():
+        image = image.float()  # numpy has no bfloat16
     pixels = as_bytes(image.detach().cpu().numpy())  # a tensor (C, H, W)
     if pixels is None or pixels.ndim not in (2, 3):
         raise ImageError(
@@ -133,19 +144,33 @@ def _picture(image: Any) -> ImageLike:
             f"from 0 to 255, got {image.dtype} of shape {tuple(image.shape)}; leave out Normalize "
             "and batches, the network has its own preprocessing"
         )
-    return np.ascontiguousarray(pixels.transpose(1, 2, 0)) if pixels.ndim == 3 else pixels
+    if pixels.ndim == 2:
+        return pixels
+    return np.ascontiguousarray(pixels.transpose(1, 2, 0))
 
 
 def _labels(value: Any, names: Sequence[str], several: bool = False) -> Labels:
-    value = value.tolist() if hasattr(value, "tolist") else value
+    """Return the names of the classes in a label; None if it has none."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
     if value is None:
         return None
-    listed = list(value) if several and isinstance(value, list | tuple) else [value]
-    for one in listed:
-        if isinstance(one, bool) or not isinstance(one, str | int):
-            raise DatasetError(f"a label must be a class or its number, got {str(one)[:60]}")
-        if names and isinstance(one, int) and not -1 <= one < len(names):
-            raise DatasetError(f"a label must be one of {len(names)} classes, got number {one}")
-    known = [one for one in listed if not names or one != -1]  # which stands for no label
-    found = tuple(names[one] if names and isinstance(one, int) else str(one) for one in known)
-    return found or (None if listed else ())
+    values = [value]
+    if several and isinstance(value, list | tuple):
+        values = list(value)
+    labels = []
+    for label in values:
+        if isinstance(label, bool) or not isinstance(label, str | int):
+            raise DatasetError(f"a label must be a class or its number, got {str(label)[:60]}")
+        if names and isinstance(label, int):
+            if not -1 <= label < len(names):
+                raise DatasetError(
+                    f"a label must be one of {len(names)} classes, got number {label}"
+                )
+            if label >= 0:  # -1 means no label
+                labels.append(names[label])
+        else:
+            labels.append(str(label))
+    if values and not labels:
+        return None
+    return tuple(labels)

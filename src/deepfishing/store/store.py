@@ -231,7 +231,7 @@ class Store:
 
     @contextmanager
     def _at_once(self, alone: bool = True) -> Iterator[Journal]:
-        """A journal that is committed at the end, or dropped if something goes wrong."""
+        """Yield a journal that is committed at the end, or rolled back after an error."""
         journal = Journal(self.folder)
         try:
             if alone:
@@ -249,23 +249,23 @@ class Store:
             raise
 
     def factors(self) -> list[str]:
-        """Names of the factors that are in the store."""
-        folders = [
-            path for path in self.folder.iterdir() if path.is_dir() and not path.is_symlink()
-        ]
-        names = {path: unquote(path.name) for path in folders}
-        # of a folder that is called as a factor's is: not ".partial", not "%2e%2e"
-        named = [name for path, name in names.items() if path == self.shards_folder(name)]
-        factors = sorted(name for name in named if name != ERRORS and name[0] != ".")
-        # a store may lie beside other folders, the photos themselves for one
-        return [name for name in factors if any(self.shards_folder(name).glob(PATTERN))]
+        """Return the names of the factors that are in the store."""
+        factors = []
+        for path in self.folder.iterdir():
+            name = unquote(path.name)
+            if name == ERRORS or name.startswith(".") or path != self.shards_folder(name):
+                continue  # such as ".partial" and "%2e%2e"
+            # there may be other folders, for instance the photos themselves
+            if path.is_dir() and not path.is_symlink() and any(path.glob(PATTERN)):
+                factors.append(name)
+        return sorted(factors)
 
     def rows(self) -> dict[str, Row]:
         """The images by id."""
         return manifest.read_index(self.folder)
 
     def labelled_rows(self) -> list[Row]:
-        """The images with the labels that they have now: those of the label log come first."""
+        """Return the images with their current labels, corrected by the label log."""
         return with_current_labels(self.rows().values(), LabelLog.open(self.folder))
 
     def usable(self) -> list[Row]:
@@ -282,13 +282,15 @@ class Store:
         return found
 
     def missing(self, keys: Iterable[str], factors: Iterable[str]) -> list[str]:
-        """The keys, each once and in order, that lack at least one of the factors."""
-        once = dict.fromkeys(keys)
-        lacking = set().union(*(once.keys() - self.shards(name).keys() for name in factors))
-        return [key for key in once if key in lacking]
+        """Return the keys that lack at least one of the factors, each once and in order."""
+        unique = dict.fromkeys(keys)
+        missing: set[str] = set()
+        for name in factors:
+            missing |= unique.keys() - self.shards(name).keys()
+        return [key for key in unique if key in missing]
 
     def read(self, keys: Sequence[str], factor: str) -> Array:
-        """One factor of these images as float32, in the order of the keys: (n, d) or (n, P, d)."""
+        """Return one factor as float32, (n, d) or (n, P, d), in the order of the keys."""
         shards = self.shards(factor)
         if not keys:
             raise StoreError(f"nothing to read: no keys were given for {shards.folder}")
@@ -299,7 +301,7 @@ class Store:
         return Column.of(shards.files, *shards.find(keys), self.codec, factor).read_scaled()
 
     def shape(self, factor: str) -> tuple[int, ...]:
-        """The shape of one image's factor; () of one that no content has."""
+        """Return the shape of one image's factor, or () if no content has it."""
         for first in self.shards(factor).files[:1]:
             check_shard(first)
             return stored(first, factor, self.codec)[2]
@@ -312,7 +314,7 @@ class Store:
         return self._shards[factor]
 
     def shards_folder(self, factor: str) -> Path:
-        """Where they are; the name is quoted, for Windows has no `:` in names of files."""
+        """Return the folder of a factor; quoted, since Windows has no `:` in names of files."""
         return self.folder / quote(factor, safe="@+,;= ")
 
     def look_again(self) -> None:
@@ -386,9 +388,13 @@ class Store:
         if features is None:
             return held
         names = split_names(features) if isinstance(features, str) else list(features)
-        wanted = [(n,) if n in held else self._recipe(n).columns for n in names]
-        columns = list(dict.fromkeys(column for some in wanted for column in some))
-        if absent := [column for column in columns if column not in held]:
+        unique: dict[str, None] = {}
+        for name in names:
+            of_name = (name,) if name in held else self._recipe(name).columns
+            unique.update(dict.fromkeys(of_name))
+        columns = list(unique)
+        absent = [column for column in columns if column not in held]
+        if absent:
             raise StoreError(
                 f"store {self.folder} must hold {', '.join(columns)} for {', '.join(names)}, but "
                 f"lacks {', '.join(absent)}; it has {', '.join(held) or 'none'}"
@@ -397,8 +403,9 @@ class Store:
 
     def _recipe(self, name: str) -> Recipe:
         layers = self.settings.get("layers")
-        known = {int(k): path for k, path in layers.items()} if isinstance(layers, dict) else None
-        return parse_recipe(name, known)
+        if not isinstance(layers, dict):
+            return parse_recipe(name, None)
+        return parse_recipe(name, {int(k): path for k, path in layers.items()})
 
     def _lists(self, keys: Sequence[str], name: str, shape: tuple[int, ...]) -> pa.Array:
         """One factor of some images as lists of lists, null where it does not exist."""
