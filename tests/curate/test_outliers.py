@@ -7,6 +7,7 @@ from PIL import Image
 
 from deepfishing.curate.neighbours import open_searcher
 from deepfishing.curate.outliers import oddness
+from deepfishing.errors import StoreError
 from deepfishing.store import Row, Store
 
 
@@ -43,6 +44,22 @@ def test_odd_prints_those_unlike_the_rest(deepfish, made, tmp_path):
     assert scores == sorted(scores, reverse=True)
     with Image.open(tmp_path / "odd.png") as sheet:
         assert sheet.width > 400
+
+
+@pytest.mark.parametrize("also", ["x8", "delta8"])
+def test_scores_that_are_not_y8_are_refused(made, also):
+    """A scale behind layer 8: the softmax of y8 is not what the network says."""
+    factors, store_of_names = made
+    factors["y8"] = factors["y8"] / 5
+    photos = open_searcher(store_of_names("x7", "y8", also), "x7")
+    with pytest.raises(StoreError, match=r"energy needs the scores .* other scores than y8"):
+        oddness(photos, "energy")
+    if also == "x8":
+        expected = 1 - factors["x8"].max(axis=1)
+        np.testing.assert_allclose(np.sort(oddness(photos, "msp")), np.sort(expected), atol=0.02)
+    else:
+        with pytest.raises(StoreError, match="msp needs x8"):
+            oddness(photos, "msp")
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])

@@ -18,6 +18,7 @@ from deepfishing.core.features import TOP
 from deepfishing.core.rank_one import Array, l2_norm
 from deepfishing.curate.neighbours import nearest
 from deepfishing.errors import OptionError, StoreError, check_choice
+from deepfishing.learn.auto import OTHER_SCORES
 from deepfishing.search import Searcher
 from deepfishing.search.compare import DEFAULTS
 from deepfishing.store import Store
@@ -29,6 +30,7 @@ X, Y, P, DELTA = f"x{TOP - 1}", f"y{TOP}", f"x{TOP}", f"delta{TOP}"
 # ones as may be of a kind, which are each other's neighbours. docs/curate.md has the measurement.
 RECIPES = (X, *DEFAULTS)
 LEAST_K, MOST_K, SHARE_K = 10, 50, 20
+COMPARED = 64  # contents by which the scores of the network are compared with y8
 
 
 def _flat(values: Array) -> Array:
@@ -97,6 +99,11 @@ def oddness(
         return distance
     store = photos.store
     if lacking := [name for name in factors if not _sources(store, name)]:
+        if Y in lacking and Y in store.factors():
+            raise StoreError(
+                f"{score} needs the scores of a softmax, got {store.folder}, whose network has "
+                f"other scores than {Y}; take another --score, such as {DEFAULT}"
+            )
         wanted = f"dW{TOP}" if DELTA in lacking else ",".join(lacking)
         raise StoreError(
             f"{score} needs {' and '.join(lacking)} of a softmax, which {store.folder} lacks; add "
@@ -136,4 +143,29 @@ def _sources(store: Store, name: str) -> list[str]:
     usual = settings.get("head", "softmax") == "softmax"
     uniform = usual and settings.get("label", "uniform") == "uniform" and "tau" in settings
     may = {X: [X], Y: [Y] * usual, P: [P, Y] * usual + [DELTA] * uniform, DELTA: [DELTA] * uniform}
+    if (Y in may[name] or DELTA in may[name]) and name != DELTA and not _scores_are_y8(store):
+        may |= {Y: [], P: [P] * usual}
     return [one for one in may[name] if one in store.factors()]
+
+
+def _scores_are_y8(store: Store) -> bool:
+    """Whether the probabilities are the softmax of y8; not so with a scale behind layer 8.
+
+    By the stored x8 or delta8 of some contents; where there is neither, by whether the scores are
+    said to be elsewhere in the network's output.
+    """
+    settings, held = store.settings, store.factors()
+    if Y not in held:
+        return not settings.get("scores")
+    for name in (P, DELTA):
+        keys = sorted(store.shards(Y).keys() & store.shards(name).keys())[:COMPARED]
+        if name not in held or not keys:
+            continue
+        y, stored = _flat(store.read(keys, Y)), _flat(store.read(keys, name))
+        made = softmax(y, axis=1)
+        if name == DELTA:
+            if settings.get("label", "uniform") != "uniform" or "tau" not in settings:
+                continue
+            made = (softmax(y / settings["tau"], axis=1) - 1 / y.shape[1]) / settings["tau"]
+        return bool(np.median(l2_norm(made - stored)) < OTHER_SCORES * np.median(l2_norm(stored)))
+    return not settings.get("scores")
