@@ -4,7 +4,7 @@ import pytest
 from deepfishing.core.kernels import KernelProduct, KernelSum, gram
 from deepfishing.core.rank_one import RankOne, l2_normalize
 from deepfishing.curate import choose_rows, selection
-from deepfishing.errors import OptionError
+from deepfishing.errors import FeatureError, OptionError
 
 
 def naive(features, n, labelled=(), weights=None):
@@ -89,3 +89,13 @@ def test_photos_that_are_the_same_are_chosen_once(rng):
 def test_what_cannot_be_is_refused(wrong):
     with pytest.raises(OptionError, match="must be"):
         choose_rows(np.eye(3), **wrong)
+
+
+@pytest.mark.parametrize("number", [0, 3])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("exact", [True, False])
+def test_features_that_are_not_finite_are_refused(rng, number, value, exact):
+    features = np.abs(rng.normal(size=(20, 4)))
+    features[number, 2] = value
+    with pytest.raises(FeatureError, match="must be finite, got NaN or infinity"):
+        choose_rows(features, 3, exact=exact)

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from deepfishing.core.kernels import Comparable, gram
 from deepfishing.core.rank_one import Array
-from deepfishing.errors import DatasetError, OptionError, explained
+from deepfishing.errors import DatasetError, FeatureError, OptionError, explained
 from deepfishing.images.tables import TABLES, read_table
 from deepfishing.learn.svm import train_svm
 from deepfishing.search import Searcher
@@ -97,6 +97,8 @@ def choosing(
         items, clients = read(np.arange(total)), np.arange(total)
     else:
         items, clients = short_vectors(read, total, progress), sample(total, CLIENTS)
+    # a row of the kernel has NaN wherever features have
+    check_finite(gram(items[:1], items))
     cover = _Cover(items, clients, weights[clients], progress)
     known = np.fromiter(labelled, dtype=np.intp)
     cover.add(known)
@@ -112,6 +114,13 @@ def choosing(
         cover.add(np.array([best]))
         yield Step(best, gain / share)
     progress("choosing", n, n)
+
+
+def check_finite(values: Array) -> Array:
+    """Return what was computed of features, or refuse features with NaN or infinity."""
+    if not np.isfinite(values).all():
+        raise FeatureError("features must be finite, got NaN or infinity; leave such images out")
+    return values
 
 
 def _next(bounds: Array, cover: _Cover) -> tuple[int, float]:
@@ -177,7 +186,7 @@ def short_vectors(read: Callable[[Array], Comparable], n: int, progress: Progres
     for start in range(0, n, LANDMARKS):
         progress("embedding", start, n)
         numbers = np.arange(start, min(start + LANDMARKS, n))
-        vectors[numbers] = embedding(read(numbers))
+        vectors[numbers] = check_finite(embedding(read(numbers)))
     progress("embedding", n, n)
     return vectors
 
