@@ -1,49 +1,67 @@
-"""Twins: copies planted among photographs, found by `deepfish curate twins` and by its peers.
+"""Copies that must be found and look-alikes that must not, in one run, beside other tools.
 
-    python benchmarks/twins.py --data VOCdevkit --work /tmp/twins
+    python benchmarks/twins.py --data VOCdevkit --work WORK --peers
 
-Comes in: PASCAL VOC 2007. 2,000 photos are drawn, and each gets one copy: 400 at JPEG quality 50,
-400 at half size, 400 cropped to 90 % of both sides anywhere, 400 mirrored, 400 with a border of 5 %
-on each side, black or white. Goes out: pairs found, wrong pairs and seconds, one line per method:
-`find_twins` on a store of EfficientNet-Lite0; its candidates with a threshold on the kernel instead
-of pixels; ImageHash's pHash and imagededup's PHash and CNN, at the threshold where at most 1 % of
-the pairs are wrong, and at their own. Peers (--peers): pip install ImageHash imagededup --no-deps,
-PyWavelets. What is made is kept in --work.
+One collection: photos of PASCAL VOC 2007, copies of a part of them (JPEG quality 50, half size, a
+crop of 90 % of both sides anywhere, mirrored, a border of 5 % in black or white), the embedded
+photographs, and generated look-alikes (`benchmarks/look_alikes.py`). `deepfish curate twins` runs
+on a store of EfficientNet-Lite0, as a user's would. Every other tool sees the same files.
+
+A pair that is found is right if it was planted, or if it is judged a copy in
+`benchmarks/twins_voc_judged.csv`, which has every pair found among the photos themselves; pairs
+that are in no list are drawn into WORK/to_judge.png, and count as wrong. --photos is the number of
+VOC's photos (0: all), --copies that of the photos that get a copy.
+
+Peers: pip install --no-deps ImageHash imagededup PyWavelets
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
+from look_alikes import write_families
 from PIL import Image, ImageOps
 
-PHOTOS = 2000
+import deepfishing
+
 KINDS = ("quality 50", "half size", "crop of 90 %", "mirrored", "border of 5 %")
-Pair = tuple[str, str]
+JUDGED = Path(__file__).parent / "twins_voc_judged.csv"
+BURSTS = 20
+DRAWN = 60  # pairs to judge on one sheet
+Pair = frozenset[str]  # two names of files
+Found = dict[Pair, float]  # with their score, the higher the more alike
 
 
-def make_photos(data: Path, folder: Path) -> dict[Pair, str]:
-    """The photos and their copies; which pairs are planted, and of which kind."""
+def make_set(data: Path, folder: Path, photos: int, copies: int) -> dict[Pair, str]:
+    """Write the collection; return the pairs that are planted, with their kind."""
     files = sorted((data / "VOC2007" / "JPEGImages").glob("*.jpg"))
-    rng = random.Random(0)
-    chosen = rng.sample(files, PHOTOS)
-    planted = {}
-    for name in ("photos", "copies"):
+    rng = random.Random(2)
+    chosen = rng.sample(files, photos or len(files))
+    for name in ("voc", "copies"):
         (folder / name).mkdir(parents=True, exist_ok=True)
+    planted = {}
     for number, path in enumerate(chosen):
+        place = folder / "voc" / path.name
+        if not place.exists():
+            place.hardlink_to(path)
+        if number >= copies:
+            continue
         kind = KINDS[number % len(KINDS)]
         copy = folder / "copies" / f"copy-{path.name}"
         x, y, colour = rng.random(), rng.random(), rng.choice(("black", "white"))
-        planted[(copy.name, path.name)] = kind
-        if not copy.exists():
-            (folder / "photos" / path.name).write_bytes(path.read_bytes())
-            with Image.open(path) as photo:
-                changed(photo, kind, x, y, colour).save(copy, quality=50 if "50" in kind else 90)
+        planted[frozenset((copy.name, path.name))] = kind
+        with Image.open(path) as photo:
+            changed(photo, kind, x, y, colour).save(copy, quality=50 if "50" in kind else 90)
+    if not (folder / "groceries").exists():
+        deepfishing.load_groceries(folder)
+    write_families(folder / "generated", chosen[-BURSTS:])
     return planted
 
 
@@ -62,130 +80,169 @@ def changed(photo: Image.Image, kind: str, x: float, y: float, colour: str) -> I
     return photo
 
 
-def by_pixels(store: Path) -> dict[Pair, float]:
-    """What `deepfish curate twins` finds: pairs with the photo that is kept."""
+def by_deepfishing(store: Path) -> Found:
+    """Pairs of a photo that is kept and a copy of it, of any kind."""
     from deepfishing.curate.duplicates import find_twins
     from deepfishing.curate.neighbours import open_searcher
-    from deepfishing.store import Store
 
-    groups = find_twins(open_searcher(Store.open(store))).groups
-    return {(one.id, g.keep.id): 1 - one.difference for g in groups for one in g.others}
-
-
-def by_kernel(store: Path) -> dict[Pair, float]:
-    """The same neighbours without a look at the pixels."""
-    from deepfishing.curate.neighbours import nearest, open_searcher
-    from deepfishing.store import Store
-
-    searcher = open_searcher(Store.open(store))
-    near, collection = nearest(searcher, 5), searcher.collection
-    ids = [collection[int(collection.rows_of(n)[0])].id for n in range(len(searcher.contents))]
     found = {}
-    for n, (others, kernels) in enumerate(zip(near.numbers, near.kernel, strict=True)):
-        found |= {(ids[n], ids[m]): float(k) for m, k in zip(others, kernels, strict=True)}
+    for group in find_twins(open_searcher(store)).groups:
+        keep = Path(group.keep.path).name
+        for photo in group.others:
+            found[frozenset((keep, Path(photo.path).name))] = 1 - photo.difference
     return found
 
 
-def by_imagehash(photos: list[Path]) -> dict[Pair, float]:
-    """ImageHash: distance of pHash, all pairs."""
+def by_kernel(store: Path) -> Found:
+    """The candidates of `curate twins` without a look at the pixels."""
+    from deepfishing.curate.neighbours import nearest, open_searcher
+
+    searcher = open_searcher(store)
+    collection = searcher.collection
+    near = nearest(searcher, 5)
+    names = []
+    for number in range(len(searcher.contents)):
+        names.append(Path(collection[int(collection.rows_of(number)[0])].path).name)
+    found = {}
+    for number, (others, kernels) in enumerate(zip(near.numbers, near.kernel, strict=True)):
+        for other, kernel in zip(others.tolist(), kernels.tolist(), strict=True):
+            found[frozenset((names[number], names[other]))] = kernel
+    return found
+
+
+def by_imagehash(photos: Sequence[Path], method: str) -> Found:
+    """All pairs by the distance of a hash of ImageHash."""
     import imagehash
-    import numpy as np
 
-    bits = np.stack([imagehash.phash(Image.open(path)).hash.ravel() for path in photos])
-    signs = bits.astype(np.float32) * 2 - 1
-    distance = (64 - signs @ signs.T) / 2
-    rows, columns = np.nonzero(np.triu(distance <= 16, 1))
-    return {
-        (photos[i].name, photos[j].name): -float(distance[i, j])
-        for i, j in zip(rows, columns, strict=True)
-    }
+    hashes = []
+    for path in photos:
+        with Image.open(path) as photo:
+            hashes.append(getattr(imagehash, method)(photo).hash.ravel())
+    return near_pairs([path.name for path in photos], np.stack(hashes))
 
 
-def by_imagededup(photos: list[Path], folder: Path, method: str) -> dict[Pair, float]:
-    """imagededup: its PHash up to a distance of 16, or its CNN from a cosine of 0.7."""
+def by_imagededup(photos: Sequence[Path], method: str) -> Found:
+    """All pairs by the distance of a hash of imagededup."""
     from deepfishing.networks.load import import_hub
 
     import_hub("torchvision")  # which imagededup imports, beside this torch
     from imagededup import methods
 
-    for path in photos:  # it takes one folder
-        link = folder / path.name
-        link.parent.mkdir(exist_ok=True)
-        if not link.exists():
-            link.symlink_to(path.resolve())
-    finder = getattr(methods, method)()
-    options = (
-        {"min_similarity_threshold": 0.7} if method == "CNN" else {"max_distance_threshold": 16}
-    )
-    found = finder.find_duplicates(image_dir=folder, scores=True, **options)
-    sign = 1 if method == "CNN" else -1
-    return {(a, b): sign * float(score) for a, close in found.items() for b, score in close}
+    hasher = getattr(methods, method)(verbose=False)
+    hashes = []
+    for path in photos:
+        text = hasher.encode_image(image_file=path)
+        hashes.append([int(bit) for bit in f"{int(text, 16):0{4 * len(text)}b}"])
+    return near_pairs([path.name for path in photos], np.array(hashes, dtype=bool))
 
 
-def judge(found: dict[Pair, float], planted: dict[Pair, str], own: float) -> dict[str, object]:
-    """Recall and wrong pairs at the method's own threshold, and at the one with 1 % wrong."""
-    truth = {frozenset(pair): kind for pair, kind in planted.items()}
-    scores: dict[frozenset[str], float] = {}
-    for pair, score in found.items():
-        key = frozenset(Path(name).name for name in pair)
-        scores[key] = max(score, scores.get(key, score))
-    ranked = sorted(scores.items(), key=lambda item: -item[1])
-    best, right, wrong = 0, 0, 0
-    for place, (key, score) in enumerate(ranked):
-        right, wrong = right + (key in truth), wrong + (key not in truth)
-        is_last = place + 1 == len(ranked) or ranked[place + 1][1] < score  # of those with a score
-        if is_last and wrong <= 0.01 * (right + wrong):
-            best = max(best, right)
-    taken = [key for key, score in ranked if score >= own]
-    hits = [truth[key] for key in taken if key in truth]
-    kinds = {kind: sum(k == kind for k in truth.values()) for kind in KINDS}
-    return {
-        "found": round(100 * len(hits) / len(truth), 1),
-        "wrong": round(100 * (len(taken) - len(hits)) / max(len(taken), 1), 1),
-        "found_at_1_percent_wrong": round(100 * best / len(truth), 1),
-        **{kind: round(100 * hits.count(kind) / n, 1) for kind, n in kinds.items()},
-    }
+def near_pairs(names: Sequence[str], bits: np.ndarray, most: int = 10) -> Found:
+    """Pairs of which at most some bits differ."""
+    signs = bits.astype(np.float32) * 2 - 1
+    found = {}
+    for start in range(0, len(names), 1024):
+        distance = (bits.shape[1] - signs[start : start + 1024] @ signs.T) / 2
+        rows, columns = np.nonzero(distance <= most)
+        for row, column in zip((rows + start).tolist(), columns.tolist(), strict=True):
+            if row < column:
+                found[frozenset((names[row], names[column]))] = -float(
+                    distance[row - start, column]
+                )
+    return found
+
+
+def read_judged() -> dict[Pair, str]:
+    """Pairs of photos that were looked at, with the verdict: copy, or no copy."""
+    if not JUDGED.exists():
+        return {}
+    with JUDGED.open(newline="") as file:
+        return {frozenset((row["a"], row["b"])): row["verdict"] for row in csv.DictReader(file)}
+
+
+def judge(found: Found, planted: dict[Pair, str], least: float) -> dict[str, object]:
+    """Shares of planted pairs that are found, and wrong pairs by where they come from."""
+    judged = read_judged()
+    taken = [pair for pair, score in found.items() if score >= least]
+    figures: dict[str, object] = {}
+    for kind in KINDS:
+        pairs = [pair for pair, its in planted.items() if its == kind]
+        hits = len(set(pairs) & set(taken))
+        figures[kind] = round(100 * hits / max(len(pairs), 1), 1)
+    wrong = {"generated": 0, "embedded": 0, "voc": 0}
+    for pair in set(taken) - set(planted):
+        if judged.get(pair) != "copy":
+            wrong[source_of(pair)] += 1
+    return figures | {"wrong pairs": sum(wrong.values())} | wrong
+
+
+def source_of(pair: Pair) -> str:
+    """Where the photos of a pair come from."""
+    stems = [Path(name).stem.removeprefix("copy-") for name in pair]
+    if all(stem.isdigit() for stem in stems):
+        return "voc"
+    return "embedded" if any("_" in stem for stem in stems) else "generated"
+
+
+def draw_unjudged(found: Found, planted: dict[Pair, str], folder: Path, work: Path) -> int:
+    """Draw pairs that nobody has judged, side by side; return how many there are."""
+    from deepfishing.search.hits import save_tiles
+
+    judged = read_judged()
+    open_pairs = sorted(tuple(sorted(pair)) for pair in set(found) - set(planted) - set(judged))
+    places = {path.name: path for path in folder.rglob("*.jpg")}
+    tiles = []
+    for pair in open_pairs[:DRAWN]:
+        print("to judge:", *pair, flush=True)
+        for name in pair:
+            tiles.append((places[name], name, ""))
+    if tiles:
+        save_tiles(work / "to_judge.png", tiles)
+    return len(open_pairs)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="the folder VOCdevkit")
     parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--photos", type=int, default=0)
+    parser.add_argument("--copies", type=int, default=2000)
     parser.add_argument("--peers", action="store_true", help="also ImageHash and imagededup")
     parser.add_argument("--only", default="", help="methods with this in their name")
     given = parser.parse_args()
-    planted = make_photos(given.data, given.work / "set")
-    photos = sorted((given.work / "set").rglob("*.jpg"))
+    folder = given.work / "set"
+    planted = make_set(given.data, folder, given.photos, given.copies)
+    photos = sorted(folder.rglob("*.jpg"))
+    print(f"{len(photos):,} photos, {len(planted):,} of them planted copies", flush=True)
     store = given.work / "store"
-    if not store.exists():
-        from deepfishing import extract_to
-
-        extract_to(store, given.work / "set")
-    methods: dict[str, tuple[Callable[[], dict[Pair, float]], float]] = {
-        "deepfish curate twins": (lambda: by_pixels(store), 0.0),
-        "the kernel alone, K >= 0.8": (lambda: by_kernel(store), 0.8),
+    deepfishing.extract_to(store, folder)
+    methods: dict[str, tuple[Callable[[], Found], float]] = {
+        "deepfish curate twins": (lambda: by_deepfishing(store), 0.0),
+        "the kernel alone, K >= 0.9": (lambda: by_kernel(store), 0.9),
     }
     if given.peers:
-        flat = given.work / "flat"
-        methods |= {
-            "ImageHash pHash, distance <= 8": (lambda: by_imagehash(photos), -8),
-            "imagededup PHash, distance <= 10": (
-                lambda: by_imagededup(photos, flat, "PHash"),
+        for method in ("phash", "dhash", "whash", "average_hash"):
+            for most in (0, 8):
+                methods[f"ImageHash {method}, distance <= {most}"] = (
+                    lambda method=method: by_imagehash(photos, method),
+                    -most,
+                )
+        for method in ("PHash", "DHash", "WHash", "AHash"):
+            methods[f"imagededup {method}, distance <= 10"] = (
+                lambda method=method: by_imagededup(photos, method),
                 -10,
-            ),
-            "imagededup CNN, cosine >= 0.9": (lambda: by_imagededup(photos, flat, "CNN"), 0.9),
-        }
-    for name, (find, own) in methods.items():
+            )
+    for name, (find, least) in methods.items():
         if given.only not in name:
             continue
-        start = time.perf_counter()
-        try:
-            found = find()
-        except Exception as error:
-            print(json.dumps({"method": name, "error": f"{type(error).__name__}: {error}"[:200]}))
-            continue
-        seconds = round(time.perf_counter() - start, 1)
-        print(json.dumps({"method": name, **judge(found, planted, own), "seconds": seconds}))
+        start, processor = time.perf_counter(), time.process_time()
+        found = find()
+        spent = {
+            "seconds": round(time.perf_counter() - start, 1),
+            "processor_seconds": round(time.process_time() - processor, 1),
+        }
+        if name.startswith("deepfish"):
+            spent["to_judge"] = draw_unjudged(found, planted, folder, given.work)
+        print(json.dumps({"method": name, **judge(found, planted, least), **spent}), flush=True)
 
 
 if __name__ == "__main__":

@@ -17,18 +17,19 @@ from deepfishing.images.folder import read_folder
 from deepfishing.metrics import evaluate
 
 
-def test_a_group_is_on_one_side_and_goes_where_most_of_it_is():
+def test_a_group_is_on_one_side_and_classes_stay_spread():
     rng = np.random.default_rng(0)
     groups = rng.integers(0, 40, 120)
-    was_test = rng.random(120) < 0.5
-    labels = np.where(rng.random((120, 3)) < 0.4, 1, -1)
+    was_test = np.arange(120) % 2 == 0
+    label_of_group = rng.integers(0, 3, 40)
+    labels = np.where(label_of_group[groups][:, None] == np.arange(3), 1, -1)
     is_test = choose_sides(labels, groups, was_test)
     for group in np.unique(groups):
-        members = groups == group
-        assert len(np.unique(is_test[members])) == 1
-        share = was_test[members].mean()
-        if share != 0.5:
-            assert is_test[members][0] == (share > 0.5)
+        assert len(np.unique(is_test[groups == group])) == 1
+    for shows in (labels == 1).T:
+        assert abs((shows & is_test).sum() - (shows & was_test).sum()) <= 4
+    alone = np.isin(groups, np.flatnonzero(np.bincount(groups) == 1))
+    np.testing.assert_array_equal(is_test[alone], was_test[alone])
 
 
 def test_a_split_without_similar_photos_stays():

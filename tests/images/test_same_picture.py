@@ -15,8 +15,8 @@ def encoded(image, quality=90):
     return Image.open(file).convert("RGB")
 
 
-def shirt(colour=(40, 60, 120), text="AB", size=(360, 480)):
-    """A garment on white."""
+def shirt(colour=(40, 60, 120), text="AB", size=(360, 480), ink="white", points=50, stripe=0):
+    """A garment on white, with a print and perhaps with stripes."""
     image = Image.new("RGB", size, "white")
     draw = ImageDraw.Draw(image)
     draw.polygon([(100, 60), (40, 150), (90, 190), (90, 430), (270, 430), (270, 190), (320, 150),
@@ -24,19 +24,35 @@ def shirt(colour=(40, 60, 120), text="AB", size=(360, 480)):
     folds = np.random.default_rng(0).normal(scale=10, size=(24, 18))
     folds = np.asarray(Image.fromarray(folds.astype(np.float32)).resize(size))
     pixels = np.asarray(image, dtype=float)
-    pixels += folds[..., None] * (pixels.min(axis=2, keepdims=True) < 250)
+    is_cloth = pixels.min(axis=2, keepdims=True) < 250
+    pixels += folds[..., None] * is_cloth
+    if stripe:
+        is_dark = np.arange(size[1]) // stripe % 2 == 0
+        pixels[is_dark] *= np.where(is_cloth[is_dark], 0.8, 1)
     image = Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
-    ImageDraw.Draw(image).text((140, 200), text, "white", font=ImageFont.load_default(size=50))
+    ImageDraw.Draw(image).text((140, 200), text, ink, font=ImageFont.load_default(size=points))
     return image
 
 
-def invoice(number):
+def faint(text):
+    """A light garment with a small print that is little darker."""
+    return shirt((230, 230, 228), text, ink=(205, 205, 205), points=16)
+
+
+def invoice(number, ink="black"):
     image = Image.new("RGB", (900, 1200), "white")
     draw, font = ImageDraw.Draw(image), ImageFont.load_default(size=18)
     for line in range(30):
-        draw.text((80, 120 + 34 * line), f"item {line} amount {line * 37} net", "black", font=font)
-    draw.text((600, 60), f"No. {number}", "black", font=font)
+        draw.text((80, 120 + 34 * line), f"item {line} amount {line * 37} net", ink, font=font)
+    draw.text((600, 60), f"No. {number}", ink, font=font)
     return image
+
+
+def tile(left):
+    """A tile of a map, 400 pixels wide, that begins at a column."""
+    ground = np.random.default_rng(2).integers(30, 200, (20, 30, 3), dtype=np.uint8)
+    whole = Image.fromarray(ground).resize((600, 400), Image.Resampling.BICUBIC)
+    return whole.crop((left, 0, left + 400, 400))
 
 
 @pytest.mark.parametrize(
@@ -61,6 +77,12 @@ def test_copies_are_found_with_their_kind(change, kind):
         (shirt(), shirt(text="A8")),
         (invoice(20261), invoice(20281)),
         (invoice(20261), invoice(20281).resize((450, 600))),
+        (shirt(stripe=6), shirt(stripe=7)),
+        (shirt(stripe=6), shirt(stripe=10).resize((180, 240))),
+        (faint("nk"), encoded(faint("pu"), 50)),
+        (faint("nk"), faint("pu").resize((180, 240))),
+        (invoice(20261, "silver"), invoice(20281, "silver").resize((450, 600))),
+        (tile(0), tile(60)),  # neither shows all of the other
         (shirt().resize((60, 80)), encoded(shirt().resize((60, 80)))),  # too small to decide
         (Image.new("RGB", (300, 300), "white"), Image.new("RGB", (300, 300), (254, 254, 254))),
     ],

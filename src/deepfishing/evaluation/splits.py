@@ -42,8 +42,8 @@ def keep_together(
 ) -> tuple[Dataset, list[str], list[str]]:
     """Move images so that no group is on both sides of a split; return the keys of both sides.
 
-    Keys and groups are of the training images, then of the test images. A group goes where most of
-    its images are; of a class that would lose all of its training images, to training.
+    Keys and groups are of the training images, then of the test images. Classes stay spread as they
+    were, as far as the groups allow; one that would lose all of its training images keeps them.
     """
     train, test = dataset.train, dataset.test
     if train.labels is None or test.labels is None:
@@ -69,16 +69,30 @@ def keep_together(
 
 
 def choose_sides(labels: Array, groups: Array, was_test: Array) -> Array:
-    """Return whether each image is for testing, the same for all images of a group."""
+    """Return whether each image is for testing, the same for all images of a group.
+
+    Groups that are on both sides are dealt out again, the largest first: to the side that lacks
+    more of what they show, so that each side keeps about as many images of each class as it had.
+    """
     _, group = np.unique(groups, return_inverse=True)
-    test_images = np.bincount(group, weights=was_test)
-    group_is_test = 2 * test_images > np.bincount(group)  # of equally many, to training
-    is_test: Array = group_is_test[group]
-    for column in labels.T:
-        shows = column == 1
-        if (shows & ~was_test).any() and not (shows & ~is_test).any():
-            group_is_test[group[shows & ~was_test]] = False
-            is_test = group_is_test[group]
+    sizes = np.bincount(group)
+    tested = np.bincount(group, weights=was_test)
+    is_split = (tested > 0) & (tested < sizes)
+    is_test = np.array(was_test, dtype=bool)
+    shows = labels == 1
+    is_open = is_split[group]
+    # images of each class that a side had and that are to be dealt out again
+    lacking = {side: shows[is_open & (is_test == side)].sum(axis=0) for side in (False, True)}
+    order = np.argsort(-sizes, kind="stable")
+    for number in order[is_split[order]].tolist():
+        members = group == number
+        shown = shows[members].sum(axis=0)
+        side = bool(lacking[True] @ shown > lacking[False] @ shown)
+        lacking[side] = lacking[side] - shown
+        is_test[members] = side
+    for column in shows.T:
+        if (column & ~was_test).any() and not (column & ~is_test).any():
+            is_test[np.isin(group, group[column & ~was_test])] = False
     return is_test
 
 

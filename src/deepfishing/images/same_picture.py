@@ -12,7 +12,7 @@ copies at less than two fifths of the size.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -29,9 +29,10 @@ MIRRORED = "mirrored"
 BORDER = "border added"
 KINDS = (IDENTICAL_FILE, IDENTICAL_PIXELS, RE_ENCODED, CROPPED, MIRRORED, BORDER)
 
-MIN_SCORE = 0.5  # agreement of the thumbnails below which two photos are not aligned further
+MIN_SCORE = 0.7  # agreement of the thumbnails below which two photos are not aligned further
 MIN_SIDE = 100  # pixels of the shorter side below which text and prints cannot be compared
 MAX_SIDE = 2000  # pixels of the longer side at which photos are compared; text is readable
+COARSEST_SIDE = 128  # pixels at which most pairs are refused
 ALIGN_SIDE = 800  # pixels at which the alignment is refined
 MAX_REDUCTION = 2.5  # of one photo against the other; beyond, details of the larger are lost
 MAX_STRETCH = 0.03  # logarithm of the ratio of the two axes' scales
@@ -43,8 +44,13 @@ WHOLE = 0.012  # share of a side that may be missing in a photo that is not crop
 FINE, COARSE = 2.0, 8.0
 MAX_LEVELS = {(FINE, 0): 16.0, (FINE, 1): 16.0, (COARSE, 0): 4.0, (COARSE, 1): 5.0}
 MAX_MULTIPLE = {(FINE, 0): 8.0, (FINE, 1): 10.0, (COARSE, 0): 4.0, (COARSE, 1): 5.0}
+# The share of the structure in a small neighbourhood that differs, of what varies in either photo;
+# SOFTEN is the variance that encoding removes from a neighbourhood that is all but flat.
+MAX_CHANGED, CHANGED_RADIUS, SOFTEN = 0.3, 3.0, 32.0
+SHARP = 0.7  # radius of the smoothing before that, far below that of a letter
 # A smaller copy has less noise, and its letters are smaller, so that less is allowed.
-RESIZED, RESIZED_MULTIPLE = 0.25, 4.0  # logarithm of the scale
+RESIZED, RESIZED_MULTIPLE, RESIZED_CHANGED = 0.25, 4.0, 0.04  # the first a logarithm of the scale
+MAX_MEAN_CHANGED = 0.35  # of all that varies, at the coarsest side
 ROUNDING = {FINE: 1.0, COARSE: 0.5}  # grey levels that always are allowed
 LEAST_NOISE = 0.25  # grey levels, of rounding to bytes
 MARGIN = 3  # pixels along the edges that do not count: both photos end there
@@ -90,19 +96,26 @@ def compare_pictures(a: Image.Image, b: Image.Image) -> Likeness | None:
 
 
 def _verified(fit: _Fit, is_mirrored: bool) -> Likeness | None:
-    """Refine a map until photos lie over each other, and compare them."""
-    for side in (128, 320, ALIGN_SIDE):
-        fit = fit.refined(side)
+    """Refine a map until photos lie over each other, and compare them.
+
+    Most pairs that differ are refused at a small size, which takes least time.
+    """
+    colours = {"a": fit.a, "b": fit.b}
+    greys = {name: image.convert("L") for name, image in colours.items()}
+    difference = 0.0
+    for side in (COARSEST_SIDE, 320, ALIGN_SIDE, MAX_SIDE):
+        if side <= ALIGN_SIDE:
+            fit = replace(fit, **greys).refined(side)
+            fit = replace(fit, **colours)
         if not fit.is_plausible():
             return None
-    difference = 0.0
-    for side in (ALIGN_SIDE, MAX_SIDE):  # most pairs that differ are refused at the smaller size
-        difference = max(difference, fit.difference(side))
+        measure = fit.mean_difference if side == COARSEST_SIDE else fit.difference
+        difference = max(difference, measure(side))
         if difference >= 1:
             return None
     kind, keep = fit.frame()
-    if kind == CROPPED and difference > MAX_CROPPED:
-        return None
+    if kind == CROPPED and (difference > MAX_CROPPED or not keep):
+        return None  # where neither shows all of the other, both are needed
     return Likeness(MIRRORED if is_mirrored else kind, round(difference, 3), keep)
 
 
@@ -196,7 +209,7 @@ class _Fit:
         """The common part of both, resampled alike."""
         size = self.grid(side)
         first, second = (
-            _floats(image.convert(mode).resize(size, Image.Resampling.BICUBIC, box=box))
+            _resampled(image, mode, size, box)
             for image, box in zip((self.a, self.b), self.boxes(), strict=True)
         )
         return first, second
@@ -251,7 +264,8 @@ class _Fit:
         gap = (a - b)[inner, inner]
         details = _details(((a + b) / 2)[inner, inner, 0])
         is_resized = abs(np.log(self.scale[0])) > RESIZED
-        worst = 0.0
+        most_changed = RESIZED_CHANGED if is_resized else MAX_CHANGED
+        worst = _changed_structure(a[inner, inner, 0], b[inner, inner, 0]) / most_changed
         for channel in range(3):
             for radius in (FINE, COARSE):
                 key = (radius, min(channel, 1))
@@ -264,6 +278,13 @@ class _Fit:
                 worst = max(worst, float(levels.max()) / min(limit, MAX_LEVELS[key]))
         return worst
 
+    def mean_difference(self, side: int) -> float:
+        """How far the structure of all of the common part differs; from 1, too far for a copy."""
+        a, b = (_band_pass(view) for view in self.views(side, "L"))
+        varied = float(np.sqrt((a**2).mean() + (b**2).mean()))
+        gap = float(np.sqrt(((a - b) ** 2).mean()))
+        return gap / max(varied, LEAST_NOISE) / MAX_MEAN_CHANGED
+
     def frame(self) -> tuple[str, int]:
         """What the frames make of the pair, and which photo to keep because of it."""
         box_a, box_b = self.boxes()
@@ -275,6 +296,12 @@ class _Fit:
         if whole_b:
             return (BORDER, 2) if _is_border(self.a, box_a) else (CROPPED, 1)
         return CROPPED, 0
+
+
+def _resampled(image: Image.Image, mode: str, size: tuple[int, int], box: Box) -> Array:
+    """A part of a photo at another size."""
+    part = image.resize(size, Image.Resampling.BICUBIC, box=box, reducing_gap=3.0)
+    return _floats(part.convert(mode))
 
 
 def _area(box: Box) -> float:
@@ -324,6 +351,26 @@ def _without_border(image: Image.Image) -> Box:
     if not len(columns) or not len(rows):
         return _whole(image)
     return float(columns[0]), float(rows[0]), columns[-1] + 1.0, rows[-1] + 1.0
+
+
+def _band_pass(luma: Array) -> Array:
+    """What differs from the pixels around."""
+    return np.asarray(luma - gaussian_filter(luma, COARSE))
+
+
+def _changed_structure(a: Array, b: Array) -> float:
+    """The largest share of the structure of a neighbourhood in which two photos differ."""
+    a, b = gaussian_filter(a, SHARP), gaussian_filter(b, SHARP)
+    changed = _local_variance(a - b)
+    structure = _local_variance(a) + _local_variance(b)
+    return float((changed / (structure + SOFTEN)).max())
+
+
+def _local_variance(luma: Array) -> Array:
+    """Variance in the neighbourhood of each pixel."""
+    mean = gaussian_filter(luma, CHANGED_RADIUS)
+    variance = gaussian_filter(luma**2, CHANGED_RADIUS) - mean**2
+    return np.asarray(np.maximum(variance, 0))
 
 
 def _details(luma: Array) -> Array:
