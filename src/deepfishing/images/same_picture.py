@@ -100,13 +100,13 @@ def _verified(fit: _Fit, is_mirrored: bool) -> Likeness | None:
 
     Most pairs that differ are refused at a small size, which takes least time.
     """
-    colours = {"a": fit.a, "b": fit.b}
-    greys = {name: image.convert("L") for name, image in colours.items()}
+    colour_a, colour_b = fit.a, fit.b
+    grey_a, grey_b = fit.a.convert("L"), fit.b.convert("L")
     difference = 0.0
     for side in (COARSEST_SIDE, 320, ALIGN_SIDE, MAX_SIDE):
         if side <= ALIGN_SIDE:
-            fit = replace(fit, **greys).refined(side)
-            fit = replace(fit, **colours)
+            fit = replace(fit, a=grey_a, b=grey_b).refined(side)
+            fit = replace(fit, a=colour_a, b=colour_b)
         if not fit.is_plausible():
             return None
         measure = fit.mean_difference if side == COARSEST_SIDE else fit.difference
