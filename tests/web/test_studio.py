@@ -129,7 +129,8 @@ def test_a_link_a_store_and_a_file_are_no_folders_of_photos(tmp_path, store_fold
 def test_the_page_shows_progress_cancels_and_goes_on(visit, serve, opening, steps):
     with serve(opening) as address:
         opening.start()
-        page = visit(address=address).open()
+        tab = visit(address=address)
+        page = tab.open()
         steps[0].set()
         page.wait_for_function(
             "() => document.querySelector('.opening').textContent.includes('1 of 3')"
@@ -147,6 +148,7 @@ def test_the_page_shows_progress_cancels_and_goes_on(visit, serve, opening, step
         for step in steps:
             step.set()
         page.wait_for_selector("#grid .shot.loaded")
+        tab.context.close()
 
 
 def test_the_command_reads_a_folder_and_keeps_its_store_beside(

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter
 
-from deepfishing.web import view_duplicates, view_label, view_map, view_model, view_photos
+from deepfishing.web import (
+    view_duplicates,
+    view_label,
+    view_map,
+    view_model,
+    view_photos,
+    view_review,
+)
 from deepfishing.web.studio import Studio
 
 
@@ -27,6 +34,7 @@ class View:
 VIEWS = (
     View("photos", "Photos", view_photos.make_routes),
     View("label", "Label", view_label.make_routes),
+    View("review", "Review", view_review.make_routes),
     View("duplicates", "Duplicates", view_duplicates.make_routes),
     View("map", "Map", view_map.make_routes),
     View("model", "Model", view_model.make_routes),

@@ -99,7 +99,7 @@ function keyWords([keys, words]) {
 
 function renderFrame(state, name) {
   for (const link of links) {
-    link.href = address({ ...state, view: link.dataset.view, like: [], unlike: [] });
+    link.href = address({ ...state, view: link.dataset.view, like: [], unlike: [], show: "" });
     if (link.dataset.view === name) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
@@ -138,7 +138,7 @@ function pressed(event) {
   }
   if (current?.module.pressed?.(event)) return;
   const by = { "[": -1, "]": 1 }[event.key];
-  if (by) go({ view: names.at((names.indexOf(current?.name) + by) % names.length), like: [], unlike: [] });
+  if (by) go({ view: names.at((names.indexOf(current?.name) + by) % names.length), like: [], unlike: [], show: "" });
 }
 
 // Whether Escape closed something of the shell.
@@ -189,7 +189,7 @@ async function start() {
     link.addEventListener("click", (event) => {
       if (event.ctrlKey || event.metaKey || event.shiftKey) return;
       event.preventDefault();
-      go({ view: link.dataset.view, like: [], unlike: [] });
+      go({ view: link.dataset.view, like: [], unlike: [], show: "" });
     });
   }
   $(".brand").addEventListener("click", (event) => {
