@@ -1,4 +1,5 @@
-"""All of it: `make fire`, or `python -m fire [--kills N] [--flips N] [--clusters N] [PART ...]`.
+"""All of it: `make fire`, or
+`python -m fire [--kills N] [--flips N] [--clusters N] [--minutes N] [PART ...]`.
 
 Each part is a process of its own (`fire.kills` ...), whose lines are counted here. When all parts
 ran, RESULTS.md and FAULTS.md beside this file are written. Exit code 1 if
@@ -34,6 +35,7 @@ PARTS = {
     "workers": "Kill -9 of Ray's workers and of whole clusters (`fire/workers.py`)",
     "full_disk": "A full disk (`fire/full_disk.py`)",
     "flips": "Flipped bits (`fire/flips.py`)",
+    "page": "20 readers and 5 writers on the page (`fire/page.py`)",
 }
 
 
@@ -56,6 +58,13 @@ def table(part: str, said: list[dict[str, Any]]) -> str:
             for one in said
             if "target" in one
         ]
+    elif part == "page":
+        head = "| request | answers | median ms | 99 % ms | wrong or lost |"
+        rows = []
+        for one in said:
+            times = one.get("ms", {"median": "", "99": ""})
+            counts = one.get("requests", 0), times["median"], times["99"], len(one["wrong"])
+            rows.append([one["scene"], *counts])
     elif part == "full_disk":
         head = "| command | runs | ended with one line | ended well | wrong |"
         rows = [
@@ -108,6 +117,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--flips", type=int, default=300)
     parser.add_argument("--clusters", type=int, default=10)
+    parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_intermixed_args()
     if unknown := set(given.parts) - set(PARTS):
@@ -118,6 +128,7 @@ def main() -> None:
         "workers": [f"--kills={given.kills}", f"--clusters={given.clusters}", *seed],
         "full_disk": [],
         "flips": [f"--flips={given.flips}", *seed],
+        "page": [f"--minutes={given.minutes}", *seed],
     }
     start, tables, found = time.monotonic(), {}, 0
     with tempfile.TemporaryDirectory() as folder:

@@ -8,7 +8,6 @@ fit whatever recipe there is.
 
 from __future__ import annotations
 
-import glob
 import math
 import threading
 from collections.abc import Collection
@@ -416,12 +415,12 @@ class Gallery:
         return None if passed is None else np.flatnonzero(passed)
 
     def _find_text(self, text: str) -> Array:
-        """Whether the path or the id of each row contains a text."""
-        try:
-            passed = self.collection.passing((), _pattern(text))
-        except OptionError:  # nothing is left
-            return np.zeros(len(self.collection), dtype=bool)
-        return np.ones(len(self.collection), dtype=bool) if passed is None else passed
+        """Whether the path or the id of each row contains a text, in small or capital letters."""
+        found = np.zeros(len(self.collection), dtype=bool)
+        for name in ("path", "id"):
+            column = self.collection.table.column(name)
+            found |= pc.match_substring(column, text, ignore_case=True).to_numpy()
+        return found
 
 
 def thin_out(rows: Array, score: Array, most: int) -> Array:
@@ -432,14 +431,6 @@ def thin_out(rows: Array, score: Array, most: int) -> Array:
     best, rest = order[: most // 2], np.sort(order[most // 2 :])
     spread = np.linspace(0, len(rest) - 1, most - len(best)).round().astype(np.int64)
     return np.sort(np.concatenate([best, rest[spread]]))
-
-
-def _pattern(text: str) -> str | None:
-    """What `Collection.passing` takes for: contains this text, in small or capital letters."""
-    if not text:
-        return None
-    letters = (f"[{c.lower()}{c.upper()}]" if c.isalpha() else glob.escape(c) for c in text)
-    return f"*{''.join(letters)}*"
 
 
 def _number(value: float, digits: int = 6) -> float | None:
