@@ -41,7 +41,7 @@ from safetensors.numpy import load as read_tensors
 from safetensors.numpy import save as tensor_bytes
 
 from deepfishing import __version__
-from deepfishing.core.kernels import Comparable, gram
+from deepfishing.core.kernels import Comparable, finite_gram, gram
 from deepfishing.core.projections import inverse_root
 from deepfishing.core.rank_one import Array, l2_normalize
 from deepfishing.core.recipes import Recipe
@@ -101,7 +101,7 @@ class Embedding:
     @classmethod
     def fit(cls, landmarks: Comparable, m: int) -> Embedding:
         """At most m leading axes of the landmarks' kernel."""
-        return cls(landmarks, inverse_root(gram(landmarks), m))
+        return cls(landmarks, inverse_root(finite_gram(landmarks), m))
 
     def __call__(self, features: Comparable) -> Array:
         """Vectors (n, m) of norm 1."""
