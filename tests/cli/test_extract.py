@@ -137,7 +137,7 @@ def test_without_options_a_store_has_all_that_search_serve_and_train_need(
     labels = {row.labels for row in Store.open(tmp_path / "s").rows().values()}
     assert labels == {("dark",), ("light",)}
     assert deepfish("search", "s", "dark/0.jpg").code == 0
-    assert set(Gallery(tmp_path / "s").labels) == {"dark", "light"}
+    assert set(Gallery(tmp_path / "s").collection.label_counts()) == {"dark", "light"}
     ran = deepfish("train", "s", "model")
     assert ran.code == 0, ran.err
     assert ran.err == "next: deepfish predict model PHOTO.jpg\n"
