@@ -11,7 +11,7 @@ table in Markdown:
 - gradients: delta of every photo, a block at a time;
 - pool: `Neighbours.fit`, an index from 20,000 photos on; of more than 200,000 photos a sample, as
   in the studio (`train` takes at most 20,000);
-- neighbours: the ten nearest in the pool of every photo;
+- neighbours: the ten nearest of every photo of the pool;
 - recall: of the true ten nearest of 500 photos, how many were found, in percent.
 """
 
@@ -81,8 +81,8 @@ def write_embeddings(path: Path, photos: int):
     return np.load(path, mmap_mode="r")
 
 
-def true_neighbours(x, rows, chosen):
-    """Return the ten nearest of some rows in a pool, themselves left out, by comparing with all."""
+def true_neighbours(x, rows):
+    """Return the ten nearest of some rows, themselves left out, by comparing with all."""
     import numpy as np
 
     from deepfishing.core.rank_one import l2_normalize
@@ -90,12 +90,12 @@ def true_neighbours(x, rows, chosen):
     queries = l2_normalize(x[rows].astype(np.float32))
     near = np.zeros((len(rows), 0), dtype=np.int64)
     similar = np.zeros((len(rows), 0), dtype=np.float32)
-    for start in range(0, len(chosen), BLOCK):
-        block = l2_normalize(x[chosen[start : start + BLOCK]].astype(np.float32))
+    for start in range(0, len(x), BLOCK):
+        block = l2_normalize(x[start : start + BLOCK].astype(np.float32))
         numbers = np.broadcast_to(np.arange(start, start + len(block)), (len(rows), len(block)))
         near = np.concatenate([near, numbers], axis=1)
         similar = np.concatenate([similar, queries @ block.T], axis=1)
-        similar[chosen[near] == rows[:, None]] = -1
+        similar[near == rows[:, None]] = -1
         best = np.argsort(-similar, axis=1)[:, :NEIGHBOURS]
         near = np.take_along_axis(near, best, axis=1)
         similar = np.take_along_axis(similar, best, axis=1)
@@ -134,12 +134,14 @@ def measure(photos: int, cores: int) -> None:
         timed(gradients)
         chosen = np.random.default_rng(2).permutation(photos)[:MAX_POOL]
         chosen = np.sort(chosen)
-        pool = timed(lambda: Neighbours.fit(x if photos <= MAX_POOL else x[chosen]))
-        numbers = timed(lambda: [pool.find(x[rows], NEIGHBOURS)[0] for rows in blocks])
-        numbers = np.concatenate(numbers)
+        described = x if photos <= MAX_POOL else x[chosen]
+        blocks = [slice(start, start + BLOCK) for start in range(0, len(chosen), BLOCK)]
+        pool = timed(lambda: Neighbours.fit(described))
+        parts = timed(lambda: [pool.find(described[rows], NEIGHBOURS)[0] for rows in blocks])
+        numbers = np.concatenate(parts)
         memory.stop()
-        rows = np.random.default_rng(1).permutation(photos)[:CHECKED]
-        true = true_neighbours(x, rows, chosen)
+        rows = np.random.default_rng(1).permutation(len(chosen))[:CHECKED]
+        true = true_neighbours(described, rows)
         pairs = zip(numbers[rows].tolist(), true.tolist(), strict=True)
         hits = [len(set(found) & set(expected)) for found, expected in pairs]
         recall = 100 * np.mean(hits) / NEIGHBOURS

@@ -5,6 +5,7 @@ from deepfishing.core.kernels import KernelProduct, KernelSum, gram
 from deepfishing.core.rank_one import RankOne, l2_normalize
 from deepfishing.curate import choose_rows, selection
 from deepfishing.errors import FeatureError, OptionError
+from deepfishing.store import Row, Store
 
 
 def naive(features, n, labelled=(), weights=None):
@@ -99,3 +100,14 @@ def test_features_that_are_not_finite_are_refused(rng, number, value, exact):
     features[number, 2] = value
     with pytest.raises(FeatureError, match="must be finite, got NaN or infinity"):
         choose_rows(features, 3, exact=exact)
+
+
+def test_photos_are_chosen_by_prototypes_where_there_are_enough_to_make_a_head_of(tmp_path, rng):
+    for n, expected in ((99, "x7"), (100, "2*x7+own(x7,64)+pow(own(x7),0.5)")):
+        store = Store(tmp_path / f"{n}", {"network": "toy", "layers": {"8": "fc"}}, "float32")
+        keys = [f"{number:064x}" for number in range(n)]
+        store.append(keys, {"x7": rng.normal(size=(n, 8)).astype(np.float32)})
+        store.write_rows(Row(key, key, key) for key in keys)
+        photos = selection.open_photos(store)
+        assert photos.recipe.name == expected
+        assert len({pick.id for pick in selection.choose_photos(photos, 5)}) == 5

@@ -24,14 +24,22 @@ import pyarrow.compute as pc
 
 from deepfishing.core.kernels import Comparable, gram
 from deepfishing.core.rank_one import Array
+from deepfishing.core.recipes.language import OWN_HEAD
 from deepfishing.errors import DatasetError, FeatureError, OptionError, explained
 from deepfishing.images.tables import TABLES, read_table
 from deepfishing.learn.svm import train_svm
 from deepfishing.search import Searcher
 from deepfishing.search.collection import CURRENT, Collection
-from deepfishing.search.compare import DEFAULTS, Features, choose_recipe, sample
+from deepfishing.search.compare import (
+    DEFAULTS,
+    PROTOTYPES_FROM,
+    Features,
+    choose_recipe,
+    sample,
+)
 from deepfishing.search.index import DIMENSIONS, LANDMARKS, Embedding
 from deepfishing.store import Store
+from deepfishing.store.manifest import count_rows
 from deepfishing.util.progress import Progress, silent
 
 EXACT_IMAGES = 16_000  # whose Gram matrix, in single precision, is kept
@@ -42,6 +50,9 @@ NOTHING = 1e-6  # share of all images that a gain is worth less than: the rest i
 
 # The first of these that a store has; docs/curate.md has the measurement.
 RECIPES = ("pow(dW8,0.5)+x7", *DEFAULTS)
+# Before them where there are enough photos to make a head of: the embedding and gradients of a head
+# made of the photos.
+WITH_PROTOTYPES = OWN_HEAD
 # With so many labelled photos in the median class, photos whose two best classes are close count
 # more: exp(-SHARPNESS * the distance of their scores).
 COLD, SHARPNESS = 5, 3.0
@@ -203,7 +214,13 @@ class Pick:
 def open_photos(store: Store | str | Path, features: str | None = None) -> Searcher:
     """The photos of a store as a recipe sees them; no network is loaded."""
     opened = store if isinstance(store, Store) else Store.open(store)
-    return Searcher(opened, choose_recipe(opened, features, RECIPES).name, "exact")
+    defaults = choose_defaults(count_rows(opened.folder))
+    return Searcher(opened, choose_recipe(opened, features, defaults).name, "exact")
+
+
+def choose_defaults(photos: int) -> tuple[str, ...]:
+    """Return the recipes by which so many photos are chosen, the first one that a store has."""
+    return (WITH_PROTOTYPES, *RECIPES) if photos >= PROTOTYPES_FROM else RECIPES
 
 
 def choose_photos(

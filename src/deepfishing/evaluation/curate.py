@@ -28,7 +28,7 @@ from deepfishing.core.recipes.language import known_recipes
 from deepfishing.core.recipes.recipe import AUTO_FORWARD
 from deepfishing.core.statistics import SEED, Interval, bootstrap, bounded, mean_interval
 from deepfishing.curate.label_errors import VOTE, label_scores, neighbour_votes
-from deepfishing.curate.selection import RECIPES, choose_rows
+from deepfishing.curate.selection import RECIPES, choose_defaults, choose_rows
 from deepfishing.errors import DatasetError, FeatureError
 from deepfishing.evaluation.checks import (
     ACCURACY,
@@ -99,8 +99,8 @@ def trained_recipes(layers: Mapping[int, str]) -> tuple[Recipe, ...]:
 def chosen_runs(experiment: Experiment, trained: Sequence[Recipe]) -> list[Run]:
     """Choose, label, train: figures of each feature against the number of labelled photos."""
     layers = experiment.settings.network.layers
-    chooser = next(iter(known_recipes(RECIPES, layers).values()))
     n = len(experiment.train_keys)
+    chooser = next(iter(known_recipes(choose_defaults(n), layers).values()))
     counts = [count for count in CHOSEN if count < SHARE * n]
 
     @cache

@@ -25,7 +25,7 @@ import numpy as np
 from deepfishing import __version__
 from deepfishing.core.kernels import UNLIKE, Comparable
 from deepfishing.core.recipes import AUTO, Recipe, parse_recipes
-from deepfishing.core.recipes.language import known_recipes
+from deepfishing.core.recipes.language import OWN_HEAD, known_recipes
 from deepfishing.core.recipes.recipe import AUTO_FORWARD
 from deepfishing.core.statistics import bounded, mean_interval
 from deepfishing.errors import FeatureError, OptionError, check_choice
@@ -69,7 +69,7 @@ from deepfishing.util.progress import Progress, silent
 DEFAULTS = {
     "low-shot": (*FORWARD_KERNELS, AUTO_FORWARD, AUTO),
     "knn": ("x7", "dW7", "best"),
-    "curate": ("x7", CLASSIFIER, f"{CLASSIFIER}+x7", "x7+own(x7,64)", "smooth(x7)"),
+    "curate": ("x7", CLASSIFIER, f"{CLASSIFIER}+x7", OWN_HEAD, "smooth(x7)"),
     "search": ("x7", "smooth(x7)", "dW8+x7", *WITH_PROTOTYPES, "smooth(dW8+x7+own(x7,64))"),
     "approximation": ("dW8",),
 }
