@@ -43,7 +43,8 @@ from deepfishing.extraction.to_store import OnFailure
 from deepfishing.images.dataset import DIFFICULT, Dataset, Split
 from deepfishing.images.preprocess import refuse_unreadable
 from deepfishing.images.voc import write_submission
-from deepfishing.learn.auto import Choice, at_temperature, choose
+from deepfishing.learn.auto import choose
+from deepfishing.learn.choice import Choice, at_temperature
 from deepfishing.learn.folds import EMBEDDING
 from deepfishing.learn.pool import Pool
 from deepfishing.learn.svm import check_options, train_svm

@@ -21,7 +21,7 @@ from deepfishing.core.rank_one import Array
 from deepfishing.core.recipes import AUTO
 from deepfishing.core.statistics import proportion_interval
 from deepfishing.errors import OptionError, StoreError, did_you_mean
-from deepfishing.learn.auto import at_temperature
+from deepfishing.learn.choice import at_temperature
 from deepfishing.learn.folds import FOLDS, make_folds, validation_groups
 from deepfishing.learn.labelled import Labelled, read_labels
 from deepfishing.learn.model import Model

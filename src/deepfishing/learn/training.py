@@ -28,7 +28,8 @@ from deepfishing.extraction.settings import Settings
 from deepfishing.images.dataset import DIFFICULT
 from deepfishing.images.item import Item
 from deepfishing.images.preprocess import refuse_unreadable
-from deepfishing.learn.auto import Choice, at_temperature, choose, looked_at
+from deepfishing.learn.auto import choose, looked_at
+from deepfishing.learn.choice import Choice, at_temperature
 from deepfishing.learn.folds import (
     FOLDS,
     Folds,

@@ -256,6 +256,19 @@ def best_recipe(layers: Mapping[int, str]) -> str:
     return f"{low}*({'+'.join([_whitened(layers), ROOT, *forward])})"
 
 
+def forward_kernels(layers: Mapping[int, str]) -> tuple[str, str]:
+    """Two Gaussian kernels of forward features that together suit most photographs."""
+    lowest = min(layers)
+    if lowest == TOP:
+        return "rbf(pow(x7,0.5),2)", "rbf(x7,2)"
+    return "rbf(pow(x7,0.5),2)", f"rbf(x{lowest - 1}+x{lowest},2)"
+
+
+def forward_prior(layers: Mapping[int, str]) -> str:
+    """The forward recipe that is taken unless the training images speak for another one."""
+    return "+".join(forward_kernels(layers))
+
+
 def prior(layers: Mapping[int, str]) -> str:
     """The recipe that is taken unless the training images speak for another one."""
     if not has_classifier(layers):
@@ -286,12 +299,13 @@ def few_rule(examples: float, layers: Mapping[int, str]) -> str:
 
 def forward_candidates(layers: Mapping[int, str]) -> tuple[str, ...]:
     """The forward recipes that `auto` compares, the simplest first."""
-    low = f"x{min(layers) - 1}"
     names = ["x7", "pow(x7,0.5)", "rbf(x7,2)", "rbf(pow(x7,0.5),2)"]
-    if low != "x7":
-        names += [f"{low}+x7", f"(2*{low}+1)*x7", f"{low}*x7", f"rbf({low}+x7,2)"]
-        names += [f"rbf(pow(x7,0.5),1)*{low}", f"rbf(pow(x7,0.5),2)+rbf({low}+x7,2)"]
-    return tuple(names)
+    for below in {7: ("x6",), 6: ("x6", "x5")}.get(min(layers), ()):
+        names += [f"{below}+x7", f"(2*{below}+1)*x7", f"{below}*x7", f"rbf({below}+x7,2)"]
+        names += [f"rbf(pow(x7,0.5),1)*{below}"]
+    if min(layers) == TOP - 2:
+        names += ["x5+x6", "x5+x6+x7", "x5*(x6+x7)", "rbf(x5+x6,2)", "rbf(x5+x6+x7,2)"]
+    return (*names, forward_prior(layers))
 
 
 def candidates(layers: Mapping[int, str], kind: str = AUTO) -> tuple[str, ...]:

@@ -1,0 +1,148 @@
+"""Candidates for few labels: mixtures of forward features, unlabelled neighbours and gradients.
+
+Each candidate is a mean of kernels that fail in different ways:
+
+- forward: two Gaussian kernels of forward features, which no collection misleads;
+- neighbours: `smooth(x7)`, which helps while labels are few, and misleads where photos that look
+  alike are of different classes;
+- own: gradients of a head made of the collection (`own`), likewise;
+- smoothed: x7 and these gradients, averaged with neighbours together;
+- head: gradients of the network's classifier, which help where photos resemble its training data.
+
+`gains` is what a candidate gained over the forward kernel on the development sets, on average, in
+points of mAP and accuracy, with 1, 2, 4, 8 and 16 labels per class. docs/recipes.md says how it was
+measured; `benchmarks/few_labels.py` measures it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from deepfishing.core.features import has_classifier
+from deepfishing.core.recipes import AUTO, parse_recipe
+from deepfishing.core.recipes.language import forward_kernels
+from deepfishing.core.recipes.recipe import spell
+
+LABELS = (1, 2, 4, 8, 16)  # per class, to which `gains` belong
+# the kernels of each part, and what they count for in it
+NEIGHBOURS = {"smooth(x7)": 1.0}
+SMOOTHED = {"smooth(2*x7+own(x7,64)+pow(own(x7),0.5))": 1.0}
+OWN = {"own(x7,64)": 1 / 2, "pow(own(x7),0.5)": 1 / 2}
+HEAD = {"dW8": 2 / 3, "pow(dW8,0.5)": 1 / 3}
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Shares of five kernels, and the gain over the first of them that is expected."""
+
+    gains: tuple[float, float, float, float, float]
+    forward: float = 1.0
+    neighbours: float = 0.0
+    own: float = 0.0
+    smoothed: float = 0.0
+    head: float = 0.0
+    alone: str = ""  # a recipe that is the whole candidate
+
+    @property
+    def is_gradient(self) -> bool:
+        """Whether it has gradients."""
+        return max(self.own, self.smoothed, self.head) > 0
+
+    @property
+    def uses_pool(self) -> bool:
+        """Whether it learns from unlabelled photos."""
+        return max(self.neighbours, self.own, self.smoothed) > 0
+
+    def expected(self, labels: float) -> float:
+        """Return the expected gain with so many labels per class.
+
+        >>> Mixture((2.0, 1.0, 0.0, 0.0, -1.0)).expected(3.0)
+        0.415
+        """
+        position = np.log2(max(labels, 1.0))
+        return round(float(np.interp(position, np.log2(LABELS), self.gains)), 3)
+
+    @property
+    def words(self) -> str:
+        """Return its parts in words.
+
+        >>> Mixture((0.0,) * 5, neighbours=1, head=1).words
+        "forward features with neighbours, the network's classes"
+        """
+        if self.alone:
+            return self.alone
+        added = []
+        if self.neighbours or self.smoothed:
+            added.append("neighbours")
+        if self.own or self.smoothed:
+            added.append("prototypes")
+        if self.head:
+            added.append("the network's classes")
+        if not added:
+            return "forward features"
+        return f"forward features with {', '.join(added)}"
+
+    def recipe(self, layers: Mapping[int, str]) -> str:
+        """Return the recipe for a network with these layers.
+
+        >>> Mixture((0.0,) * 5, neighbours=2).recipe({8: "fc"})
+        'rbf(pow(x7,0.5),2)+rbf(x7,2)+4*smooth(x7)'
+        """
+        shares = (
+            (self.forward, dict.fromkeys(forward_kernels(layers), 1 / 2)),
+            (self.neighbours, NEIGHBOURS),
+            (self.own, OWN),
+            (self.smoothed, SMOOTHED),
+            (self.head, HEAD),
+        )
+        if self.alone:
+            return parse_recipe(self.alone, layers).name
+        weights: dict[str, float] = {}
+        for share, kernels in shares:
+            for name, part in kernels.items():
+                if share:
+                    weights[name] = share * part
+        smallest = min(weights.values())
+        terms = []
+        for name, weight in weights.items():
+            relative = round(weight / smallest, 3)
+            terms.append(name if relative == 1 else f"{spell(relative)}*{name}")
+        return "+".join(terms)
+
+
+MIXTURES = (
+    # forward features alone, of which the first is what all are compared with, and with neighbours
+    Mixture((0.0, 0.0, 0.0, 0.0, 0.0)),
+    Mixture((-0.2, 0.1, 0.2, 0.0, -0.1), alone="rbf(pow(x7,0.5),2)"),
+    Mixture((-0.5, -0.4, -0.5, -0.2, -0.3), alone="low*x7"),
+    Mixture((3.1, 2.8, 1.9, 1.3, 0.5), neighbours=0.5),
+    Mixture((3.6, 3.3, 2.2, 1.4, 0.4), neighbours=1),
+    Mixture((3.8, 3.6, 1.9, 1.0, -0.5), neighbours=4),
+    # and with gradients
+    Mixture((2.1, 1.8, 1.5, 1.3, 0.9), head=0.5),
+    Mixture((3.8, 3.6, 2.6, 1.8, 1.0), neighbours=0.5, own=0.25, head=0.25),
+    Mixture((4.1, 3.9, 2.6, 1.5, 0.6), neighbours=1, own=1),
+    Mixture((4.2, 4.0, 2.9, 1.9, 1.1), neighbours=1, own=1, head=1),
+    Mixture((4.4, 4.0, 2.7, 1.5, 0.3), smoothed=1),
+    Mixture((4.5, 4.3, 3.0, 1.9, 0.8), smoothed=1, head=0.5),
+    Mixture((4.8, 4.4, 3.0, 1.7, 0.5), smoothed=2, head=1),
+)
+
+
+def mixtures_for(
+    kind: str, layers: Mapping[int, str], columns: Container[str], has_pool: bool
+) -> tuple[Mixture, ...]:
+    """Return the candidates whose factors are there, the forward kernel first; none without x7."""
+    usable = []
+    for mixture in MIXTURES:
+        if (mixture.is_gradient and kind != AUTO) or (mixture.uses_pool and not has_pool):
+            continue
+        if mixture.head and not has_classifier(layers):
+            continue
+        needed = parse_recipe(mixture.recipe(layers), layers).columns
+        if all(name in columns for name in needed):
+            usable.append(mixture)
+    return tuple(usable)

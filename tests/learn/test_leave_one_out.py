@@ -1,0 +1,90 @@
+import numpy as np
+import pytest
+
+from deepfishing.learn.choice import Kernels
+from deepfishing.learn.leave_one_out import choose_by_leaving_out, left_out_scores
+from deepfishing.learn.mixtures import MIXTURES, Mixture, mixtures_for
+
+NO_GAIN = (0.0,) * 5
+LAYERS = {7: "c", 8: "fc"}
+
+
+def refitted(K, labels, ridge, group):
+    """The same scores, each by a fit without the image's group."""
+    scores = np.zeros(labels.shape)
+    for column, truth in enumerate(labels.T):
+        for image in np.flatnonzero(truth):
+            others = np.flatnonzero((truth != 0) & (group != group[image]))
+            positive, negative = truth[others] == 1, truth[others] == -1
+            target = positive / max(positive.sum(), 1) - negative / max(negative.sum(), 1)
+            G = K[np.ix_(others, others)] + 1 + ridge * np.eye(len(others))
+            scores[image, column] = (K[image, others] + 1) @ np.linalg.solve(G, target)
+    return scores
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_scores_are_those_of_fits_without_each_image(rng, copies):
+    x = rng.normal(size=(14, 6))
+    K = x @ x.T
+    labels = np.where(rng.normal(size=(14, 3)) > 0, 1, -1)
+    labels[:4, 1] = 0
+    group = np.arange(14) // (2 if copies else 1)
+    expected = refitted(K, labels, 0.5, group)
+    np.testing.assert_allclose(left_out_scores(K, labels, 0.5, group), expected, atol=1e-9)
+
+
+def test_a_kernel_that_says_nothing_scores_all_images_alike():
+    """Holding out a positive image must not lower its score by itself."""
+    labels = np.repeat([[1], [-1]], [3, 9], axis=0)
+    scores = left_out_scores(np.ones((12, 12)), labels)
+    assert np.ptp(scores) < 1e-9
+
+
+class TwoKernels:
+    """Kernels of which either the one with neighbours or the other one knows the classes."""
+
+    layers = LAYERS
+
+    def __init__(self, informative, other, knows_with_neighbours):
+        self.informative, self.other = informative, other
+        self.knows_with_neighbours = knows_with_neighbours
+
+    def of(self, name):
+        with_neighbours = "smooth" in name
+        return self.informative if with_neighbours == self.knows_with_neighbours else self.other
+
+
+@pytest.mark.parametrize("neighbours_know", [True, False])
+@pytest.mark.parametrize("expected", [2.0, -2.0])
+def test_labels_overrule_what_was_best_on_other_collections(rng, neighbours_know, expected):
+    mixtures = (Mixture(NO_GAIN), Mixture((expected,) * 5, neighbours=1))
+    labels = np.where(np.arange(16)[:, None] % 2 == np.arange(2), 1, -1)
+    noise = np.eye(16) + 0.01 * np.cov(rng.normal(size=(16, 40)))
+    informative = noise + 0.2 * labels @ labels.T
+    kernels = TwoKernels(informative, noise, neighbours_know)
+    choice = choose_by_leaving_out(mixtures, kernels, labels, 8.0)
+    assert ("smooth" in choice.recipe) == neighbours_know
+
+
+def test_one_label_per_class_takes_what_was_best_on_other_collections(rng):
+    labels = np.where(np.eye(3) > 0, 1, -1)
+    mixtures = mixtures_for("auto", {8: "-"}, ["x7"], has_pool=True)
+    kernels = Kernels({"x7": rng.normal(size=(3, 8))}, {8: "-"})
+    choice = choose_by_leaving_out(mixtures, kernels, labels, 1.0)
+    best = max(mixtures, key=lambda mixture: mixture.expected(1))
+    assert choice.recipe == best.recipe({8: "-"})
+    assert choice.gain is None
+    assert not choice.tried
+    assert "best on other collections" in choice.why
+
+
+def test_candidates_are_those_whose_factors_are_there():
+    layers, columns = LAYERS, ["x6", "x7", "delta8"]
+    everything = mixtures_for("auto", layers, columns, has_pool=True)
+    assert len(everything) == len(MIXTURES)
+    forward = mixtures_for("auto-forward", layers, columns, has_pool=True)
+    assert all(not mixture.is_gradient for mixture in forward)
+    alone = mixtures_for("forward", layers, columns, has_pool=False)
+    assert not any(mixture.is_gradient or mixture.uses_pool for mixture in alone)
+    assert all(not one.head for one in mixtures_for("auto", {8: "-"}, ["x7"], has_pool=True))
+    assert mixtures_for("auto", layers, ["x6"], has_pool=True) == ()
