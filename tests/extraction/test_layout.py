@@ -284,6 +284,7 @@ def test_weights_used_where_no_module_shows_it_are_refused(kind, images):
     assert extract(network, images, "x:b,dW8")["x:b"].shape == (5, 6)
 
 
+@pytest.mark.filterwarnings("ignore:.* images have a zero gradient")
 @pytest.mark.parametrize("scale", [1e-3, 1e-5, 1e-7, 1e-9])
 def test_gradients_near_the_smallest_number_of_half_precision_are_not_refused(images, scale):
     torch.manual_seed(0)
