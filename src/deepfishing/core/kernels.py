@@ -63,7 +63,7 @@ class KernelSum(Combination):
 
     @property
     def shares(self) -> list[float]:
-        """What each part counts for; 1 together."""
+        """Weights of the parts, which sum to 1."""
         weights = self.weights or (1.0,) * len(self.parts)
         return [weight / sum(weights) for weight in weights]
 
@@ -73,7 +73,7 @@ class KernelSum(Combination):
         return functools.reduce(operator.iadd, scaled)
 
     def vectors(self, parts: Sequence[Array], join: Callable[[Array, Array], Array]) -> Array:
-        """Those of the parts side by side."""
+        """Put the vectors of the parts side by side."""
         both = zip(parts, self.shares, strict=True)
         return np.concatenate([part * np.float32(share**0.5) for part, share in both], axis=1)
 
@@ -83,7 +83,7 @@ class KernelProduct(Combination):
     """Compared with the product of the kernels of its parts."""
 
     def combine(self, grams: Iterable[Array]) -> Array:
-        """Their product, at most two of them in memory."""
+        """Multiply the matrices, with at most two of them in memory."""
         return functools.reduce(operator.imul, grams)
 
     def vectors(self, parts: Sequence[Array], join: Callable[[Array, Array], Array]) -> Array:
@@ -329,7 +329,7 @@ def _check_alike(a: Comparable, b: Comparable) -> None:
 
 
 def _block_length(a: Array | RankOne) -> int:
-    """How many images a block holds."""
+    """Return the number of images in a block."""
     per_image = sum(values.size for values in arrays_of(a)) // max(len(a), 1)
     return max(1, min(4096, BLOCK_VALUES // max(per_image, 1)))
 

@@ -267,7 +267,7 @@ def restore(state: dict[str, Array]) -> Projection:
 
 
 def _sides(gradients: RankOne, m: int) -> tuple[int, int]:
-    """How many rows the two matrices of at most m numbers have."""
+    """Return the numbers of rows of the two matrices for at most m numbers."""
     _, d, D = gradients.shape
     m1 = min(d, max(math.isqrt(m), m // D))
     return m1, min(D, m // m1)

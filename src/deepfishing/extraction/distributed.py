@@ -323,7 +323,7 @@ class Worker:
         return _answers(rows, self._extract)
 
     def _extract(self, chunk: Chunk) -> tuple[int, dict[str, str], list[str]]:
-        """How many images are done, which contents failed and which have a zero gradient."""
+        """Return the number of images, the failed contents, and those with a zero gradient."""
         import torch
 
         torch.set_num_threads(self.threads)  # counts for this thread alone; others round otherwise

@@ -118,7 +118,7 @@ def _first_run(
 
 
 def _only(encode: Encode, factors: Sequence[Factor]) -> Encode:
-    """The same encoder, with these factors alone."""
+    """Return this encoder restricted to some factors."""
 
     def encode_some(images: Sequence[ImageLike]) -> Iterator[Batch]:
         for batch in encode(images):

@@ -51,7 +51,7 @@ def choose_engines(engine: str) -> tuple[str, ...]:
 
 
 def missing_packages(engine: str) -> list[str]:
-    """What an engine needs that is not installed; `onnx` writes the file that it reads."""
+    """Return the missing packages of an engine; `onnx` writes the file that it reads."""
     needed = [] if engine == "torch" else [engine, "onnx"]
     return [name for name in needed if importlib.util.find_spec(name) is None]
 
@@ -90,7 +90,7 @@ def keep(key: str, model: bytes) -> None:
 
 
 def cannot_run(what: str, error: Warning | Exception | str) -> NetworkError:
-    """That an engine does not take a network, in one line."""
+    """Return the error for a network that an engine does not run."""
     return NetworkError(
         f"the part below the lowest layer asked for is not for {what} ({one_line(error)})"
     )

@@ -201,7 +201,7 @@ class Extractor:
 
 
 class TrunkOutput(NamedTuple):
-    """What the trunk makes of the images at `indices`, and the images that could not be read."""
+    """Output of the trunk for the images at `indices`, and the images that could not be read."""
 
     indices: list[int]
     values: list[Tensor]  # of all of them together; the views of an image follow each other

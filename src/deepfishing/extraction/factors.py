@@ -149,7 +149,7 @@ def _pointwise(layer: nn.Conv2d) -> bool:
 
 
 def _mean_patch(layer: nn.Conv2d, x: Tensor, output: Sequence[int]) -> Tensor:
-    """What the kernel sees on average, (N, d)."""
+    """Return the mean of the patches that the kernel sees, (N, d)."""
     if _pointwise(layer):
         return x.mean(dim=(2, 3))
     # the gradient of a depthwise convolution whose delta is 1 / P everywhere

@@ -26,7 +26,7 @@ _WITH_WIDTH = (nn.Linear, _ConvNd, _NormBase, nn.GroupNorm, nn.LayerNorm)
 
 @dataclass(frozen=True)
 class Layout:
-    """How to read the tensors of a layer.
+    """Axes of the tensors of a layer.
 
     >>> windows = Layout(rows=16)
     >>> windows.images_first(torch.ones(2 * 16, 49, 96)).shape
@@ -49,7 +49,7 @@ class Layout:
         return torch.unflatten(value, self.axis, parts).movedim(self.axis + self.inner, 0)
 
     def regroup(self, call: Call) -> Call:
-        """The same call with one row per image; of x that is right where y is made row by row."""
+        """Return the call with one row per image; x is right where y is computed row by row."""
         delta = None if call.delta is None else self.images_first(call.delta)
         return Call(self.images_first(call.x), self.images_first(call.y), delta)
 

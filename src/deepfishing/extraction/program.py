@@ -48,5 +48,5 @@ class Program:
 
 
 def part_name(factor: Factor, number: int) -> str:
-    """What a program calls a part of a factor: a projection is made of x and delta."""
+    """Return the name of a part of a factor in a program; a projection has two, x and delta."""
     return f"{factor.name}/{number}"

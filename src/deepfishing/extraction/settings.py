@@ -1,4 +1,4 @@
-"""All that decides the numbers of a factor, as one value.
+"""Settings: everything that determines the values of a factor.
 
 Store, Ray, model, search and page carry it whole; its JSON form is in a manifest and in a model.
 Features may stand together only if the digests of their settings are the same. What only decides
@@ -30,7 +30,7 @@ LATER = ("views", "head", "scores", "source")  # settings that version 0.1 did n
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(FeatureOptions):
-    """All that decides the numbers of a factor: a network and what is asked of it."""
+    """Everything that determines the values of a factor: a network and the feature options."""
 
     network: NetworkRef
 
@@ -52,7 +52,7 @@ class Settings(FeatureOptions):
         return {**self.network.as_dict(), **self.feature_options(), "label": label}
 
     def decisive(self) -> dict[str, Any]:
-        """The same without what decides no number: where the network's files are."""
+        """Return the same without the places of the network's files, which determine no value."""
         return {name: value for name, value in self.as_dict().items() if name != "source"}
 
     def see(self, image: ImageLike) -> Array:

@@ -37,7 +37,7 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class Taps:
-    """What one pass read: the module's output, and the calls of each layer by its path."""
+    """Result of one pass: the module's output, and the calls of each layer by its path."""
 
     output: Any
     calls: dict[str, list[Call]]

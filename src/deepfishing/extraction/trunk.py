@@ -175,7 +175,7 @@ def _head(
 
 
 class Affine(nn.Module):
-    """What a batch norm is in eval mode, with a much cheaper backward pass than torch's."""
+    """A batch norm in eval mode, with a much cheaper backward pass than torch's."""
 
     scale: torch.Tensor
     shift: torch.Tensor

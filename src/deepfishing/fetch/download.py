@@ -38,7 +38,7 @@ _CHUNK = 1 << 18
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to go on with a bad connection."""
+    """Limits for retrying on a bad connection."""
 
     timeout: float = 30.0  # seconds of silence after which an attempt is given up
     attempts: int = 5  # without progress in a row
@@ -199,7 +199,7 @@ def _attempt(remote: Remote, part: _Part, progress: Progress, timeout: float) ->
 
 
 def _difference(path: Path, remote: Remote) -> str:
-    """What tells a file from the published one; empty if nothing does."""
+    """Return the difference between a file and the published one, or ""."""
     size = path.stat().st_size if path.is_file() else 0
     if remote.size and size != remote.size:
         return f"must have {remote.size} bytes, got {size}"

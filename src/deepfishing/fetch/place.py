@@ -65,7 +65,7 @@ def find_download(name: str) -> Download:
 
 @dataclass(frozen=True)
 class Fetched:
-    """What became of a name."""
+    """Result of fetching one name."""
 
     name: str
     status: str  # "fetched" now, or "here" and verified

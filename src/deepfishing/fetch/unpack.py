@@ -64,7 +64,7 @@ def unpack(
 
 
 def difference(folder: Path, made_of: dict[str, str]) -> str:
-    """What tells a folder from one that `unpack` made; empty if nothing does.
+    """Return the difference between a folder and one that `unpack` made, or "".
 
     Counts files and bytes; that there are more of them than there were is no harm.
     """

@@ -153,7 +153,7 @@ def is_plain_name(name: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetRecord:
-    """All that is known of a data set before it is read."""
+    """Facts about a data set that are known before it is read."""
 
     name: str
     about: str  # what it shows, in a few words

@@ -18,7 +18,7 @@ RESAMPLES = ("bilinear", "bicubic", "nearest", "lanczos", "box", "hamming")
 
 @dataclass(frozen=True)
 class Fit:
-    """How an image is resized and cropped.
+    """Method of resizing and cropping.
 
     Parameters
     ----------

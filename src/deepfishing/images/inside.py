@@ -28,8 +28,10 @@ def holds_images(path: PurePath) -> bool:
 
 
 def read_inside(path: Path, every: float = 1.0) -> list[Item]:
-    """The images inside of a tar or a video; an id is the file's name and the image's."""
-    return read_video(path, every) if path.suffix.lower() in VIDEOS else read_tar(path)
+    """Return the images inside a tar or a video; an id is the file's name and the image's."""
+    if path.suffix.lower() in VIDEOS:
+        return read_video(path, every)
+    return read_tar(path)
 
 
 def read_tar(path: Path) -> list[Item]:
@@ -59,14 +61,16 @@ def read_tar(path: Path) -> list[Item]:
                 labels[_key(info.name)] = _labels(info.name, file.read() if file else b"")
     if not images:
         raise DatasetError(f"a tar of images must hold one, got none in {path}")
-    if labels:
-        found = [labels.get(_key(name)) for name in images]
-    else:
-        found = [None if name is None else (name,) for name in _class_folders(list(images))]
-    return [
-        Item(f"{path.name}/{name}", path, names, member)
-        for (name, member), names in zip(images.items(), found, strict=True)
-    ]
+    classes = _class_folders(list(images))
+    items = []
+    for member, class_name in zip(images.values(), classes, strict=True):
+        of_image: tuple[str, ...] | None = None
+        if labels:
+            of_image = labels.get(_key(member.name))
+        elif class_name is not None:
+            of_image = (class_name,)
+        items.append(Item(f"{path.name}/{member.name}", path, of_image, member))
+    return items
 
 
 def _class_folders(names: list[str]) -> list[str | None]:
@@ -82,13 +86,13 @@ def _class_folders(names: list[str]) -> list[str | None]:
 
 
 def _key(name: str) -> str:
-    """What the members of one sample share: all before the first dot of the file's name."""
+    """Return the key of a sample: everything before the first dot of the file's name."""
     path = PurePosixPath(name)
     return str(path.with_name(path.name.partition(".")[0] or path.name))
 
 
 def _labels(name: str, content: bytes) -> tuple[str, ...] | None:
-    """Labels of a sample; None where a JSON file says nothing of them."""
+    """Return the labels of a sample; None if a JSON file has none."""
     try:
         text = content.decode("utf-8")
         if name.lower().endswith(".cls"):
@@ -96,8 +100,9 @@ def _labels(name: str, content: bytes) -> tuple[str, ...] | None:
         facts = json.loads(text)
     except (ValueError, RecursionError):
         raise tarfile.ReadError(f"labels must be UTF-8 text or JSON, got {name!r}") from None
-    found = facts.get("labels", facts.get("label")) if isinstance(facts, dict) else None
-    return as_labels(found)
+    if not isinstance(facts, dict):
+        return None
+    return as_labels(facts.get("labels", facts.get("label")))
 
 
 def read_video(path: Path, every: float) -> list[Item]:

@@ -48,7 +48,7 @@ _PACKAGES = {"smbclient": "smbprotocol", "libarchive": "libarchive-c"}  # named 
 
 @dataclass(frozen=True)
 class Member:
-    """Where an image lies in an uncompressed tar."""
+    """Place of an image in an uncompressed tar."""
 
     name: str
     offset: int
@@ -57,7 +57,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Frame:
-    """Which frame of a video an image is; `pts` is its place in the file's own units."""
+    """One frame of a video; `pts` is its time in the file's own units."""
 
     name: str
     pts: int
@@ -74,7 +74,7 @@ class ImageBytes:
         return self.name
 
     def open(self, mode: str = "rb") -> io.BytesIO:
-        """The bytes."""
+        """Open the bytes."""
         return io.BytesIO(self.content)
 
     def signature(self) -> tuple[int, int]:
@@ -94,7 +94,7 @@ class RemoteFile:
         return self.url
 
     def open(self, mode: str = "rb") -> io.BytesIO:
-        """Its bytes: an image is wanted whole, so one request brings it."""
+        """Return the bytes, by one request."""
         with _file_system(self.url) as (system, path):
             return io.BytesIO(system.cat_file(path))
 
@@ -124,7 +124,7 @@ class Item:
         return f"{path}/{self.member.name}" if self.member else path
 
     def open(self, mode: str = "rb") -> io.BufferedReader | io.BytesIO:
-        """Its bytes."""
+        """Open the image."""
         if not isinstance(self.path, Path):
             return self.path.open("rb")
         _stat(self.path)
@@ -160,10 +160,12 @@ def _stat(path: Path) -> os.stat_result:
 
 
 def located(folder: Path | str, name: str) -> Path | RemoteFile:
-    """What a list in a folder, or below the start of a URL, means by a name."""
+    """Return the path or URL of a name in a list, relative to a folder or the start of a URL."""
     if is_url(name):
         return RemoteFile(name)
-    return RemoteFile(folder + name) if isinstance(folder, str) else folder / name
+    if isinstance(folder, str):
+        return RemoteFile(folder + name)
+    return folder / name
 
 
 def as_labels(value: Any, *, several: bool = False) -> tuple[str, ...] | None:
@@ -172,12 +174,14 @@ def as_labels(value: Any, *, several: bool = False) -> tuple[str, ...] | None:
         return None
     if isinstance(value, list):
         return tuple(str(label) for label in value)
-    parts = str(value).split(SEPARATOR) if several else [str(value)]
+    parts = [str(value)]
+    if several:
+        parts = str(value).split(SEPARATOR)
     return tuple(part.strip() for part in parts if part.strip())
 
 
 def item_at(folder: Path | str, name: str, id_: str, labels: tuple[str, ...] | None = None) -> Item:
-    """What a list means by a name; a path of Windows is one of this system, if that is no file."""
+    """Return the item of a name in a list; a path of Windows is converted if there is no file."""
     place = located(folder, name)
     if "\\" in name and isinstance(place, Path) and not place.exists():
         slashes = name.replace("\\", "/")
@@ -220,7 +224,7 @@ def list_files(url: str) -> dict[str, RemoteFile] | None:
 
 @contextmanager
 def _file_system(url: str) -> Iterator[tuple[Any, str]]:
-    """What reads a URL, and the path that it knows; fsspec makes each one once.
+    """Yield fsspec's file system for a URL, and the path in it.
 
     Errors of fsspec and client libraries become OSError, which every reader of images expects.
     """
@@ -245,7 +249,11 @@ def _file_system(url: str) -> Iterator[tuple[Any, str]]:
 
 
 def _signature(info: Mapping[str, Any]) -> tuple[int, int]:
-    """Size and stamp; a file that tells neither is taken not to change."""
-    told = next((str(info[key]) for key in (*_VERSION, *_TIME) if info.get(key) is not None), "")
-    stamp = int(hashlib.sha256(told.encode()).hexdigest()[:15], 16)  # fits into 63 bits
+    """Return size and stamp; a file without a version and a time is assumed not to change."""
+    version = ""
+    for key in (*_VERSION, *_TIME):
+        if info.get(key) is not None:
+            version = str(info[key])
+            break
+    stamp = int(hashlib.sha256(version.encode()).hexdigest()[:15], 16)  # fits into 63 bits
     return int(info.get("size") or 0), stamp

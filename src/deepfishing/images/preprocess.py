@@ -56,7 +56,7 @@ class Openable(Protocol):
     """An image file that is not a path, such as a member of a tar; `str` names it in errors."""
 
     def open(self, mode: str) -> IO[bytes]:
-        """Its bytes; called as `open("rb")` when the image is decoded."""
+        """Return the bytes; called as `open("rb")` when the image is decoded."""
 
 
 ImageLike = str | Path | Image.Image | Array | Openable
@@ -102,7 +102,7 @@ def find_views(name: str) -> tuple[View, ...]:
 
 @dataclass(frozen=True)
 class Preprocess:
-    """How a network wants its pixels: out = (value * scale - mean) / std, channels in `order`.
+    """Preprocessing of a network: out = (value * scale - mean) / std, channels in `order`.
 
     Parameters
     ----------

@@ -117,9 +117,12 @@ def _find(source: str, every: float) -> list[Item]:
         names = image_ids(pictures, pictures)
         if layout is None:
             return _in_class_folders(Item(as_text(name), path / name) for name in names)
-        labels, stems = labels_by_id(layout), [Path(n).with_suffix("").as_posix() for n in names]
-        pairs = zip(names, stems, strict=True)
-        return [Item(as_text(id_), pictures / n, labels.get(id_)) for n, id_ in pairs]
+        labels = labels_by_id(layout)
+        items = []
+        for name in names:
+            id_ = Path(name).with_suffix("").as_posix()
+            items.append(Item(as_text(id_), pictures / name, labels.get(id_)))
+        return items
     if _is_file(path):
         return _in_file(path, path.name, every)
     if glob.has_magic(source):
@@ -135,7 +138,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _problem(path: Path) -> str:
-    """Why a path is neither a file nor a folder, and which of its neighbours may be meant."""
+    """Say why a path is neither a file nor a folder, with a similar name beside it."""
     beside: list[str] = []
     try:
         beside += [entry.name for entry in path.parent.iterdir()]
@@ -148,7 +151,7 @@ def _problem(path: Path) -> str:
 
 
 def _in_file(file: Path | RemoteFile, name: str, every: float) -> list[Item]:
-    """The images that one file holds or lists, or else the file itself."""
+    """Return the images that a file holds or lists, or else the file itself."""
     ending = PurePosixPath(name).suffix.lower()
     if ending in TABLES or holds_images(PurePosixPath(name)):
         if isinstance(file, RemoteFile):
@@ -166,7 +169,7 @@ def _in_file(file: Path | RemoteFile, name: str, every: float) -> list[Item]:
 
 
 def _listed(file: Path | RemoteFile | None, folder: Path | str) -> list[Item]:
-    """The images of a list, by default on standard input."""
+    """Return the images of a list, by default on standard input."""
     source, of = file or "standard input", (OSError, UnicodeDecodeError)
     with (
         explained(DatasetError, f"list of images cannot be read: {source}", of=of),
@@ -185,8 +188,9 @@ def _behind(url: str, every: float) -> list[Item]:
     if files is None:
         return _in_file(RemoteFile(url), PurePosixPath(url).name, every)
     if not glob.has_magic(url):
-        suffixes = {name: PurePosixPath(name).suffix.lower() for name in files}
-        files = {name: file for name, file in files.items() if suffixes[name] in EXTENSIONS}
+        for name in list(files):
+            if PurePosixPath(name).suffix.lower() not in EXTENSIONS:
+                del files[name]
     if not files:
         raise DatasetError(f"a folder or pattern must hold an image, got none in {url}")
     return _in_class_folders(Item(name, file) for name, file in files.items())
@@ -198,34 +202,37 @@ def _matching(pattern: str, every: float) -> list[Item]:
     folder = Path(*parts[:fixed])
     with explained(DatasetError, f"pattern cannot be used: {pattern}", of=(ValueError, OSError)):
         found = sorted(folder.glob("/".join(parts[fixed:])))
-    paths = {path.relative_to(folder): path for path in found if _is_file(path)}
-    files = {
-        name.as_posix(): path
-        for name, path in paths.items()
-        if not any(part.startswith(".") for part in name.parts)
-    }
+    files = {}
+    for path in found:
+        name = path.relative_to(folder)
+        is_hidden = any(part.startswith(".") for part in name.parts)
+        if not is_hidden and _is_file(path):
+            files[name.as_posix()] = path
     if not files:
         raise DatasetError(f"a pattern must match a file, got none for {pattern}")
     if not any(map(holds_images, files.values())):
         return _in_class_folders(Item(as_text(name), path) for name, path in files.items())
     items: list[Item] = []
-    for name, path in files.items():
-        items += read_inside(path, every) if holds_images(path) else [Item(as_text(name), path)]
+    for id_, path in files.items():
+        if holds_images(path):
+            items += read_inside(path, every)
+        else:
+            items.append(Item(as_text(id_), path))
     return items
 
 
 def _in_class_folders(items: Iterable[Item]) -> list[Item]:
-    """The same with the names of their folders as labels."""
-    found = list(items)
-    classes = folder_classes([item.id for item in found])
-    return [
-        item if name is None else replace(item, labels=(name,))
-        for item, name in zip(found, classes, strict=True)
-    ]
+    """Return the items with the names of their folders as labels."""
+    unlabelled = list(items)
+    classes = folder_classes([item.id for item in unlabelled])
+    labelled = []
+    for item, name in zip(unlabelled, classes, strict=True):
+        labelled.append(item if name is None else replace(item, labels=(name,)))
+    return labelled
 
 
 def find_again(folder: Path, path: str, sha256: str) -> tuple[Openable, bytes] | tuple[None, None]:
-    """Place and content with this hash, seen at `path` when the store in `folder` was made."""
+    """Return place and content of an image by its hash and its path when the store was made."""
     for place in _places(folder.absolute(), path):
         with contextlib.suppress(OSError, ValueError, MissingDependencyError):
             # no permission, a name too long or with a zero in it, no such server
@@ -241,7 +248,7 @@ def find_again(folder: Path, path: str, sha256: str) -> tuple[Openable, bytes] |
 
 
 def _places(folder: Path, path: str) -> Iterator[Openable]:
-    """Where the image may be, the likeliest first."""
+    """Yield the possible places of an image, the likeliest first."""
     if is_url(path):
         yield located(folder, path)
         return

@@ -76,7 +76,7 @@ def _joined(known: Item, item: Item, several: bool, where: str) -> Item:
 
 
 def labels_in(path: Path) -> int:
-    """How many labels a .csv has that somebody has filled in; 0 of any other file."""
+    """Return the number of filled label cells of a .csv; 0 for any other file."""
     if path.suffix.lower() not in _DELIMITERS:
         return 0
     try:
@@ -93,8 +93,12 @@ def _csv(path: Path, errors: str = "strict") -> dict[str, list[Any]]:
     with explained(DatasetError, f"table cannot be read: {path} is not UTF-8", do):
         text = content.decode("utf-16" if wide else "utf-8-sig", errors)
     delimiters = _DELIMITERS[path.suffix.lower()]
-    told = (one for one in delimiters if "path" in column_names(_rows(text, one)[0]))
-    head, *rows = _rows(text, next(told, delimiters[0]))
+    delimiter = delimiters[0]
+    for candidate in delimiters:
+        if "path" in column_names(_rows(text, candidate)[0]):
+            delimiter = candidate
+            break
+    head, *rows = _rows(text, delimiter)
     for number, row in enumerate(rows, start=1):
         if len(row) != len(head):
             raise DatasetError(

@@ -95,14 +95,14 @@ def read_voc_layout(
 
 
 def voc_layout(folder: Path) -> Path | None:
-    """The folder in VOC layout that a folder is or holds, if any."""
+    """Return the folder in VOC layout that a folder is or holds, if any."""
 
     def fits(place: Path) -> bool:
         return is_folder(place / "JPEGImages") and is_folder(place / "ImageSets" / "Main")
 
     if fits(folder):
         return folder
-    years = sorted(p for year in ("VOC20*", "VOCdevkit/VOC20*") for p in folder.glob(year))
+    years = sorted([*folder.glob("VOC20*"), *folder.glob("VOCdevkit/VOC20*")])
     found = [place for place in years if fits(place)]
     if len(found) > 1:
         raise DatasetError(
@@ -121,8 +121,8 @@ def labels_by_id(folder: Path) -> dict[str, tuple[str, ...]]:
             continue  # train and val, once trainval is known
         _, classes, labels = read_split(folder, split)
         if labels is not None:
-            shown = (tuple(np.array(classes)[row == 1].tolist()) for row in labels)
-            named.update(zip(ids, shown, strict=True))
+            for id_, row in zip(ids, labels, strict=True):
+                named[id_] = tuple(np.array(classes)[row == 1].tolist())
     return named
 
 
@@ -143,7 +143,7 @@ def read_split(
     *,
     must_be_labelled: bool = False,
 ) -> LabelledSplit:
-    """A split with its labels from the class lists, or else from the annotations.
+    """Read a split with its labels from the class lists, or else from the annotations.
 
     From annotations: 1 if an image has an object of the class that is not difficult, 0 if it has
     only difficult ones, -1 otherwise. A split without class lists, of which some image has no
@@ -163,13 +163,16 @@ def read_split(
             f"{len(wanted)} without, first {_list_path(folder, missing[0] + ending)}"
         )
     objects = _read_annotations(folder, ids)
-    wanted = wanted or tuple(sorted({name for some in objects.values() for name in some}))
+    if not wanted:
+        wanted = tuple(sorted(set().union(*objects.values())))
     for path, shown in objects.items():
         for name in shown:
             check_choice(f"an object in {path}", name, wanted, DatasetError)
     if wanted and objects:
-        rows = [[shown.get(c, -1) for c in wanted] for shown in objects.values()]
-        return ids, wanted, np.array(rows, dtype=np.int8)
+        labels = np.full((len(objects), len(wanted)), -1, dtype=np.int8)
+        for row, shown in zip(labels, objects.values(), strict=True):
+            row[:] = [shown.get(name, -1) for name in wanted]
+        return ids, wanted, labels
     if must_be_labelled:
         example = _list_path(folder, (wanted or ("<class>",))[0] + ending)
         raise DatasetError(
@@ -230,7 +233,7 @@ def _read_class(path: Path, ids: tuple[str, ...]) -> Labels:
 
 
 def _read_annotations(folder: Path, ids: tuple[str, ...]) -> dict[Path, dict[str, int]]:
-    """What each annotation shows, 0 for classes that are all difficult; {} unless all exist."""
+    """Return the classes of each annotation, 0 if all difficult; {} if one is missing."""
     folder = folder / "Annotations"
     files = [folder / f"{id_}.xml" for id_ in ids]
     if not is_folder(folder) or not {file.name for file in files}.issubset(names_in(folder)):

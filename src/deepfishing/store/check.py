@@ -19,7 +19,7 @@ from deepfishing.util.files import check_regular
 
 
 def info(store: Store) -> dict[str, Any]:
-    """What is inside: settings, images, factors with their sizes, failures."""
+    """Return settings, images, factors with their sizes, and failures."""
     rows = store.rows()
     status = Counter(row.status for row in rows.values())
     factors = {}
@@ -49,7 +49,7 @@ def info(store: Store) -> dict[str, Any]:
 
 
 def verify(store: Store) -> list[str]:
-    """Everything that is wrong with a store, one line each; nothing if it is sound.
+    """Return the problems of a store, one line each.
 
     Looked at: the checksum, schema and values of every shard, the index, keys that occur
     twice, shards that no image needs, features that the index promises, leftovers of a crash.
@@ -99,7 +99,7 @@ def _verify_column(
 
 
 def _sound_table(store: Store, name: str, path: Path) -> pa.Table:
-    """A shard's rows, if its bytes, its columns and its values are as they were written."""
+    """Return the rows of a shard after checking its bytes, columns and values."""
     with explained(StoreError, f"{path}: cannot be read", of=OSError):
         check_regular(path)
         found = checksum(path.read_bytes())
@@ -120,7 +120,7 @@ def _sound_table(store: Store, name: str, path: Path) -> pa.Table:
 
 
 def _promised(store: Store, rows: dict[str, Row], problems: list[str]) -> Iterator[str]:
-    """Features that the index names and that do not exist."""
+    """Yield the features that the index names and that do not exist."""
     if problems:
         return  # a damaged shard is named already; its rows would be named again
     lacking: dict[str, list[str]] = {}

@@ -71,7 +71,7 @@ class Contents:
         return {factor: self.columns[factor].read(numbers) for factor in factors}
 
     def mapped(self) -> Contents:
-        """The same, with shards mapped into memory."""
+        """Return the same contents with shards mapped into memory."""
         columns = {name: MappedColumn.from_column(column) for name, column in self.columns.items()}
         return replace(self, columns=columns)
 

@@ -70,7 +70,7 @@ def compress(
 def export(
     store: Store, path: str | Path, features: str | None = None, *, overwrite: bool = False
 ) -> int:
-    """Write a store into one file, whose ending says which kind; how many images it has."""
+    """Write a store into one file of the kind of its extension; return the number of images."""
     path = Path(path)
     write = WRITERS.get(path.suffix.lower())
     if write is None:
@@ -151,14 +151,14 @@ WRITERS: Mapping[str, Callable[[Path, Store, list[str]], None]] = {
 
 
 def _facts(store: Store) -> dict[str, list[str]]:
-    """What is known of the images beside their features, as text."""
+    """Return id, path, hash and labels of the images, as text."""
     found: dict[str, Any] = {n: [getattr(row, n) for row in store.usable()] for n in FACTS}
     found["labels"] = [SEPARATOR.join(labels or ()) for labels in found["labels"]]
     return found
 
 
 def filled(column: pa.Array) -> Array:
-    """Lists as an array, of NaN where there is no list."""
+    """Return lists as an array, with NaN where there is no list."""
     values, kind, shape = column, column.type, [len(column) - column.null_count]
     while pa.types.is_fixed_size_list(kind):
         values, kind, shape = values.flatten(), kind.value_type, [*shape, kind.list_size]

@@ -43,7 +43,7 @@ class Journal:
         self._old: list[str] = []
 
     def write(self, path: Path, content: bytes) -> None:
-        """Have a file written; its folder is made."""
+        """Add a file to be written; its folder is made."""
         partial = path.with_name(f".{path.name}.{self._number}")
         self._new[self._name(partial)] = self._name(path)
         check_no_link(path.parent)
@@ -51,11 +51,11 @@ class Journal:
         partial.write_bytes(content)
 
     def remove(self, path: Path) -> None:
-        """Have a file deleted."""
+        """Add a file to be deleted."""
         self._old.append(self._name(path))
 
     def commit(self) -> None:
-        """Do it all."""
+        """Make all changes."""
         if self._new or self._old:
             with replacing(self._place) as partial:
                 changes = json.dumps({"rename": self._new, "remove": self._old})
@@ -63,7 +63,7 @@ class Journal:
             _finish(self._place)
 
     def discard(self) -> None:
-        """Do nothing of it."""
+        """Roll back."""
         if not self._place.exists():
             for name in self._new:
                 (self.folder / name).unlink(missing_ok=True)
@@ -77,7 +77,7 @@ class Journal:
 
 
 def finish(folder: Path) -> None:
-    """Do what journals of killed writers say; what was done of it already is no matter."""
+    """Finish the changes of killed writers; changes that were made already are skipped."""
     for journal in sorted(folder.glob(JOURNALS)):
         _finish(journal)
 

@@ -81,7 +81,7 @@ def find_store(folder: Path) -> Path:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """What `store.json` says: format, version, created, settings."""
+    """Read `store.json`: format, version, created, settings."""
     path = folder / MANIFEST
     try:
         facts = json.loads(read_regular(path, MAX_MANIFEST_BYTES))
@@ -178,7 +178,7 @@ def read_index(folder: Path) -> dict[str, Row]:
 
 
 def count_rows(folder: Path) -> int:
-    """How many images the index names, without reading them; 0 if that cannot be found out."""
+    """Return the number of images without reading the index; 0 if it cannot be read."""
     try:
         check_regular(folder / INDEX)
         return int(pq.read_metadata(folder / INDEX).num_rows)

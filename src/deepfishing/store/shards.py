@@ -62,7 +62,7 @@ _SINGLE = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32
 
 
 class Shards(dict[str, int]):
-    """A folder of shards: each key with the number of its row; absent is as good as empty."""
+    """A folder of shards: each key with the number of its row; a missing folder is empty."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Shards(dict[str, int]):
         self._index(write_shard(self.folder, table, journal), keys)
 
     def find(self, keys: Iterable[str]) -> tuple[Array, Array]:
-        """Where the keys are: the number of each one's file, and its row there."""
+        """Return the number of each key's file, and its row there."""
         rows = np.fromiter((self[key] for key in keys), dtype=np.int64)
         starts = np.array(self._starts, dtype=np.int64)
         shard = np.searchsorted(starts, rows, side="right") - 1
@@ -289,7 +289,7 @@ def _numbers(field: pa.Field) -> tuple[np.dtype[Any], int]:
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """Where the rows of one factor lie, of n contents: of each the number of its file, and its row.
+    """Place of one factor's rows for n contents: the number of each one's file, and its row.
 
     `shape` is that of one image.
     """

@@ -214,7 +214,7 @@ class Store:
         manifest.write_index(self.folder, rows)
 
     def forget_errors(self, keys: Collection[str]) -> None:
-        """Let contents that could not be used be tried again."""
+        """Forget failed contents, so that they are tried again."""
         self._compact([ERRORS], self.shards(ERRORS).keys() - keys)
 
     def compact(self, keep: Collection[str]) -> None:
@@ -346,16 +346,16 @@ class Store:
         return pa.RecordBatchReader.from_batches(schema, batches())
 
     def to_arrow(self, features: str | Iterable[str] | None = None) -> pa.Table:
-        """The same as one table."""
+        """Return the same as one table."""
         return self.to_batches(features).read_all()
 
     def to_pandas(self, features: str | Iterable[str] | None = None) -> Any:
-        """The same as a pandas data frame; each cell of a factor is an array."""
+        """Return the same as a pandas data frame; each cell of a factor is an array."""
         need("pandas", "frames")
         return self.to_arrow(features).to_pandas()
 
     def to_polars(self, features: str | Iterable[str] | None = None) -> Any:
-        """The same as a polars data frame, whose factors are of the type `Array`."""
+        """Return the same as a polars data frame, whose factors have the type `Array`."""
         return need("polars", "frames").from_arrow(self.to_arrow(features))
 
     def to_numpy(self, factor: str) -> Array:

@@ -34,7 +34,7 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary name beside `path` that takes its place when the block ends without error.
+    """Yield a temporary name beside `path` that replaces it when the block ends without error.
 
     The name is random, so that no link can be there already.
     """
@@ -101,12 +101,12 @@ def read_regular(path: Path, max_bytes: int, *, links: bool = False) -> bytes:
 
 
 def guarded(text: str) -> str:
-    """Text for a cell of a .csv, with an apostrophe where a spreadsheet would see a formula."""
+    """Return text for a .csv cell, with an apostrophe where a spreadsheet would see a formula."""
     return f"'{text}" if _FORMULA.match(text) else text
 
 
 def unguarded(text: str) -> str:
-    """The text that `guarded` was given."""
+    """Return the text that was given to `guarded`."""
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 

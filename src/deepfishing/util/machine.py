@@ -13,14 +13,14 @@ _CPUS = Path("/proc/cpuinfo")
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):  # on Linux alone
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def memory() -> int:
-    """Bytes of memory that this process may use: the machine's, or its control group's if less."""
+    """Return the bytes of memory that this process may use, limited by its control group."""
     import psutil  # takes a while to load
 
     limits = [int(psutil.virtual_memory().total)]
@@ -39,7 +39,7 @@ def memory() -> int:
 
 
 def peak_memory() -> int:
-    """The most bytes of memory that this process has had at a time."""
+    """Return the peak of this process's memory in bytes."""
     try:
         import resource
     except ImportError:  # on Windows, where psutil has the peak
@@ -51,7 +51,7 @@ def peak_memory() -> int:
 
 
 def processor() -> str:
-    """The processor's name, or at least its kind."""
+    """Return the processor's name, or at least its kind."""
     lines = (line for line in _lines(_CPUS) if line.startswith("model name"))
     named = (line.partition(":")[2].strip() for line in lines)
     return next(named, "") or platform.processor() or platform.machine()

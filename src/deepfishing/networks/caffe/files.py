@@ -100,7 +100,7 @@ class _Decoder:
         return found
 
     def content(self, place: str, position: int, end: int, wire_type: int) -> tuple[int, int]:
-        """Where a field's content begins and ends."""
+        """Return the begin and the end of a field's content."""
         if wire_type == _VARINT:
             after = self.varint(position, end)[1]
         elif wire_type in (_FIXED32, _FIXED64):
@@ -304,7 +304,7 @@ class _Parser:
         return text
 
     def error(self, text: str, token: _Token | None = None) -> NetworkError:
-        """What is wrong at this token or the present one."""
+        """Return an error about this token or the present one."""
         return NetworkError(f"{self.source}, line {(token or self.token).line}: {text}")
 
 

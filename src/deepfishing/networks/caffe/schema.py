@@ -181,7 +181,7 @@ class Message:
         return self.one(name, Message(self.where))
 
     def error(self, text: str) -> NetworkError:
-        """What is wrong with this message, to be raised."""
+        """Return an error about this message."""
         return NetworkError(f"{self.where}: {text}")
 
 
@@ -201,7 +201,7 @@ class Layer:
         return f"layer {self.name!r} ({repr(self.type)[1:-1]})"
 
     def error(self, text: str) -> NetworkError:
-        """What is wrong with this layer, to be raised."""
+        """Return an error about this layer."""
         return self.message.error(f"{self.title} {text}")
 
 
