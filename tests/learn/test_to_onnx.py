@@ -1,14 +1,17 @@
 """A model as an .onnx file gives, in onnxruntime, the probabilities of `predict`."""
 
 import json
+import re
 import warnings
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 import torch
-from PIL import Image
+from PIL import ExifTags, Image
 from torch import nn
 
 from deepfishing import Preprocess, load_network, wrap
@@ -123,6 +126,44 @@ def test_what_is_in_the_file_says_how_to_use_it(images, tmp_path):
     assert facts["deepfishing.classes"] == ["a", "b", "c"]
     assert facts["deepfishing.preprocess"]["order"] == "BGR"
     assert facts["deepfishing.recipe"] == "dW8"
+
+
+def save_photos(folder, rng):
+    """One photo of each kind that needs more than decoding."""
+    pixels = rng.integers(0, 256, (60, 90, 4), dtype=np.uint8)
+    photo = Image.fromarray(pixels[:, :, :3])
+    turned = Image.Exif()
+    turned[ExifTags.Base.Orientation] = 6
+    palette = photo.quantize(8)
+    palette.info["transparency"] = 0
+    smooth = photo.resize((1300, 900), Image.Resampling.BICUBIC)
+    photo.save(folder / "plain.png")
+    photo.save(folder / "turned.jpg", exif=turned, quality=95)
+    smooth.save(folder / "large-turned.jpg", exif=turned, quality=95)
+    Image.fromarray(pixels).save(folder / "transparent.png")
+    palette.save(folder / "palette.png", transparency=0)
+    photo.convert("L").save(folder / "grey.png")
+    photo.convert("CMYK").save(folder / "cmyk.jpg", quality=95)
+    photo.resize((40, 400)).save(folder / "narrow.webp", lossless=True)
+    return sorted(folder.iterdir())
+
+
+@pytest.mark.parametrize("short_side", [SIZE, SIZE + 3])
+def test_the_snippet_of_the_docs_classifies_as_predict_does(images, rng, tmp_path, short_side):
+    text = (Path(__file__).parents[2] / "docs" / "onnx.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.S)
+    (code,) = [block for block in blocks if "def classify" in block]
+    snippet = {}
+    exec(code, snippet)
+    pixels = replace(PIXELS, short_side=short_side, resample="bicubic")
+    network = wrap(MODULES["stack"](), preprocess=pixels)
+    model = trained(network, "dW8+x7", images)
+    export_model(model, tmp_path / "model.onnx", network=network)
+    (tmp_path / "photos").mkdir()
+    for path in save_photos(tmp_path / "photos", rng):
+        found = snippet["classify"](tmp_path / "model.onnx", path)
+        (expected,) = model.predict_proba([path], network=network)
+        np.testing.assert_allclose(list(found.values()), expected, atol=1e-5, err_msg=path.name)
 
 
 def test_what_cannot_be_exported_is_refused_in_one_line(images, tmp_path):
