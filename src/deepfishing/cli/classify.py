@@ -66,6 +66,9 @@ def train(
     ],
     resources: Annotated[Resources, Fields(WORK, only=("device",))],
     seed: Annotated[int, "Seed of the folds of the cross-validation.", MORE] = 0,
+    labelled_only: Annotated[
+        bool, "Do not use images without labels, for neighbours and prototypes.", MORE
+    ] = False,
     strict: Strict = False,
     as_json: Json = False,
 ) -> None:
@@ -74,10 +77,12 @@ def train(
     Example: deepfish train photos model --features "pow(dW8,0.5)+x7" --cost cv
 
     By default features and cost are those that suit the training images, by cross-validation; what
-    was tried is printed. The model is model.json and model.safetensors. Features stay on disk, so
-    another cost or recipe only computes what is missing. Unusable images are listed and left out.
-    For other options of the features run `deepfish extract` first and train on its store. Above
-    20,000 images linear classifiers on projected features take the place of the kernel matrix.
+    was tried is printed. With few labels images without labels help, too, so their features are
+    computed unless --labelled-only is given. The model is model.json and model.safetensors.
+    Features stay on disk, so another cost or recipe only computes what is missing. Unusable images
+    are listed and left out. For other options of the features run `deepfish extract` first and
+    train on its store. Above 20,000 images linear classifiers on projected features take the place
+    of the kernel matrix.
     """
     from deepfishing.core.recipes import CHOSEN
     from deepfishing.images.sources import find_images, passed_over_in
@@ -102,15 +107,20 @@ def train(
         how: dict[str, Any] = {"C": C, "class_weight": weight, "difficult": difficult, "seed": seed}
         how |= {"strict": strict, "progress": bar}
         if opened is not None:
+            images = [row for row in images if row.id in labelled.rows or not labelled_only]
             trained, left_out = train_on_store(opened, images, labelled, features, **how)
         else:
             how["extraction"] = {**options, "resources": resources, "notice": say.note}
             folder = model / "features"
+            how["labelled_only"] = labelled_only
             trained, left_out = train_on_images(images, labelled, folder, features, **how)
     trained.save(model)
     if not as_json:
         say.passed_over(passed_over_in(data))
-        if unused := labelled.unused(images):
+        pool = trained.training.get("pool", 0)
+        if pool:
+            say.note(f"neighbours and prototypes are of {pool:,} images, labelled or not")
+        elif unused := labelled.unused(images):
             say.note(unused)
     _print_summary(model, trained, left_out, as_json)
 
@@ -173,7 +183,7 @@ def _print_summary(folder: Path, model: Model, left_out: dict[str, str], as_json
     say.left_out(left_out.values())
     if choice := model.training.get("auto"):  # what was tried, the best first, and what it took
         if choice["tried"]:
-            say.line("  mAP  features that were tried, by cross-validation on the training images")
+            say.line("  mAP  features that were tried, on training images that were held out")
         for tried in sorted(choice["tried"], key=lambda one: -one["map"]):
             same = all(tried[name] == choice[name] for name in ("recipe", "tau", "cost"))
             say.line(f"{'*' if same else ' '} {tried['map']:5.1f}  {choice_text(tried)}")

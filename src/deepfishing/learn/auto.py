@@ -122,7 +122,7 @@ def choose(
     labels = labels[rows]
     groups = validation_groups(factors) if groups is None else np.asarray(groups)[rows]
     counted = np.where(labels == 0, -1, labels) if difficult == "negative" else labels
-    examples = _examples_per_class(counted)
+    examples = examples_per_class(counted)
     if recipe is None and examples < FEW_LABELS:
         is_large = pool is not None and len(pool) >= MIN_POOL and kind != FORWARD
         few_pool = pool if is_large else None
@@ -163,7 +163,7 @@ def _usable_recipes(
     return usable
 
 
-def _examples_per_class(labels: Array) -> float:
+def examples_per_class(labels: Array) -> float:
     """The median number of positive examples of the classes that can be trained."""
     positives = (labels == 1).sum(axis=0)
     trained = positives[(positives > 0) & (labels == -1).any(axis=0)]

@@ -42,6 +42,7 @@ class Labelled:
 
     classes: tuple[str, ...]
     rows: Mapping[str, Array]
+    is_split: bool = False  # of a data set in which all other images are of other splits
 
     def of(self, images: Sequence[AnImage]) -> tuple[list[AnImage], Array]:
         """The images that have labels, and these (n, C)."""
@@ -52,6 +53,16 @@ class Labelled:
                 f"{images[0].id!r}, labels such as {next(iter(self.rows))!r}"
             )
         return known, np.stack([self.rows[image.id] for image in known])
+
+    def pool(self, images: Sequence[AnImage]) -> list[AnImage]:
+        """The images, labelled or not, that may be learnt from: not those of other splits."""
+        train = training_folder([image.id for image in images])
+        found = []
+        for image in images:
+            is_in_split = train is None or image.id.startswith(f"{train}/")
+            if image.id in self.rows or (is_in_split and not self.is_split):
+                found.append(image)
+        return found
 
     def unused(self, images: Sequence[_Image]) -> str:
         """Which images are not trained on, in words; nothing if there are none."""
@@ -153,4 +164,4 @@ def _voc(source: Path, split: str) -> Labelled:
             "JPEGImages and ImageSets/Main"
         )
     ids, classes, labels = read_split(folder, split, must_be_labelled=True)
-    return Labelled(classes, dict(zip(ids, np.asarray(labels), strict=True)))
+    return Labelled(classes, dict(zip(ids, np.asarray(labels), strict=True)), is_split=True)

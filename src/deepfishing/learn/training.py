@@ -22,13 +22,14 @@ from deepfishing.core.accuracy import has_one_class
 from deepfishing.core.projections import FIT_IMAGES
 from deepfishing.core.rank_one import Array
 from deepfishing.core.recipes import AUTO, CHOSEN, Arrays, Fitted, Recipe, parse_recipe
+from deepfishing.core.recipes.recipe import FORWARD, POOLED
 from deepfishing.errors import DatasetError, StoreError
 from deepfishing.extraction.pipeline import extract_to
 from deepfishing.extraction.settings import Settings
 from deepfishing.images.dataset import DIFFICULT
 from deepfishing.images.item import Item
 from deepfishing.images.preprocess import refuse_unreadable
-from deepfishing.learn.auto import choose, looked_at
+from deepfishing.learn.auto import FEW_LABELS, choose, examples_per_class, looked_at
 from deepfishing.learn.choice import Choice, at_temperature
 from deepfishing.learn.folds import (
     FOLDS,
@@ -114,9 +115,9 @@ def train_on_store(
     arrays = read(range(len(usable)))
     how["groups"] = validation_groups(arrays, usable)
     if parse_recipe(recipe, settings.network.layers).uses_pool:
-        how["pool"] = _read_pool(store, rows, columns)
+        how["pool"] = _read_pool(store, labelled.pool(rows), columns)
     elif recipe.strip() in CHOSEN and EMBEDDING in columns:
-        how["pool"] = _read_pool(store, rows, [EMBEDDING])
+        how["pool"] = _read_pool(store, labelled.pool(rows), [EMBEDDING])
     return train_model(recipe, arrays, labels, labelled.classes, **how), failures
 
 
@@ -137,19 +138,52 @@ def train_on_images(
     strict: bool = False,
     progress: Progress | None = None,
     extraction: Mapping[str, Any] = MappingProxyType({}),
+    labelled_only: bool = False,
     **options: Any,
 ) -> tuple[Model, dict[str, str]]:
-    """Extract what the store in a folder lacks and train on it; images without labels are not used.
+    """Extract what the store in a folder lacks and train on it.
 
-    `extraction` has keywords of `extract_to`; options are those of `train_on_store`.
+    Images without labels are used where they help: by recipes with `own` or `smooth`, and by
+    `auto` while labels are few, for neighbours and prototypes; up to `LARGE` of them, and none if
+    `labelled_only`. `extraction` has keywords of `extract_to`; options are those of
+    `train_on_store`.
     """
-    known, _ = labelled.of(images)
+    known, labels = labelled.of(images)
     told: dict[str, Any] = {"strict": strict, "progress": progress}
     extract_to(folder, known, features=[recipe], retry=True, **told, **extraction)
     store = Store.open(folder)
     rows = store.rows()  # an image whose features are not finite is known only now
     found = [rows[image.id] for image in known]
-    return train_on_store(store, found, labelled, recipe, **told, **options)
+    settings = Settings.from_dict(store.settings)
+    features = _learnt_from_pool(recipe, settings, labels)
+    if features and not labelled_only:
+        unlabelled = [image for image in labelled.pool(images) if image.id not in labelled.rows]
+        some = _some_of(unlabelled)
+        if some:
+            told["strict"] = False  # an unlabelled image that cannot be read is no loss
+            extract_to(folder, some, features=features, retry=True, **told, **extraction)
+            rows = Store.open(folder).rows()
+            found += [rows[image.id] for image in some if image.id in rows]
+        told["strict"] = strict
+    return train_on_store(Store.open(folder), found, labelled, recipe, **told, **options)
+
+
+def _learnt_from_pool(recipe: str, settings: Settings, labels: Array) -> list[str]:
+    """The features of unlabelled images that a recipe learns from; none if they are of no use."""
+    layers = settings.network.layers
+    if recipe.strip() == FORWARD:
+        return []
+    if recipe.strip() in CHOSEN:
+        return [EMBEDDING] if examples_per_class(labels) < FEW_LABELS else []
+    parsed = parse_recipe(recipe, layers)
+    pooled = [part for part in parsed.all_parts() if part.step in POOLED]
+    return [part.name for part in pooled]
+
+
+def _some_of(images: Sequence[Item]) -> list[Item]:
+    """At most `LARGE` images, drawn at random, in their order."""
+    chosen = np.sort(np.random.default_rng(0).permutation(len(images))[:LARGE])
+    return [images[number] for number in chosen]
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,6 +267,7 @@ class Task:
             **{name: getattr(self, name) for name in ("C", "class_weight", "difficult", "seed")},
             "validation": self._validation(svm.folds),
             **({"auto": asdict(self.choice)} if self.choice else {}),
+            **({"pool": len(self.pool)} if self.pool and self.parsed.uses_pool else {}),
             **facts,
         }
         return Model(
