@@ -121,7 +121,7 @@ def load_caffe(
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Return the layers that the class scores depend on."""
+    """Layers that the class scores depend on."""
 
     source: Layer  # where the image comes in
     layers: tuple[Layer, ...]  # in the order in which they run
