@@ -136,6 +136,7 @@ def main() -> None:
             os._exit(1)  # an ordinary end would try to write what is left
         if error.filename is None:
             raise
+        # loaded when the command runs, so that help and completion are quick
         from deepfishing.images.item import as_text
 
         reason = f"{as_text(os.fsdecode(error.filename))} cannot be used ({error.strerror})"

@@ -13,6 +13,7 @@ import typer
 
 from deepfishing.cli import say
 from deepfishing.cli.command import (
+from deepfishing.util.files import check_out, write_records
     MORE,
     NETWORK,
     WORK,
@@ -84,6 +85,7 @@ def train(
     train on its store. Above 20,000 images linear classifiers on projected features take the place
     of the kernel matrix.
     """
+    # loaded when the command runs, so that help and completion are quick
     from deepfishing.core.recipes import CHOSEN
     from deepfishing.images.sources import find_images, passed_over_in
     from deepfishing.learn.labelled import is_voc, read_labels
@@ -129,6 +131,7 @@ def _train_on_words(
     store: Store | None, data: str, folder: Path, classes: Path, prompt: str, *, as_json: bool
 ) -> None:
     """Make a classifier of the names of classes."""
+    # loaded when the command runs, so that help and completion are quick
     from deepfishing.learn.zero_shot import zero_shot_model
 
     if store is None:
@@ -153,6 +156,7 @@ def _number(text: str) -> float | str:
 
 
 def _print_summary(folder: Path, model: Model, left_out: dict[str, str], as_json: bool) -> None:
+    # loaded when the command runs, so that help and completion are quick
     from deepfishing.core.recipes import parse_recipe
     from deepfishing.evaluation.report.rows import choice_text
     from deepfishing.learn.folds import NOT_MEASURABLE
@@ -247,6 +251,7 @@ def predict(
 
     import numpy as np
 
+    # loaded when the command runs, so that help and completion are quick
     from deepfishing.images.preprocess import refuse_unreadable, unreadable
     from deepfishing.images.sources import find_all_images, passed_over_in
     from deepfishing.learn.model import Model
@@ -258,7 +263,6 @@ def predict(
         folder_names,
         sort_photo,
     )
-    from deepfishing.util.files import check_out, write_records
 
     check_out(out)
     if copy_into is not None:
@@ -340,6 +344,7 @@ def export_model(
     Pixels are uint8 RGB after resizing and cropping; mean and deviation are in the graph. The file
     is compared with the model before it is written.
     """
+    # loaded when the command runs, so that help and completion are quick
     from deepfishing.learn.model import Model
     from deepfishing.learn.to_onnx import export_model as run
 

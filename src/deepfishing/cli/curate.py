@@ -13,6 +13,7 @@ import typer
 from deepfishing.cli import say
 from deepfishing.cli.command import MORE, Json, StoreFolder
 from deepfishing.errors import OptionError, check_choice
+from deepfishing.util.files import KINDS, check_out, replacing, write_records
 
 if TYPE_CHECKING:
     from deepfishing.curate.duplicates import Group, Photo
@@ -43,8 +44,8 @@ Sheet = Annotated[Path | None, "Also draw the photos into this picture, .png or 
 
 def _check_out(out: Path | None, *kinds: str) -> None:
     """Refuse a file that cannot be made, or one whose labels would be lost, before any work."""
+    # loaded when the command runs, so that help and completion are quick
     from deepfishing.images.tables import labels_in
-    from deepfishing.util.files import KINDS, check_out
 
     check_out(out, kinds or KINDS)
     if out is not None and (n := labels_in(out)):
@@ -74,8 +75,8 @@ def choose(
     Prints their paths, the most useful first; stopped early, those that it has. Fill in the column
     labels of --out and pass the table as --labelled to choose the next ones.
     """
+    # loaded when the command runs, so that help and completion are quick
     from deepfishing.curate.selection import Pick, choose_photos, open_photos, read_labelled
-    from deepfishing.util.files import write_records
 
     _check_out(out)
     photos = open_photos(store, features)
@@ -128,9 +129,9 @@ def labels(
     A classifier that has not seen the photo and the photos nearest to it contradict its label. The
     more they do, the larger the doubt. Works with one label per photo and with several.
     """
+    # loaded when the command runs, so that help and completion are quick
     from deepfishing.curate.label_errors import doubtful_labels
     from deepfishing.curate.selection import open_photos
-    from deepfishing.util.files import write_records
 
     _check_out(out)
     if n < 1:
@@ -186,11 +187,11 @@ def twins(
     the most real detail. Nothing is moved or deleted. Look at --sheet, then put the copies aside:
     mkdir twice; deepfish curate twins store -0 | xargs -0 mv -t twice --
     """
+    # loaded when the command runs, so that help and completion are quick
     from deepfishing.curate.duplicates import find_twins
     from deepfishing.curate.neighbours import open_searcher
     from deepfishing.images.same_picture import KINDS as COPIES
     from deepfishing.images.same_picture import MIRRORED
-    from deepfishing.util.files import KINDS, replacing, write_records
 
     wanted = [kind.strip() for kind in kinds.split(",")]
     if MIRRORED in wanted:
@@ -258,6 +259,7 @@ def draw_groups(path: Path, groups: Sequence[Group]) -> None:
     """Each group on rows of its own, the photo to keep first."""
     from PIL import Image
 
+    # loaded when the command runs, so that help and completion are quick
     from deepfishing.search.hits import COLUMNS, PAPER, Tile, save_tiles
 
     tiles: list[Tile] = []
@@ -278,6 +280,7 @@ def bursts(store: StoreFolder, features: Features = None, as_json: Json = False)
     Prints the number of the burst and the path, separated by a tab, for every photo. All of them
     are different photos, so this is no list of what may go.
     """
+    # loaded when the command runs, so that help and completion are quick
     from deepfishing.curate.duplicates import find_bursts
     from deepfishing.curate.neighbours import open_searcher
 
@@ -318,9 +321,9 @@ def odd(
 
     Prints their paths, the oddest first. --out has the score of every photo.
     """
+    # loaded when the command runs, so that help and completion are quick
     from deepfishing.curate.neighbours import open_searcher
     from deepfishing.curate.outliers import RECIPES, odd_photos
-    from deepfishing.util.files import write_records
 
     _check_out(out)
     with say.progress_bar(quiet=as_json) as bar:
@@ -356,9 +359,9 @@ def map_(
     A group is named by what the network sees there more often than elsewhere. The page is one file
     without scripts.
     """
+    # loaded when the command runs, so that help and completion are quick
     from deepfishing.curate.map_page import make_map, write_map
     from deepfishing.curate.neighbours import open_searcher
-    from deepfishing.util.files import write_records
 
     _check_out(out, ".html")
     _check_out(points)
@@ -389,6 +392,7 @@ def _draw(sheet: Path | None, searcher: Searcher, captions: Iterable[tuple[str, 
     """Draw photos of the store, given by id, each with a caption above its name."""
     if sheet is None:
         return
+    # loaded when the command runs, so that help and completion are quick
     from deepfishing.search.hits import save_tiles
 
     save_tiles(sheet, [(searcher.picture(id_), text, Path(id_).name) for id_, text in captions])

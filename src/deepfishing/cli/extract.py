@@ -51,6 +51,7 @@ def extract(
     and new or changed images are all that is computed. Unusable images are listed and left out.
     A store remembers its network and settings; options that contradict them are refused.
     """
+    # loaded when the command runs, so that help and completion are quick
     from deepfishing.extraction.estimate import estimate
     from deepfishing.extraction.pipeline import extract_to
     from deepfishing.images.sources import find_images, passed_over_in

@@ -51,6 +51,7 @@ def label(
     `train`, `curate`, `search` and `serve` use them before the names of folders. Rows that match
     no photo are listed and left out.
     """
+    # loaded when the command runs, so that help and completion are quick
     from deepfishing.extraction.relabel import export_labels, label_images
     from deepfishing.store import Store
     from deepfishing.store.label_log import LabelLog
@@ -102,6 +103,7 @@ def label(
 
 def _suggest(store: Store, classes: Path, prompt: str, out: Path | None, *, as_json: bool) -> None:
     """Write or print labels that the names of classes suggest."""
+    # loaded when the command runs, so that help and completion are quick
     from deepfishing.learn.zero_shot import suggest_labels
 
     check_out(out, (".csv",))

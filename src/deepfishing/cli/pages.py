@@ -37,6 +37,7 @@ def studio(
     where that cannot be written to. Reading can be cancelled, and goes on the next time. Ctrl-C
     ends the studio.
     """
+    # loaded when the command runs, so that help and completion are quick
     from deepfishing.extraction.pipeline import extract_to
     from deepfishing.images.sources import find_images
     from deepfishing.web.gallery import Gallery
@@ -92,6 +93,7 @@ def serve(
     machine can open it. The network that looks at photos is loaded meanwhile; the page says when it
     is ready. Ctrl-C ends it.
     """
+    # loaded when the command runs, so that help and completion are quick
     from deepfishing.web.gallery import Gallery
     from deepfishing.web.server import bind, share_heaps
     from deepfishing.web.server import serve as run
@@ -132,6 +134,7 @@ def report(
     of results in it, gains.html or gains.md is written: how much gradients gain on each data set,
     with intervals, and against the number of examples.
     """
+    # loaded when the command runs, so that help and completion are quick
     from deepfishing.evaluation.report.html import write_report
     from deepfishing.evaluation.report.overview import find_folders, write_overview
     from deepfishing.evaluation.report.text import write_latex, write_markdown

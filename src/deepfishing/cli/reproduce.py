@@ -84,6 +84,7 @@ def reproduce(
     if features is not None or TABLE in protocols:
         check_features(options, features or known.table)
 
+    # loaded when the command runs, so that help and completion are quick
     from deepfishing.evaluation.measuring import measure
     from deepfishing.evaluation.report.sheets import curve_sheets, table_sheets
     from deepfishing.evaluation.report.tables import comparison

@@ -81,6 +81,7 @@ def left_out(
 def passed_over(counts: Mapping[str, int]) -> None:
     """Count the files of a folder that are not images."""
     if counts:
+        # loaded when the command runs, so that help and completion are quick
         from deepfishing.images.preprocess import passed_over_text
 
         line(f"passed over: {passed_over_text(counts)}", err=True)
@@ -118,6 +119,7 @@ def size_text(n: float) -> str:
 
 def rate_text(task: Task) -> str:
     """Images per second; rows and points take seconds each, so their rate says nothing."""
+    # loaded when the command runs, so that help and completion are quick
     from deepfishing.evaluation.checks import PROTOCOLS
 
     speed = task.finished_speed or task.speed

@@ -72,6 +72,7 @@ def search(
     if not named:
         raise OptionError("a search needs a QUERY or --like, got neither; name an id or a file")
 
+    # loaded when the command runs, so that help and completion are quick
     from deepfishing.search import Searcher
     from deepfishing.search.words import WORDS_FEATURE, Words
 
@@ -99,6 +100,7 @@ def search(
             searcher = open_searcher(WORDS_FEATURE)
     hits = searcher.search(examples, k, negative, label or (), path)
     if sheet is not None:
+        # loaded when the command runs, so that help and completion are quick
         from deepfishing.search.hits import save_tiles
 
         tiles = [(searcher.picture(example), "query", "") for example in examples]

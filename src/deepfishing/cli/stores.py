@@ -17,6 +17,7 @@ def info(store: StoreFolder, as_json: Json = False) -> None:
 
     Example: deepfish store info store
     """
+    # loaded when the command runs, so that help and completion are quick
     from deepfishing.store import Store
     from deepfishing.store.check import info as facts_of
 
@@ -53,6 +54,7 @@ def verify(store: StoreFolder, as_json: Json = False) -> None:
 
     Example: deepfish store verify store
     """
+    # loaded when the command runs, so that help and completion are quick
     from deepfishing.store import Store
     from deepfishing.store.check import verify as problems_of
 
@@ -79,6 +81,7 @@ def compress(
 
     Run again, it takes what is new in the store.
     """
+    # loaded when the command runs, so that help and completion are quick
     from deepfishing.store import Store
     from deepfishing.store.check import info as facts_of
     from deepfishing.store.export import compress as copy_smaller
@@ -113,6 +116,7 @@ def export(
     A gradient such as dW8 is exported as its two factors. CSV has a column per number, the others a
     vector per image.
     """
+    # loaded when the command runs, so that help and completion are quick
     from deepfishing.store import Store
     from deepfishing.store.export import export as write
 
@@ -145,6 +149,7 @@ def import_(
     Columns called x7, delta8 and so on keep their names; other vectors are called x7. A Parquet
     file of `deepfish export` makes the same store again, which also encodes new photos.
     """
+    # loaded when the command runs, so that help and completion are quick
     from deepfishing.core.features import features_of
     from deepfishing.extraction.imported import import_vectors
 

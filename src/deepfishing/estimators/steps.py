@@ -83,7 +83,7 @@ class GradientFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, images: Any, y: Any = None) -> Self:
         """Check the parameters and load the network; the images are not looked at."""
-        from deepfishing.networks.load import as_network
+        from deepfishing.networks.load import as_network  # torch takes seconds to load
 
         check_objective(self.tau, self.label)
         parse_batch_size(self.batch_size)
@@ -101,7 +101,7 @@ class GradientFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def transform(self, images: Iterable[ImageLike]) -> Array | RankOne:
         """The feature of each image; one that cannot be read raises `ImageError`."""
-        from deepfishing.extraction.extract import extract
+        from deepfishing.extraction.extract import extract  # torch takes seconds to load
 
         check_is_fitted(self)
         if isinstance(images, str | Path):
@@ -119,7 +119,7 @@ class GradientFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
         """Names of the numbers of a forward feature, `x7_0`...; what `set_output` calls columns."""
-        from deepfishing.extraction.extract import extract
+        from deepfishing.extraction.extract import extract  # torch takes seconds to load
 
         check_is_fitted(self)
         if self._width is None:  # one grey pixel tells it

@@ -35,6 +35,7 @@ class FeatureOptions:
     views: Annotated[str, "What is seen of an image: centre, flip, scales or crops."] = "centre"
 
     def __post_init__(self) -> None:
+        # loaded when options are checked, so that the help of commands is quick
         from deepfishing.images.preprocess import find_views
         from deepfishing.networks.objectives import check_objective
 
@@ -126,6 +127,7 @@ def load_from_options(options: Mapping[str, Any], *, device: str = "cpu") -> Net
 
 def check_features(options: Mapping[str, Any], features: str | Iterable[str]) -> None:
     """Refuse a mistyped network or recipe before torch is loaded."""
+    # loaded when options are checked, so that the help of commands is quick
     from deepfishing.core.recipes import parse_recipes
     from deepfishing.networks.zoo import is_network_file, record
 

@@ -423,7 +423,7 @@ class Encoder:
         settings = Settings.from_dict(self.facts)
         if self.given is None:
             return settings.load_network(device=self.device, weights=self.weights)
-        from deepfishing.networks.load import check_same
+        from deepfishing.networks.load import check_same  # torch takes seconds to load
 
         check_same(settings.network, self.given)
         return self.given
