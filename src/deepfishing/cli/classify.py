@@ -13,7 +13,6 @@ import typer
 
 from deepfishing.cli import say
 from deepfishing.cli.command import (
-from deepfishing.util.files import check_out, write_records
     MORE,
     NETWORK,
     WORK,
@@ -26,6 +25,7 @@ from deepfishing.util.files import check_out, write_records
 from deepfishing.errors import OptionError
 from deepfishing.extraction.options import OPTIONS, Resources
 from deepfishing.networks.prompts import PROMPT
+from deepfishing.util.files import check_out, write_records
 
 if TYPE_CHECKING:
     from deepfishing.learn.model import Model
