@@ -298,6 +298,20 @@ def _group_grams(features: Comparable, numbers: Array) -> Array:
     return K
 
 
+def nearest_columns(K: Array, k: int) -> tuple[Array, Array]:
+    """Return the columns of the k largest values of each row, and these values, largest first.
+
+    Examples
+    --------
+    >>> nearest_columns(np.array([[0.1, 0.9, 0.5]]), 2)
+    (array([[1, 2]]), array([[0.9, 0.5]]))
+    """
+    columns = np.argpartition(-K, k - 1, axis=1)[:, :k]
+    values = np.take_along_axis(K, columns, axis=1)
+    order = np.argsort(-values, axis=1, kind="stable")
+    return np.take_along_axis(columns, order, axis=1), np.take_along_axis(values, order, axis=1)
+
+
 def finite_gram(a: Comparable, b: Comparable | None = None) -> Array:
     """The Gram matrix; features with NaN or infinity are refused."""
     K = gram(a, b)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from deepfishing.core.kernels import weighted_sum
+from deepfishing.core.kernels import nearest_columns, weighted_sum
 from deepfishing.core.rank_one import Array, l2_normalize
 from deepfishing.errors import FeatureError
 
@@ -101,10 +101,7 @@ class Neighbours:
             similarity, near = self.index.search(queries, k)
             return near, np.where(near >= 0, similarity, 0.0)
         K = queries @ self.vectors.T
-        near = np.argpartition(-K, k - 1, axis=1)[:, :k]
-        similarity = np.take_along_axis(K, near, axis=1)
-        order = np.argsort(-similarity, axis=1, kind="stable")
-        return np.take_along_axis(near, order, axis=1), np.take_along_axis(similarity, order, 1)
+        return nearest_columns(K, k)
 
     def _is_vote(self, near: Array, similarity: Array) -> Array:
         """Whether a candidate is a copy neither of the query nor of one before it."""

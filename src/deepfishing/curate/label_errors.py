@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from deepfishing.core.accuracy import has_one_class
-from deepfishing.core.kernels import Comparable, gram
+from deepfishing.core.kernels import Comparable, gram, nearest_columns
 from deepfishing.core.rank_one import Array
 from deepfishing.curate.selection import short_vectors
 from deepfishing.errors import DatasetError
@@ -107,8 +107,8 @@ def neighbour_votes(
 def _mean_label_of_nearest(K: Array, labels: Array) -> Array:
     """The mean of labels (m, C) over the nearest of each row of K (n, m); -inf does not count."""
     k = min(NEIGHBOURS, K.shape[1])
-    nearest = np.argpartition(-K, k - 1, axis=1)[:, :k]
-    counts = np.isfinite(np.take_along_axis(K, nearest, axis=1))
+    nearest, similarity = nearest_columns(K, k)
+    counts = np.isfinite(similarity)
     total = (labels[nearest] * counts[:, :, None]).sum(axis=1)
     mean: Array = total / np.maximum(counts.sum(axis=1), 1)[:, None]
     return mean

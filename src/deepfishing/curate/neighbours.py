@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from deepfishing.core.kernels import Comparable, gram
+from deepfishing.core.kernels import Comparable, gram, nearest_columns
 from deepfishing.core.rank_one import Array
 from deepfishing.search import Searcher
 from deepfishing.search.compare import DEFAULTS, Features, choose_recipe
@@ -70,8 +70,7 @@ def nearest(
             K = np.concatenate([gram(block, part) for part in parts], axis=1)
             if itself is not None:
                 K[np.arange(len(rows)), itself] = -np.inf
-            near = np.argpartition(-K, k - 1, axis=1)[:, :k]
-            K = np.take_along_axis(K, near, axis=1)
+            near, K = nearest_columns(K, k)
         else:
             near, K = _candidates(features, among.index, block, many, itself)
         order = np.argsort(-K, axis=1, kind="stable")[:, :k]

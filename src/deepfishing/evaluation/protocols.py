@@ -18,7 +18,7 @@ import numpy as np
 from sklearn.svm import SVC
 
 from deepfishing.core.accuracy import has_one_class, measure_accuracy
-from deepfishing.core.kernels import UNLIKE, Comparable, finite_gram, gram
+from deepfishing.core.kernels import UNLIKE, Comparable, finite_gram, gram, nearest_columns
 from deepfishing.core.rank_one import Array
 from deepfishing.core.statistics import (
     SEED,
@@ -303,9 +303,7 @@ def _nearest(train: Comparable, test: Comparable, k: int) -> Array:
     for start in range(0, len(test), SCORE_BLOCK):
         rows = slice(start, start + SCORE_BLOCK)
         K = finite_gram(test[rows], train)
-        nearest = np.argpartition(-K, k - 1, axis=1)[:, :k]
-        order = np.argsort(-np.take_along_axis(K, nearest, axis=1), axis=1, kind="stable")
-        found[rows] = np.take_along_axis(nearest, order, axis=1)
+        found[rows], _ = nearest_columns(K, k)
     return found
 
 
