@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import h5py
 import numpy as np
@@ -9,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from deepfishing import Searcher, Store
 from deepfishing.extraction.imported import _csv, settings_of
@@ -200,7 +202,7 @@ BAD = {
     "hash": (lambda p: a_file(p, sha256=["../x"], a=[[1.0]]), "sha256 must be 64 hex digits"),
     "two vectors": (
         lambda p: a_file(p, id=["a", "b"], sha256=["0" * 64] * 2, a=[[1.0], [2.0]]),
-        "one vector, got two: b",
+        "one vector, up to rounding, got two: b",
     ),
     "text": (lambda p: a_file(p, a=[["x"]]), "vectors cannot be read"),
 }
@@ -251,3 +253,64 @@ def test_a_column_may_begin_with_whole_numbers_for_long(deepfish, tmp_path, deli
 def test_a_table_without_vectors_says_what_they_look_like(deepfish, tmp_path):
     (tmp_path / "v.csv").write_text("id,vector\na,0.5 0.25\n")
     assert "v_0, v_1 and so on" in deepfish("import", "v.csv", "made").err
+
+
+@pytest.fixture
+def pictures(tmp_path, rng):
+    """Three photos and a copy of the first, and a vector of each that rounds differently."""
+    names = [f"{number}.png" for number in range(3)]
+    for name in names:
+        Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(tmp_path / name)
+    shutil.copy(tmp_path / "0.png", tmp_path / "copy.png")
+    vectors = rng.normal(size=(3, 4))
+    return [*names, "copy.png"], np.concatenate([vectors, vectors[:1] * (1 + 1e-5)])
+
+
+@pytest.mark.parametrize("column", ["path", "filename", "file_name", "Image"])
+def test_copies_may_differ_by_rounding_and_paths_may_have_other_names(
+    deepfish, tmp_path, pictures, column
+):
+    names, vectors = pictures
+    lines = [f"{column},label,v_0,v_1,v_2,v_3"]
+    for name, vector in zip(names, vectors.tolist(), strict=True):
+        lines.append(",".join([name, "a", *map(str, vector)]))
+    (tmp_path / "v.csv").write_text("\n".join(lines))
+    ran = deepfish("import", "v.csv", "made", "--precision", "float32")
+    assert ran.code == 0, ran.err
+    store = Store(tmp_path / "made")
+    assert [row.path for row in store.usable()] == names
+    assert len({row.sha256 for row in store.usable()}) == 3  # known by the files
+    expected = np.concatenate([vectors[:3], vectors[:1]])  # the first vector of a photo counts
+    np.testing.assert_allclose(store.to_numpy("x7"), expected, rtol=1e-6)
+    assert deepfish("search", "made", "1.png").code == 0
+
+
+def test_copies_that_differ_by_more_are_refused(deepfish, tmp_path, pictures):
+    names, vectors = pictures
+    vectors[3, 0] += 0.1
+    np.savez(tmp_path / "v.npz", x7=vectors, path=np.array(names))
+    ran = deepfish("import", "v.npz", "made")
+    assert ran.code == 1
+    assert "one vector, up to rounding, got two: copy.png" in ran.err
+    assert not (tmp_path / "made").exists()
+
+
+def test_an_array_alone_is_imported_with_and_without_a_list_of_its_images(
+    deepfish, tmp_path, pictures
+):
+    names, vectors = pictures
+    np.save(tmp_path / "v.npy", vectors.astype(np.float16))
+    assert deepfish("import", "v.npy", "numbered").code == 0
+    assert [row.id for row in Store(tmp_path / "numbered").usable()][:2] == ["0000000", "0000001"]
+    (tmp_path / "list.txt").write_text("\n".join(names))
+    ran = deepfish("import", "v.npy", "named", "--paths", "list.txt")
+    assert ran.code == 0, ran.err
+    assert [row.id for row in Store(tmp_path / "named").usable()] == names
+    (tmp_path / "list.txt").write_text("\n".join(names[:3]))
+    ran = deepfish("import", "v.npy", "short", "--paths", "list.txt")
+    assert "must list an image for each of 4 rows of v.npy, got 3" in ran.err
+    np.save(tmp_path / "v.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    ran = deepfish("import", "v.npy", "pickled")
+    assert (ran.code, ran.err.count("\n")) == (1, 1)
+    np.save(tmp_path / "v.npy", vectors[0])
+    assert "an array must be (images, numbers)" in deepfish("import", "v.npy", "one").err

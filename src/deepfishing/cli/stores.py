@@ -132,12 +132,15 @@ def export(
 def import_(
     file: Annotated[
         Path,
-        "A .parquet, .csv, .npz or .h5 file with a vector per image and, if it has them, id, path, "
-        "sha256 and label or labels.",
+        "A .parquet, .csv, .npz, .npy or .h5 file with a vector per image and, if it has them, id, "
+        "path or filename, sha256 and label or labels.",
     ],
     store: Annotated[Path, "Folder for the vectors; made if absent."],
     column: Annotated[str | None, "The column of the vectors, if there are several."] = None,
     network: Annotated[str | None, "What made them, to be read. [default: the file's name]"] = None,
+    paths: Annotated[
+        Path | None, "A .txt list or a table with the image of each row, for a file without paths."
+    ] = None,
     precision: KeptPrecision = None,
     overwrite: Annotated[bool, "Replace images that the store has already."] = False,
     as_json: Json = False,
@@ -154,7 +157,13 @@ def import_(
     from deepfishing.extraction.imported import import_vectors
 
     made = import_vectors(
-        file, store, column=column, network=network, precision=precision, overwrite=overwrite
+        file,
+        store,
+        column=column,
+        network=network,
+        precision=precision,
+        overwrite=overwrite,
+        paths=paths,
     )
     n, factors = len(made.rows()), made.factors()
     if as_json:

@@ -1,10 +1,10 @@
 """From vectors that were made elsewhere to a store, in one call: what `deepfish import` does.
 
-Comes in: a .parquet, .csv, .npz or .h5 file with a vector per image and, if it has them, `id`,
-`path`, `sha256` and `label` or `labels`. Goes out: a store that is searched, curated and classified
-like others. A Parquet file of `deepfish export` brings its settings, so that the store can encode
-new photos, too; of other vectors nobody knows the network. The file is read twice, a block at a
-time: first all of it is checked, then written.
+A .parquet, .csv, .npz, .npy or .h5 file has a vector per image and, if it has them, `id`, `path`
+(or `filename` and the like), `sha256` and `label` or `labels`. The store is searched, curated and
+classified like others. A Parquet file of `deepfish export` brings its settings, so that the store
+can encode new photos, too; of other vectors nobody knows the network. The file is read twice, a
+block at a time: first all of it is checked, then written.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,17 +37,22 @@ from deepfishing.errors import (
     need,
 )
 from deepfishing.extraction.settings import Settings
-from deepfishing.images.item import as_labels
+from deepfishing.images.item import Item, as_labels
 from deepfishing.images.preprocess import Preprocess
+from deepfishing.images.sources import find_images
+from deepfishing.images.tables import column_names
 from deepfishing.networks.reference import NetworkRef
 from deepfishing.store import Row, Store
-from deepfishing.store.export import SETTINGS, WRITERS, filled
+from deepfishing.store.export import SETTINGS, filled
 from deepfishing.store.manifest import OK
-from deepfishing.util.files import unguarded
+from deepfishing.util.files import SEPARATOR, unguarded
 
 FACTS = ("id", "path", "sha256", "label", "labels")
 NAME = "x7"  # of vectors that are called otherwise: what a classifier would take
 BLOCK_ROWS = 4096
+# Vectors of one image that differ by no more than this part of their length are the same: networks
+# round differently in batches of other sizes, and files keep fewer digits.
+ROUNDING = 1e-3
 DAMAGED = (OSError, ValueError, LookupError, TypeError, ArithmeticError, pa.ArrowException)
 
 Block = tuple[int, dict[str, list[Any]], dict[str, Array]]  # rows, facts and vectors of them
@@ -60,22 +66,28 @@ def import_vectors(
     network: str | None = None,
     precision: str | None = None,
     overwrite: bool = False,
+    paths: str | Path | None = None,
 ) -> Store:
     """Put vectors that were made elsewhere into a store.
 
-    The source is .parquet (lists), .csv (columns `name_0`, `name_1`...), .npz or .h5 (arrays). Rows
-    without an `id` have their `path` or their number as one. An image is known by `sha256`, else by
-    the file at `path`, if it exists, else by its id and vector. Vectors that are called as factors
-    are, such as `x7` and `delta8`, keep their names and are all taken; of others `column` says
-    which, and they become `x7`. `network` is what made them, for people to read. Images that the
-    store has are refused without `overwrite`.
+    The source is .parquet (lists), .csv (columns `name_0`, `name_1`...), .npz or .h5 (arrays), or
+    .npy (one array). Rows without an `id` have their `path` or their number as one; `paths` is a
+    list or a table with the image of each row, for files that do not name them. An image is known
+    by `sha256`, else by the file at `path`, if it exists, else by its id and vector. Of images that
+    are listed twice the first vector is taken, and the others may differ from it by rounding.
+    Vectors that are called as factors are, such as `x7` and `delta8`, keep their names and are all
+    taken; of others `column` says which, and they become `x7`. `network` is what made them, for
+    people to read. Images that the store has are refused without `overwrite`.
     """
     source, folder = Path(source), Path(store)
+    listed = None if paths is None else find_images(paths)
+    read = partial(_blocks, source, listed)
     rows: list[Row] = []
     names: dict[str, str] = {}
     checks: dict[str, int] = {}
     shapes: dict[str, tuple[int, ...]] = {}
-    for n, facts, vectors in _blocks(source):
+    differing: set[str] = set()
+    for n, facts, vectors in read():
         names = names or _names(list(vectors), column, source)
         for name in names:
             if shapes.setdefault(names[name], vectors[name].shape[1:]) != vectors[name].shape[1:]:
@@ -83,8 +95,14 @@ def import_vectors(
         made = _rows(n, facts, {names[c]: vectors[c] for c in names}, len(rows), source)
         for row, check in made:
             if checks.setdefault(str(row.sha256), check) != check:
-                raise DatasetError(f"one image must have one vector, got two: {row.id} in {source}")
+                differing.add(str(row.sha256))
         rows += [row for row, _ in made]
+    if listed is not None and len(listed) != len(rows):
+        raise DatasetError(
+            f"{paths} must list an image for each of {len(rows):,} rows of {source}, got "
+            f"{len(listed):,}"
+        )
+    _check_rounding(read(), rows, differing, names, source)
     if not rows or len({row.id for row in rows}) < len(rows):
         what = "ids must be unique, got one twice" if rows else "a file must have rows, got none"
         raise DatasetError(f"{what} in {source}")
@@ -108,11 +126,17 @@ def import_vectors(
         if there:
             opened.compact(stored - there)
         start = 0
-        for n, _, vectors in _blocks(source):
-            keys = np.array([row.sha256 for row in rows[start : start + n]])
+        written: set[tuple[str, str]] = set()
+        for n, _, vectors in read():
             for name in names:
                 has = _has(vectors[name])
-                opened.append(keys[has].tolist(), {names[name]: vectors[name][has]})
+                for number, row in enumerate(rows[start : start + n]):
+                    if (name, str(row.sha256)) in written:  # the first vector of an image counts
+                        has[number] = False
+                    elif has[number]:
+                        written.add((name, str(row.sha256)))
+                keys = [str(rows[start + number].sha256) for number in np.flatnonzero(has)]
+                opened.append(keys, {names[name]: vectors[name][has]})
             start += n
         now = {row.sha256: row.factors for row in rows}
         kept = {i: replace(r, factors=now.get(r.sha256, r.factors)) for i, r in before.items()}
@@ -120,6 +144,37 @@ def import_vectors(
         opened.write_rows(kept.values())
         opened.compact({row.sha256 for row in kept.values() if row.sha256})
     return opened
+
+
+def _check_rounding(
+    blocks: Iterator[Block],
+    rows: list[Row],
+    differing: set[str],
+    names: Mapping[str, str],
+    source: Path,
+) -> None:
+    """Refuse images whose vectors differ by more than rounding."""
+    first: dict[tuple[str, str], Array] = {}
+    start = 0
+    for n, _, vectors in blocks if differing else ():
+        for number, row in enumerate(rows[start : start + n]):
+            key = str(row.sha256)
+            for name in names if key in differing else ():
+                vector = np.asarray(vectors[name][number], dtype=np.float64)
+                before = first.setdefault((key, name), vector)
+                if not _is_same(before, vector):
+                    raise DatasetError(
+                        f"one image must have one vector, up to rounding, got two: {row.id} in "
+                        f"{source}"
+                    )
+        start += n
+
+
+def _is_same(a: Array, b: Array) -> bool:
+    if np.isnan(a).all() or np.isnan(b).all():  # one of them is not there
+        return True
+    size = max(float(np.linalg.norm(a)), float(np.linalg.norm(b)))
+    return bool(np.linalg.norm(a - b) <= ROUNDING * size)
 
 
 def _names(found: list[str], column: str | None, source: Path) -> dict[str, str]:
@@ -195,23 +250,45 @@ def settings_of(factors: Any, network: str) -> dict[str, Any]:
     return Settings(network=ref).as_dict()
 
 
-def _blocks(path: Path) -> Iterator[Block]:
+def _blocks(path: Path, listed: list[Item] | None = None) -> Iterator[Block]:
     kind = path.suffix.lower()
-    if kind not in WRITERS:
-        raise OptionError(f"a file of vectors must end in {', '.join(WRITERS)}, got {path}")
+    if kind not in READERS:
+        raise OptionError(f"a file of vectors must end in {', '.join(READERS)}, got {path}")
     if not path.is_file():
         raise DatasetError(f"a file of vectors must exist, got {path}, which does not")
+    start = 0
     with explained(DatasetError, f"vectors cannot be read: {path}", of=DAMAGED):
-        yield from {".parquet": _parquet, ".csv": _csv, ".npz": _npz, ".h5": _h5}[kind](path)
+        for n, facts, vectors in READERS[kind](path):
+            if listed is not None:
+                facts = {**facts, **_facts_of(listed[start : start + n], n)}
+            yield n, facts, vectors
+            start += n
+
+
+def _facts_of(items: list[Item], n: int) -> dict[str, list[Any]]:
+    """The facts of n rows by the images that are listed, of which there may be too few."""
+    none = [None] * (n - len(items))
+    ids = [item.id for item in items]
+    places = [str(Path(str(item)).absolute()) for item in items]
+    labels = [SEPARATOR.join(item.labels) if item.labels else None for item in items]
+    return {"id": [*ids, *none], "path": [*places, *none], "labels": [*labels, *none]}
+
+
+def _fact_columns(names: Sequence[str]) -> dict[str, str]:
+    """The columns that are no vectors by what they say: `filename` is the path."""
+    found = dict(zip(column_names(names), names, strict=True))
+    return {fact: found[fact] for fact in FACTS if fact in found}
 
 
 def _parquet(path: Path) -> Iterator[Block]:
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(BLOCK_ROWS):
             kinds = {name: batch.schema.field(name).type for name in batch.schema.names}
-            facts = {name: batch[name].to_pylist() for name in FACTS if name in kinds}
-            lists = [n for n, k in kinds.items() if hasattr(k, "value_type") and n not in FACTS]
-            yield len(batch), facts, {name: _vectors(batch[name]) for name in lists}
+            lists = [n for n, k in kinds.items() if hasattr(k, "value_type")]
+            known = _fact_columns([n for n in kinds if n not in lists or n in FACTS])
+            facts = {fact: batch[name].to_pylist() for fact, name in known.items()}
+            found = [name for name in lists if name not in known.values()]
+            yield len(batch), facts, {name: _vectors(batch[name]) for name in found}
 
 
 def _vectors(column: pa.Array) -> Array:
@@ -229,15 +306,15 @@ def _csv(path: Path) -> Iterator[Block]:
         head = file.readline(1 << 24).decode("utf-8", "replace")
     parse = pa_csv.ParseOptions(delimiter=max(",;\t", key=head.count))
     names = pa_csv.open_csv(path, parse_options=parse).schema.names
-    vectors = _vector_columns(names)
+    known = _fact_columns(names)
+    vectors = _vector_columns([name for name in names if name not in known.values()])
     # told, not guessed by the first rows, in which a column may have only whole numbers
     kinds = dict.fromkeys((one for columns in vectors.values() for one in columns), pa.float64())
-    convert = pa_csv.ConvertOptions(column_types=kinds | dict.fromkeys(FACTS, pa.string()))
+    convert = pa_csv.ConvertOptions(column_types=kinds | dict.fromkeys(known.values(), pa.string()))
     for batch in pa_csv.open_csv(path, parse_options=parse, convert_options=convert):
         facts = {
-            name: [one and unguarded(one) for one in batch[name].to_pylist()]
-            for name in FACTS
-            if name in names
+            fact: [one and unguarded(one) for one in batch[name].to_pylist()]
+            for fact, name in known.items()
         }
         arrays = {}
         for name, columns in vectors.items():
@@ -250,7 +327,7 @@ def _vector_columns(names: list[str]) -> dict[str, list[str]]:
     """The columns of each vector: v_0, v_1... of v, and v0 or 0 as data frames have them."""
     parts: dict[str, list[str]] = {}
     for name in names:
-        if (match := re.fullmatch(r"(.*?_?)(\d+)", name)) and name not in FACTS:
+        if match := re.fullmatch(r"(.*?_?)(\d+)", name):
             parts.setdefault(match[1], []).append(name)
     vectors = {}
     for name, columns in parts.items():
@@ -266,9 +343,19 @@ def _npz(path: Path) -> Iterator[Block]:
         yield from _arrays({name: file[name] for name in file.files})
 
 
+def _npy(path: Path) -> Iterator[Block]:
+    vectors = np.load(path, mmap_mode="r", allow_pickle=False)
+    if vectors.ndim < 2 or vectors.dtype.kind not in "iuf":
+        raise ValueError(
+            f"an array must be (images, numbers), got {vectors.dtype} of shape {vectors.shape}"
+        )
+    yield from _arrays({NAME: vectors})
+
+
 def _h5(path: Path) -> Iterator[Block]:
     with need("h5py", "hdf5").File(path, "r") as file:
-        texts = {name: file[name].asstr() for name in FACTS if name in file}
+        known = _fact_columns([name for name in file if file[name].ndim == 1])
+        texts = {name: file[name].asstr() for name in known.values()}
         yield from _arrays({**file, **texts})
 
 
@@ -276,8 +363,18 @@ def _arrays(arrays: Mapping[str, Any]) -> Iterator[Block]:
     sizes = {len(values) for values in arrays.values()}
     if len(sizes) != 1:
         raise ValueError(f"arrays must be of the same images, got {sorted(sizes)} rows")
+    known = _fact_columns([name for name, values in arrays.items() if values.ndim == 1])
     for start in range(0, n := sizes.pop(), BLOCK_ROWS):
         some = {name: np.asarray(v[start : start + BLOCK_ROWS]) for name, v in arrays.items()}
-        facts = {name: some[name].tolist() for name in FACTS if name in some}
+        facts = {fact: some[name].tolist() for fact, name in known.items()}
         vectors = {name: v.astype(np.float32) for name, v in some.items() if v.ndim > 1}
         yield min(BLOCK_ROWS, n - start), facts, vectors
+
+
+READERS: Mapping[str, Callable[[Path], Iterator[Block]]] = {
+    ".parquet": _parquet,
+    ".csv": _csv,
+    ".npz": _npz,
+    ".npy": _npy,
+    ".h5": _h5,
+}

@@ -23,7 +23,8 @@ from deepfishing.util.files import check_regular, read_regular, unguarded
 
 TABLES = (".csv", ".tsv", ".parquet")
 MAX_TABLE_BYTES = 4 * 2**30
-OTHER_PATHS = ("filename", "file", "image")  # what others call the column of paths
+# What others call the column of paths.
+OTHER_PATHS = ("filename", "file_name", "filepath", "file", "image_path", "image")
 _COLUMNS = ("path", "id", "label", "labels")
 _DELIMITERS = {".csv": ",;\t", ".tsv": "\t,;"}  # the first by which there is a column path
 
