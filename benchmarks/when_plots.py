@@ -75,7 +75,8 @@ def draw(lines: Lines, y_axis: str, gain: str, path: Path) -> None:
         ticks = [2**power for power in range(5)]
         ax.set_xticks(ticks, [str(tick) for tick in ticks])
         ax.set(xlabel=PHOTOS, title=kind)
-        ax.legend(fontsize=7.5, frameon=False)
+        if chosen:
+            ax.legend(fontsize=7.5, frameon=False)
         ax.spines[["top", "right"]].set_visible(False)
     sides[0].set_ylabel(y_axis)
     figure.savefig(path, metadata={"Date": None})
