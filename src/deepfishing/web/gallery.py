@@ -234,7 +234,10 @@ class Gallery:
 
     def images(self, wanted: Filter, offset: int, limit: int) -> dict[str, Any]:
         """Some of the images that pass a filter, and how many there are."""
-        rows = self.rows(wanted)
+        return self.images_of(self.rows(wanted), offset, limit)
+
+    def images_of(self, rows: Array | None, offset: int, limit: int) -> dict[str, Any]:
+        """Some images of rows in their order, of all rows if they are None."""
         total = len(self.collection) if rows is None else len(rows)
         some = range(offset, min(offset + limit, total))
         found = [self._image(i if rows is None else int(rows[i])) for i in some]

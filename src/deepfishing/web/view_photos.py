@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from deepfishing.web.gallery import MAX_TEXT, Example, Filter, Question, UnknownError
+from deepfishing.web.orders import Order, Orders
 from deepfishing.web.photos import MAX_BYTES
 from deepfishing.web.studio import NEVER_KEPT, QueryText, Studio, answer, read_json, wanted_filter
 
@@ -41,6 +42,7 @@ def make_routes(studio: Studio) -> APIRouter:
     """Make the routes of a gallery."""
     routes = APIRouter()
     gallery = studio.gallery
+    orders = Orders(gallery, studio.learner)
 
     @routes.get("/store")
     async def store() -> JSONResponse:
@@ -51,8 +53,16 @@ def make_routes(studio: Studio) -> APIRouter:
         wanted: Wanted,
         offset: Annotated[int, Query(ge=0, le=2**40)] = 0,
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
+        order: Order = "",
     ) -> JSONResponse:
-        return await answer(studio.computing, gallery.images, wanted, offset, limit)
+        def find() -> dict[str, object]:
+            rows = orders.sort(gallery.rows(wanted), order)
+            found = gallery.images_of(rows, offset, limit)
+            for image in found["images"] if order else ():
+                image["group"] = orders.group_of(gallery.row(image["id"]), order)
+            return found
+
+        return await answer(studio.computing, find)
 
     @routes.get("/image")
     async def image(id: QueryText) -> JSONResponse:

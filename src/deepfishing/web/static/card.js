@@ -53,20 +53,24 @@ export function card(tag, { id, labels = [] }, description = "") {
     button.setAttribute("aria-pressed", "false");
     signs.append(button);
   }
-  signs.append(enlarger(id));
+  const select = action("select", "Select (X)", `Select ${shortName(id)}`);
+  select.textContent = "✓";
+  select.setAttribute("aria-pressed", "false");
+  signs.append(select, enlarger(id));
   for (const button of signs.children) button.tabIndex = -1; // keys do the same
   const made = element(tag, { className: "card" }, element("div", { className: "frame" }, shot, signs));
   made.dataset.id = id;
   return made;
 }
 
-// Show which pictures are examples.
-export function mark(root, like, unlike) {
+// Show which pictures are examples, and which are selected.
+export function mark(root, like, unlike, selected = new Set()) {
   for (const one of root.querySelectorAll(".card[data-id], dialog[data-id]")) {
     const id = one.dataset.id;
-    const state = { plus: like.some((e) => e.id === id), minus: unlike.some((e) => e.id === id) };
+    const state = { plus: like.some((e) => e.id === id), minus: unlike.some((e) => e.id === id), select: selected.has(id) };
     one.classList.toggle("is-plus", state.plus);
     one.classList.toggle("is-minus", state.minus);
+    one.classList.toggle("is-selected", state.select);
     for (const button of one.querySelectorAll("[aria-pressed]")) {
       button.setAttribute("aria-pressed", String(state[button.dataset.action]));
     }

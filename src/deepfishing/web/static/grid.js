@@ -8,6 +8,13 @@ const GAP = 8;
 const AROUND = 2; // rows kept above and below the screen
 const SETTLE = 60; // milliseconds: what has flown past by then is not loaded
 
+function chips(labels) {
+  const place = document.createElement("span");
+  place.className = "card-labels";
+  place.textContent = labels.join(", ");
+  return place;
+}
+
 export class Grid {
   constructor(root, load, changed, signal) {
     Object.assign(this, { root, load, changed, total: 0, cells: new Map(), pages: new Map(), focus: 0, version: 0 });
@@ -106,10 +113,34 @@ export class Grid {
     cell.setAttribute("aria-setsize", this.total);
     cell.setAttribute("aria-posinset", index + 1);
     cell.dataset.index = index;
+    if (image.labels.length) cell.append(chips(image.labels));
+    if (image.group && image.group !== this.before(index)) cell.append(Object.assign(document.createElement("span"), { className: "caption", textContent: image.group }));
     cell.querySelector(".shot").tabIndex = index === this.focus ? 0 : -1;
     this.place(index, cell);
     this.cells.set(index, cell);
     this.root.append(cell);
+  }
+
+  // The group of the picture before, if it is known.
+  before(index) {
+    const at = index - 1;
+    return this.pages.get(Math.floor(at / PAGE))?.[at % PAGE]?.group;
+  }
+
+  // The numbers of the pictures that a rectangle on the screen touches.
+  touched({ left, top, right, bottom }) {
+    const box = this.root.getBoundingClientRect();
+    const found = [];
+    const first = Math.max(0, Math.floor((top - box.top) / this.step));
+    const last = Math.floor((bottom - box.top) / this.step);
+    for (let row = first; row <= last; row += 1) {
+      for (let column = 0; column < this.columns; column += 1) {
+        const x = box.left + column * this.step;
+        const index = row * this.columns + column;
+        if (x < right && x + this.size > left && index < this.total) found.push(index);
+      }
+    }
+    return found;
   }
 
   place(index, cell) {

@@ -3,7 +3,7 @@
 // text and selection (a key that the server gave) are the filter, which all views share.
 
 const LISTS = { id: "like", upload: "like", not: "unlike" };
-const TEXTS = ["view", "text", "selection", "forward", "gradient", "order", "show"];
+const TEXTS = ["view", "words", "text", "selection", "forward", "gradient", "order", "show"];
 
 export const FIRST_VIEW = "photos";
 

@@ -8,6 +8,7 @@ import { failed, notice } from "./messages.js";
 import { preview } from "./photos.js";
 import { compare, fill, neighbour, skeleton } from "./results.js";
 import { Scatter } from "./scatter.js";
+import { Picker } from "./select.js";
 import { filterOf, go, isFiltered, NO_FILTER, read, same, without } from "./state.js";
 
 export const keys = [
@@ -15,6 +16,7 @@ export const keys = [
   ["Enter", "search"],
   ["O", "enlarge"],
   ["+ −", "like these, not like those"],
+  ["X", "select"],
   ["/", "filter"],
   ["Esc", "back"],
 ];
@@ -35,22 +37,27 @@ let scrolled = 0; // where the grid was when it went
 let scrolledFilter = "";
 let grid = null;
 let scatter = null;
+let picker = null;
+let context = null;
 
 function search(like, unlike = []) {
   tray = { like: [], unlike: [] };
-  go({ like, unlike });
+  go({ like, unlike, words: "" });
 }
 
 // ---- what the address says ----
 
+const isSearch = (state) => state.like.length > 0 || Boolean(state.words);
+
 export function update(state) {
-  const querying = state.like.length > 0;
+  const querying = isSearch(state);
   if (querying && !$("#collection").hidden) keepPlace();
   const returned = !querying && $("#collection").hidden;
   $("#collection").hidden = querying;
   $("#results").hidden = !querying;
   renderTray(querying);
-  const filter = JSON.stringify(filterOf(state));
+  const filter = JSON.stringify([filterOf(state), state.order]);
+  $("#order").value = state.order;
   if (querying) renderResults(state);
   else {
     working.abort();
@@ -93,7 +100,7 @@ function countWords() {
 
 function renderResults(state) {
   const chosen = Object.fromEntries(sides.map((side) => [side, store[side].includes(state[side]) ? state[side] : store[side][0] || ""]));
-  const query = JSON.stringify([state.like, state.unlike]);
+  const query = JSON.stringify([state.like, state.unlike, state.words]);
   if (shown.query !== query) {
     for (const side of sides) wanted[side] = HITS;
     scrollTo(0, 0);
@@ -107,11 +114,16 @@ function renderResults(state) {
   scatter.clear();
   renderExamples(state);
   const filter = { like: state.like, unlike: state.unlike, ...filterOf(state) };
-  for (const side of sides) renderSide(side, { ...filter, by: chosen[side], k: wanted[side] }, working.signal);
-  renderPlot({ ...filter, by: chosen.gradient }, working.signal);
+  const words = state.words;
+  $("#gradient").hidden = $("#plot").hidden = Boolean(words); // words are compared with the embedding alone
+  if (words) renderSide("forward", { ...filter, words, by: chosen.forward, k: wanted.forward }, working.signal);
+  else {
+    for (const side of sides) renderSide(side, { ...filter, by: chosen[side], k: wanted[side] }, working.signal);
+    renderPlot({ ...filter, by: chosen.gradient }, working.signal);
+  }
   renderPredictions(state, working.signal);
   const one = state.like[0];
-  document.title = `${one.id ? shortName(one.id) : "Your photo"} – deepfishing`;
+  document.title = `${state.words || (one.id ? shortName(one.id) : "Your photo")} – deepfishing`;
 }
 
 async function renderSide(side, asked, signal) {
@@ -170,8 +182,8 @@ function meet() {
 }
 
 function markAll() {
-  const { like, unlike } = read().like.length ? read() : tray;
-  mark(document, like, unlike);
+  const { like, unlike } = isSearch(read()) ? read() : tray;
+  mark(document, like, unlike, picker?.selected);
 }
 
 async function renderPredictions(state, signal) {
@@ -215,12 +227,13 @@ function example(one, sign, remove, size = "small") {
   return item;
 }
 
-async function renderExamples({ like, unlike }) {
-  const alone = like.length === 1 && !unlike.length;
+async function renderExamples({ like, unlike, words }) {
+  const alone = like.length === 1 && !unlike.length && !words;
   $("#examples").classList.toggle("alone", alone);
   const item = (one, sign, list) =>
     example(one, sign, alone ? null : () => go({ [list]: without(read()[list], one) }), alone ? "large" : "small");
-  $("#examples").replaceChildren(...like.map((one) => item(one, "plus", "like")), ...unlike.map((one) => item(one, "minus", "unlike")));
+  const asked = words ? [element("li", { className: "asked", textContent: `“${words}”` })] : [];
+  $("#examples").replaceChildren(...asked, ...like.map((one) => item(one, "plus", "like")), ...unlike.map((one) => item(one, "minus", "unlike")));
   if (!alone || !like[0].id) return;
   try {
     const { labels } = await api.image(like[0].id);
@@ -235,10 +248,10 @@ async function renderExamples({ like, unlike }) {
 function toggle(id, sign) {
   const [list, other] = sign === "plus" ? ["like", "unlike"] : ["unlike", "like"];
   const state = read();
-  const sets = state.like.length ? state : tray;
+  const sets = isSearch(state) ? state : tray;
   const there = sets[list].some((one) => same(one, { id }));
   const change = { [list]: there ? without(sets[list], { id }) : [...sets[list], { id }], [other]: without(sets[other], { id }) };
-  if (state.like.length) go(change.like?.length === 0 ? { like: [], unlike: [] } : change);
+  if (isSearch(state)) go(change.like?.length === 0 && !state.words ? { like: [], unlike: [] } : change);
   else {
     tray = { ...tray, ...change };
     renderTray(false);
@@ -280,6 +293,7 @@ function clicked(event) {
   if (index !== undefined) grid.focus = Number(index);
   const asked = button.dataset.action;
   if (asked === "enlarge") enlarge(button.closest("[data-id]"));
+  else if (asked === "select") picker.toggle(id, Number(index));
   else if (asked !== "search") toggle(id, asked);
   else if (!button.closest("dialog")) search([{ id }]);
 }
@@ -313,6 +327,8 @@ export function pressed(event) {
   const inGrid = !$("#collection").hidden;
   const isArrow = event.key.startsWith("Arrow");
   if (here && event.key.toLowerCase() === "o") enlarge(here);
+  else if (here && inGrid && event.key.toLowerCase() === "x") picker.toggle(here.dataset.id, Number(here.dataset.index));
+  else if (here && inGrid && event.shiftKey && isArrow) extend(event);
   else if (here && (event.key === "+" || event.key === "-")) toggle(here.dataset.id, event.key === "+" ? "plus" : "minus");
   else if (inGrid && (here || event.target === document.body || event.target.id === "main")) {
     const to = here ? grid.next(event.key) : isArrow ? grid.focus : null;
@@ -325,6 +341,17 @@ export function pressed(event) {
   return true;
 }
 
+// Move on and select the pictures on the way.
+async function extend(event) {
+  event.preventDefault();
+  const to = grid.next(event.key);
+  if (to === null) return;
+  picker.anchor ??= grid.focus;
+  const from = grid.focus;
+  await picker.add([from, to]);
+  await grid.focusOn(to);
+}
+
 function moveAmongHits(event, here) {
   event.preventDefault();
   const to = neighbour(here.querySelector(".shot"), event.key);
@@ -335,23 +362,39 @@ function moveAmongHits(event, here) {
 }
 
 function escape() {
-  if (read().like.length) {
-    go({ like: [], unlike: [] });
+  if (isSearch(read())) {
+    go({ like: [], unlike: [], words: "" });
     grid.focusOn(grid.focus);
     return;
   }
   tray = { like: [], unlike: [] };
   renderTray(false);
-  markAll();
+  picker.clear();
 }
 
 // ---- the view ----
 
-export function mount(place, context) {
+// Labels have changed: the pictures and the counts are asked for again.
+function relabelled() {
+  context.labelsChanged();
+  shown.filter = "";
+  if (grid.root.isConnected) update(read());
+}
+
+export function mount(place, given) {
+  context = given;
   store = context.store;
   const { signal } = context;
   Object.assign(shown, { asked: "", filter: "", query: "" });
-  grid = new Grid($("#grid"), (offset, limit) => api.images(filterOf(read()), offset, limit), () => mark($("#grid"), tray.like, tray.unlike), signal);
+  grid = new Grid($("#grid"), (offset, limit) => api.images(filterOf(read()), offset, limit, read().order), () => mark($("#grid"), tray.like, tray.unlike, picker?.selected), signal);
+  picker = new Picker(grid, $("#picked"), { changed: markAll, labelled: relabelled, signal });
+  $("#order").addEventListener("change", () => go({ order: $("#order").value }));
+  $("#words").hidden = !store.words;
+  $("#words").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const words = $("#words-text").value.trim();
+    if (words) go({ like: [], unlike: [], words });
+  });
   scatter = new Scatter($("#plot"), (id) => search([{ id }]), signal);
   makeKernels();
   document.addEventListener("click", clicked, { signal });
@@ -360,7 +403,7 @@ export function mount(place, context) {
   $("#tray-clear").addEventListener("click", escape);
   $(".back").addEventListener("click", (event) => {
     event.preventDefault();
-    go({ like: [], unlike: [] });
+    go({ like: [], unlike: [], words: "" });
   });
 }
 
