@@ -314,3 +314,41 @@ def test_an_array_alone_is_imported_with_and_without_a_list_of_its_images(
     assert (ran.code, ran.err.count("\n")) == (1, 1)
     np.save(tmp_path / "v.npy", vectors[0])
     assert "an array must be (images, numbers)" in deepfish("import", "v.npy", "one").err
+
+
+@pytest.fixture
+def embeddings(tmp_path, rng):
+    """Vectors of 150 images of three kinds from elsewhere; six of them have a label."""
+    kinds = np.arange(150) % 3
+    x = np.eye(3, 16)[kinds] + 0.2 * rng.normal(size=(150, 16))
+    labels = ["abc"[kind] if number < 6 else "" for number, kind in enumerate(kinds)]
+    ids = [f"{number:03d}.jpg" for number in range(150)]
+    np.savez(tmp_path / "api.npz", embedding=x.astype("f4"), id=ids, label=labels)
+    return kinds
+
+
+def test_imported_embeddings_have_gradients_of_a_head_made_of_them(embeddings, deepfish, tmp_path):
+    made = deepfish("import", "api.npz", "store")
+    assert made.code == 0, made.err
+    assert "deepfish train store model" in made.err
+    assert "--features" not in made.err
+    trained = deepfish("train", "store", "model")
+    assert trained.code == 0, trained.err
+    assert "own(x7" in trained.out
+    store = Store.open(tmp_path / "store")
+    hits = Searcher(store, "own(x7)").search("010.jpg", k=20)
+    assert all(embeddings[int(hit.id[:3])] == embeddings[10] for hit in hits)
+    assert all(hit.backward is not None for hit in hits)
+    for what in ("choose", "odd", "labels"):
+        ran = deepfish("curate", what, "store", "--features", "own(x7)")
+        assert ran.code == 0, ran.err
+    refused = deepfish("search", "store", "010.jpg", "--by", "dW8")
+    assert "take x7, its embedding, or own(x7)" in refused.err
+
+
+def test_gradients_from_elsewhere_keep_their_classifier():
+    assert settings_of(["x7"], "api")["layers"] == {"8": "-"}
+    assert settings_of(["x7"], "api")["head"] == "none"
+    for names in (["x7", "delta8"], ["y8"], ["x8"], ["x6", "delta7"]):
+        assert settings_of(names, "api")["layers"]["8"] == "layer 8"
+        assert settings_of(names, "api")["head"] == "softmax"

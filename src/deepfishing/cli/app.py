@@ -29,8 +29,7 @@ COMMANDS = {
     "Your photos": {
         "studio": "Open a folder of photos in the browser: search, label, review, sort.",
         "extract": "Extract features of images into a folder of Parquet files.",
-        "search": "Find the images of a store that are like others, or that words describe, and "
-        "say why.",
+        "search": "Find the images of a store that are like others or fit words, and say why.",
         "serve": "Look at a store in the browser: search it by a click or by a photo, and see why.",
         "label": "Correct the labels of a store, export them or undo a change.",
         "train": "Train one support vector machine per class, with probabilities.",

@@ -56,7 +56,7 @@ def search(
     resources: Annotated[Resources, Fields(WORK, only=("device",))],
     as_json: Json = False,
 ) -> None:
-    """Find the images of a store that are like others, or that words describe, and say why.
+    """Find the images of a store that are like others or fit words, and say why.
 
     Example: deepfish search store holiday.jpg -k 5 --by dW8
 

@@ -155,6 +155,7 @@ def import_(
     # loaded when the command runs, so that help and completion are quick
     from deepfishing.core.features import features_of
     from deepfishing.extraction.imported import import_vectors
+    from deepfishing.extraction.texts import EMBEDDING
 
     made = import_vectors(
         file,
@@ -170,6 +171,7 @@ def import_(
         say.json({"store": str(store), "images": n, "factors": factors})
     else:
         say.line(f"{store}: {say.images_text(n)}, {', '.join(factors)}")
-        by = features_of(factors)[-1].name  # the default needs more than most vectors have
-        train = ("deepfish", "train", store, "model", "--features", by)
+        train: tuple[object, ...] = ("deepfish", "train", store, "model")
+        if EMBEDDING not in factors:  # which the default makes do with
+            train = (*train, "--features", features_of(factors)[-1].name)
         say.what_next(("deepfish", "serve", store), train)

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from deepfishing.core.features import TOP, parse_factor
+from deepfishing.core.features import NO_CLASSIFIER, TOP, Factor, parse_factor
 from deepfishing.core.rank_one import Array
 from deepfishing.errors import (
     DatasetError,
@@ -41,7 +41,7 @@ from deepfishing.images.item import Item, as_labels
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.images.sources import find_images
 from deepfishing.images.tables import column_names
-from deepfishing.networks.reference import NetworkRef
+from deepfishing.networks.reference import EMBEDDING, NetworkRef
 from deepfishing.store import Row, Store
 from deepfishing.store.export import SETTINGS, filled
 from deepfishing.store.manifest import OK
@@ -243,11 +243,26 @@ def _settings_in(source: Path) -> dict[str, Any] | None:
 
 def settings_of(factors: Any, network: str) -> dict[str, Any]:
     """Those of vectors of which only the names are known."""
-    numbered = (parse_factor(name).layer for name in factors)
-    layers = {k: f"layer {k}" for k in sorted({TOP, *(k for k in numbered if isinstance(k, int))})}
+    found = [parse_factor(name) for name in factors]
+    numbers = {factor.layer for factor in found if isinstance(factor.layer, int)}
+    layers = {k: f"layer {k}" for k in sorted({TOP, *numbers})}
+    if not any(map(_needs_classifier, found)):
+        layers[TOP] = NO_CLASSIFIER
     pixels = Preprocess(size=224, short_side=224, mean=(0.0,) * 3, std=(1.0,) * 3)
-    ref = NetworkRef(name=network, weights_sha256="", layers=layers, preprocess=pixels)
+    ref = NetworkRef(
+        name=network,
+        weights_sha256="",
+        layers=layers,
+        preprocess=pixels,
+        head="softmax" if layers[TOP] != NO_CLASSIFIER else EMBEDDING,
+    )
     return Settings(network=ref).as_dict()
+
+
+def _needs_classifier(factor: Factor) -> bool:
+    """Whether only a network with a classifier has a factor."""
+    of_scores = factor.layer == TOP and factor.kind == "output"
+    return factor.needs_backward or of_scores or factor.kind == "probabilities"
 
 
 def _blocks(path: Path, listed: list[Item] | None = None) -> Iterator[Block]:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from deepfishing.core.features import needed_factors
+from deepfishing.core.features import Factor, needed_factors
 from deepfishing.core.recipes import parse_recipes
 from deepfishing.errors import OptionError, StoreError
 from deepfishing.extraction.distributed import check_place, connect
@@ -28,7 +28,7 @@ from deepfishing.extraction.options import (
 )
 from deepfishing.extraction.relabel import labels_follow_pixels
 from deepfishing.extraction.settings import Settings
-from deepfishing.extraction.to_store import Extraction, OnFailure, extract_to_store
+from deepfishing.extraction.to_store import Extraction, Local, OnFailure, extract_to_store
 from deepfishing.images.item import ImageBytes, Item
 from deepfishing.images.sources import find_images
 from deepfishing.images.streams import blocks
@@ -139,13 +139,17 @@ def extract_to(
         for line in loaded.notes:
             notice(line)
     factors = needed_factors(parse_recipes(features, settings.network.layers))
+    here = None if far else Local()
+    is_new = loaded is not None and not (folder / MANIFEST).exists()
+    if here is not None and loaded is not None and is_new and precision is None and items:
+        precision = _measure_precision(here, loaded, factors, settings, resources, items, notice)
     opened = Store(folder, settings.as_dict(), precision)
     if far and settings.network.source.kind != PYTHON:
         loaded = None  # workers load it themselves
     if gpu:
         resources = replace(resources, device="cuda")  # a worker sees its GPU as the only one
     with ExitStack() as stack:
-        place = None
+        place = here
         if far:
             place = stack.enter_context(connect(on, gpu, resources.batch_size))
         run = partial(
@@ -166,6 +170,28 @@ def extract_to(
         if items is not None:
             return run(items)
         return _joined(map(run, _new(opened, blocks(cast("Iterable[Any]", images), name))))
+
+
+def _measure_precision(
+    place: Local,
+    network: Network,
+    factors: Sequence[Factor],
+    settings: Settings,
+    resources: Resources,
+    items: Sequence[Item | Path],
+    notice: Callable[[str], None] | None,
+) -> str | None:
+    """Return the precision that suits a network's activations, None for the default."""
+    from deepfishing.extraction.extract import Extractor  # torch takes seconds to load
+    from deepfishing.extraction.outliers import is_unmeasured, suited_precision
+
+    if not is_unmeasured(network, factors):
+        return None
+    place.extractor = Extractor(network, factors, settings=settings, resources=resources)
+    precision, why = suited_precision(place.extractor, factors, items)
+    if why and notice is not None:
+        notice(why)
+    return precision
 
 
 def _listed(images: str | Path | Iterable[Any]) -> list[Item | Path] | None:

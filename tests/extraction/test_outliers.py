@@ -1,0 +1,73 @@
+"""Channels far above the others cost int8 its digits; float16 takes its place where it matters."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from deepfishing import Preprocess, extract_to, wrap
+from deepfishing.store import Store
+from deepfishing.store.precision import CODECS, kernel_error
+
+PIXELS = Preprocess(8, 8, mean=(127.0,) * 3, std=(128.0,) * 3)
+
+
+def clustered(rng, ratio, n=60, d=64):
+    x = rng.normal(size=(10, d))[rng.integers(10, size=n)] + 0.5 * rng.normal(size=(n, d))
+    x[:, :2] = ratio * (1 + 0.1 * rng.normal(size=(n, 2)))
+    return x.astype(np.float32)
+
+
+def test_the_error_is_that_of_the_centred_kernel(rng):
+    x = clustered(rng, 30)
+    codes, scale = CODECS["int8"].encode(x, np.linalg.norm(x, axis=1))
+    read = CODECS["int8"].decode(codes, x.shape[1]) * scale[:, None]
+    kernels = []
+    for values in (x, read):
+        rows = values / np.linalg.norm(values, axis=1, keepdims=True)
+        rest = rows - rows.mean(axis=0)
+        rest /= np.linalg.norm(rest, axis=1, keepdims=True)
+        kernels.append(rest @ rest.T)
+    expected = np.linalg.norm(kernels[1] - kernels[0]) / np.linalg.norm(kernels[0])
+    assert kernel_error(x) == pytest.approx(expected, rel=1e-3)
+
+
+def test_outliers_cost_int8_its_digits_and_float16_keeps_them(rng):
+    plain, far = clustered(rng, 1), clustered(rng, 300)
+    assert kernel_error(plain) < 0.01 < kernel_error(far)
+    assert kernel_error(far, "float16") < 0.01
+    assert kernel_error(np.ones((9, 5))) == 0
+
+
+class Outliers(nn.Module):
+    """An embedding two of whose channels are far above the others."""
+
+    def __init__(self, ratio):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv2d(3, 64, 4, stride=4)
+        self.ratio = ratio
+
+    def forward(self, x):
+        x = self.conv(x).mean(dim=(2, 3)).tanh()
+        far = self.ratio * (1 + 0.1 * x[:, :2])
+        return torch.cat([far, x[:, 2:]], dim=1)
+
+
+@pytest.mark.parametrize(("ratio", "kept"), [(1.0, "int8"), (300.0, "float16")])
+def test_a_new_store_has_the_precision_that_its_network_needs(rng, tmp_path, ratio, kept):
+    images = [rng.integers(0, 256, (9, 12, 3), dtype=np.uint8) for _ in range(12)]
+    paths = []
+    for number, image in enumerate(images):
+        paths.append(tmp_path / f"{number}.png")
+        Image.fromarray(image).save(paths[-1])
+    network = wrap(Outliers(ratio), preprocess=PIXELS)
+    said = []
+    extract_to(tmp_path / "store", paths, network=network, features="x7", notice=said.append)
+    assert Store.open(tmp_path / "store").precision == kept
+    assert any("kept in float16" in line for line in said) == (kept == "float16")
+    extract_to(tmp_path / "asked", paths, network=network, features="x7", precision="int8")
+    assert Store.open(tmp_path / "asked").precision == "int8"
+    extract_to(tmp_path / "asked", paths, network=network, features="x7")  # keeps its own
+    assert Store.open(tmp_path / "asked").precision == "int8"
