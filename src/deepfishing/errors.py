@@ -103,12 +103,19 @@ def explained(
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """Return a question that names the choice that was probably meant, or ""."""
-    known = {choice.lower(): choice for choice in choices}
-    low = name.lower()
-    close = [one for one in known if low and one.startswith(low)][:SUGGESTED]
-    close = close or difflib.get_close_matches(low, known, n=1)
-    *some, last = [known[one] for one in close] or [""]
-    return f"; did you mean {', '.join(some)}{' or ' * bool(some)}{last}?" if last else ""
+    by_lower = {choice.lower(): choice for choice in choices}
+    lower = name.lower()
+    close: list[str] = []
+    if lower:
+        close = [choice for choice in by_lower if choice.startswith(lower)][:SUGGESTED]
+    if not close:
+        close = difflib.get_close_matches(lower, by_lower, n=1)
+    if not close:
+        return ""
+    *others, last = [by_lower[choice] for choice in close]
+    if not others:
+        return f"; did you mean {last}?"
+    return f"; did you mean {', '.join(others)} or {last}?"
 
 
 def check_choice(
@@ -117,8 +124,9 @@ def check_choice(
     """Refuse a value that is not among the choices, and list them."""
     if given not in choices:
         comma = "; " if any("," in choice for choice in choices) else ", "
-        known = f"{what} must be one of {comma.join(choices)}"
-        raise error(f"{known}, got {given!r}{did_you_mean(str(given), choices)}")
+        listed = comma.join(choices)
+        hint = did_you_mean(str(given), choices)
+        raise error(f"{what} must be one of {listed}, got {given!r}{hint}")
 
 
 def need(package: str, extra: str) -> Any:

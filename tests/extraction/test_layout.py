@@ -279,7 +279,7 @@ def test_one_module_with_two_names_is_found_under_both(images, pixels):
 def test_weights_used_where_no_module_shows_it_are_refused(kind, images):
     network = network_of(kind)
     for feature in ("dW:b", "dW:b@exact", "dW:b@4x4"):
-        with pytest.raises(LayerError, match=r"gradient of layer b is not what goes in times"):
+        with pytest.raises(LayerError, match=r"gradient of layer b is not its input times"):
             extract(network, images, feature)
     assert extract(network, images, "x:b,dW8")["x:b"].shape == (5, 6)
 

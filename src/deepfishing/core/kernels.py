@@ -187,7 +187,8 @@ def trace_kernel(a: RankOne, b: RankOne) -> Array:
     if a.x.ndim == 2 and b.x.ndim == 2:
         K: Array = (a.x @ b.x.T) * (a.delta @ b.delta.T)
         return K
-    ax, ad, bx, bd = (f if f.ndim == 3 else f[:, None] for f in (a.x, a.delta, b.x, b.delta))
+    ax, ad = _with_positions(a)
+    bx, bd = _with_positions(b)
     K = np.empty((len(a), len(b)), dtype=np.result_type(ax, bx))
     flat_x = bx.reshape(-1, bx.shape[-1]).T
     flat_delta = bd.reshape(-1, bd.shape[-1]).T
@@ -195,6 +196,13 @@ def trace_kernel(a: RankOne, b: RankOne) -> Array:
         pairs = (ax[i] @ flat_x) * (ad[i] @ flat_delta)
         K[i] = pairs.sum(axis=0).reshape(len(b), -1).sum(axis=1)
     return K
+
+
+def _with_positions(a: RankOne) -> tuple[Array, Array]:
+    """Return x (n, P, d) and delta (n, P, D)."""
+    if a.x.ndim == 3:
+        return a.x, a.delta
+    return a.x[:, None], a.delta[:, None]
 
 
 def gram(a: Comparable, b: Comparable | None = None, dtype: str = "float64") -> Array:

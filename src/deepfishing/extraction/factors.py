@@ -28,7 +28,7 @@ DIRECTIONS = 4  # random directions of its input in which a gradient (D, d) is c
 
 
 def gradient_factors(uses: Sequence[Use]) -> tuple[Tensor, Tensor]:
-    """Factors of dE/dW over all positions and all uses of W, `weight` flattened and transposed.
+    """Return the factors of dE/dW over all positions and uses of W, the flattened weight.
 
     A fully connected layer has one position, a token-wise one a position per token, a
     convolution one per place of its kernel; a layer that is used twice has the positions of both.
@@ -39,24 +39,30 @@ def gradient_factors(uses: Sequence[Use]) -> tuple[Tensor, Tensor]:
     >>> x.shape, delta.shape
     (torch.Size([2, 49, 3]), torch.Size([2, 49, 5]))
     """
-    pairs = [_factors(layer, call) for layer, call in uses]
-    if len(pairs) == 1:
-        return pairs[0]
-    xs, deltas = zip(*((_positions(x), _positions(delta)) for x, delta in pairs), strict=True)
+    if len(uses) == 1:
+        return _factors(*uses[0])
+    xs, deltas = [], []
+    for layer, call in uses:
+        x, delta = _factors(layer, call)
+        xs.append(_positions(x))
+        deltas.append(_positions(delta))
     return torch.cat(xs, dim=1), torch.cat(deltas, dim=1)
 
 
 def pooled_factors(uses: Sequence[Use]) -> tuple[Tensor, Tensor]:
-    """x averaged (n, d) and delta summed (n, D) over all positions and all uses of W.
+    """Return x averaged (n, d) and delta summed (n, D) over all positions and uses of W.
 
-    What `gradient_factors` gives, pooled, but the patches of a convolution are never built.
+    The same as pooling the result of `gradient_factors`, but without building the patches of a
+    convolution.
     """
     means, sums, positions = [], [], []
     for layer, call in uses:
         if isinstance(layer, nn.Conv2d):
+            n = len(call.x)
             x, delta = _maps(layer, call)
-            means.append(_windows(_mean_patch(layer, x, delta.shape), len(call.x)).mean(dim=1))
-            sums.append(_windows(delta, len(call.x)).sum(dim=(1, 3, 4)))
+            patch = _mean_patch(layer, x, delta.shape)
+            means.append(_windows(patch, n).mean(dim=1))
+            sums.append(_windows(delta, n).sum(dim=(1, 3, 4)))
             positions.append(call.y[0].numel() // call.y.shape[-3])
         else:
             x, delta = map(_positions, _factors(layer, call))
@@ -67,10 +73,10 @@ def pooled_factors(uses: Sequence[Use]) -> tuple[Tensor, Tensor]:
 
 
 def block_gradients(uses: Sequence[Use]) -> Tensor:
-    """dE/dW of each image for a convolution, (n, groups, D / groups, d / groups).
+    """Return dE/dW of each image for a convolution, (n, groups, D / groups, d / groups).
 
-    Each output channel sees its own group of inputs only, so this is all of the gradient. Nothing
-    larger than the layer's input, its output and this is built.
+    An output channel depends on its group of inputs only, so this is the whole gradient. Nothing
+    larger than the layer's input, its output and the result is built.
     """
     gradients = []
     for layer, call in uses:
@@ -106,7 +112,9 @@ def _refused(layer: nn.Module) -> LayerError:
 def _factors(layer: nn.Module, call: Call) -> tuple[Tensor, Tensor]:
     x, delta = call.x, _delta(call)
     if isinstance(layer, nn.Linear):
-        return (x, delta) if x.ndim == 2 else (x.flatten(1, -2), delta.flatten(1, -2))
+        if x.ndim == 2:
+            return x, delta
+        return x.flatten(1, -2), delta.flatten(1, -2)
     if not isinstance(layer, nn.Conv2d):
         raise _refused(layer)
     # a convolution is a linear layer on patches: one for each place of the kernel
@@ -116,15 +124,15 @@ def _factors(layer: nn.Module, call: Call) -> tuple[Tensor, Tensor]:
     else:
         size, dilation, stride = layer.kernel_size, layer.dilation, layer.stride
         patches = nn.functional.unfold(maps, size, dilation=dilation, stride=stride)
-    pair = patches.transpose(1, 2), deltas.flatten(2).transpose(1, 2)
+    patches = patches.transpose(1, 2)
+    deltas = deltas.flatten(2).transpose(1, 2)
     if x.ndim == 4:
-        return pair
-    patches, deltas = (_windows(value, len(x)).flatten(1, 2) for value in pair)
-    return patches, deltas
+        return patches, deltas
+    return _windows(patches, len(x)).flatten(1, 2), _windows(deltas, len(x)).flatten(1, 2)
 
 
 def _maps(layer: nn.Conv2d, call: Call) -> tuple[Tensor, Tensor]:
-    """The padded input and delta of a convolution, (N, C, H, W), N images or their windows."""
+    """Return padded input and delta of a convolution, (N, C, H, W), of N images or windows."""
     x, delta = (value.flatten(0, -4) for value in (call.x, _delta(call)))
     size, places, stride = x.shape[2:], delta.shape[2:], layer.stride
     reach = [d * (k - 1) + 1 for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
@@ -135,8 +143,11 @@ def _maps(layer: nn.Conv2d, call: Call) -> tuple[Tensor, Tensor]:
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
     for pads in (list(layer._reversed_padding_repeated_twice), same):
         padded = size[0] + sum(pads[2:]), size[1] + sum(pads[:2])
-        if all((padded[i] - reach[i]) // stride[i] + 1 == places[i] for i in (0, 1)):
-            return (nn.functional.pad(x, pads, mode=mode) if any(pads) else x), delta
+        count = [(padded[i] - reach[i]) // stride[i] + 1 for i in (0, 1)]
+        if count == [places[0], places[1]]:
+            if any(pads):
+                x = nn.functional.pad(x, pads, mode=mode)
+            return x, delta
     raise LayerError(
         f"a convolution must pad as nn.Conv2d or TensorFlow's `same` does, got "
         f"{type(layer).__name__} with an output of {tuple(places)} for an input of {tuple(size)}"
@@ -153,14 +164,17 @@ def _mean_patch(layer: nn.Conv2d, x: Tensor, output: Sequence[int]) -> Tensor:
     if _pointwise(layer):
         return x.mean(dim=(2, 3))
     # the gradient of a depthwise convolution whose delta is 1 / P everywhere
-    (N, C), P = x.shape[:2], output[2] * output[3]
-    exact = x if x.dtype == torch.float64 else x.float()  # 1 / P is too small for half precision
+    N, C = x.shape[:2]
+    P = output[2] * output[3]
+    exact = x
+    if x.dtype != torch.float64:
+        exact = x.float()  # 1 / P is too small for half precision
     constant = exact.new_full((1, 1, 1, 1), 1 / P).expand(N, C, *output[2:])
     return _weight_gradient(layer, exact, constant, groups=C).flatten(1).to(x.dtype)
 
 
 def _weight_gradient(layer: nn.Conv2d, x: Tensor, delta: Tensor, groups: int) -> Tensor:
-    """dE/dW of each of N images, (N, D, C / groups, h, w), for a kernel of the layer's size."""
+    """Return dE/dW of each of N images, (N, D, C / groups, h, w)."""
     (N, C), D = x.shape[:2], delta.shape[1]
     shape = N * D, C // groups, *layer.kernel_size
     # every image is one group, so that one call serves all of them
@@ -176,17 +190,20 @@ def _weight_gradient(layer: nn.Conv2d, x: Tensor, delta: Tensor, groups: int) ->
 
 
 def _windows(value: Tensor, n: int) -> Tensor:
-    """(N, ...) as (n, N / n, ...): the windows of each image."""
+    """Reshape (N, ...) to (n, N / n, ...), the windows of each image."""
     return value.reshape(n, -1, *value.shape[1:])
 
 
 def sharing_weights(module: nn.Module, path: str) -> tuple[str, ...]:
-    """The path, then those of all other modules whose `weight` is the same Parameter."""
-    own = dict(module.named_modules(remove_duplicate=False)).get(path)
-    if (weight := _weight(own)) is None:
-        return (path,)
-    layers = dict(module.named_modules()).items()
-    return (path, *(n for n, layer in layers if layer is not own and _weight(layer) is weight))
+    """Return the path, then those of all other modules whose `weight` is the same Parameter."""
+    layer = dict(module.named_modules(remove_duplicate=False)).get(path)
+    weight = _weight(layer)
+    paths = [path]
+    if weight is not None:
+        for name, other in module.named_modules():
+            if other is not layer and _weight(other) is weight:
+                paths.append(name)
+    return tuple(paths)
 
 
 def check_gradients(
@@ -196,8 +213,15 @@ def check_gradients(
     uses: Mapping[str, Sequence[Use]],
     tolerance: float = 1e-3,
 ) -> None:
-    """Compare factors on one input with torch's gradient, up to so much of its largest value."""
-    weights = {path: w for path, own in uses.items() if (w := _weight(own[0][0])) is not None}
+    """Compare the factors of one input with torch's gradient.
+
+    `tolerance` is relative to the largest value of the gradient.
+    """
+    weights = {}
+    for path, of_path in uses.items():
+        weight = _weight(of_path[0][0])
+        if weight is not None:
+            weights[path] = weight
     for path, true in _true_gradients(module, one_input, objective, weights, uses).items():
         d = true[0].numel()
         random = torch.Generator().manual_seed(0)
@@ -209,8 +233,9 @@ def check_gradients(
             x, delta = map(_positions, gradient_factors(uses[path]))
             found = delta[0].T @ (x[0] @ V)
         error = float((found - expected).abs().max())
-        largest, numbers = float(expected.abs().max()), torch.finfo(true.dtype)
-        # what rounding to multiples of the smallest number, not so small in float16, does to a sum
+        largest = float(expected.abs().max())
+        numbers = torch.finfo(true.dtype)
+        # error of a sum whose terms are rounded to multiples of the smallest number of the type
         rounding = max(1e-12, 4 * numbers.tiny * numbers.eps * math.sqrt(d))
         if not math.isfinite(largest):
             raise LayerError(
@@ -219,7 +244,7 @@ def check_gradients(
             )
         if not error <= tolerance * largest + rounding:
             raise LayerError(
-                f"the gradient of layer {path} is not what goes in times what comes back: it "
+                f"the gradient of layer {path} is not its input times its output's gradient: it "
                 f"differs by {error:.2g} of {largest:.2g}; its weights are also used outside of "
                 "the module, or changed before they are used; choose another layer"
             )
@@ -232,7 +257,7 @@ def _true_gradients(
     weights: Mapping[str, nn.Parameter],
     uses: Mapping[str, Sequence[Use]],
 ) -> dict[str, Tensor]:
-    """dE/dW by torch, whatever the network does with W."""
+    """Return dE/dW as torch computes it, including uses of W outside of its module."""
     if not weights:
         return {}
     layers = {layer for path in weights for layer, _ in uses[path]}
@@ -253,10 +278,10 @@ def _true_gradients(
             f"the gradient of layer {', '.join(weights)} cannot be computed by torch, so it cannot "
             f"be checked ({reason}); choose another layer"
         ) from None
-    return {
-        path: torch.zeros_like(weight) if gradient is None else gradient
-        for (path, weight), gradient in zip(weights.items(), found, strict=True)
-    }
+    gradients = {}
+    for (path, weight), gradient in zip(weights.items(), found, strict=True):
+        gradients[path] = torch.zeros_like(weight) if gradient is None else gradient
+    return gradients
 
 
 def _copied(value: Any) -> Any:
@@ -264,7 +289,7 @@ def _copied(value: Any) -> Any:
 
 
 def _weight(layer: nn.Module | None) -> nn.Parameter | None:
-    """The weights of a Linear or a convolution, unless they are computed from others."""
+    """Return the weights of a Linear or a convolution, unless they are computed from others."""
     if not isinstance(layer, nn.Linear | nn.Conv2d):
         return None
     return layer._parameters.get("weight")

@@ -132,17 +132,17 @@ def _with_deltas(
             ) from None
     done: dict[str, list[Call]] = {}
     for path, found in calls.items():
-        own = [next(deltas) for _ in found]
-        if all(delta is None for delta in own):
+        of_path = [next(deltas) for _ in found]
+        if all(delta is None for delta in of_path):
             raise LayerError(
                 f"the network's output does not depend on layer {path}, or is computed without a "
                 "graph (torch.no_grad inside the network); choose another layer"
             )
-        # a call whose output is not used has no part in the gradient
-        done[path] = [
-            replace(call, y=call.y.detach(), delta=torch.zeros_like(call.y) if d is None else d)
-            for call, d in zip(found, own, strict=True)
-        ]
+        done[path] = []
+        for call, delta in zip(found, of_path, strict=True):
+            if delta is None:  # a call whose output is not used has no part in the gradient
+                delta = torch.zeros_like(call.y)
+            done[path].append(replace(call, y=call.y.detach(), delta=delta))
     return done
 
 
@@ -181,7 +181,7 @@ def _with_usual_strides(value: Tensor) -> Tensor:
 
 
 def find_module(module: nn.Module, path: str) -> nn.Module:
-    """The sub-module called `path`, or an error that lists what is near."""
+    """Return the sub-module called `path`; an error names similar ones."""
     modules = dict(module.named_modules(remove_duplicate=False))
     found: nn.Module | None = modules.get(path) if path else None
     if found is None:

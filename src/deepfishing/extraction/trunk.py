@@ -44,20 +44,24 @@ class Cut:
 
 
 def cut(module: nn.Module, read: Collection[str]) -> Cut | None:
-    """Cut a module, which takes one tensor, below the first layer to read; None if it cannot be."""
+    """Cut a module of one tensor below the first layer to read; return None if it cannot be."""
     graph = _trace(module, read)
     if graph is None or sum(node.op == "placeholder" for node in graph.nodes) != 1:
         return None
     nodes = list(graph.nodes)
-    first = next((i for i, n in enumerate(nodes) if _calls(n) and n.target in read), None)
-    if first is None:
+    reading = [place for place, node in enumerate(nodes) if _calls(node) and node.target in read]
+    if not reading:
         return None
-    below, above = nodes[:first], nodes[first:]
+    below, above = nodes[: reading[0]], nodes[reading[0] :]
     # weights used without a module are no part of the data flow: each side has its own
     weights = [node for node in below if node.op == "get_attr"]
-    crossing = {n for n in below if n not in weights and not set(n.users).isdisjoint(above)}
-    if len(crossing) != 1 or (only := crossing.pop()).op == "placeholder":
+    crossing = []
+    for node in below:
+        if node not in weights and not set(node.users).isdisjoint(above):
+            crossing.append(node)
+    if len(crossing) != 1 or crossing[0].op == "placeholder":
         return None
+    only = crossing[0]
     return Cut(_trunk(module, below, only), _head(module, [*weights, *above], only, read))
 
 
@@ -90,7 +94,7 @@ class Taken:
 
 
 def _finish(module: nn.Module, path: str | None) -> nn.Module:
-    """The head behind a trunk that ends with the embedding, or right below a layer."""
+    """Return the head behind a trunk that ends with the embedding, or right below a layer."""
     graph = fx.Graph()
     value = graph.placeholder("trunk")
     if path is not None:
@@ -126,7 +130,7 @@ class RunTrunkModule(nn.Module):
 
 
 def _trace(module: nn.Module, read: Collection[str]) -> fx.Graph | None:
-    """The data flow down to modules without children, and to the layers that are read."""
+    """Return the data flow down to modules without children and to the layers that are read."""
 
     class Tracer(fx.Tracer):
         def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
@@ -232,23 +236,25 @@ def start_engine(engine: str, trunk: nn.Module, size: int, threads: int) -> RunT
 
 
 def exported(trunk: nn.Module, size: int) -> bytes:
-    """The trunk as ONNX, from `home()/engines` if it was exported before."""
-    if (own := onnx_of(trunk)) is not None:
-        return own
+    """Return the trunk as ONNX, from `home()/engines` if it was exported before."""
+    published = onnx_of(trunk)
+    if published is not None:
+        return published
     # structure, weights and versions: a trunk that was changed has another file
     what = f"{trunk}\n{getattr(trunk, 'code', '')}\n{size} {OPSET} {torch.__version__}"
     digest = hashlib.sha256(f"{what} {version_of('onnx')} {__version__}".encode())
     for tensor in trunk.state_dict().values():
         digest.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy())
     key = digest.hexdigest()[:32]
-    if (model := kept(key)) is None:
+    model = kept(key)
+    if model is None:
         model = export(trunk, torch.zeros(2, 3, size, size))
         keep(key, model)
     return model
 
 
 def export(module: nn.Module, example: Tensor, names: Sequence[str] = ("trunk",)) -> bytes:
-    """A module as ONNX, with the names of its outputs; refused if it might not be the same."""
+    """Return a module as ONNX; refuse one whose export might not be the same function."""
     try:
         model, warned = write_onnx(module, example, names)
     except (RuntimeError, TypeError, ValueError) as error:
@@ -278,7 +284,7 @@ def write_onnx(
     name: str = "pixels",
     opset: int = OPSET,
 ) -> tuple[bytes, list[warnings.WarningMessage]]:
-    """A module as ONNX and what torch warned of; it takes any n, or 1 if the example has n = 1."""
+    """Return a module as ONNX and torch's warnings; it takes any n, or 1 if the example has 1."""
     file = io.BytesIO()
     # it prints the whole graph that it does not take, whatever its logging is set to
     torch._C._jit_onnx_log = lambda *_: None

@@ -52,9 +52,12 @@ def peak_memory() -> int:
 
 def processor() -> str:
     """Return the processor's name, or at least its kind."""
-    lines = (line for line in _lines(_CPUS) if line.startswith("model name"))
-    named = (line.partition(":")[2].strip() for line in lines)
-    return next(named, "") or platform.processor() or platform.machine()
+    for line in _lines(_CPUS):
+        if line.startswith("model name"):
+            name = line.partition(":")[2].strip()
+            if name:
+                return name
+    return platform.processor() or platform.machine()
 
 
 def describe() -> str:

@@ -1,6 +1,7 @@
 """Caffe's files on the command line."""
 
 import numpy as np
+import pytest
 
 from deepfishing.core.rank_one import l2_normalize
 from deepfishing.extraction.extract import extract
@@ -28,6 +29,7 @@ def small_net(caffe, w):
     ]
 
 
+@pytest.mark.filterwarnings("ignore:.* images have a zero gradient")  # a ReLU without output
 def test_features_of_a_caffemodel_are_extracted_by_its_layers_names(
     caffe, w, write, deepfish, shapes, tmp_path
 ):

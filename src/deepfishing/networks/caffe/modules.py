@@ -26,12 +26,14 @@ class CaffeNet(nn.Module):
         super().__init__()
         for name, module in layers.items():
             self.add_module(name, module)
-        last_use = {value: step for step, taken in enumerate(inputs) for value in taken}
         self._inputs = tuple(inputs)
         # free outputs that are no longer needed, as a plain chain of modules does
-        self._forget = tuple(
-            tuple(v for v in set(taken) if last_use[v] == step) for step, taken in enumerate(inputs)
-        )
+        last_use: dict[int, int] = {}
+        for step, taken in enumerate(inputs):
+            last_use.update(dict.fromkeys(taken, step))
+        self._forget: list[list[int]] = [[] for _ in inputs]
+        for value, step in last_use.items():
+            self._forget[step].append(value)
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images (N, 3, size, size) to class scores (N, classes)."""
@@ -62,18 +64,20 @@ class Pool(nn.Module):
         self.kernel, self.stride, self.pad = kernel, stride, pad
 
     def output_size(self, size: Pair) -> Pair:
-        """Height and width of the output for an input of this size."""
-        found = []
+        """Return height and width of the output for an input of this size."""
+        counts = []
         for length, kernel, stride, pad in zip(
             size, self.kernel, self.stride, self.pad, strict=True
         ):
             room = length + 2 * pad - kernel
-            count = (-(-room // stride) if self.ceil else room // stride) + 1
+            count = room // stride + 1
+            if self.ceil:
+                count = -(-room // stride) + 1
             # with padding, the last window must begin inside the image
             if any(self.pad) and (count - 1) * stride >= length + pad:
                 count -= 1
-            found.append(count)
-        return found[0], found[1]
+            counts.append(count)
+        return counts[0], counts[1]
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (N, C, H, W) to (N, C, *output_size((H, W)))."""
