@@ -35,6 +35,7 @@ PARTS = {
     "workers": "Kill -9 of Ray's workers and of whole clusters (`fire/workers.py`)",
     "full_disk": "A full disk (`fire/full_disk.py`)",
     "flips": "Flipped bits (`fire/flips.py`)",
+    "labelling": "Kill -9 of the server while people label (`fire/labelling.py`)",
     "page": "20 readers and 5 writers on the page (`fire/page.py`)",
 }
 
@@ -128,6 +129,7 @@ def main() -> None:
         "workers": [f"--kills={given.kills}", f"--clusters={given.clusters}", *seed],
         "full_disk": [],
         "flips": [f"--flips={given.flips}", *seed],
+        "labelling": [f"--kills={given.kills}", *seed],
         "page": [f"--minutes={given.minutes}", *seed],
     }
     start, tables, found = time.monotonic(), {}, 0

@@ -30,3 +30,10 @@ def test_a_command_that_is_killed_goes_on_to_what_it_would_have_left(tmp_path):
     assert [one for one in said if one["wrong"]] == []
     counted = Counter((one["scene"], type(one["at"])) for one in said)
     assert counted == {(scene, kind): n for scene in scenes for kind, n in ((float, 1), (list, 4))}
+
+
+@pytest.mark.slow
+def test_labels_that_a_killed_server_confirmed_are_in_the_log(tmp_path):
+    said = deaths("labelling", tmp_path, "--kills=4")
+    assert [one for one in said if one["wrong"]] == []
+    assert sum(one["answers"] for one in said) > 0
