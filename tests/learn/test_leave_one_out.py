@@ -3,9 +3,8 @@ import pytest
 
 from deepfishing.learn.choice import Kernels
 from deepfishing.learn.leave_one_out import choose_by_leaving_out, left_out_scores
-from deepfishing.learn.mixtures import MIXTURES, Mixture, mixtures_for
+from deepfishing.learn.mixtures import MIXTURES, NO_GAIN, Mixture, likeness, mixtures_for
 
-NO_GAIN = (0.0,) * 5
 LAYERS = {7: "c", 8: "fc"}
 
 
@@ -57,7 +56,7 @@ class TwoKernels:
 @pytest.mark.parametrize("neighbours_know", [True, False])
 @pytest.mark.parametrize("expected", [2.0, -2.0])
 def test_labels_overrule_what_was_best_on_other_collections(rng, neighbours_know, expected):
-    mixtures = (Mixture(NO_GAIN), Mixture((expected,) * 5, neighbours=1))
+    mixtures = (Mixture(NO_GAIN, NO_GAIN), Mixture((expected,) * 5, (expected,) * 5, neighbours=1))
     labels = np.where(np.arange(16)[:, None] % 2 == np.arange(2), 1, -1)
     noise = np.eye(16) + 0.01 * np.cov(rng.normal(size=(16, 40)))
     informative = noise + 0.2 * labels @ labels.T
@@ -76,6 +75,20 @@ def test_one_label_per_class_takes_what_was_best_on_other_collections(rng):
     assert choice.gain is None
     assert not choice.tried
     assert "best on other collections" in choice.why
+
+
+def test_the_network_being_unsure_of_the_photos_speaks_against_gradients(rng):
+    """Its classes and prototypes mislead on photos unlike those it was trained on."""
+    labels = np.where(np.eye(3) > 0, 1, -1)
+    mixtures = mixtures_for("auto", LAYERS, ["x6", "x7", "delta8"], has_pool=True)
+    kernels = Kernels({"x7": rng.normal(size=(3, 8))}, LAYERS)
+    scores = {"sure": 12 * np.eye(10), "unsure": 0.1 * np.eye(10)}
+    chosen = {}
+    for name, values in scores.items():
+        alike = likeness(values)
+        chosen[name] = choose_by_leaving_out(mixtures, kernels, labels, 1.0, alike=alike).recipe
+    assert "dW8" in chosen["sure"]
+    assert "dW8" not in chosen["unsure"]
 
 
 def test_candidates_are_those_whose_factors_are_there():

@@ -46,7 +46,7 @@ from deepfishing.learn.choice import (
 from deepfishing.learn.folds import FOLDS, Folds, check_groups, make_folds, validation_groups
 from deepfishing.learn.leave_one_out import choose_by_leaving_out
 from deepfishing.learn.linear import train_linear
-from deepfishing.learn.mixtures import mixtures_for
+from deepfishing.learn.mixtures import likeness, mixtures_for
 from deepfishing.learn.pool import Pool
 from deepfishing.util.progress import Progress, silent
 
@@ -129,7 +129,9 @@ def choose(
         mixtures = mixtures_for(kind, layers, factors, few_pool is not None)
         if mixtures:
             kernels = Kernels(factors, layers, few_pool)
-            return choose_by_leaving_out(mixtures, kernels, counted, examples, groups)
+            of_pool = {} if pool is None else pool.factors
+            alike = likeness(of_pool.get(SCORES, factors.get(SCORES)))
+            return choose_by_leaving_out(mixtures, kernels, counted, examples, groups, alike)
     folds = make_folds(counted, groups, FOLDS, seed)
     if examples < MIN_EXAMPLES_FOR_FOLDS:
         words = "example per class is" if examples == 1 else "examples per class are"

@@ -24,12 +24,12 @@ from deepfishing.core.accuracy import has_one_class
 from deepfishing.core.rank_one import Array
 from deepfishing.learn.choice import COSTS, Choice, HeldOut, Kernels, Tried
 from deepfishing.learn.folds import check_groups
-from deepfishing.learn.mixtures import Mixture
+from deepfishing.learn.mixtures import UNKNOWN, Mixture
 
 RIDGE = 1.0
 FEW_LABELS_COST = 3.0  # which gives a higher accuracy than 1, and about the same mAP
 MANY_FOR_COST = 4  # labels per class from which it does so, too, with several classes per photo
-EVIDENCE = 3.0  # weight of a point of held-out mAP beside an expected one, with very many labels
+EVIDENCE = 2.0  # weight of a point of held-out mAP beside an expected one, with very many labels
 HALF = 10  # held-out positive images with which it has half of that weight
 
 
@@ -39,6 +39,7 @@ def choose_by_leaving_out(
     labels: Array,
     examples: float,
     groups: Array | None = None,
+    alike: float = UNKNOWN,
 ) -> Choice:
     """Choose the mixture with the largest expected gain after what the labels say.
 
@@ -54,11 +55,13 @@ def choose_by_leaving_out(
         Positive images per class.
     groups : ndarray of shape (n,), optional
         Copies and similar scenes, which are held out together.
+    alike : float
+        The `likeness` of the photos.
     """
     group = check_groups(groups, len(labels))
     measured = _measurable(labels, group)
     names = [mixture.recipe(kernels.layers) for mixture in mixtures]
-    expected = np.array([mixture.expected(examples) for mixture in mixtures])
+    expected = np.array([mixture.expected(examples, alike) for mixture in mixtures])
     cost = COSTS[0]
     if examples >= MANY_FOR_COST or has_one_class(labels):
         cost = FEW_LABELS_COST

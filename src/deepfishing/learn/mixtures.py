@@ -9,9 +9,10 @@ Each candidate is a mean of kernels that fail in different ways:
 - smoothed: x7 and these gradients, averaged with neighbours together;
 - head: gradients of the network's classifier, which help where photos resemble its training data.
 
-`gains` is what a candidate gained over the forward kernel on the development sets, on average, in
-points of mAP and accuracy, with 1, 2, 4, 8 and 16 labels per class. docs/recipes.md says how it was
-measured; `benchmarks/few_labels.py` measures it again.
+Gains are what a candidate gained over the forward kernel on the development sets, on average, in
+points of mAP and accuracy, with 1, 2, 4, 8 and 16 labels per class: on photos like those that the
+network was trained on, of which its predictions are peaked, and on others. docs/recipes.md says how
+they were measured; `benchmarks/few_labels.py` measures them again.
 """
 
 from __future__ import annotations
@@ -20,13 +21,18 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import softmax
 
 from deepfishing.core.features import has_classifier
+from deepfishing.core.rank_one import Array
 from deepfishing.core.recipes import AUTO, parse_recipe
 from deepfishing.core.recipes.language import forward_kernels
 from deepfishing.core.recipes.recipe import spell
 
-LABELS = (1, 2, 4, 8, 16)  # per class, to which `gains` belong
+LABELS = (1, 2, 4, 8, 16)  # per class, to which gains belong
+UNLIKE_PEAK, LIKE_PEAK = 0.15, 0.25  # mean of the largest probability, between which gains change
+UNKNOWN = 0.5  # how alike photos are taken to be where the network has no classes
+Gains = tuple[float, float, float, float, float]
 # the kernels of each part, and what they count for in it
 NEIGHBOURS = {"smooth(x7)": 1.0}
 SMOOTHED = {"smooth(2*x7+own(x7,64)+pow(own(x7),0.5))": 1.0}
@@ -36,15 +42,19 @@ HEAD = {"dW8": 2 / 3, "pow(dW8,0.5)": 1 / 3}
 
 @dataclass(frozen=True)
 class Mixture:
-    """Shares of five kernels, and the gain over the first of them that is expected."""
+    """Shares of five kernels, and the gain over the first of them that is expected.
 
-    gains: tuple[float, float, float, float, float]
+    `unlike` are gains on photos unlike those that the network was trained on, `like` on others.
+    """
+
+    unlike: Gains
+    like: Gains
     forward: float = 1.0
     neighbours: float = 0.0
     own: float = 0.0
     smoothed: float = 0.0
     head: float = 0.0
-    alone: str = ""  # a recipe that is the whole candidate
+    alone: str = ""  # a forward recipe that is the whole candidate
 
     @property
     def is_gradient(self) -> bool:
@@ -54,22 +64,24 @@ class Mixture:
     @property
     def uses_pool(self) -> bool:
         """Whether it learns from unlabelled photos."""
-        return max(self.neighbours, self.own, self.smoothed) > 0
+        return max(self.neighbours, self.own, self.smoothed) > 0 or "smooth" in self.alone
 
-    def expected(self, labels: float) -> float:
-        """Return the expected gain with so many labels per class.
+    def expected(self, labels: float, likeness: float = UNKNOWN) -> float:
+        """Return the expected gain with so many labels per class, for a likeness from 0 to 1.
 
-        >>> Mixture((2.0, 1.0, 0.0, 0.0, -1.0)).expected(3.0)
+        >>> Mixture(NO_GAIN, (2.0, 1.0, 0.0, 0.0, -1.0)).expected(3.0, 1.0)
         0.415
         """
         position = np.log2(max(labels, 1.0))
-        return round(float(np.interp(position, np.log2(LABELS), self.gains)), 3)
+        unlike = np.interp(position, np.log2(LABELS), self.unlike)
+        like = np.interp(position, np.log2(LABELS), self.like)
+        return round(float((1 - likeness) * unlike + likeness * like), 3)
 
     @property
     def words(self) -> str:
         """Return its parts in words.
 
-        >>> Mixture((0.0,) * 5, neighbours=1, head=1).words
+        >>> Mixture(NO_GAIN, NO_GAIN, neighbours=1, head=1).words
         "forward features with neighbours, the network's classes"
         """
         if self.alone:
@@ -88,7 +100,7 @@ class Mixture:
     def recipe(self, layers: Mapping[int, str]) -> str:
         """Return the recipe for a network with these layers.
 
-        >>> Mixture((0.0,) * 5, neighbours=2).recipe({8: "fc"})
+        >>> Mixture(NO_GAIN, NO_GAIN, neighbours=2).recipe({8: "fc"})
         'rbf(pow(x7,0.5),2)+rbf(x7,2)+4*smooth(x7)'
         """
         shares = (
@@ -113,23 +125,47 @@ class Mixture:
         return "+".join(terms)
 
 
+NO_GAIN = (0.0, 0.0, 0.0, 0.0, 0.0)
+ROOT_RBF = "rbf(pow(x7,0.5),2)"
 MIXTURES = (
     # forward features alone, of which the first is what all are compared with, and with neighbours
-    Mixture((0.0, 0.0, 0.0, 0.0, 0.0)),
-    Mixture((-0.2, 0.1, 0.2, 0.0, -0.1), alone="rbf(pow(x7,0.5),2)"),
-    Mixture((-0.5, -0.4, -0.5, -0.2, -0.3), alone="low*x7"),
-    Mixture((3.1, 2.8, 1.9, 1.3, 0.5), neighbours=0.5),
-    Mixture((3.6, 3.3, 2.2, 1.4, 0.4), neighbours=1),
-    Mixture((3.8, 3.6, 1.9, 1.0, -0.5), neighbours=4),
+    Mixture(NO_GAIN, NO_GAIN),
+    Mixture((0.6, 0.6, 0.7, 0.4, 0.4), (-0.3, 0.1, 0.1, -0.1, -0.2), alone=ROOT_RBF),
+    Mixture((-0.7, -0.5, -0.5, -0.2, -0.4), (-0.5, -0.4, -0.4, -0.1, -0.2), alone="low*x7"),
+    Mixture((1.0, 1.0, 0.7, 0.3, 0.2), (3.4, 3.1, 2.2, 1.4, 0.5), alone=f"2*{ROOT_RBF}+smooth(x7)"),
+    Mixture((0.9, 1.1, 0.5, 0.0, -0.2), (4.0, 3.6, 2.5, 1.5, 0.3), alone=f"{ROOT_RBF}+smooth(x7)"),
+    Mixture((0.4, 0.6, 0.1, -0.1, -0.1), (3.5, 3.1, 2.2, 1.5, 0.6), neighbours=0.5),
+    Mixture((0.6, 0.6, 0.0, -0.3, -0.4), (4.0, 3.7, 2.5, 1.6, 0.5), neighbours=1),
+    Mixture((0.2, 0.3, -1.3, -1.4, -2.3), (4.4, 4.0, 2.4, 1.2, -0.4), neighbours=4),
     # and with gradients
-    Mixture((2.1, 1.8, 1.5, 1.3, 0.9), head=0.5),
-    Mixture((3.8, 3.6, 2.6, 1.8, 1.0), neighbours=0.5, own=0.25, head=0.25),
-    Mixture((4.1, 3.9, 2.6, 1.5, 0.6), neighbours=1, own=1),
-    Mixture((4.2, 4.0, 2.9, 1.9, 1.1), neighbours=1, own=1, head=1),
-    Mixture((4.4, 4.0, 2.7, 1.5, 0.3), smoothed=1),
-    Mixture((4.5, 4.3, 3.0, 1.9, 0.8), smoothed=1, head=0.5),
-    Mixture((4.8, 4.4, 3.0, 1.7, 0.5), smoothed=2, head=1),
+    Mixture((-0.6, -0.9, -0.6, -0.4, -0.2), (2.5, 2.2, 1.8, 1.4, 1.0), head=0.5),
+    Mixture(
+        (0.2, 0.1, -0.6, -1.0, -0.9),
+        (4.3, 4.0, 2.9, 2.0, 1.0),
+        neighbours=0.5,
+        own=0.25,
+        head=0.25,
+    ),
+    Mixture((0.0, -0.4, -1.8, -2.7, -2.6), (4.6, 4.3, 2.9, 1.7, 0.6), neighbours=1, own=1),
+    Mixture((-0.2, -0.6, -1.7, -2.3, -2.2), (4.8, 4.5, 3.3, 2.2, 1.1), neighbours=1, own=1, head=1),
+    Mixture((0.4, 0.0, -1.0, -1.7, -1.8), (5.0, 4.5, 3.1, 1.7, 0.3), smoothed=1),
+    Mixture((0.1, -0.2, -1.0, -1.6, -1.6), (5.2, 4.8, 3.5, 2.2, 0.9), smoothed=1, head=0.5),
+    Mixture((-0.1, -0.5, -1.6, -2.4, -2.5), (5.5, 5.0, 3.5, 2.1, 0.6), smoothed=2, head=1),
 )
+
+
+def likeness(scores: Array | None) -> float:
+    """Return how alike photos are to those that a network was trained on, from 0 to 1.
+
+    By the scores (n, P) of its classes: the mean of the largest probability says how sure it is.
+
+    >>> likeness(np.array([[9.0, 0.0, 0.0], [0.0, 9.0, 0.0]])), likeness(np.zeros((2, 100)))
+    (1.0, 0.0)
+    """
+    if scores is None or not len(scores):
+        return UNKNOWN
+    peak = float(softmax(np.asarray(scores, dtype=np.float64), axis=1).max(axis=1).mean())
+    return float(np.clip((peak - UNLIKE_PEAK) / (LIKE_PEAK - UNLIKE_PEAK), 0.0, 1.0))
 
 
 def mixtures_for(

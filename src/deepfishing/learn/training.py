@@ -19,9 +19,11 @@ from typing import Any
 import numpy as np
 
 from deepfishing.core.accuracy import has_one_class
+from deepfishing.core.features import has_classifier
 from deepfishing.core.projections import FIT_IMAGES
 from deepfishing.core.rank_one import Array
 from deepfishing.core.recipes import AUTO, CHOSEN, Arrays, Fitted, Recipe, parse_recipe
+from deepfishing.core.recipes.language import SCORES
 from deepfishing.core.recipes.recipe import FORWARD, POOLED
 from deepfishing.errors import DatasetError, StoreError
 from deepfishing.extraction.pipeline import extract_to
@@ -117,16 +119,23 @@ def train_on_store(
     if parse_recipe(recipe, settings.network.layers).uses_pool:
         how["pool"] = _read_pool(store, labelled.pool(rows), columns)
     elif recipe.strip() in CHOSEN and EMBEDDING in columns:
-        how["pool"] = _read_pool(store, labelled.pool(rows), [EMBEDDING])
+        how["pool"] = _read_pool(store, labelled.pool(rows), [EMBEDDING], [SCORES])
     return train_model(recipe, arrays, labels, labelled.classes, **how), failures
 
 
-def _read_pool(store: Store, rows: Sequence[Row], columns: Sequence[str]) -> dict[str, Array]:
-    """Factors of the usable photos among these rows, labelled or not; at most `LARGE` of them."""
+def _read_pool(
+    store: Store, rows: Sequence[Row], columns: Sequence[str], also: Sequence[str] = ()
+) -> dict[str, Array]:
+    """Factors of the usable photos among these rows, labelled or not; at most `LARGE` of them.
+
+    `also` names factors that are read where all of these photos have them.
+    """
     keys = dict.fromkeys(str(row.sha256) for row in rows if row.sha256 and not row.error)
     ready = sorted(set(keys) - set(store.missing(list(keys), columns)))
-    chosen = np.sort(np.random.default_rng(0).permutation(len(ready))[:LARGE])
-    return {name: store.read([ready[i] for i in chosen], name) for name in columns}
+    drawn = np.sort(np.random.default_rng(0).permutation(len(ready))[:LARGE])
+    chosen = [ready[number] for number in drawn]
+    names = [*columns, *(name for name in also if not store.missing(chosen, [name]))]
+    return {name: store.read(chosen, name) for name in names}
 
 
 def train_on_images(
@@ -174,7 +183,9 @@ def _learnt_from_pool(recipe: str, settings: Settings, labels: Array) -> list[st
     if recipe.strip() == FORWARD:
         return []
     if recipe.strip() in CHOSEN:
-        return [EMBEDDING] if examples_per_class(labels) < FEW_LABELS else []
+        if examples_per_class(labels) >= FEW_LABELS:
+            return []
+        return [EMBEDDING, SCORES] if has_classifier(layers) else [EMBEDDING]
     parsed = parse_recipe(recipe, layers)
     pooled = [part for part in parsed.all_parts() if part.step in POOLED]
     return [part.name for part in pooled]
