@@ -60,11 +60,15 @@ class Extraction:
 
 
 def start_extractor(
-    factors: tuple[Factor, ...], settings: Settings, resources: Resources, network: Network | None
+    factors: tuple[Factor, ...],
+    settings: Settings,
+    resources: Resources | None,
+    network: Network | None,
 ) -> Extractor:
     """Return the network ready to work; without `network` the settings load it."""
     from deepfishing.extraction.extract import Extractor  # torch takes seconds to load
 
+    resources = resources or Resources()
     network = network or settings.load_network(device=resources.device)
     return Extractor(network, factors, settings=settings, resources=resources)
 
@@ -144,7 +148,7 @@ def extract_to_store(
     report_progress = progress or silent
     place = on or Local()
     columns = tuple(factor.name for factor in factors)
-    start = partial(start_extractor, tuple(factors), settings, resources or Resources(), network)
+    start = partial(start_extractor, tuple(factors), settings, resources, network)
     with store.writing():
         old = store.rows()
         items = keep_known_ids(_as_items(images), old)
