@@ -5,8 +5,10 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from deepfishing.extraction.imported import import_vectors
 from deepfishing.search.compare import DEFAULTS
 from deepfishing.store import Store
 from deepfishing.web.gallery import Gallery
@@ -310,3 +312,29 @@ def test_thousands_of_pictures_are_a_few_elements(visit, store_folder, serve, tm
             page.wait_for_selector(f"#grid [data-id='{cell}'] .loaded")
             assert page.locator("#grid .card").count() < 150
         tab.context.close()  # before its server: pictures may still be on their way
+
+
+def test_a_store_of_imported_vectors_has_one_list_and_no_advice_about_a_network(
+    visit, store_folder, serve, tmp_path
+):
+    known = Store(store_folder)
+    paths = np.array([row.path for row in known.usable()])
+    np.savez(tmp_path / "v.npz", x7=known.to_numpy("x7"), path=paths)
+    import_vectors(tmp_path / "v.npz", tmp_path / "imported")
+    gallery = Gallery(tmp_path / "imported")
+    gallery.uploads.warm_up().join()
+    assert gallery.uploads.network_state == "none"
+    with serve(gallery) as address:
+        tab = visit(address=address)
+        page = tab.open()
+        page.wait_for_selector("#pick", state="hidden")
+        lead = page.inner_text(".lead")
+        assert "photo of your own" not in lead
+        assert "mean alike" not in lead
+        page.click("#grid .card .shot")
+        assert len(tab.ids("forward")) == 12
+        assert page.locator("#gradient").is_hidden()
+        assert "deepfish extract" not in page.inner_text("body")
+        room, column = (page.locator(name).bounding_box() for name in (".columns", "#forward"))
+        assert column["width"] > 0.95 * room["width"]  # all of it
+        tab.context.close()

@@ -36,6 +36,7 @@ QUALITY = {"small": 80, "large": 85, FULL: 92}
 KEEP_BYTES = 64 << 20
 
 NOT_LOADED, LOADING, READY, FAILED = "not loaded", "loading", "ready", "failed"
+ABSENT = "none"  # vectors that were made elsewhere, by a network that is not known
 MAX_BYTES = 20 * 2**20
 MAX_PIXELS = 50_000_000
 REMEMBERED = 64
@@ -115,6 +116,8 @@ class Uploads(Encoder):
         """
 
         def load() -> None:
+            if self.network_state == ABSENT:
+                return
             empty = io.BytesIO()
             Image.new("RGB", (64, 64)).save(empty, "PNG")
             try:
@@ -126,7 +129,7 @@ class Uploads(Encoder):
             else:
                 self.network_state = READY
 
-        self.network_state = LOADING
+        self.network_state = LOADING if self.facts.get("weights_sha256") else ABSENT
         thread = threading.Thread(target=load, daemon=True)
         thread.start()
         return thread

@@ -16,6 +16,8 @@ export const preview = (key) => previews.get(key);
 async function watch() {
   const state = await api.network().catch(() => "failed");
   pick.disabled = state === "loading";
+  pick.hidden = state === "none"; // imported vectors: nobody knows the network
+  document.body.classList.toggle("no-photos", pick.hidden);
   words.textContent = state === "loading" ? "Photos: in a moment …" : "Search by photo";
   if (state === "loading") setTimeout(watch, AGAIN);
 }
@@ -42,7 +44,7 @@ export function listenForPhotos(search, complain, taken = () => false) {
   }
 
   function offer(files) {
-    if (!files.length) return;
+    if (!files.length || pick.hidden) return;
     if (files[0].size > MOST) complain(`A photo must have at most 20 MB, ${files[0].name} has ${Math.round(files[0].size / 2 ** 20)} MB.`);
     else take(files[0]).then(() => files.length > 1 && complain("One photo at a time: the first one is taken."));
   }
@@ -58,7 +60,7 @@ export function listenForPhotos(search, complain, taken = () => false) {
     if (!carriesFiles(event)) return;
     event.preventDefault();
     inside += 1;
-    drop.hidden = false;
+    drop.hidden = pick.hidden;
   });
   addEventListener("dragover", (event) => carriesFiles(event) && event.preventDefault());
   addEventListener("dragleave", (event) => {

@@ -115,7 +115,8 @@ function renderResults(state) {
   renderExamples(state);
   const filter = { like: state.like, unlike: state.unlike, ...filterOf(state) };
   const words = state.words;
-  $("#gradient").hidden = $("#plot").hidden = Boolean(words); // words are compared with the embedding alone
+  $("#plot").hidden = Boolean(words);
+  showSides(Boolean(words));
   if (words) renderSide("forward", { ...filter, words, by: chosen.forward, k: wanted.forward }, working.signal);
   else {
     for (const side of sides) renderSide(side, { ...filter, by: chosen[side], k: wanted[side] }, working.signal);
@@ -135,7 +136,7 @@ async function renderSide(side, asked, signal) {
   hits[side] = [];
   if (!asked.by) {
     list.replaceChildren();
-    line.textContent = side === "gradient" ? "This store has no gradients. Add them with: deepfish extract IMAGES STORE --features dW8" : "This store has no forward features.";
+    line.textContent = "";
     return;
   }
   line.textContent = "Searching …";
@@ -270,6 +271,14 @@ function renderTray(querying) {
 
 // ---- kernels ----
 
+// Words are compared with the embedding alone, and a store of imported vectors has no gradients: then
+// one side has all of the width.
+function showSides(words) {
+  $("#forward").hidden = !store.forward.length;
+  $("#gradient").hidden = words || !store.gradient.length;
+  $(".columns").classList.toggle("single", sides.some((side) => $(`#${side}`).hidden));
+}
+
 function makeKernels() {
   for (const side of sides) {
     const choice = $(`#${side} select`);
@@ -396,6 +405,7 @@ export function mount(place, given) {
     if (words) go({ like: [], unlike: [], words });
   });
   scatter = new Scatter($("#plot"), (id) => search([{ id }]), signal);
+  $(".lead .means").hidden = !store.gradient.length;
   makeKernels();
   document.addEventListener("click", clicked, { signal });
   addEventListener("filter-submitted", () => grid.focusOn(0), { signal });
