@@ -2,6 +2,7 @@
 
 import io
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,14 @@ from starlette.testclient import TestClient
 
 from deepfishing.errors import StoreError, WeightsError
 from deepfishing.images.item import Item
+from deepfishing.learn.labelled import Labelled
 from deepfishing.learn.model import Model
 from deepfishing.learn.predict import predict
+from deepfishing.learn.training import train_on_store
 from deepfishing.search import Searcher
 from deepfishing.store import Store
 from deepfishing.web.app import make_app
-from deepfishing.web.gallery import Example, Gallery, Question, thin_out
+from deepfishing.web.gallery import Example, Gallery, Question, collapse, groups_of, thin_out
 from deepfishing.web.photos import REMEMBERED, Thumbnails
 
 
@@ -49,7 +52,9 @@ def test_the_page_knows_what_the_store_has(client, gallery, ids):
 @pytest.mark.parametrize("by", ["x7", "dW8", "dW8+x7"])
 def test_hits_are_those_of_the_searcher(client, store_folder, ids, by):
     answer = client.post("/api/search", json={"by": by, "like": like(ids[3]), "k": 5})
-    expected = Searcher(store_folder, by).search(ids[3], k=5)
+    searcher = Searcher(store_folder, by)
+    nearest = searcher.search(ids[3], k=15)
+    expected = [hit for hit, _ in collapse(nearest, groups_of(searcher, nearest))][:5]
     assert answer.status_code == 200
     for hit, other in zip(answer.json()["hits"], expected, strict=True):
         assert (hit["id"], hit["labels"]) == (other.id, list(other.labels))
@@ -295,3 +300,48 @@ def test_a_store_that_needs_an_index_plots_the_nearest(store_folder, tmp_path, i
     assert plot["total"] == 32
     assert plot["ids"] == [hit.id for hit in expected]
     np.testing.assert_allclose(plot["backward"], [hit.backward for hit in expected], atol=1e-4)
+
+
+def test_a_photo_that_the_model_knows_is_predicted_by_one_that_does_not(
+    store_folder, gallery, ids, tmp_path
+):
+    """Random labels: a classifier that was trained on a photo tells its label, one without not."""
+    store = Store.open(store_folder)
+    rows = list(store.rows().values())
+    heads = np.random.default_rng(0).permutation([1, -1] * (len(rows) // 2))
+    given = {row.id: np.array([one, -one]) for row, one in zip(rows, heads, strict=True)}
+    labelled = Labelled(("heads", "tails"), given)
+    truth = {id_: "heads" if labels[0] == 1 else "tails" for id_, labels in given.items()}
+    model, _ = train_on_store(store, rows, labelled, "x7", C=100.0)
+    model.save(tmp_path / "model")
+    client = TestClient(
+        make_app(Gallery(store_folder, model=tmp_path / "model")), base_url="http://localhost"
+    )
+    right = 0
+    for row in rows:
+        found = client.post("/api/predict", json={"id": row.id}).json()
+        assert found["basis"] == "held out"
+        right += found["classes"][0]["name"] == truth[row.id]
+    assert right < 0.8 * len(rows)
+    chances = model.probabilities({"x7": store.read([row.sha256 for row in rows], "x7")})
+    told = [model.classes[c] for c in chances.argmax(axis=1)]
+    assert np.mean([name == truth[row.id] for name, row in zip(told, rows, strict=True)]) == 1
+    path = Path(store.rows()[ids[0]].path)
+    key = client.post("/api/uploads", content=path.read_bytes() + b"\0").json()["upload"]
+    assert client.post("/api/predict", json={"upload": key}).json()["basis"] == "new"
+
+
+def test_copies_are_one_hit_with_the_others_beside_it(copied, tmp_path):
+    rows = list(copied.rows().values())
+    copies = [replace(rows[3], id=f"copies/{number}.jpg") for number in range(6)]
+    copied.write_rows([*rows, *copies])
+    client = TestClient(make_app(Gallery(copied.folder)), base_url="http://localhost")
+    asked = {"by": "x7", "like": [{"id": rows[3].id}], "k": 8}
+    answer = client.post("/api/search", json=asked)
+    assert answer.status_code == 200, answer.text
+    hits = answer.json()["hits"]
+    stands_for = [{hit["id"], *hit["similar"]} for hit in hits]
+    ids = {copy.id for copy in copies}
+    assert sum(bool(ids & some) for some in stands_for) == 1
+    assert any(ids <= some | {rows[3].id} for some in stands_for)
+    assert len(hits) == 8

@@ -29,6 +29,7 @@ from deepfishing.extraction.settings import Settings
 from deepfishing.images.preprocess import ImageLike
 from deepfishing.images.sources import find_images
 from deepfishing.images.streams import samples
+from deepfishing.learn.held_out import HeldOut
 from deepfishing.learn.model_files import DOCUMENT, damaged, read_files, write_files
 from deepfishing.learn.svm import KernelSVM
 from deepfishing.learn.vectors import VECTORS, Vectors, on_vectors
@@ -67,6 +68,8 @@ class Model:
         How it was trained, for people to read.
     thresholds : ndarray (C,), optional
         Probabilities from which a photo is sorted into a class, see `limits`.
+    held_out : HeldOut, optional
+        Predictions of the training images, each made without it and its copies.
     """
 
     recipe: str
@@ -77,6 +80,7 @@ class Model:
     svm: KernelSVM
     training: Mapping[str, Any]
     thresholds: Array | None = None
+    held_out: HeldOut | None = None
 
     def __repr__(self) -> str:
         some = ", ".join(self.classes[:4]) + ", ..." * (len(self.classes) > 4)
@@ -229,6 +233,8 @@ class Model:
         tensors |= {"dual": svm.dual, "bias": svm.bias, "calibration": svm.calibration}
         if not self.support:  # classifiers on vectors
             tensors[MACHINES] = np.asarray(svm.features)
+        if self.held_out is not None:
+            tensors |= self.held_out.tensors()
         document = {
             "recipe": self.recipe,
             "classes": list(self.classes),
@@ -292,7 +298,9 @@ def _from_parts(document: Mapping[str, Any], tensors: Mapping[str, Array]) -> Mo
     )
     training = dict(document["training"])
     thresholds = _thresholds(document.get("thresholds"), len(classes))
-    return Model(recipe.name, settings, classes, support, fitted, svm, training, thresholds)
+    held_out = HeldOut.from_tensors(tensors, len(classes))
+    parts = (recipe.name, settings, classes, support, fitted, svm, training, thresholds)
+    return Model(*parts, held_out)
 
 
 def _thresholds(values: Any, C: int) -> Array | None:

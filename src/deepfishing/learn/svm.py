@@ -69,6 +69,7 @@ class KernelSVM:
     ap: Array  # of all images, each held out once (area, in percent); NaN if not measurable
     calibration: Array | None = None  # slope and offset (2, C), if they were asked for
     folds: Folds | None = None  # by which `ap`, `cost` and `calibration` were found
+    held_out: Array | None = None  # scores (n, C) of images when they were held out, NaN without
 
     def __repr__(self) -> str:
         of = "probabilities" if self.calibration is not None else "scores alone"
@@ -203,7 +204,11 @@ def train_svm(
         task.calibration(own, best, score[task.kept])
         for task, own, best, score in zip(tasks, held, chosen, scores.T, strict=True)
     ]
-    return replace(svm, calibration=np.array(columns).T)
+    held_out = np.full(labels.shape, np.nan)
+    for number, task in enumerate(tasks):
+        for rows, at_costs in held[number]:
+            held_out[task.kept[rows], number] = at_costs[chosen[number]]
+    return replace(svm, calibration=np.array(columns).T, held_out=held_out)
 
 
 def check_labels(labels: Array, n: int, what: str = "labels") -> None:

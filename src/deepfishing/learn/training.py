@@ -41,6 +41,7 @@ from deepfishing.learn.folds import (
     read_groups,
     validation_groups,
 )
+from deepfishing.learn.held_out import HeldOut
 from deepfishing.learn.labelled import Labelled
 from deepfishing.learn.linear import train_linear
 from deepfishing.learn.model import ONE, SEVERAL, Model
@@ -113,14 +114,16 @@ def train_on_store(
     how: dict[str, Any] = {"settings": settings, "progress": progress, **options}
     if len(usable) > LARGE:
         how["groups"] = read_groups(read, usable)
-        return train_large(read, Task(recipe, labels, labelled.classes, **how)), failures
+        model = train_large(read, Task(recipe, labels, labelled.classes, **how))
+        return replace(model, held_out=HeldOut.from_svm(usable, model.svm)), failures
     arrays = read(range(len(usable)))
     how["groups"] = validation_groups(arrays, usable)
     if parse_recipe(recipe, settings.network.layers).uses_pool:
         how["pool"] = _read_pool(store, labelled.pool(rows), columns)
     elif recipe.strip() in CHOSEN and EMBEDDING in columns:
         how["pool"] = _read_pool(store, labelled.pool(rows), [EMBEDDING], [SCORES])
-    return train_model(recipe, arrays, labels, labelled.classes, **how), failures
+    model = train_model(recipe, arrays, labels, labelled.classes, **how)
+    return replace(model, held_out=HeldOut.from_svm(usable, model.svm)), failures
 
 
 def _read_pool(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -23,13 +23,16 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from deepfishing.core.features import Factor, features_of, needed_factors, table_features
+from deepfishing.core.groups import similar_groups
 from deepfishing.core.rank_one import Array
 from deepfishing.core.recipes import Recipe, parse_recipe
 from deepfishing.errors import FeatureError, OptionError, did_you_mean
+from deepfishing.learn.folds import find_embedding
 from deepfishing.learn.model import Model
 from deepfishing.networks.reference import layers_of
 from deepfishing.search import Searcher
 from deepfishing.search.compare import choose_recipe, search_defaults
+from deepfishing.search.hits import Hit
 from deepfishing.search.words import MAX_LETTERS, WORDS_FEATURE, Words
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents
@@ -48,6 +51,8 @@ OPEN = 6  # recipes whose features are kept at a time
 POINTS = 20_000  # that a plot shows at most
 NEAREST = 2_000  # that it shows of a store too large to look at all
 MAX_HITS = 200
+LOOK_FURTHER, MAX_LOOKED_AT = 3, 600  # hits that are looked at for each one that is shown
+NEW, HELD_OUT, SEEN = "new", "held out", "seen"  # what a prediction is made of
 MAX_EXAMPLES = 50
 MAX_TEXT = 4096  # of an id, a label, a text
 
@@ -274,7 +279,10 @@ class Gallery:
         return [self.id_of(int(row)) for some in rows for row in some]
 
     def search(self, question: Question) -> list[dict[str, Any]]:
-        """The nearest images and why, the nearest first."""
+        """The nearest images and why, the nearest first; of similar ones, copies above all, one.
+
+        The others of its group are `similar`, so that copies do not fill the first places.
+        """
         rows = self.rows(question.filter)
         if rows is not None and not len(rows):
             return []
@@ -282,17 +290,20 @@ class Gallery:
         among = self._rows_in(searcher, rows)
         if among is not None and not among.any():
             return []
-        hits = searcher.search(likes, question.k, unlikes, among=among)
+        most = min(question.k * LOOK_FURTHER, MAX_LOOKED_AT)
+        hits = searcher.search(likes, most, unlikes, among=among)
+        firsts = collapse(hits, groups_of(searcher, hits))[: question.k]
         return [
             {
                 "id": hit.id,
+                "similar": similar,
                 "labels": self._labels_of(hit.id) or (),
                 "score": _number(hit.score),
                 "forward": _number(hit.forward),
                 "backward": None if hit.backward is None else _number(hit.backward),
                 "classes": [{"name": one.name, "term": _number(one.term)} for one in hit.classes],
             }
-            for hit in hits
+            for hit, similar in firsts
         ]
 
     def _labels_of(self, id_: str) -> Labels:
@@ -349,25 +360,37 @@ class Gallery:
             "is_product": is_product,
         }
 
-    def predict(self, example: Example) -> list[dict[str, Any]]:
-        """The most probable classes of an image, by the trained model; none without its factors."""
+    def predict(self, example: Example) -> dict[str, Any]:
+        """The most probable classes of an image, by the trained model; none without its factors.
+
+        Of an image that the model was trained on, the prediction of its cross-validation, made
+        without the image and its copies; `basis` says so.
+        """
         if self.model is None:
             raise UnknownError("predictions need `deepfish serve --model`, got none")
         columns = self.model.columns
+        held_out = None
         if example.upload:
             arrays = self.uploads.recall(example.upload)
         else:
+            if self.model.held_out is not None:
+                held_out = self.model.held_out.find(self.content(example.id)[1])
             number = pc.index(self._judged.keys, self.content(example.id)[1]).as_py()
             if number < 0:
-                return []
+                return {"classes": [], "basis": NEW}
             arrays = self._judged.read(np.array([number]), columns)
-        chances = self.model.probabilities({name: arrays[name] for name in columns})[0]
+        if held_out is not None and (held_out >= 0).any():
+            basis, chances = HELD_OUT, np.where(held_out >= 0, held_out, np.nan)
+        else:
+            basis = NEW if held_out is None else SEEN
+            chances = self.model.probabilities({name: arrays[name] for name in columns})[0]
         best = np.argsort(-chances, kind="stable")[:TOP]
-        return [
+        classes = [
             {"name": self.model.classes[c], "probability": round(float(chances[c]), 4)}
             for c in best
             if np.isfinite(chances[c])
         ]
+        return {"classes": classes, "basis": basis}
 
     def _examples(self, question: Question) -> tuple[Searcher, list[Key], list[Key]]:
         """A searcher and what it takes; an unknown id would be a path to it, so none gets there."""
@@ -424,6 +447,29 @@ class Gallery:
             column = self.collection.table.column(name)
             found |= pc.match_substring(column, text, ignore_case=True).to_numpy()
         return found
+
+
+def collapse(hits: Sequence[Hit], groups: Sequence[int]) -> list[tuple[Hit, list[str]]]:
+    """Return the first hit of each group, with the ids of its others."""
+    firsts: dict[int, tuple[Hit, list[str]]] = {}
+    for hit, group in zip(hits, groups, strict=True):
+        if group in firsts:
+            firsts[group][1].append(hit.id)
+        else:
+            firsts[group] = (hit, [])
+    return list(firsts.values())
+
+
+def groups_of(searcher: Searcher, hits: Sequence[Hit]) -> list[int]:
+    """Return the groups of hits that are copies or similar scenes, by what the search compared."""
+    if not hits:
+        return []
+    collection = searcher.collection
+    numbers = [int(collection.content[collection.row_of(hit.id)]) for hit in hits]
+    distinct, place = np.unique(numbers, return_inverse=True)
+    arrays = searcher.contents.read(distinct, searcher.recipe.columns)
+    group = similar_groups(np.asarray(find_embedding(arrays), dtype=np.float32))
+    return [int(one) for one in group[place]]
 
 
 def thin_out(rows: Array, score: Array, most: int) -> Array:

@@ -106,7 +106,7 @@ def make_routes(studio: Studio) -> APIRouter:
     @routes.post("/predict")
     async def predict(request: Request) -> JSONResponse:
         example = await read_json(request, Example)
-        return await answer(studio.computing, lambda: {"classes": gallery.predict(example)})
+        return await answer(studio.computing, lambda: gallery.predict(example))
 
     @routes.post("/selections")
     async def select(request: Request) -> JSONResponse:

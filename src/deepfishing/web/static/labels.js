@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { element } from "./card.js";
-import { go, read } from "./state.js";
+import { go, isFiltered, NO_FILTER, read } from "./state.js";
 
 const CHIPS = 40;
 const place = document.querySelector("#labels");
@@ -31,10 +31,18 @@ export function makeLabels(all) {
   }
 }
 
-export function renderLabels({ labels, selection }) {
-  for (const chip of place.querySelectorAll("button:not(.selection)")) chip.setAttribute("aria-pressed", String(labels.includes(chip.value)));
+export function renderLabels({ labels, text, selection }) {
+  for (const chip of place.querySelectorAll("button:not(.selection, .clear)")) chip.setAttribute("aria-pressed", String(labels.includes(chip.value)));
   renderSelection(selection);
+  renderClear(isFiltered({ labels, text, selection }));
   place.hidden = !place.children.length;
+}
+
+// One chip that removes the whole filter, in front of the others.
+function renderClear(filtered) {
+  const chip = place.querySelector(".clear");
+  if (!filtered) chip?.remove();
+  else if (!chip) place.prepend(element("button", { type: "button", className: "chip clear", textContent: "Clear filter ×", onclick: () => go(NO_FILTER) }));
 }
 
 function renderSelection(selection) {

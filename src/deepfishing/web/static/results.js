@@ -1,6 +1,8 @@
 // Hits of one kernel: pictures with their name, their score, its two halves and the classes behind.
 
+import * as api from "./api.js";
 import { card, element, shortName } from "./card.js";
+import { go, NO_FILTER } from "./state.js";
 
 const show = (value) => (value === null || value === undefined ? "" : value.toFixed(2));
 
@@ -38,6 +40,7 @@ export function fill(list, hits) {
       const made = card("li", hit, `number ${rank + 1}, score ${show(hit.score)}`);
       made.append(element("span", { className: "name", textContent: shortName(hit.id) }));
       if (hit.labels.length) made.append(element("span", { className: "tags", textContent: hit.labels.join(", ") }));
+      if (hit.similar?.length) made.append(similarOnes(hit));
       made.append(element("div", { className: "why" }, ...reason(hit)));
       return made;
     }),
@@ -46,9 +49,20 @@ export function fill(list, hits) {
   for (const shot of list.querySelectorAll(".shot")) shot.tabIndex = shot === first ? 0 : -1;
 }
 
+// A hit stands for its copies and similar scenes; a button leads to all of them.
+function similarOnes(hit) {
+  const ids = [hit.id, ...hit.similar];
+  const words = `${hit.similar.length} more like this`;
+  const show = async () => {
+    const { key } = await api.select(ids, `copies of ${shortName(hit.id)} and similar ones`);
+    go({ like: [], unlike: [], ...NO_FILTER, selection: key });
+  };
+  return element("button", { type: "button", className: "chip similar", textContent: `+${words}`, title: "Copies and similar scenes: show them all", onclick: show });
+}
+
 // What the two sides do not share; and how much hits of the side without gradients mean alike.
 export function compare(sides, points) {
-  const found = sides.map(({ hits }) => new Set(hits.map((hit) => hit.id)));
+  const found = sides.map(({ hits }) => new Set(hits.flatMap((hit) => [hit.id, ...(hit.similar ?? [])])));
   sides.forEach(({ list, hits }, side) => {
     const byId = new Map(hits.map((hit) => [hit.id, hit]));
     for (const one of list.querySelectorAll("[data-id]")) {

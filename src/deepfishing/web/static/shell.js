@@ -28,7 +28,7 @@ let store = null;
 let current = null; // the view on the screen: {name, module, leave}
 let step = 0; // a view that comes late must not replace a later one
 
-const search = (like, unlike = []) => go({ view: FIRST_VIEW, like, unlike });
+const search = (like, unlike = []) => go({ view: FIRST_VIEW, like, unlike, ...NO_FILTER });
 
 // ---- views ----
 

@@ -25,6 +25,11 @@ const $ = (selector) => document.querySelector(selector);
 const HITS = 12;
 const MOST = 200;
 
+const BASES = {
+  "held out": "The model was trained on this picture; this is told by one that was trained without it and its copies.",
+  seen: "The model was trained on this picture, so it knows the label.",
+};
+
 const sides = ["forward", "gradient"];
 const wanted = { forward: HITS, gradient: HITS }; // hits a side
 const hits = { forward: [], gradient: [] };
@@ -42,7 +47,7 @@ let context = null;
 
 function search(like, unlike = []) {
   tray = { like: [], unlike: [] };
-  go({ like, unlike, words: "" });
+  go({ like, unlike, words: "", ...NO_FILTER }); // a new search is among all pictures
 }
 
 // ---- what the address says ----
@@ -192,7 +197,8 @@ async function renderPredictions(state, signal) {
   box.hidden = true;
   if (!store.model || state.like.length !== 1) return;
   try {
-    const { classes } = await api.predict(state.like[0], signal);
+    const { classes, basis } = await api.predict(state.like[0], signal);
+    box.querySelector(".basis").textContent = BASES[basis] ?? "";
     box.querySelector("ol").replaceChildren(
       ...classes.map((one) => {
         const fillBar = element("i");
