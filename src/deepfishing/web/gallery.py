@@ -47,6 +47,7 @@ from deepfishing.web.selections import Selections
 # the first forward recipe the features that most people take.
 FORWARD_FIRST, GRADIENTS_LAST = ("x7", "pow(x7,0.5)"), ("pow(dW8,0.5)",)
 TOP = 3  # classes that a model names
+EXACT_PHOTOS = 15_000  # of more, an index keeps the server below a gigabyte
 OPEN = 6  # recipes whose features are kept at a time
 POINTS = 20_000  # that a plot shows at most
 NEAREST = 2_000  # that it shows of a store too large to look at all
@@ -214,7 +215,10 @@ class Gallery:
             return self._open(by)
 
     def _open_searcher(self, by: str) -> Searcher:
-        searcher = Searcher(self.store, by, progress=self._progress)
+        # exact search keeps the features of all photos in memory, for each recipe
+        is_large = count_rows(self.store.folder) > EXACT_PHOTOS
+        method = "index" if is_large else "auto"
+        searcher = Searcher(self.store, by, method, progress=self._progress)
         searcher.encoder = self.uploads
         return searcher
 
