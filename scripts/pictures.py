@@ -3,7 +3,8 @@
 `python scripts/pictures.py` measures what `make demo` measures, or takes `--results results/demo`,
 and photographs the report and the page of it with Chromium: 1,280 and 390 pixels wide, light and
 dark, as docs/assets/{page,report}{,-phone}{,-dark}.webp; search.webp is a sheet of hits,
-twins.webp one of planted copies, map.webp the map of all photographs. Needs the
+twins.webp one of planted copies, map.webp the map of all photographs; duplicates, studio-map and
+model are views of the studio, which `--views` makes alone. Needs the
 extra `dev` and Chromium (the package chromium, or its path in CHROMIUM). About a minute on two
 cores, without `--results` two.
 """
@@ -27,7 +28,10 @@ from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 from deepfishing import Store, extract_to, load_groceries, load_network, measure, write_report
 from deepfishing.cli.curate import draw_groups
 from deepfishing.curate import find_twins, make_map, open_searcher
+from deepfishing.curate.copies_review import find_copies
+from deepfishing.curate.layout import make_layout
 from deepfishing.curate.map_page import write_map
+from deepfishing.learn.store_model import train_store_model
 from deepfishing.search import Searcher
 from deepfishing.search.hits import save_tiles
 from deepfishing.store.manifest import find_store
@@ -53,13 +57,20 @@ def main() -> None:
     """Make all pictures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--results", type=Path, help="a folder of `deepfish reproduce groceries`")
-    given = parser.parse_args().results
+    parser.add_argument("--views", action="store_true", help="only the views of the studio")
+    parsed = parser.parse_args()
+    given = parsed.results
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         results = given or make_results(Path(folder))
+        if parsed.views:
+            sheet_of_twins(results, Path(folder))
+            photograph_views(browser, results, Path(folder))
+            return
         with served(results) as address:
             photograph(browser, "page", PAGE, address, show_hits)
         sheet_of_hits(results)
         sheet_of_twins(results, Path(folder))
+        photograph_views(browser, results, Path(folder))
         photos = open_searcher(Store.open(find_store(results)))
         page = Path(folder, "map.html").absolute()
         write_map(page, make_map(photos), photos)
@@ -95,15 +106,51 @@ def served(results: Path) -> Iterator[str]:
     gallery = Gallery(results)
     ids = gallery.collection.table.column("id").to_pylist()
     query = next(i for i in ids if i.endswith(QUERY))
+    with running(gallery) as url:
+        yield f"{url}#id={query}"
+
+
+@contextmanager
+def running(gallery: Gallery) -> Iterator[str]:
+    """The address of a server that ends with the block."""
     address = bind("127.0.0.1", 0)
     server = make_server(gallery, address)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [address.listening]})
     thread.start()
     try:
-        yield f"{address.url}#id={query}"
+        yield address.url
     finally:
         server.should_exit = True
         thread.join()
+
+
+def photograph_views(browser: Browser, results: Path, folder: Path) -> None:
+    """Write pictures of the views Duplicates, Map and Model of the studio."""
+    twins, store = Store.open(folder / "twins"), Store.open(find_store(results))
+    find_copies(twins)
+    make_layout(store)
+    train_store_model(store)
+    views = {"duplicates": (twins, "duplicates"), "map": (store, "studio-map")}
+    views |= {"model": (store, "model")}
+    for view, (shown, name) in views.items():
+        with served_view(shown.folder, view) as address:
+            photograph(browser, name, PAGE, address, show_view)
+
+
+@contextmanager
+def served_view(store: Path, view: str) -> Iterator[str]:
+    """The address of a view of a store."""
+    with running(Gallery(store)) as url:
+        yield f"{url}#view={view}"
+
+
+def show_view(page: Page) -> None:
+    """Wait for what a view shows."""
+    page.wait_for_selector(
+        "#copies-photos .shot.loaded, #map[data-passing], #model-classes tbody tr", state="attached"
+    )
+    page.wait_for_load_state("networkidle")
+    page.wait_for_timeout(2000)  # pictures fade in
 
 
 def sheet_of_hits(results: Path) -> None:

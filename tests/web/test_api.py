@@ -18,6 +18,7 @@ from deepfishing.learn.predict import predict
 from deepfishing.learn.training import train_on_store
 from deepfishing.search import Searcher
 from deepfishing.store import Store
+from deepfishing.web import gallery as gallery_module
 from deepfishing.web.app import make_app
 from deepfishing.web.gallery import Example, Gallery, Question, collapse, groups_of, thin_out
 from deepfishing.web.photos import REMEMBERED, Thumbnails
@@ -345,3 +346,15 @@ def test_copies_are_one_hit_with_the_others_beside_it(copied, tmp_path):
     assert sum(bool(ids & some) for some in stands_for) == 1
     assert any(ids <= some | {rows[3].id} for some in stands_for)
     assert len(hits) == 8
+
+
+def test_more_photos_than_fit_into_memory_are_searched_through_an_index(copied, monkeypatch):
+    exact = Gallery(copied.folder)
+    assert exact.first_searcher.index is None
+    monkeypatch.setattr(gallery_module, "EXACT_PHOTOS", 31)
+    large = Gallery(copied.folder)
+    assert large.first_searcher.index is not None
+    like = [Example(id=exact.collection[0].id)]
+    asked = Question(by="x7", like=like, k=5)
+    hits = [{one["id"] for one in gallery.search(asked)} for gallery in (exact, large)]
+    assert len(hits[0] & hits[1]) >= 4

@@ -311,7 +311,7 @@ function placeNames() {
   for (const one of regions) {
     if (!one.photos) continue;
     const [left, bottom] = chart.toScreen(one.x, one.y);
-    const top = bottom - 12;
+    const top = bottom < 0 ? bottom : Math.max(14, bottom - 12);
     const text = one.name.length > 34 ? `${one.name.slice(0, 33)}…` : one.name;
     const half = 4 + text.length * 3.6;
     const isOutside = left < half || top < 12 || left > chart.width - half || top > chart.height - 12;

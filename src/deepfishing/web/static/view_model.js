@@ -245,7 +245,7 @@ async function sorted() {
   const state = read();
   const query = api.filterQuery(filterOf(state));
   $("#download-sorted").href = `/api/model/download?${api.filterQuery(filterOf(state), { what: "sorted" })}`;
-  $("#model-sort-about").textContent = `${isFiltered(state) ? "Photos that pass the filter" : "All photos"}, by the class that they are taken for and its threshold.`;
+  $("#model-sort-about").textContent = `${isFiltered(state) ? "Photos that pass the filter" : "All photos"}, by the class that they are taken for and its threshold. The model has seen those that are labelled.`;
   try {
     const { folders } = await api.get(`/api/model/folders?${query}`, context.signal);
     $("#model-folders").replaceChildren(...folders.map(({ name, photos }) => element("li", {}, element("span", { textContent: `${name}/` }), element("b", { textContent: photos.toLocaleString() }))));
