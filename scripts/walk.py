@@ -40,7 +40,7 @@ def walk(work: Callable[[], object]) -> list[tuple[str, str]]:
     def record(frame: FrameType, event: str, _: Any) -> None:
         file, name = frame.f_code.co_filename, frame.f_code.co_qualname
         is_comprehension = "<" in name.rpartition(".")[2]
-        if event == "call" and file.startswith(str(ROOT)) and not is_comprehension:
+        if event == "call" and Path(file).is_relative_to(ROOT) and not is_comprehension:
             found[str(Path(file).relative_to(ROOT)), name] = None
 
     threading.setprofile(record)
