@@ -1,9 +1,8 @@
-"""What a command prints: text in which names are only names, and how far it is.
+"""Printing of lines, tables, JSON and progress.
 
-Comes in: lines and tables with names of files, classes and labels in them, which may be called what
-a terminal takes for an order: clear the screen, change the title, show the rest backwards. Goes
-out: the same with such characters spelled out. JSON needs none of it and stays as it is. While a
-long command works it shows a bar to people and JSON lines to programs.
+Names of files, classes and labels may contain characters that a terminal obeys: clear the screen,
+change the title, reverse the text. Such characters are escaped. JSON needs no escaping. Long
+commands show a bar in a terminal, or JSON lines for programs.
 """
 
 from __future__ import annotations

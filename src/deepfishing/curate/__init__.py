@@ -1,4 +1,4 @@
-"""Stage 8, curate: put a collection in order, from a store or from features, without a network."""
+"""Curation of a collection, from a store or from features, without a network."""
 
 from deepfishing.curate.duplicates import Burst as Burst
 from deepfishing.curate.duplicates import Twins as Twins

@@ -1,4 +1,4 @@
-"""Stage 8, curate: groups of photos that are copies of one picture, and bursts of one scene.
+"""Groups of photos that are copies of one picture, and bursts of one scene.
 
 The kernel's neighbours are candidates; `images.same_picture` decides at full detail. Only files
 count that are where they were, with the content that they had. A file under two names is one photo.

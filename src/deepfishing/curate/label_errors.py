@@ -1,4 +1,4 @@
-"""Stage 8, curate: labels that an SVM and the nearest photos contradict.
+"""Labels that an SVM and the nearest photos contradict.
 
 The score of a photo for a class is the margin of an SVM that was trained without the photo and its
 copies (`learn.folds`) plus `VOTE` times the mean label, 1 or -1, of its nearest other photos. Up to

@@ -1,8 +1,8 @@
-"""Stage 8, curate: a collection as a map, and the groups that lie together on it.
+"""Map of a collection with named clusters, and the page that draws it.
 
-Comes in: a store. Goes out: a place in [0, 1] x [0, 1] for every content, and clusters with a name,
-which is what the network sees there, and a typical photo. The places are t-SNE's (openTSNE) of the
-graph of the kernel's nearest neighbours. Also the page that draws them.
+Every content has a place in [0, 1] x [0, 1], and every cluster a name, which is the class that the
+network recognises there, and a typical photo. Places are computed by t-SNE (openTSNE) on the graph
+of the kernel's nearest neighbours.
 """
 
 from __future__ import annotations

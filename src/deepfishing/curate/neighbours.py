@@ -1,9 +1,8 @@
-"""Stage 8, curate: the nearest images of every image of a store, under any recipe.
+"""Nearest images of every image of a store, under any recipe.
 
-Comes in: a searcher, and the features whose neighbours are wanted, by default its own. Goes out:
-numbers and kernel values of k contents for each, the nearest first, never the content itself. Up to
-`EXACT_CONTENTS` all pairs are compared, a block of rows at a time; beyond that the index of search
-proposes candidates, which are compared exactly. There never is a matrix of all pairs.
+For each content the numbers and kernel values of its k nearest others are returned, nearest first.
+Up to `EXACT_CONTENTS` all pairs are compared, a block of rows at a time; beyond that the search
+index proposes candidates, which are compared exactly. A matrix of all pairs is never built.
 """
 
 from __future__ import annotations

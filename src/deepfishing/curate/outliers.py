@@ -1,8 +1,8 @@
-"""Stage 8, curate: photos unlike the rest, and photos that the network is not sure of.
+"""Unusual photos, and photos that the network is not sure of.
 
-Comes in: a store. Goes out: a number per content, the higher the odder, by one of `SCORES`, which
-are named as in the literature. All are made of stored factors: a store keeps vectors with their
-lengths, and `Store.read` gives them back, so the norms of x and delta need no network.
+Each content has a score by one of `SCORES`, which have their names from the literature; higher is
+more unusual. All scores are computed from stored factors: a store keeps vectors with their lengths,
+and `Store.read` restores them, so the norms of x and delta need no network.
 """
 
 from __future__ import annotations

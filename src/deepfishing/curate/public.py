@@ -1,4 +1,4 @@
-"""Stage 8, curate: one function per question about a store.
+"""One function per question about a store.
 
 `twins`, `bursts`, `labels`, `odd`, `choose` and `map` take the folder of a store, or a
 store, or a searcher that is open already.

@@ -1,11 +1,9 @@
-"""Stage 8, curate: which photos to label first, by greedy facility location.
+"""Selection of the photos to label first, by greedy facility location.
 
-Comes in: a store, and the photos that are labelled already; or features that `gram` compares. Goes
-out: photos, the most useful first. With the kernel K, F(S) = sum_i w_i max(0, max_{s in S} K(i, s))
-is how well the images S stand for all. F is monotone and submodular, so the greedy choice reaches
-1 - 1/e of the best one at least, and a gain that was measured for a smaller S bounds the gain now:
-only images whose bound is above the best gain found are measured again (lazy greedy, the same
-choice as measuring all).
+With the kernel K, F(S) = sum_i w_i max(0, max_{s in S} K(i, s)) measures how well the images S
+represent all. F is monotone and submodular, so the greedy choice reaches at least 1 - 1/e of the
+best one, and a gain that was measured for a smaller S bounds the gain now: only images whose bound
+is above the best known gain are measured again (lazy greedy, the same choice as measuring all).
 
 Up to `EXACT_IMAGES` K is the kernel itself, in blocks of rows. Beyond, images are the short vectors
 of the search's index (`Embedding`), and F is a mean over `CLIENTS` of them, drawn once.

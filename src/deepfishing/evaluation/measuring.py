@@ -1,7 +1,7 @@
-"""Stage 7: one call from images to a page.
+"""Measuring and reporting in one call.
 
-Comes in: a data set, a network, a folder. Goes out: the rows of the table, the points of curves,
-what they say in words, and `report.html`: all that `deepfish reproduce` prints.
+`measure` returns the rows of the table, the points of curves and their summary in sentences, and
+writes `report.html`: all that `deepfish reproduce` prints.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Stage 7, plots: what the report shows, drawn with matplotlib.
+"""Plots of the report with matplotlib.
 
-Comes in: what `measure` gave, its rows, or a folder of `deepfish reproduce`; for a sheet, what a
-search gave. Goes out: the axes, new ones unless some are given. Needs the extra `plot`.
+The functions take the result of `measure`, its rows, or a folder of `deepfish reproduce`; for
+contact sheets the result of a search. They return the axes, new ones unless some are given. Needs
+the extra `plot`.
 """
 
 from __future__ import annotations

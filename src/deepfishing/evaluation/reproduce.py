@@ -1,8 +1,7 @@
-"""Stage 6, experiments: the paper's Table 1 on a data set, with any network.
+"""Experiment: the paper's Table 1 on a data set, with any network.
 
-Comes in: a data set, a network, feature names. Goes out: one measured row per feature, kept on
-disk at once. Features stay in a store beside the results, so a second run or a new row only
-computes what is missing.
+Each measured row is written to disk at once. Features stay in a store beside the results, so a
+second run or a new row computes only what is missing.
 """
 
 from __future__ import annotations

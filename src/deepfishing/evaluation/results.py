@@ -1,4 +1,4 @@
-"""Stage 6, experiments: measured rows on disk.
+"""Measured rows on disk.
 
 `results.jsonl` holds one line per measured row with everything needed to run it again;
 `scores/` the decision scores behind it, so that curves can be drawn later. A row is known by a

@@ -1,8 +1,7 @@
-"""Stage 6, models: which training image has which class.
+"""Labels of training images.
 
-Comes in: images (id and, where their source has them, labels), and optionally a table or a data
-set in VOC layout that has the labels. Goes out: the images that have labels, with one column of 1,
--1 and 0 (difficult) per class.
+Labels are those of the images' source, or of a table or a data set in VOC layout. The labelled
+images are returned with one column of 1, -1 and 0 (difficult) per class.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stage 6, models: trained classifiers together with all that leads from an image to their scores.
+"""Trained classifiers, with everything needed from an image to their scores.
 
 A `Model` gives scores, probabilities and classes of images or of their factors. It is made by
 `training` and saved as `model.json` and `model.safetensors`, see `model_files`. Only support

@@ -1,4 +1,4 @@
-"""Stage 6, models: a model as a folder of two files.
+"""Files of a model: a folder with two of them.
 
 `model.json`         what people read: recipe, network, weights' hash, classes, costs, training
 `model.safetensors`  numbers: factors of the support vectors, dual coefficients, bias, calibration,

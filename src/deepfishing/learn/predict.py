@@ -1,8 +1,7 @@
-"""Stage 6, models: from raw images to probabilities.
+"""Scores and probabilities of images, batch by batch.
 
-Comes in: a model and images. Goes out: scores and probabilities per image and class, batch by
-batch, so memory does not depend on how many images there are. The network must be the very one
-that the model was trained with.
+Memory does not depend on the number of images. The network must be the one that the model was
+trained with.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stage 5, classification: one-vs-rest support vector machines on one shared Gram matrix.
+"""One-vs-rest support vector machines on one shared Gram matrix.
 
 As in the paper: scikit-learn, C = 1, unless the cost is chosen by cross-validation. One Gram matrix
 serves all classes and all folds, which are those of `learn.folds`: copies of an image are never

@@ -1,9 +1,9 @@
-"""Stage 6, models: a model as one .onnx file, for those who deploy without Python.
+"""Export of a model as one .onnx file, for use without Python.
 
-Comes in: a `Model`. Goes out: a graph from pixels (n, S, S, 3), uint8 RGB, to probabilities and
-scores (n, C): normalisation, network, factors by the chain rule (eq:y_derivative), recipe, and the
-kernel against the support vectors, which are constants. Decoding, resizing and cropping are left to
-the caller, docs/onnx.md. What is written is compared with the model first.
+The graph maps pixels (n, S, S, 3), uint8 RGB, to probabilities and scores (n, C): normalisation,
+network, factors by the chain rule (eq:y_derivative), recipe, and the kernel against the support
+vectors, which are constants. The caller decodes, resizes and crops, see docs/onnx.md. The file is
+compared with the model before it is kept.
 """
 
 from __future__ import annotations

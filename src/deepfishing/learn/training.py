@@ -1,7 +1,6 @@
-"""Stage 6, models: from labelled images, or from the features of some, to a `Model`.
+"""Training of a model from labelled images or from their features.
 
-Comes in: images and their labels, the store of their features, or factors as arrays. Goes out: a
-`Model` and the images that had to be left out, with the reasons.
+Images that cannot be used are returned with the reasons.
 
 Up to some thousand images one kernel matrix is made for all classes. Of more the classifiers are
 linear, on vectors that approximate the recipe's kernel (`Vectors`): time and memory are linear in

@@ -1,4 +1,4 @@
-"""Stage 6, models: features as plain vectors, for classifiers of very many images."""
+"""Features as vectors, for classifiers of very many images."""
 
 from __future__ import annotations
 

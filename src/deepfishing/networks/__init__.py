@@ -1,4 +1,4 @@
-"""Stage 2, networks: frozen networks, their records and their weights.
+"""Frozen networks, their records and their weights.
 
 `zoo` lists them without loading torch, `load.load_network` makes one ready to use, `network.wrap`
 one of your own module; `weights` reads files of weights.

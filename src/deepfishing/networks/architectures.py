@@ -1,8 +1,8 @@
-"""Stage 2, networks: the modules of the zoo: AlexNet, VGG and EfficientNet-Lite.
+"""Architectures of the zoo: AlexNet, VGG and EfficientNet-Lite.
 
-Comes in: the {tensor name: shape} of a weight file, {} for the original widths. Goes out: a module
-from images (N, 3, S, S), S as in the network's record, to the class scores y_8 (N, classes).
-Modules are named as in the weight files, so a module's path is also a layer's name.
+A module maps images (N, 3, S, S), S as in the network's record, to class scores y_8 (N, classes).
+Its widths follow from the shapes {tensor name: shape} of a weight file. Modules have the names of
+the weight files, so a module's path is also a layer's name.
 """
 
 from __future__ import annotations

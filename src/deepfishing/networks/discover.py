@@ -1,9 +1,8 @@
-"""Stage 2, networks: the layers of a module that have numbers.
+"""Search for the numbered layers of a module.
 
-Comes in: a module, and what takes the scores out of its output. Goes out: the layer that makes the
-scores, which is 8, and the fully connected ones right below it. Every layer's output begins a new
-graph of autograd, so that the graph of the scores, or of a layer's input, ends at the layers that
-they are made of, in whatever order these ran.
+Layer 8 is the one that makes the scores; the others are the fully connected ones right below it.
+Every layer's output begins a new graph of autograd, so the graph of the scores, or of a layer's
+input, ends at the layers that they are computed from, in whatever order these ran.
 """
 
 from __future__ import annotations

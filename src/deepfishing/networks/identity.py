@@ -1,9 +1,9 @@
-"""Stage 2, networks: which function it is, so that features of another one are not taken for its.
+"""Identity of a user's function, so that features of another one are never mistaken for its own.
 
-Comes in: a user's own error (`head`) or a function that takes the scores out of an output
-(`logits`). Goes out: its name with a hash of all that decides what it computes: code, constants,
-defaults, what it closes over, and what it finds by name. Python, torch and numpy are trusted by
-name. What cannot be identified gives `UNIDENTIFIED`, and is never reused.
+A user's own error (`head`), or function that takes the scores out of an output (`logits`), is
+identified by its name with a hash of everything that determines its results: code, constants,
+defaults, closures, and the globals that it uses. Python, torch and numpy are trusted by name. A
+function that cannot be identified is `UNIDENTIFIED` and never reused.
 """
 
 from __future__ import annotations

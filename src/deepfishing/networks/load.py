@@ -1,4 +1,4 @@
-"""Stage 2, networks: from a name or a file to a `Network`.
+"""Loading of a network by a name or from a file.
 
 A name is one of the zoo, a Caffe or ONNX model file, or that of another library: `timm:NAME`,
 `torchvision:NAME`, `hf:ORG/NAME` or `open_clip:NAME/TAG`, or a folder behind the colon.

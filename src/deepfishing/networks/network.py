@@ -1,4 +1,4 @@
-"""Stage 2, networks: a frozen network, ready to be asked for x_k and delta_k.
+"""Frozen networks, and the wrapping of a user's own module.
 
 A `Network` is a module in eval mode, the paper's numbers for its layers, its preprocessing and the
 hash of its weights, which together decide every feature. `wrap` makes one of a module of your own,

@@ -1,8 +1,8 @@
-"""Stage 3, gradients: the errors E whose gradient describes an image (eq:error), by name.
+"""Errors E whose gradient describes an image (eq:error), by name.
 
-Comes in: the last layer's output y_L and a label. Goes out: E, summed over the batch, so that
-dE/dy_k[i] is image i's own signal and one backward pass serves the whole batch. `OBJECTIVES` has a
-record for each kind of scores. Torch is loaded when an error is computed.
+E is summed over the batch, so dE/dy_k[i] depends on image i alone and one backward pass serves the
+whole batch. `OBJECTIVES` has a record for each kind of scores. Torch is loaded when an error is
+computed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stage 2, networks: a network that exists only as an .onnx file -> `Network`.
+"""Networks that exist only as an .onnx file.
 
 A classifier becomes a `Network` of two parts: the trunk stays in ONNX and runs in onnxruntime, the
 head is torch layers with the file's own weights, numbered from the top. Before it is used, both

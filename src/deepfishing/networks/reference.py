@@ -1,4 +1,4 @@
-"""Stage 2, networks: which network it is, as a value that can be written down.
+"""References to networks: values from which a network is identified and loaded again.
 
 A `NetworkRef` says all of a network that decides a feature, and from where it is loaded again: the
 files by path and checksum. `load.load_reference` makes the `Network` of it. `find_preprocess` says

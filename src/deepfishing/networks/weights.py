@@ -1,8 +1,8 @@
-"""Stage 2, networks: weight files, which are never trusted.
+"""Reading of weight files, which are untrusted.
 
-Comes in: a `.pth`, `.pt` or `.safetensors` file. Goes out: {name: tensor}, checked against the
-module it goes into. Nothing in a file is ever executed: `.pth` files are read with torch's
-weights-only reader, which knows tensors and containers and refuses all other objects.
+A `.pth`, `.pt` or `.safetensors` file becomes {name: tensor}, checked against the module that is to
+have them. Nothing in a file is ever executed: `.pth` files are read with torch's weights-only
+reader, which refuses all objects except tensors and containers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Stage 2, networks: what is known of each network without building it.
+"""Records of the known networks: layers, preprocessing, source of the weights.
 
-Comes in: a name. Goes out: its `Record`: layers, preprocessing and where the weights come
-from. Torch is not imported here, so that listing the networks is quick.
+Torch is not imported here, so listing the networks is quick.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stage 7, search: nearest images under any recipe, exactly or through an index, and why."""
+"""Search for the nearest images under any recipe, exactly or through an index, with reasons."""
 
 from deepfishing.search.collection import Picture
 from deepfishing.search.hits import ClassTerm, Hit, Hits

@@ -1,7 +1,7 @@
-"""Stage 7, search: the images of a store as columns, so that a million of them stay small.
+"""The images of a store as columns, compact enough for a million of them.
 
-Comes in: a store and its contents. Goes out: ids, paths and labels by the number of a row, the rows
-of a content, and which rows pass a filter. Two rows may have one content.
+Ids, paths and labels are found by the number of a row, rows by their content, and rows by a filter.
+Two rows may have one content.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Stage 7, search: what was found, why, and how it is shown: as values, a data frame, pictures.
+"""Hits of a search: values, reasons, data frames and pictures.
 
-Comes in: features of images and of the query. Goes out: hits with the forward and the backward
-similarity of one gradient of the recipe, whose product is the trace kernel (eq:tr), and the classes
-that made delta alike. With a uniform label delta_8 = (sigma - 1/P) / tau has one number per class,
-so <delta_8, delta_8'> is a sum over classes, and the term of a class is large where both images are
-given it. The terms are those of the delta that `backward` is computed of, so that they add up to
-it. Whitening mixes the classes: then there are no terms.
+A hit has the forward and the backward similarity of one gradient of the recipe, whose product is
+the trace kernel (eq:tr), and the classes that made delta similar. With a uniform label delta_8 =
+(sigma - 1/P) / tau has one number per class, so <delta_8, delta_8'> is a sum over classes, and the
+term of a class is large where it is probable for both images. The terms are those of the delta that
+`backward` is computed from, so they add up to it. Whitening mixes the classes, so there are no
+terms then.
 """
 
 from __future__ import annotations

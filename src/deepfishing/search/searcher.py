@@ -1,8 +1,8 @@
-"""Stage 7, search: the images of a store that are nearest to some others, and why.
+"""Search for the images of a store that are nearest to some examples.
 
-Comes in: a store, a recipe, and examples: ids of the store, files, or bytes. Goes out: hits with
-their score, its forward and backward half, and the classes behind it. Up to `EXACT_IMAGES` all
-images are compared; beyond that an index proposes candidates, which are compared exactly.
+Examples are ids of the store, files, or bytes; hits have their score, its forward and backward
+half, and the classes behind it. Up to `EXACT_IMAGES` all images are compared; beyond that an index
+proposes candidates, which are compared exactly.
 """
 
 from __future__ import annotations

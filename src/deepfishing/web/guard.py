@@ -1,10 +1,9 @@
-"""Stage 8, the page: who may ask, and how much.
+"""Access control and load limits of the page.
 
-Comes in: every request, before anything else looks at it. Goes out: those that name this server
-(a page elsewhere could point its own name here: DNS rebinding), that come from the page itself and
-not from another site, and, beyond this machine, that know the token. Every answer gets the headers
-that keep a browser from loading anything from elsewhere. Of what is asked, a bounded number runs at
-a time, bodies have a bounded size, and the rest gets an answer that says why not.
+Requests must name this server (a foreign page could point its own name here: DNS rebinding), come
+from the page itself and not from another site, and, beyond this machine, have the token. Headers
+keep a browser from loading anything from elsewhere. A bounded number of requests runs at a time,
+bodies have a bounded size, and refused requests get an answer with the reason.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Stage 8, the page: the process that answers.
+"""Server process of the page.
 
-Comes in: a gallery, an address and a port. Goes out: a server that runs until it is told to end.
-The port is taken before anything is printed, so the address is right and a port in use is one line.
-A connection must ask something in time: uvicorn itself waits without end for the rest of a head, so
-that clients which say nothing, or one byte per minute, would take all places in the end.
+The port is bound before anything is printed, so the address is right and a port in use is one line.
+A connection must send its request in time: uvicorn itself waits without limit for the rest of a
+head, so clients that send nothing, or one byte per minute, would occupy all connections in the end.
 """
 
 from __future__ import annotations

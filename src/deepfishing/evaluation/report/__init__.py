@@ -1,1 +1,1 @@
-"""Stage 7: measured rows beside the paper's, in the terminal, as a page, Markdown and LaTeX."""
+"""Reports: measured rows beside the paper's, in the terminal, as a page, Markdown and LaTeX."""

@@ -1,8 +1,8 @@
-"""Stage 7, report: the points of a setting as panels of charts, and where their marks lie.
+"""Points of a setting as panels of charts.
 
-Comes in: points. Goes out: panels. A panel has one axis to the right and the same lines in one
-chart per figure: accuracy and mAP against k, say. Places are in percent of the plot's width and
-height, so that a page can draw it at any size with text that stays readable.
+A panel has one horizontal axis and the same lines in one chart per figure, such as accuracy and mAP
+against k. Places are in percent of the plot's width and height, so a page can draw it at any size
+with text that stays readable.
 """
 
 from __future__ import annotations

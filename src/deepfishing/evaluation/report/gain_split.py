@@ -1,4 +1,4 @@
-"""Stage 7, report: what unlabelled photos give, and what gradients give.
+"""Split of a gain into the part of unlabelled photos and the part of gradients.
 
 The paper's table compares features under one linear classifier. A user asks something else: how
 good is the best that can be done with these labels and these photos? Three rows answer that:

@@ -1,8 +1,7 @@
-"""Stage 7, report: one self-contained HTML page for a folder of results.
+"""Report of a folder of results as one self-contained HTML page.
 
-Comes in: `results.jsonl`, `scores/` and `curves.jsonl` of a folder, and the images where they still
-are. Goes out: `report.html` beside them, with tables, plots, pictures and how they were measured.
-The page needs no network and no script, and the same results give the same page, byte for byte.
+`report.html` has tables, plots, pictures and how they were measured. The page needs no network and
+no script, and the same results give the same page, byte for byte.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Stage 7, report: where gradients help, over all settings of several folders of results.
+"""Overview of the gains of gradients in several folders of results.
 
-Comes in: folders with `results.jsonl`, `scores/` and `curves.jsonl`. Goes out: one page or one
-Markdown file with a part for each gradient feature: its gain over the best forward feature on every
-data set and network, with its interval, and the gain against the number of examples.
+One page or Markdown file has a part for each gradient feature: its gain over the best forward
+feature on every data set and network, with its interval, and the gain against the number of
+examples.
 """
 
 from __future__ import annotations

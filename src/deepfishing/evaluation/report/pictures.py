@@ -1,11 +1,9 @@
-"""Stage 7, report: the pictures of the page, class by class.
+"""Pictures of the report, class by class.
 
-Comes in: the rows of one setting with their scores, and the stores in `features/`, which know
-where each image was seen and what its content is. Goes out: for each class the test images that
-the best forward and the best gradient feature rank first, last and differently, as thumbnails; each
-is in the page once, however often it is shown.
-An image may have moved, with the results or without them, so a few places are tried; only a file
-with the very content that was measured is shown.
+For each class the page shows the test images that the best forward and the best gradient feature
+rank first, last and differently, as thumbnails; each is in the page once. The stores in `features/`
+have the last place and the content of each image. Images may have been moved, so a few places are
+tried; only a file with the measured content is shown.
 """
 
 from __future__ import annotations

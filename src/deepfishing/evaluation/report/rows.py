@@ -1,10 +1,9 @@
-"""Stage 7, report: what a folder of results holds, checked, and what its scores say.
+"""Reading and checking of a folder of results, and gains computed from its scores.
 
-Comes in: a folder with `results.jsonl` and `scores/`, or `curves.jsonl`. Goes out: rows and points
-in groups that may be compared, rows in the order of the paper's Table 1; of their scores
-precision-recall curves thin enough for a page, and for each row its difference from the best
-forward row by the official mAP, in the paired bootstrap. The mAP of a row on each draw of test
-images is kept beside its scores, so it is computed once.
+Rows and points are in groups that may be compared, rows in the order of the paper's Table 1. From
+their scores follow precision-recall curves, thinned out for a page, and for each row its difference
+from the best forward row by the official mAP, in the paired bootstrap. The mAP of a row on each
+draw of test images is kept beside its scores, so it is computed once.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Stage 7, report: the tables of a setting, as cells.
+"""Tables of a setting as cells.
 
-Comes in: rows or points of one setting. Goes out: sheets, which the terminal, Markdown and LaTeX
-write each in its own way: Table 1 with blocks as in the paper (single layers first, then layer by
-layer the concatenation and the gradient), the classes, the confusions, and a table per chart. Those
-for the terminal are narrow: they fit 80 columns.
+The terminal, Markdown and LaTeX write the same sheets: Table 1 with blocks as in the paper (single
+layers first, then layer by layer the concatenation and the gradient), the classes, the confusions,
+and a table per chart. Sheets for the terminal fit 80 columns.
 """
 
 from __future__ import annotations

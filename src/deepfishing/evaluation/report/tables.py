@@ -1,8 +1,8 @@
-"""Stage 7, report: what stands in the tables, as values.
+"""Values of the report's tables.
 
-Comes in: rows of one setting. Goes out: the lines of the paper's Table 1 and of its per-class
-tables, measured beside printed, what they say about the method, and which classes are taken for
-which. Nothing is drawn here: page and sheets show the same values, each in its own way.
+Rows of one setting become the lines of the paper's Table 1 and of its per-class tables, measured
+beside printed, with their summary in sentences and the confusions of classes. Pages and sheets show
+the same values.
 """
 
 from __future__ import annotations

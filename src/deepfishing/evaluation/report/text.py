@@ -1,8 +1,7 @@
-"""Stage 7, report: the tables in the terminal, as Markdown and as LaTeX, to be pasted.
+"""Tables in the terminal, as Markdown and as LaTeX.
 
-Comes in: a sheet, or a folder with `results.jsonl`, `scores/` and `curves.jsonl`. Goes out: a table
-for the terminal, or `report.md` and `report.tex` in the folder: the figures of the HTML page,
-rounded alike. The LaTeX needs the package booktabs.
+`report.md` and `report.tex` have the figures of the HTML page, rounded alike. The LaTeX needs the
+package booktabs.
 """
 
 from __future__ import annotations
