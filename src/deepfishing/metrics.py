@@ -1,7 +1,7 @@
-"""Stage "evaluation": average precision (AP) in its definitions, and mAP.
+"""Average precision (AP) in its definitions, and mAP.
 
-Comes in: the truth of test images (1 present, -1 absent, 0 difficult) and their scores. Goes
-out: AP per class and the mean over classes, in percent and not rounded.
+AP per class and its mean over classes are in percent and not rounded. The truth of a test image is
+1 (present), -1 (absent) or 0 (difficult).
 
 Each definition is a record in `DEFINITIONS`, and that is the only place that knows it. All of them
 start from the same precision-recall curve (`Ranking`).

@@ -1,4 +1,4 @@
-"""Stage "evaluation": accuracy and confusions, where every image has exactly one class.
+"""Accuracy and confusions, where every image has exactly one class.
 
 Top-1 accuracy is the share of images whose class has the highest score; balanced accuracy is the
 mean over the classes of this share. Both have Wilson's interval (`core.statistics`). A class

@@ -1,7 +1,7 @@
-"""Features: what their names mean, and how they are made of factors.
+"""Features: the meaning of their names, and the factors they are made of.
 
-Comes in: a name such as `x7`, `x6;x7`, `dW7` or `dW:classifier.4`. Goes out: a `Feature`, which
-lists the `Factor` values to compute. A factor is one array per image:
+A name such as `x7`, `x6;x7`, `dW7` or `dW:classifier.4` is read as a `Feature`, which lists the
+`Factor` values to compute. A factor is one array per image:
 
 `x7`      output of layer 7 after its non-linearity, which is the input of layer 8
 `y8`      output of layer 8 before the non-linearity

@@ -1,4 +1,4 @@
-"""Stage "evaluation": intervals of measured figures, and whether two rows really differ.
+"""Intervals of measured figures, and tests of differences between two rows.
 
 An AP or mAP has a bootstrap interval. The test images are drawn anew, n of n with replacement, and
 every AP is computed again. A draw is a count for each image, so each class is sorted once and a

@@ -1,8 +1,8 @@
-"""Stage 6, experiments: what a measured row and a point of a curve are.
+"""Checks of measured rows and points of curves.
 
-Comes in: a line of `results.jsonl` or `curves.jsonl` as a dict. Goes out: the first key that is
-missing or not usable. The same check stands before writing and behind reading, so what a report
-would refuse is never written: a run stops at the row that is wrong, not when all are measured.
+A check returns the first key of a line of `results.jsonl` or `curves.jsonl` that is missing or not
+usable. Rows are checked before writing and after reading, so a row that a report would refuse is
+never written, and a run stops at a wrong row instead of at the end.
 """
 
 from __future__ import annotations

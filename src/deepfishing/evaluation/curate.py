@@ -1,6 +1,6 @@
-"""Stage 6, experiments: what it is worth to choose photos before labels, and to doubt labels.
+"""Experiment: the value of choosing the photos to label, and of checking labels.
 
-Comes in: features of train and test images and their labels. Goes out: runs of three kinds.
+There are runs of three kinds.
 
 - mAP on the test images of a classifier that saw 50, 100 and 200 labelled photos, which were drawn
   at random, by k-means++, or by facility location, under each feature. Its feature is always

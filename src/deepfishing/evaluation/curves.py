@@ -1,7 +1,6 @@
-"""Stage 6, experiments: curves instead of a table, by one of five further protocols.
+"""Experiments that give curves instead of a table, by one of five further protocols.
 
-Comes in: a data set, a network, feature names, as for `reproduce`. Goes out: measured points, kept
-in `curves.jsonl` at once and used again by the next run.
+Measured points are kept in `curves.jsonl` at once and used again by the next run.
 
 `low-shot`       mAP against the number of positive examples per class; mAP and accuracy against the
                  number of labelled photos per class

@@ -1,11 +1,10 @@
-"""Stage 6, experiments: three further protocols: low-shot, nearest neighbours, search by examples.
+"""Three further protocols: low-shot, nearest neighbours, search by examples.
 
-Comes in: features of images, as anything that `gram` compares, and their labels (1 present, -1
-absent, 0 difficult). Goes out: mAP against the number of positive examples, mAP and accuracy
-against the number of labelled photos per class, mAP and accuracy of the k nearest neighbours, and
-the share of right photos found. None needs torch or the images.
+Measured are mAP against the number of positive examples, mAP and accuracy against the number of
+labelled photos per class, mAP and accuracy of the k nearest neighbours, and the share of right
+photos found, for any features that `gram` compares. Neither torch nor the images are needed.
 
-What is drawn depends on labels and seed alone, so two features are measured on the same examples.
+The draws depend on labels and seed alone, so two features are measured on the same examples.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Stage 7, search: what is compared: a recipe, the images of the store by it, and a query.
+"""Recipe, features and query of a search.
 
-Comes in: a store and, if the user named one, a recipe. Goes out:
+From a store and, if the user named one, a recipe this module makes
 
 - the recipe, whose factors the store has, or the error with the command that adds them;
 - features of any of the store's contents, and of all of them in blocks. If all fit into

@@ -1,7 +1,7 @@
-"""Stage 7, search: an index over many images, in memory and on disk beside its store.
+"""Search index over many images, in memory and on disk beside its store.
 
-Comes in: a store and a recipe. Goes out: for a query, the numbers of the images that may be
-nearest, which are then compared exactly. Images are short vectors whose dot product is nearly the
+For a query it returns the numbers of the images that may be nearest, which are then compared
+exactly. Images are short vectors whose dot product is nearly the
 recipe's kernel, two numbers in four bits, in lists around centres (FAISS, IVF with a product
 quantiser that is scanned in registers); a query looks into the lists next to it. Where comparing an
 image takes long, the candidates are first put in order by vectors in six bits per number.

@@ -1,1 +1,1 @@
-"""Stage 8, the page: a store in the browser, for `deepfish serve`."""
+"""A store in the browser, for `deepfish serve`."""

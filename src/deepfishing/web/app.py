@@ -1,9 +1,8 @@
-"""Stage 8, the page: the application as a whole.
+"""ASGI application of the page.
 
-Comes in: a gallery and the address that is bound. Goes out: an ASGI application behind its guard:
-the page's own files, which are read once and sent by name, the questions that a browser can ask
-below /api, answered as JSON and JPEG, and `{"error": "one line"}` for everything that goes wrong.
-What a line must not tell, since it has a path in it, is said in the terminal.
+Behind its guard it serves the page's own files, which are read once, the requests below /api, which
+are answered as JSON and JPEG, and `{"error": "one line"}` for every error. Messages with a path in
+them are printed in the terminal instead.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Stage 8, the page: all that it can ask a store for.
+"""Questions of the page to a store.
 
-Comes in: questions: an id, labels, a text, examples. Goes out: answers as plain values for JSON.
-Whatever comes in is looked up among the images of the store; nothing of it is ever taken for the
-name of a file. Only recipes of a list can be asked for, so that a visitor cannot make the server
-fit whatever recipe there is.
+Ids, labels, texts and examples of a question are looked up among the images of the store and never
+used as names of files; answers are plain values for JSON. Only recipes of a list are allowed, so a
+visitor cannot make the server fit arbitrary ones.
 """
 
 from __future__ import annotations

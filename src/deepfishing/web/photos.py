@@ -1,11 +1,10 @@
-"""Stage 8, the page: photos of the store, to be shown, and photos of visitors, to be searched by.
+"""Photos of the store for display, and uploaded photos for searches.
 
-Comes in: where an image of the store was seen, with the hash of its content. Goes out: a JPEG of
-our own making. The file must still be the image that the features are of, so neither a file that
-took its place nor anything else on the disk can be looked at through here.
+An image of the store, found by its path and the hash of its content, is sent as a new JPEG. The file
+must still be the image of the features, so neither a file that replaced it nor any other file can be
+read through the page.
 
-Comes in: the bytes of a visitor's photo. Goes out: a key, under which the photo's factors are
-remembered for a while, in memory and without the photo.
+Of an uploaded photo only the factors are kept, in memory and for a while, under a key.
 """
 
 from __future__ import annotations

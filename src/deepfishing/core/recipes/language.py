@@ -1,6 +1,6 @@
 """Recipes: features, and kernels made of them, in one small language.
 
-Comes in: text such as `dW7`, `pow(dW7,0.5)+x7` or `whiten(dW7,0.1)*x7`. Goes out: a `Recipe`.
+Text such as `dW7`, `pow(dW7,0.5)+x7` or `whiten(dW7,0.1)*x7` is read as a `Recipe`.
 
     recipe  = term { "+" term }       the mean of kernels
     term    = [weight "*"] part { "*" part }   the product of kernels, weighted in the mean

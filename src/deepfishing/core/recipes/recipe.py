@@ -1,7 +1,7 @@
-"""A recipe as a value: kernels made of features, what they learn, and what they are called.
+"""Recipes as values: kernels made of features, with what they learn and their names.
 
-Comes in: features, and parts that are recipes themselves. Goes out: a `Recipe`, which is fitted on
-the training images and then turns factors into something that `gram` compares. `STEPS` has a
+A `Recipe` is made of features and other recipes. It is fitted on the training images and then turns
+factors into features that `gram` compares. `STEPS` has a
 record for each way to make a recipe of others.
 
 Whitening measures features in units of their own spread on the training images: rows v (n, d)
