@@ -1,8 +1,8 @@
 """Photos of the store for display, and uploaded photos for searches.
 
-An image of the store, found by its path and the hash of its content, is sent as a new JPEG. The file
-must still be the image of the features, so neither a file that replaced it nor any other file can be
-read through the page.
+An image of the store, found by its path and the hash of its content, is sent as a new JPEG. The
+file must still be the image of the features, so neither a file that replaced it nor any other file
+can be read through the page.
 
 Of an uploaded photo only the factors are kept, in memory and for a while, under a key.
 """
