@@ -4,7 +4,8 @@
 and photographs the report and the page of it with Chromium: 1,280 and 390 pixels wide, light and
 dark, as docs/assets/{page,report}{,-phone}{,-dark}.webp; search.webp is a sheet of hits,
 twins.webp one of planted copies, map.webp the map of all photographs; duplicates, studio-map and
-model are views of the studio, which `--views` makes alone. Needs the
+model are views of the studio, and photos, label and review those of a session in which 60
+photographs were labelled, two of them wrongly: `--views` makes them alone. Needs the
 extra `dev` and Chromium (the package chromium, or its path in CHROMIUM). About a minute on two
 cores, without `--results` two.
 """
@@ -19,7 +20,8 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from PIL import Image, ImageOps
@@ -29,11 +31,14 @@ from deepfishing import Store, extract_to, load_groceries, load_network, measure
 from deepfishing.cli.curate import draw_groups
 from deepfishing.curate import find_twins, make_map, open_searcher
 from deepfishing.curate.copies_review import find_copies
+from deepfishing.curate.label_session import choose_next, learn
 from deepfishing.curate.layout import make_layout
 from deepfishing.curate.map_page import write_map
+from deepfishing.learn.label_pool import make_label_pool
 from deepfishing.learn.store_model import train_store_model
 from deepfishing.search import Searcher
 from deepfishing.search.hits import save_tiles
+from deepfishing.store.label_log import Change, LabelLog
 from deepfishing.store.manifest import find_store
 from deepfishing.web.gallery import Gallery
 from deepfishing.web.server import bind, make_server
@@ -47,6 +52,7 @@ PAGE: dict[str, ViewportSize] = {
 }
 TWINS = ("Granny-Smith_26.jpg", "Watermelon_37.jpg", "Orange_30.jpg")  # that get copies
 MAP: dict[str, ViewportSize] = {"": {"width": 1100, "height": 900}}
+LABELLED, WRONG = 60, (20, 40)  # photographs of the session, and which of them get a wrong label
 REPORT: dict[str, ViewportSize] = {
     "": {"width": 1280, "height": 2420},
     "-phone": {"width": 390, "height": 1400},
@@ -125,7 +131,10 @@ def running(gallery: Gallery) -> Iterator[str]:
 
 
 def photograph_views(browser: Browser, results: Path, folder: Path) -> None:
-    """Write pictures of the views Duplicates, Map and Model of the studio."""
+    """Write pictures of the views of the studio."""
+    with running(Gallery(make_session(results, folder))) as url:
+        for name, (where, wait) in VIEWS.items():
+            photograph(browser, name, PAGE, f"{url}{where}", wait)
     twins, store = Store.open(folder / "twins"), Store.open(find_store(results))
     find_copies(twins)
     make_layout(store)
@@ -151,6 +160,70 @@ def show_view(page: Page) -> None:
     )
     page.wait_for_load_state("networkidle")
     page.wait_for_timeout(2000)  # pictures fade in
+
+
+def make_session(results: Path, folder: Path) -> Path:
+    """A store of the photographs without labels, of which some were labelled in the studio."""
+    store = Store.open(results)
+    shutil.copytree(store.folder, folder / "photos")
+    session = Store.open(folder / "photos")
+    truth = {}
+    rows = []
+    for row in store.rows().values():
+        variety = PurePosixPath(row.id).parent.name
+        split = PurePosixPath(row.id).parents[1].name
+        truth[str(row.sha256)] = variety
+        name = f"{split}/{PurePosixPath(row.id).name}"
+        rows.append(replace(row, id=name, labels=None))
+    session.write_rows(rows)
+    label_first(session, truth)
+    return session.folder
+
+
+def label_first(session: Store, truth: dict[str, str]) -> None:
+    """Label what the studio asks for, two photographs of them wrongly."""
+    pool = make_label_pool(session)
+    keys = pool.keys.to_pylist()
+    log = LabelLog.open(session.folder)
+    paths = {str(row.sha256): row.path for row in session.rows().values()}
+    done: list[int] = []
+    names = sorted(set(truth.values()))
+    while len(done) < LABELLED:
+        answers = [(truth[keys[number]],) for number in done]
+        learned = learn(pool.few, done, answers) if done else None
+        for number in choose_next(pool.few, done, learned, n=5).tolist():
+            name = truth[keys[number]]
+            if len(done) in WRONG:
+                name = names[(names.index(name) + 5) % len(names)]
+            log.append([Change(keys[number], paths[keys[number]], (name,))], origin="pictures")
+            done.append(number)
+
+
+def show_photos(page: Page) -> None:
+    """Wait for the grid."""
+    page.wait_for_selector("#grid .shot.loaded")
+    settle(page)
+
+
+def show_label(page: Page) -> None:
+    """Wait for a suggestion and the curve."""
+    page.wait_for_selector("#photo.loaded")
+    page.wait_for_selector("#suggestion:not([hidden])")
+    page.wait_for_selector("#curve:not([hidden])")
+    settle(page)
+
+
+def show_review(page: Page) -> None:
+    """Wait for a doubtful label and its neighbours."""
+    page.wait_for_selector("#doubted.loaded")
+    page.wait_for_selector("#gains .loaded")
+    settle(page)
+
+
+def settle(page: Page) -> None:
+    """Let pictures fade in."""
+    page.wait_for_load_state("networkidle")
+    page.wait_for_timeout(1500)
 
 
 def sheet_of_hits(results: Path) -> None:
@@ -184,6 +257,13 @@ def sheet_of_twins(results: Path, folder: Path) -> None:
     drawn = folder / "twins.png"
     draw_groups(drawn, find_twins(open_searcher(Store.open(folder / "twins"))).groups)
     save(drawn.read_bytes(), "twins.webp")
+
+
+VIEWS = {
+    "photos": ("#order=label", show_photos),
+    "label": ("#view=label", show_label),
+    "review": ("#view=review", show_review),
+}
 
 
 def show_hits(page: Page) -> None:

@@ -7,6 +7,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
@@ -183,3 +184,45 @@ def visit(browser, live):
 @pytest.fixture(scope="module")
 def searchers(store_folder):
     return {by: Searcher(store_folder, by) for by in ("x7", "x6", "dW8", "dW7", DEFAULTS[0])}
+
+
+# What can be touched and has less than 44 pixels.
+TARGETS = """() => [...document.querySelectorAll("a, button, select, input")]
+  .map(e => [e, e.getBoundingClientRect()])
+  .filter(([e, box]) => box.width && !e.matches(".skip"))
+  .filter(([e, box]) => box.width < 44 || box.height < 44)
+  .map(([e, box]) => `${e.className || e.id || e.tagName} ${box.width} x ${box.height}`)"""
+
+# The contrast of each visible text with the first opaque colour behind it, as WCAG 2 defines it.
+CONTRAST = """() => {
+  const parse = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
+  const linear = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+  const shares = [0.2126, 0.7152, 0.0722];
+  const light = (rgb) => shares.reduce((sum, share, i) => sum + share * linear(rgb[i] / 255), 0);
+  const behind = (e) => {
+    for (let at = e; at; at = at.parentElement) {
+      const colour = parse(getComputedStyle(at).backgroundColor);
+      if (colour.length === 3 || colour[3] > 0.99) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const found = [];
+  for (const e of document.querySelectorAll("body *")) {
+    const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+    if (!own || !e.checkVisibility() || e.closest(".signs, .stage, button:disabled")) continue;
+    const both = [light(parse(getComputedStyle(e).color)), light(behind(e))];
+    const ratio = (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05);
+    if (ratio < 4.5) found.push(`${e.tagName}.${e.className} ${e.textContent}: ${ratio}`);
+  }
+  return found;
+}"""
+
+NAMELESS = """() => [...document.querySelectorAll("a, button, select, input, dialog, canvas")]
+  .filter(e => !(e.ariaLabel || e.getAttribute("aria-labelledby") || e.textContent.trim()
+    || e.labels?.length)).map(e => e.outerHTML.slice(0, 80))"""
+
+
+@pytest.fixture
+def checks():
+    """Scripts that return what is wrong with a page: nothing, if it is well."""
+    return SimpleNamespace(targets=TARGETS, contrast=CONTRAST, nameless=NAMELESS)

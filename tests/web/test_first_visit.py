@@ -94,30 +94,23 @@ def test_what_explains_the_page_is_on_the_first_screen(visit, ids):
     assert "kernel" not in page.inner_text("body")
 
 
-TARGETS = """() => [...document.querySelectorAll("a, button, select, input")]
-  .map(e => [e, e.getBoundingClientRect()])
-  .filter(([e, box]) => box.width && !e.matches(".skip"))
-  .filter(([e, box]) => box.width < 44 || box.height < 44)
-  .map(([e, box]) => `${e.className || e.id || e.tagName} ${box.width} x ${box.height}`)"""
-
-
-def test_a_finger_has_room_and_is_not_told_of_a_mouse(visit, ids):
+def test_a_finger_has_room_and_is_not_told_of_a_mouse(visit, ids, checks):
     tab = visit(phone=True)
     page = tab.open()
     page.wait_for_selector("#grid .shot.loaded")
     seen = [page.inner_text("body")]
-    assert page.evaluate(TARGETS) == []
+    assert page.evaluate(checks.targets) == []
     page.tap(f"#grid [data-id='{ids[1]}'] [data-action=enlarge]")
     page.wait_for_selector("#lightbox[open]")
     seen.append(page.inner_text("#lightbox"))
-    assert page.evaluate(TARGETS) == []
+    assert page.evaluate(checks.targets) == []
     page.tap("#lightbox [data-action=plus]")
     page.tap("#lightbox .close")
-    assert page.evaluate(TARGETS) == []  # with the tray
+    assert page.evaluate(checks.targets) == []  # with the tray
     page.tap("#tray-search")
     tab.ids("gradient")
     seen.append(page.inner_text("body"))
-    assert page.evaluate(TARGETS) == []
+    assert page.evaluate(checks.targets) == []
     for words in seen:
         assert not re.search(r"click|hover|drop|Esc|Enter", words)
     assert "Tap a picture" in seen[0]
@@ -139,58 +132,28 @@ def test_a_long_recipe_does_not_widen_the_page(visit, store_folder, serve, ids, 
             assert width <= page.locator("#gradient").bounding_box()["width"]
 
 
-# The contrast of each visible text with the first opaque colour behind it, as WCAG 2 defines it.
-CONTRAST = """() => {
-  const parse = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
-  const linear = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
-  const shares = [0.2126, 0.7152, 0.0722];
-  const light = (rgb) => shares.reduce((sum, share, i) => sum + share * linear(rgb[i] / 255), 0);
-  const behind = (e) => {
-    for (let at = e; at; at = at.parentElement) {
-      const colour = parse(getComputedStyle(at).backgroundColor);
-      if (colour.length === 3 || colour[3] > 0.99) return colour;
-    }
-    return [255, 255, 255];
-  };
-  const found = [];
-  for (const e of document.querySelectorAll("body *")) {
-    const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
-    if (!own || !e.checkVisibility() || e.closest(".signs, .stage, button:disabled")) continue;
-    const both = [light(parse(getComputedStyle(e).color)), light(behind(e))];
-    const ratio = (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05);
-    if (ratio < 4.5) found.push(`${e.tagName}.${e.className} ${e.textContent}: ${ratio}`);
-  }
-  return found;
-}"""
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_all_text_can_be_read_in_light_and_dark(visit, ids, gallery, scheme):
+def test_all_text_can_be_read_in_light_and_dark(visit, ids, gallery, scheme, checks):
     tab = visit(color_scheme=scheme)
     page = tab.open()
     page.wait_for_selector("#grid .shot.loaded")
     page.click(f"#labels button[value='{gallery.collection[0].labels[0]}']")
-    assert page.evaluate(CONTRAST) == []
+    assert page.evaluate(checks.contrast) == []
     page.goto(f"{tab.address.url}#id={ids[4]}")
     tab.ids("gradient")
     page.wait_for_selector("#forward .bar.means")
-    assert page.evaluate(CONTRAST) == []
+    assert page.evaluate(checks.contrast) == []
     page.focus("#gradient .shot")
     page.keyboard.press("o")
     page.wait_for_selector("#lightbox[open]")
-    assert page.evaluate(CONTRAST) == []
+    assert page.evaluate(checks.contrast) == []
 
 
-def test_everything_that_can_be_pressed_has_a_name(visit, ids):
+def test_everything_that_can_be_pressed_has_a_name(visit, ids, checks):
     tab = visit()
     page = tab.open(f"#id={ids[4]}")
     tab.ids("gradient")
     page.focus("#gradient .shot")
     page.keyboard.press("o")
     page.wait_for_selector("#lightbox[open]")
-    nameless = page.evaluate(
-        """() => [...document.querySelectorAll("a, button, select, input, dialog, canvas")]
-        .filter(e => !(e.ariaLabel || e.getAttribute("aria-labelledby") || e.textContent.trim()
-          || e.labels?.length)).map(e => e.outerHTML.slice(0, 80))"""
-    )
-    assert nameless == []
+    assert page.evaluate(checks.nameless) == []

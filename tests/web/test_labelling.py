@@ -1,5 +1,6 @@
 """Labels that are given in the browser: in the log, undone, kept, and not lost between tabs."""
 
+import re
 import time
 from dataclasses import replace
 
@@ -247,3 +248,82 @@ def test_keys_label_and_undo_in_two_tabs_and_a_reload_keeps_it(browser, serve, u
         for tab in tabs:
             tab.close()
         assert complaints == []
+
+
+@pytest.mark.browser
+def test_a_suggestion_is_taken_with_a_key_and_the_curve_is_drawn(
+    visit, serve, unlabelled, ids, store_folder
+):
+    truth = {row.id: row.labels[0] for row in Store.open(store_folder).rows().values()}
+    with serve(unlabelled) as address:
+        tab = visit(address=address)
+        page = tab.open("#view=label")
+        page.wait_for_selector("#photo.loaded")
+        for n in range(21):
+            name = page.inner_text("#name")
+            page.keyboard.press("/")
+            page.keyboard.type(truth[name])
+            page.keyboard.press("Enter")
+            page.wait_for_function(
+                "n => document.querySelector('#state').textContent.startsWith(`${n} `)", arg=n + 1
+            )
+        page.wait_for_selector("#suggestion:not([hidden])")
+        page.wait_for_selector("#curve:not([hidden]) svg .line")
+        words = page.inner_text("#curve-words")
+        assert re.search(r"about \d+ % of the pictures \(\d+ to \d+ %\)", words)
+        assert page.inner_text("#advice").endswith(".")
+        page.wait_for_load_state("networkidle")
+        shown, suggested = page.inner_text("#name"), page.inner_text("#suggestion b")
+        page.keyboard.press("Enter")
+        page.wait_for_function(
+            "() => document.querySelector('#state').textContent.startsWith('22')"
+        )
+        assert logged(unlabelled)[shown] == (suggested,)
+        page.check("#several")
+        name = page.inner_text("#name")
+        page.keyboard.press("1")
+        page.keyboard.press("2")
+        first = page.eval_on_selector_all(
+            "#classes [aria-pressed=true]", "all => all.map(one => one.value)"
+        )
+        assert len(first) == 2
+        page.click("#done")
+        page.wait_for_function(
+            "() => document.querySelector('#state').textContent.startsWith('23')"
+        )
+        assert logged(unlabelled)[name] == tuple(first)
+        assert not tab.overflows()
+        page.set_viewport_size({"width": 390, "height": 844})
+        assert not tab.overflows()
+        page.uncheck("#several")
+        page.click("#manage summary")
+        field = page.locator("#class-list input").first
+        old = field.input_value()
+        field.fill("renamed")
+        field.press("Enter")
+        page.wait_for_selector("#classes button[value=renamed]")
+        assert old not in {label for labels in logged(unlabelled).values() for label in labels}
+        tab.context.close()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("view", ["label", "review"])
+def test_views_can_be_read_and_their_parts_have_names(visit, checks, view, scheme):
+    tab = visit(color_scheme=scheme)
+    page = tab.open(f"#view={view}")
+    page.wait_for_selector("#classes button, #summary:has-text('labelled')")
+    page.wait_for_load_state("networkidle")
+    assert page.evaluate(checks.contrast) == []
+    assert page.evaluate(checks.nameless) == []
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("view", ["label", "review"])
+def test_a_finger_has_room_in_every_view(visit, checks, view):
+    tab = visit(phone=True)
+    page = tab.open(f"#view={view}")
+    page.wait_for_selector("#classes button, #summary:has-text('labelled')")
+    page.wait_for_load_state("networkidle")
+    assert page.evaluate(checks.targets) == []
+    assert not tab.overflows()

@@ -187,6 +187,7 @@ function renderLearned(state) {
   if (state.curve?.length) {
     const { accuracy, interval } = state.estimate ?? state.curve.at(-1);
     drawCurve($("#curve svg"), state.curve);
+    $("#accuracy").textContent = `suggestions right for about ${Math.round(accuracy)} %`;
     $("#curve-words").textContent = `Right for about ${Math.round(accuracy)} % of the pictures (${Math.round(interval[0])} to ${Math.round(interval[1])} %), judged by labelled ones that were left out.`;
   }
   let words = state.advice ?? "";

@@ -84,9 +84,11 @@ function sentence(text) {
   return /[.?!]$/.test(line) ? line : `${line}.`;
 }
 
-function summary({ photos, doubts: { total }, estimate }) {
-  const right = estimate ? ` Predictions of classifiers that have not seen the photo are right for ${Math.round(estimate.accuracy)} % (${Math.round(estimate.interval[0])} to ${Math.round(estimate.interval[1])} %).` : "";
-  return `${photos.toLocaleString()} labelled photos, ${total.toLocaleString()} labels to look at again.${right}`;
+function summary({ photos, doubts: { total }, table }) {
+  const right = table.reduce((sum, row, at) => sum + row[at], 0);
+  const counted = table.flat().reduce((sum, n) => sum + n, 0);
+  const words = counted ? ` Classifiers that have not seen the photo are right for ${right.toLocaleString()} of ${counted.toLocaleString()}.` : "";
+  return `${photos.toLocaleString()} labelled photos, ${total.toLocaleString()} labels to look at again, the most doubtful first.${words}`;
 }
 
 // ---- doubtful labels ----
