@@ -218,6 +218,12 @@ def test_one_image_and_arrays_of_floats_are_taken(
     assert extract_to(tmp_path / "s", one, network=toy_network, features="x7").computed == 1
 
 
+@pytest.mark.parametrize("given", [5, None, [5]])
+def test_what_is_no_image_at_all_is_one_line(given, toy_network):
+    with pytest.raises((OptionError, ImageError), match=r"got (int|NoneType)"):
+        extract(toy_network, given, "x7")
+
+
 @pytest.mark.parametrize("values", [-1.0, 256.0, np.nan], ids=["normalised", "large", "NaN"])
 def test_floats_that_are_no_pixels_are_refused_with_their_range(values, toy_network):
     image = np.full((9, 9, 3), 0.5)

@@ -35,6 +35,10 @@ def samples(source: Iterable[Any]) -> Iterator[tuple[ImageLike, Labels]]:
             f"images must be a list of images, got one {type(source).__name__}; of a table give "
             "the column of paths"
         )
+    if not hasattr(source, "__iter__") and not hasattr(source, "__getitem__"):
+        raise OptionError(
+            f"images must be a path, an image, or an iterable of them, got {type(source).__name__}"
+        )
     if isinstance(source, Mapping):
         several = ", ".join(map(str, source))
         raise DatasetError(f"images must be one split, got several: {several}; take one of them")
@@ -134,7 +138,12 @@ def _picture(image: Any) -> ImageLike:
     if isinstance(image, bytes):
         return ImageBytes("image", image)
     if not hasattr(image, "detach"):
-        return image  # type: ignore[no-any-return]  # whoever opens it says what is wrong
+        if isinstance(image, str | Path | Image.Image | np.ndarray) or hasattr(image, "open"):
+            return image
+        raise ImageError(
+            "an image must be a path, a PIL image, an array, a tensor or bytes, got "
+            f"{type(image).__name__}"
+        )
     if image.is_floating_point():
         image = image.float()  # numpy has no bfloat16
     pixels = as_bytes(image.detach().cpu().numpy())  # a tensor (C, H, W)
