@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from PIL import Image
@@ -139,7 +139,7 @@ def _picture(image: Any) -> ImageLike:
         return ImageBytes("image", image)
     if not hasattr(image, "detach"):
         if isinstance(image, str | Path | Image.Image | np.ndarray) or hasattr(image, "open"):
-            return image
+            return cast("ImageLike", image)
         raise ImageError(
             "an image must be a path, a PIL image, an array, a tensor or bytes, got "
             f"{type(image).__name__}"
