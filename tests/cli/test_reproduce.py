@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 
+from deepfishing.core.recipes import parse_recipe
 from deepfishing.images.voc import CLASSES
 
 
@@ -31,6 +32,15 @@ def test_a_folder_of_classes_gives_a_table_results_and_a_report(deepfish, shapes
     assert [json.loads(line) for line in again.out.splitlines()] == rows
     report = deepfish("report", "o")
     assert report.out.strip() == "o/report.html"
+
+
+def test_a_folder_is_measured_with_best_and_auto_without_being_asked(deepfish, shapes, tmp_path):
+    ran = deepfish("reproduce", "folder", "--data", shapes, "--weights", "random", "--out", "o")
+    assert ran.code == 0, ran.err
+    rows = [json.loads(line) for line in (tmp_path / "o/results.jsonl").read_text().splitlines()]
+    features = [row["feature"] for row in rows]
+    assert {"x7", "x6;x7", "dW7", "dW8", "auto-forward", "auto"} <= set(features)
+    assert parse_recipe("best", {7: "7", 8: "8"}).name in features
 
 
 @pytest.mark.filterwarnings("error")

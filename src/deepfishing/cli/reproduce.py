@@ -39,8 +39,8 @@ def reproduce(
     options: Annotated[dict[str, Any], Fields(NETWORK, records=OPTIONS)],
     features: Annotated[
         str | None,
-        "Comma-separated names; by default `all` rows of the paper's Table 1 (groceries: and "
-        "`best`), or what suits the protocol.",
+        "Comma-separated names; by default `all` rows of the paper's Table 1 and `forward`, "
+        "`auto-forward` and `auto` (groceries, folder: and `best`), or what suits the protocol.",
     ] = None,
     protocol: Annotated[
         str | None,
