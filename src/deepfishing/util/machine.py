@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import platform
 import sys
@@ -67,3 +69,15 @@ def describe() -> str:
 
 def _lines(file: Path) -> list[str]:
     return file.read_text("utf-8").splitlines() if file.is_file() else []
+
+
+def release_memory() -> None:
+    """Give memory that was freed back to the system, where the C library can.
+
+    After a large piece of work it keeps hundreds of megabytes for the next one.
+    """
+    import pyarrow as pa  # takes a while to load
+
+    pa.default_memory_pool().release_unused()
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library than glibc
+        ctypes.CDLL(None).malloc_trim(0)

@@ -37,6 +37,7 @@ from deepfishing.store import Store
 from deepfishing.store.contents import Contents
 from deepfishing.store.label_log import Labels
 from deepfishing.store.manifest import count_rows
+from deepfishing.util.machine import release_memory
 from deepfishing.util.progress import Progress
 from deepfishing.web.live_labels import LiveLabels
 from deepfishing.web.photos import Thumbnails, Uploads
@@ -219,6 +220,7 @@ class Gallery:
         method = "index" if is_large else "auto"
         searcher = Searcher(self.store, by, method, progress=self._progress)
         searcher.encoder = self.uploads
+        release_memory()
         return searcher
 
     def summary(self) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from deepfishing.images.item import ImageBytes
 from deepfishing.images.preprocess import FORMAT_NAMES, open_image, open_picture
 from deepfishing.images.sources import find_again
 from deepfishing.search.searcher import Encoder
+from deepfishing.util.machine import release_memory
 
 FULL = "full"
 SIDES = {"small": 320, "large": 1024, FULL: 65_500}  # pixels of the longer side; JPEG has no more
@@ -126,6 +127,7 @@ class Uploads(Encoder):
                 line = str(error) if isinstance(error, DeepFishingError) else repr(error)
                 _log.warning("deepfish: photos cannot be searched with: %s", line)
             else:
+                release_memory()
                 self.network_state = READY
 
         self.network_state = LOADING if self.facts.get("weights_sha256") else ABSENT
