@@ -100,6 +100,7 @@ def test_search_by_examples_is_measured_and_said_in_words(deepfish, shapes, tmp_
         (["groceries", "--features", "x5"], "feature must be one of x6"),
         (["groceries", "--features", ","], "at least one feature"),
         (["groceries", "--tau", "0"], "tau must be a positive number"),
+        (["groceries", "--batch-size", "0"], "batch size"),
         (["groceries", "--tau", "nan"], "tau must be a positive number"),
         (["groceries", "--label", "unifrom"], "label must be"),
         (["groceries", "--difficult", "maybe"], "difficult must be"),

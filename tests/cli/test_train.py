@@ -243,6 +243,7 @@ def test_bad_input_of_predict_is_one_line(deepfish, shapes, model, tmp_path):
         (("nowhere", "a.png"), "nowhere"),
         ((model, "none.png"), "none.png"),
         ((model, "a.png", "--top", "0"), "--top"),
+        ((model, "a.png", "--batch-size", "0"), "batch size"),
         ((shapes, "a.png"), "model.json"),
     ]:
         ran = deepfish("predict", *arguments)

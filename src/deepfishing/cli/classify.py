@@ -65,7 +65,7 @@ def train(
     options: Annotated[
         dict[str, Any], Fields(NETWORK, only=("network", "weights"), records=OPTIONS)
     ],
-    resources: Annotated[Resources, Fields(WORK, only=("device",))],
+    resources: Annotated[Resources, Fields(WORK, only=("batch_size", "device"))],
     seed: Annotated[int, "Seed of the folds of the cross-validation.", MORE] = 0,
     labelled_only: Annotated[
         bool, "Do not use images without labels, for neighbours and prototypes.", MORE
@@ -232,7 +232,7 @@ def predict(
     ] = None,
     out: Annotated[Path | None, "Also write a table, .csv or .json, into this file."] = None,
     weights: MovedWeights = None,
-    resources: Annotated[Resources, Fields(WORK, only=("device",))],
+    resources: Annotated[Resources, Fields(WORK, only=("batch_size", "device"))],
     strict: Strict = False,
     as_json: Annotated[bool, "Print one JSON object per image, with all classes."] = False,
 ) -> None:

@@ -59,7 +59,7 @@ def reproduce(
         int | None, "Seed of the split, where none is official. [default: 0]", PROTOCOL
     ] = None,
     out: Annotated[Path | None, "Folder for results; results/DATASET-NETWORK by default."] = None,
-    resources: Annotated[Resources, Fields(WORK, only=("device", "engine"))],
+    resources: Annotated[Resources, Fields(WORK, without=("memory",))],
     strict: Strict = False,
     as_json: Annotated[bool, "Print the rows as JSON lines, nothing else."] = False,
 ) -> None:
