@@ -33,6 +33,7 @@ from deepfishing.networks.network import Network
 
 PAGE = Path(__file__).parents[1] / "docs" / "equality.md"
 PACKAGES = ("torch", "torchvision", "timm", "transformers", "open_clip_torch", "pillow")
+ENGINES = ("onnxruntime", "openvino")
 START, END = "<!-- table -->", "<!-- end of the table -->"
 
 Pixels = Callable[[Image.Image], Any]  # of an RGB image, (3, S, S)
@@ -59,6 +60,7 @@ class Row:
     pixels: float
     embedding: float
     other_pixels: float | None
+    engines: float | None  # of embeddings, by onnxruntime and OpenVINO, from those by torch
 
 
 def pictures(folder: Path) -> list[Path]:
@@ -94,8 +96,8 @@ def opened(path: Path) -> Image.Image:
     return image.convert("RGB")
 
 
-def measure(library: str, name: str, folder: Path) -> Row:
-    """Measure one row."""
+def measure(library: str, name: str, folder: Path, *, engines: bool = True) -> Row:
+    """Measure one row; with `engines` also what they make of x7."""
     paths = pictures(folder)
     with CASES[library, name]() as case:
         preprocess = case.network.preprocess
@@ -106,11 +108,15 @@ def measure(library: str, name: str, folder: Path) -> Row:
             others = np.stack([np.asarray(case.other_pixels(opened(path))) for path in paths])
             other = float(np.abs(others - ours).max())
         found = extract(case.network, paths, "x7", engine="torch")["x7"]
+        apart = None
+        if engines:
+            others = (extract(case.network, paths, "x7", engine=e)["x7"] for e in ENGINES)
+            apart = max(float(np.abs(value - found).max()) for value in others)
         with torch.inference_mode():
             expected = case.embed(torch.from_numpy(theirs)).numpy()
     expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
     pixels, embedding = np.abs(ours - theirs).max(), np.abs(found - expected).max()
-    return Row(library, name, preprocess.size, float(pixels), float(embedding), other)
+    return Row(library, name, preprocess.size, float(pixels), float(embedding), other, apart)
 
 
 def _timm(name: str, **options: Any) -> Callable[[], Any]:
@@ -332,14 +338,14 @@ CASES: dict[tuple[str, str], Callable[[], Any]] = {
 def table(rows: list[Row]) -> str:
     """The table as Markdown."""
     lines = [
-        "| library | network | px | pixels | pixels, its torchvision backend | embedding |",
-        "|---|---|---|---|---|---|",
+        "| library | network | px | pixels | pixels, torchvision backend | x7 | x7, engines |",
+        "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         other = "" if row.other_pixels is None else f"{row.other_pixels:.3f}"
         lines.append(
             f"| {row.library} | {row.name} | {row.size} | {row.pixels:.1e} | {other} | "
-            f"{row.embedding:.1e} |"
+            f"{row.embedding:.1e} | {row.engines:.1e} |"
         )
     versions = [f"{name} {importlib.metadata.version(name)}" for name in PACKAGES]
     return "\n".join([*lines, "", f"Measured with {', '.join(versions)}."])

@@ -26,10 +26,24 @@ equality = load()
 
 @pytest.mark.parametrize("case", equality.CASES, ids="-".join)
 def test_pixels_and_embeddings_are_those_of_the_library(case, tmp_path):
-    row = equality.measure(*case, tmp_path)
+    row = equality.measure(*case, tmp_path, engines=False)
     assert row.pixels <= TOLERANCE
     assert row.embedding <= TOLERANCE
     assert row.other_pixels is None or row.other_pixels <= TORCHVISION_BACKEND
+
+
+IN_ENGINES = [
+    ("timm", "ViT"),
+    ("timm", "Swin"),
+    ("transformers", "SigLIP"),
+    ("open_clip", "ViT-B-32"),
+    ("torchvision", "ViT"),
+]
+
+
+@pytest.mark.parametrize("case", IN_ENGINES, ids="-".join)
+def test_transformers_run_in_engines(case, tmp_path):
+    assert equality.measure(*case, tmp_path).engines <= TOLERANCE
 
 
 def test_other_pixels_are_seen(tmp_path, monkeypatch):
@@ -42,7 +56,7 @@ def test_other_pixels_are_seen(tmp_path, monkeypatch):
             yield replace(case, network=replace(case.network, preprocess=pixels))
 
     monkeypatch.setitem(equality.CASES, ("timm", "EVA"), changed)
-    row = equality.measure("timm", "EVA", tmp_path)
+    row = equality.measure("timm", "EVA", tmp_path, engines=False)
     assert row.pixels > 100 * TOLERANCE
     assert row.embedding > 10 * TOLERANCE
 

@@ -12,10 +12,13 @@ import copy
 import hashlib
 import importlib.util
 import io
+import sys
 import warnings
 from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -262,7 +265,7 @@ def export(module: nn.Module, example: Tensor, names: Sequence[str] = ("trunk",)
     for warning in warned:
         # code that looks at what comes in would be frozen for one case; our own networks and those
         # of libraries look at sizes only, and those are fixed
-        if warning.category.__name__ == "TracerWarning" and not _is_trusted(warning.filename):
+        if warning.category.__name__ == "TracerWarning" and not _is_trusted(str(warning.source)):
             raise cannot_run("ONNX", warning.message)
     return model
 
@@ -274,6 +277,19 @@ def _is_trusted(file: str) -> bool:
         spec = importlib.util.find_spec(package)
         folders += [Path(place) for place in spec.submodule_search_locations or ()] if spec else []
     return any(Path(file).is_relative_to(folder) for folder in folders)
+
+
+def _caller_of_torch() -> str:
+    """The file of the code that called torch, where torch or Python warns of something."""
+    torchs = Path(torch.__file__).parent
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        is_ours = file in (__file__, warnings.__file__)
+        if not is_ours and not Path(file).is_relative_to(torchs):
+            return file
+        frame = frame.f_back
+    return ""
 
 
 def write_onnx(
@@ -290,8 +306,19 @@ def write_onnx(
     torch._C._jit_onnx_log = lambda *_: None
     # the exporter by tracing is the old one and says so, but takes a second where the new one
     # takes ten and another package
-    with warnings.catch_warnings(record=True) as warned:
+    warned: list[warnings.WarningMessage] = []
+
+    def record(message: Any, category: Any, filename: str, lineno: int, *_: Any) -> None:
+        caller = _caller_of_torch()
+        warned.append(warnings.WarningMessage(message, category, filename, lineno, source=caller))
+
+    with warnings.catch_warnings(), ExitStack() as stack:
         warnings.simplefilter("always")
+        warnings.showwarning = record  # type: ignore[assignment]
+        # torch's fused attention, an operator that ONNX does not have
+        fused = torch.backends.mha.get_fastpath_enabled()
+        stack.callback(torch.backends.mha.set_fastpath_enabled, fused)
+        torch.backends.mha.set_fastpath_enabled(False)
         torch.onnx.export(
             module,
             (example,),
