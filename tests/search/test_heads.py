@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import deepfishing.search.heads as module
+from deepfishing.core.kernels import arrays_of, gram
 from deepfishing.search import Searcher
 from deepfishing.search.heads import GROWTH, fit_to_store
 from deepfishing.store import Row, Store
@@ -87,3 +88,12 @@ def test_a_link_in_place_of_the_folder_is_not_followed(grow, tmp_path):
     contents = Contents.of(store, ["x7"])
     fit_to_store(Searcher(store, HEAD).recipe, contents, store)
     assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_features_that_are_kept_have_the_embedding_once_in_memory(grow):
+    searcher = Searcher(grow(120), f"x7+{HEAD}")
+    plain = searcher.features.of(np.arange(120))
+    (kept,) = searcher.features.blocks()
+    arrays = arrays_of(kept)
+    assert [array is arrays[0] for array in arrays] == [True, True, False]
+    np.testing.assert_allclose(gram(kept), gram(plain), atol=1e-5)

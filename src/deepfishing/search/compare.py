@@ -16,13 +16,13 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from deepfishing.core.features import features_of
-from deepfishing.core.kernels import UNLIKE, Comparable, gram
-from deepfishing.core.rank_one import Array, l2_normalize
+from deepfishing.core.kernels import UNLIKE, Combination, Comparable, gram
+from deepfishing.core.rank_one import Array, RankOne, l2_normalize
 from deepfishing.core.recipes import Fitted, Recipe, parse_recipe
 from deepfishing.core.recipes.language import known_recipes
 from deepfishing.errors import StoreError
@@ -40,6 +40,7 @@ PROTOTYPES_FROM, PROTOTYPES_UP_TO = 100, 100_000
 
 BLOCK_BYTES = 1 << 26  # of features in a block, in single precision
 KEEP_BYTES = 1 << 30
+ROUNDING = 1e-6  # of a number of unit vectors
 QUICK_ROWS = 128  # decoded at a time, which stay in the processor's cache
 SEED = 0
 
@@ -116,7 +117,7 @@ class Features:
             return
         with self._lock:  # one thread reads, the others wait for it
             if not self._kept:
-                self._kept.extend(blocks)
+                self._kept.extend(share_arrays(block, []) for block in blocks)
         yield from self._kept
 
     def cosine_scores(self, numbers: Array, query: Query) -> Array:
@@ -131,6 +132,27 @@ class Features:
             cosines[name] = np.concatenate(parts)
         scores: Array = _kernel(self.recipe, cosines) @ query.weights
         return scores
+
+
+def share_arrays(features: Comparable, seen: list[Array]) -> Comparable:
+    """Return the features with arrays that are the same only once in memory.
+
+    `dW8+x7+own(x7,64)` has three times x7, of unit length but for rounding.
+    """
+    if isinstance(features, Combination):
+        return replace(features, parts=tuple(share_arrays(p, seen) for p in features.parts))
+    if isinstance(features, RankOne):
+        return RankOne(_first_of(features.x, seen), _first_of(features.delta, seen))
+    return _first_of(features, seen)
+
+
+def _first_of(array: Array, seen: list[Array]) -> Array:
+    for other in seen:
+        alike = other.shape == array.shape and other.dtype == array.dtype
+        if alike and np.abs(other - array).max(initial=0) <= ROUNDING:
+            return other
+    seen.append(array)
+    return array
 
 
 def _of_cosines(recipe: Recipe) -> bool:
