@@ -25,6 +25,7 @@ from deepfishing.evaluation.report.charts import panels
 from deepfishing.evaluation.report.gain_split import GainSplit, chart_splits
 from deepfishing.evaluation.report.overview import find_folders
 from deepfishing.evaluation.report.rows import group_points, open_points
+from deepfishing.evaluation.report.tables import one_decimal
 
 MAX_LABELS = 16
 PHOTOGRAPHS = ("groceries", "voc2007")  # other data sets are drawn or cut, `few_label_sets.py`
@@ -104,7 +105,7 @@ def table(lines: Lines) -> str:
                 for s in some
                 if str(s.labels) == label
             ]
-            cells.append(f"**{np.mean(found):+.1f}**" if found else "")
+            cells.append(f"**{one_decimal(float(np.mean(found)), sign=True)}**" if found else "")
         rows.append(f"| **mean** | {title} | {' | '.join(cells)} |")
     return "\n".join(rows)
 
