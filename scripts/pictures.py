@@ -165,8 +165,8 @@ def show_view(page: Page) -> None:
 def make_session(results: Path, folder: Path) -> Path:
     """A store of the photographs without labels, of which some were labelled in the studio."""
     store = Store.open(results)
-    shutil.copytree(store.folder, folder / "photos")
-    session = Store.open(folder / "photos")
+    shutil.copytree(store.folder, folder / "my-photos")
+    session = Store.open(folder / "my-photos")
     truth = {}
     rows = []
     for row in store.rows().values():
