@@ -152,12 +152,15 @@ def families(photos: Sequence[Path]) -> dict[str, list[Image.Image]]:
         found[f"pages, one digit, {name}"] = [page(n, size, points, grey) for n in NUMBERS]
     found["scans, one digit"] = [scan(page(n), at) for at, n in enumerate(NUMBERS)]
     for name, outline in OUTLINES.items():
-        found[f"{name}, colour"] = [garment(outline, colour) for colour in COLOURS]
+        # folds of another seed in every family, so that no picture is in two of them
+        found[f"{name}, colour"] = [garment(outline, colour, folds=10) for colour in COLOURS]
         found[f"{name}, folds"] = [garment(outline, folds=seed) for seed in range(6)]
         prints = ("AB", "A8", "AE", "XB", "", "AB.")
-        found[f"{name}, print"] = [garment(outline, text=text) for text in prints]
+        found[f"{name}, print"] = [garment(outline, text=text, folds=11) for text in prints]
         small = ("M", "N", "W", "", "X")
-        found[f"{name}, small print"] = [garment(outline, text=text, points=14) for text in small]
+        found[f"{name}, small print"] = [
+            garment(outline, text=text, points=14, folds=12) for text in small
+        ]
         dark = {"ink": (55, 55, 55), "points": 40}
         texts = ("AB", "A8", "", "O")
         found[f"{name}, dark print"] = [
@@ -168,9 +171,10 @@ def families(photos: Sequence[Path]) -> dict[str, list[Image.Image]]:
         found[f"{name}, faint logo"] = [
             garment(outline, (230, 230, 228), text=text, **faint) for text in logos
         ]
-        found[f"{name}, stripes"] = [garment(outline, stripe=width) for width in (0, 6, 7, 10, 20)]
+        widths = (0, 6, 7, 10, 20)
+        found[f"{name}, stripes"] = [garment(outline, stripe=one, folds=13) for one in widths]
         places = ((200, 240), (206, 240), (240, 300), (200, 400))
-        found[f"{name}, button"] = [garment(outline, button=place) for place in places]
+        found[f"{name}, button"] = [garment(outline, button=place, folds=14) for place in places]
     found["screenshots, one icon"] = [screenshot(icon) for icon in range(5)]
     for seed in range(3):
         found[f"tiles of a map {seed}"] = tiles(seed)

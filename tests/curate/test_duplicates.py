@@ -213,3 +213,13 @@ def test_frames_of_a_burst_are_a_burst_and_no_copies(deepfish, store_of, picture
     assert deepfish("curate", "twins", store).out == ""
     ran = deepfish("curate", "bursts", store)
     assert sorted(ran.out.splitlines()) == [f"1\t{path}" for path in paths]
+
+
+def test_a_copy_with_a_border_that_stands_out_is_found(deepfish, store_of, picture, tmp_path):
+    """The border is most of what its thumbnail shows, so it is compared without."""
+    dark = picture(6, (320, 240)).point(lambda level: 20 + level // 5)
+    dark.save(tmp_path / "dark.png")
+    ImageOps.expand(dark, 16, "white").save(tmp_path / "border.png")
+    store = store_of([tmp_path / "dark.png", tmp_path / "border.png"], [1, 1])
+    ran = deepfish("curate", "twins", store, "--kinds", "border added")
+    assert ran.out == f"{tmp_path / 'border.png'}\n"

@@ -41,6 +41,7 @@ from deepfishing.images.same_picture import (
     Likeness,
     compare_pictures,
     has_real_detail,
+    without_border,
 )
 from deepfishing.images.show import pictures_html
 from deepfishing.images.sources import find_again
@@ -240,19 +241,26 @@ class _Album:
         self.sides = sides
         self.gone: set[str] = set()
         self.thumbnails: dict[int, Array] = {}
+        self.inner: dict[int, Array] = {}  # of photos with a border of one colour, without it
         self.likenesses: dict[Pair, Likeness | None] = {}  # of the first to the second
 
     def look(self, nodes: Sequence[int], progress: Progress) -> None:
         """Make thumbnails of the contents whose file exists and can be read."""
 
-        def see(node: int) -> Array | None:
+        def see(node: int) -> tuple[Array, Array | None] | None:
             image = self.image(node, SIDE)
-            return None if image is None else thumbnail(image)
+            if image is None:
+                return None
+            box = without_border(image)
+            has_border = box != (0, 0, *image.size)
+            return thumbnail(image), thumbnail(image.crop(box)) if has_border else None
 
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             for done, (node, seen) in enumerate(zip(nodes, pool.map(see, nodes), strict=True)):
                 if seen is not None:
-                    self.thumbnails[node] = seen
+                    self.thumbnails[node], inner = seen
+                    if inner is not None:
+                        self.inner[node] = inner
                 progress("looking", done + 1, len(nodes))
 
     def image(self, node: int, draft: int = 0) -> Image.Image | None:
@@ -263,9 +271,17 @@ class _Album:
         return None
 
     def alike(self, pairs: Iterable[Sequence[int]], least: float, progress: Progress) -> list[Pair]:
-        """The pairs whose thumbnails agree at least so much."""
+        """The pairs whose thumbnails agree at least so much, as they are or without borders."""
         seen = self.thumbnails
         readable = [(a, b) for a, b in pairs if a in seen and b in seen]
+        alike = self._agreeing(readable, seen, least, progress)
+        left = sorted(set(readable) - set(alike))
+        bordered = [(a, b) for a, b in left if a in self.inner or b in self.inner]
+        return sorted(alike + self._agreeing(bordered, {**seen, **self.inner}, least, progress))
+
+    def _agreeing(
+        self, readable: list[Pair], seen: dict[int, Array], least: float, progress: Progress
+    ) -> list[Pair]:
         parts = [readable[i : i + BLOCK_PAIRS] for i in range(0, len(readable), BLOCK_PAIRS)]
         alike: list[Pair] = []
         for done, part in enumerate(parts):

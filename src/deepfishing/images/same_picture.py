@@ -89,7 +89,7 @@ def compare_pictures(a: Image.Image, b: Image.Image) -> Likeness | None:
         likeness = _verified(_Fit.from_thumbnails(a, other, found.warp[0]), is_mirrored)
         if likeness is not None:
             return likeness
-    frames = _without_border(a), _without_border(b)
+    frames = without_border(a), without_border(b)
     if frames == (_whole(a), _whole(b)):
         return None
     return _verified(_Fit.from_boxes(a, b, *frames), False)
@@ -342,7 +342,7 @@ def _whole(image: Image.Image) -> Box:
     return 0.0, 0.0, float(image.width), float(image.height)
 
 
-def _without_border(image: Image.Image) -> Box:
+def without_border(image: Image.Image) -> Box:
     """The part of a photo inside a border of one colour, all of it if there is none."""
     pixels = _floats(image)
     differs = np.abs(pixels - pixels[0, 0]).max(axis=2) > 3 * FLAT_BORDER
