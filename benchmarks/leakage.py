@@ -163,7 +163,8 @@ def measure(case: str, seed: int, work: Path, source: Path) -> list[dict[str, An
     lines = (made / "results" / "results.jsonl").read_text().splitlines()
     for line in lines:
         row = json.loads(line)
-        (scores,) = (made / "results" / "scores").glob(f"{row['feature']}-*.npz")
+        files = (made / "results" / "scores").glob(f"{row['feature']}-*.npz")
+        scores = max(files, key=lambda path: path.stat().st_mtime)
         with np.load(scores) as arrays:
             tested, shown = arrays["ids"], arrays["labels"][:, 1] == 1
         numbers = np.array([int(Path(str(id_)).stem.split("-")[1]) for id_ in tested])

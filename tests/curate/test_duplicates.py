@@ -223,3 +223,39 @@ def test_a_copy_with_a_border_that_stands_out_is_found(deepfish, store_of, pictu
     store = store_of([tmp_path / "dark.png", tmp_path / "border.png"], [1, 1])
     ran = deepfish("curate", "twins", store, "--kinds", "border added")
     assert ran.out == f"{tmp_path / 'border.png'}\n"
+
+
+def test_files_with_other_frames_or_transparent_places_are_no_copies(
+    deepfish, store_of, picture, tmp_path
+):
+    """Their first frames, or what shows on white, are the same; their other contents are not."""
+    first, second, third = (picture(seed, (320, 240)) for seed in (1, 2, 3))
+    first.save(tmp_path / "a.tif", save_all=True, append_images=[second])
+    first.save(tmp_path / "b.tif", save_all=True, append_images=[third])
+    seen = Image.new("L", first.size, 255)
+    seen.paste(0, (0, 0, 320, 40))
+    for name, hidden in (("c.png", "red"), ("d.png", "blue")):
+        painted = first.copy()
+        painted.paste(hidden, (0, 0, 320, 40))
+        painted.putalpha(seen)
+        painted.save(tmp_path / name)
+    paths = [tmp_path / name for name in ("a.tif", "b.tif", "c.png", "d.png")]
+    shutil.copy(paths[0], tmp_path / "e.tif")
+    ran = deepfish("curate", "twins", store_of([*paths, tmp_path / "e.tif"], [1] * 5))
+    assert len(ran.out.splitlines()) == 1
+    assert "identical file" in ran.err
+
+
+def test_copies_in_other_modes_and_turned_by_their_header_are_found(
+    deepfish, store_of, picture, tmp_path
+):
+    one = picture(1, (320, 240))
+    one.save(tmp_path / "plain.png")
+    one.convert("CMYK").save(tmp_path / "cmyk.tif")
+    turned = Image.Exif()
+    turned[0x0112] = 6  # to be turned by 90 degrees
+    one.rotate(90, expand=True).save(tmp_path / "turned.jpg", quality=90, exif=turned)
+    one.convert("RGBA").save(tmp_path / "opaque.png")
+    paths = sorted(path for path in tmp_path.iterdir() if path.is_file())
+    ran = deepfish("curate", "twins", store_of(paths, [1] * len(paths)))
+    assert len(ran.out.splitlines()) == len(paths) - 1, ran.err

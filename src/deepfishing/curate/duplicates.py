@@ -270,6 +270,10 @@ class _Album:
                 return open_image(ImageBytes(picture.id, content), draft=draft)
         return None
 
+    def has_more(self, node: int) -> bool:
+        """Whether a file has more than the picture that is compared."""
+        return any(_has_more(content) for _, _, content in self._found(node))
+
     def alike(self, pairs: Iterable[Sequence[int]], least: float, progress: Progress) -> list[Pair]:
         """The pairs whose thumbnails agree at least so much, as they are or without borders."""
         seen = self.thumbnails
@@ -298,7 +302,10 @@ class _Album:
 
         def compare(pair: Pair) -> Likeness | None:
             a, b = (self.image(node) for node in pair)
-            return None if a is None or b is None else compare_pictures(a, b)
+            likeness = None if a is None or b is None else compare_pictures(a, b)
+            if likeness is not None and any(self.has_more(node) for node in pair):
+                return None  # only files that are equal byte by byte are copies then
+            return likeness
 
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             for done, (pair, likeness) in enumerate(
@@ -407,6 +414,22 @@ def _why(keep: _File, next_: _File) -> str:
     if keep.seconds < next_.seconds:
         return f"oldest, {datetime.fromtimestamp(keep.seconds, UTC):%Y-%m-%d}"
     return "first name"
+
+
+def _has_more(content: bytes) -> bool:
+    """Whether a file has other frames or pages, or transparent places that hide a part of it.
+
+    A photo of a telephone may have a second, smaller picture (MPO), which does not count.
+    """
+    with contextlib.suppress(Exception):  # damaged bytes make the readers raise almost anything
+        picture = open_picture(io.BytesIO(content))
+        if picture.format != "MPO" and getattr(picture, "n_frames", 1) > 1:
+            return True
+        if not picture.has_transparency_data:
+            return False
+        lowest, _ = picture.convert("RGBA").getchannel("A").getextrema()
+        return bool(lowest < 255)
+    return True
 
 
 def _size(content: bytes) -> tuple[int, int]:
