@@ -427,8 +427,8 @@ def _has_more(content: bytes) -> bool:
             return True
         if not picture.has_transparency_data:
             return False
-        lowest, _ = picture.convert("RGBA").getchannel("A").getextrema()
-        return bool(lowest < 255)
+        alpha = np.asarray(picture.convert("RGBA").getchannel("A"))
+        return bool(alpha.min() < 255)
     return True
 
 
