@@ -16,7 +16,14 @@ from pathlib import Path
 from deepfishing.core.features import Factor
 from deepfishing.core.rank_one import Array
 from deepfishing.extraction.settings import Settings
-from deepfishing.extraction.to_store import SHARD_IMAGES, Done, Hashed, Job, Local, extract_to_store
+from deepfishing.extraction.to_store import (
+    SHARD_IMAGES,
+    Done,
+    Hashed,
+    Local,
+    StartExtractor,
+    extract_to_store,
+)
 from deepfishing.images.item import Item, Member
 from deepfishing.networks.reference import NetworkRef
 from deepfishing.networks.zoo import IMAGENET
@@ -38,14 +45,16 @@ class StandIn(Local):
         """See `Local`."""
         yield from ((stand_in_key(number), "") for number in range(len(items)))
 
-    def compute(self, job: Job, keys: Sequence[str], items: Sequence[Item]) -> Iterator[Done]:
+    def compute(
+        self, store: Store, start: StartExtractor, keys: Sequence[str], items: Sequence[Item]
+    ) -> Iterator[Done]:
         """See `Local`."""
         started = time.perf_counter()
-        for start in range(0, len(keys), SHARD_IMAGES):
-            some = keys[start : start + SHARD_IMAGES]
-            job.store.append(some, self.values(start, start + len(some)))
+        for first in range(0, len(keys), SHARD_IMAGES):
+            some = keys[first : first + SHARD_IMAGES]
+            store.append(some, self.values(first, first + len(some)))
             yield Done(len(some), {})
-        job.store.look_again()  # as after a run on Ray, where others have written
+        store.look_again()  # as after a run on Ray, where others have written
         self.seconds += time.perf_counter() - started
 
 
