@@ -5,7 +5,8 @@
 
 Real features of a store are drawn with replacement and changed by about 30 %, as in `search.py`.
 Up to `MAX_FILES` rows get a small photo of their own, a re-sized one of the store's with a number
-behind its end; larger stores have rows without files, so that thumbnails are not in their figures.
+behind its end; larger stores have rows without files, so that thumbnails are not in their figures,
+and embeddings of `SHORT` numbers.
 The server is a process of its own, the browser a Chromium without a window, which draws in
 software. `--label-pool` and `--map` do the work that is done once per collection, too.
 """
@@ -45,6 +46,7 @@ from deepfishing.store.precision import DEFAULT as PRECISION
 from search import BLOCK, resampled
 
 MAX_FILES = 200_000
+SHORT = 256  # numbers of an embedding in larger stores, as that of a smaller network
 SIDE = 128  # pixels of the photos that are repeated
 PHOTOS = 500  # different ones
 CLASSES = 10
@@ -89,6 +91,9 @@ def make_store(folder: Path, source: Store, rows: int) -> None:
     held = ("x7", "delta8") if rows <= MAX_FILES else ("x7",)
     contents = Contents.of(source, held)
     real = contents.read(np.arange(min(len(contents), 10_000)), held)
+    if rows > MAX_FILES:
+        axes = np.random.default_rng(0).normal(size=(real["x7"].shape[1], SHORT))
+        real["x7"] = (real["x7"] @ axes).astype(np.float32)
     photos = small_photos(source) if rows <= MAX_FILES else []
     images = folder.parent / f"{folder.name}-photos"
     store = Store(folder, source.settings, PRECISION)

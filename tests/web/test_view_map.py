@@ -102,6 +102,23 @@ def test_regions_are_named_by_labels_first_and_then_by_the_network(client, mappe
     assert get(client, "/regions")["regions"][0]["name"] == "other"
 
 
+def test_without_a_model_the_map_shows_what_was_learnt_from_the_labels(client, mapped):
+    assert "prediction" not in get(client, "")["colours"]
+    begin = time.monotonic()
+    while time.monotonic() - begin < 300:  # the labels of the store
+        state = client.get("/api/labels/learned").json()
+        if state.get("learned") == state["version"]:
+            break
+        time.sleep(0.1)
+    if "prediction" in get(client, "")["colours"]:
+        found = get(client, "/colours", by="prediction")
+        assert sum(one["photos"] for one in found["names"]) + found["others"] == 32
+        levels = decoded(get(client, "/colours", by="doubt")["codes"], np.uint8)
+        assert len(levels) == 32
+    else:
+        pytest.fail(f"nothing was learnt: {state}")
+
+
 def test_a_shape_selects_all_photos_inside_also_those_that_are_not_drawn(mapped, monkeypatch):
     monkeypatch.setattr(view_map, "MAX_POINTS", 10)
     client = TestClient(make_app(mapped), base_url="http://127.0.0.1:8765")

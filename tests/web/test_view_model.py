@@ -142,6 +142,20 @@ def test_the_map_can_be_coloured_by_predictions(client, trained):
     assert photo["prediction"] in open_store_model(trained.store).model.classes
 
 
+@pytest.mark.slow  # torch writes the network anew
+def test_the_model_is_written_as_onnx_on_request(client, trained):
+    onnx = pytest.importorskip("onnx", reason="no onnx: pip install deepfishing[onnxruntime]")
+    assert client.post("/api/model/onnx", json={}).status_code == 200
+    while (job := client.get("/api/jobs", params={"name": "onnx"}).json())["state"] == "running":
+        time.sleep(0.2)
+    assert job["state"] == "done", job
+    content = client.get("/api/model/download?what=onnx").content
+    assert [one.name for one in onnx.load_from_string(content).graph.output] == [
+        "probabilities",
+        "scores",
+    ]
+
+
 @pytest.mark.browser
 def test_a_model_is_trained_tried_and_downloaded_and_a_reload_keeps_it(serve, visit, kinds):
     gallery = Gallery(kinds.folder)

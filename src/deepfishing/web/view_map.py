@@ -18,15 +18,18 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from deepfishing.core.rank_one import Array
+from deepfishing.curate.label_session import NONE
 from deepfishing.curate.layout import Layout, open_layout
 from deepfishing.util.progress import Progress
 from deepfishing.web.apart import run_apart
 from deepfishing.web.gallery import Filter
 from deepfishing.web.guard import RefusedError
+from deepfishing.web.model_room import Predictions
 from deepfishing.web.studio import NEVER_KEPT, Studio, answer, read_json
 from deepfishing.web.view_photos import Wanted
 
 JOB = "map"
+NONE_WORDS = "none of the classes"
 MAX_POINTS = 200_000  # that are drawn
 MAX_CORNERS = 2000
 MAX_COLOURS = 24  # classes with a colour of their own; the rarest share one
@@ -155,9 +158,27 @@ class Chart:
     def _available(self) -> list[str]:
         """Return what points can be coloured by."""
         available = ["label", "region"]
-        if self.room.predictions() is not None:
+        if self._predicted() is not None:
             available += ["prediction", "doubt"]
         return [*available, "folder"]
+
+    def _predicted(self) -> Predictions | None:
+        """Predictions of the model; without one, those of what was learnt from the labels."""
+        predicted = self.room.predictions()
+        if predicted is not None:
+            return predicted
+        taught, prepared = self.studio.learner.taught, self.studio.learner.prepared
+        if taught is None or taught.learned is None or prepared is None:
+            return None
+        learned = taught.learned
+        confidence = learned.confidence(learned.scores)
+        if confidence is None:  # of too few labels nothing can be said
+            return None
+        numbers = prepared.number_of_row
+        at = np.maximum(numbers, 0)
+        codes = np.where(numbers >= 0, learned.scores.argmax(axis=1)[at], -1)
+        names = tuple(name if name != NONE else NONE_WORDS for name in learned.classes)
+        return Predictions(names, codes, confidence[at])
 
     def points(self) -> dict[str, Any]:
         """Return the places of the points that are drawn."""
@@ -170,7 +191,7 @@ class Chart:
         if point >= len(self.shown):
             raise RefusedError(400, f"point must be below {len(self.shown)}, got {point}")
         row = int(self.shown[point])
-        predicted = self.room.predictions()
+        predicted = self._predicted()
         about: dict[str, Any] = {
             "id": self.gallery.id_of(row),
             "labels": self.gallery.live.of_row(row) or (),
@@ -195,9 +216,9 @@ class Chart:
         return _legend(names, codes, codes[self.shown])
 
     def _doubt(self) -> dict[str, Any]:
-        predicted = self.room.predictions()
+        predicted = self._predicted()
         if predicted is None:
-            raise RefusedError(409, "doubt needs a model, got none; train one first")
+            raise RefusedError(409, "doubt needs a model or more labels, got neither")
         doubt = np.where(predicted.codes >= 0, 1 - predicted.probability, 0.0)[self.shown]
         levels = (np.clip(doubt, 0, 1) * 255).round().astype(np.uint8)
         return {"scale": ["sure", "unsure"], "codes": _base64(levels)}
@@ -214,9 +235,9 @@ class Chart:
         return names, codes
 
     def _predictions(self) -> tuple[list[str], Array]:
-        predicted = self.room.predictions()
+        predicted = self._predicted()
         if predicted is None:
-            raise RefusedError(409, "predictions need a model, got none; train one first")
+            raise RefusedError(409, "predictions need a model or more labels, got neither")
         return list(predicted.classes), predicted.codes
 
     def _folders(self) -> tuple[list[str], Array]:
