@@ -1,6 +1,7 @@
 """Search by words: what a text tower says of a text is compared with what images are."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -34,6 +35,19 @@ def test_words_find_what_they_describe(trained, towers):
     for name in towers.COLOURS:
         hits = searcher.search(f"a {name} bicycle", k=3)
         assert {hit.id for hit in hits} == {f"{name}{number}.png" for number in range(3)}
+
+
+def test_words_are_compared_by_the_embedding_where_photos_are_not_by_default(
+    trained, towers, tmp_path_factory
+):
+    photos = towers.write_photos(tmp_path_factory.mktemp("many") / "photos", 25)
+    folder = shutil.copytree(trained[0], photos.parent / "clip")
+    searcher = Searcher(towers.extract(folder, photos))
+    assert searcher.recipe.is_gradient  # of a head made of the photos
+    hits = searcher.search("a green bicycle", k=25)
+    assert all(hit.id.startswith("green") for hit in hits)
+    with pytest.raises(OptionError, match="pass --by x7"):
+        Searcher(searcher.store, searcher.recipe.name).search("a green bicycle")
 
 
 def test_words_and_photos_count_alike(trained):

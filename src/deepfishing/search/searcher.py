@@ -45,7 +45,12 @@ from deepfishing.search.index import (
     follows,
     open_index,
 )
-from deepfishing.search.words import Words, check_words_recipe, is_file_name
+from deepfishing.search.words import (
+    WORDS_FEATURE,
+    Words,
+    check_words_recipe,
+    is_file_name,
+)
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents
 from deepfishing.store.manifest import count_rows
@@ -118,6 +123,7 @@ class Searcher:
         self.store = store if isinstance(store, Store) else Store.open(store)
         photos = count_rows(self.store.folder)
         self.recipe = choose_recipe(self.store, by, search_defaults(photos))
+        self._is_default, self._method = by is None, method
         self._names = None if class_names is None else read_class_names(class_names)
         self.explanation = Explanation.of(self.recipe)
         self._notice = notice or _warn
@@ -178,6 +184,11 @@ class Searcher:
         """
         if k < 1:
             raise OptionError(f"k must be at least 1, got {k}")
+        if self._is_default and self.recipe.name != WORDS_FEATURE:
+            examples = (self.read(example) for example in (*_listed(like), *_listed(unlike)))
+            if any(isinstance(example, Words) for example in examples):
+                by_words = self._by_words
+                return by_words.search(like, k, unlike, labels, path, candidates, probes)
         passed = self.collection.passing(labels, path)
         if among is not None:
             passed = among if passed is None else passed & among
@@ -185,6 +196,13 @@ class Searcher:
         rows, scores = self._nearest(query, k, passed, candidates, probes)
         hits = self._hits(query, rows, scores) if len(rows) else ()
         return Hits(hits, repr(self), self.photo)
+
+    @cached_property
+    def _by_words(self) -> Searcher:
+        """The same store by the embedding, which words are compared with."""
+        made = Searcher(self.store, WORDS_FEATURE, self._method)
+        made.encoder, made.texts = self.encoder, self.texts
+        return made
 
     def photo(self, id_: str) -> bytes | None:
         """The file of an image of the store, found from any folder; None if it is gone or other."""
