@@ -126,6 +126,11 @@ class KernelAverage(Combination):
     def __len__(self) -> int:
         return len(self.numbers)
 
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """That of the rows that are averaged: both can be compared with each other."""
+        return len(self), *self.parts[0].shape[1:]
+
     def __getitem__(self, index: Any) -> Self:
         return replace(self, numbers=self.numbers[index], weights=self.weights[index])
 

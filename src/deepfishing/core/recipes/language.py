@@ -276,25 +276,12 @@ def prior(layers: Mapping[int, str]) -> str:
     return f"dW7+dW8+{ROOT}+x7" if TOP - 1 in layers else f"dW8+{ROOT}+x7"
 
 
-# For few examples in a pool of unlabelled photos: neighbours and an own head, half each.
-FORWARD_POOL_RULE = "smooth(x7)"
-POOL_RULE = "2*smooth(x7)+own(x7,64)+pow(own(x7),0.5)"
 # The embedding and gradients of a head made of the photos, for networks without a classifier.
 OWN_HEAD = "2*x7+own(x7,64)+pow(own(x7),0.5)"
 OWN_HEAD_CANDIDATES = (
     *("x7", "pow(x7,0.5)", "rbf(x7,2)", "own(x7,64)", "pow(own(x7),0.5)"),
     *("x7+own(x7,64)", OWN_HEAD, f"rbf({OWN_HEAD},2)"),
 )
-
-
-def few_rule(examples: float, layers: Mapping[int, str]) -> str:
-    """The recipe for so few examples per class that nothing can be validated, without a pool."""
-    if not has_classifier(layers):
-        return OWN_HEAD
-    lowest, few = min(layers), f"{ROOT}+dW8+dW7"
-    if lowest <= TOP - 2:  # below is a map, as in `best_recipe`
-        return f"(2*x{lowest - 1}+1)*({few})"
-    return f"2*dW8+{ROOT}" if examples < 2 or TOP - 1 not in layers else few
 
 
 def forward_candidates(layers: Mapping[int, str]) -> tuple[str, ...]:
