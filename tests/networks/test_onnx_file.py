@@ -1,6 +1,7 @@
 """A network that exists only as an .onnx file gives the features of the torch network it was."""
 
 import json
+import sys
 import warnings
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from PIL import Image
 from torch import nn
 
 from deepfishing import Preprocess, extract, gram, load_network, wrap
-from deepfishing.errors import NetworkError, OptionError, WeightsError
+from deepfishing.errors import MissingDependencyError, NetworkError, OptionError, WeightsError
 from deepfishing.networks.load import load_reference
 from deepfishing.networks.onnx_file import KEY, load_onnx
 from deepfishing.networks.reference import find_preprocess
@@ -460,3 +461,10 @@ def test_the_command_line_takes_a_tensor_and_remembers_it(photos, tmp_path, deep
     predicted = deepfish("predict", "model", photos, "--json")
     assert predicted.code == 0, predicted.err
     assert deepfish("search", "store", sorted(photos.rglob("*.png"))[0]).code == 0
+
+
+def test_a_missing_package_is_no_damaged_file(tmp_path, monkeypatch):
+    file = save(stack(), tmp_path / "net.onnx")
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(MissingDependencyError, match=r"^this needs the package onnx; run"):
+        load_onnx(file, "imagenet")

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from deepfishing.core.features import NO_CLASSIFIER, TOP
 from deepfishing.errors import (
+    MissingDependencyError,
     NetworkError,
     OptionError,
     check_choice,
@@ -466,6 +467,8 @@ def _uses(model: Any, constants: dict[str, Any]) -> Counter[str]:
 def _read(path: Path) -> Any:
     try:
         model = package("onnx").load(path, load_external_data=False)
+    except MissingDependencyError:
+        raise
     except FileNotFoundError:
         raise NetworkError(f"network file not found: {path}; check --network") from None
     except Exception as error:  # protobuf has errors of its own, which change with its versions
