@@ -204,7 +204,7 @@ def test_keys_label_and_undo_in_two_tabs_and_a_reload_keeps_it(browser, serve, u
 
         def labelled(tab, n):
             tab.wait_for_function(
-                "n => document.querySelector('#state').textContent.startsWith(`${n} `)", arg=n
+                "n => document.querySelector('#state')?.textContent.startsWith(`${n} `)", arg=n
             )
             return tab.inner_text("#name")
 
@@ -265,7 +265,7 @@ def test_a_suggestion_is_taken_with_a_key_and_the_curve_is_drawn(
             page.keyboard.type(truth[name])
             page.keyboard.press("Enter")
             page.wait_for_function(
-                "n => document.querySelector('#state').textContent.startsWith(`${n} `)", arg=n + 1
+                "n => document.querySelector('#state')?.textContent.startsWith(`${n} `)", arg=n + 1
             )
         page.wait_for_selector("#suggestion:not([hidden])")
         page.wait_for_selector("#curve:not([hidden]) svg .line")
@@ -276,7 +276,7 @@ def test_a_suggestion_is_taken_with_a_key_and_the_curve_is_drawn(
         shown, suggested = page.inner_text("#name"), page.inner_text("#suggestion b")
         page.keyboard.press("Enter")
         page.wait_for_function(
-            "() => document.querySelector('#state').textContent.startsWith('22')"
+            "() => document.querySelector('#state')?.textContent.startsWith('22')"
         )
         assert logged(unlabelled)[shown] == (suggested,)
         page.check("#several")
@@ -289,7 +289,7 @@ def test_a_suggestion_is_taken_with_a_key_and_the_curve_is_drawn(
         assert len(first) == 2
         page.click("#done")
         page.wait_for_function(
-            "() => document.querySelector('#state').textContent.startsWith('23')"
+            "() => document.querySelector('#state')?.textContent.startsWith('23')"
         )
         assert logged(unlabelled)[name] == tuple(first)
         assert not tab.overflows()

@@ -151,3 +151,30 @@ def test_a_selection_is_labelled_as_a_group_and_the_exceptions_follow(visit, ser
         }
         page.wait_for_selector("#together", state="hidden")
         tab.context.close()
+
+
+@pytest.mark.browser
+def test_words_are_a_field_where_the_network_reads_them(visit, gallery, ids, monkeypatch):
+    asked = []
+    hit = {"score": 0.5, "forward": 0.5, "backward": None, "labels": [], "classes": []}
+
+    def search(question):
+        asked.append((question.words, question.like))
+        return [{"id": ids[3], **hit}]
+
+    monkeypatch.setattr(type(gallery), "reads_words", True)
+    monkeypatch.setattr(gallery, "search", search)
+    tab = visit()
+    page = tab.open()
+    page.wait_for_selector("#words:not([hidden])")
+    page.fill("#words-text", "a green pear")
+    page.keyboard.press("Enter")
+    assert tab.ids("forward") == [ids[3]]
+    assert asked == [("a green pear", [])]
+    assert tab.asked() == {"words": ["a green pear"]}
+    assert page.locator("#gradient").is_hidden()
+    assert "a green pear" in page.inner_text("#examples")
+    page.reload()
+    assert tab.ids("forward") == [ids[3]]
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#grid .shot.loaded")

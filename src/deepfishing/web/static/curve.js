@@ -3,7 +3,7 @@
 const NAMESPACE = "http://www.w3.org/2000/svg";
 const WIDTH = 340;
 const HEIGHT = 170;
-const EDGE = { left: 36, right: 10, top: 8, bottom: 26 };
+const EDGE = { left: 44, right: 14, top: 8, bottom: 26 };
 const TICKS = [0, 25, 50, 75, 100];
 const ROUND = [5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 50_000];
 
@@ -25,8 +25,8 @@ export function drawCurve(svg, points) {
   const path = (values) => values.map(([a, b]) => `${a.toFixed(1)},${b.toFixed(1)}`).join(" ");
   const low = points.map((one) => [x(one.labels), y(one.interval[0])]);
   const high = points.map((one) => [x(one.labels), y(one.interval[1])]);
-  const marks = ROUND.filter((n) => n >= points[0].labels && n <= points.at(-1).labels);
-  if (!marks.length) marks.push(points.at(-1).labels);
+  const end = points.at(-1).labels;
+  const marks = [...ROUND.filter((n) => n >= points[0].labels && x(end) - x(n) > 36), end];
   svg.replaceChildren(
     ...TICKS.map((percent) => shape("line", { class: "rule", x1: EDGE.left, x2: WIDTH - EDGE.right, y1: y(percent), y2: y(percent) })),
     ...TICKS.map((percent) => shape("text", { x: EDGE.left - 5, y: y(percent) + 4, "text-anchor": "end" }, `${percent} %`)),
