@@ -229,3 +229,11 @@ def test_a_pool_learns_a_part_once(rng):
     first = dict(pool.learnt)
     pool.fit(parse_recipe("x7+own(x7,4)"), {"x7": np.eye(5)})
     assert all(pool.learnt[name] is values for name, values in first.items())
+
+
+@pytest.mark.parametrize("pool", [{"x6": (300, 12)}, {"x7": (30, 11)}], ids=["no x7", "too small"])
+def test_a_pool_of_no_use_is_not_used(rng, pool):
+    arrays, labels = collection(rng, {"x7"}, n=12)
+    photos = Pool({name: rng.normal(size=shape) for name, shape in pool.items()})
+    choice = choose(arrays, labels, LAYERS, pool=photos)
+    assert not parse_recipe(choice.recipe, LAYERS).uses_pool

@@ -124,8 +124,7 @@ def choose(
     counted = np.where(labels == 0, -1, labels) if difficult == "negative" else labels
     examples = examples_per_class(counted)
     if recipe is None and examples < FEW_LABELS:
-        is_large = pool is not None and len(pool) >= MIN_POOL and kind != FORWARD
-        few_pool = pool if is_large else None
+        few_pool = None if kind == FORWARD else _usable_pool(pool)
         mixtures = mixtures_for(kind, layers, factors, few_pool is not None)
         if mixtures:
             kernels = Kernels(factors, layers, few_pool)
@@ -163,6 +162,13 @@ def _usable_recipes(
         had = ", ".join(factors) or "none of them"
         raise FeatureError(f"{kind} needs features that can be compared, got {had}; extract x7")
     return usable
+
+
+def _usable_pool(pool: Pool | None) -> Pool | None:
+    """The pool, if it has enough photos and what mixtures learn from."""
+    if pool is None or len(pool) < MIN_POOL or not pool.has(parse_recipe("smooth(x7)")):
+        return None
+    return pool
 
 
 def examples_per_class(labels: Array) -> float:
