@@ -124,9 +124,9 @@ def by_imagehash(photos: Sequence[Path], method: str) -> Found:
 
 def by_imagededup(photos: Sequence[Path], method: str) -> Found:
     """All pairs by the distance of a hash of imagededup."""
-    from deepfishing.networks.load import import_hub
+    from deepfishing.networks.libraries.packages import import_package
 
-    import_hub("torchvision")  # which imagededup imports, beside this torch
+    import_package("torchvision")  # which imagededup imports, beside this torch
     from imagededup import methods
 
     hasher = getattr(methods, method)(verbose=False)
