@@ -42,6 +42,7 @@ from deepfishing.learn.label_pool import (
 )
 from deepfishing.store.contents import Contents
 from deepfishing.store.label_log import SET
+from deepfishing.util.machine import release_memory
 from deepfishing.util.progress import Progress
 from deepfishing.web.apart import run_apart
 from deepfishing.web.gallery import Gallery
@@ -104,6 +105,7 @@ class Learner:
     def _run(self) -> None:
         try:
             prepared = self.prepared = self._prepare()
+            release_memory()
         except DeepFishingError as error:
             # the page does not show paths of this machine
             self.error = str(error).replace(str(self.gallery.store.folder), "the store")

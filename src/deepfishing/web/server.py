@@ -30,6 +30,7 @@ from deepfishing.web.opening import END_SECONDS, Opening
 PORT = 8765
 SHORTEST = 16  # characters of a token that somebody chose
 HEAPS = 2
+LARGE_BYTES = 1 << 20  # blocks that are given back to the system as soon as they are freed
 HEAD_SECONDS = 20.0
 
 
@@ -143,8 +144,10 @@ def share_heaps() -> None:
     there for the others, so a server whose requests wander between threads grows for many minutes.
     """
     most = -8  # M_ARENA_MAX
+    threshold = -3  # M_MMAP_THRESHOLD: else it rises to 32 MB, and heaps keep what is below
     with contextlib.suppress(OSError, AttributeError, TypeError):  # of another C library
         ctypes.CDLL(None).mallopt(most, HEAPS)
+        ctypes.CDLL(None).mallopt(threshold, LARGE_BYTES)
 
 
 def make_server(page: Gallery | Opening, address: Address) -> Server:
