@@ -88,7 +88,7 @@ def choose_by_leaving_out(
     )
     gain = None
     if chosen:
-        gain = held_out.difference(chosen, 0)
+        gain = held_out.simultaneous_difference(chosen, 0)
         why += f", {gain.mean:+.1f} ({gain.low:+.1f} to {gain.high:+.1f}) to {mixtures[0].words}"
     return Choice(names[chosen], why, cost=cost, tried=tuple(tried), gain=gain)
 
