@@ -33,9 +33,10 @@ def run_apart(task: str, arguments: Sequence[str], progress: Progress) -> dict[s
 
     `progress` is called several times a second and may raise an exception, which ends the work.
     """
-    command = [sys.executable, "-m", MODULE, task, *arguments]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:  # noqa: S603
+    with subprocess.Popen(  # noqa: S603
+        [sys.executable, "-m", MODULE, task, *arguments], stdin=pipe, stdout=pipe, stderr=pipe
+    ) as process:
         lines: queue.Queue[bytes | None] = queue.Queue()
         complaints: list[bytes] = []
         readers = [
