@@ -235,3 +235,16 @@ def test_the_map_fits_a_telephone(serve, visit, mapped):
         assert not tab.overflows()
         assert page.locator("#map").bounding_box()["height"] > 200
         page.close()
+
+
+def test_a_lasso_around_a_hollow_leaves_out_what_is_in_the_hollow(rng):
+    # a U of three boxes: what is between its arms is outside
+    corners = np.array([[1, 1], [2, 1], [2, 3], [3, 3], [3, 1], [4, 1], [4, 4], [1, 4]]) / 5
+    places = rng.random((2000, 2))
+    x, y = places.T * 5
+    left, right = (x > 1) & (x < 2), (x > 3) & (x < 4)
+    arms = (left | right) & (y > 1) & (y < 4)
+    bottom = (x > 1) & (x < 4) & (y > 3) & (y < 4)
+    inside = view_map.is_inside(places, corners)
+    np.testing.assert_array_equal(inside, arms | bottom)
+    assert 0 < inside.sum() < 2000
