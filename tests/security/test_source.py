@@ -114,7 +114,8 @@ def test_modules_are_imported_by_names_of_the_source(call):
     known = {"__init__.py", "networks/libraries/packages.py"}
     # extras by name, readers by the records of the package, commands by the list of them
     known |= {"errors.py", "images/dataset.py", "cli/command.py"}
-    known |= {"web/work.py"}  # tasks of the server, by its own list
+    # tasks of the server and engines, by the lists of them
+    known |= {"web/work.py", "cli/doctor.py"}
     for file, name, node in calls():
         if name == call and not isinstance(node.args[0], ast.Constant):
             assert file in known
