@@ -28,7 +28,7 @@ def doubled(copied):
         shutil.copy(path, again)
         with Image.open(path) as opened:
             image = opened.convert("RGB")
-        image.resize((image.width * 3 // 4, image.height * 3 // 4)).save(small, quality=60)
+        image.save(small, quality=85)
         key = hashlib.sha256(small.read_bytes()).hexdigest()
         copied.append([key], {name: copied.read([row.sha256], name) for name in factors})
         for place, sha256 in ((again, row.sha256), (small, key)):

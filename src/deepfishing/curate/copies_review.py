@@ -26,7 +26,7 @@ import numpy as np
 from PIL import Image
 
 from deepfishing.core.rank_one import Array
-from deepfishing.curate.duplicates import LISTED_KINDS, Twins, find_twins
+from deepfishing.curate.duplicates import LISTED_KINDS, Twins, find_twins, has_more
 from deepfishing.curate.neighbours import open_searcher
 from deepfishing.errors import ImageError, OptionError, StoreError, explained
 from deepfishing.images.alignment import align, thumbnail
@@ -234,7 +234,10 @@ class Review:
             return True
         pair = min(a.sha256, b.sha256), max(a.sha256, b.sha256)
         if pair not in self._pairs:
+            contents = [find_again(self.folder, copy.path, copy.sha256)[1] for copy in (a, b)]
             pictures = [self.picture(copy) for copy in (a, b)]
+            if any(content is None or has_more(content) for content in contents):
+                return False  # gone, or of more than one frame, which are not compared
             if any(picture is None for picture in pictures):
                 return False
             likeness = compare_pictures(*(picture for picture in pictures if picture))

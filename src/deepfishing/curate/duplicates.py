@@ -272,7 +272,7 @@ class _Album:
 
     def has_more(self, node: int) -> bool:
         """Whether a file has more than the picture that is compared."""
-        return any(_has_more(content) for _, _, content in self._found(node))
+        return any(has_more(content) for _, _, content in self._found(node))
 
     def alike(self, pairs: Iterable[Sequence[int]], least: float, progress: Progress) -> list[Pair]:
         """The pairs whose thumbnails agree at least so much, as they are or without borders."""
@@ -416,7 +416,7 @@ def _why(keep: _File, next_: _File) -> str:
     return "first name"
 
 
-def _has_more(content: bytes) -> bool:
+def has_more(content: bytes) -> bool:
     """Whether a file has other frames or pages, or transparent places that hide a part of it.
 
     A photo of a telephone may have a second, smaller picture (MPO), which does not count.
