@@ -107,7 +107,7 @@ def plotted(visitor: Visitor) -> None:
 
 
 def page(visitor: Visitor) -> None:
-    visitor.ask("page", 200, "GET", visitor.one(["/", "/static/page.js", "/api/store"]))
+    visitor.ask("page", 200, "GET", visitor.one(["/", "/static/shell.js", "/api/store"]))
 
 
 # status, method, path, what goes with it. Bodies that are too large are cut off by the server, and

@@ -212,7 +212,8 @@ def test_the_command_line_writes_the_model_of_an_onnx_network(images, tmp_path, 
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(folder / f"{i}.png")
     asked = ("--network", "net.onnx", "--preprocess", "pixels.json", "--features", "dW7+x7")
-    assert deepfish("train", "photos", "model", *asked).code == 0
+    assert deepfish("extract", "photos", "store", *asked).code == 0
+    assert deepfish("train", "store", "model", "--features", "dW7+x7").code == 0
     ran = deepfish("export-model", "model", "model.onnx")
     assert ran.code == 0, ran.err
     assert "pixels (n, 12, 12, 3) uint8 RGB to probabilities and scores (n, 3)" in ran.out
