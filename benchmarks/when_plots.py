@@ -1,4 +1,4 @@
-"""The plots and the table of docs/when.md: what gradients and unlabelled photos give.
+"""The plots of docs/when.md and the table of WHEN.md: what gradients and unlabelled photos give.
 
     python benchmarks/when_plots.py RESULTS ... [--into docs/assets]
 

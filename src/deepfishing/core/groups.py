@@ -6,7 +6,7 @@ class whose photos are all alike is not one group. Photos that are similar throu
 group, too. For validation only: photos of one group need not be copies, so nothing may be deleted
 because of it.
 
-The limits were measured with x7 of EfficientNet-Lite0; docs/curate.md has the figures.
+The limits were measured with x7 of EfficientNet-Lite0; benchmarks/CURATION.md has the figures.
 """
 
 from __future__ import annotations

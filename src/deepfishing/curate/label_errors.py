@@ -29,7 +29,7 @@ from deepfishing.util.progress import Progress, silent
 
 FOLDS = 5
 MIN_GROUPS = 2  # of copies and similar scenes that a class must have to be doubted
-NEIGHBOURS, VOTE = 10, 0.5  # docs/curate.md has the measurement
+NEIGHBOURS, VOTE = 10, 0.5  # benchmarks/CURATION.md has the measurement
 KERNEL_IMAGES = 6000
 AMONG = 20_000  # photos, drawn if there are more, among which neighbours are looked for
 BLOCK_ROWS = 1024

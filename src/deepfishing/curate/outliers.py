@@ -27,7 +27,7 @@ from deepfishing.util.progress import Progress, silent
 BLOCK_ROWS = 4096
 X, Y, P, DELTA = f"x{TOP - 1}", f"y{TOP}", f"x{TOP}", f"delta{TOP}"
 # The first of these that a store has, and which neighbour's distance counts: beyond as many odd
-# ones as may be of a kind, which are each other's neighbours. docs/curate.md has the measurement.
+# ones as may be of a kind, which are each other's neighbours: benchmarks/CURATION.md.
 RECIPES = (X, *DEFAULTS)
 LEAST_K, MOST_K, SHARE_K = 10, 50, 20
 COMPARED = 64  # contents by which the scores of the network are compared with y8

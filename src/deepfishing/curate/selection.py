@@ -46,7 +46,7 @@ KEEP_BYTES = 1 << 30  # of a Gram matrix that is kept; else rows are computed ag
 BLOCK_VALUES = 1 << 22  # of a block of it
 NOTHING = 1e-6  # share of all images that a gain is worth less than: the rest is the same
 
-# The first of these that a store has; docs/curate.md has the measurement.
+# The first of these that a store has; benchmarks/CURATION.md has the measurement.
 RECIPES = ("pow(dW8,0.5)+x7", *DEFAULTS)
 # Before them where there are enough photos to make a head of: the embedding and gradients of a head
 # made of the photos.

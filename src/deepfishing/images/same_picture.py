@@ -40,7 +40,7 @@ MIN_OVERLAP = 0.6  # share of either photo that the other shows
 WHOLE = 0.012  # share of a side that may be missing in a photo that is not cropped
 # Gaussian radii in pixels, and how much two copies may differ after such smoothing: at most a
 # number of grey levels, and at most a multiple of the pair's usual difference where it has details,
-# which is the noise of the encoding. Luma, then chroma; docs/curate.md has the measurement.
+# which is the noise of the encoding. Luma, then chroma; benchmarks/CURATION.md has more.
 FINE, COARSE = 2.0, 8.0
 MAX_LEVELS = {(FINE, 0): 16.0, (FINE, 1): 16.0, (COARSE, 0): 4.0, (COARSE, 1): 5.0}
 MAX_MULTIPLE = {(FINE, 0): 8.0, (FINE, 1): 10.0, (COARSE, 0): 4.0, (COARSE, 1): 5.0}

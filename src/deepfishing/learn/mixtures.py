@@ -11,8 +11,8 @@ Each candidate is a mean of kernels that fail in different ways:
 
 Gains are what a candidate gained over the forward kernel on the development sets, on average, in
 points of mAP and accuracy, with 1, 2, 4, 8 and 16 labels per class: on photos like those that the
-network was trained on, of which its predictions are peaked, and on others. docs/recipes.md says how
-they were measured; `benchmarks/few_labels.py` measures them again.
+network was trained on, of which its predictions are peaked, and on others.
+`benchmarks/few_labels.py` measures them, see benchmarks/FEW_LABELS.md.
 """
 
 from __future__ import annotations
