@@ -1,7 +1,7 @@
 """Compare preprocessing and embeddings of networks of other libraries with the libraries' own.
 
     python benchmarks/equality.py            # print the table
-    python benchmarks/equality.py --write    # and put it into docs/equality.md
+    python benchmarks/equality.py --write    # and put it into EQUALITY.md
 
 Every network has random weights and a small configuration, so that nothing is downloaded. Pixels
 are compared on pictures of odd sizes, grey, with transparency and with an EXIF rotation; embeddings
@@ -31,7 +31,7 @@ from deepfishing import extract, load_network, wrap
 from deepfishing.networks.libraries.packages import import_package
 from deepfishing.networks.network import Network
 
-PAGE = Path(__file__).parents[1] / "docs" / "equality.md"
+PAGE = Path(__file__).parent / "EQUALITY.md"
 PACKAGES = ("torch", "torchvision", "timm", "transformers", "open_clip_torch", "pillow")
 ENGINES = ("onnxruntime", "openvino")
 START, END = "<!-- table -->", "<!-- end of the table -->"
@@ -354,7 +354,7 @@ def table(rows: list[Row]) -> str:
 def main() -> None:
     """Print the table, and write it into the page."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--write", action="store_true", help="put the table into docs/equality.md")
+    parser.add_argument("--write", action="store_true", help="put the table into EQUALITY.md")
     write = parser.parse_args().write
     rows = []
     for library, name in CASES:

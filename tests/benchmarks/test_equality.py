@@ -62,6 +62,6 @@ def test_other_pixels_are_seen(tmp_path, monkeypatch):
 
 
 def test_the_page_has_all_rows():
-    page = (FILE.parents[1] / "docs" / "equality.md").read_text("utf-8")
+    page = equality.PAGE.read_text("utf-8")
     for library, name in equality.CASES:
         assert f"| {library} | {name} |" in page

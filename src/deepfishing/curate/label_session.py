@@ -6,7 +6,7 @@ example of a class of its own, `NONE`, so that this can be suggested, too.
 
 The accuracy is how often the first suggestion is right for a labelled photo that was left out
 together with its copies. Photos that are labelled first are harder than the others, so each counts
-as much as the number of photos that are nearest to it. docs/serve.md has the measurement.
+as much as the number of photos that are nearest to it. benchmarks/SESSION.md has the measurement.
 """
 
 from __future__ import annotations
