@@ -18,23 +18,20 @@ from deepfishing import load_groceries
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 NUMBER = re.compile(r"[-+]?\d+\.\d+")
-CONFUSED = re.compile(r"(?<=[a-z])( +(\d+|·)){14}$", re.M)  # a row of the confusions
 
 
 @pytest.mark.slow
 def test_the_demo_prints_what_the_readme_says():
     script = runpy.run_path(str(ROOT / "scripts" / "readme.py"))
+    [said] = script["BLOCK"].findall(README)
+    printed = script["demo"]()
+    said_table, said_rest = said.split("The collection")
+    printed_table, printed_rest = printed.split("The collection")
     # on another processor a photograph at the border may fall to the other side
-    said, printed = (
-        CONFUSED.sub("", "\n".join(parts))
-        for parts in (script["BLOCK"].findall(README), script["demo"]())
-    )
-    assert NUMBER.sub("0.0", said) == NUMBER.sub("0.0", printed), "run scripts/readme.py"
-    figures = list(zip(NUMBER.findall(said), NUMBER.findall(printed), strict=True))
-    other = [(a, b) for a, b in figures if a != b]
-    # and a last digit be rounded otherwise; one photograph of 350 is 0.3 of the accuracy
-    assert len(other) <= len(figures) / 20, other
-    assert max((abs(float(a) - float(b)) for a, b in other), default=0.0) < 0.35
+    assert NUMBER.sub("0.0", said_table) == NUMBER.sub("0.0", printed_table), "run readme.py"
+    figures = zip(NUMBER.findall(said_table), NUMBER.findall(printed_table), strict=True)
+    assert max(abs(float(a) - float(b)) for a, b in figures) < 0.6
+    assert said_rest.splitlines()[1] == printed_rest.splitlines()[1]  # the copies
 
 
 def test_the_tree_names_files_and_folders_that_exist():
@@ -58,15 +55,15 @@ def test_every_link_of_the_readme_leads_to_a_file():
 
 
 def test_make_demo_and_make_page_run_what_they_say():
-    command = runpy.run_path(str(ROOT / "scripts" / "readme.py"))["COMMAND"]
-    assert {"make demo", "make page"} <= set(README.splitlines())
+    script = runpy.run_path(str(ROOT / "scripts" / "readme.py"))
+    assert {"make demo", "make test"} <= set(README.splitlines())
     steps = {
         target: subprocess.run(
             ["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=True
         ).stdout
         for target in ("demo", "page")
     }
-    assert shlex.join(["deepfish", *command]) in steps["demo"]
+    assert shlex.join(["python", script["DEMO"], script["FOLDER"]]) in steps["demo"]
     assert "deepfish serve results/demo" in steps["page"]
 
 
@@ -83,7 +80,7 @@ def test_the_commands_for_ones_own_photos_run_in_order_from_another_folder(deepf
             continue
         ran = deepfish(*command)
         assert ran.code == 0, (command, ran.err)
-    assert ran.out.startswith("holiday.jpg  ")
+    assert ran.out.startswith("holiday.jpg\t")
 
 
 def serves(command, folder):

@@ -68,8 +68,9 @@ def test_no_figure_of_random_labels_is_above_chance(deepfish, imported, tmp_path
             inside.append(figure <= high + ROOM[features])
         choice = json.loads((model / "model.json").read_text())["training"]["auto"]
         tried = [one["map"] for one in choice["tried"] if one["recipe"] == choice["recipe"]]
-        # what was tried and the final table are of the same data, so they say the same
-        assert min(abs(one - figure) for one in tried) < 10
+        # of the same data, but one photo is left out here and a third there, and the standard
+        # error of either on 40 photos is about 8
+        assert min(abs(one - figure) for one in tried) < 20
         ran = deepfish("curate", "labels", store, "--labels", table, "--json")
         assert ran.code == 0, ran.err
         doubted.append(json.loads(ran.out)["doubtful"] / len(photo))

@@ -103,9 +103,9 @@ class Elsewhere(Local):
         super().__init__()
         self.meanwhile = meanwhile
 
-    def compute(self, job, keys, items):
+    def compute(self, store, start, keys, items):
         self.meanwhile()
-        yield from super().compute(job, keys, items)
+        yield from super().compute(store, start, keys, items)
 
 
 def test_a_local_run_and_one_on_workers_keep_each_other_out(deepfish, flat, pictures, tmp_path):

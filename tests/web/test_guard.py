@@ -30,7 +30,7 @@ def guarded(gallery):
     ],
 )
 def test_a_name_that_is_not_this_machines_is_refused(client, host):
-    for path in ("/", "/api/store", "/static/page.js"):
+    for path in ("/", "/api/store", "/static/shell.js"):
         answer = client.get(path, headers={"Host": host})
         assert answer.status_code == 403
         assert list(answer.json()) == ["error"]
@@ -77,7 +77,7 @@ def test_the_page_itself_may_ask_and_a_link_from_elsewhere_may_open_it(client, i
 
 
 def test_every_answer_keeps_browsers_from_other_places(client, ids):
-    paths = ["/", "/static/page.js", "/api/store", f"/api/thumbnail?id={ids[0]}", "/nothing"]
+    paths = ["/", "/static/shell.js", "/api/store", f"/api/thumbnail?id={ids[0]}", "/nothing"]
     for headers in ({}, {"Host": "evil.example"}):
         for path in paths:
             answer = client.get(path, headers=headers)
@@ -92,15 +92,17 @@ def test_every_answer_keeps_browsers_from_other_places(client, ids):
 def test_the_page_names_nothing_elsewhere(client):
     page = client.get("/")
     assert page.headers["content-type"].startswith("text/html")
-    files = set(re.findall(r'(?:src|href)="(/[^"]+)"', page.text))
-    assert {"/static/page.js", "/static/page.css"} <= files
+    links = set(re.findall(r'(?:src|href)="(/[^"]+)"', page.text))
+    files = {link for link in links if link.startswith("/static/")}
+    assert all(link.startswith("/api/") for link in links - files)  # downloads
+    assert {"/static/shell.js", "/static/page.css"} <= files
     for file in files:
         answer = client.get(file)
         assert answer.status_code == 200
         text = answer.text.replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"https?://|@import|url\(", text), file
     assert not re.search(r"https?://", page.text)
-    for name in re.findall(r'from "\./(\w+\.js)"', client.get("/static/page.js").text):
+    for name in re.findall(r'from "\./(\w+\.js)"', client.get("/static/shell.js").text):
         answer = client.get(f"/static/{name}")
         assert answer.headers["content-type"].startswith("text/javascript")
 
@@ -109,7 +111,7 @@ def test_without_the_token_nothing_is_told(guarded):
     wrong = {"Cookie": "deepfish_80=wrong"}
     other = {"Cookie": f"deepfish_81={TOKEN}"}
     for headers in ({}, wrong, other, {"Cookie": "=;;=\x7f"}):
-        for path in ("/", "/api/store", "/static/page.js", "/?token=wrong", "/?token=", "/?token"):
+        for path in ("/", "/api/store", "/static/shell.js", "/?token=wrong", "/?token=", "/?token"):
             answer = guarded.get(path, headers=headers)
             assert answer.status_code == 401
             assert TOKEN not in answer.text

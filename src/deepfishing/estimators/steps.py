@@ -294,7 +294,7 @@ class Project(ClassNamePrefixFeaturesOutMixin, _OneFeature):  # type: ignore[mis
     Examples
     --------
     >>> gradients = RankOne(x=np.ones((4, 100)), delta=np.ones((4, 50)))
-    >>> Project(64).fit_transform(gradients).shape
+    >>> Project(64, kind="two-sided").fit_transform(gradients).shape
     (4, 64)
     """
 

@@ -126,7 +126,9 @@ class HeldOut:
         gaps = np.array(self.draws) - self.draws[b]
         centred = gaps - np.nanmean(gaps, axis=1, keepdims=True)
         errors = np.maximum(np.nanstd(gaps, axis=1), 1e-9)
-        largest = np.nanmax(np.abs(centred) / errors[:, None], axis=0)
+        ratios = np.abs(centred) / errors[:, None]
+        ratios = ratios[:, np.isfinite(ratios).any(axis=0)]  # some draws have no class to measure
+        largest = np.nanmax(ratios, axis=0)
         half = float(np.nanquantile(largest, LEVEL)) * float(errors[a])
         plain = self.difference(a, b)
         return replace(plain, low=plain.mean - half, high=plain.mean + half)
