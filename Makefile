@@ -17,9 +17,8 @@ WARM := $(BIN)/python -c "import deepfishing.learn.svm, deepfishing.extraction.e
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-demo: $(VENV)/.package ## measure the embedded photographs and write a report (about a minute)
-	$(BIN)/deepfish reproduce groceries --out results/demo
-	@echo "the same photographs as a page in the browser: make page"
+demo: $(VENV)/.package ## few labels on the embedded photographs, and a report (about a minute)
+	$(BIN)/python scripts/demo.py results/demo
 
 page: $(VENV)/.package ## show the embedded photographs in the browser
 	@test -e results/demo/report.html || $(MAKE) demo

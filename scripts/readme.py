@@ -1,51 +1,46 @@
-"""What `make demo` prints, written into the README: run it after a change of the demo.
+"""Write what `make demo` prints into the README: run it after a change of the demo.
 
-`python scripts/readme.py` runs the command of `make demo` in a temporary folder and puts what it
-prints into the blocks of README.md that are marked `<!-- demo -->`: the table, what can be folded
-away, and what was seen. tests/test_readme.py runs it, too, and compares. About a minute.
+`python scripts/readme.py` runs the demo in a temporary folder and puts its output into the block of
+README.md that is marked `<!-- demo -->`. tests/test_readme.py runs it, too, and compares.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+DEMO = "scripts/demo.py"
+FOLDER = "results/demo"  # as in the Makefile
 BLOCK = re.compile(r"(?<=<!-- demo -->\n```\n).*?(?=```\n)", re.S)
-PARTS = re.compile(r"^(?=Confusions |The best )", re.M)  # what begins a new block
-COMMAND = ["reproduce", "groceries", "--out", "results/demo"]  # as in the Makefile
 
 
 def main() -> None:
-    """Write the blocks."""
-    parts, text = demo(), README.read_text(encoding="utf-8")
-    if len(BLOCK.findall(text)) != len(parts):
-        raise SystemExit(f"{README} must have {len(parts)} blocks marked <!-- demo -->")
-    left = iter(parts)
-    README.write_text(BLOCK.sub(lambda _: next(left), text), encoding="utf-8")
-    print("\n".join(parts))
+    """Write the block."""
+    printed = demo()
+    text = README.read_text(encoding="utf-8")
+    if len(BLOCK.findall(text)) != 1:
+        raise SystemExit(f"{README} must have one block marked <!-- demo -->")
+    README.write_text(BLOCK.sub(lambda _: printed, text), encoding="utf-8")
+    print(printed)
 
 
-def demo() -> list[str]:
-    """What the command prints on a terminal of 80 columns, in parts."""
-    start = "from deepfishing.cli import main; main()"
+def demo() -> str:
+    """Return what the demo prints."""
     with tempfile.TemporaryDirectory() as folder:
         ran = subprocess.run(  # noqa: S603
-            [sys.executable, "-c", start, *COMMAND],
+            [sys.executable, str(ROOT / DEMO), FOLDER],
             cwd=folder,
-            env={**os.environ, "COLUMNS": "80"},
             capture_output=True,
             text=True,
             check=True,
         )
-    # what comes next is told on stderr, behind the bars
-    told = [line for line in ran.stderr.splitlines() if line.startswith("next: ")]
-    lines = [line.rstrip() for line in (*ran.stdout.splitlines(), *told)]
-    return [part.strip("\n") + "\n" for part in PARTS.split("\n".join(lines))]
+    lines = [line.rstrip() for line in ran.stdout.strip("\n").splitlines()]
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
