@@ -9,6 +9,7 @@ from pathlib import Path
 import deepfishing_torchvision as hook
 
 SOURCE = Path(hook.__file__).parent
+ROOT = Path(__file__).parents[2]
 
 
 def python(code):
@@ -34,9 +35,9 @@ def test_python_starts_without_torch_and_finding_torchvision_does_not_load_it(tm
 
 
 def test_both_files_are_part_of_the_installation():
-    project = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     for source, target in included.items():
-        assert (SOURCE.parent / source).is_file()
+        assert (ROOT / source).is_file()
         assert "/" not in target  # beside the package, where Python looks for .pth files
     assert {Path(target).suffix for target in included.values()} == {".py", ".pth"}

@@ -148,7 +148,7 @@ def test_labels_and_text_filter_the_collection_and_the_hits(visit, ids, gallery)
     expected = [i for n, i in enumerate(ids) if label in gallery.collection[n].labels]
     page.click(f"#labels button[value='{label}']")
     page.wait_for_function(
-        f"() => document.querySelector('#count').textContent.startsWith('{len(expected)} ')"
+        f"() => document.querySelector('#count')?.textContent.startsWith('{len(expected)} ')"
     )
     shown = page.eval_on_selector_all("#grid .card", "all => all.map(card => card.dataset.id)")
     assert shown == expected
@@ -164,10 +164,10 @@ def test_labels_and_text_filter_the_collection_and_the_hits(visit, ids, gallery)
     page.click(".back")
     page.fill("#text", "no such name")
     page.wait_for_function(
-        "() => document.querySelector('#count').textContent.startsWith('No picture')"
+        "() => document.querySelector('#count')?.textContent.startsWith('No picture')"
     )
     page.click("#count button")
-    page.wait_for_function("() => document.querySelector('#count').textContent === '32 pictures'")
+    page.wait_for_function("() => document.querySelector('#count')?.textContent === '32 pictures'")
     assert page.input_value("#text") == ""
 
 

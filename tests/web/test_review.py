@@ -159,12 +159,12 @@ def test_one_key_accepts_keeps_and_undoes(visit, serve, reviewed):
         page.wait_for_selector("#undo-review[disabled]")
         assert LabelLog.open(reviewed.folder).current() == {}
         page.wait_for_function(
-            "id => document.querySelector('#doubted-name').textContent.includes(id)",
+            "id => document.querySelector('#doubted-name')?.textContent.includes(id)",
             arg=reviewed.wrong_id,
         )
         page.keyboard.press("k")
         page.wait_for_function(
-            "id => !document.querySelector('#doubted-name').textContent.includes(id)",
+            "id => document.querySelector('#doubted-name')?.textContent.includes(id) === false",
             arg=reviewed.wrong_id,
         )
         page.keyboard.press("u")

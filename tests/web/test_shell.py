@@ -155,9 +155,11 @@ def test_a_selection_is_a_chip_that_can_be_removed(visit, client, live, ids, gal
     page.wait_for_function(
         "() => document.querySelector('#count')?.textContent === '3 of 32 pictures'"
     )
-    page.wait_for_function("() => document.querySelector('.selection').textContent.includes('(3)')")
+    page.wait_for_function(
+        "() => document.querySelector('.selection')?.textContent.includes('(3)')"
+    )
     page.click(".selection")
-    page.wait_for_function("() => document.querySelector('#count').textContent === '32 pictures'")
+    page.wait_for_function("() => document.querySelector('#count')?.textContent === '32 pictures'")
 
 
 @pytest.mark.browser

@@ -133,7 +133,7 @@ def test_the_page_shows_progress_cancels_and_goes_on(visit, serve, opening, step
         page = tab.open()
         steps[0].set()
         page.wait_for_function(
-            "() => document.querySelector('.opening').textContent.includes('1 of 3')"
+            "() => document.querySelector('.opening')?.textContent.includes('1 of 3')"
         )
         assert page.locator("progress").get_attribute("value") == "1"
         page.click("text=Cancel")
