@@ -49,7 +49,7 @@ def _search_index(folder: Path) -> Run:
             index, features, _ = files._read(place, store, recipe)
         except DeepFishingError:
             raise
-        except (files._Unfit, *files._UNREADABLE):  # it would be made again, which takes long
+        except (files._Unfit, *files.UNREADABLE):  # it would be made again, which takes long
             return
         first = features.contents.read(np.arange(1), recipe.columns)
         query = Query.of(first, features.fitted, 1, ())

@@ -135,8 +135,8 @@ def test_train_leaves_the_old_model_or_the_new_one_at_any_write(deepfish, many, 
             if (tmp_path / "model/model.json").exists():
                 assert Model.load(tmp_path / "model").recipe in ("dW8", "x7")[: 1 + ran.code]
             assert train("x7").code == 0
-            names = sorted(path.name for path in (tmp_path / "model").iterdir())
-            assert names == ["model.json", "model.safetensors"]
+            names = {path.name for path in (tmp_path / "model").iterdir()}
+            assert names - {".lock"} == {"model.json", "model.safetensors"}
     assert failures > 8
 
 
