@@ -28,17 +28,26 @@ from deepfishing.util.machine import peak_memory
 RUNS = (("best", "1"), ("auto", "auto"))
 
 
-def one(folder: str, data: Path, recipe: str, cost: str, images: int, vectors: bool) -> str:
+def one(
+    folder: str, data: Path, recipe: str, cost: str, images: int, vectors: bool
+) -> str:
     """Train once; a line of what it took."""
     store, found = Store.open(folder), read_voc(data, 2007, "trainval", "test")
     settings, rows = Settings.from_dict(store.settings), store.rows()
     columns = parse_recipe(recipe, settings.network.layers).columns
     sides = [
-        {name: store.read([rows[i].sha256 for i in split.ids], name) for name in columns}
+        {
+            name: store.read([rows[i].sha256 for i in split.ids], name)
+            for name in columns
+        }
         for split in (found.train, found.test)
     ]
     n = len(found.train)
-    drawn = np.arange(images) if images <= n else np.random.default_rng(0).integers(n, size=images)
+    drawn = (
+        np.arange(images)
+        if images <= n
+        else np.random.default_rng(0).integers(n, size=images)
+    )
 
     def read(numbers: np.ndarray) -> dict[str, np.ndarray]:
         noise = np.random.default_rng([1, int(numbers[0])])
@@ -46,7 +55,9 @@ def one(folder: str, data: Path, recipe: str, cost: str, images: int, vectors: b
         if images <= n:
             return taken
         for values in taken.values():
-            values *= 1 + np.float32(0.3) * noise.standard_normal(values.shape, dtype=np.float32)
+            values *= 1 + np.float32(0.3) * noise.standard_normal(
+                values.shape, dtype=np.float32
+            )
         return taken
 
     C = cost if cost == "auto" else float(cost)
@@ -55,14 +66,23 @@ def one(folder: str, data: Path, recipe: str, cost: str, images: int, vectors: b
     if vectors or images > LARGE:
         model = train_large(read, Task(recipe, *what, settings, C=C))
     else:
-        model = train_model(recipe, read(np.arange(images)), *what, settings=settings, C=C)
+        model = train_model(
+            recipe, read(np.arange(images)), *what, settings=settings, C=C
+        )
     seconds, memory = time.process_time() - start, peak_memory() - before
     test = {name: sides[1][name] for name in model.columns}
     scores = np.concatenate(
-        [model.scores({k: v[i : i + 500] for k, v in test.items()}) for i in range(0, 4952, 500)]
+        [
+            model.scores({k: v[i : i + 500] for k, v in test.items()})
+            for i in range(0, 4952, 500)
+        ]
     )
     area = evaluate(found.test.labels, scores, found.classes).map["area"]
-    how = f"vectors of {model.training['vectors']:,}" if "vectors" in model.training else "kernel"
+    how = (
+        f"vectors of {model.training['vectors']:,}"
+        if "vectors" in model.training
+        else "kernel"
+    )
     chosen = parse_recipe(model.recipe).title
     return (
         f"| {images:,} | `{recipe}` | {how} | {seconds:.0f} | {memory / 1e9:.1f} | {area:.1f} | "
@@ -82,7 +102,9 @@ def main(
         recipe, cost, n = only.split(";")
         print(one(store, data, recipe, cost, int(n), vectors), flush=True)
         return
-    print("| images | features | machines on | CPU seconds | GB above the factors | mAP | taken |")
+    print(
+        "| images | features | machines on | CPU seconds | GB above the factors | mAP | taken |"
+    )
     print("|---|---|---|---|---|---|---|", flush=True)
     for n in images or [5000]:
         for recipe, cost in RUNS:

@@ -50,7 +50,8 @@ RESULTS = Path(__file__).parent / "COMPRESSION.md"
 Factors = dict[str, Array]
 Line = tuple[str, float]
 Written = tuple[Array, float]  # what is read back, and bytes per image
-Precision = Callable[[Array, int], Written]  # of values (N, d) whose first n are trainval
+# of values (N, d) whose first n are trainval
+Precision = Callable[[Array, int], Written]
 
 
 def by_codec(name: str) -> Precision:
@@ -60,7 +61,9 @@ def by_codec(name: str) -> Precision:
         codec = CODECS[name]
         codes, scale = codec.encode(values, l2_norm(values))
         read = codec.decode(codes, values.shape[1]) * scale[:, None]
-        return read.astype(np.float32), codes.shape[1] * codec.dtype.itemsize + scale.itemsize
+        return read.astype(np.float32), codes.shape[
+            1
+        ] * codec.dtype.itemsize + scale.itemsize
 
     return apply
 
@@ -76,7 +79,9 @@ def integers(bits: int, column: bool = False) -> Precision:
 
     def apply(values: Array, n: int) -> Written:
         rows = l2_normalize(values)
-        peak = np.abs(rows[:n] if column else rows).max(axis=int(not column), keepdims=True)
+        peak = np.abs(rows[:n] if column else rows).max(
+            axis=int(not column), keepdims=True
+        )
         codes = np.clip(np.rint(rows / np.where(peak > 0, peak, 1) * top), -top, top)
         return (codes * (peak / top)).astype(np.float32), rows.shape[1] * bits / 8 + 8
 
@@ -131,17 +136,25 @@ def measure(
     values = {factor: values[factor] for factor in recipe.columns}
     fitted = recipe.fit({factor: v[:n] for factor, v in values.items()})
     everything = fitted(values)
-    scores = train_svm(everything[:n], data.train.labels).decision_function(everything[n:])
+    scores = train_svm(everything[:n], data.train.labels).decision_function(
+        everything[n:]
+    )
     draws = bootstrap(data.test.labels, scores, data.classes, METHODS, resamples)
     queries = n + np.random.default_rng(SEED).permutation(len(data.test.ids))[:QUERIES]
-    similarity = gram(fitted({f: exact[f][queries] for f in recipe.columns}), everything)
+    similarity = gram(
+        fitted({f: exact[f][queries] for f in recipe.columns}), everything
+    )
     similarity[np.arange(len(queries)), queries] = -np.inf  # not the query itself
     return Measured(draws, np.argpartition(-similarity, K, axis=1)[:, :K])
 
 
-def line_of(label: str, name: str, size: float, found: Measured, base: Measured) -> Line:
+def line_of(
+    label: str, name: str, size: float, found: Measured, base: Measured
+) -> Line:
     """A line of the table, and what was lost by the worse definition of AP."""
-    kept = [len(set(a) & set(b)) for a, b in zip(base.nearest, found.nearest, strict=True)]
+    kept = [
+        len(set(a) & set(b)) for a, b in zip(base.nearest, found.nearest, strict=True)
+    ]
     lost = {method: _lost(found.draws, base.draws, method) for method in METHODS}
     figures = [f"{found.draws.measured.map[m]:.2f} | {lost[m][1]}" for m in METHODS]
     line = f"| {label} | {name} | {size:,.0f} | {' | '.join(figures)} | {np.mean(kept) / K:.3f} |"
@@ -155,11 +168,15 @@ def _lost(draws: Bootstrap, base: Bootstrap, method: str) -> tuple[float, str]:
     return measured, f"{measured:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})"
 
 
-def on_disk(store: Store, keys: list[str], folder: Path, repetitions: int = 5) -> list[str]:
+def on_disk(
+    store: Store, keys: list[str], folder: Path, repetitions: int = 5
+) -> list[str]:
     """Size of whole stores, and how quickly they are read."""
     lines = []
     for name in CODECS:
-        copy = store if name == store.precision else compress(store, folder / name, name)
+        copy = (
+            store if name == store.precision else compress(store, folder / name, name)
+        )
         size = sum(f.stat().st_size for f in copy.folder.rglob("*") if f.is_file())
         seconds = []
         for _ in range(repetitions):
@@ -175,7 +192,9 @@ def on_disk(store: Store, keys: list[str], folder: Path, repetitions: int = 5) -
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", required=True)
-    parser.add_argument("--alexnet", help="weights of alexnet-torchvision, measured too")
+    parser.add_argument(
+        "--alexnet", help="weights of alexnet-torchvision, measured too"
+    )
     parser.add_argument("--work", type=Path, help="folder for stores, to be used again")
     parser.add_argument("--features", default=FEATURES)
     parser.add_argument("--precisions", help="some of them, separated by semicolons")
@@ -193,12 +212,17 @@ def main() -> None:
         work = chosen.work or Path(temporary)
         for name, weights in networks.items():
             network = load_network(name, weights)
-            recipes = {r: parse_recipes(r, network.layers)[0] for r in chosen.features.split(",")}
+            recipes = {
+                r: parse_recipes(r, network.layers)[0]
+                for r in chosen.features.split(",")
+            }
             settings = Settings.from_network(network)
             store = Store(work / name, settings.as_dict(), "float32")
             paths = [*data.train.paths, *data.test.paths]
             factors = needed_factors(recipes.values())
-            done = extract_to_store(store, paths, factors, settings=settings, network=network)
+            done = extract_to_store(
+                store, paths, factors, settings=settings, network=network
+            )
             keys = [str(key) for key in done.keys]
             compare(report, name, store, keys, recipes, names, data)
             if not report.disk:  # sizes of files and speed are the same story for all
@@ -219,11 +243,14 @@ def compare(
     """All precisions of one network, the first of which the others are compared with."""
     n = len(data.train.ids)
     exact = {
-        factor.name: store.read(keys, factor.name) for factor in needed_factors(recipes.values())
+        factor.name: store.read(keys, factor.name)
+        for factor in needed_factors(recipes.values())
     }
     bases: dict[str, Measured] = {}
     for name in names:
-        written = {factor: PRECISIONS[name](values, n) for factor, values in exact.items()}
+        written = {
+            factor: PRECISIONS[name](values, n) for factor, values in exact.items()
+        }
         values = {factor: read for factor, (read, _) in written.items()}
         for label, recipe in recipes.items():
             found = measure(recipe, values, exact, data, report.draws)
@@ -249,7 +276,9 @@ class Report:
 
     def write(self) -> None:
         """Replace the file."""
-        machine = f"{os.cpu_count()} cores, {platform.machine()}, FAISS {faiss.__version__}"
+        machine = (
+            f"{os.cpu_count()} cores, {platform.machine()}, FAISS {faiss.__version__}"
+        )
         minutes = (time.perf_counter() - self.begin) / 60
         alexnet = " --alexnet WEIGHTS" if self.has_alexnet else ""
         text = HEAD.format(alexnet=alexnet, machine=machine, minutes=minutes)

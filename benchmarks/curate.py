@@ -50,7 +50,10 @@ def one(folder: str, n: int, by: str | None) -> None:
     start, busy = time.perf_counter(), time.process_time()
     photos = open_photos(folder, by)
     found = list(choose_photos(photos, n))
-    took = {"seconds": time.perf_counter() - start, "processor": time.process_time() - busy}
+    took = {
+        "seconds": time.perf_counter() - start,
+        "processor": time.process_time() - busy,
+    }
     # of this process alone: rusage has the parent's peak, too
     lines = Path("/proc/self/status").read_text().splitlines()
     status = dict(line.split(":", 1) for line in lines)
@@ -62,9 +65,13 @@ def share(store: Store, n: int, by: str) -> dict[str, float]:
     """What vectors and a sample reach of the exact choice's coverage, on 5,000 real rows."""
     photos = open_photos(store, by)
     features = photos.features.of(np.arange(min(5000, len(photos.features))))
-    picked = [[s.number for s in choose_rows(features, n, exact=how)] for how in (True, False)]
+    picked = [
+        [s.number for s in choose_rows(features, n, exact=how)] for how in (True, False)
+    ]
     # the mean similarity to the nearest of those chosen
-    nearest = (gram(features, features[np.asarray(some)]).max(axis=1) for some in picked)
+    nearest = (
+        gram(features, features[np.asarray(some)]).max(axis=1) for some in picked
+    )
     exact, near = (float(np.maximum(each, 0).mean()) for each in nearest)
     same = len(set(picked[0]) & set(picked[1]))
     figures = {"exact": exact, "near": near, "share": near / exact, "same": same}

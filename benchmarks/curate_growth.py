@@ -47,7 +47,9 @@ def make_store(folder: Path, n: int) -> None:
         centre[copied] = centre[np.flatnonzero(copied) - 1]
         factors = {}
         for number, (name, d) in enumerate(WIDTHS.items()):
-            middle = np.stack([np.random.default_rng([number, c]).normal(size=d) for c in centre])
+            middle = np.stack(
+                [np.random.default_rng([number, c]).normal(size=d) for c in centre]
+            )
             noise = rng.normal(size=(m, d))
             noise[copied] = noise[np.flatnonzero(copied) - 1] + 0.3 * rng.normal(
                 size=(copied.sum(), d)
@@ -56,14 +58,20 @@ def make_store(folder: Path, n: int) -> None:
         keys = []
         for i in range(m):
             if not copied[i]:
-                blots = Image.fromarray(rng.integers(0, 256, (9, 12, 3), dtype=np.uint8))
+                blots = Image.fromarray(
+                    rng.integers(0, 256, (9, 12, 3), dtype=np.uint8)
+                )
                 picture = blots.resize((96, 72), Image.Resampling.BICUBIC)
             file = io.BytesIO()
-            (picture.resize((64, 48)) if copied[i] else picture).save(file, "JPEG", quality=85)
+            (picture.resize((64, 48)) if copied[i] else picture).save(
+                file, "JPEG", quality=85
+            )
             path = photos / f"{start + i:06d}.jpg"
             path.write_bytes(file.getvalue())
             keys.append(hashlib.sha256(file.getvalue()).hexdigest())
-            rows.append(Row(path.name, str(path), keys[-1], status="ok", factors=tuple(WIDTHS)))
+            rows.append(
+                Row(path.name, str(path), keys[-1], status="ok", factors=tuple(WIDTHS))
+            )
         store.append(keys, factors)
     store.write_rows(rows)
 
@@ -87,7 +95,9 @@ def run(task: str, folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0] if __doc__ else None
+    )
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
     parser.add_argument("--run", help="for the processes that are measured")
@@ -101,8 +111,17 @@ def main() -> None:
             make_store(folder, n)
         for task in ("odd", "twins"):
             for when in ("first", "again") if n > 10_000 else ("first",):
-                command = [sys.executable, __file__, "--work", str(folder), "--run", task]
-                done = subprocess.run(command, capture_output=True, text=True, check=True)
+                command = [
+                    sys.executable,
+                    __file__,
+                    "--work",
+                    str(folder),
+                    "--run",
+                    task,
+                ]
+                done = subprocess.run(
+                    command, capture_output=True, text=True, check=True
+                )
                 facts = {"command": task, "rows": n, "when": when}
                 print(json.dumps({**facts, **json.loads(done.stdout)}), flush=True)
 

@@ -65,10 +65,14 @@ def before(path: Path, pixels: Preprocess) -> np.ndarray:
 
 def make_photos(folder: Path, size: tuple[int, int], n: int) -> list[Path]:
     random, made = np.random.default_rng(0), []
-    for number, path in enumerate(load_groceries(folder, n_train=n, n_test=1).train.paths[:n]):
+    for number, path in enumerate(
+        load_groceries(folder, n_train=n, n_test=1).train.paths[:n]
+    ):
         with Image.open(path) as photo:
             whole = np.asarray(photo.convert("RGB").resize(size), dtype=np.float32)
-        whole = whole + random.normal(0, GRAIN, (size[1], size[0], 1)).astype(np.float32)
+        whole = whole + random.normal(0, GRAIN, (size[1], size[0], 1)).astype(
+            np.float32
+        )
         made.append(folder / f"{size[0]}-{number}.jpg")
         Image.fromarray(whole.clip(0, 255).astype(np.uint8)).save(made[-1], quality=90)
     return made
@@ -83,7 +87,9 @@ def run(quick: bool = False) -> list[Ratio]:
     started = time.process_time()
     list(extractor(square * NETWORK_IMAGES))
     pixels = network.preprocess
-    own = (time.process_time() - started) / NETWORK_IMAGES - spent(lambda: pixels(square[0]))
+    own = (time.process_time() - started) / NETWORK_IMAGES - spent(
+        lambda: pixels(square[0])
+    )
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for name, size in SIZES.items():
@@ -91,9 +97,13 @@ def run(quick: bool = False) -> list[Ratio]:
             for way, work in ways(pixels).items():
                 if "oversampling" in way and size[0] < 1000:
                     continue  # it is decoded in full in any case
-                times = [spent(lambda path=path, work=work: work(path)) for path in photos]
+                times = [
+                    spent(lambda path=path, work=work: work(path)) for path in photos
+                ]
                 title = f"{name}, decoding to pixels: {way} ({megabytes(way, photos[0]):.0f} MB)"
-                rows.append(_row(title, "the network's own time", times, [own] * len(times)))
+                rows.append(
+                    _row(title, "the network's own time", times, [own] * len(times))
+                )
     return rows
 
 
@@ -104,7 +114,9 @@ def ways(pixels: Preprocess) -> dict[str, Callable[[Path], object]]:
 
 def megabytes(way: str, photo: Path) -> float:
     """By how much a new process grows while it decodes a photo."""
-    told = subprocess.run([sys.executable, __file__, way, photo], capture_output=True, text=True)
+    told = subprocess.run(
+        [sys.executable, __file__, way, photo], capture_output=True, text=True
+    )
     return float(told.stdout)
 
 

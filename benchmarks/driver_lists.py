@@ -19,7 +19,14 @@ import sys
 import time
 from pathlib import Path
 
-from deepfishing.extraction.distributed import HASH_IMAGES, Chunk, OnRay, Rows, _answers, connect
+from deepfishing.extraction.distributed import (
+    HASH_IMAGES,
+    Chunk,
+    OnRay,
+    Rows,
+    _answers,
+    connect,
+)
 from deepfishing.images.item import Item
 
 
@@ -33,16 +40,21 @@ def measure(n: int) -> None:
     items = [Item(name, Path(name)) for name in names]
     with connect("ray") as place:
         assert isinstance(place, OnRay)
-        list(place._run([Chunk(tuple(items[:1]))], answer, {"num_cpus": 1}))  # Ray's own start
+        # Ray's own start
+        list(place._run([Chunk(tuple(items[:1]))], answer, {"num_cpus": 1}))
         before, started = resident(), time.perf_counter()
-        chunks = [Chunk(tuple(items[i : i + HASH_IMAGES])) for i in range(0, n, HASH_IMAGES)]
+        chunks = [
+            Chunk(tuple(items[i : i + HASH_IMAGES])) for i in range(0, n, HASH_IMAGES)
+        ]
         answered = 0
         for found in place._run(chunks, answer, {"num_cpus": 1}, ordered=True):
             answered += len(found)
         seconds = time.perf_counter() - started
     assert answered == n
     peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(json.dumps({"images": n, "bytes": peak - before, "seconds": round(seconds, 1)}))
+    print(
+        json.dumps({"images": n, "bytes": peak - before, "seconds": round(seconds, 1)})
+    )
 
 
 def resident() -> int:
@@ -68,7 +80,9 @@ def main() -> None:
     for a, b in itertools.pairwise(found):
         more = b["images"] - a["images"]
         rates = {name: (b[name] - a[name]) / more for name in ("bytes", "seconds")}
-        text = f"{rates['bytes']:,.0f} bytes and {1e6 * rates['seconds']:.0f} µs per image"
+        text = (
+            f"{rates['bytes']:,.0f} bytes and {1e6 * rates['seconds']:.0f} µs per image"
+        )
         print(f"{a['images']:,} to {b['images']:,}: {text}")
 
 

@@ -60,7 +60,8 @@ class Row:
     pixels: float
     embedding: float
     other_pixels: float | None
-    engines: float | None  # of embeddings, by onnxruntime and OpenVINO, from those by torch
+    # of embeddings, by onnxruntime and OpenVINO, from those by torch
+    engines: float | None
 
 
 def pictures(folder: Path) -> list[Path]:
@@ -68,7 +69,9 @@ def pictures(folder: Path) -> list[Path]:
     rng = np.random.default_rng(0)
 
     def noise(width: int, height: int, channels: int) -> Any:
-        values = rng.integers(0, 256, (height // 7 + 2, width // 7 + 2, channels), dtype=np.uint8)
+        values = rng.integers(
+            0, 256, (height // 7 + 2, width // 7 + 2, channels), dtype=np.uint8
+        )
         return values.squeeze()
 
     def made(width: int, height: int, channels: int = 3) -> Image.Image:
@@ -105,18 +108,24 @@ def measure(library: str, name: str, folder: Path, *, engines: bool = True) -> R
         theirs = np.stack([np.asarray(case.pixels(opened(path))) for path in paths])
         other = None
         if case.other_pixels is not None:
-            others = np.stack([np.asarray(case.other_pixels(opened(path))) for path in paths])
+            others = np.stack(
+                [np.asarray(case.other_pixels(opened(path))) for path in paths]
+            )
             other = float(np.abs(others - ours).max())
         found = extract(case.network, paths, "x7", engine="torch")["x7"]
         apart = None
         if engines:
-            others = (extract(case.network, paths, "x7", engine=e)["x7"] for e in ENGINES)
+            others = (
+                extract(case.network, paths, "x7", engine=e)["x7"] for e in ENGINES
+            )
             apart = max(float(np.abs(value - found).max()) for value in others)
         with torch.inference_mode():
             expected = case.embed(torch.from_numpy(theirs)).numpy()
     expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
     pixels, embedding = np.abs(ours - theirs).max(), np.abs(found - expected).max()
-    return Row(library, name, preprocess.size, float(pixels), float(embedding), other, apart)
+    return Row(
+        library, name, preprocess.size, float(pixels), float(embedding), other, apart
+    )
 
 
 def _timm(name: str, **options: Any) -> Callable[[], Any]:
@@ -196,7 +205,9 @@ def _run(model: Any, pixels: torch.Tensor) -> Any:
 
 
 def _processed(processor: Any) -> Pixels:
-    return lambda image: np.asarray(processor(images=image, return_tensors="np").pixel_values[0])
+    return lambda image: np.asarray(
+        processor(images=image, return_tensors="np").pixel_values[0]
+    )
 
 
 def _class_token(output: Any) -> torch.Tensor:
@@ -213,7 +224,13 @@ def _open_clip(vision: dict[str, Any]) -> Callable[[], Any]:
     @contextmanager
     def make() -> Iterator[Case]:
         open_clip = import_package("open_clip")
-        text = {"context_length": 8, "vocab_size": 99, "width": 16, "heads": 1, "layers": 1}
+        text = {
+            "context_length": 8,
+            "vocab_size": 99,
+            "width": 16,
+            "heads": 1,
+            "layers": 1,
+        }
         config = {"embed_dim": 32, "vision_cfg": vision, "text_cfg": text}
         with mock.patch.dict(open_clip.factory._MODEL_CONFIGS, {"tiny": config}):
             network = load_network("open_clip:tiny", "random")
@@ -270,7 +287,9 @@ STAGES = {"depths": [1, 1, 1, 1], "hidden_sizes": [16, 16, 32, 32]}
 CASES: dict[tuple[str, str], Callable[[], Any]] = {
     ("timm", "ViT"): _timm("vit_tiny_patch16_224", **SMALL_VIT),
     ("timm", "DINOv2"): _timm("vit_small_patch14_dinov2", **SMALL_VIT),
-    ("timm", "DINOv2 with registers"): _timm("vit_small_patch14_reg4_dinov2", **SMALL_VIT),
+    ("timm", "DINOv2 with registers"): _timm(
+        "vit_small_patch14_reg4_dinov2", **SMALL_VIT
+    ),
     ("timm", "Swin"): _timm(
         "swin_tiny_patch4_window7_224",
         embed_dim=24,
@@ -278,7 +297,9 @@ CASES: dict[tuple[str, str], Callable[[], Any]] = {
         num_heads=(1, 2, 2, 2),
     ),
     ("timm", "ConvNeXt"): _timm_by_name("convnext_atto"),
-    ("timm", "EVA"): _timm("eva02_tiny_patch14_224", embed_dim=48, depth=1, num_heads=2),
+    ("timm", "EVA"): _timm(
+        "eva02_tiny_patch14_224", embed_dim=48, depth=1, num_heads=2
+    ),
     ("timm", "SigLIP"): _timm("vit_base_patch16_siglip_224", **SMALL_VIT),
     ("timm", "MobileNetV4"): _timm_by_name("mobilenetv4_conv_small_050"),
     ("transformers", "ViT"): _transformers(
@@ -305,8 +326,12 @@ CASES: dict[tuple[str, str], Callable[[], Any]] = {
     ("transformers", "ConvNeXt"): _transformers(
         "ConvNext", "ConvNextImageProcessor", _pooled, **STAGES
     ),
-    ("transformers", "CLIP"): _transformers("CLIP", "CLIPImageProcessor", _pooled, **TOWERS),
-    ("transformers", "SigLIP"): _transformers("Siglip", "SiglipImageProcessor", _pooled, **TOWERS),
+    ("transformers", "CLIP"): _transformers(
+        "CLIP", "CLIPImageProcessor", _pooled, **TOWERS
+    ),
+    ("transformers", "SigLIP"): _transformers(
+        "Siglip", "SiglipImageProcessor", _pooled, **TOWERS
+    ),
     ("transformers", "BEiT"): _transformers(
         "Beit", "BeitImageProcessor", _pooled, **TINY, patch_size=32
     ),
@@ -314,7 +339,13 @@ CASES: dict[tuple[str, str], Callable[[], Any]] = {
         "ResNet", "ConvNextImageProcessor", _pooled, **STAGES, embedding_size=16
     ),
     ("open_clip", "ViT-B-32"): _open_clip(
-        {"image_size": 224, "layers": 1, "width": 32, "patch_size": 32, "head_width": 16}
+        {
+            "image_size": 224,
+            "layers": 1,
+            "width": 32,
+            "patch_size": 32,
+            "head_width": 16,
+        }
     ),
     ("open_clip", "RN50"): _open_clip(
         {"image_size": 224, "layers": [1, 1, 1, 1], "width": 8, "patch_size": None}
@@ -354,7 +385,9 @@ def table(rows: list[Row]) -> str:
 def main() -> None:
     """Print the table, and write it into the page."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--write", action="store_true", help="put the table into EQUALITY.md")
+    parser.add_argument(
+        "--write", action="store_true", help="put the table into EQUALITY.md"
+    )
     write = parser.parse_args().write
     rows = []
     for library, name in CASES:

@@ -43,7 +43,9 @@ def main() -> None:
     np.random.default_rng(0).shuffle(vectors)
     queries, vectors = vectors[:QUERIES], vectors[QUERIES:]
     nearest = np.argsort(-(queries @ vectors.T), axis=1)[:, :10]
-    print("| FAISS | looks into | recall@10 | median ms | 99 % | seconds to build | bytes |")
+    print(
+        "| FAISS | looks into | recall@10 | median ms | 99 % | seconds to build | bytes |"
+    )
     print("|---|---|---|---|---|---|---|")
     for kind, settings in KINDS.items():
         start = time.process_time()
@@ -63,7 +65,9 @@ def main() -> None:
                 found.append(np.isin(wanted, numbers).mean())
             where = ", ".join(f"{name} {value}" for name, value in setting.items())
             cells = f"{np.mean(found):.3f} | {np.median(took):.2f} | {np.quantile(took, 0.99):.2f}"
-            print(f"| {kind} | {where} | {cells} | {built:.0f} | {size:.0f} |", flush=True)
+            print(
+                f"| {kind} | {where} | {cells} | {built:.0f} | {size:.0f} |", flush=True
+            )
 
 
 if __name__ == "__main__":

@@ -31,7 +31,8 @@ NUMBERS = 1280
 CLUSTERS = 2000
 FREE = 40  # directions in which photos differ
 BLOCK = 10_000
-MAX_POOL = 200_000  # photos that neighbours are looked for among; of more a sample is drawn
+# photos that neighbours are looked for among; of more a sample is drawn
+MAX_POOL = 200_000
 NEIGHBOURS = 10
 CHECKED = 500  # photos whose neighbours are compared with the true ones
 STEPS = ("prototypes", "gradients", "pool", "neighbours")
@@ -75,7 +76,8 @@ def write_embeddings(path: Path, photos: int):
         places = centres[rng.integers(0, CLUSTERS, n)]
         places = places + 1.0 * rng.normal(size=(n, FREE)).astype(np.float32)
         noise = 2.0 * rng.normal(size=(n, NUMBERS)).astype(np.float32)
-        file[start : start + n] = np.maximum(places @ spread + noise, 0)  # as behind a ReLU
+        # as behind a ReLU
+        file[start : start + n] = np.maximum(places @ spread + noise, 0)
     file.flush()
     del file
     return np.load(path, mmap_mode="r")
@@ -92,7 +94,9 @@ def true_neighbours(x, rows):
     similar = np.zeros((len(rows), 0), dtype=np.float32)
     for start in range(0, len(x), BLOCK):
         block = l2_normalize(x[start : start + BLOCK].astype(np.float32))
-        numbers = np.broadcast_to(np.arange(start, start + len(block)), (len(rows), len(block)))
+        numbers = np.broadcast_to(
+            np.arange(start, start + len(block)), (len(rows), len(block))
+        )
         near = np.concatenate([near, numbers], axis=1)
         similar = np.concatenate([similar, queries @ block.T], axis=1)
         similar[near == rows[:, None]] = -1
@@ -137,7 +141,9 @@ def measure(photos: int, cores: int) -> None:
         described = x if photos <= MAX_POOL else x[chosen]
         blocks = [slice(start, start + BLOCK) for start in range(0, len(chosen), BLOCK)]
         pool = timed(lambda: Neighbours.fit(described))
-        parts = timed(lambda: [pool.find(described[rows], NEIGHBOURS)[0] for rows in blocks])
+        parts = timed(
+            lambda: [pool.find(described[rows], NEIGHBOURS)[0] for rows in blocks]
+        )
         numbers = np.concatenate(parts)
         memory.stop()
         rows = np.random.default_rng(1).permutation(len(chosen))[:CHECKED]
@@ -147,7 +153,9 @@ def measure(photos: int, cores: int) -> None:
         recall = 100 * np.mean(hits) / NEIGHBOURS
     cells = [f"{photos:,}"]
     cells += [f"{wall:.1f} ({used:.1f})" for wall, used in seconds]
-    cells += [f"{sum(wall for wall, _ in seconds):.1f} ({sum(used for _, used in seconds):.1f})"]
+    cells += [
+        f"{sum(wall for wall, _ in seconds):.1f} ({sum(used for _, used in seconds):.1f})"
+    ]
     cells += [f"{recall:.1f}", f"{memory.peak / 2**30:.2f}"]
     print(f"| {' | '.join(cells)} |", flush=True)
 
@@ -162,11 +170,20 @@ def main() -> None:
         measure(given.one, given.cores)
         return
     head = ["photos", *STEPS, "together", "recall, %", "memory, GB"]
-    print(f"seconds with {given.cores} cores (in brackets: processor time of all cores)\n")
+    print(
+        f"seconds with {given.cores} cores (in brackets: processor time of all cores)\n"
+    )
     print(f"| {' | '.join(head)} |\n|{'---:|' * len(head)}", flush=True)
     environment = {**os.environ, "OMP_NUM_THREADS": str(given.cores)}
     for photos in given.photos.split(","):
-        command = [sys.executable, __file__, "--one", photos, "--cores", str(given.cores)]
+        command = [
+            sys.executable,
+            __file__,
+            "--one",
+            photos,
+            "--cores",
+            str(given.cores),
+        ]
         subprocess.run(command, check=True, env=environment)
 
 

@@ -62,7 +62,17 @@ def textures(rng: Rng, n: int) -> Drawn:
     """Patches of 14 pictures, the first half of the rows for training, the second for testing."""
     from skimage import data
 
-    names = ["brick", "grass", "gravel", "coffee", "astronaut", "chelsea", "coins", "moon", "page"]
+    names = [
+        "brick",
+        "grass",
+        "gravel",
+        "coffee",
+        "astronaut",
+        "chelsea",
+        "coins",
+        "moon",
+        "page",
+    ]
     names += ["retina", "immunohistochemistry", "hubble_deep_field", "rocket", "camera"]
     side = 96
     for name in names:
@@ -86,13 +96,19 @@ def scans(rng: Rng, n: int) -> Drawn:
         for _ in range(2 * n):
             a, b = rng.uniform(75, 95), rng.uniform(60, 80)  # half axes of the skull
             shift = rng.uniform(-8, 8, size=2)
-            radius = np.hypot((y - SIZE / 2 - shift[0]) / a, (x - SIZE / 2 - shift[1]) / b)
+            radius = np.hypot(
+                (y - SIZE / 2 - shift[0]) / a, (x - SIZE / 2 - shift[1]) / b
+            )
             picture = np.where(radius < 1, rng.uniform(70, 110), 8.0)
             picture += np.where((radius > 0.92) & (radius < 1), 110, 0)
             folds = noise(rng, rng.uniform(3, 5))
-            picture += np.where(radius < 0.9, 22 * np.sign(folds) * (np.abs(folds) < 0.6), 0)
+            picture += np.where(
+                radius < 0.9, 22 * np.sign(folds) * (np.abs(folds) < 0.6), 0
+            )
             picture += np.where(radius < 0.9, 14 * noise(rng, 20), 0)
-            ventricle = np.hypot((y - SIZE / 2) / (a / 4), (np.abs(x - SIZE / 2) - 9) / 6)
+            ventricle = np.hypot(
+                (y - SIZE / 2) / (a / 4), (np.abs(x - SIZE / 2) - 9) / 6
+            )
             picture -= np.where(ventricle < 1, 50, 0)
             angle, distance = rng.uniform(0, 2 * np.pi), rng.uniform(0.3, 0.6)
             cy = SIZE / 2 + distance * a * np.sin(angle)
@@ -104,9 +120,16 @@ def scans(rng: Rng, n: int) -> Drawn:
             if kind == "ring":
                 picture += np.where((far > 0.6) & (far < 1.1), 75, 0)
             if kind == "dark":
-                picture += np.where(far < 0.8, -60, 0) + np.where((far > 0.8) & (far < 1), 45, 0)
-            picture = gaussian_filter(picture, rng.uniform(0.6, 1.6)) * rng.uniform(0.8, 1.2)
-            yield kind, to_image(picture + rng.normal(0, rng.uniform(3, 8), picture.shape))
+                picture += np.where(far < 0.8, -60, 0) + np.where(
+                    (far > 0.8) & (far < 1), 45, 0
+                )
+            picture = gaussian_filter(picture, rng.uniform(0.6, 1.6)) * rng.uniform(
+                0.8, 1.2
+            )
+            yield (
+                kind,
+                to_image(picture + rng.normal(0, rng.uniform(3, 8), picture.shape)),
+            )
 
 
 def leaves(rng: Rng, n: int) -> Drawn:
@@ -121,15 +144,21 @@ def leaves(rng: Rng, n: int) -> Drawn:
             across = -(x - SIZE / 2) * np.sin(angle) + (y - SIZE / 2) * np.cos(angle)
             length, width = rng.uniform(85, 105), rng.uniform(35, 60)
             leaf = np.abs(across) < width * (1 - (along / length) ** 2)
-            green = np.array([rng.uniform(40, 90), rng.uniform(110, 160), rng.uniform(30, 70)])
+            green = np.array(
+                [rng.uniform(40, 90), rng.uniform(110, 160), rng.uniform(30, 70)]
+            )
             blade = green + (9 * noise(rng, 5))[:, :, None]
-            veins = (np.abs(across) < 2) | (np.abs(along % 22 - np.abs(across) * 0.6 % 22) < 1)
+            veins = (np.abs(across) < 2) | (
+                np.abs(along % 22 - np.abs(across) * 0.6 % 22) < 1
+            )
             blade = np.where(veins[:, :, None], blade + 25, blade)
             blade = _diseased(rng, blade, kind)
             holes = noise(rng, 4) > 1.9
             if kind == "holes":
                 leaf &= ~holes
-            picture = np.where(leaf[:, :, None], blade, picture) * rng.uniform(0.75, 1.2)
+            picture = np.where(leaf[:, :, None], blade, picture) * rng.uniform(
+                0.75, 1.2
+            )
             yield kind, to_image(picture + rng.normal(0, 4, picture.shape))
 
 
@@ -168,9 +197,14 @@ def tiles(rng: Rng, n: int) -> Drawn:
                 base = np.array([105, 115, 75]) + 12 * noise(rng, 5)[:, :, None]
             picture = to_image(base + tint)
             _draw_land(rng, picture, kind)
-            picture = picture.rotate(float(rng.uniform(0, 360)), Image.Resampling.BILINEAR)
+            picture = picture.rotate(
+                float(rng.uniform(0, 360)), Image.Resampling.BILINEAR
+            )
             middle = picture.crop((33, 33, SIZE - 33, SIZE - 33)).resize((SIZE, SIZE))
-            yield kind, middle.filter(ImageFilter.GaussianBlur(float(rng.uniform(0, 1.2))))
+            yield (
+                kind,
+                middle.filter(ImageFilter.GaussianBlur(float(rng.uniform(0, 1.2)))),
+            )
 
 
 def _draw_land(rng: Rng, picture: Image.Image, kind: str) -> None:
@@ -182,7 +216,9 @@ def _draw_land(rng: Rng, picture: Image.Image, kind: str) -> None:
             top = 0
             while top < SIZE:
                 bottom = top + int(rng.integers(40, 120))
-                colour = tuple(int(v) for v in rng.uniform((90, 100, 50), (190, 170, 110)))
+                colour = tuple(
+                    int(v) for v in rng.uniform((90, 100, 50), (190, 170, 110))
+                )
                 draw.rectangle((int(left), top, int(right), bottom), fill=colour)
                 furrow = tuple(value - 12 for value in colour)
                 for line in range(top, bottom, 6):
@@ -202,13 +238,22 @@ def _draw_land(rng: Rng, picture: Image.Image, kind: str) -> None:
             left, top = (int(v) for v in rng.integers(-20, SIZE, size=2))
             wide, high = (int(v) for v in rng.integers(40, 110, size=2))
             shade = int(rng.integers(150, 245))
-            draw.rectangle((left, top, left + wide, top + high), fill=(shade, shade, shade + 5))
+            draw.rectangle(
+                (left, top, left + wide, top + high), fill=(shade, shade, shade + 5)
+            )
             for line in range(left, left + wide, 9):
-                draw.line((line, top, line, top + high), fill=(shade - 18, shade - 18, shade - 14))
+                draw.line(
+                    (line, top, line, top + high),
+                    fill=(shade - 18, shade - 18, shade - 14),
+                )
     if kind == "road":
         for _ in range(int(rng.integers(1, 3))):
             start, end = (int(v) for v in rng.integers(20, SIZE - 20, size=2))
-            draw.line((start, 0, end, SIZE), fill=(95, 95, 98), width=int(rng.integers(12, 22)))
+            draw.line(
+                (start, 0, end, SIZE),
+                fill=(95, 95, 98),
+                width=int(rng.integers(12, 22)),
+            )
             draw.line((start, 0, end, SIZE), fill=(225, 225, 215), width=2)
 
 
@@ -217,7 +262,10 @@ def letters(rng: Rng, n: int) -> Drawn:
     import matplotlib
 
     folder = Path(matplotlib.get_data_path(), "fonts", "ttf")
-    fonts = [*sorted(folder.glob("DejaVu*.ttf")), *sorted(folder.glob("STIXGeneral*.ttf"))]
+    fonts = [
+        *sorted(folder.glob("DejaVu*.ttf")),
+        *sorted(folder.glob("STIXGeneral*.ttf")),
+    ]
     for letter in "ABCDEGHKMRSW":
         for _ in range(2 * n):
             paper = 215 + 10 * noise(rng, 10)
@@ -225,12 +273,19 @@ def letters(rng: Rng, n: int) -> Drawn:
             file = fonts[int(rng.integers(len(fonts)))]
             font = ImageFont.truetype(str(file), int(rng.integers(90, 170)))
             ink = tuple(int(v) for v in rng.uniform(0, 110, size=3))
-            place = tuple(int(v) for v in rng.integers(SIZE // 2 - 20, SIZE // 2 + 20, size=2))
-            ImageDraw.Draw(picture).text(place, letter, fill=ink, font=font, anchor="mm")
+            place = tuple(
+                int(v) for v in rng.integers(SIZE // 2 - 20, SIZE // 2 + 20, size=2)
+            )
+            ImageDraw.Draw(picture).text(
+                place, letter, fill=ink, font=font, anchor="mm"
+            )
             angle = float(rng.uniform(-25, 25))
             grey = (215, 215, 215)
             turned = picture.rotate(angle, Image.Resampling.BILINEAR, fillcolor=grey)
-            yield letter, turned.filter(ImageFilter.GaussianBlur(float(rng.uniform(0, 2))))
+            yield (
+                letter,
+                turned.filter(ImageFilter.GaussianBlur(float(rng.uniform(0, 2)))),
+            )
 
 
 # how each set is drawn, and its number of classes
@@ -258,7 +313,9 @@ def write_set(name: str, folder: Path, seed: int = 0) -> int:
     return sum(counts.values())
 
 
-def main(folder: Path, only: Annotated[list[str] | None, typer.Option()] = None) -> None:
+def main(
+    folder: Path, only: Annotated[list[str] | None, typer.Option()] = None
+) -> None:
     """Write all sets, or the ones named with --only."""
     for name in only or SETS:
         print(f"{name}: {write_set(name, folder)} pictures")

@@ -70,10 +70,14 @@ class Collection:
         return self.kernels[name]
 
 
-def read_collection(data: Path, network: str, work: Path, train: str, test: str) -> Collection:
+def read_collection(
+    data: Path, network: str, work: Path, train: str, test: str
+) -> Collection:
     """Extract what is missing of a folder or a VOC tree."""
     loaded = load_network(network)
-    dataset = read_voc(data, 2007, train, test) if voc_layout(data) else read_folder(data)
+    dataset = (
+        read_voc(data, 2007, train, test) if voc_layout(data) else read_folder(data)
+    )
     recipe = parse_recipe("auto", loaded.layers)
     folder = work / f"{data.name}-{network}"
     experiment = prepare(dataset, loaded, folder, [recipe], Protocol(), silent)
@@ -137,11 +141,15 @@ def evaluate(
     return figures
 
 
-def measure(data: Collection, draws: int, with_candidates: bool) -> dict[tuple, dict[str, float]]:
+def measure(
+    data: Collection, draws: int, with_candidates: bool
+) -> dict[tuple, dict[str, float]]:
     """Mean figures of the draws, by form, labels and measure, of each recipe."""
     mixtures = mixtures_for("auto", data.layers, data.train, has_pool=True)
     names = list(FORWARD) if "x6" in data.train else list(FORWARD[:-1])
-    names += [mixture.recipe(data.layers) for mixture in mixtures] if with_candidates else []
+    names += (
+        [mixture.recipe(data.layers) for mixture in mixtures] if with_candidates else []
+    )
     figures: dict[tuple, dict[str, list[float]]] = {}
     for form in (POSITIVES, PHOTOS):
         for count in LABELS:
@@ -183,16 +191,29 @@ def print_set(data: Collection, figures: dict[tuple, dict[str, float]]) -> None:
     print("|---" * (len(cells) + 1) + "|")
     strongest = {}
     for cell in cells:
-        strongest[cell] = max(figures[cell][name] for name in FORWARD if name in figures[cell])
-    print("| strongest forward | " + " | ".join(f"{strongest[c]:.1f}" for c in cells) + " |")
+        strongest[cell] = max(
+            figures[cell][name] for name in FORWARD if name in figures[cell]
+        )
+    print(
+        "| strongest forward | "
+        + " | ".join(f"{strongest[c]:.1f}" for c in cells)
+        + " |"
+    )
     for title in figures[cells[0]]:
         gains = [figures[cell][title] - strongest[cell] for cell in cells]
-        print(f"| `{title}` | " + " | ".join(f"{gain:+.1f}" for gain in gains) + " |", flush=True)
+        print(
+            f"| `{title}` | " + " | ".join(f"{gain:+.1f}" for gain in gains) + " |",
+            flush=True,
+        )
 
 
-def print_gains(results: list[tuple[Collection, dict[tuple, dict[str, float]]]]) -> None:
+def print_gains(
+    results: list[tuple[Collection, dict[tuple, dict[str, float]]]],
+) -> None:
     """Print the gains of the candidates over the first one, unlike and like."""
-    print("\n## Gains over the forward kernel\n\n| candidate | unlike | like |\n|---|---|---|")
+    print(
+        "\n## Gains over the forward kernel\n\n| candidate | unlike | like |\n|---|---|---|"
+    )
     for mixture in MIXTURES:
         lines = []
         for side in (0, 1):
@@ -201,7 +222,9 @@ def print_gains(results: list[tuple[Collection, dict[tuple, dict[str, float]]]])
                 weights, gains = [], []
                 for data, figures in results:
                     alike = likeness(data.train.get("y8"))
-                    weight = (0.5 if data.name in DRAWN_SETS else 1.0) * abs(1 - side - alike)
+                    weight = (0.5 if data.name in DRAWN_SETS else 1.0) * abs(
+                        1 - side - alike
+                    )
                     names = mixture.recipe(data.layers), MIXTURES[0].recipe(data.layers)
                     found = []
                     for form, what in MEASURES:
@@ -211,7 +234,9 @@ def print_gains(results: list[tuple[Collection, dict[tuple, dict[str, float]]]])
                     if found and weight:
                         weights.append(weight)
                         gains.append(float(np.mean(found)))
-                row.append(f"{np.average(gains, weights=weights):+.1f}" if gains else "-")
+                row.append(
+                    f"{np.average(gains, weights=weights):+.1f}" if gains else "-"
+                )
             lines.append(" / ".join(row))
         print(f"| `{mixture.recipe(results[0][0].layers)}` | {lines[0]} | {lines[1]} |")
 
@@ -219,7 +244,9 @@ def print_gains(results: list[tuple[Collection, dict[tuple, dict[str, float]]]])
 def main(
     sets: list[Path],
     network: str = "efficientnet-lite0",
-    work: Annotated[Path, typer.Option(help="Folder for features.")] = Path("few-labels"),
+    work: Annotated[Path, typer.Option(help="Folder for features.")] = Path(
+        "few-labels"
+    ),
     draws: int = 3,
     train: str = "train",
     test: str = "val",

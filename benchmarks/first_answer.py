@@ -53,7 +53,9 @@ def run(quick: bool = False) -> list[Ratio]:
         ):
             python(place, HERE, *words)
         mine = {
-            f"{name} ({megabytes(place, words)} MB)": partial(python, place, HERE, *words)
+            f"{name} ({megabytes(place, words)} MB)": partial(
+                python, place, HERE, *words
+            )
             for name, words in commands.items()
         }
         mine["deepfish predict MODEL PHOTO, first"] = partial(first, place)
@@ -80,7 +82,11 @@ def photos(place: Path) -> None:
 
 def start(place: Path, source: Path, code: str, *words: str) -> str:
     """Run Python in a process of its own; what it prints."""
-    environment = {**os.environ, "PYTHONPATH": str(source), "DEEPFISHING_HOME": str(place / "home")}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(source),
+        "DEEPFISHING_HOME": str(place / "home"),
+    }
     ran = subprocess.run(
         [sys.executable, "-c", code, *words],
         check=True,

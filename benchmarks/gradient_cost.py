@@ -42,10 +42,18 @@ def run(quick: bool = False) -> list[Ratio]:
             network = load_network(name, "random")
             some = paths if name != "vgg16" else paths[:24]
             table = table_features(network.layers)
-            forward = _passes(network, some, [n for n in table if not n.startswith("dW")])
+            forward = _passes(
+                network, some, [n for n in table if not n.startswith("dW")]
+            )
             everything = _passes(network, some, table)
             rows.append(
-                ratio(f"{name}: all rows", everything, "forward rows only", forward, repetitions)
+                ratio(
+                    f"{name}: all rows",
+                    everything,
+                    "forward rows only",
+                    forward,
+                    repetitions,
+                )
             )
         for name, layer in LAYERS.items():
             network = load_network(name, "random")
@@ -59,7 +67,9 @@ def run(quick: bool = False) -> list[Ratio]:
     return rows
 
 
-def on_top(network: Network, paths: Sequence[Path], engine: str, repetitions: int) -> list[Ratio]:
+def on_top(
+    network: Network, paths: Sequence[Path], engine: str, repetitions: int
+) -> list[Ratio]:
     """All rows over forward rows.
 
     The quotient of two passes of 2,000 images wanders by a tenth on a shared machine even if both
@@ -83,7 +93,9 @@ def on_top(network: Network, paths: Sequence[Path], engine: str, repetitions: in
     )
 
 
-def _passes(network: Network, paths: Sequence[Path], names: Sequence[str]) -> Callable[[], object]:
+def _passes(
+    network: Network, paths: Sequence[Path], names: Sequence[str]
+) -> Callable[[], object]:
     factors = needed_factors(parse_features(names, network.layers))
     return lambda: [len(batch.indices) for batch in Extractor(network, factors)(paths)]
 

@@ -42,12 +42,20 @@ ON_STORE = ("read", "project", "linear", "index", "exact")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=", ".join(SIZES))
-    parser.add_argument("--data", default="", help="VOCdevkit; without it the embedded photographs")
+    parser.add_argument(
+        "--data", default="", help="VOCdevkit; without it the embedded photographs"
+    )
     parser.add_argument("--most", type=float, default=DECADES[-1], help="images")
     parser.add_argument("--fresh", action="store_true", help="measure all points again")
-    parser.add_argument("--points", type=Path, default=POINTS, help="the file of points")
-    parser.add_argument("--work", type=Path, help="folder for stores; a temporary one by default")
-    parser.add_argument("--child", nargs=2, metavar=("STAGE", "N"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--points", type=Path, default=POINTS, help="the file of points"
+    )
+    parser.add_argument(
+        "--work", type=Path, help="folder for stores; a temporary one by default"
+    )
+    parser.add_argument(
+        "--child", nargs=2, metavar=("STAGE", "N"), help=argparse.SUPPRESS
+    )
     parser.add_argument("--page", action="store_true", help="only write the pages")
     given = parser.parse_args()
     if given.child:
@@ -60,7 +68,13 @@ def main() -> None:
     if not given.page:
         chosen = given.stages or list(SIZES)
         with tempfile.TemporaryDirectory(prefix="growth-") as folder:
-            measure(given.points, given.work or Path(folder), given.data, chosen, int(given.most))
+            measure(
+                given.points,
+                given.work or Path(folder),
+                given.data,
+                chosen,
+                int(given.most),
+            )
     from growth_page import write_pages
 
     if given.points == POINTS:
@@ -75,7 +89,8 @@ def measure(points: Path, work: Path, data: str, stages: list[str], most: int) -
         run_child(work, data, "material", 0)
     for n, stage in todo:
         if stage in ON_STORE and not (work / f"store-{n}" / ".labels.npy").exists():
-            run_child(work, data, "fill", n)  # measured before; here it only makes the store
+            # measured before; here it only makes the store
+            run_child(work, data, "fill", n)
         if stage == "linear" and not (work / f"store-{n}" / ".vectors.npy").exists():
             run_child(work, data, "project", n)
         started, load = time.monotonic(), os.getloadavg()[0]
@@ -93,13 +108,29 @@ def missing(points: list[dict], stages: list[str], most: int) -> list[tuple[int,
     """
     done = {(point["group"], point["n"]) for point in points}
     order = list(SIZES)
-    wanted = {(n, stage) for stage in stages if stage in SIZES for n in SIZES[stage] if n <= most}
+    wanted = {
+        (n, stage)
+        for stage in stages
+        if stage in SIZES
+        for n in SIZES[stage]
+        if n <= most
+    }
     left = [(n, stage) for n, stage in wanted if (stage, n) not in done]
     return sorted(left, key=lambda each: (each[0], order.index(each[1])))
 
 
 def run_child(work: Path, data: str, stage: str, n: int) -> dict[str, dict]:
-    command = [sys.executable, __file__, "--work", work, "--data", data, "--child", stage, str(n)]
+    command = [
+        sys.executable,
+        __file__,
+        "--work",
+        work,
+        "--data",
+        data,
+        "--child",
+        stage,
+        str(n),
+    ]
     ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(ran.stdout.splitlines()[-1])
 

@@ -31,7 +31,8 @@ PLOTS = """
 ![Milliseconds per query against the number of images](../docs/assets/growth_query.svg)
 """
 
-INK, SOFT, RULE, PAPER = "#1b1f24", "#5b6470", "#d9dce0", "#fcfcfa"  # those of the report
+# those of the report
+INK, SOFT, RULE, PAPER = "#1b1f24", "#5b6470", "#d9dce0", "#fcfcfa"
 WORK = (
     *("extract", "bookkeeping", "write", "read", "projection"),
     *("Gram matrix", "kernel machines", "linear machines", "index"),
@@ -121,7 +122,9 @@ def head(points: list[dict]) -> str:
 
 def series(points: list[dict], stage: str, key: str) -> tuple[list[int], list[float]]:
     """Sizes and values of a stage, rising."""
-    found = sorted((p["n"], p[key]) for p in points if p["stage"] == stage and p.get(key))
+    found = sorted(
+        (p["n"], p[key]) for p in points if p["stage"] == stage and p.get(key)
+    )
     return [n for n, _ in found], [value for _, value in found]
 
 
@@ -161,7 +164,9 @@ def figures(points: list[dict]) -> str:
         ("On disk, bytes per image", "disk", 0),
     ):
         sizes = sorted({p["n"] for p in points if p.get(key)})
-        parts.append(f"## {title}\n\n| stage | " + " | ".join(f"{n:,}" for n in sizes) + " |\n")
+        parts.append(
+            f"## {title}\n\n| stage | " + " | ".join(f"{n:,}" for n in sizes) + " |\n"
+        )
         parts.append("|---" * (len(sizes) + 1) + "|\n")
         for stage in (*WORK, *QUERIES):
             found = dict(zip(*series(points, stage, key), strict=True))
@@ -174,7 +179,9 @@ def figures(points: list[dict]) -> str:
 
 def plots(points: list[dict]) -> None:
     """Seconds per image, bytes per image, and the time of a query, all in logarithms."""
-    plt.rcParams.update({"svg.hashsalt": "growth", "svg.fonttype": "none", "font.size": 10})
+    plt.rcParams.update(
+        {"svg.hashsalt": "growth", "svg.fonttype": "none", "font.size": 10}
+    )
     charts = {
         "time": ("microseconds per image", WORK, "seconds", lambda v, n: 1e6 * v / n),
         "memory": ("bytes of memory per image", WORK, "memory", lambda v, n: v / n),
@@ -189,14 +196,20 @@ def plots(points: list[dict]) -> None:
                 hue, dash = HUES[number % len(HUES)], ("-", "--", ":")[number // 4 % 3]
                 colour = colorsys.hls_to_rgb(hue / 360, 0.34, 0.65)
                 each = [value(v, size) for v, size in zip(values, n, strict=True)]
-                axes.plot(n, each, dash, color=colour, marker="o", ms=4, lw=1.5, label=stage)
+                axes.plot(
+                    n, each, dash, color=colour, marker="o", ms=4, lw=1.5, label=stage
+                )
         axes.set(xscale="log", yscale="log", xlabel="images", ylabel=label)
         axes.grid(color=RULE, lw=0.8)
         axes.tick_params(which="both", colors=SOFT)
         axes.spines[:].set_visible(False)
         if axes.lines:
-            axes.legend(frameon=False, labelcolor=INK, loc="upper left", bbox_to_anchor=(1, 1))
-        figure.savefig(ASSETS / f"growth_{name}.svg", bbox_inches="tight", metadata={"Date": None})
+            axes.legend(
+                frameon=False, labelcolor=INK, loc="upper left", bbox_to_anchor=(1, 1)
+            )
+        figure.savefig(
+            ASSETS / f"growth_{name}.svg", bbox_inches="tight", metadata={"Date": None}
+        )
         plt.close(figure)
 
 

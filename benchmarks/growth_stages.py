@@ -92,7 +92,9 @@ def make_material(work: Path, data: str) -> None:
 
     train = dataset(work, data).train
     features = extract(load_network(), train.paths, FEATURE)[FEATURE]
-    np.savez(work / "material.npz", x=features.x, delta=features.delta, labels=train.labels)
+    np.savez(
+        work / "material.npz", x=features.x, delta=features.delta, labels=train.labels
+    )
 
 
 def material(work: Path) -> Gradients:
@@ -110,7 +112,8 @@ def extract(work: Path, data: str, n: int) -> dict[str, Point]:
     folder = work / f"images-{n}"
     folder.mkdir(exist_ok=True)
     paths = real[:n]
-    for number in range(len(paths), n):  # the same pictures with other bytes behind their end
+    for number in range(len(paths), n):
+        # the same pictures with other bytes behind their end
         copy = folder / f"{number:07}.jpg"
         copy.write_bytes(real[number % len(real)].read_bytes() + str(number).encode())
         paths.append(copy)
@@ -195,7 +198,9 @@ def project(work: Path, data: str, n: int) -> dict[str, Point]:
 
 def linear(work: Path, data: str, n: int) -> dict[str, Point]:
     """Linear machines on these vectors, all classes."""
-    vectors, labels = (np.load(_store(work, n) / name) for name in (".vectors.npy", ".labels.npy"))
+    vectors, labels = (
+        np.load(_store(work, n) / name) for name in (".vectors.npy", ".labels.npy")
+    )
     with watched() as clock:
         machines = train_linear(vectors, labels)
     return {"linear machines": {**_point(clock), "rounds": machines.rounds}}
@@ -207,7 +212,9 @@ def index(work: Path, data: str, n: int) -> dict[str, Point]:
     shutil.rmtree(folder / FOLDER, ignore_errors=True)
     with watched() as clock:
         searcher = Searcher(folder, FEATURE, "index")
-    size = sum(path.stat().st_size for path in (folder / FOLDER).rglob("*") if path.is_file())
+    size = sum(
+        path.stat().st_size for path in (folder / FOLDER).rglob("*") if path.is_file()
+    )
     query = Clock(_query(searcher, n, QUERIES))
     return {"index": _point(clock, disk=size), "query through the index": _point(query)}
 

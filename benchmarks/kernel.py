@@ -58,7 +58,9 @@ def turns(data: Gradients, kind: str, repetitions: int) -> list[Turn]:
     for _ in range(repetitions):
         before = with_projection(most, kind, NUMBERS).seconds
         kernel = with_kernel(few).seconds, with_kernel(many).seconds
-        found.append(Turn((before, with_projection(most, kind, NUMBERS).seconds), kernel))
+        found.append(
+            Turn((before, with_projection(most, kind, NUMBERS).seconds), kernel)
+        )
         print(f"{kind}: {found[-1]}, {found[-1].times:.1f} times", flush=True)
     return found
 
@@ -97,7 +99,9 @@ def page(measured: dict[str, list[Turn]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="a VOCdevkit folder")
-    parser.add_argument("--work", type=Path, required=True, help="a results folder, made if new")
+    parser.add_argument(
+        "--work", type=Path, required=True, help="a results folder, made if new"
+    )
     parser.add_argument("--repetitions", type=int, default=5)
     options = parser.parse_args()
     network, data = load_network(), read_voc(options.data, 2007, "trainval", "test")

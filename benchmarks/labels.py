@@ -66,7 +66,9 @@ def main() -> None:
     dataset = load_dataset(find_record(asked.dataset), asked.data, asked.out)
     network = load_network(DEFAULT)
     recipe = parse_recipe(asked.features, network.layers)
-    prepared = prepare(dataset, network, asked.out, [recipe], Protocol(), lambda *_: None)
+    prepared = prepare(
+        dataset, network, asked.out, [recipe], Protocol(), lambda *_: None
+    )
     arrays, _ = prepared.factors(recipe)
     features, truth = recipe.fit(arrays)(arrays), prepared.train_labels()
     shares: dict[str, list[float]] = {}
@@ -82,12 +84,15 @@ def main() -> None:
         }
         for name, scores in ways.items():
             shares.setdefault(name, []).append(share_found(truth, labels, scores))
-        if draw == 0 and not has_one_class(labels):  # its own ranking of images, for the record
+        if draw == 0 and not has_one_class(labels):
+            # its own ranking of images, for the record
             listed = [np.flatnonzero(row == 1).tolist() for row in labels]
             ranked = np.argsort(several(listed, p))
             wrong = (labels != truth).any(axis=1)
             found = 100 * wrong[ranked[: wrong.sum()]].mean()
-            print(f"cleanlab's multilabel ranking of whole images: {found:.1f} % of them wrong")
+            print(
+                f"cleanlab's multilabel ranking of whole images: {found:.1f} % of them wrong"
+            )
     for name, values in shares.items():
         low, high = mean_interval(values) or (np.nan, np.nan)
         print(f"{name:<28} {np.mean(values):5.1f} ({low:.1f}-{high:.1f})", flush=True)

@@ -44,7 +44,9 @@ Photos = list[tuple[str, int]]  # the name of a file, and the number of its phot
 def make_photos(folder: Path, source: Path, case: str) -> Photos:
     """Write photos and their copies; return their names, with the number of the photo."""
     count, copies, way = CASES[case]
-    paths = sorted(path for path in source.rglob("*") if path.suffix in (".jpg", ".png"))
+    paths = sorted(
+        path for path in source.rglob("*") if path.suffix in (".jpg", ".png")
+    )
     chosen = np.random.default_rng(1).choice(len(paths), count, replace=False)
     folder.mkdir(parents=True, exist_ok=True)
     photos = []
@@ -128,26 +130,44 @@ def measure(case: str, seed: int, work: Path, source: Path) -> list[dict[str, An
     found: list[dict[str, Any]] = []
 
     def add(command: str, value: float | None, **more: Any) -> None:
-        row = {"version": deepfishing.__version__, "case": case, "seed": seed, "command": command}
+        row = {
+            "version": deepfishing.__version__,
+            "case": case,
+            "seed": seed,
+            "command": command,
+        }
         inside = (
-            None if value is None else expected["interval"][0] <= value <= expected["interval"][1]
+            None
+            if value is None
+            else expected["interval"][0] <= value <= expected["interval"][1]
         )
         found.append(row | {"value": value, **expected, "inside": inside, **more})
 
     for features in ("x7", "auto"):
         options = ["--features", features, "--labels", table, "--json"]
         summary = json.loads(run("train", store, made / features, *options))
-        tried = json.loads((made / features / "model.json").read_text())["training"].get("auto")
+        tried = json.loads((made / features / "model.json").read_text())[
+            "training"
+        ].get("auto")
         own = None if not tried else round(max(one["map"] for one in tried["tried"]), 1)
-        add(f"train --features {features}", summary["cross_validated_map"], best_tried=own)
+        add(
+            f"train --features {features}",
+            summary["cross_validated_map"],
+            best_tried=own,
+        )
 
     # a label is doubted if the other photos tell another one: half of them, by chance
-    told = json.loads(run("curate", "labels", store, "--labels", table, "-n", "1", "--json"))
+    told = json.loads(
+        run("curate", "labels", store, "--labels", table, "-n", "1", "--json")
+    )
     doubted = 100 * told["doubtful"] / len(photos)
     found.append(
         {
             **{"version": deepfishing.__version__, "case": case, "seed": seed},
-            **{"command": "curate labels: share of labels doubted", "value": round(doubted, 1)},
+            **{
+                "command": "curate labels: share of labels doubted",
+                "value": round(doubted, 1),
+            },
             **{"chance": 50.0},
         }
     )
@@ -158,7 +178,14 @@ def measure(case: str, seed: int, work: Path, source: Path) -> list[dict[str, An
         link.parent.mkdir(parents=True, exist_ok=True)
         if not link.exists():
             link.hardlink_to(folder / name)
-    options = ["--data", sorted_folder, "--features", "x7,dW7", "--out", made / "results"]
+    options = [
+        "--data",
+        sorted_folder,
+        "--features",
+        "x7,dW7",
+        "--out",
+        made / "results",
+    ]
     run("reproduce", "folder", *options)
     lines = (made / "results" / "results.jsonl").read_text().splitlines()
     for line in lines:
@@ -169,7 +196,10 @@ def measure(case: str, seed: int, work: Path, source: Path) -> list[dict[str, An
             tested, shown = arrays["ids"], arrays["labels"][:, 1] == 1
         numbers = np.array([int(Path(str(id_)).stem.split("-")[1]) for id_ in tested])
         mean, low, high = chance(shown.astype(int), numbers)
-        expected = {"chance": round(mean, 1), "interval": [round(low, 1), round(high, 1)]}
+        expected = {
+            "chance": round(mean, 1),
+            "interval": [round(low, 1), round(high, 1)],
+        }
         add(f"reproduce folder, {row['feature']}", round(row["map"]["area"], 1))
     return found
 
@@ -179,7 +209,9 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", default="", help="cases with this in their name")
-    parser.add_argument("--out", type=Path, help="append the rows to this file, a JSON per line")
+    parser.add_argument(
+        "--out", type=Path, help="append the rows to this file, a JSON per line"
+    )
     given = parser.parse_args()
     source = given.work / "source"
     if not source.exists():

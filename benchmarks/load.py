@@ -51,8 +51,10 @@ from deepfishing.images.published import load_groceries
 OUT = Path(__file__).parent / "LOAD.md"
 WATCHED = Path(__file__).parent / "watched.py"
 DEEPFISH = [sys.executable, "-c", "from deepfishing.cli import main; main()"]
-WARM_SECONDS = 60.0  # of the same load before anything counts, so that heaps have their size
-SLACK = {"files": 8, "threads": 8, "blocks": 3000}  # by which pools and caches may differ
+# of the same load before anything counts, so that heaps have their size
+WARM_SECONDS = 60.0
+# by which pools and caches may differ
+SLACK = {"files": 8, "threads": 8, "blocks": 3000}
 BLOCKS = 10  # of time, for the slope of the memory
 GROWTH = 0.02  # of the memory in the whole run: what is surely more than this is a leak
 MOMENTS = ("before", "after")
@@ -100,7 +102,9 @@ class Sample:
 
 def look(pid: int, start: float) -> Sample:
     status = Path(f"/proc/{pid}/status").read_text()
-    memory, threads = (int(re.search(rf"{k}:\s*(\d+)", status)[1]) for k in ("VmRSS", "Threads"))
+    memory, threads = (
+        int(re.search(rf"{k}:\s*(\d+)", status)[1]) for k in ("VmRSS", "Threads")
+    )
     files = len(list(Path(f"/proc/{pid}/fd").iterdir()))
     return Sample(time.monotonic() - start, memory * 1024, files, threads)
 
@@ -113,12 +117,17 @@ def settled(pid: int, seconds: float = 2.0) -> Sample:
         time.sleep(0.1)
         seen.append(look(pid, start))
         late = [one for one in seen if one.seconds >= seen[-1].seconds - seconds]
-        if len({(one.files, one.threads) for one in late}) == 1 and seen[-1].seconds > seconds:
+        if (
+            len({(one.files, one.threads) for one in late}) == 1
+            and seen[-1].seconds > seconds
+        ):
             break
     return seen[-1]
 
 
-def slope(samples: Sequence[Sample], since: float) -> tuple[list[float], float, float, float]:
+def slope(
+    samples: Sequence[Sample], since: float
+) -> tuple[list[float], float, float, float]:
     """Means of the memory in blocks of time, its change a second, and the 95 % interval of that.
 
     Neighbouring seconds are not independent, so it is the means that a line is fitted to.
@@ -157,15 +166,26 @@ class Serving:
 def serve_photographs(folder: Path, images: int) -> Iterator[Serving]:
     data = load_groceries(folder, n_train=images // 2, n_test=images - images // 2)
     table = folder / "photographs.csv"
-    rows = [f"{path},{path.parent.name}\n" for path in (*data.train.paths, *data.test.paths)]
+    rows = [
+        f"{path},{path.parent.name}\n" for path in (*data.train.paths, *data.test.paths)
+    ]
     table.write_text("path,label\n" + "".join(rows))
     store, printed, in_use = folder / "store", folder / "printed", folder / "in_use"
     extract = [*DEEPFISH, "extract", str(table), str(store), "--features", "x7,dW8,dW7"]
     subprocess.run(extract, check=True, capture_output=True)
-    command = [sys.executable, str(WATCHED), str(in_use), "serve", str(store), "--port=0"]
+    command = [
+        sys.executable,
+        str(WATCHED),
+        str(in_use),
+        "serve",
+        str(store),
+        "--port=0",
+    ]
     with (
         printed.open("w") as errors,  # a pipe that nobody reads would be full one day
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as process,
     ):
         try:
             process.stdout.readline()
@@ -180,7 +200,10 @@ def what_is_shown(url: str) -> Shown:
         facts = client.get("/api/store").json()
         listed = client.get("/api/images", params={"limit": 500}).json()["images"]
     recipes = [facts["gradient"][0], *facts["forward"], *facts["gradient"][1:]]
-    ids, labels = [one["id"] for one in listed], [one["name"] for one in facts["labels"]]
+    ids, labels = (
+        [one["id"] for one in listed],
+        [one["name"] for one in facts["labels"]],
+    )
     return Shown(ids, labels, recipes, photos())
 
 
@@ -198,7 +221,11 @@ def interrupt(serving: Serving, clients: int) -> dict[str, Any]:
         seconds = time.monotonic() - start
     # what the clients saw of the end is no error of the server
     printed = out + serving.printed.read_text()[before:]
-    return {"end_seconds": seconds, "end_code": serving.process.returncode, "end_printed": printed}
+    return {
+        "end_seconds": seconds,
+        "end_code": serving.process.returncode,
+        "end_printed": printed,
+    }
 
 
 def measure(seconds: float, requests: int, clients: int, images: int) -> dict[str, Any]:
@@ -216,7 +243,10 @@ def measure(seconds: float, requests: int, clients: int, images: int) -> dict[st
         samples: list[Sample] = []
         start = time.monotonic()
         with visitors(url, clients, shown, seed=1) as made:
-            while time.monotonic() - start < seconds or sum(map(answered, made)) < requests:
+            while (
+                time.monotonic() - start < seconds
+                or sum(map(answered, made)) < requests
+            ):
                 time.sleep(min(1.0, seconds / 40))
                 samples.append(look(pid, start))
         after = serving.quiet()
@@ -276,9 +306,13 @@ def problems(facts: dict[str, Any]) -> list[str]:
         if after[what] > most:
             found.append(f"{what} grew: {before[what]} to {after[what]}")
     if facts["memory_grows"]:
-        found.append(f"memory grows by {facts['slope_low'] * 3600 / 1e6:.0f} MB an hour or more")
+        found.append(
+            f"memory grows by {facts['slope_low'] * 3600 / 1e6:.0f} MB an hour or more"
+        )
     if facts["end_code"] or facts["end_printed"]:
-        found.append(f"Ctrl-C: exit code {facts['end_code']}, printed {facts['end_printed']!r}")
+        found.append(
+            f"Ctrl-C: exit code {facts['end_code']}, printed {facts['end_printed']!r}"
+        )
     return found
 
 
@@ -291,7 +325,10 @@ def write_page(facts: dict[str, Any]) -> str:
     names = ("memory_start", "memory_highest", "memory_end")
     more = {
         **{name: value / 1e6 for name, value in zip(names, memory, strict=True)},
-        **{name: facts[name] * 3600 / 1e6 for name in ("slope", "slope_low", "slope_high")},
+        **{
+            name: facts[name] * 3600 / 1e6
+            for name in ("slope", "slope_low", "slope_high")
+        },
         **{f"{what}_{when}": facts[when][what] for what in SLACK for when in MOMENTS},
         **{f"in_use_{when}": in_megabytes(facts[when]["bytes"]) for when in MOMENTS},
         **{name: len(facts[name]) for name in ("failed", "dropped")},
@@ -319,7 +356,9 @@ def verdict(facts: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--requests", type=int, default=0, help="go on until there were so many")
+    parser.add_argument(
+        "--requests", type=int, default=0, help="go on until there were so many"
+    )
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--images", type=int, default=200)
     parser.add_argument("--out", type=Path, default=OUT)

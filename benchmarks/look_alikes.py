@@ -18,18 +18,45 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 Size = tuple[int, int]
 Colour = tuple[int, int, int]
 NUMBERS = (20231, 20237, 20281, 20239, 20234, 50231)
-WORDS = ("invoice", "amount", "item", "total", "net", "street", "day", "order", "client", "weight")
+WORDS = (
+    "invoice",
+    "amount",
+    "item",
+    "total",
+    "net",
+    "street",
+    "day",
+    "order",
+    "client",
+    "weight",
+)
 SHOULDERS = ((42, 18), (30, 15), (10, 30), (20, 42), (28, 36))
 HEM = ((28, 90), (72, 90))
 OTHER_SHOULDER = ((72, 36), (80, 42), (90, 30), (70, 15), (58, 18))
 OUTLINES = {  # corners in percent of width and height
     "t-shirt": (*SHOULDERS, *HEM, *OTHER_SHOULDER),
     "shorts": ((25, 20), (75, 20), (82, 80), (55, 80), (50, 45), (45, 80), (18, 80)),
-    "shoe": ((10, 60), (15, 40), (30, 38), (45, 50), (75, 58), (90, 65), (90, 75), (10, 75)),
+    "shoe": (
+        (10, 60),
+        (15, 40),
+        (30, 38),
+        (45, 50),
+        (75, 58),
+        (90, 65),
+        (90, 75),
+        (10, 75),
+    ),
     "dress": ((40, 10), (60, 10), (62, 30), (80, 92), (20, 92), (38, 30)),
 }
 BLUE: Colour = (40, 60, 90)
-COLOURS = (BLUE, (40, 60, 115), (70, 50, 90), (120, 120, 120), (104, 104, 104), (225, 225, 235))
+COLOURS = (
+    BLUE,
+    (40, 60, 115),
+    (70, 50, 90),
+    (120, 120, 120),
+    (104, 104, 104),
+    (225, 225, 235),
+)
 
 
 def encode(image: Image.Image, quality: int = 90) -> bytes:
@@ -38,7 +65,9 @@ def encode(image: Image.Image, quality: int = 90) -> bytes:
     return file.getvalue()
 
 
-def page(number: int, size: Size = (1240, 1754), points: int = 22, grey: int = 0) -> Image.Image:
+def page(
+    number: int, size: Size = (1240, 1754), points: int = 22, grey: int = 0
+) -> Image.Image:
     """A page of text, the same for all numbers but for the number in its first line."""
     image = Image.new("RGB", size, "white")
     draw = ImageDraw.Draw(image)
@@ -48,7 +77,9 @@ def page(number: int, size: Size = (1240, 1754), points: int = 22, grey: int = 0
     margin = size[0] // 12
     for line in range(40):
         text = " ".join(rng.choice(WORDS) for _ in range(10))
-        draw.text((margin, 1.5 * margin + line * points * 1.6), text, fill=ink, font=font)
+        draw.text(
+            (margin, 1.5 * margin + line * points * 1.6), text, fill=ink, font=font
+        )
     draw.text((0.65 * size[0], 0.6 * margin), f"No. {number}", fill=ink, font=font)
     return image
 
@@ -56,7 +87,10 @@ def page(number: int, size: Size = (1240, 1754), points: int = 22, grey: int = 0
 def scan(image: Image.Image, seed: int) -> Image.Image:
     """A page on greyish paper, with the noise of a scanner."""
     pixels = 0.9 * np.asarray(image, dtype=float) + 12
-    pixels = pixels + np.random.default_rng(seed).normal(size=pixels.shape[:2])[..., None] * 3
+    pixels = (
+        pixels
+        + np.random.default_rng(seed).normal(size=pixels.shape[:2])[..., None] * 3
+    )
     return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
 
 
@@ -81,8 +115,12 @@ def garment(
     if stripe:
         is_dark = np.arange(size[1]) // stripe % 2 == 0
         cloth[is_dark] *= 0.8
-    waves = np.random.default_rng(folds).normal(scale=18, size=(24, 18)).astype(np.float32)
-    cloth += np.asarray(Image.fromarray(waves).resize(size, Image.Resampling.BICUBIC))[..., None]
+    waves = (
+        np.random.default_rng(folds).normal(scale=18, size=(24, 18)).astype(np.float32)
+    )
+    cloth += np.asarray(Image.fromarray(waves).resize(size, Image.Resampling.BICUBIC))[
+        ..., None
+    ]
     body = Image.fromarray(cloth.clip(0, 255).astype(np.uint8))
     image = Image.composite(body, Image.new("RGB", size, "white"), mask)
     draw = ImageDraw.Draw(image)
@@ -128,7 +166,12 @@ def burst(photo: Image.Image, seed: int) -> list[Image.Image]:
     """Three frames: a part of the photo moves by a few pixels, and each has its own noise."""
     rng = np.random.default_rng(seed)
     wide, high = photo.size
-    box = (round(0.35 * wide), round(0.35 * high), round(0.6 * wide), round(0.65 * high))
+    box = (
+        round(0.35 * wide),
+        round(0.35 * high),
+        round(0.6 * wide),
+        round(0.65 * high),
+    )
     part = photo.crop(box)
     mask = Image.new("L", part.size, 0)
     ImageDraw.Draw(mask).ellipse((2, 2, part.width - 3, part.height - 3), fill=255)
@@ -149,14 +192,20 @@ def families(photos: Sequence[Path]) -> dict[str, list[Image.Image]]:
     pages = {"150 dpi": ((1240, 1754), 22, 0), "72 dpi": ((595, 842), 10, 0)}
     pages["grey letters"] = ((827, 1169), 12, 190)
     for name, (size, points, grey) in pages.items():
-        found[f"pages, one digit, {name}"] = [page(n, size, points, grey) for n in NUMBERS]
+        found[f"pages, one digit, {name}"] = [
+            page(n, size, points, grey) for n in NUMBERS
+        ]
     found["scans, one digit"] = [scan(page(n), at) for at, n in enumerate(NUMBERS)]
     for name, outline in OUTLINES.items():
         # folds of another seed in every family, so that no picture is in two of them
-        found[f"{name}, colour"] = [garment(outline, colour, folds=10) for colour in COLOURS]
+        found[f"{name}, colour"] = [
+            garment(outline, colour, folds=10) for colour in COLOURS
+        ]
         found[f"{name}, folds"] = [garment(outline, folds=seed) for seed in range(6)]
         prints = ("AB", "A8", "AE", "XB", "", "AB.")
-        found[f"{name}, print"] = [garment(outline, text=text, folds=11) for text in prints]
+        found[f"{name}, print"] = [
+            garment(outline, text=text, folds=11) for text in prints
+        ]
         small = ("M", "N", "W", "", "X")
         found[f"{name}, small print"] = [
             garment(outline, text=text, points=14, folds=12) for text in small
@@ -172,9 +221,13 @@ def families(photos: Sequence[Path]) -> dict[str, list[Image.Image]]:
             garment(outline, (230, 230, 228), text=text, **faint) for text in logos
         ]
         widths = (0, 6, 7, 10, 20)
-        found[f"{name}, stripes"] = [garment(outline, stripe=one, folds=13) for one in widths]
+        found[f"{name}, stripes"] = [
+            garment(outline, stripe=one, folds=13) for one in widths
+        ]
         places = ((200, 240), (206, 240), (240, 300), (200, 400))
-        found[f"{name}, button"] = [garment(outline, button=place, folds=14) for place in places]
+        found[f"{name}, button"] = [
+            garment(outline, button=place, folds=14) for place in places
+        ]
     found["screenshots, one icon"] = [screenshot(icon) for icon in range(5)]
     for seed in range(3):
         found[f"tiles of a map {seed}"] = tiles(seed)

@@ -54,5 +54,12 @@ if __name__ == "__main__":
         extract(arguments.data, sizes[0])
     else:
         for size in sizes:
-            command = [sys.executable, __file__, "--data", arguments.data, "--images", str(size)]
+            command = [
+                sys.executable,
+                __file__,
+                "--data",
+                arguments.data,
+                "--images",
+                str(size),
+            ]
             subprocess.run(command, check=True)

@@ -40,7 +40,10 @@ def photo_factors(folder: Path) -> dict[str, np.ndarray]:
 def drawn_factors(rng: np.random.Generator, n: int) -> dict[str, np.ndarray]:
     """Draw factors of n images at random."""
     widths = {"x6": 40, "x7": 60, "delta7": 60, "delta8": 80}
-    return {name: rng.normal(size=(n, width)).astype(np.float32) for name, width in widths.items()}
+    return {
+        name: rng.normal(size=(n, width)).astype(np.float32)
+        for name, width in widths.items()
+    }
 
 
 def random_labels(rng: np.random.Generator, n: int, classes: int) -> np.ndarray:
@@ -51,7 +54,9 @@ def random_labels(rng: np.random.Generator, n: int, classes: int) -> np.ndarray:
     return np.where(shown[:, None] == np.arange(classes), 1, -1)
 
 
-def measure(factors: dict[str, np.ndarray], classes: int, runs: int, n: int, kind: str) -> str:
+def measure(
+    factors: dict[str, np.ndarray], classes: int, runs: int, n: int, kind: str
+) -> str:
     """Return a line of a table."""
     kept = includes = 0
     largest = 0.0
@@ -64,9 +69,8 @@ def measure(factors: dict[str, np.ndarray], classes: int, runs: int, n: int, kin
         kept += choice.recipe == "x7"
         includes += choice.gain is None or choice.gain.low <= 0 <= choice.gain.high
         largest = max(largest, choice.gain.mean if choice.gain else 0.0)
-    return (
-        f"| {classes} | {n} | `{kind}` | {kept} of {runs} | {includes} of {runs} | {largest:+.1f} |"
-    )
+    counts = f"{kept} of {runs} | {includes} of {runs}"
+    return f"| {classes} | {n} | `{kind}` | {counts} | {largest:+.1f} |"
 
 
 def main(
@@ -82,7 +86,9 @@ def main(
     else:
         with tempfile.TemporaryDirectory() as folder:
             factors = photo_factors(Path(folder))
-    print("| classes | photos | features | x7 kept | interval includes 0 | largest gain stated |")
+    print(
+        "| classes | photos | features | x7 kept | interval includes 0 | largest gain stated |"
+    )
     print("|---|---|---|---|---|---|")
     for classes in CLASSES if only is None else (only,):
         for n in (images, images // 3):

@@ -22,7 +22,18 @@ PHOTOS, ODD, DRAWS = 2000, 200, 5
 SHARES = (8, 40, 200)  # odd ones among the photos
 RECIPES = ("x7", "pow(x7,0.5)", "dW8", "dW7", "pow(dW8,0.5)+pow(x7,0.5)")
 NEAREST = (10, 50)
-WORDS = ("the", "of", "and", "photo", "camera", "light", "store", "road", "house", "water")
+WORDS = (
+    "the",
+    "of",
+    "and",
+    "photo",
+    "camera",
+    "light",
+    "store",
+    "road",
+    "house",
+    "water",
+)
 
 
 def texture(rng: np.random.Generator) -> Image.Image:
@@ -47,7 +58,9 @@ def texture(rng: np.random.Generator) -> Image.Image:
 def page(rng: np.random.Generator) -> Image.Image:
     """A page of text, or of a screen."""
     paper, ink = (
-        ((255, 255, 255), (20, 20, 20)) if rng.random() < 0.7 else ((30, 30, 40), (220,) * 3)
+        ((255, 255, 255), (20, 20, 20))
+        if rng.random() < 0.7
+        else ((30, 30, 40), (220,) * 3)
     )
     image = Image.new("RGB", (320, 240), paper)
     draw, font = ImageDraw.Draw(image), ImageFont.load_default(int(rng.integers(8, 20)))
@@ -93,7 +106,9 @@ def auroc(odd: np.ndarray, rest: np.ndarray) -> float:
     from scipy.stats import rankdata
 
     ranks = rankdata(np.concatenate([odd, rest]))[: len(odd)]
-    return float(100 * (ranks.sum() - len(odd) * (len(odd) + 1) / 2) / (len(odd) * len(rest)))
+    return float(
+        100 * (ranks.sum() - len(odd) * (len(odd) + 1) / 2) / (len(odd) * len(rest))
+    )
 
 
 def main() -> None:
@@ -103,7 +118,9 @@ def main() -> None:
     from deepfishing.curate.outliers import SCORES, oddness
     from deepfishing.store import Store
 
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0] if __doc__ else None
+    )
     parser.add_argument("--data", type=Path, required=True, help="the folder VOCdevkit")
     parser.add_argument("--work", type=Path, required=True)
     given = parser.parse_args()
@@ -114,9 +131,13 @@ def main() -> None:
     opened = Store.open(store)
     searcher = open_searcher(opened, "x7")
     collection = searcher.collection
-    sets = np.array([collection[row].id.split("/")[0] for row in range(len(collection))])
+    sets = np.array(
+        [collection[row].id.split("/")[0] for row in range(len(collection))]
+    )
     names = {"photos": np.flatnonzero(sets == "photos")}
-    names |= {name: np.flatnonzero(sets == name) for name in sorted(set(sets) - {"photos"})}
+    names |= {
+        name: np.flatnonzero(sets == name) for name in sorted(set(sets) - {"photos"})
+    }
     content = collection.content
     given_scores = {n: oddness(searcher, n)[content] for n in SCORES if n != "knn"}
     # recipes without whitening: the kernel of a pair does not depend on who else is there
@@ -131,7 +152,10 @@ def main() -> None:
             rows = {f"knn in {recipe}, k = {k}": (None, k) for k in NEAREST}
         for label, (score, k) in rows.items():
             for share in SHARES if k else (ODD,):
-                found = [measured(score, kernel, odd, rest, share, k) for odd in names.values()]
+                found = [
+                    measured(score, kernel, odd, rest, share, k)
+                    for odd in names.values()
+                ]
                 cells = " | ".join(f"{one:.1f}" for one in (*found, np.mean(found)))
                 print(f"| {label} | {share if k else 'any'} | {cells} |", flush=True)
 

@@ -81,7 +81,10 @@ def training(data: Gradients, n: int, kind: str, m: int, repetitions: int = 3) -
 def solver(data: Gradients, n: int, repetitions: int, m: int = 2048) -> Ratio:
     """The linear machines of this package against LIBLINEAR's, class by class."""
     more = data.resample(n)
-    labels, vectors = more.labels, fit_projection("tensor-sketch", more.train, m)(more.train)
+    labels, vectors = (
+        more.labels,
+        fit_projection("tensor-sketch", more.train, m)(more.train),
+    )
 
     def liblinear() -> None:
         for column in labels.T:
@@ -97,11 +100,16 @@ def solver(data: Gradients, n: int, repetitions: int, m: int = 2048) -> Ratio:
     )
 
 
-def synthetic(n: int = 4000, d: int = 1280, D: int = 1000, classes: int = 20) -> Gradients:
+def synthetic(
+    n: int = 4000, d: int = 1280, D: int = 1000, classes: int = 20
+) -> Gradients:
     """Gradients with the structure of real ones: few strong directions, x never negative."""
     random = np.random.default_rng(0)
-    labels = np.where(random.random((2 * n, classes)) < 1.5 / classes, 1, -1).astype(np.int8)
-    visible = (labels == 1) * random.exponential(1.5, size=labels.shape)  # some hardly are
+    labels = np.where(random.random((2 * n, classes)) < 1.5 / classes, 1, -1).astype(
+        np.int8
+    )
+    # some hardly are
+    visible = (labels == 1) * random.exponential(1.5, size=labels.shape)
     factors = []
     for width, level in ((d, 0.5), (D, 0.0)):
         directions = random.normal(size=(classes + 200, width)) / np.sqrt(width)

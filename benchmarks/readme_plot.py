@@ -54,7 +54,10 @@ def strongest_forward(draws: dict[str, Draws]) -> Draws:
 
 def draw(ax: Any, name: str, draws: dict[str, Draws]) -> None:
     """Draw the three lines of one data set and print their figures."""
-    shown = {"forward": strongest_forward(draws), **{n: draws[n] for n in (AUTO_FORWARD, AUTO)}}
+    shown = {
+        "forward": strongest_forward(draws),
+        **{n: draws[n] for n in (AUTO_FORWARD, AUTO)},
+    }
     for line, values in shown.items():
         title, colour = LINES[line]
         labels = sorted(values)
@@ -63,7 +66,13 @@ def draw(ax: Any, name: str, draws: dict[str, Draws]) -> None:
         ax.plot(labels, mean, "o-", color=colour, markersize=4, label=title)
         for number, interval in zip(labels, intervals, strict=True):
             if interval is not None:
-                ax.plot([number, number], list(interval), color=colour, linewidth=1, alpha=0.4)
+                ax.plot(
+                    [number, number],
+                    list(interval),
+                    color=colour,
+                    linewidth=1,
+                    alpha=0.4,
+                )
         print(name, title, *(f"{value:.1f}" for value in mean), sep="  ")
     ax.set_xscale("log", base=2)
     ticks = [2**power for power in range(5)]
@@ -74,7 +83,9 @@ def draw(ax: Any, name: str, draws: dict[str, Draws]) -> None:
 
 def main(
     results: list[Path],
-    into: Annotated[Path, typer.Option(help="Folder of the plot.")] = Path("docs/assets"),
+    into: Annotated[Path, typer.Option(help="Folder of the plot.")] = Path(
+        "docs/assets"
+    ),
 ) -> None:
     """Draw a panel for each folder and print the figures."""
     mpl.use("svg")

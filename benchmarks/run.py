@@ -52,7 +52,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     chosen = parser.parse_args()
     if unknown := set(chosen.names) - set(SECTIONS):
-        parser.error(f"NAME must be one of {', '.join(SECTIONS)}, got {', '.join(unknown)}")
+        parser.error(
+            f"NAME must be one of {', '.join(SECTIONS)}, got {', '.join(unknown)}"
+        )
     sections = read_sections()
     for name in chosen.names or SECTIONS:
         rows = importlib.import_module(name).run(quick=chosen.quick)
@@ -84,7 +86,9 @@ def read_sections() -> dict[str, str]:
 def write_sections(sections: dict[str, str]) -> None:
     machine = f"{os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}"
     body = "".join(sections[name] for name in SECTIONS if name in sections)
-    _, title, kept = (RESULTS.read_text() if RESULTS.exists() else "").partition(BY_HAND)
+    _, title, kept = (RESULTS.read_text() if RESULTS.exists() else "").partition(
+        BY_HAND
+    )
     RESULTS.write_text(HEAD.format(machine=machine) + body + FOOT + title + kept)
 
 

@@ -87,9 +87,12 @@ def write_store(
 ) -> Store:
     store = Store(folder, source.settings, PRECISION)
     for keys, factors in resampled(real, rows, draw):
-        for start in range(0, len(keys), SHARD_IMAGES):  # files as `deepfish extract` makes them
+        for start in range(0, len(keys), SHARD_IMAGES):
+            # files as `deepfish extract` makes them
             some = slice(start, start + SHARD_IMAGES)
-            store.append(keys[some], {name: values[some] for name, values in factors.items()})
+            store.append(
+                keys[some], {name: values[some] for name, values in factors.items()}
+            )
     _name(store, rows, tuple(real))
     return store
 
@@ -104,7 +107,9 @@ def add_queries(store: Store, held: dict[str, Array], rows: int) -> list[str]:
 
 def _name(store: Store, rows: int, factors: tuple[str, ...]) -> None:
     ids = ((_id(number), f"{number:064x}") for number in range(rows))
-    store.write_rows(Row(id_, id_, key, status="ok", factors=factors) for id_, key in ids)
+    store.write_rows(
+        Row(id_, id_, key, status="ok", factors=factors) for id_, key in ids
+    )
 
 
 def _id(number: int) -> str:
@@ -121,7 +126,9 @@ def exact(searcher: Searcher, ids: list[str]) -> list[set[str]]:
     start = 0
     for block in searcher.features.blocks():
         scores = np.concatenate([best, gram(block, examples)])
-        known = np.broadcast_to(np.arange(start, start + len(block))[:, None], scores[K:].shape)
+        known = np.broadcast_to(
+            np.arange(start, start + len(block))[:, None], scores[K:].shape
+        )
         known = np.concatenate([numbers, known])
         scores[known == own] = -np.inf
         keep = np.argpartition(-scores, K, axis=0)[:K]
@@ -129,12 +136,16 @@ def exact(searcher: Searcher, ids: list[str]) -> list[set[str]]:
         numbers = np.take_along_axis(known, keep, axis=0)
         start += len(block)
     picture = searcher.collection
-    return [{picture[int(picture.rows_of(n)[0])].id for n in column} for column in numbers.T]
+    return [
+        {picture[int(picture.rows_of(n)[0])].id for n in column} for column in numbers.T
+    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--features", type=Path, required=True, help="a store with real features")
+    parser.add_argument(
+        "--features", type=Path, required=True, help="a store with real features"
+    )
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--by", default="dW8")
     parser.add_argument("--draw", type=int, default=0)
@@ -152,7 +163,12 @@ def run(given: argparse.Namespace, folder: Path) -> str:
     source = Store.open(given.features)
     recipe = choose_recipe(source, given.by)
     known = folder / "index.parquet"
-    facts = {"by": recipe.name, "draw": given.draw, "queries": QUERIES, "rows": given.rows}
+    facts = {
+        "by": recipe.name,
+        "draw": given.draw,
+        "queries": QUERIES,
+        "rows": given.rows,
+    }
     build = extended = (float("nan"), float("nan"))
     if known.exists():
         store = Store.open(folder)
@@ -163,11 +179,17 @@ def run(given: argparse.Namespace, folder: Path) -> str:
         real = contents.read(np.sort(order[QUERIES:]), recipe.columns)
         store = write_store(folder, source, real, given.rows, given.draw)
         print(f"{given.rows} rows written", flush=True)
-        _, *build = timed(lambda: Searcher(store, recipe.name, "index", progress=_say()))
+        _, *build = timed(
+            lambda: Searcher(store, recipe.name, "index", progress=_say())
+        )
         add_queries(store, held, given.rows)
-        _, *extended = timed(lambda: Searcher(store, recipe.name, "index", progress=_say()))
+        _, *extended = timed(
+            lambda: Searcher(store, recipe.name, "index", progress=_say())
+        )
     if not list(folder.glob(".index/*/index.json")):
-        _, *build = timed(lambda: Searcher(store, recipe.name, "index", progress=_say()))
+        _, *build = timed(
+            lambda: Searcher(store, recipe.name, "index", progress=_say())
+        )
     searcher, *opened = timed(lambda: Searcher(store, recipe.name, "index"))
     rows = len(searcher.collection) - QUERIES
     drawn = np.random.default_rng(1).choice(rows, QUERIES, replace=False)
@@ -178,7 +200,9 @@ def run(given: argparse.Namespace, folder: Path) -> str:
         truth, _, whole = timed(lambda: exact(searcher, ids))
         answers.write_text(json.dumps([sorted(found) for found in truth]))
     truth = [set(found) for found in json.loads(answers.read_text())]
-    disk = sum(path.stat().st_size for path in folder.glob(".index/*/*")) / len(searcher.collection)
+    disk = sum(path.stat().st_size for path in folder.glob(".index/*/*")) / len(
+        searcher.collection
+    )
     text = HEAD.format(
         **facts,
         machine=f"{os.cpu_count()} cores, {platform.machine()}, FAISS {faiss.__version__}",
@@ -215,9 +239,13 @@ def measure(searcher: Searcher, ids: list[str], truth: list[set[str]]) -> Iterat
                 processor.append(time.thread_time() - spent)
                 recall.append(len(nearest.intersection(hit.id for hit in hits)) / K)
             known, unknown = np.reshape(recall, (2, -1)).mean(axis=1)
-            spans = np.quantile([times, processor], [0.5, 0.99], axis=1).T.ravel() * 1000
+            spans = (
+                np.quantile([times, processor], [0.5, 0.99], axis=1).T.ravel() * 1000
+            )
             shown = " | ".join(f"{span:.1f}" for span in spans)
-            line = f"| {probes} | {candidates} | {known:.3f} | {unknown:.3f} | {shown} |\n"
+            line = (
+                f"| {probes} | {candidates} | {known:.3f} | {unknown:.3f} | {shown} |\n"
+            )
             print(line, end="", flush=True)
             yield line
 
@@ -240,7 +268,9 @@ print(own() - before)
 def memory_of(store: Store, by: str) -> int:
     """By how many bytes a fresh process grows when it opens the index and searches once."""
     command = [sys.executable, "-c", OPEN, str(store.folder), by]
-    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return int(
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    )
 
 
 def _say():

@@ -33,7 +33,10 @@ def precision_at(
     searcher: Searcher, classes: dict[str, Array], queries: list[str], k: int
 ) -> Array:
     """Share of the k nearest images that have a class of the query, per query (q,)."""
-    names = [Path(searcher.collection[row].id).stem for row in range(len(searcher.collection))]
+    names = [
+        Path(searcher.collection[row].id).stem
+        for row in range(len(searcher.collection))
+    ]
     row_of = {name: row for row, name in enumerate(names)}
     present = np.stack([classes[name] for name in names])
     content = searcher.collection.content
@@ -62,7 +65,9 @@ def main() -> None:
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True, help="the VOC 2007 tree")
     parser.add_argument("--queries", default="test", choices=("trainval", "test"))
-    parser.add_argument("--by", default=RECIPES, help="recipes, separated by commas outside ()")
+    parser.add_argument(
+        "--by", default=RECIPES, help="recipes, separated by commas outside ()"
+    )
     parser.add_argument("-k", type=int, default=10)
     given = parser.parse_args()
     data = read_voc(given.data, 2007)

@@ -84,11 +84,15 @@ def open_photos(name: str, results: Path, voc: Path | None) -> Photos:
         of_image, trainval_ids = voc_answers(voc)
     for row in store.rows().values():
         stem = Path(row.path).stem
-        answers[str(row.sha256)] = of_image[stem] if voc is not None else tuple(row.labels or ())
+        answers[str(row.sha256)] = (
+            of_image[stem] if voc is not None else tuple(row.labels or ())
+        )
         if voc is not None and stem in trainval_ids:
             trainval.add(str(row.sha256))
     contents = Contents.of(store, ["x7"], pool.keys)
-    x7 = l2_normalize(contents.read(np.arange(len(contents)), ["x7"])["x7"].astype(np.float32))
+    x7 = l2_normalize(
+        contents.read(np.arange(len(contents)), ["x7"])["x7"].astype(np.float32)
+    )
     groups = read_groups(lambda rows: {"x7": x7[rows]}, keys)
     official = None if voc is None else np.array([key in trainval for key in keys])
     return Photos(name, pool.few, x7, groups, [answers[key] for key in keys], official)
@@ -104,7 +108,9 @@ def voc_answers(data: Path) -> tuple[dict[str, tuple[str, ...]], set[str]]:
     for split in ("trainval", "test"):
         ids, classes, labels = read_split(folder, split, must_be_labelled=True)
         for id_, row in zip(ids, np.asarray(labels), strict=True):
-            found[id_] = tuple(name for name, sign in zip(classes, row, strict=True) if sign == 1)
+            found[id_] = tuple(
+                name for name, sign in zip(classes, row, strict=True) if sign == 1
+            )
             if split == "trainval":
                 trainval.add(id_)
     return found, trainval
@@ -121,20 +127,27 @@ def session_order(photos: Photos, asked: np.ndarray, n: int) -> list[int]:
     return done
 
 
-def right_share(photos: Photos, rows: list[int], measured: np.ndarray, classifier: str) -> float:
+def right_share(
+    photos: Photos, rows: list[int], measured: np.ndarray, classifier: str
+) -> float:
     """How often the first suggestion is right, in percent."""
     answers = [photos.answers[row] for row in rows]
     classes, target = targets(answers)
     if classifier == "x7":
         svm = train_svm(photos.x7[rows], target.astype(np.int8))
-        scores = np.where(svm.trained, svm.decision_function(photos.x7[measured]), -np.inf)
+        scores = np.where(
+            svm.trained, svm.decision_function(photos.x7[measured]), -np.inf
+        )
     else:
         learned = learn(photos.few, rows, answers, photos.groups)
         if learned is None:
             return float("nan")
         scores = learned.scores[measured]
     first = scores.argmax(axis=1)
-    right = [classes[c] in photos.answers[row] for c, row in zip(first, measured, strict=True)]
+    right = [
+        classes[c] in photos.answers[row]
+        for c, row in zip(first, measured, strict=True)
+    ]
     return 100 * float(np.mean(right))
 
 
@@ -158,7 +171,9 @@ def run(photos: Photos, draws: int) -> tuple[dict[str, np.ndarray], list[str]]:
         for at, size in enumerate(SIZES):
             rows = orders["chosen"][:size]
             start = time.perf_counter()
-            learned = learn(photos.few, rows, [photos.answers[r] for r in rows], photos.groups)
+            learned = learn(
+                photos.few, rows, [photos.answers[r] for r in rows], photos.groups
+            )
             choose_next(photos.few, rows, learned, asked)
             seconds.append(time.perf_counter() - start)
             point = None if learned is None else learned.estimate()
@@ -173,8 +188,12 @@ def run(photos: Photos, draws: int) -> tuple[dict[str, np.ndarray], list[str]]:
         if not values:
             lines.append(f"| {photos.name} | {size} | no figure yet | | | |")
             continue
-        estimated, true, inside = (np.array(column, float) for column in zip(*values, strict=True))
-        said = ", ".join(f"{verdicts[size].count(v)} {v}" for v in sorted(set(verdicts[size])))
+        estimated, true, inside = (
+            np.array(column, float) for column in zip(*values, strict=True)
+        )
+        said = ", ".join(
+            f"{verdicts[size].count(v)} {v}" for v in sorted(set(verdicts[size]))
+        )
         lines.append(
             f"| {photos.name} | {size} | {estimated.mean():.1f} | {true.mean():.1f} | "
             f"{int(inside.sum())} of {len(inside)} | {said} |"
@@ -188,12 +207,16 @@ def draw_curves(all_found: dict[str, dict[str, np.ndarray]]) -> None:
     plt.rcParams["svg.hashsalt"] = "session"
     figure, panels = plt.subplots(1, len(all_found), figsize=(9, 3.4), sharey=True)
     colours = {"studio": "#c2410c", "random": "#5b6470"}
-    for panel, (name, found) in zip(np.atleast_1d(panels), all_found.items(), strict=True):
+    for panel, (name, found) in zip(
+        np.atleast_1d(panels), all_found.items(), strict=True
+    ):
         for way, (order, classifier) in WAYS.items():
             mean = found[way].mean(axis=0)
             colour = colours["studio" if order == "chosen" else "random"]
             style = "-" if classifier == "studio" else "--"
-            panel.plot(SIZES, mean, style, color=colour, marker="o", markersize=3, label=way)
+            panel.plot(
+                SIZES, mean, style, color=colour, marker="o", markersize=3, label=way
+            )
         panel.set_xscale("log")
         panel.set_xticks(SIZES, [str(size) for size in SIZES])
         panel.minorticks_off()
@@ -226,7 +249,10 @@ def main() -> None:
         for way in WAYS:
             values = all_found[photos.name][way]
             error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
-            cells = [f"{m:.1f} ± {e:.1f}" for m, e in zip(values.mean(axis=0), error, strict=True)]
+            cells = [
+                f"{m:.1f} ± {e:.1f}"
+                for m, e in zip(values.mean(axis=0), error, strict=True)
+            ]
             rows.append(f"| {photos.name} | {way} | {' | '.join(cells)} |")
     draw_curves(all_found)
     sizes = " | ".join(map(str, SIZES))

@@ -46,7 +46,11 @@ class StandIn(Local):
         yield from ((stand_in_key(number), "") for number in range(len(items)))
 
     def compute(
-        self, store: Store, start: StartExtractor, keys: Sequence[str], items: Sequence[Item]
+        self,
+        store: Store,
+        start: StartExtractor,
+        keys: Sequence[str],
+        items: Sequence[Item],
     ) -> Iterator[Done]:
         """See `Local`."""
         started = time.perf_counter()
@@ -63,12 +67,21 @@ def stand_in_key(number: int) -> str:
     return hashlib.sha256(str(number).encode()).hexdigest()
 
 
-def run_stand_in(store: Store, place: StandIn, images: int, factors: Sequence[Factor]) -> None:
+def run_stand_in(
+    store: Store, place: StandIn, images: int, factors: Sequence[Factor]
+) -> None:
     """Fill a store as a run over so many images would, which are members of an empty tar."""
     network = NetworkRef(name="", weights_sha256="", layers={}, preprocess=IMAGENET)
     with tempfile.NamedTemporaryFile(suffix=".tar") as tar:
         items = [
-            Item(f"{n // 1000:04}/{n:09}.jpg", Path(tar.name), None, Member(f"{n:09}.jpg", 0, 1))
+            Item(
+                f"{n // 1000:04}/{n:09}.jpg",
+                Path(tar.name),
+                None,
+                Member(f"{n:09}.jpg", 0, 1),
+            )
             for n in range(images)
         ]
-        extract_to_store(store, items, factors, settings=Settings(network=network), on=place)
+        extract_to_store(
+            store, items, factors, settings=Settings(network=network), on=place
+        )

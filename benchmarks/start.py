@@ -25,7 +25,9 @@ from deepfishing.store import Row, Store
 from deepfishing.store.manifest import OK
 
 NETWORK, FACTOR, BLOCK = "efficientnet-lite0", "x7", 4096
-LISTING = "import os, sys; [e.stat() for f in os.scandir(sys.argv[1]) for e in os.scandir(f)]"
+LISTING = (
+    "import os, sys; [e.stat() for f in os.scandir(sys.argv[1]) for e in os.scandir(f)]"
+)
 
 
 def run(quick: bool = False) -> list[Ratio]:
@@ -78,12 +80,24 @@ def fill(photos: Path, folder: Path, images: int) -> None:
     for item in find_images(str(photos)):
         size, stamp = item.signature()
         rows.append(
-            Row(item.id, str(item), item.sha256(), size, stamp, item.labels, OK, None, (FACTOR,))
+            Row(
+                item.id,
+                str(item),
+                item.sha256(),
+                size,
+                stamp,
+                item.labels,
+                OK,
+                None,
+                (FACTOR,),
+            )
         )
     random = np.random.default_rng(0)
     for start in range(0, images, BLOCK):
         keys = [str(row.sha256) for row in rows[start : start + BLOCK]]
-        store.append(keys, {FACTOR: random.standard_normal((len(keys), 1280), dtype=np.float32)})
+        store.append(
+            keys, {FACTOR: random.standard_normal((len(keys), 1280), dtype=np.float32)}
+        )
     store.write_rows(rows)
 
 

@@ -105,7 +105,9 @@ def make_store(folder: Path, source: Store, rows: int) -> None:
             keys = write_photos(images, photos, start, len(keys))
         append(store, keys, factors)
         for number, key in enumerate(keys, start):
-            index.append(Row(name_of(number), str(images / name_of(number)), key, factors=held))
+            index.append(
+                Row(name_of(number), str(images / name_of(number)), key, factors=held)
+            )
         print(f"\r{start + len(keys):,} of {rows:,} rows", end="", file=sys.stderr)
     store.write_rows(index)
 
@@ -114,7 +116,9 @@ def append(store: Store, keys: Sequence[str], factors: dict[str, Array]) -> None
     """Write features in files as `deepfish extract` makes them."""
     for start in range(0, len(keys), SHARD_IMAGES):
         some = slice(start, start + SHARD_IMAGES)
-        store.append(keys[some], {name: values[some] for name, values in factors.items()})
+        store.append(
+            keys[some], {name: values[some] for name, values in factors.items()}
+        )
 
 
 def small_photos(source: Store) -> list[bytes]:
@@ -129,7 +133,9 @@ def small_photos(source: Store) -> list[bytes]:
     return found
 
 
-def write_photos(folder: Path, photos: Sequence[bytes], start: int, n: int) -> list[str]:
+def write_photos(
+    folder: Path, photos: Sequence[bytes], start: int, n: int
+) -> list[str]:
     """Write photos, each with its number behind its end; return their hashes."""
     keys = []
     for number in range(start, start + n):
@@ -156,14 +162,25 @@ class Server:
         self.url = f"http://127.0.0.1:{self.port}"
         begin = time.perf_counter()
         run = "from deepfishing.cli import main; main()"
-        command = [sys.executable, "-c", run, "serve", str(store), "--port", str(self.port)]
+        command = [
+            sys.executable,
+            "-c",
+            run,
+            "serve",
+            str(store),
+            "--port",
+            str(self.port),
+        ]
         self.process = subprocess.Popen(command, stderr=sys.stderr)
         while True:
             try:
                 httpx.get(f"{self.url}/api/store", timeout=SECONDS)
                 break
             except httpx.TransportError:
-                if self.process.poll() is not None or time.perf_counter() - begin > SECONDS:
+                if (
+                    self.process.poll() is not None
+                    or time.perf_counter() - begin > SECONDS
+                ):
                     raise SystemExit("the server did not start") from None
                 time.sleep(0.05)
         self.seconds = time.perf_counter() - begin
@@ -228,7 +245,8 @@ def jump(page: Page, share: float) -> float:
     """Milliseconds until cards are shown after a jump down the page."""
     begin = time.perf_counter()
     page.evaluate(
-        "share => scrollTo(0, share * (document.documentElement.scrollHeight - innerHeight))", share
+        "share => scrollTo(0, share * (document.documentElement.scrollHeight - innerHeight))",
+        share,
     )
     page.wait_for_function(
         "() => [...document.querySelectorAll('#grid .card[data-id]')].some(c => {"
@@ -240,7 +258,9 @@ def jump(page: Page, share: float) -> float:
 def learn(server: Server, rows: int) -> tuple[float, float]:
     """Median milliseconds from a label to what was learned from it, and mean processor time."""
     random = np.random.default_rng(0)
-    ids = [name_of(int(number)) for number in random.permutation(rows)[: LABELS + REPEATS]]
+    ids = [
+        name_of(int(number)) for number in random.permutation(rows)[: LABELS + REPEATS]
+    ]
 
     def learned() -> dict[str, Any]:
         return dict(server.client.get("/api/labels/learned").json())
@@ -305,7 +325,9 @@ def measure(store: Path, rows: int, with_pool: bool, with_map: bool) -> dict[str
 
             found[f"search by {recipe}, ms"] = median_ms(search)
             found["filter by text, ms"] = median_ms(
-                lambda n: server.client.get("/api/images", params={"text": f"{n:02d}5.jp"})
+                lambda n: server.client.get(
+                    "/api/images", params={"text": f"{n:02d}5.jp"}
+                )
             )
             found["memory of the server so far, MB"] = server.most / 2**20
             if with_pool:
@@ -313,14 +335,20 @@ def measure(store: Path, rows: int, with_pool: bool, with_map: bool) -> dict[str
                 server.client.get("/api/labels/learned")
                 time.sleep(1.0)
                 if not is_kept:
-                    found["describing all photos for labels, once, s"] = server.work("label pool")
+                    found["describing all photos for labels, once, s"] = server.work(
+                        "label pool"
+                    )
                 wall, processor = learn(server, rows)
                 found[f"learning after a label ({LABELS} labelled), ms"] = wall
                 found["the same, time of the processor with the curve, ms"] = processor
-                found["memory of the server so far, with labels, MB"] = server.most / 2**20
+                found["memory of the server so far, with labels, MB"] = (
+                    server.most / 2**20
+                )
             if with_map:
                 if not server.client.get("/api/map").json()["placed"]:
-                    found["making the map, once, s"] = server.work("map", "/api/map/make")
+                    found["making the map, once, s"] = server.work(
+                        "map", "/api/map/make"
+                    )
                 begin = time.perf_counter()
                 page.goto(f"{server.url}#view=map")
                 page.reload()
@@ -328,7 +356,9 @@ def measure(store: Path, rows: int, with_pool: bool, with_map: bool) -> dict[str
                 found["opening the map, s"] = time.perf_counter() - begin
                 corners = [[0, 0], [0.5, 0], [0.5, 1], [0, 1]]
                 found["a lasso around half of it, ms"] = median_ms(
-                    lambda n: server.client.post("/api/map/select", json={"corners": corners})
+                    lambda n: server.client.post(
+                        "/api/map/select", json={"corners": corners}
+                    )
                 )
             shown = min(rows, 200_000)
             for renderer in ("webgl2", "2d"):
@@ -336,7 +366,9 @@ def measure(store: Path, rows: int, with_pool: bool, with_map: bool) -> dict[str
                 found[f"a frame of {shown:,} points in software, {name}, ms"] = frame
         found["most memory of the server, MB"] = server.most / 2**20
         own = psutil.Process(server.process.pid).memory_full_info().uss
-        found["at the end, without files and libraries that are mapped, MB"] = own / 2**20
+        found["at the end, without files and libraries that are mapped, MB"] = (
+            own / 2**20
+        )
     finally:
         server.end()
     return found
@@ -379,10 +411,14 @@ def main() -> None:
     )
     print(text)
     if given.out is not None:
-        before = given.out.read_text() if given.out.exists() else "# The studio at scale\n"
+        before = (
+            given.out.read_text() if given.out.exists() else "# The studio at scale\n"
+        )
         head, *sections = before.split("\n## ")
         kept = [one for one in sections if not one.startswith(f"{given.rows:,} photos")]
-        merged = sorted([*kept, text.removeprefix("## ")], key=lambda one: len(one.split()[0]))
+        merged = sorted(
+            [*kept, text.removeprefix("## ")], key=lambda one: len(one.split()[0])
+        )
         given.out.write_text("\n## ".join([head.rstrip() + "\n", *merged]))
 
 

@@ -42,7 +42,9 @@ def run(quick: bool = False) -> list[Ratio]:
 
         def contestants(some: Sequence[Path]) -> dict[str, Callable[[], object]]:
             return {
-                f"{network.name}: all rows with {engine}": passes(network, some, table, engine)
+                f"{network.name}: all rows with {engine}": passes(
+                    network, some, table, engine
+                )
                 for engine in engines
             }
 
@@ -95,7 +97,8 @@ def passes(
     factors = needed_factors(parse_features(names, network.layers))
     resources = Resources(engine=engine)
     return lambda: [
-        len(batch.indices) for batch in Extractor(network, factors, resources=resources)(paths)
+        len(batch.indices)
+        for batch in Extractor(network, factors, resources=resources)(paths)
     ]
 
 
@@ -109,7 +112,9 @@ def trunk_rate(name: str, engine: str, repetitions: int) -> Ratio:
     engine_run = start_engine(engine, parts.trunk, size, threads)
 
     def trunk() -> None:
-        for _ in prepare(range(images), lambda _: pixels[None], engine_run, PIECE, threads):
+        for _ in prepare(
+            range(images), lambda _: pixels[None], engine_run, PIECE, threads
+        ):
             pass
 
     products = round(images * multiplications(parts.trunk, size) / SIDE**3) or 1
@@ -120,11 +125,17 @@ def trunk_rate(name: str, engine: str, repetitions: int) -> Ratio:
             a @ b
 
     row = ratio(
-        f"{name}: trunk with {engine}", trunk, "its flops as a product", matrices, repetitions
+        f"{name}: trunk with {engine}",
+        trunk,
+        "its flops as a product",
+        matrices,
+        repetitions,
     )
     # the number of products is whole, the trunk's multiplications are not
     exact = images * multiplications(parts.trunk, size) / SIDE**3 / products
-    return replace(row, median=row.median / exact, low=row.low / exact, high=row.high / exact)
+    return replace(
+        row, median=row.median / exact, low=row.low / exact, high=row.high / exact
+    )
 
 
 def multiplications(trunk: nn.Module, size: int) -> int:

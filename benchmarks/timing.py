@@ -60,7 +60,10 @@ def ratios(
     for repetition in range(repetitions):
         for f in everyone if repetition % 2 == 0 else everyone[::-1]:
             seconds[f].append(_seconds(f, clock))
-    return [_row(name, baseline, seconds[f], seconds[reference]) for name, f in contestants.items()]
+    return [
+        _row(name, baseline, seconds[f], seconds[reference])
+        for name, f in contestants.items()
+    ]
 
 
 def sandwich(
@@ -93,13 +96,17 @@ def sandwich(
     ]
 
 
-def _seconds(f: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+def _seconds(
+    f: Callable[[], object], clock: Callable[[], float] = time.perf_counter
+) -> float:
     start = clock()
     f()
     return clock() - start
 
 
-def _row(name: str, baseline: str, own: Sequence[float], reference: Sequence[float]) -> Ratio:
+def _row(
+    name: str, baseline: str, own: Sequence[float], reference: Sequence[float]
+) -> Ratio:
     quotients = [a / b for a, b in zip(own, reference, strict=True)]
     return Ratio(
         name,

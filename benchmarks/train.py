@@ -35,7 +35,13 @@ def run(quick: bool = False) -> list[Ratio]:
 
     few = labels[:, : 4 if quick else 6]
     return [
-        ratio(f"20 machines, {n} images", ours, "a loop over SVC", lambda: loop(K), repetitions),
+        ratio(
+            f"20 machines, {n} images",
+            ours,
+            "a loop over SVC",
+            lambda: loop(K),
+            repetitions,
+        ),
         ratio(
             f"20 machines, {n} images, with the Gram matrix",
             lambda: train_svm(features, labels),
@@ -53,7 +59,9 @@ def run(quick: bool = False) -> list[Ratio]:
     ]
 
 
-def gradients(n: int, classes: int = 20, d: int = 320, D: int = 1280) -> tuple[RankOne, np.ndarray]:
+def gradients(
+    n: int, classes: int = 20, d: int = 320, D: int = 1280
+) -> tuple[RankOne, np.ndarray]:
     """Factors of EfficientNet-Lite0's size whose classes overlap about as those of VOC 2007."""
     rng = np.random.default_rng(0)
     rate = rng.uniform(0.03, 0.12, classes)
@@ -74,12 +82,18 @@ def searches(K: np.ndarray, labels: np.ndarray) -> None:
         best = []
         for cost in SEARCHES["cv"].costs:
             ap = []
-            for train, held in StratifiedKFold(3, shuffle=True, random_state=0).split(K, column):
-                svm = SVC(C=cost, kernel="precomputed").fit(K[np.ix_(train, train)], column[train])
+            for train, held in StratifiedKFold(3, shuffle=True, random_state=0).split(
+                K, column
+            ):
+                svm = SVC(C=cost, kernel="precomputed").fit(
+                    K[np.ix_(train, train)], column[train]
+                )
                 scores = svm.decision_function(K[np.ix_(held, train)])
                 ap.append(average_precision_score(column[held] == 1, scores))
             best.append(np.mean(ap))
-        SVC(C=SEARCHES["cv"].costs[int(np.argmax(best))], kernel="precomputed").fit(K, column)
+        SVC(C=SEARCHES["cv"].costs[int(np.argmax(best))], kernel="precomputed").fit(
+            K, column
+        )
 
 
 if __name__ == "__main__":

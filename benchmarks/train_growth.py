@@ -47,11 +47,16 @@ def make_store(folder: Path, source: Store, ids: list[str], n: int) -> None:
         factors = {name: values[drawn] for name, values in real.items()}
         for values in factors.values():
             values *= 1 + NOISE * random.standard_normal(values.shape, dtype=np.float32)
-        for first in range(0, len(keys), SHARD_IMAGES):  # files as `deepfish extract` makes them
+        for first in range(0, len(keys), SHARD_IMAGES):
+            # files as `deepfish extract` makes them
             some = slice(first, first + SHARD_IMAGES)
-            store.append(keys[some], {name: values[some] for name, values in factors.items()})
+            store.append(
+                keys[some], {name: values[some] for name, values in factors.items()}
+            )
         rows += [
-            Row(key, key, key, labels=known[ids[i]].labels, status="ok", factors=FACTORS)
+            Row(
+                key, key, key, labels=known[ids[i]].labels, status="ok", factors=FACTORS
+            )
             for key, i in zip(keys, drawn.tolist(), strict=True)
         ]
     store.write_rows(rows)
@@ -64,15 +69,24 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--work", type=Path, default=Path("train-growth"))
     given = parser.parse_args()
-    source, voc = Store.open(given.store), read_voc(given.data, 2007, "trainval", "test")
-    folder, model = given.work / f"store-{given.rows}", given.work / f"model-{given.rows}"
+    source, voc = (
+        Store.open(given.store),
+        read_voc(given.data, 2007, "trainval", "test"),
+    )
+    folder, model = (
+        given.work / f"store-{given.rows}",
+        given.work / f"model-{given.rows}",
+    )
     if not (folder / "index.parquet").exists():
         make_store(folder, source, list(voc.train.ids), given.rows)
     load, started = os.getloadavg()[0], time.perf_counter()
     told = subprocess.run(
         [DEEPFISH, "train", folder, model, "--json"], capture_output=True, text=True
     )
-    seconds, used = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds, used = (
+        time.perf_counter() - started,
+        resource.getrusage(resource.RUSAGE_CHILDREN),
+    )
     if told.returncode:
         sys.exit(told.stderr)
     trained = Model.load(model)
@@ -81,7 +95,9 @@ def main() -> None:
     scores = []
     for start in range(0, len(keys), 500):
         some = keys[start : start + 500]
-        scores.append(trained.scores({name: source.read(some, name) for name in trained.columns}))
+        scores.append(
+            trained.scores({name: source.read(some, name) for name in trained.columns})
+        )
     order = [trained.classes.index(name) for name in voc.classes]
     found = evaluate(voc.test.labels, np.concatenate(scores)[:, order], voc.classes)
     line = {

@@ -48,7 +48,8 @@ def make_set(data: Path, folder: Path, photos: int, copies: int) -> dict[Pair, s
     for name in ("voc", "copies"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     planted = {}
-    for number, path in enumerate(chosen[:-BURSTS]):  # the last ones are frames of bursts
+    for number, path in enumerate(chosen[:-BURSTS]):
+        # the last ones are frames of bursts
         place = folder / "voc" / path.name
         if not place.exists():
             place.hardlink_to(path)
@@ -59,14 +60,18 @@ def make_set(data: Path, folder: Path, photos: int, copies: int) -> dict[Pair, s
         x, y, colour = rng.random(), rng.random(), rng.choice(("black", "white"))
         planted[frozenset((copy.name, path.name))] = kind
         with Image.open(path) as photo:
-            changed(photo, kind, x, y, colour).save(copy, quality=50 if "50" in kind else 90)
+            changed(photo, kind, x, y, colour).save(
+                copy, quality=50 if "50" in kind else 90
+            )
     if not (folder / "groceries").exists():
         deepfishing.load_groceries(folder)
     write_families(folder / "generated", chosen[-BURSTS:])
     return planted
 
 
-def changed(photo: Image.Image, kind: str, x: float, y: float, colour: str) -> Image.Image:
+def changed(
+    photo: Image.Image, kind: str, x: float, y: float, colour: str
+) -> Image.Image:
     wide, high = photo.size
     if kind == "half size":
         return photo.resize((wide // 2, high // 2), Image.Resampling.LANCZOS)
@@ -105,7 +110,9 @@ def by_kernel(store: Path) -> Found:
     for number in range(len(searcher.contents)):
         names.append(Path(collection[int(collection.rows_of(number)[0])].path).name)
     found = {}
-    for number, (others, kernels) in enumerate(zip(near.numbers, near.kernel, strict=True)):
+    for number, (others, kernels) in enumerate(
+        zip(near.numbers, near.kernel, strict=True)
+    ):
         for other, kernel in zip(others.tolist(), kernels.tolist(), strict=True):
             found[frozenset((names[number], names[other]))] = kernel
     return found
@@ -157,7 +164,10 @@ def read_judged() -> dict[Pair, str]:
     if not JUDGED.exists():
         return {}
     with JUDGED.open(newline="") as file:
-        return {frozenset((row["a"], row["b"])): row["verdict"] for row in csv.DictReader(file)}
+        return {
+            frozenset((row["a"], row["b"])): row["verdict"]
+            for row in csv.DictReader(file)
+        }
 
 
 def judge(found: Found, planted: dict[Pair, str], least: float) -> dict[str, object]:
@@ -184,12 +194,16 @@ def source_of(pair: Pair) -> str:
     return "embedded" if any("_" in stem for stem in stems) else "generated"
 
 
-def draw_unjudged(found: Found, planted: dict[Pair, str], folder: Path, work: Path) -> int:
+def draw_unjudged(
+    found: Found, planted: dict[Pair, str], folder: Path, work: Path
+) -> int:
     """Draw pairs that nobody has judged, side by side; return how many there are."""
     from deepfishing.search.hits import save_tiles
 
     judged = read_judged()
-    open_pairs = sorted(tuple(sorted(pair)) for pair in set(found) - set(planted) - set(judged))
+    open_pairs = sorted(
+        tuple(sorted(pair)) for pair in set(found) - set(planted) - set(judged)
+    )
     places = {path.name: path for path in folder.rglob("*.jpg")}
     tiles = []
     for pair in open_pairs[:DRAWN]:
@@ -207,13 +221,17 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--photos", type=int, default=0)
     parser.add_argument("--copies", type=int, default=2000)
-    parser.add_argument("--peers", action="store_true", help="also ImageHash and imagededup")
+    parser.add_argument(
+        "--peers", action="store_true", help="also ImageHash and imagededup"
+    )
     parser.add_argument("--only", default="", help="methods with this in their name")
     given = parser.parse_args()
     folder = given.work / "set"
     planted = make_set(given.data, folder, given.photos, given.copies)
     photos = sorted(folder.rglob("*.jpg"))
-    print(f"{len(photos):,} photos, {len(planted):,} of them planted copies", flush=True)
+    print(
+        f"{len(photos):,} photos, {len(planted):,} of them planted copies", flush=True
+    )
     store = given.work / "store"
 
     def compared(find: Callable[[Path], Found]) -> Found:
@@ -244,7 +262,12 @@ def main() -> None:
         if name.startswith("deepfish"):
             spent["to_judge"] = draw_unjudged(found, planted, folder, given.work)
         for limit in limits:
-            row = {"method": name, "limit": limit, **judge(found, planted, limit), **spent}
+            row = {
+                "method": name,
+                "limit": limit,
+                **judge(found, planted, limit),
+                **spent,
+            }
             print(json.dumps(row), flush=True)
 
 

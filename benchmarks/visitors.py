@@ -73,31 +73,46 @@ class Visitor:
 
 def by_id(visitor: Visitor) -> None:
     known = visitor.shown.recipes
-    by = visitor.one(known[:2] if visitor.often(0.9) else known)  # others have to be opened first
+    # others have to be opened first
+    by = visitor.one(known[:2] if visitor.often(0.9) else known)
     asked: dict[str, Any] = {"by": by, "like": visitor.examples(1), "k": 12}
     if visitor.often(0.2):
-        asked |= {"unlike": visitor.examples(2), "labels": [visitor.one(visitor.shown.labels)]}
+        asked |= {
+            "unlike": visitor.examples(2),
+            "labels": [visitor.one(visitor.shown.labels)],
+        }
     visitor.ask("search by id", 200, "POST", "/api/search", json=asked)
 
 
 def by_photo(visitor: Visitor) -> None:
-    photo = visitor.one(visitor.shown.photos) + visitor.random.bytes(8)  # never seen before
-    answer = visitor.ask("upload of a new photo", 200, "POST", "/api/uploads", content=photo)
+    # never seen before
+    photo = visitor.one(visitor.shown.photos) + visitor.random.bytes(8)
+    answer = visitor.ask(
+        "upload of a new photo", 200, "POST", "/api/uploads", content=photo
+    )
     if answer is not None:
         asked = {"by": visitor.one(visitor.shown.recipes[:2]), "like": [answer.json()]}
         visitor.ask("search by photo", 200, "POST", "/api/search", json=asked)
 
 
 def thumbnail(visitor: Visitor) -> None:
-    query = {"id": visitor.one(visitor.shown.ids), "size": visitor.one(["small", "large"])}
+    query = {
+        "id": visitor.one(visitor.shown.ids),
+        "size": visitor.one(["small", "large"]),
+    }
     answer = visitor.ask("thumbnail", 200, "GET", "/api/thumbnail", params=query)
     if answer is not None and visitor.often(0.2):
         again = {"If-None-Match": answer.headers["etag"]}
-        visitor.ask("thumbnail again", 304, "GET", "/api/thumbnail", params=query, headers=again)
+        visitor.ask(
+            "thumbnail again", 304, "GET", "/api/thumbnail", params=query, headers=again
+        )
 
 
 def filtered(visitor: Visitor) -> None:
-    query = {"label": visitor.one(visitor.shown.labels), "text": str(visitor.random.integers(999))}
+    query = {
+        "label": visitor.one(visitor.shown.labels),
+        "text": str(visitor.random.integers(999)),
+    }
     visitor.ask("images by label and text", 200, "GET", "/api/images", params=query)
 
 
@@ -107,7 +122,9 @@ def plotted(visitor: Visitor) -> None:
 
 
 def page(visitor: Visitor) -> None:
-    visitor.ask("page", 200, "GET", visitor.one(["/", "/static/shell.js", "/api/store"]))
+    visitor.ask(
+        "page", 200, "GET", visitor.one(["/", "/static/shell.js", "/api/store"])
+    )
 
 
 # status, method, path, what goes with it. Bodies that are too large are cut off by the server, and
@@ -118,8 +135,18 @@ BROKEN: list[tuple[int, str, str, dict[str, Any]]] = [
     (400, "GET", "/api/images", {"params": {"limit": -1}}),
     (405, "DELETE", "/api/search", {}),
     (415, "POST", "/api/search", {"content": b"{}"}),
-    (400, "POST", "/api/search", {"json": {"by": "x7", "like": [{"path": "/etc/passwd"}]}}),
-    (404, "POST", "/api/search", {"json": {"by": "x7", "like": [{"upload": "0" * 64}]}}),
+    (
+        400,
+        "POST",
+        "/api/search",
+        {"json": {"by": "x7", "like": [{"path": "/etc/passwd"}]}},
+    ),
+    (
+        404,
+        "POST",
+        "/api/search",
+        {"json": {"by": "x7", "like": [{"upload": "0" * 64}]}},
+    ),
     (400, "POST", "/api/uploads", {"content": b"no photo"}),
     (400, "POST", "/api/uploads", {"content": b"\xff\xd8\xff\xe0 half a photo"}),
     (403, "GET", "/api/store", {"headers": {"Host": "evil.example"}}),
@@ -132,7 +159,9 @@ def broken(visitor: Visitor) -> None:
     visitor.ask("broken request", expected, method, path, **options)
 
 
-UPLOAD = b"POST /api/uploads HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999\r\n\r\nabc"
+UPLOAD = (
+    b"POST /api/uploads HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999\r\n\r\nabc"
+)
 
 
 def torn(visitor: Visitor) -> None:
@@ -212,7 +241,10 @@ def photos() -> list[bytes]:
         (Image.fromarray(colour[:, :, :3]).resize((640, 480)), "JPEG"),
         (Image.fromarray(colour[:, :, :3]).resize((1600, 1200)), "JPEG"),
         (Image.fromarray(colour).resize((320, 240)), "PNG"),
-        (Image.fromarray(random.integers(0, 65536, (200, 300), dtype=np.uint16)), "PNG"),
+        (
+            Image.fromarray(random.integers(0, 65536, (200, 300), dtype=np.uint16)),
+            "PNG",
+        ),
     ]
     contents = []
     for picture, kind in pictures:

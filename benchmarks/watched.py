@@ -28,7 +28,10 @@ class Malloc(ctypes.Structure):
 
 def in_use() -> dict[str, int | None]:
     gc.collect()
-    blocks, ask = sys.getallocatedblocks(), getattr(ctypes.CDLL(None), "mallinfo2", None)
+    blocks, ask = (
+        sys.getallocatedblocks(),
+        getattr(ctypes.CDLL(None), "mallinfo2", None),
+    )
     if ask is None:  # a C library that does not tell
         return {"blocks": blocks, "bytes": None}
     ask.restype = Malloc

@@ -29,7 +29,9 @@ FACTS = {
     "training images per class": lambda d: d["train"] / d["classes"],
     "classes": lambda d: d["classes"],
     "mAP of the best forward feature": lambda d: best_forward(d)[1],
-    "mAP of the network's own classes, x8 minus x7": lambda d: d["map"]["x8"] - d["map"]["x7"],
+    "mAP of the network's own classes, x8 minus x7": lambda d: (
+        d["map"]["x8"] - d["map"]["x7"]
+    ),
 }
 GAINS = {
     "`best` over the best forward": lambda d: d["gain"]["best"][0],
@@ -68,11 +70,14 @@ def interval(gain: list[float | None]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("results", type=Path, nargs="*")
-    parser.add_argument("--features", default="dW7,dW8,pow(dW8;0.5),best", help="; for , in ()")
+    parser.add_argument(
+        "--features", default="dW7,dW8,pow(dW8;0.5),best", help="; for , in ()"
+    )
     given = parser.parse_args()
     sets = json.loads(Path(__file__).with_name("evidence.json").read_text())["datasets"]
     print(
-        "| data set | train / test | best forward | x7 | x8 | dW7 over x7 | dW8 over x7 |", end=""
+        "| data set | train / test | best forward | x7 | x8 | dW7 over x7 | dW8 over x7 |",
+        end="",
     )
     print(" `best` over the best forward |\n|---|---|---|---|---|---|---|---|")
     for d in sets:
@@ -80,9 +85,13 @@ def main() -> None:
         cells = [d["name"], f"{d['train']:,} / {d['test']:,}", f"{forward} {level:.1f}"]
         cells += [f"{d['map'][f]:.1f}" for f in ("x7", "x8")]
         for feature in ("dW7", "dW8"):
-            cells.append(interval(d["gain"].get(feature, [minus(d, feature), None, None])))
+            cells.append(
+                interval(d["gain"].get(feature, [minus(d, feature), None, None]))
+            )
         print(f"| {' | '.join(cells)} | {interval(d['gain']['best'])} |")
-    print(f"\n| {len(sets)} data sets | {' | '.join(GAINS)} |\n|---|{'---|' * len(GAINS)}")
+    print(
+        f"\n| {len(sets)} data sets | {' | '.join(GAINS)} |\n|---|{'---|' * len(GAINS)}"
+    )
     for fact, value in FACTS.items():
         cells = []
         for gain in GAINS.values():
@@ -91,7 +100,9 @@ def main() -> None:
         print(f"| {fact} | {' | '.join(cells)} |")
     if given.results:
         wanted = {name.replace(";", ",") for name in given.features.split(",")}
-        parts = [p for p in overview(find_folders(given.results)) if p.feature in wanted]
+        parts = [
+            p for p in overview(find_folders(given.results)) if p.feature in wanted
+        ]
         print("\n" + "\n".join(map(markdown, sheets(parts))))
 
 

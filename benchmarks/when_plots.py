@@ -28,8 +28,18 @@ from deepfishing.evaluation.report.rows import group_points, open_points
 from deepfishing.evaluation.report.tables import one_decimal
 
 MAX_LABELS = 16
-PHOTOGRAPHS = ("groceries", "voc2007")  # other data sets are drawn or cut, `few_label_sets.py`
-COLOURS = ("#1769aa", "#c2410c", "#15803d", "#7c3aed", "#b45309", "#be185d", "#0f766e", "#475569")
+# other data sets are drawn or cut, `few_label_sets.py`
+PHOTOGRAPHS = ("groceries", "voc2007")
+COLOURS = (
+    "#1769aa",
+    "#c2410c",
+    "#15803d",
+    "#7c3aed",
+    "#b45309",
+    "#be185d",
+    "#0f766e",
+    "#475569",
+)
 PLOTS = {
     "when-gradients.svg": ("gradients give, points of mAP", "of_gradients"),
     "when-pool.svg": ("unlabelled photos give, points of mAP", "of_pool"),
@@ -58,7 +68,9 @@ def draw(lines: Lines, y_axis: str, gain: str, path: Path) -> None:
     mpl.rcParams |= {"svg.hashsalt": "when", "font.size": 9, "svg.fonttype": "none"}
     from matplotlib import pyplot
 
-    figure, sides = pyplot.subplots(1, 2, figsize=(9, 3.8), sharey=True, layout="constrained")
+    figure, sides = pyplot.subplots(
+        1, 2, figsize=(9, 3.8), sharey=True, layout="constrained"
+    )
     kinds = ("photographs", "pictures unlike photographs")
     for ax, kind in zip(sides, kinds, strict=True):
         chosen = [k for k in lines if (k[0] in PHOTOGRAPHS) == (kind == "photographs")]
@@ -68,8 +80,19 @@ def draw(lines: Lines, y_axis: str, gain: str, path: Path) -> None:
             gains = [getattr(split, gain) for split in splits]
             x = np.array([split.labels for split in splits], dtype=float)
             label = name if kind != "photographs" else f"{name}, {network}"
-            ax.plot(x, [one.mean for one in gains], "o-", color=colour, markersize=4, label=label)
-            known = [(at, one.interval) for at, one in zip(x, gains, strict=True) if one.interval]
+            ax.plot(
+                x,
+                [one.mean for one in gains],
+                "o-",
+                color=colour,
+                markersize=4,
+                label=label,
+            )
+            known = [
+                (at, one.interval)
+                for at, one in zip(x, gains, strict=True)
+                if one.interval
+            ]
             for at, (low, high) in known:
                 ax.plot([at, at], [low, high], color=colour, linewidth=1, alpha=0.45)
         ax.set_xscale("log", base=2)
@@ -87,16 +110,25 @@ def draw(lines: Lines, y_axis: str, gain: str, path: Path) -> None:
 def table(lines: Lines) -> str:
     """Return the figures in Markdown."""
     labels = [str(2**power) for power in range(5)]
-    rows = [f"| data set, network | | {' | '.join(labels)} |", f"|---|---|{'---|' * len(labels)}"]
+    rows = [
+        f"| data set, network | | {' | '.join(labels)} |",
+        f"|---|---|{'---|' * len(labels)}",
+    ]
     for (name, network), splits in lines.items():
         by_labels = {str(split.labels): split for split in splits}
-        for title, gain in (("unlabelled photos", "of_pool"), ("gradients", "of_gradients")):
+        for title, gain in (
+            ("unlabelled photos", "of_pool"),
+            ("gradients", "of_gradients"),
+        ):
             cells = []
             for label in labels:
                 split = by_labels.get(label)
                 cells.append("" if split is None else getattr(split, gain).text)
             rows.append(f"| {name}, {network} | {title} | {' | '.join(cells)} |")
-    for title, gain in (("unlabelled photos", "of_pool"), ("gradients", "of_gradients")):
+    for title, gain in (
+        ("unlabelled photos", "of_pool"),
+        ("gradients", "of_gradients"),
+    ):
         cells = []
         for label in labels:
             found = [
@@ -105,14 +137,18 @@ def table(lines: Lines) -> str:
                 for s in some
                 if str(s.labels) == label
             ]
-            cells.append(f"**{one_decimal(float(np.mean(found)), sign=True)}**" if found else "")
+            cells.append(
+                f"**{one_decimal(float(np.mean(found)), sign=True)}**" if found else ""
+            )
         rows.append(f"| **mean** | {title} | {' | '.join(cells)} |")
     return "\n".join(rows)
 
 
 def main(
     results: list[Path],
-    into: Annotated[Path, typer.Option(help="Folder of the plots.")] = Path("docs/assets"),
+    into: Annotated[Path, typer.Option(help="Folder of the plots.")] = Path(
+        "docs/assets"
+    ),
 ) -> None:
     """Draw both plots and print the table."""
     lines = read_lines(find_folders(results))

@@ -20,7 +20,9 @@ def main() -> None:
     gradients = network.transform(data.train.paths)
 
     search = GridSearchCV(
-        Pipeline([("power", Power()), ("whiten", Whiten(0.5)), ("svc", TraceKernelSVC())]),
+        Pipeline(
+            [("power", Power()), ("whiten", Whiten(0.5)), ("svc", TraceKernelSVC())]
+        ),
         {
             "power__exponent": [0.5, 1.0],
             "whiten": ["passthrough", Whiten(shrinkage=0.5)],

@@ -18,7 +18,9 @@ def main() -> None:
     train, test = ((split.labels > 0).astype(int) for split in (data.train, data.test))
 
     for feature in ("x7", "dW8"):
-        pipeline = make_pipeline(GradientFeatures(feature=feature), Power(0.5), TraceKernelSVC())
+        pipeline = make_pipeline(
+            GradientFeatures(feature=feature), Power(0.5), TraceKernelSVC()
+        )
         pipeline.fit(data.train.paths, train)
         scores = pipeline.decision_function(data.test.paths)
         ap = average_precision_score(test, scores, average="macro")

@@ -25,14 +25,21 @@ def main() -> None:
     vectors = [project.transform(side) for side in gradients]
     error = np.abs(vectors[1] @ vectors[0].T - gram(gradients[1], gradients[0])).mean()
     print(f"{vectors[0].shape[1]} numbers instead of {project.n_features_in_:,}")
-    print(f"mean error of the trace kernel {error:.3f}, where an image with itself has 1")
+    print(
+        f"mean error of the trace kernel {error:.3f}, where an image with itself has 1"
+    )
 
     scores = RidgeClassifier().fit(vectors[0], train).decision_function(vectors[1])
     ap = average_precision_score(test, scores, average="macro")
     print(f"ridge classifier on vectors: mean average precision {100 * ap:.1f}")
 
-    nearest = NearestNeighbors(n_neighbors=3).fit(vectors[0]).kneighbors(vectors[1][:1])[1][0]
-    print(f"most like {data.test.paths[0].name}:", *(data.train.paths[i].name for i in nearest))
+    nearest = (
+        NearestNeighbors(n_neighbors=3).fit(vectors[0]).kneighbors(vectors[1][:1])[1][0]
+    )
+    print(
+        f"most like {data.test.paths[0].name}:",
+        *(data.train.paths[i].name for i in nearest),
+    )
 
 
 if __name__ == "__main__":

@@ -55,7 +55,10 @@ def table(part: str, said: list[dict[str, Any]]) -> str:
     if part == "flips":
         head = "| file and reader | flips | told in one line | same result | wrong | crashes |"
         rows = [
-            [one["target"], *(one.get(n, 0) for n in ("flips", "told", "same", "wrong", "crash"))]
+            [
+                one["target"],
+                *(one.get(n, 0) for n in ("flips", "told", "same", "wrong", "crash")),
+            ]
             for one in said
             if "target" in one
         ]
@@ -64,7 +67,12 @@ def table(part: str, said: list[dict[str, Any]]) -> str:
         rows = []
         for one in said:
             times = one.get("ms", {"median": "", "99": ""})
-            counts = one.get("requests", 0), times["median"], times["99"], len(one["wrong"])
+            counts = (
+                one.get("requests", 0),
+                times["median"],
+                times["99"],
+                len(one["wrong"]),
+            )
             rows.append([one["scene"], *counts])
     elif part == "full_disk":
         head = "| command | runs | ended with one line | ended well | wrong |"
@@ -77,7 +85,12 @@ def table(part: str, said: list[dict[str, Any]]) -> str:
     elif part == "workers":
         head = "| what | kills | stores compared | wrong |"
         rows = [
-            [name, sum(one.get("kills", 0) for one in ours), len(ours), sum(map(_wrong, ours))]
+            [
+                name,
+                sum(one.get("kills", 0) for one in ours),
+                len(ours),
+                sum(map(_wrong, ours)),
+            ]
             for name, ours in _by_scene(said)
         ]
     else:
@@ -122,7 +135,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_intermixed_args()
     if unknown := set(given.parts) - set(PARTS):
-        parser.error(f"PART must be one of {', '.join(PARTS)}, got {', '.join(unknown)}")
+        parser.error(
+            f"PART must be one of {', '.join(PARTS)}, got {', '.join(unknown)}"
+        )
     seed = ["--seed", str(given.seed)]
     options = {
         "kills": [f"--kills={given.kills}", f"--writes={given.kills // 3}", *seed],
@@ -141,14 +156,18 @@ def main() -> None:
                 if _wrong(line):
                     print(json.dumps(line), flush=True)
                 elif sys.stderr.isatty():
-                    print(f"\r{part}: {len(said)} done", end="\r", file=sys.stderr, flush=True)
+                    print(
+                        f"\r{part}: {len(said)} done",
+                        end="\r",
+                        file=sys.stderr,
+                        flush=True,
+                    )
             found += sum(map(_wrong, said))
             tables[part] = table(part, said)
             print(tables[part], flush=True)
     if not given.parts:
-        machine = (
-            f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
-        )
+        python = f"Python {platform.python_version()}"
+        machine = f"{os.cpu_count()} cores, {platform.machine()}, {python}"
         command = " ".join(["python -m fire", *sys.argv[1:]])
         minutes = (time.monotonic() - start) / 60
         head = HEAD.format(command=command, machine=machine, minutes=minutes)
@@ -156,7 +175,10 @@ def main() -> None:
         RESULTS.write_text(head + text)
         block = f"<!-- fire -->\n{text.replace('## ', '### ')}<!-- /fire -->"
         page = re.sub(
-            r"<!-- fire -->.*<!-- /fire -->", lambda _: block, PAGE.read_text(), flags=re.S
+            r"<!-- fire -->.*<!-- /fire -->",
+            lambda _: block,
+            PAGE.read_text(),
+            flags=re.S,
         )
         PAGE.write_text(page)
     sys.exit(1 if found else 0)

@@ -58,13 +58,21 @@ def make_targets(root: Path, n: int = 40) -> list[Target]:
     keys = [str(row.sha256) for row in rows]
     Searcher(store, "dW8", "index")
     arrays = {factor: store.read(keys, factor) for factor in ("x7", "delta8")}
-    labels = np.array([[1, -1] if row.id[0] == "a" else [-1, 1] for row in rows], dtype=np.int8)
+    labels = np.array(
+        [[1, -1] if row.id[0] == "a" else [-1, 1] for row in rows], dtype=np.int8
+    )
     settings = Settings.from_dict(store.settings)
-    train_model("dW8", arrays, labels, ("a", "b"), settings=settings).save(root / "model")
+    train_model("dW8", arrays, labels, ("a", "b"), settings=settings).save(
+        root / "model"
+    )
 
     def read() -> Any:
         opened = Store.open(folder)
-        return [[str(row) for row in opened.rows().values()], opened.errors(), _read(opened, keys)]
+        return [
+            [str(row) for row in opened.rows().values()],
+            opened.errors(),
+            _read(opened, keys),
+        ]
 
     def search(method: str) -> Any:
         told: list[str] = []
@@ -81,11 +89,17 @@ def make_targets(root: Path, n: int = 40) -> list[Target]:
     def model() -> Any:
         loaded = Model.load(root / "model")
         scores = loaded.probabilities(arrays)
-        facts = [loaded.recipe, loaded.classes, loaded.settings.as_dict(), dict(loaded.training)]
+        facts = [
+            loaded.recipe,
+            loaded.classes,
+            loaded.settings.as_dict(),
+            dict(loaded.training),
+        ]
         return [*facts, [str(loaded.svm.cost), str(loaded.svm.ap)], scores.tolist()]
 
     (x7, _), (error,) = (sorted((folder / name).iterdir()) for name in ("x7", "errors"))
-    _, delta = sorted((folder / "delta8").iterdir())  # the first is hashed whole in any case
+    # the first is hashed whole in any case
+    _, delta = sorted((folder / "delta8").iterdir())
     (facts,) = folder.glob(".index/*/index.json")
     (vectors,) = folder.glob(".index/*/vectors-*")
     (places,) = folder.glob(".index/*/arrays-*")
@@ -122,7 +136,8 @@ def flip(target: Target, bit: int, expected: Any) -> tuple[str, str]:
     except Exception:  # whatever it is, it is a find
         return "crash", traceback.format_exc()[-600:]
     finally:
-        for path in _files(target) - beside.keys():  # an index that was made again has others
+        for path in _files(target) - beside.keys():
+            # an index that was made again has others
             path.unlink()
         for path, content in beside.items():
             path.write_bytes(content)
@@ -146,7 +161,13 @@ def run(target: Target, flips: int, seed: int) -> dict[str, Any]:
         counts[what] += 1
         if what in ("wrong", "crash"):
             finds.append({"bit": bit, "what": what, "words": words})
-    return {"target": target.name, "flips": len(chosen), "bits": bits, **counts, "finds": finds}
+    return {
+        "target": target.name,
+        "flips": len(chosen),
+        "bits": bits,
+        **counts,
+        "finds": finds,
+    }
 
 
 def _files(target: Target) -> set[Path]:

@@ -55,7 +55,9 @@ def fork(work: Callable[[], Any], log: Path) -> int:
         work()
         code = 0
     except SystemExit as stop:
-        code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
+        code = (
+            stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
+        )
     except BaseException:  # nothing may get out of a fork
         traceback.print_exc()
     finally:

@@ -77,7 +77,8 @@ def play(scene: Scene, folder: Path) -> Iterator[dict[str, Any]]:
                 wrong.append(str(error))
             mount(work, ROOMY, again=True)
             yield {"scene": scene.name, "pages": pages, "code": code, "wrong": wrong}
-            if code == 0 and "cannot be kept" not in said:  # of an index: that is no failure
+            if code == 0 and "cannot be kept" not in said:
+                # of an index: that is no failure
                 return
     finally:
         unmount(work)

@@ -93,10 +93,16 @@ def play(
     whole.append(answer(lambda: scene.final(work), log))
     fresh()
     points = [
-        (n, when) for n in range(1, answer(count, log) + 1) for when in ("before", "half", "after")
+        (n, when)
+        for n in range(1, answer(count, log) + 1)
+        for when in ("before", "half", "after")
     ]
     again = chance.choices(points, k=max(0, writes - len(points)))
-    todo: list[Any] = [*chance.sample(points, min(writes, len(points))), *again, *[None] * kills]
+    todo: list[Any] = [
+        *chance.sample(points, min(writes, len(points))),
+        *again,
+        *[None] * kills,
+    ]
     tries = 0
     while todo and tries < 4 * (kills + writes):
         tries += 1
@@ -107,17 +113,22 @@ def play(
             died = kill_after(fork(lambda: scene.run(work), log), point)
         else:
             died = ended(fork(lambda point=point: at(point), log))
-        if died == 0:  # it was quicker than the kill, or had fewer writes: that counts for nothing
+        if died == 0:
+            # it was quicker than the kill, or had fewer writes: that counts for nothing
             todo = todo[1:] if isinstance(point, tuple) else todo
             continue
         todo.pop(0)
-        wrong = [] if died == KILLED else [f"died with {died}: {log.read_text()[-300:]}"]
+        wrong = (
+            [] if died == KILLED else [f"died with {died}: {log.read_text()[-300:]}"]
+        )
         try:
             wrong += answer(lambda: scene.between(work, whole), log)
             if resumed := ended(fork(lambda: scene.run(work), log)):
                 wrong.append(f"going on ended with {resumed}: {log.read_text()[-300:]}")
             elif answer(lambda: scene.final(work), log) != whole[-1]:
-                wrong.append("what is left is not what a run leaves that was not killed")
+                wrong.append(
+                    "what is left is not what a run leaves that was not killed"
+                )
         except FailedError as error:
             wrong.append(str(error))
         yield {"scene": scene.name, "at": point, "wrong": wrong}
@@ -137,12 +148,16 @@ def main() -> None:
     given.folder.mkdir(parents=True, exist_ok=True)
     scenes, dying = make_scenes(given.folder.resolve())
     if unknown := set(given.scenes) - {scene.name for scene in scenes}:
-        parser.error(f"SCENE must be one of {[s.name for s in scenes]}, got {sorted(unknown)}")
+        parser.error(
+            f"SCENE must be one of {[s.name for s in scenes]}, got {sorted(unknown)}"
+        )
     for scene in scenes:
         if not given.scenes or scene.name in given.scenes:
             place = given.folder.resolve() / scene.name
             place.mkdir(exist_ok=True)
-            kills, writes = (math.ceil(n * scene.share) for n in (given.kills, given.writes))
+            kills, writes = (
+                math.ceil(n * scene.share) for n in (given.kills, given.writes)
+            )
             for line in play(scene, place, kills, writes, dying, given.seed):
                 print(json.dumps(line), flush=True)
             shutil.rmtree(place)

@@ -45,7 +45,8 @@ class Visitor:
     chance: random.Random
     ids: list[str]
     confirmed: dict[str, str | None]  # label by id
-    open: dict[str, str | None] = field(default_factory=dict)  # asked for, without an answer
+    # asked for, without an answer
+    open: dict[str, str | None] = field(default_factory=dict)
     answers: int = 0
 
     def work(self) -> None:
@@ -71,9 +72,13 @@ class Visitor:
             self.answers += 1
 
 
-def ask(connection: http.client.HTTPConnection, path: str, body: dict[str, Any]) -> dict[str, Any]:
+def ask(
+    connection: http.client.HTTPConnection, path: str, body: dict[str, Any]
+) -> dict[str, Any]:
     """Post JSON; what is not a success ends the visitor's work loudly."""
-    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+    connection.request(
+        "POST", path, json.dumps(body), {"Content-Type": "application/json"}
+    )
     answer = connection.getresponse()
     content = answer.read()
     if answer.status != 200:
@@ -88,7 +93,9 @@ def serve(store: Path, listening: socket.socket, port: int) -> None:
     make_server(Gallery(store), address).run(sockets=[listening])
 
 
-def wrong_labels(store: Path, visitors: list[Visitor], content_of: dict[str, str]) -> list[str]:
+def wrong_labels(
+    store: Path, visitors: list[Visitor], content_of: dict[str, str]
+) -> list[str]:
     """What the log has that it must not have, one line each; open requests are settled."""
     current = LabelLog.open(store).current()
 
@@ -101,7 +108,8 @@ def wrong_labels(store: Path, visitors: list[Visitor], content_of: dict[str, str
         found = {id_: label_of(id_) for id_ in visitor.ids}
         expected = dict(visitor.confirmed)
         if visitor.open and found == {**expected, **visitor.open}:
-            expected.update(visitor.open)  # it was written, and the answer did not arrive
+            # it was written, and the answer did not arrive
+            expected.update(visitor.open)
         for id_, label in expected.items():
             if found[id_] != label:
                 wrong.append(f"{id_}: {label!r} was confirmed, got {found[id_]!r}")
@@ -126,7 +134,13 @@ def play(folder: Path, kills: int, seed: int) -> None:
         listening.close()
         wait_for(port)
         visitors = [
-            Visitor(n, port, random.Random(chance.random()), list(confirmed[n]), confirmed[n])
+            Visitor(
+                n,
+                port,
+                random.Random(chance.random()),
+                list(confirmed[n]),
+                confirmed[n],
+            )
             for n in range(VISITORS)
         ]
         threads = [threading.Thread(target=visitor.work) for visitor in visitors]
@@ -142,7 +156,12 @@ def play(folder: Path, kills: int, seed: int) -> None:
         wrong += wrong_labels(store, visitors, content_of)
         confirmed = [visitor.confirmed for visitor in visitors]
         answers = sum(visitor.answers for visitor in visitors)
-        line = {"scene": "label in the page", "at": after, "answers": answers, "wrong": wrong}
+        line = {
+            "scene": "label in the page",
+            "at": after,
+            "answers": answers,
+            "wrong": wrong,
+        }
         print(json.dumps(line), flush=True)
 
 

@@ -47,7 +47,8 @@ def make_store(folder: Path) -> Store:
     store = Store(folder, SETTINGS, "float32")
     store.append(keys, {"x7": x, "delta8": delta})
     store.write_rows(
-        Row(id_of(n), id_of(n), key, factors=("x7", "delta8")) for n, key in enumerate(keys)
+        Row(id_of(n), id_of(n), key, factors=("x7", "delta8"))
+        for n, key in enumerate(keys)
     )
     return store
 
@@ -68,7 +69,8 @@ class Client:
     wrong: list[str] = field(default_factory=list)
     acts: list[str] = field(default_factory=list)  # confirmed, in order
     undone: set[str] = field(default_factory=set)
-    labels: dict[str, str] = field(default_factory=dict)  # of photos of this client alone
+    # of photos of this client alone
+    labels: dict[str, str] = field(default_factory=dict)
 
     def ask(self, kind: str, method: str, path: str, **options: Any) -> Any:
         """Return the answer; None if there was none, or another one than expected."""
@@ -102,7 +104,12 @@ def read(reader: Client) -> None:
         asked = {"by": "dW8", "like": [{"id": id_of(number)}], "k": 12}
         reader.ask("search by id", "POST", "/api/search", json=asked)
     elif kind == 2:
-        reader.ask("filter by text", "GET", "/api/images", params={"text": f"{number % 100:02d}"})
+        reader.ask(
+            "filter by text",
+            "GET",
+            "/api/images",
+            params={"text": f"{number % 100:02d}"},
+        )
     else:
         reader.ask("counts of labels", "GET", "/api/labels")
 
@@ -162,7 +169,9 @@ def check(store: Store, writers: list[Client]) -> list[str]:
     for writer in writers:
         numbers = [order[act] for act in writer.acts if act in order]
         if numbers != sorted(numbers):
-            wrong.append(f"order: acts of writer {writer.number} are not in their order")
+            wrong.append(
+                f"order: acts of writer {writer.number} are not in their order"
+            )
     current = log.current()
     for writer in writers:
         for id_, name in writer.labels.items():
@@ -179,7 +188,9 @@ def serve(store: Path) -> tuple[subprocess.Popen[bytes], str]:
         port = probe.getsockname()[1]
     run = "from deepfishing.cli import main; main()"
     command = [sys.executable, "-c", run, "serve", str(store), "--port", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     url = f"http://127.0.0.1:{port}"
     for _ in range(SECONDS * 10):
         try:
@@ -233,8 +244,17 @@ def main() -> None:
         print(json.dumps({**line, "ms": milliseconds}), flush=True)
     labels = sum(len(writer.labels) for writer in writers)
     acts = sum(len(writer.acts) for writer in writers)
-    said = {"scene": "everything", "minutes": given.minutes, "acts": acts, "labels": labels}
-    print(json.dumps({**said, "requests": sum(map(len, times.values())), "wrong": wrong[:20]}))
+    said = {
+        "scene": "everything",
+        "minutes": given.minutes,
+        "acts": acts,
+        "labels": labels,
+    }
+    print(
+        json.dumps(
+            {**said, "requests": sum(map(len, times.values())), "wrong": wrong[:20]}
+        )
+    )
 
 
 if __name__ == "__main__":

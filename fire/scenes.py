@@ -56,19 +56,45 @@ def make_scenes(
     for split in ("train", "test"):
         _draw(data / split, partial(_draw_other, present.draw, split))
     log = root / "log"
-    with_store, with_model, many = root / "with_store", root / "with_model", root / "many"
+    with_store, with_model, many = (
+        root / "with_store",
+        root / "with_model",
+        root / "many",
+    )
     with_store.mkdir()
     _run(lambda: command("extract", first, with_store / "store", *EXTRACT), log)
     shutil.copytree(with_store, with_model)
     _run(lambda: _train(with_model, "x7"), log)
     _run(lambda: make_store(many / "store", 300), log)
     scenes = [
-        Scene("extract", None, partial(_extract, first), _usable_store, _store_state, 1),
-        Scene("prune", with_store, partial(_prune, then), _usable_store, _store_state, 1),
-        Scene("train", with_store, partial(_train, recipe="dW8"), _usable_model, _model_state),
-        Scene("retrain", with_model, partial(_train, recipe="dW8"), _usable_model, _model_state),
+        Scene(
+            "extract", None, partial(_extract, first), _usable_store, _store_state, 1
+        ),
+        Scene(
+            "prune", with_store, partial(_prune, then), _usable_store, _store_state, 1
+        ),
+        Scene(
+            "train",
+            with_store,
+            partial(_train, recipe="dW8"),
+            _usable_model,
+            _model_state,
+        ),
+        Scene(
+            "retrain",
+            with_model,
+            partial(_train, recipe="dW8"),
+            _usable_model,
+            _model_state,
+        ),
         Scene("index", many, _search, _usable_index, _index_state),
-        Scene("reproduce", None, partial(_reproduce, data), _usable_results, _results_state),
+        Scene(
+            "reproduce",
+            None,
+            partial(_reproduce, data),
+            _usable_results,
+            _results_state,
+        ),
     ]
     return scenes, present.count_writes
 
@@ -76,15 +102,35 @@ def make_scenes(
 def make_store(folder: Path, n: int, per_shard: int = 100) -> Store:
     """A store of made-up features, with an index row for each."""
     random = np.random.default_rng(0)
-    settings = {"network": "toy", "layers": {"7": "a", "8": "b"}, "tau": 2.0, "label": "uniform"}
-    settings |= {"weights_sha256": "0" * 64, "compute_dtype": "float32", "views": "centre"}
-    settings |= {"head": "softmax", "scores": "", "source": {"kind": "python", "files": {}}}
-    settings["preprocess"] = {"size": 8, "short_side": 8, "mean": [0.0] * 3, "std": [1.0] * 3}
+    settings = {
+        "network": "toy",
+        "layers": {"7": "a", "8": "b"},
+        "tau": 2.0,
+        "label": "uniform",
+    }
+    settings |= {
+        "weights_sha256": "0" * 64,
+        "compute_dtype": "float32",
+        "views": "centre",
+    }
+    settings |= {
+        "head": "softmax",
+        "scores": "",
+        "source": {"kind": "python", "files": {}},
+    }
+    settings["preprocess"] = {
+        "size": 8,
+        "short_side": 8,
+        "mean": [0.0] * 3,
+        "std": [1.0] * 3,
+    }
     store = Store(folder, settings, "float32")
     keys = [hashlib.sha256(str(i).encode()).hexdigest() for i in range(n)]
     for start in range(0, n, per_shard):
         some = keys[start : start + per_shard]
-        values = {f: random.normal(size=(len(some), d)) for f, d in (("x7", 9), ("delta8", 7))}
+        values = {
+            f: random.normal(size=(len(some), d)) for f, d in (("x7", 9), ("delta8", 7))
+        }
         store.append(some, values)
     store.append([], {}, {"e" * 64: "image cannot be decoded: broken.jpg"})
     there = {"status": "ok", "factors": ("delta8", "x7")}
@@ -93,7 +139,11 @@ def make_store(folder: Path, n: int, per_shard: int = 100) -> Store:
         for i, key in enumerate(keys)
     ]
     broken = Row(
-        "a/broken.jpg", "p/broken.jpg", "e" * 64, status="error", error="cannot be decoded"
+        "a/broken.jpg",
+        "p/broken.jpg",
+        "e" * 64,
+        status="error",
+        error="cannot be decoded",
     )
     store.write_rows([*rows, broken])
     return store
@@ -110,7 +160,9 @@ def _draw(folder: Path, draw: Callable[[Path, int], None]) -> None:
         (folder / "a/12.png").write_bytes((folder / "b/05.png").read_bytes())
 
 
-def _draw_other(draw: Callable[[Path, int], None], split: str, path: Path, seed: int) -> None:
+def _draw_other(
+    draw: Callable[[Path, int], None], split: str, path: Path, seed: int
+) -> None:
     draw(path, seed + (1000 if split == "test" else 2000))
 
 
@@ -147,7 +199,16 @@ def _search(folder: Path) -> None:
 
 def _reproduce(data: Path, folder: Path) -> None:
     command(
-        *("reproduce", "folder", "--data", data, "--out", folder / "out", "--features", "x7,dW8"),
+        *(
+            "reproduce",
+            "folder",
+            "--data",
+            data,
+            "--out",
+            folder / "out",
+            "--features",
+            "x7,dW8",
+        ),
         *(*FLAT, "--json"),
     )
 
@@ -156,7 +217,9 @@ def _bits(store: Store, row: Row) -> dict[str, str]:
     """A hash of each of an image's features, by content and factor."""
     keys = [str(row.sha256)]
     return {
-        f"{keys[0]} {factor}": hashlib.sha256(store.read(keys, factor).tobytes()).hexdigest()
+        f"{keys[0]} {factor}": hashlib.sha256(
+            store.read(keys, factor).tobytes()
+        ).hexdigest()
         for factor in row.factors
     }
 
@@ -166,8 +229,12 @@ def _store_state(folder: Path) -> dict[str, Any]:
     rows = store.rows().values()
     return {
         "rows": list(map(str, rows)),
-        "bits": {name: bits for row in rows for name, bits in _bits(store, row).items()},
-        "features": {name: sorted(store.shards(name).keys()) for name in store.factors()},
+        "bits": {
+            name: bits for row in rows for name, bits in _bits(store, row).items()
+        },
+        "features": {
+            name: sorted(store.shards(name).keys()) for name in store.factors()
+        },
         "problems": verify(store),
     }
 
@@ -213,7 +280,10 @@ def _index_state(folder: Path) -> dict[str, Any]:
     told: list[str] = []
     searcher = Searcher(store, "dW8", "index", notice=told.append)
     hits = {
-        id_: [(hit.id, hit.score) for hit in searcher.search(id_, candidates=300, probes=99)]
+        id_: [
+            (hit.id, hit.score)
+            for hit in searcher.search(id_, candidates=300, probes=99)
+        ]
         for id_ in ("a/000.jpg", "b/111.jpg", "b/299.jpg")
     }
     files = sorted(path.suffix for path in (folder / "store/.index").glob("*/*"))
@@ -225,13 +295,20 @@ def _usable_index(folder: Path, whole: list[Any]) -> list[str]:
     searcher = Searcher(folder / "store", "dW8", "exact")
     hits = [[hit.id, hit.score] for hit in searcher.search("a/000.jpg")]
     wanted = whole[-1]["hits"]["a/000.jpg"]
-    return [] if [h[0] for h in hits] == [w[0] for w in wanted] else ["other hits without an index"]
+    return (
+        []
+        if [h[0] for h in hits] == [w[0] for w in wanted]
+        else ["other hits without an index"]
+    )
 
 
 def _results_state(folder: Path) -> dict[str, Any]:
     results = Results(folder / "out")
     rows = [{k: v for k, v in row.items() if k != "seconds"} for row in results.rows]
-    scores = [hashlib.sha256(results.scores(row)[0].tobytes()).hexdigest() for row in results.rows]
+    scores = [
+        hashlib.sha256(results.scores(row)[0].tobytes()).hexdigest()
+        for row in results.rows
+    ]
     return {
         "rows": rows,
         "scores": scores,

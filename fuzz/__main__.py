@@ -28,7 +28,8 @@ from fuzz.targets import NAMES, load
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
 KEPT = Path("results", "fuzz")
-SLOWEST = ("web-schema", "caffemodel", "search-index")  # begun with, so that none ends alone
+# begun with, so that none ends alone
+SLOWEST = ("web-schema", "caffemodel", "search-index")
 MOST_DEATHS = 20  # of a target's process, after which it is left alone
 HEAD = """# Fuzzing
 
@@ -67,12 +68,20 @@ def run(name: str, inputs: int, seed: int, folder: Path) -> Outcome:
     while (done := _count(folder)) < inputs and len(deaths) < MOST_DEATHS:
         code = _child(name, inputs, seed + len(deaths), folder)
         if code:
-            deaths.append(f"the process ended with {code} after input {_count(folder):,}")
+            deaths.append(
+                f"the process ended with {code} after input {_count(folder):,}"
+            )
         elif _count(folder) == done:
             deaths.append("the process ended without any input")
-    lines = (folder / "finds.jsonl").read_text() if (folder / "finds.jsonl").exists() else ""
+    lines = (
+        (folder / "finds.jsonl").read_text()
+        if (folder / "finds.jsonl").exists()
+        else ""
+    )
     facts = [json.loads(line) for line in lines.splitlines()]
-    finds = [f"{fact['error'][:200]} ({fact['kind']}, {fact['input']})" for fact in facts]
+    finds = [
+        f"{fact['error'][:200]} ({fact['kind']}, {fact['input']})" for fact in facts
+    ]
     seconds = round(time.monotonic() - begin, 1)
     outcome = Outcome(name, seed, _count(folder), seconds, (*finds, *deaths))
     (folder / "outcome.json").write_text(json.dumps(asdict(outcome), indent=1) + "\n")
@@ -88,9 +97,21 @@ def last(inputs: int, seed: int, kept: Path) -> list[Outcome]:
 
 
 def _child(name: str, inputs: int, seed: int, folder: Path) -> int:
-    arguments = [sys.executable, "-m", "fuzz.child", name, str(inputs), str(seed), str(folder)]
+    arguments = [
+        sys.executable,
+        "-m",
+        "fuzz.child",
+        name,
+        str(inputs),
+        str(seed),
+        str(folder),
+    ]
     # one thread: targets run side by side; no order of a set may differ between two runs
-    quiet = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+    quiet = {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     with (folder / "log.txt").open("ab") as log:
         code = subprocess.run(
             arguments, env={**os.environ, **quiet}, stdout=log, stderr=log, check=False
@@ -115,7 +136,9 @@ def write_results(outcomes: list[Outcome], command: str) -> None:
         for one in outcomes
     ]
     found = [f"\n- {one.name}: {find}" for one in outcomes for find in one.finds]
-    text = HEAD.format(command=command, machine=machine) + "".join(lines) + "".join(found)
+    text = (
+        HEAD.format(command=command, machine=machine) + "".join(lines) + "".join(found)
+    )
     RESULTS.write_text(text.rstrip("\n") + "\n")
 
 
@@ -130,22 +153,34 @@ def replay(name: str, path: Path) -> None:
 
 def main() -> int:
     """Read the arguments, run, print."""
-    parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m fuzz", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=", ".join(NAMES))
     parser.add_argument("--inputs", type=int, default=100_000, help="per target")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="side by side")
-    parser.add_argument("--replay", type=Path, metavar="FILE", help="run one input of one target")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="side by side"
+    )
+    parser.add_argument(
+        "--replay", type=Path, metavar="FILE", help="run one input of one target"
+    )
     chosen = parser.parse_args()
     if unknown := [name for name in chosen.targets if name not in NAMES]:
-        parser.error(f"TARGET must be one of {', '.join(NAMES)}, got {', '.join(unknown)}")
+        parser.error(
+            f"TARGET must be one of {', '.join(NAMES)}, got {', '.join(unknown)}"
+        )
     if chosen.replay is not None:
         if len(chosen.targets) != 1:
             parser.error(f"--replay takes one TARGET, got {len(chosen.targets)}")
         replay(chosen.targets[0], chosen.replay)
         return 0
-    if missing := [n for n in ("atheris", "schemathesis") if not importlib.util.find_spec(n)]:
-        parser.error(f"{' and '.join(missing)} must be installed; run `pip install -e '.[fuzz]'`")
+    if missing := [
+        n for n in ("atheris", "schemathesis") if not importlib.util.find_spec(n)
+    ]:
+        parser.error(
+            f"{' and '.join(missing)} must be installed; run `pip install -e '.[fuzz]'`"
+        )
     names = chosen.targets or NAMES
     print(f"{'target':<18}{'inputs':>12}{'seconds':>12}{'finds':>8}", flush=True)
     outcomes: dict[str, Outcome] = {}

@@ -39,9 +39,12 @@ class Inputs:
 
     def __init__(self, run: Run, watch: Watch, most: int, folder: Path) -> None:
         self.run, self.watch, self.most, self.folder = run, watch, most, folder
-        self.known = {json.loads(line)["kind"] for line in _lines(folder / "finds.jsonl")}
+        self.known = {
+            json.loads(line)["kind"] for line in _lines(folder / "finds.jsonl")
+        }
         with (folder / "count").open("r+b") as file:
-            self.count = mmap.mmap(file.fileno(), 8)  # is on disk even if the process dies
+            # is on disk even if the process dies
+            self.count = mmap.mmap(file.fileno(), 8)
 
     def __call__(self, data: bytes) -> None:
         """One input; the last one ends the process."""
@@ -91,10 +94,21 @@ def fuzz(target: Target, most: int, seed: int, folder: Path, scratch: Path) -> N
     limit_memory()
     inputs = Inputs(run, Watch(place), most, folder)
     longest = max(4096, 2 * max(map(len, seeds)))
-    options = [f"-seed={seed + 1}", f"-max_len={longest}", "-len_control=0", f"-timeout={HANG}"]
-    options += ["-rss_limit_mb=0", f"-artifact_prefix={folder}{os.sep}", "-print_funcs=0"]
+    options = [
+        f"-seed={seed + 1}",
+        f"-max_len={longest}",
+        "-len_control=0",
+        f"-timeout={HANG}",
+    ]
+    options += [
+        "-rss_limit_mb=0",
+        f"-artifact_prefix={folder}{os.sep}",
+        "-print_funcs=0",
+    ]
     atheris.Setup(
-        [sys.argv[0], str(corpus), *options], inputs, custom_mutator=_mutator(target, seeds)
+        [sys.argv[0], str(corpus), *options],
+        inputs,
+        custom_mutator=_mutator(target, seeds),
     )
     atheris.Fuzz()
 

@@ -22,14 +22,63 @@ from fuzz.mutate import other_value
 _BLOCK = 512  # of a tar
 _CHECKSUM = slice(148, 156)
 # where a tar's header has what: name, mode, size, mtime, type, link, magic, prefix
-_FIELDS = ((0, 100), (100, 8), (124, 12), (136, 12), (156, 1), (157, 100), (257, 8), (345, 155))
-_ODD = (b"", b"../up", b"/abs", b"a/../../b", b"\xff" * 12, b"\x80" + b"\xff" * 11, b"7" * 11)
-_ODD += (b"-1", b"00000001000", b"a.png", b"a.json", b"a.cls", b"..", b"x" * 100, b"\\up", b"\0\0a")
-_TYPES = (b"0", b"\0", b"1", b"2", b"3", b"5", b"6", b"7", b"g", b"x", b"L", b"K", b"S", b"V", b"M")
+_FIELDS = (
+    (0, 100),
+    (100, 8),
+    (124, 12),
+    (136, 12),
+    (156, 1),
+    (157, 100),
+    (257, 8),
+    (345, 155),
+)
+_ODD = (
+    b"",
+    b"../up",
+    b"/abs",
+    b"a/../../b",
+    b"\xff" * 12,
+    b"\x80" + b"\xff" * 11,
+    b"7" * 11,
+)
+_ODD += (
+    b"-1",
+    b"00000001000",
+    b"a.png",
+    b"a.json",
+    b"a.cls",
+    b"..",
+    b"x" * 100,
+    b"\\up",
+    b"\0\0a",
+)
+_TYPES = (
+    b"0",
+    b"\0",
+    b"1",
+    b"2",
+    b"3",
+    b"5",
+    b"6",
+    b"7",
+    b"g",
+    b"x",
+    b"L",
+    b"K",
+    b"S",
+    b"V",
+    b"M",
+)
 
 _PARQUET_TYPES = {
-    **{name: getattr(pa, name)() for name in ("string", "binary", "large_string", "null", "bool_")},
-    **{name: getattr(pa, name)() for name in ("int8", "int64", "uint64", "float32", "float64")},
+    **{
+        name: getattr(pa, name)()
+        for name in ("string", "binary", "large_string", "null", "bool_")
+    },
+    **{
+        name: getattr(pa, name)()
+        for name in ("int8", "int64", "uint64", "float32", "float64")
+    },
     "float16": pa.float16(),
     "date": pa.date64(),
     "time": pa.timestamp("ns"),
@@ -49,7 +98,9 @@ def resealed(data: bytes) -> bytes:
         facts = json.loads(data)
         if not isinstance(facts, dict) or SEAL not in facts:
             return data
-        return json.dumps(sealed({n: v for n, v in facts.items() if n != SEAL})).encode()
+        return json.dumps(
+            sealed({n: v for n, v in facts.items() if n != SEAL})
+        ).encode()
     except (ValueError, RecursionError):
         return data
 
@@ -114,12 +165,30 @@ def mutate_png(data: bytes, rng: random.Random) -> bytes:
         new = rng.choice((b"\0", b"\xff", rng.randbytes(1), b"\0\0\x20\0"))
         chunks[number] = kind, content[:at] + new + content[at + len(new) :]
     else:
-        names = (b"tRNS", b"PLTE", b"tEXt", b"zTXt", b"iTXt", b"eXIf", b"iCCP", b"acTL", b"fcTL")
-        chunks[number] = rng.choice((*names, b"fdAT", b"gAMA", b"cHRM", b"pHYs")), content
+        names = (
+            b"tRNS",
+            b"PLTE",
+            b"tEXt",
+            b"zTXt",
+            b"iTXt",
+            b"eXIf",
+            b"iCCP",
+            b"acTL",
+            b"fcTL",
+        )
+        chunks[number] = (
+            rng.choice((*names, b"fdAT", b"gAMA", b"cHRM", b"pHYs")),
+            content,
+        )
     out = data[:8]
     for kind, content in chunks:
         checksum = zlib.crc32(kind + content)
-        out += struct.pack(">I", len(content)) + kind + content + struct.pack(">I", checksum)
+        out += (
+            struct.pack(">I", len(content))
+            + kind
+            + content
+            + struct.pack(">I", checksum)
+        )
     return out
 
 
@@ -144,9 +213,20 @@ def parquet_of(data: bytes) -> bytes:
         table = pa.table(arrays, schema=pa.schema(fields, metadata or None))
         out = io.BytesIO()
         pq.write_table(
-            table, out, compression="none", use_dictionary=False, write_page_checksum=True
+            table,
+            out,
+            compression="none",
+            use_dictionary=False,
+            write_page_checksum=True,
         )
-    except (pa.ArrowException, ValueError, TypeError, KeyError, AttributeError, OverflowError):
+    except (
+        pa.ArrowException,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        OverflowError,
+    ):
         return data  # a description that nothing can be made of
     except RecursionError:
         return data

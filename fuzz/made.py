@@ -35,10 +35,14 @@ KEYS = [hashlib.sha256(bytes([n])).hexdigest() for n in range(IMAGES)]
 def arrays() -> dict[str, np.ndarray[Any, Any]]:
     """Factors of all images."""
     rng = np.random.default_rng(0)
-    return {name: rng.normal(size=(IMAGES, d)).astype("f4") for name, d in WIDTHS.items()}
+    return {
+        name: rng.normal(size=(IMAGES, d)).astype("f4") for name, d in WIDTHS.items()
+    }
 
 
-def make_store(folder: Path, keys: Sequence[str] = KEYS, images: Path = Path("photos")) -> Store:
+def make_store(
+    folder: Path, keys: Sequence[str] = KEYS, images: Path = Path("photos")
+) -> Store:
     """Six images with labels, in a folder that need not be there."""
     store = Store(folder, SETTINGS)
     store.append(keys, arrays())

@@ -17,10 +17,41 @@ from typing import Any
 from fuzz.parts import join, split
 from fuzz.target import Target
 
-_NUMBERS = (0, 1, -1, 2, 127, 128, 255, 256, 1 << 15, (1 << 16) - 1, 1 << 31, (1 << 31) - 1)
+_NUMBERS = (
+    0,
+    1,
+    -1,
+    2,
+    127,
+    128,
+    255,
+    256,
+    1 << 15,
+    (1 << 16) - 1,
+    1 << 31,
+    (1 << 31) - 1,
+)
 _NUMBERS += (-(1 << 31), (1 << 32) - 1, (1 << 63) - 1, -(1 << 63), (1 << 64) - 1)
-_FIGURES = (b"0", b"-1", b"1", b"3", b"255", b"65536", b"2147483648", b"9223372036854775808")
-_FIGURES += (b"1e400", b"-1e-400", b"0.5", b"nan", b"1" * 30, b"9" * 5000, b"\xd9\xa7", b"007")
+_FIGURES = (
+    b"0",
+    b"-1",
+    b"1",
+    b"3",
+    b"255",
+    b"65536",
+    b"2147483648",
+    b"9223372036854775808",
+)
+_FIGURES += (
+    b"1e400",
+    b"-1e-400",
+    b"0.5",
+    b"nan",
+    b"1" * 30,
+    b"9" * 5000,
+    b"\xd9\xa7",
+    b"007",
+)
 _VALUES: tuple[Any, ...] = (
     None,
     True,
@@ -36,7 +67,21 @@ _VALUES: tuple[Any, ...] = (
     10**20,
     10**400,
 )
-_VALUES += ("", "x", "8", "nan", "a\nb", "a\0b", "\ud800", "../up", "/etc/x", [], {}, [[]], [0])
+_VALUES += (
+    "",
+    "x",
+    "8",
+    "nan",
+    "a\nb",
+    "a\0b",
+    "\ud800",
+    "../up",
+    "/etc/x",
+    [],
+    {},
+    [[]],
+    [0],
+)
 _VALUES += ({"": 0}, ["a"], float("nan"), float("inf"), "x7", {"8": 1}, [[[[]]]])
 _LONGEST = 1 << 14  # bytes
 
@@ -68,7 +113,8 @@ class Mutator:
                 data = own(data, rng)
             else:
                 data = rng.choice(self.changes)(data, rng)
-            data = data[:_LONGEST]  # before the next change makes it ten times as long again
+            # before the next change makes it ten times as long again
+            data = data[:_LONGEST]
         return data
 
     def _token(self, data: bytes, rng: random.Random) -> bytes:
@@ -83,7 +129,11 @@ class Mutator:
             other = rng.choice(split(other, self.target.parts))
         begin, end = _span(other, rng)
         place = rng.randint(0, len(data))
-        return data[:place] + other[begin:end] + data[place + rng.choice((0, end - begin)) :]
+        return (
+            data[:place]
+            + other[begin:end]
+            + data[place + rng.choice((0, end - begin)) :]
+        )
 
 
 def _span(data: bytes, rng: random.Random) -> tuple[int, int]:
@@ -106,7 +156,9 @@ def _bit(data: bytes, rng: random.Random) -> bytes:
 
 def _byte(data: bytes, rng: random.Random) -> bytes:
     place = rng.randrange(len(data)) if data else 0
-    return _replaced(data, place, rng.choice((b"\0", b"\xff", b"\x80", rng.randbytes(1))))
+    return _replaced(
+        data, place, rng.choice((b"\0", b"\xff", b"\x80", rng.randbytes(1)))
+    )
 
 
 def _number(data: bytes, rng: random.Random) -> bytes:

@@ -22,8 +22,21 @@ MOST_BYTES = 1 << 31
 ADDRESS_SPACE = 6 << 30  # beyond what is taken when fuzzing begins
 
 _PROGRAMS = ("os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen")
-_NETWORK = ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.bind")
-_CHANGES = {"os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.chmod"}
+_NETWORK = (
+    "socket.connect",
+    "socket.getaddrinfo",
+    "socket.gethostbyname",
+    "socket.bind",
+)
+_CHANGES = {
+    "os.remove",
+    "os.rename",
+    "os.mkdir",
+    "os.rmdir",
+    "os.link",
+    "os.symlink",
+    "os.chmod",
+}
 _CHANGES |= {"os.truncate", "os.chown", "os.utime"}
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
@@ -48,7 +61,9 @@ def obey(read: Callable[[], object]) -> None:
     except DeepFishingError as error:
         text = str(error)
         if text.splitlines() != [text]:
-            raise BrokenRuleError(f"an error must be one line, got {text[:300]!r}") from error
+            raise BrokenRuleError(
+                f"an error must be one line, got {text[:300]!r}"
+            ) from error
 
 
 class Watch:
@@ -79,9 +94,13 @@ class Watch:
             raise BrokenRuleError(self.broken)
         seconds, grown = time.process_time() - begin, _memory() - memory
         if seconds > MOST_SECONDS:
-            raise BrokenRuleError(f"an input must take at most {MOST_SECONDS} s, got {seconds:.1f}")
+            raise BrokenRuleError(
+                f"an input must take at most {MOST_SECONDS} s, got {seconds:.1f}"
+            )
         if grown > MOST_BYTES:
-            raise BrokenRuleError(f"an input must take at most 2 GB of memory, got {grown:,} bytes")
+            raise BrokenRuleError(
+                f"an input must take at most 2 GB of memory, got {grown:,} bytes"
+            )
 
     def _hook(self, event: str, args: tuple[Any, ...]) -> None:
         if not self.running:

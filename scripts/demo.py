@@ -28,7 +28,9 @@ def main(folder: Path) -> None:
     network = deepfishing.load_network("efficientnet-lite0")
     few = deepfishing.measure(dataset, network, folder, ["low-shot"], features=FEATURES)
     print_accuracy(few.points["low-shot"])
-    table = deepfishing.measure(dataset, network, folder, ["table"], table="all,best,auto")
+    table = deepfishing.measure(
+        dataset, network, folder, ["table"], table="all,best,auto"
+    )
     store = next((folder / "features").iterdir())
     print_collection(store)
     print(f"\nThe paper's table, all classes and photos: {table.page}")
@@ -42,7 +44,9 @@ def print_accuracy(points: list[Result]) -> None:
     kernels = [name for name in FORWARD_KERNELS if name in mean]
     strongest = np.max([mean[name] for name in kernels], axis=0)
     print("700 photographs of fruit of 14 varieties: half to label, half to test.")
-    print("Test photos recognised, in percent, mean of 5 draws of the labelled photos:\n")
+    print(
+        "Test photos recognised, in percent, mean of 5 draws of the labelled photos:\n"
+    )
     print_row("labels per variety", LABELS, "6d")
     print_row("the network's features, linear", mean[PLAIN])
     print_row("with their strongest kernel", strongest)
@@ -50,7 +54,9 @@ def print_accuracy(points: list[Result]) -> None:
     print_row("and gradients: the default", mean[AUTO])
     pool = np.mean(mean[AUTO_FORWARD] - strongest)
     gradients = np.mean(mean[AUTO] - mean[AUTO_FORWARD])
-    print(f"\nOn average unlabelled photos give {pool:+.1f} points, gradients {gradients:+.1f}.")
+    print(
+        f"\nOn average unlabelled photos give {pool:+.1f} points, gradients {gradients:+.1f}."
+    )
     print("(The strongest kernel is picked by its test result, column by column.)")
 
 
@@ -83,7 +89,9 @@ def print_collection(store: Path) -> None:
     for doubt in doubts[:SHOWN]:
         change = f"{' '.join(doubt.given)} -> {' '.join(doubt.suggested)}"
         print(f"    {Path(doubt.path).name}: {change}")
-    print(f"  Unlike the rest: {', '.join(Path(photo.path).name for photo in odd[:SHOWN])}")
+    print(
+        f"  Unlike the rest: {', '.join(Path(photo.path).name for photo in odd[:SHOWN])}"
+    )
 
 
 if __name__ == "__main__":

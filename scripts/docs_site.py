@@ -37,7 +37,9 @@ def cli_page() -> str:
         group = getattr(command, "commands", {})
         if group:
             parts.append(f"## deepfish {name}\n\n{_text(command.help)}\n")
-            parts += [_command(f"{name} {inner}", one, "###") for inner, one in group.items()]
+            parts += [
+                _command(f"{name} {inner}", one, "###") for inner, one in group.items()
+            ]
         else:
             parts.append(_command(name, command, "##"))
     return "\n".join(parts)
@@ -47,7 +49,8 @@ def api_pages() -> dict[str, str]:
     """Return the pages of the Python reference by their path below docs/."""
     pages = {}
     for entry in sorted(PACKAGE.iterdir()):
-        if entry.name.startswith("_") or entry.name == "cli":  # the command line has its own page
+        if entry.name.startswith("_") or entry.name == "cli":
+            # the command line has its own page
             continue
         files = [entry] if entry.suffix == ".py" else sorted(entry.rglob("*.py"))
         modules = [
@@ -66,8 +69,13 @@ def api_pages() -> dict[str, str]:
 
 def files_table() -> str:
     """Return a table of the files of the package with the first line of their docstrings."""
-    files = [file for file in sorted(PACKAGE.rglob("*.py")) if not file.name.startswith("_")]
-    rows = [f"| `{file.relative_to(PACKAGE).as_posix()}` | {_first_line(file)} |" for file in files]
+    files = [
+        file for file in sorted(PACKAGE.rglob("*.py")) if not file.name.startswith("_")
+    ]
+    rows = [
+        f"| `{file.relative_to(PACKAGE).as_posix()}` | {_first_line(file)} |"
+        for file in files
+    ]
     return "\n".join(["| file | purpose |", "|---|---|", *rows])
 
 
@@ -84,7 +92,9 @@ def to_mathml(page: str) -> str:
             return str(convert(tex))
         return f'<div class="formula">{convert(tex, display="block")}</div>'
 
-    pattern = r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<tex>.*?)\\[)\]]</(?P=tag)>'
+    pattern = (
+        r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<tex>.*?)\\[)\]]</(?P=tag)>'
+    )
     return re.sub(pattern, formula, page, flags=re.S)
 
 
@@ -125,17 +135,23 @@ def _command(name: str, command: Any, level: str) -> str:
             f"| {_names(p)} | {_cell(re.sub(DEFAULT, '', p.help))} | {_default(p)} |"
             for p in options
         ]
-        parts.append("\n".join(["| option | what it does | default |", "|---|---|---|", *rows]))
+        parts.append(
+            "\n".join(["| option | what it does | default |", "|---|---|---|", *rows])
+        )
     return "\n\n".join(parts) + "\n"
 
 
 def _argument(parameter: Any) -> str:
-    word = (parameter.metavar or parameter.name).upper() + ("..." if parameter.nargs < 0 else "")
+    word = (parameter.metavar or parameter.name).upper() + (
+        "..." if parameter.nargs < 0 else ""
+    )
     return word if parameter.required else f"[{word}]"
 
 
 def _names(parameter: Any) -> str:
-    return ", ".join(f"`{name}`" for name in [*parameter.opts, *parameter.secondary_opts])
+    return ", ".join(
+        f"`{name}`" for name in [*parameter.opts, *parameter.secondary_opts]
+    )
 
 
 def _default(parameter: Any) -> str:
@@ -152,7 +168,9 @@ def _cell(text: str | None) -> str:
 def _text(text: str | None) -> str:
     """Help as Markdown: the example as code, nothing else taken for a tag or for emphasis."""
     parts = re.split(r"(`[^`\n]*`|^Example: .*$)", text or "", flags=re.M)
-    return "".join(_code(part) if i % 2 else _escaped(part) for i, part in enumerate(parts))
+    return "".join(
+        _code(part) if i % 2 else _escaped(part) for i, part in enumerate(parts)
+    )
 
 
 def _code(part: str) -> str:

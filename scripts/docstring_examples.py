@@ -21,6 +21,10 @@ class DocstringExamples(griffe.Extension):
         """Called for every module, class, function and attribute."""
         text = obj.docstring.value if obj.docstring else ""
         first = FIRST.search(text)
-        if obj.docstring and first and not re.search(r"^Examples\n-+$", text, re.MULTILINE):
+        if (
+            obj.docstring
+            and first
+            and not re.search(r"^Examples\n-+$", text, re.MULTILINE)
+        ):
             at = first.start()
             obj.docstring.value = f"{text[:at]}Examples\n--------\n{text[at:]}"

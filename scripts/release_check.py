@@ -44,7 +44,11 @@ def check_contents(wheel: Path, sdist: Path) -> None:
             sys.exit(f"release-check: {wheel.name} has no {part}")
     with tarfile.open(sdist) as archive:
         inside = archive.getnames()
-    strange = [name for name in (*names, *inside) if re.search(r"\.venv|__pycache__|\.git/", name)]
+    strange = [
+        name
+        for name in (*names, *inside)
+        if re.search(r"\.venv|__pycache__|\.git/", name)
+    ]
     if strange:
         sys.exit(f"release-check: {strange[0]} must not be in a release")
 
@@ -53,10 +57,14 @@ def docs_commands() -> list[str]:
     """Those that are marked to run."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     blocks = (
-        b for p in pages for b in re.findall(r"<!-- run -->\n```\n(.*?)```", p.read_text(), re.S)
+        b
+        for p in pages
+        for b in re.findall(r"<!-- run -->\n```\n(.*?)```", p.read_text(), re.S)
     )
     lines = [line for block in blocks for line in block.splitlines()]
-    return [line for line in lines if "timm:" not in line and "torchvision:" not in line]
+    return [
+        line for line in lines if "timm:" not in line and "torchvision:" not in line
+    ]
 
 
 def main(torch: str, dist: Path) -> None:
@@ -70,7 +78,9 @@ def main(torch: str, dist: Path) -> None:
         work = place / "elsewhere"
         work.mkdir()
         environment = {
-            k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")
+            k: v
+            for k, v in os.environ.items()
+            if k not in ("PYTHONPATH", "VIRTUAL_ENV")
         }
         environment |= {
             "DEEPFISHING_HOME": str(place / "home"),

@@ -63,18 +63,29 @@ def summary(title: str, calls: list[tuple[str, str]]) -> str:
 def main() -> None:
     """Print the counts."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--list", action="store_true", help="also every function, in order")
+    parser.add_argument(
+        "--list", action="store_true", help="also every function, in order"
+    )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        photos = [Path(p) for p in load_groceries(place, n_train=28, n_test=1).train.paths]
-        extract_to(Path(place, "first"), photos[:1], features=FEATURES)  # makes the engine's model
-        whole = walk(lambda: extract_to(Path(place, "whole"), photos[:1], features=FEATURES))
+        photos = [
+            Path(p) for p in load_groceries(place, n_train=28, n_test=1).train.paths
+        ]
+        # makes the engine's model
+        extract_to(Path(place, "first"), photos[:1], features=FEATURES)
+        whole = walk(
+            lambda: extract_to(Path(place, "whole"), photos[:1], features=FEATURES)
+        )
 
         network = load_network("efficientnet-lite0")
         settings = Settings.from_network(network)
         factors = needed_factors(parse_recipes(FEATURES, network.layers))
         store, local = Store(Path(place, "ready"), settings.as_dict()), Local()
-        options: dict[str, Any] = {"settings": settings, "network": network, "on": local}
+        options: dict[str, Any] = {
+            "settings": settings,
+            "network": network,
+            "on": local,
+        }
         extract_to_store(store, photos[:1], factors, **options)
         ready = walk(lambda: extract_to_store(store, photos[:2], factors, **options))
     if given.list:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 PACKAGE = "torchvision"
 OPERATORS = ("nms", "qnms")
 
-_libraries: list[object] = []  # torch forgets operators whose library object is collected
+# torch forgets operators whose library object is collected
+_libraries: list[object] = []
 
 
 class Finder:

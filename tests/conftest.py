@@ -11,7 +11,9 @@ from pathlib import Path
 # bfloat16 without AMX, which some virtual machines announce but do not allow
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 # small tensors: more threads only wait for each other; read by torch, numpy and others on import
-os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+os.environ |= dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
+)
 
 # nothing here imports torch, so that a file of tests without it starts at once
 import numpy as np
@@ -54,7 +56,9 @@ def towers():
 @cache
 def _once(compile_):
     """A trunk is compiled once for all commands of a run; more than these are not kept."""
-    return compile_ if hasattr(compile_, "cache_info") else lru_cache(maxsize=8)(compile_)
+    return (
+        compile_ if hasattr(compile_, "cache_info") else lru_cache(maxsize=8)(compile_)
+    )
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,8 @@ def engines(tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
     (home / "engines").mkdir()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DEEPFISHING_HOME", str(home))  # not that of whoever runs the tests
+        # not that of whoever runs the tests
+        patch.setenv("DEEPFISHING_HOME", str(home))
         yield home / "engines"
 
 
@@ -105,7 +110,8 @@ def deepfish(monkeypatch, capsys, tmp_path, engines):
 
     from deepfishing.cli import main
 
-    home = tmp_path / "home"  # made here: a test may fill the disk before it runs a command
+    # made here: a test may fill the disk before it runs a command
+    home = tmp_path / "home"
     home.mkdir(exist_ok=True)
     (home / "engines").symlink_to(engines)
 
@@ -148,9 +154,13 @@ def browser():
         "playwright.sync_api", reason="no Playwright: pip install deepfishing[dev]"
     )
     names = ("chromium", "chromium-browser", "google-chrome")
-    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    found = os.environ.get("CHROMIUM") or next(
+        filter(None, map(shutil.which, names)), None
+    )
     if found is None:
-        pytest.skip("no Chromium: install the package chromium, or set CHROMIUM to its path")
+        pytest.skip(
+            "no Chromium: install the package chromium, or set CHROMIUM to its path"
+        )
     with playwright.sync_playwright() as play:
         opened = play.chromium.launch(
             executable_path=found, args=["--no-sandbox"], timeout=PATIENCE

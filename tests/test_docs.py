@@ -28,18 +28,24 @@ RUN = [
     for block in re.findall(r"<!-- run -->\n```\n(.*?)```", text, re.S)
     for command in block.splitlines()
 ]
-COMMANDS = sorted({c for text in PAGES.values() for c in re.findall(r"^deepfish .*", text, re.M)})
+COMMANDS = sorted(
+    {c for text in PAGES.values() for c in re.findall(r"^deepfish .*", text, re.M)}
+)
 
 
 @pytest.mark.parametrize("page", PYTHON)
-def test_python_in_the_docs_runs_as_printed_one_block_after_the_other(page, tmp_path, monkeypatch):
+def test_python_in_the_docs_runs_as_printed_one_block_after_the_other(
+    page, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     for number, code in enumerate(PYTHON[page], 1):
         exec(compile(code, f"{page}, block {number}", "exec"), {})
 
 
 @pytest.mark.parametrize("command", RUN)
-def test_commands_that_need_no_download_run_as_printed(command, deepfish, shapes, tmp_path):
+def test_commands_that_need_no_download_run_as_printed(
+    command, deepfish, shapes, tmp_path
+):
     shutil.copytree(shapes / "test", tmp_path / "photos")
     ran = deepfish(*shlex.split(command)[1:])
     assert ran.code == 0, ran.err
@@ -55,7 +61,9 @@ def test_commands_in_the_docs_have_only_options_that_exist(command):
 
 
 def test_every_extra_for_users_is_on_the_page_of_the_installation():
-    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     (everything,) = known["all"]
     named = re.findall(r"'\.\[([\w-]+)\]'", PAGES["install.md"])
     assert {*named} == {"all", *re.findall(r"[\w-]+", everything.partition("[")[2])}

@@ -20,7 +20,9 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture(scope="module")
 def docs_site():
-    spec = importlib.util.spec_from_file_location("docs_site", ROOT / "scripts" / "docs_site.py")
+    spec = importlib.util.spec_from_file_location(
+        "docs_site", ROOT / "scripts" / "docs_site.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -32,7 +34,15 @@ def site(tmp_path_factory):
     pytest.importorskip("mkdocs", reason="no mkdocs: pip install deepfishing[docs]")
     folder = tmp_path_factory.mktemp("site")
     ran = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        [
+            sys.executable,
+            "-m",
+            "mkdocs",
+            "build",
+            "--strict",
+            "--site-dir",
+            str(folder),
+        ],
         cwd=ROOT,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
@@ -55,7 +65,9 @@ class Loaded(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         attrs = dict(attrs)
-        self.found += [attrs[name] for name in ("src", "srcset", "data") if attrs.get(name)]
+        self.found += [
+            attrs[name] for name in ("src", "srcset", "data") if attrs.get(name)
+        ]
         if tag == "link" and "canonical" not in attrs.get("rel", ""):
             self.found.append(attrs["href"])
 
@@ -105,7 +117,9 @@ def test_the_files_and_names_of_the_architecture_page_exist(docs_site):
     table = docs_site.files_table()
     for file, name in [*walk, *values]:
         source = (ROOT / "src" / "deepfishing" / file).read_text(encoding="utf-8")
-        assert re.search(rf"^ *(def|class) {name}\b", source, re.M), f"{file} has no {name}"
+        assert re.search(rf"^ *(def|class) {name}\b", source, re.M), (
+            f"{file} has no {name}"
+        )
         assert f"| `{file}` |" in table
 
 
@@ -116,7 +130,9 @@ def test_docs_say_equations_in_words_and_show_pictures_that_exist():
         for picture in re.findall(
             r"!\[[^]]*\]\(([^)#]+)|<(?:img|source)[^>]* src(?:set)?=\"([^\"]+)", text
         ):
-            assert (page.parent / "".join(picture)).exists(), f"{page.name} shows {picture}"
+            assert (page.parent / "".join(picture)).exists(), (
+                f"{page.name} shows {picture}"
+            )
 
 
 @pytest.mark.slow

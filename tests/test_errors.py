@@ -9,7 +9,13 @@ import pytest
 
 import deepfishing
 from deepfishing import errors
-from deepfishing.errors import OptionError, check_choice, did_you_mean, pip_install, version_of
+from deepfishing.errors import (
+    OptionError,
+    check_choice,
+    did_you_mean,
+    pip_install,
+    version_of,
+)
 
 PACKAGE = Path(deepfishing.__file__).parent
 
@@ -23,31 +29,48 @@ def own_pip(monkeypatch):
 
 def installed_from(monkeypatch, url, where):
     """As if this package lay in site-packages and had come from a URL."""
-    monkeypatch.setattr(errors, "__file__", str(where / "site-packages/deepfishing/errors.py"))
+    monkeypatch.setattr(
+        errors, "__file__", str(where / "site-packages/deepfishing/errors.py")
+    )
 
     class Distribution:
         def read_text(self, name):
-            return json.dumps({"url": url}) if url and name == "direct_url.json" else None
+            return (
+                json.dumps({"url": url}) if url and name == "direct_url.json" else None
+            )
 
     monkeypatch.setattr(metadata, "distribution", lambda name: Distribution())
 
 
-def test_in_a_clone_an_extra_is_installed_from_the_clone(own_pip, monkeypatch, tmp_path):
+def test_in_a_clone_an_extra_is_installed_from_the_clone(
+    own_pip, monkeypatch, tmp_path
+):
     clone = PACKAGE.parents[1]
     monkeypatch.chdir(clone)
     assert pip_install(extra="ray") == "pip install -e '.[ray]'"
     monkeypatch.chdir(tmp_path)  # where `.` would be another folder
-    assert shlex.split(pip_install(extra="ray")) == ["pip", "install", "-e", f"{clone}[ray]"]
+    assert shlex.split(pip_install(extra="ray")) == [
+        "pip",
+        "install",
+        "-e",
+        f"{clone}[ray]",
+    ]
 
 
-def test_an_extra_comes_from_where_the_package_came_from(own_pip, monkeypatch, tmp_path):
+def test_an_extra_comes_from_where_the_package_came_from(
+    own_pip, monkeypatch, tmp_path
+):
     installed_from(monkeypatch, None, tmp_path)
     assert pip_install(extra="video") == "pip install 'deepfishing[video]'"
     source = tmp_path / "my clone"
     source.mkdir()
     (source / "pyproject.toml").touch()
     installed_from(monkeypatch, source.as_uri(), tmp_path)
-    assert shlex.split(pip_install(extra="video")) == ["pip", "install", f"{source}[video]"]
+    assert shlex.split(pip_install(extra="video")) == [
+        "pip",
+        "install",
+        f"{source}[video]",
+    ]
     (source / "pyproject.toml").unlink()  # a clone that is gone
     assert pip_install(extra="video") == "pip install 'deepfishing[video]'"
 
@@ -94,7 +117,9 @@ def test_no_hint_of_a_missing_package_is_written_elsewhere():
     ],
 )
 def test_what_begins_as_it_was_typed_is_suggested_first(name, hint):
-    assert did_you_mean(name, ["voc2007", "voc2012", "folder", "vgg16", "vgg19"]) == hint
+    assert (
+        did_you_mean(name, ["voc2007", "voc2012", "folder", "vgg16", "vgg19"]) == hint
+    )
 
 
 def test_a_package_of_another_build_has_a_version_all_the_same(monkeypatch):
@@ -114,7 +139,9 @@ def test_a_package_of_another_build_has_a_version_all_the_same(monkeypatch):
 
 
 def test_choices_with_a_comma_in_them_can_be_told_apart():
-    with pytest.raises(OptionError, match="figure must be one of accuracy, %; mAP, %, got 'area'"):
+    with pytest.raises(
+        OptionError, match="figure must be one of accuracy, %; mAP, %, got 'area'"
+    ):
         check_choice("figure", "area", ["accuracy, %", "mAP, %"])
     with pytest.raises(OptionError, match="side must be one of left, right, got 'up'"):
         check_choice("side", "up", ["left", "right"])

@@ -15,11 +15,15 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_the_example_runs_and_classifies_far_better_than_chance(path, folder, monkeypatch, capsys):
+def test_the_example_runs_and_classifies_far_better_than_chance(
+    path, folder, monkeypatch, capsys
+):
     monkeypatch.chdir(folder)
     runpy.run_path(str(path), run_name="__main__")
     lines = capsys.readouterr().out.splitlines()
-    found = [float(line.split()[-1]) for line in lines if "mean average precision" in line]
+    found = [
+        float(line.split()[-1]) for line in lines if "mean average precision" in line
+    ]
     assert found
     assert min(found) > 30  # 14 classes: 7 % by chance
 

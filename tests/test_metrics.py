@@ -42,7 +42,10 @@ def brute_11point(truth, scores):
 def brute_area(truth, scores):
     points = curve(truth, scores)
     total = sum(t == 1 for t in truth)
-    best = [max(p for r, p in points if r >= Fraction(k, total)) for k in range(1, total + 1)]
+    best = [
+        max(p for r, p in points if r >= Fraction(k, total))
+        for k in range(1, total + 1)
+    ]
     return float(100 * sum(best) / total)
 
 
@@ -74,7 +77,9 @@ def problems():
 
 
 @pytest.mark.parametrize(
-    ("method", "brute"), [("11point", brute_11point), ("area", brute_area)], ids=["11point", "area"]
+    ("method", "brute"),
+    [("11point", brute_11point), ("area", brute_area)],
+    ids=["11point", "area"],
 )
 def test_average_precision_is_its_definition(method, brute):
     for truth, scores in problems():
@@ -86,7 +91,9 @@ def test_sklearn_method_is_scikit_learns():
     for truth, scores in problems():
         kept = truth != 0
         expected = 100 * average_precision_score(truth[kept] == 1, scores[kept])
-        assert average_precision(truth, scores, "sklearn") == pytest.approx(expected, abs=1e-9)
+        assert average_precision(truth, scores, "sklearn") == pytest.approx(
+            expected, abs=1e-9
+        )
 
 
 def test_area_is_the_devkits_where_no_scores_are_tied():
@@ -101,7 +108,9 @@ def test_eleven_points_count_a_recall_of_three_in_ten_as_reaching_three_tenths()
     truth = np.array([1] * 3 + [-1] * 70 + [1] * 7)
     scores = -np.arange(80.0)
     expected = 100 * (4 * 1.0 + 7 * 10 / 80) / 11
-    assert average_precision(truth, scores, "11point") == pytest.approx(expected, abs=1e-9)
+    assert average_precision(truth, scores, "11point") == pytest.approx(
+        expected, abs=1e-9
+    )
 
 
 @pytest.mark.parametrize("method", DEFINITIONS)
@@ -151,7 +160,9 @@ def test_evaluate_is_average_precision_per_class_and_its_mean():
 
 def test_class_without_a_positive_is_skipped_and_the_result_is_plain_json():
     labels = np.array([[1, -1, 0], [-1, -1, -1]])
-    result = evaluate(labels, np.array([[2.0, 0, 0], [1.0, 0, 0]]), ["cat", "dog", "cow"])
+    result = evaluate(
+        labels, np.array([[2.0, 0, 0], [1.0, 0, 0]]), ["cat", "dog", "cow"]
+    )
     assert result.skipped == ("dog", "cow")
     assert result.map == dict.fromkeys(DEFINITIONS, 100.0)
     assert result.ap["area"] == {"cat": 100.0, "dog": None, "cow": None}
@@ -190,19 +201,28 @@ def test_wrong_shapes_labels_and_methods_are_refused():
 
 def test_another_definition_is_one_more_record(monkeypatch):
     first = Definition(
-        "first", "first", "precision of the first score", lambda r: 100 * r.precision[0], ("mine",)
+        "first",
+        "first",
+        "precision of the first score",
+        lambda r: 100 * r.precision[0],
+        ("mine",),
     )
     monkeypatch.setitem(DEFINITIONS, "first", first)
     labels, scores = np.array([[1], [-1], [1]]), np.array([[0.5], [0.5], [0.1]])
     assert evaluate(labels, scores, ["cat"]).map["first"] == 50.0
-    assert set(bootstrap(labels, scores, ["cat"], resamples=5).as_row()["map_interval"]) == set(
-        DEFINITIONS
-    )
+    assert set(
+        bootstrap(labels, scores, ["cat"], resamples=5).as_row()["map_interval"]
+    ) == set(DEFINITIONS)
     assert official_ap("mine") == "first"
     split = Split("a", ("a",), (Path("a.jpg"),), np.array([[1]], np.int8))
     other = Split("b", ("b",), (Path("b.jpg"),), np.array([[1]], np.int8))
-    assert Dataset("mine", ("cat",), split, other, official_ap("mine")).official_ap == "first"
-    with pytest.raises(OptionError, match=r"sklearn, first, got 'frist'; did you mean first"):
+    assert (
+        Dataset("mine", ("cat",), split, other, official_ap("mine")).official_ap
+        == "first"
+    )
+    with pytest.raises(
+        OptionError, match=r"sklearn, first, got 'frist'; did you mean first"
+    ):
         average_precision(np.array([1]), np.array([1.0]), "frist")
 
 

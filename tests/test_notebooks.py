@@ -15,7 +15,9 @@ DOCS = Path(__file__).parent.parent / "docs"
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_the_notebook_runs_as_it_is(path, tmp_path):
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": tmp_path}}).execute()
+    NotebookClient(
+        notebook, timeout=600, resources={"metadata": {"path": tmp_path}}
+    ).execute()
     shown = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     assert shown
     assert not [output for output in shown if output.get("name") == "stderr"]

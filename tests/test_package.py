@@ -7,8 +7,12 @@ import deepfishing
 
 
 def test_importing_the_package_does_not_import_torch():
-    code = "import sys, deepfishing; print('torch' in sys.modules, 'numpy' in sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    code = (
+        "import sys, deepfishing; print('torch' in sys.modules, 'numpy' in sys.modules)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert ran.stdout.split() == ["False", "False"]
 
 
@@ -18,7 +22,9 @@ def test_stages_after_extraction_do_not_import_torch():
         "df.RankOne, df.gram, df.train_svm, df.evaluate, df.read_voc, df.write_report;"
         "print('torch' in sys.modules)"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert ran.stdout.strip() == "False"
 
 

@@ -28,8 +28,12 @@ def test_the_demo_prints_what_the_readme_says():
     said_table, said_rest = said.split("The collection")
     printed_table, printed_rest = printed.split("The collection")
     # on another processor a photograph at the border may fall to the other side
-    assert NUMBER.sub("0.0", said_table) == NUMBER.sub("0.0", printed_table), "run readme.py"
-    figures = zip(NUMBER.findall(said_table), NUMBER.findall(printed_table), strict=True)
+    assert NUMBER.sub("0.0", said_table) == NUMBER.sub("0.0", printed_table), (
+        "run readme.py"
+    )
+    figures = zip(
+        NUMBER.findall(said_table), NUMBER.findall(printed_table), strict=True
+    )
     assert max(abs(float(a) - float(b)) for a, b in figures) < 0.6
     assert said_rest.splitlines()[1] == printed_rest.splitlines()[1]  # the copies
 
@@ -40,9 +44,13 @@ def test_the_tree_names_files_and_folders_that_exist():
     named = re.findall(r"^  ([a-z_]+(?:/|\.py))(?:  ([a-z_]+/))?", tree, re.M)
     names = [name for pair in named for name in pair if name]
     assert len(names) > 12
-    absent = [name for name in names if not (ROOT / "src" / "deepfishing" / name).exists()]
+    absent = [
+        name for name in names if not (ROOT / "src" / "deepfishing" / name).exists()
+    ]
     assert not absent
-    folders = {path.parent.name + "/" for path in (ROOT / "src").glob("*/*/__init__.py")}
+    folders = {
+        path.parent.name + "/" for path in (ROOT / "src").glob("*/*/__init__.py")
+    }
     assert folders <= {*names}
 
 
@@ -59,7 +67,11 @@ def test_make_demo_and_make_page_run_what_they_say():
     assert {"make demo", "make test"} <= set(README.splitlines())
     steps = {
         target: subprocess.run(
-            ["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=True
+            ["make", "--dry-run", target],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         for target in ("demo", "page")
     }
@@ -67,13 +79,24 @@ def test_make_demo_and_make_page_run_what_they_say():
     assert "deepfish serve results/demo" in steps["page"]
 
 
-def test_the_commands_for_ones_own_photos_run_in_order_from_another_folder(deepfish, tmp_path):
+def test_the_commands_for_ones_own_photos_run_in_order_from_another_folder(
+    deepfish, tmp_path
+):
     load_groceries(tmp_path, n_train=28, n_test=6)
     (tmp_path / "groceries" / "train").rename(tmp_path / "photos")
-    shutil.copy(next((tmp_path / "groceries").rglob("Granny-Smith*.jpg")), tmp_path / "holiday.jpg")
+    shutil.copy(
+        next((tmp_path / "groceries").rglob("Granny-Smith*.jpg")),
+        tmp_path / "holiday.jpg",
+    )
     [block] = re.findall(r"<!-- run in order -->\n```\n(.*?)```", README, re.S)
     commands = [shlex.split(line)[1:] for line in block.splitlines()]
-    assert [name for name, *_ in commands] == ["extract", "search", "serve", "train", "predict"]
+    assert [name for name, *_ in commands] == [
+        "extract",
+        "search",
+        "serve",
+        "train",
+        "predict",
+    ]
     for command in commands:
         if command[0] == "serve":
             serves(command, tmp_path)

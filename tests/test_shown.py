@@ -7,7 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deepfishing import KernelSVM, RankOne, Searcher, Store, extract_to, read_folder, train_svm
+from deepfishing import (
+    KernelSVM,
+    RankOne,
+    Searcher,
+    Store,
+    extract_to,
+    read_folder,
+    train_svm,
+)
 from deepfishing.core.kernels import KernelSum
 from deepfishing.evaluation.measuring import measure
 from deepfishing.evaluation.reproduce import reproduce
@@ -55,7 +63,9 @@ def one_line(value, *words):
         assert word in text, text
 
 
-def test_values_are_one_line_that_says_what_how_many_and_of_which_network(store, network, shapes):
+def test_values_are_one_line_that_says_what_how_many_and_of_which_network(
+    store, network, shapes
+):
     one_line(network, "Network('toy'", "8 4", "16 pixels", "float32 on cpu")
     gradients = store.feature("dW8")
     one_line(gradients, "RankOne(24 gradients of 8 x 4")
@@ -73,7 +83,10 @@ def test_values_are_one_line_that_says_what_how_many_and_of_which_network(store,
     labelled = read_labels(list(store.rows().values()))
     model, _ = train_on_store(store, list(store.rows().values()), labelled, "x7")
     one_line(model, "2 classes: dark, light", "x7 of toy", "12 images")
-    one_line(extract_to(store.folder, shapes, network=network, features="x7"), "0 computed now")
+    one_line(
+        extract_to(store.folder, shapes, network=network, features="x7"),
+        "0 computed now",
+    )
 
 
 def test_a_store_that_is_gone_still_has_a_line(store):
@@ -105,8 +118,12 @@ def test_a_data_set_shows_a_picture_of_each_class(shapes):
     assert Checked(read_folder(shapes)._repr_html_()).count["img"] == 2
 
 
-def test_results_show_their_rows_with_intervals_and_what_is_confused(shapes, network, tmp_path):
-    measured = measure(read_folder(shapes), network, tmp_path / "out", features="x7,dW8")
+def test_results_show_their_rows_with_intervals_and_what_is_confused(
+    shapes, network, tmp_path
+):
+    measured = measure(
+        read_folder(shapes), network, tmp_path / "out", features="x7,dW8"
+    )
     one_line(measured, "2 rows", "with toy", "mAP", "report.html")
     html = measured._repr_html_()
     Checked(html)
@@ -132,4 +149,7 @@ def test_rows_of_reproduce_are_still_a_list_of_dicts(shapes, network, tmp_path):
 
 
 def test_a_network_of_the_zoo_names_its_layers():
-    one_line(random_network("alexnet-torchvision", widths={6: 8, 7: 8, 8: 5}), "6 classifier.1")
+    one_line(
+        random_network("alexnet-torchvision", widths={6: 8, 7: 8, 8: 5}),
+        "6 classifier.1",
+    )

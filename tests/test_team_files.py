@@ -50,7 +50,9 @@ def test_the_page_of_the_compose_file_needs_a_token_and_can_write_its_volume_onl
     assert page["read_only"] is True
     for service in services.values():
         assert service["cap_drop"] == ["ALL"]
-        assert [v for v in service["volumes"] if not v.endswith(":ro")] == ["store:/data"]
+        assert [v for v in service["volumes"] if not v.endswith(":ro")] == [
+            "store:/data"
+        ]
     assert page["ports"] == ["8765:8765"]
     assert "EXPOSE 8765" in DOCKERFILE
 
@@ -59,9 +61,18 @@ def test_the_page_of_the_compose_file_needs_a_token_and_can_write_its_volume_onl
 def test_workflows_call_targets_that_exist_and_may_only_read(file):
     workflow = yaml.safe_load(file.read_text())
     assert workflow["permissions"] == {"contents": "read"}
-    runs = [s["run"] for job in workflow["jobs"].values() for s in job["steps"] if "run" in s]
+    runs = [
+        s["run"]
+        for job in workflow["jobs"].values()
+        for s in job["steps"]
+        if "run" in s
+    ]
     assert runs
-    commands = [run for run in runs if not run.startswith(("python -m pip ", "python -m pytest "))]
+    commands = [
+        run
+        for run in runs
+        if not run.startswith(("python -m pip ", "python -m pytest "))
+    ]
     for run in commands:
         target = re.fullmatch(r"make ([\w-]+)( PYTHON=python)?", run)
         assert target, run
@@ -69,7 +80,9 @@ def test_workflows_call_targets_that_exist_and_may_only_read(file):
 
 
 def test_the_tests_run_on_macos_and_windows_with_the_pinned_torch():
-    job = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())["jobs"]["other-systems"]
+    job = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())["jobs"][
+        "other-systems"
+    ]
     assert job["strategy"]["matrix"]["system"] == ["macos-latest", "windows-latest"]
     (torch,) = re.findall(r"^TORCH := (\S+)$", MAKEFILE, re.M)
     assert any(torch in step.get("run", "") for step in job["steps"])
@@ -106,4 +119,6 @@ def test_the_places_of_changes_exist():
     for change, files in rows:
         for file in re.findall(r"`([\w/.]+\.\w+)`", files):
             if "NAME" not in file:
-                assert (ROOT / "src" / "deepfishing" / file).exists(), f"{change}: {file}"
+                assert (ROOT / "src" / "deepfishing" / file).exists(), (
+                    f"{change}: {file}"
+                )

@@ -35,7 +35,12 @@ def write_clip(folder, model_type="clip"):
     """Write a tiny CLIP or SigLIP with its processor and a tokenizer of a few words."""
     transformers = import_package("transformers")
     torch.manual_seed(0)
-    text = {"vocab_size": 20, "max_position_embeddings": 8, "bos_token_id": 1, "eos_token_id": EOS}
+    text = {
+        "vocab_size": 20,
+        "max_position_embeddings": 8,
+        "bos_token_id": 1,
+        "eos_token_id": EOS,
+    }
     sizes = {
         "hidden_size": 16,
         "intermediate_size": 32,
@@ -54,7 +59,11 @@ def write_clip(folder, model_type="clip"):
     model.save_pretrained(folder)
     write_tokenizer(folder)
     kinds = {"clip": "CLIPImageProcessor", "siglip": "SiglipImageProcessor"}
-    size = {"shortest_edge": SIDE} if model_type == "clip" else {"height": SIDE, "width": SIDE}
+    size = (
+        {"shortest_edge": SIDE}
+        if model_type == "clip"
+        else {"height": SIDE, "width": SIDE}
+    )
     facts = {"image_processor_type": kinds[model_type], "size": size, "resample": 3}
     if model_type == "clip":
         facts |= {"crop_size": {"height": SIDE, "width": SIDE}, "do_center_crop": True}
@@ -85,7 +94,12 @@ def write_tokenizer(folder):
 def train(model, tokenizer, pixels_of, rng, steps=60):
     """Train both towers so that a picture of a colour is near the colour's name."""
     names = list(COLOURS)
-    phrases = ("{}", "a {} bicycle", "a photo of the {} bicycle", "the photo of a {} bicycle")
+    phrases = (
+        "{}",
+        "a {} bicycle",
+        "a photo of the {} bicycle",
+        "the photo of a {} bicycle",
+    )
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)
     target = torch.arange(len(names))
     for step in range(steps):
@@ -107,7 +121,9 @@ def extract(folder, images, name="store"):
     settings = Settings.from_network(network)
     store = Store(folder.parent / name, settings.as_dict(), "float32")
     factors = needed_factors(parse_features("x7", network.layers))
-    extract_to_store(store, find_images(images), factors, settings=settings, network=network)
+    extract_to_store(
+        store, find_images(images), factors, settings=settings, network=network
+    )
     return store
 
 
@@ -129,7 +145,9 @@ def write_trained(folder):
     preprocess = load_network(f"hf:{folder}").preprocess
 
     def pixels_of(images):
-        return torch.from_numpy(np.stack([preprocess(Image.fromarray(i)) for i in images]))
+        return torch.from_numpy(
+            np.stack([preprocess(Image.fromarray(i)) for i in images])
+        )
 
     train(model, tokenizer, pixels_of, np.random.default_rng(2))
     model.save_pretrained(folder)

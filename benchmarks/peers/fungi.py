@@ -28,7 +28,8 @@ from deepfishing.core.features import parse_factor
 from deepfishing.extraction.extract import Extractor
 from deepfishing.networks.load import import_hub
 
-import_hub("torchvision")  # which fungivision imports, beside a torch it was not made for
+# which fungivision imports, beside a torch it was not made for
+import_hub("torchvision")
 for kind in (FutureWarning, UserWarning):  # fungivision was written for an older torch
     warnings.filterwarnings("ignore", category=kind)
 
@@ -43,7 +44,9 @@ def theirs(model: nn.Module, layer: str) -> Any:
     from fungivision.config import KLConfig
     from fungivision.wrapper import FUNGIWrapper
 
-    return FUNGIWrapper(model, layer, torch.device("cpu"), extractor_configs=[KLConfig()])
+    return FUNGIWrapper(
+        model, layer, torch.device("cpu"), extractor_configs=[KLConfig()]
+    )
 
 
 def ours(model: nn.Module, head: nn.Module, names: Sequence[str]) -> Extractor:
@@ -55,7 +58,8 @@ def ours(model: nn.Module, head: nn.Module, names: Sequence[str]) -> Extractor:
         latents = head(functional.normalize(embeddings))
         uniform = torch.full_like(latents, 1 / latents.shape[1])
         return (
-            functional.kl_div(latents.log_softmax(1), uniform, reduction="sum") / latents.shape[1]
+            functional.kl_div(latents.log_softmax(1), uniform, reduction="sum")
+            / latents.shape[1]
         )
 
     return Extractor(wrap(model, head=kl), [parse_factor(name) for name in names])
@@ -79,7 +83,9 @@ class Vit(nn.Module):
     def tokens(self, pixels: Tensor) -> Tensor:
         """What enters the last block."""
         found: list[Tensor] = []
-        handle = self.vit.blocks[-1].register_forward_pre_hook(lambda _, x: found.append(x[0]))
+        handle = self.vit.blocks[-1].register_forward_pre_hook(
+            lambda _, x: found.append(x[0])
+        )
         self(pixels)
         handle.remove()
         return found[0]
@@ -91,7 +97,8 @@ class Contest:
     def __init__(self, name: str, layer: str) -> None:
         self.model, self.layer = Vit(name), layer
         self.fungi = theirs(Vit(name), layer)
-        self.fungi.extractors[0].transform = nn.Identity()  # pixels come in, the same for both
+        # pixels come in, the same for both
+        self.fungi.extractors[0].transform = nn.Identity()
         self.numbers = self.fungi.embeddings_dim
         self.feature = f"dW:{layer}@{SIDES[self.numbers]}"
         self.extractor = self.extractor_of(self.feature)
@@ -150,12 +157,16 @@ def run(options: Any) -> str:
     )
 
 
-def contest(name: str, layer: str, batch: int, repetitions: int) -> list[Sequence[object]]:
+def contest(
+    name: str, layer: str, batch: int, repetitions: int
+) -> list[Sequence[object]]:
     """A row for each of the two."""
     both = Contest(name, layer)
     pixels = images(batch)
     if not (difference := both.difference(pixels[:4])) <= TOLERANCE:
-        raise RuntimeError(f"gradients of {layer} must be the same, but differ by {difference:.2g}")
+        raise RuntimeError(
+            f"gradients of {layer} must be the same, but differ by {difference:.2g}"
+        )
     tokens = both.model.tokens(pixels)
     beyond = measured(both, tokens, repetitions, turns=4)
     them, us = (
@@ -166,13 +177,18 @@ def contest(name: str, layer: str, batch: int, repetitions: int) -> list[Sequenc
     whole = [run["fungivision"] / run["ours"] for run in again]
     base = peak(f"fungi:case:{name}:{layer}:{batch}:forward")
     memory = [
-        peak(f"fungi:case:{name}:{layer}:{batch}:{who}") - base for who in ("by_them", "by_us")
+        peak(f"fungi:case:{name}:{layer}:{batch}:{who}") - base
+        for who in ("by_them", "by_us")
     ]
     short = layer.removeprefix("vit.")
     if min(us) > 0:
         faster = spread([a / b for a, b in zip(them, us, strict=True)])
     else:  # ours cannot be told from the forward pass itself, and no ratio has a meaning
-        faster = f"at least {number(statistics.median(them) / max(us))}" if max(us) > 0 else ""
+        faster = (
+            f"at least {number(statistics.median(them) / max(us))}"
+            if max(us) > 0
+            else ""
+        )
     stored = 4 * both.numbers
     side = both.feature.rpartition("@")[2]
     return [
@@ -199,7 +215,9 @@ def contest(name: str, layer: str, batch: int, repetitions: int) -> list[Sequenc
     ]
 
 
-def measured(both: Contest, batch: Tensor, repetitions: int, turns: int) -> list[dict[str, float]]:
+def measured(
+    both: Contest, batch: Tensor, repetitions: int, turns: int
+) -> list[dict[str, float]]:
     """Seconds a batch of the forward pass and both contestants, by repetition of some turns."""
     runs = {
         "fungivision": lambda: both.by_them(batch),
@@ -277,8 +295,12 @@ def _told(layer: str, pixels: Tensor) -> str:
 def _checked(layer: str, pixels: Tensor) -> str:
     """Our gradient against that of each image alone."""
     model, head = _convnet(), nn.Linear(10, 768)
-    extractor = ours(model, head, names := [f"in:{layer}@exact", f"delta:{layer}@exact"])
-    factors = extractor.compute(extractor.compute.run(pixels.numpy()).clone(), len(pixels))
+    extractor = ours(
+        model, head, names := [f"in:{layer}@exact", f"delta:{layer}@exact"]
+    )
+    factors = extractor.compute(
+        extractor.compute.run(pixels.numpy()).clone(), len(pixels)
+    )
     x, delta = (torch.from_numpy(factors[parse_factor(name)]) for name in names)
     if x.ndim == 2:
         x, delta = x[:, None], delta[:, None]

@@ -37,7 +37,14 @@ def install(line: str) -> str:
     """Install one peer; pip's error, or nothing."""
     # torch stays as it is: a peer that wants another one cannot be compared
     pin = f"torch=={version('torch')}"
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "install",
+        "--quiet",
+    ]
     done = subprocess.run([*command, line, pin], capture_output=True, text=True)
     return last_error(done.stderr) if done.returncode else ""
 

@@ -20,7 +20,9 @@ def sklearn_nystroem(explicit: Array, m: int) -> Array:
     """What a user writes with scikit-learn."""
     from sklearn.kernel_approximation import Nystroem
 
-    return Nystroem(kernel="linear", n_components=m, random_state=0).fit_transform(explicit)
+    return Nystroem(kernel="linear", n_components=m, random_state=0).fit_transform(
+        explicit
+    )
 
 
 def ours(gradients: RankOne, m: int) -> Array:
@@ -54,7 +56,9 @@ def run(options: Any) -> str:
 
 def nystroem(n: int, repetitions: int, d: int = 320, D: int = 1280) -> Ratio:
     random = np.random.default_rng(0)
-    g = RankOne(*(random.standard_normal((n, w), dtype=np.float32) for w in (d, D))).normalize()
+    g = RankOne(
+        *(random.standard_normal((n, w), dtype=np.float32) for w in (d, D))
+    ).normalize()
     explicit = g.dense().reshape(n, -1)
     m = n // 2
     return ratio(

@@ -83,7 +83,9 @@ def run(options: Any) -> str:
             searcher = ours(store, method)
             searcher.search(ids[0], K)
             build = time.perf_counter() - started
-            stored = factors + (size(store.folder / ".index") / options.rows) * (method == "index")
+            stored = factors + (size(store.folder / ".index") / options.rows) * (
+                method == "index"
+            )
             rows.append(
                 row(
                     f"ours, {BY}, {method}",
@@ -148,7 +150,9 @@ def by_faiss(
     """A search by id, the seconds to build, and bytes of the index per image."""
     pictures, contents = searcher.collection, searcher.contents
     everything = np.arange(len(contents))
-    vectors = l2_normalize(contents.read(everything, [FORWARD])[FORWARD].astype(np.float32))
+    vectors = l2_normalize(
+        contents.read(everything, [FORWARD])[FORWARD].astype(np.float32)
+    )
     names = [pictures[int(pictures.rows_of(n)[0])].id for n in everything]
     started = time.perf_counter()
     index = make(vectors)
@@ -158,7 +162,8 @@ def by_faiss(
 
     def find(id_: str) -> list[str]:
         own = number_of[id_]
-        _, found = index.search(vectors[own : own + 1], K + 1)  # the query itself is found, too
+        # the query itself is found, too
+        _, found = index.search(vectors[own : own + 1], K + 1)
         return [names[n] for n in found[0] if n != own][:K]
 
     return find, build, stored

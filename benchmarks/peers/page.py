@@ -44,7 +44,15 @@ def number(value: float) -> str:
     """Three digits that count, and no fewer than the whole part has."""
     if value != 0 and abs(value) < 0.001:
         return f"{value:.1e}"
-    digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 3
+    digits = (
+        0
+        if abs(value) >= 100
+        else 1
+        if abs(value) >= 10
+        else 2
+        if abs(value) >= 1
+        else 3
+    )
     return f"{value:,.{digits}f}"
 
 
@@ -64,9 +72,17 @@ def _code_lines(function: Callable[..., Any]) -> set[int]:
     source = textwrap.dedent(inspect.getsource(function))
     definition = ast.parse(source).body[0]
     if not isinstance(definition, ast.FunctionDef):
-        raise ValueError(f"only the lines of a function can be counted, got {function!r}")
+        raise ValueError(
+            f"only the lines of a function can be counted, got {function!r}"
+        )
     body = definition.body[1:] if ast.get_docstring(definition) else definition.body
-    silent = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+    silent = (
+        tokenize.COMMENT,
+        tokenize.NL,
+        tokenize.NEWLINE,
+        tokenize.INDENT,
+        tokenize.DEDENT,
+    )
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in (*silent, tokenize.ENDMARKER):
@@ -80,5 +96,7 @@ def with_section(page: str, name: str, body: str) -> str:
     before, found, rest = page.partition(begin)
     _, closed, after = rest.partition(end)
     if not (found and closed):
-        raise ValueError(f"the page must have {begin.strip()} and {end}, got neither or one")
+        raise ValueError(
+            f"the page must have {begin.strip()} and {end}, got neither or one"
+        )
     return f"{before}{begin}\n{body.strip()}\n\n{end}{after}"

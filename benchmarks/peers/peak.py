@@ -28,7 +28,9 @@ def peak(case: str, times: int = TIMES) -> float:
     for _ in range(times):
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         if done.returncode:
-            raise RuntimeError(f"{case} failed: {done.stderr.strip().splitlines()[-1:]}")
+            raise RuntimeError(
+                f"{case} failed: {done.stderr.strip().splitlines()[-1:]}"
+            )
         peaks.append(float(done.stdout.split()[-1]))
     return statistics.median(peaks)
 

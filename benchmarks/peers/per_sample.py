@@ -45,8 +45,16 @@ def run(options: Any) -> str:
     head, x = task(n)
     worst = difference(head, x[:2])
     if not worst <= TOLERANCE:
-        raise RuntimeError(f"both must give the same gradients, but they differ by {worst:.2g}")
-    r = ratio("torch.func", lambda: torch_func(head, x), "ours", lambda: ours(head, x), repetitions)
+        raise RuntimeError(
+            f"both must give the same gradients, but they differ by {worst:.2g}"
+        )
+    r = ratio(
+        "torch.func",
+        lambda: torch_func(head, x),
+        "ours",
+        lambda: ours(head, x),
+        repetitions,
+    )
     base, them, us = (
         peak(f"per_sample:case:{n}:{who}") for who in ("forward", "torch_func", "ours")
     )

@@ -24,7 +24,9 @@ from deepfishing.networks.network import Network
 FORWARD = "x6,x7,y8,x8"
 
 
-def ours(network: Network, paths: Sequence[Path], features: str) -> dict[str, Array | RankOne]:
+def ours(
+    network: Network, paths: Sequence[Path], features: str
+) -> dict[str, Array | RankOne]:
     """What a user writes with deepfishing."""
     from deepfishing import extract
 
@@ -86,9 +88,17 @@ def run(options: Any) -> str:
 
 def _stored(network: Network, features: str) -> int:
     """Bytes of the factors in single precision."""
-    widths = {"x6": 320, "x7": 1280, "y8": 1000, "x8": 1000, "delta7": 1280, "delta8": 1000}
+    widths = {
+        "x6": 320,
+        "x7": 1280,
+        "y8": 1000,
+        "x8": 1000,
+        "delta7": 1280,
+        "delta8": 1000,
+    }
     return 4 * sum(
-        widths[factor.name] for factor in needed_factors(parse_features(features, network.layers))
+        widths[factor.name]
+        for factor in needed_factors(parse_features(features, network.layers))
     )
 
 

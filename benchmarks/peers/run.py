@@ -21,7 +21,8 @@ from install import read_errors, requirements
 from page import PAGE, table, with_section
 from peak import run_case
 
-sys.path.append(str(Path(__file__).parents[1]))  # timing.py, and the benchmarks that are reused
+# timing.py, and the benchmarks that are reused
+sys.path.append(str(Path(__file__).parents[1]))
 
 SECTIONS = (
     "fungi",
@@ -48,9 +49,15 @@ class Options:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(SECTIONS))
-    parser.add_argument("--quick", action="store_true", help="small sizes, nothing is written")
-    parser.add_argument("--images", type=int, help="of the plain script; 2000, or 100 if quick")
-    parser.add_argument("--rows", type=int, help="to search in; 50000, or 4000 if quick")
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes, nothing is written"
+    )
+    parser.add_argument(
+        "--images", type=int, help="of the plain script; 2000, or 100 if quick"
+    )
+    parser.add_argument(
+        "--rows", type=int, help="to search in; 50000, or 4000 if quick"
+    )
     parser.add_argument(
         "--store", default="", help="with x7 and delta8; else of embedded photographs"
     )
@@ -59,7 +66,9 @@ def main() -> None:
     if given.case:
         return run_case(given.case)
     if unknown := set(given.names) - set(SECTIONS):
-        parser.error(f"NAME must be one of {', '.join(SECTIONS)}, got {', '.join(unknown)}")
+        parser.error(
+            f"NAME must be one of {', '.join(SECTIONS)}, got {', '.join(unknown)}"
+        )
     quick = given.quick
     images, rows = (
         given.images or (100 if quick else 2000),
@@ -68,7 +77,8 @@ def main() -> None:
     options = Options(quick, images, rows, given.store)
     page = "" if quick else PAGE.read_text()
     for name in () if quick else ("machine", *SECTIONS):
-        with_section(page, name, "")  # a mark that is missing is told now, not after an hour
+        # a mark that is missing is told now, not after an hour
+        with_section(page, name, "")
     write("machine", machine(), quick)
     for name in given.names or SECTIONS:
         load, started = os.getloadavg()[0], time.perf_counter()

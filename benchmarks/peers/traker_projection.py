@@ -29,7 +29,9 @@ def traker(m: int, block: int) -> Any:
     """What a user writes for traker; then `projector.project(gradients, model_id=0)`."""
     from trak.projectors import BasicProjector, ProjectionType
 
-    return BasicProjector(D * D, m, 0, ProjectionType.rademacher, torch.device("cpu"), block)
+    return BasicProjector(
+        D * D, m, 0, ProjectionType.rademacher, torch.device("cpu"), block
+    )
 
 
 def ours(gradients: RankOne, kind: str, m: int) -> Projection:
@@ -116,7 +118,8 @@ def contest(
 def gradients(n: int) -> RankOne:
     random = np.random.default_rng(0)
     x, delta = random.standard_normal((2, n, D), dtype=np.float32)
-    common = np.abs(random.standard_normal(D, dtype=np.float32))  # else all kernels are about 0
+    # else all kernels are about 0
+    common = np.abs(random.standard_normal(D, dtype=np.float32))
     return RankOne(np.maximum(x + common, 0), delta + common).normalize()
 
 

@@ -82,38 +82,83 @@ def text(kind: str, values: Mapping[str, Any]) -> str:
             elif isinstance(one, bool):
                 out.append(f"{name}: {str(one).lower()}")
             else:
-                out.append(f'{name}: "{one}"' if inner == "string" else f"{name}: {one}")
+                out.append(
+                    f'{name}: "{one}"' if inner == "string" else f"{name}: {one}"
+                )
     return " ".join(out)
 
 
 def network(with_weights: bool = True) -> dict[str, Any]:
     """A classifier of the second generation with a layer of every type."""
 
-    def layer(name: str, kind: str, bottom: Any = (), blobs: Any = (), **more: Any) -> Any:
-        found = {"name": name, "type": kind, "bottom": list(bottom), "top": [name], **more}
-        return found | ({"blobs": [_blob(*shape) for shape in blobs]} if with_weights else {})
+    def layer(
+        name: str, kind: str, bottom: Any = (), blobs: Any = (), **more: Any
+    ) -> Any:
+        found = {
+            "name": name,
+            "type": kind,
+            "bottom": list(bottom),
+            "top": [name],
+            **more,
+        }
+        return found | (
+            {"blobs": [_blob(*shape) for shape in blobs]} if with_weights else {}
+        )
 
     conv = {"num_output": 4, "kernel_size": 3, "stride": 2, "pad": 1, "group": 1}
     pool = {"pool": "AVE", "kernel_size": 3, "stride": 2, "pad": 1}
     size = {"shape": {"dim": [1, 3, SIDE, SIDE]}}
     layers = [
-        layer("data", "Input", input_param=size, transform_param={"mean_value": 9.5, "scale": 0.5}),
-        layer("conv", "Convolution", ["data"], [(4, 3, 3, 3), (4,)], convolution_param=conv),
-        layer("bn", "BatchNorm", ["conv"], [(4,), (4,), (1,)], batch_norm_param={"eps": 0.001}),
+        layer(
+            "data",
+            "Input",
+            input_param=size,
+            transform_param={"mean_value": 9.5, "scale": 0.5},
+        ),
+        layer(
+            "conv",
+            "Convolution",
+            ["data"],
+            [(4, 3, 3, 3), (4,)],
+            convolution_param=conv,
+        ),
+        layer(
+            "bn",
+            "BatchNorm",
+            ["conv"],
+            [(4,), (4,), (1,)],
+            batch_norm_param={"eps": 0.001},
+        ),
         layer("scale", "Scale", ["bn"], [(4,), (4,)], scale_param={"bias_term": True}),
         layer("relu", "ReLU", ["scale"], relu_param={"negative_slope": 0.1}),
-        layer("lrn", "LRN", ["relu"], lrn_param={"local_size": 3, "alpha": 0.1, "k": 1.5}),
+        layer(
+            "lrn", "LRN", ["relu"], lrn_param={"local_size": 3, "alpha": 0.1, "k": 1.5}
+        ),
         layer("pool", "Pooling", ["lrn"], pooling_param=pool),
         layer("prelu", "PReLU", ["pool"], [(4,)]),
         layer("elu", "ELU", ["pool"], elu_param={"alpha": 0.5}),
         layer("both", "Concat", ["prelu", "elu"], concat_param={"axis": 1}),
         layer("sum", "Eltwise", ["both", "both"], eltwise_param={"coeff": [1.0, 2.0]}),
         layer("flat", "Flatten", ["sum"], flatten_param={"axis": 1}),
-        layer("shape", "Reshape", ["flat"], reshape_param={"shape": {"dim": [0, 8, -1]}}),
-        layer("fc7", "InnerProduct", ["shape"], [(6, 32), (6,)], inner_product_param=_inner(6)),
+        layer(
+            "shape", "Reshape", ["flat"], reshape_param={"shape": {"dim": [0, 8, -1]}}
+        ),
+        layer(
+            "fc7",
+            "InnerProduct",
+            ["shape"],
+            [(6, 32), (6,)],
+            inner_product_param=_inner(6),
+        ),
         layer("tanh", "TanH", ["fc7"]),
         layer("drop", "Dropout", ["tanh"], include=[{"phase": "TEST"}]),
-        layer("fc8", "InnerProduct", ["drop"], [(5, 6), (5,)], inner_product_param=_inner(5)),
+        layer(
+            "fc8",
+            "InnerProduct",
+            ["drop"],
+            [(5, 6), (5,)],
+            inner_product_param=_inner(5),
+        ),
         layer("prob", "Softmax", ["fc8"]),
     ]
     return {"name": "new", "layer": layers}
@@ -124,16 +169,29 @@ def old_network(with_weights: bool = True) -> dict[str, Any]:
 
     def layer(name: str, kind: str, bottom: str, blobs: Any = (), **more: Any) -> Any:
         found = {"name": name, "type": kind, "bottom": bottom, "top": name, **more}
-        return found | ({"blobs": [_blob(*shape) for shape in blobs]} if with_weights else {})
+        return found | (
+            {"blobs": [_blob(*shape) for shape in blobs]} if with_weights else {}
+        )
 
     shapes = [(6, 3 * SIDE * SIDE), (1, 1, 1, 6)]
     layers = [
         layer("fc7", "INNER_PRODUCT", "data", shapes, inner_product_param=_inner(6)),
         layer("relu", "RELU", "fc7"),
-        layer("fc8", "INNER_PRODUCT", "relu", [(5, 6), (5,)], inner_product_param=_inner(5)),
+        layer(
+            "fc8",
+            "INNER_PRODUCT",
+            "relu",
+            [(5, 6), (5,)],
+            inner_product_param=_inner(5),
+        ),
         layer("prob", "SOFTMAX", "fc8"),
     ]
-    return {"name": "old", "input": "data", "input_dim": [1, 3, SIDE, SIDE], "layers": layers}
+    return {
+        "name": "old",
+        "input": "data",
+        "input_dim": [1, 3, SIDE, SIDE],
+        "layers": layers,
+    }
 
 
 def _inner(n: int) -> dict[str, Any]:
@@ -167,7 +225,9 @@ def _tree(data: bytes, kind: str) -> list[Node]:
         inner = data[place : place + size]
         place += size
         known = wire_type == 2 and fields.get(number) in FIELDS
-        nodes.append([number, wire_type, _tree(inner, fields[number]) if known else inner])
+        nodes.append(
+            [number, wire_type, _tree(inner, fields[number]) if known else inner]
+        )
     return nodes
 
 
@@ -187,7 +247,11 @@ def mutate_message(kind: str, data: bytes, rng: random.Random) -> bytes:
     lists, texts = [nodes], [b"data"]
     for inner in lists:  # grows while it is read
         lists += [node[2] for node in inner if isinstance(node[2], list) and node[2]]
-        texts += [node[2] for node in inner if isinstance(node[2], bytes) and len(node[2]) < 20]
+        texts += [
+            node[2]
+            for node in inner
+            if isinstance(node[2], bytes) and len(node[2]) < 20
+        ]
     inner = rng.choice(lists)
     if not inner:
         return data
@@ -236,7 +300,10 @@ def mutate_message(kind: str, data: bytes, rng: random.Random) -> bytes:
 def _use(found: Network) -> None:
     """Run a network, unless it would take long: large images, or padding that makes them large."""
     side = found.preprocess.size
-    pads = [getattr(m, "pad", getattr(m, "padding", (0, 0))) for m in found.module.children()]
+    pads = [
+        getattr(m, "pad", getattr(m, "padding", (0, 0)))
+        for m in found.module.children()
+    ]
     if max(side, *(max(pad) for pad in pads)) <= _MOST_SIDE:
         with torch.inference_mode():
             found.module(torch.zeros(1, 3, side, side))
@@ -271,7 +338,20 @@ def _means() -> list[bytes]:
     return [encode("BlobProto", blob) for blob in blobs]
 
 
-_WORDS = (b"layer {", b"}", b"type:", b"dim:", b'"', b"'", b"[", b"]", b"<", b">", b"-", b"inf")
+_WORDS = (
+    b"layer {",
+    b"}",
+    b"type:",
+    b"dim:",
+    b'"',
+    b"'",
+    b"[",
+    b"]",
+    b"<",
+    b">",
+    b"-",
+    b"inf",
+)
 _WORDS += tuple(name.encode() for fields in FIELDS.values() for name in fields)
 
 TARGETS = {
@@ -285,7 +365,8 @@ TARGETS = {
         "Caffe's text networks, with sound weights",
         _prototxt,
         lambda: [
-            text("NetParameter", net).encode() for net in (network(False), old_network(False))
+            text("NetParameter", net).encode()
+            for net in (network(False), old_network(False))
         ],
         tokens=_WORDS,
     ),

@@ -71,7 +71,10 @@ def _voc_xml(folder: Path) -> Run:
 def _xml() -> list[bytes]:
     files = [_XML.format(name, n % 2).encode() for n, name in enumerate("abcd")]
     latin = b'<?xml version="1.0" encoding="latin-1"?>' + files[0]
-    return [join(files), join([latin, files[1], files[2].decode().encode("utf-16"), files[3]])]
+    return [
+        join(files),
+        join([latin, files[1], files[2].decode().encode("utf-16"), files[3]]),
+    ]
 
 
 def _image_folder(folder: Path) -> Run:
@@ -129,7 +132,10 @@ def tars() -> list[bytes]:
     ]
     long = [("d" * 90 + "/" + "e" * 90 + "ü.png", picture.getvalue()), *members[:1]]
     formats = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
-    return [_written(members, formats[0]), *(_written(long, kind) for kind in formats[1:])]
+    return [
+        _written(members, formats[0]),
+        *(_written(long, kind) for kind in formats[1:]),
+    ]
 
 
 def _written(members: Sequence[tuple[str, bytes]], kind: int) -> bytes:
@@ -142,7 +148,9 @@ def _written(members: Sequence[tuple[str, bytes]], kind: int) -> bytes:
     return out.getvalue()[: 14 * 512]
 
 
-_NAMES = b"cat/a.jpg\ncat/b.JPEG\ndog/c.png\ndog/s/d.webp\n.hidden/e.jpg\ncat/@\ndog/t.txt"
+_NAMES = (
+    b"cat/a.jpg\ncat/b.JPEG\ndog/c.png\ndog/s/d.webp\n.hidden/e.jpg\ncat/@\ndog/t.txt"
+)
 _SPLITS = b"train/cat/a.jpg\ntrain/dog/b.jpg\ntest/cat/c.jpg\ntest/dog/\xc3\xbc.jpg"
 
 TARGETS = {
@@ -162,20 +170,49 @@ TARGETS = {
             )
         ],
         parts=len(_LISTS),
-        tokens=(b"a", b"d", b"\n", b" 1", b" -1", b"\r", b"\x85", "\u2028".encode(), b"../c"),
+        tokens=(
+            b"a",
+            b"d",
+            b"\n",
+            b" 1",
+            b" -1",
+            b"\r",
+            b"\x85",
+            "\u2028".encode(),
+            b"../c",
+        ),
     ),
     "voc-xml": Target(
         "annotations of a data set in VOC layout",
         _voc_xml,
         _xml,
         parts=4,
-        tokens=(_ENTITY, b"&c;", b"&#0;", b"<object>", b"</object>", b"<name>", b"<![CDATA["),
+        tokens=(
+            _ENTITY,
+            b"&c;",
+            b"&#0;",
+            b"<object>",
+            b"</object>",
+            b"<name>",
+            b"<![CDATA[",
+        ),
     ),
     "image-folder": Target(
         "names of files and folders, with links in circles",
         _image_folder,
         lambda: [_NAMES, _SPLITS],
-        tokens=(b".jpg", b"/", b"train", b"test", b"\n", b"\r", b"\xff", b"@", b"VOC2007", b"val"),
+        tokens=(
+            b".jpg",
+            b"/",
+            b"train",
+            b"test",
+            b"\n",
+            b"\r",
+            b"\xff",
+            b"@",
+            b"VOC2007",
+            b"val",
+        ),
     ),
     "tar": Target("images and labels in a tar", _tar, tars, mutate=mutate_tar),
 }

@@ -68,9 +68,14 @@ def _answer(folder: Path) -> Run:
 def _answers() -> list[bytes]:
     head = b'HTTP/1.1 200 OK\r\nContent-Type: application/x\r\nETag: "a"\r\n'
     whole = head + b"Content-Length: 6\r\n\r\nabcdef"
-    chunks = head + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n3\r\ndef\r\n0\r\n\r\n"
+    chunks = (
+        head + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n3\r\ndef\r\n0\r\n\r\n"
+    )
     moved = b"HTTP/1.1 302 Found\r\nLocation: http://b.org/w.pth\r\nContent-Length: 0\r\n\r\n"
-    rest = head.replace(b"200 OK", b"206 Partial") + b"Content-Range: bytes 3-5/6\r\n\r\ndef"
+    rest = (
+        head.replace(b"200 OK", b"206 Partial")
+        + b"Content-Range: bytes 3-5/6\r\n\r\ndef"
+    )
     known = {"url": "http://a.org/w.pth", "etag": '"a"', "modified": "", "total": 6}
     note = json.dumps(known).encode()
     return [
@@ -95,7 +100,9 @@ def _unpack(folder: Path) -> Run:
         obey(lambda: unpack([path], new, _MADE_OF, lambda *_: None))
         for place, names in there.items():
             if extra := {entry.name for entry in place.iterdir()} - names:
-                raise ValueError(f"an archive must stay in its folder, got {extra} in {place}")
+                raise ValueError(
+                    f"an archive must stay in its folder, got {extra} in {place}"
+                )
         if new.exists():
             obey(lambda: difference(new, _MADE_OF))
 
@@ -111,15 +118,33 @@ def _notes(folder: Path) -> Run:
 
 
 TARGETS = {
-    "unpack": Target("archives of data sets, unpacked", _unpack, tars, mutate=mutate_tar),
+    "unpack": Target(
+        "archives of data sets, unpacked", _unpack, tars, mutate=mutate_tar
+    ),
     "answer": Target(
         "answers of servers, with what an earlier download left",
         _answer,
         _answers,
         parts=4,
         tokens=(
-            *(b"HTTP/1.1 ", b"206 ", b"302 ", b"416 ", b"\r\n", b"\r\n\r\n", b": ", b"0\r\n"),
-            *(b"Location: ", b"//", b"https://", b"Content-Range: bytes 0-1/2", b"[::1", b"\xff"),
+            *(
+                b"HTTP/1.1 ",
+                b"206 ",
+                b"302 ",
+                b"416 ",
+                b"\r\n",
+                b"\r\n\r\n",
+                b": ",
+                b"0\r\n",
+            ),
+            *(
+                b"Location: ",
+                b"//",
+                b"https://",
+                b"Content-Range: bytes 0-1/2",
+                b"[::1",
+                b"\xff",
+            ),
             *(b"Content-Encoding: gzip", b"Content-Length: 9999999999", b"text/html"),
         ),
     ),

@@ -49,7 +49,11 @@ def _search_index(folder: Path) -> Run:
             index, features, _ = files._read(place, store, recipe)
         except DeepFishingError:
             raise
-        except (files._Unfit, *files.UNREADABLE):  # it would be made again, which takes long
+        except (
+            files._Unfit,
+            *files.UNREADABLE,
+        ):
+            # it would be made again, which takes long
             return
         first = features.contents.read(np.arange(1), recipe.columns)
         query = Query.of(first, features.fitted, 1, ())
@@ -90,6 +94,15 @@ TARGETS = {
         _indexes,
         parts=3,
         mutate=mutate_folder,
-        tokens=(b"IwSq", b"IxSq", b"IxFI", b"ilar", b"full", b'"root"', b'"made_for"', b'"I32"'),
+        tokens=(
+            b"IwSq",
+            b"IxSq",
+            b"IxFI",
+            b"ilar",
+            b"full",
+            b'"root"',
+            b'"made_for"',
+            b'"I32"',
+        ),
     )
 }

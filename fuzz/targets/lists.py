@@ -18,7 +18,8 @@ from fuzz.rule import obey
 from fuzz.target import Run, Target, one_of, put
 
 _IMAGES = [Item(f"{name}.jpg", Path(f"{name}.jpg")) for name in "abcd"]
-_LOCAL = ("file://", "local://")  # would read this machine's own files, whatever they are
+# would read this machine's own files, whatever they are
+_LOCAL = ("file://", "local://")
 
 
 def _csv(folder: Path) -> Run:
@@ -54,7 +55,10 @@ def mutate_description(data: bytes, rng: random.Random) -> bytes:
 def _tables() -> list[bytes]:
     names = ["a.jpg", "b.jpg"]
     columns = [["path", "string", names, {}], ["label", "string", ["cat", "dog"], {}]]
-    several = [["path", "string", names, {}], ["labels", "strings", [["cat"], None], {}]]
+    several = [
+        ["path", "string", names, {}],
+        ["labels", "strings", [["cat"], None], {}],
+    ]
     others = [["path", "string", names, {}], ["id", "int64", [1, 2], {}]]
     others += [["label", "far", [1, 2], {}]]
     words = [["path", "words", names, {}], ["labels", "struct", [{"a": "b"}, None], {}]]
@@ -91,32 +95,73 @@ def _url(folder: Path) -> Run:
 
 _CSV = b"path,label\na.jpg,cat\nb.jpg,dog\n"
 _MANY = b'\xef\xbb\xbfid,path,labels\na.jpg,"s,1.jpg",cat;dog\nb.jpg,s3://b/2.jpg,\n'
-_URLS = (b"memory://a/b*.jpg", b"s3://bucket/a.jpg", b"http://a.org/b?c=[1]", b"data://,x")
+_URLS = (
+    b"memory://a/b*.jpg",
+    b"s3://bucket/a.jpg",
+    b"http://a.org/b?c=[1]",
+    b"data://,x",
+)
 
 TARGETS = {
     "csv": Target(
         "tables of images and labels, .csv and .tsv",
         _csv,
         lambda: [_CSV, _MANY, _CSV.replace(b",", b"\t")],
-        tokens=(b"path", b"label", b"labels", b"id", b",", b'"', b"\n", b"\r", b"\0", b";", b"\t"),
+        tokens=(
+            b"path",
+            b"label",
+            b"labels",
+            b"id",
+            b",",
+            b'"',
+            b"\n",
+            b"\r",
+            b"\0",
+            b";",
+            b"\t",
+        ),
     ),
     "parquet": Target(
         "tables of images and labels, .parquet",
         _parquet,
         _tables,
         mutate=mutate_description,
-        tokens=(b'"string"', b'"int64"', b'"time"', b'"far"', b'"words"', b'"\\ud800"', b"PAR1"),
+        tokens=(
+            b'"string"',
+            b'"int64"',
+            b'"time"',
+            b'"far"',
+            b'"words"',
+            b'"\\ud800"',
+            b"PAR1",
+        ),
     ),
     "text-list": Target(
         "lists of images and of classes, .txt",
         _text_list,
-        lambda: [b"a.jpg\nb.jpg\n\ns/c.jpg\n", b"\xef\xbb\xbfs3://b/a.jpg\r\nx\0y.jpg\n"],
+        lambda: [
+            b"a.jpg\nb.jpg\n\ns/c.jpg\n",
+            b"\xef\xbb\xbfs3://b/a.jpg\r\nx\0y.jpg\n",
+        ],
         tokens=(b"\n", b"://", b"..", b"\xff", b"\0", b"\r", b"file:///"),
     ),
     "url": Target(
         "addresses of images, without a network",
         _url,
         lambda: list(_URLS),
-        tokens=(b"://", b"[", b"]", b"*", b"?", b"@", b":", b"::", b"%", b"s3", b"http", b"ftp"),
+        tokens=(
+            b"://",
+            b"[",
+            b"]",
+            b"*",
+            b"?",
+            b"@",
+            b":",
+            b"::",
+            b"%",
+            b"s3",
+            b"http",
+            b"ftp",
+        ),
     ),
 }

@@ -60,7 +60,9 @@ def _model(folder: Path) -> Run:
 
         def read() -> None:
             model = Model.load(folder)
-            model.probabilities({name: values[:1] for name, values in model.support.items()})
+            model.probabilities(
+                {name: values[:1] for name, values in model.support.items()}
+            )
             check_same(model.settings.network, network)
 
         obey(read)
@@ -82,7 +84,9 @@ def _models() -> list[bytes]:
     for recipe in _RECIPES:
         with tempfile.TemporaryDirectory() as folder:
             train(Path(folder), recipe)
-            found.append(join([Path(folder, name).read_bytes() for name in (DOCUMENT, TENSORS)]))
+            found.append(
+                join([Path(folder, name).read_bytes() for name in (DOCUMENT, TENSORS)])
+            )
     return found
 
 
@@ -101,6 +105,15 @@ TARGETS = {
         _models,
         parts=2,
         mutate=mutate_folder,
-        tokens=(b'"dW8"', b'"x7"', b"whiten(", b"factor/", b"state/", b'"F32"', b'"F64"', b"[0]"),
+        tokens=(
+            b'"dW8"',
+            b'"x7"',
+            b"whiten(",
+            b"factor/",
+            b"state/",
+            b'"F32"',
+            b'"F64"',
+            b"[0]",
+        ),
     )
 }

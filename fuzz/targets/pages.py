@@ -50,7 +50,8 @@ def open_gallery(folder: Path) -> Gallery:
     make_store(folder / "store", keys, photos)
     train(folder / "model")
     gallery = Gallery(folder / "store", model=folder / "model")
-    gallery.uploads.given = gallery.uploads._network = tiny_network()  # of which nothing is kept
+    # of which nothing is kept
+    gallery.uploads.given = gallery.uploads._network = tiny_network()
     return gallery
 
 
@@ -64,12 +65,29 @@ def opened(folder: Path) -> Ask:
     loop = asyncio.new_event_loop()
 
     def ask(
-        method: str, path: bytes, query: bytes, headers: list[tuple[bytes, bytes]], body: bytes
+        method: str,
+        path: bytes,
+        query: bytes,
+        headers: list[tuple[bytes, bytes]],
+        body: bytes,
     ) -> None:
         scope = {
-            **{"type": "http", "http_version": "1.1", "method": method, "scheme": "http"},
-            **{"path": unquote(path.decode("latin-1")), "raw_path": path, "query_string": query},
-            **{"headers": headers, "server": ("127.0.0.1", 8765), "client": ("127.0.0.1", 1)},
+            **{
+                "type": "http",
+                "http_version": "1.1",
+                "method": method,
+                "scheme": "http",
+            },
+            **{
+                "path": unquote(path.decode("latin-1")),
+                "raw_path": path,
+                "query_string": query,
+            },
+            **{
+                "headers": headers,
+                "server": ("127.0.0.1", 8765),
+                "client": ("127.0.0.1", 1),
+            },
             "root_path": "",
         }
         waiting = [{"type": "http.request", "body": body, "more_body": False}]
@@ -81,7 +99,9 @@ def opened(folder: Path) -> Ask:
         async def send(message: dict[str, Any]) -> None:
             sent.append(message)
 
-        asked_for_token = any(name == b"cookie" for name, _ in headers) or b"token" in query
+        asked_for_token = (
+            any(name == b"cookie" for name, _ in headers) or b"token" in query
+        )
         loop.run_until_complete(apps[asked_for_token](scope, receive, send))
         _check(sent, method)
 
@@ -109,21 +129,38 @@ def _web(folder: Path) -> Run:
         method, _, target = first.partition(b" ")
         path, _, query = _NO_TARGET.sub(b"", target).partition(b"?")
         pairs = (line.partition(b":") for line in lines)
-        headers = [(_NO_NAME.sub(b"", name).lower(), value.strip()) for name, _, value in pairs]
+        headers = [
+            (_NO_NAME.sub(b"", name).lower(), value.strip()) for name, _, value in pairs
+        ]
         ask(method.decode("latin-1").upper(), path, query, [_HOST, *headers], body)
 
     return run
 
 
 def _requests() -> list[bytes]:
-    asked = {"by": "dW8", "like": [{"id": "0.png"}], "unlike": [{"id": "1.png"}], "k": 3}
+    asked = {
+        "by": "dW8",
+        "like": [{"id": "0.png"}],
+        "unlike": [{"id": "1.png"}],
+        "k": 3,
+    }
     asked |= {"labels": ["cat"], "text": "p"}
     search = json.dumps(asked).encode()
     upload = hashlib.sha256(picture(9)).hexdigest()
     by_photo = json.dumps({"by": "x7", "like": [{"upload": upload}]}).encode()
     gets = (
-        *(b"", b"static/page.js", b"api/store", b"api/images?label=cat&text=p&offset=1&limit=2"),
-        *(b"api/image?id=0.png", b"api/thumbnail?id=0.png&size=large", b"api/none", b"static/../x"),
+        *(
+            b"",
+            b"static/page.js",
+            b"api/store",
+            b"api/images?label=cat&text=p&offset=1&limit=2",
+        ),
+        *(
+            b"api/image?id=0.png",
+            b"api/thumbnail?id=0.png&size=large",
+            b"api/none",
+            b"static/../x",
+        ),
     )
     return [
         *(b"GET /" + path for path in gets),
@@ -154,8 +191,20 @@ TARGETS = {
                 b"%00",
                 b"%ff",
             ),
-            *(b"content-type: application/json", b"content-length: 9", b"host: ", b"origin: null"),
-            *(b"if-none-match: ", b'"like"', b'"upload"', b'"\\ud800"', b"[::1", b"&label="),
+            *(
+                b"content-type: application/json",
+                b"content-length: 9",
+                b"host: ",
+                b"origin: null",
+            ),
+            *(
+                b"if-none-match: ",
+                b'"like"',
+                b'"upload"',
+                b'"\\ud800"',
+                b"[::1",
+                b"&label=",
+            ),
         ),
     )
 }

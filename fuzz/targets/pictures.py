@@ -21,7 +21,9 @@ from fuzz.rule import obey
 from fuzz.target import Run, Target
 
 _PIXELS = 1_000_000
-_EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
+_EPS = (
+    b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
+)
 
 
 def _image(folder: Path) -> Run:
@@ -52,7 +54,11 @@ def _photos() -> list[bytes]:
         (photo.convert("LA"), "PNG", {}),
         (photo.convert("1"), "PNG", {}),
         (wide, "PNG", {}),
-        (photo.convert("P"), "GIF", {"save_all": True, "append_images": [photo.convert("P")]}),
+        (
+            photo.convert("P"),
+            "GIF",
+            {"save_all": True, "append_images": [photo.convert("P")]},
+        ),
         (photo, "BMP", {}),
         (photo.convert("P"), "BMP", {}),
         (photo, "TIFF", {"compression": "tiff_lzw"}),
@@ -61,7 +67,11 @@ def _photos() -> list[bytes]:
         (real, "TIFF", {}),
         (photo, "WEBP", {"exif": exif}),
         (photo.convert("RGBA"), "WEBP", {"lossless": True}),
-        *((photo.resize((64, 48)), kind, {}) for kind in FORMATS if kind in ("AVIF", "HEIF")),
+        *(
+            (photo.resize((64, 48)), kind, {})
+            for kind in FORMATS
+            if kind in ("AVIF", "HEIF")
+        ),
         (photo, "PPM", {}),
         (photo, "ICO", {}),
         (photo, "TGA", {}),
@@ -81,7 +91,15 @@ TARGETS = {
         "image files, to the pixels of a network",
         _image,
         _photos,
-        tokens=(b"\xff\xd8", b"\xff\xc0", b"\xff\xe1", b"Exif\0\0", b"II*\0", b"MM\0*", b"GIF89a"),
+        tokens=(
+            b"\xff\xd8",
+            b"\xff\xc0",
+            b"\xff\xe1",
+            b"Exif\0\0",
+            b"II*\0",
+            b"MM\0*",
+            b"GIF89a",
+        ),
         mutate=mutate_png,
     )
 }

@@ -52,9 +52,30 @@ def _recipe(folder: Path) -> Run:
     return run
 
 
-_SEEDS = ("all", "beyond", "best", "x5;x6,dW7@exact", "dW:head.1@64x32,x:a.b", "dW8*low")
+_SEEDS = (
+    "all",
+    "beyond",
+    "best",
+    "x5;x6,dW7@exact",
+    "dW:head.1@64x32,x:a.b",
+    "dW8*low",
+)
 _SEEDS += ("pow(dW7,0.5)+whiten(dW8,0.1)*x7", "2*(x7+3*y8)*x6+1", "whiten(pow(x6,2))")
-_TOKENS = ("pow(", "whiten(", ")", "(", "+", "*", ",", ";", "@", "@exact", "@2x3", "x7", "dW8")
+_TOKENS = (
+    "pow(",
+    "whiten(",
+    ")",
+    "(",
+    "+",
+    "*",
+    ",",
+    ";",
+    "@",
+    "@exact",
+    "@2x3",
+    "x7",
+    "dW8",
+)
 _TOKENS += ("dW:", "x:", "y8", "low", "0.5", "1e-9", "best", " ", "x٧", "dW٨", "x07")
 
 TARGETS = {

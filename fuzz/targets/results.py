@@ -10,7 +10,12 @@ from typing import Any
 import numpy as np
 
 from deepfishing.evaluation.report.html import write_report
-from deepfishing.evaluation.report.rows import group_points, group_rows, open_points, open_results
+from deepfishing.evaluation.report.rows import (
+    group_points,
+    group_rows,
+    open_points,
+    open_results,
+)
 from deepfishing.evaluation.report.sheets import curve_sheets
 from deepfishing.evaluation.report.tables import comparison, confusions, left_out
 from deepfishing.evaluation.report.text import latex, markdown, write_markdown
@@ -22,7 +27,13 @@ from fuzz.target import Run, Target, one_of, put
 _FILES = ("results.jsonl", "curves.jsonl")
 _SHARED: dict[str, Any] = {
     **{"dataset": "voc2007", "train": "trainval", "test": "test", "network": "vgg16"},
-    **{"weights_sha256": "ab", "tau": 2.0, "label": "uniform", "views": "centre", "C": 1.0},
+    **{
+        "weights_sha256": "ab",
+        "tau": 2.0,
+        "label": "uniform",
+        "views": "centre",
+        "C": 1.0,
+    },
     **{"difficult": "negative", "official_ap": "area", "n_train": 3, "n_test": 2},
     **{"seconds": 1.5, "command": "deepfish", "version": "0.1.0"},
 }
@@ -32,12 +43,23 @@ def _row(feature: str) -> dict[str, Any]:
     figures = dict.fromkeys(("11point", "area", "sklearn"), 50.0)
     row = {
         **_SHARED,
-        **{"feature": feature, "classes": ["cat", "dog"], "left_out": {"dog": "no image"}},
+        **{
+            "feature": feature,
+            "classes": ["cat", "dog"],
+            "left_out": {"dog": "no image"},
+        },
         **{"unreadable": [], "map": figures, "map_interval": {"area": [40.0, 60.0]}},
         "ap": {method: {"cat": 50.0, "dog": None} for method in figures},
         "ap_interval": {"area": {"cat": [40.0, 60.0], "dog": None}},
-        **{"accuracy": 50.0, "accuracy_interval": [40.0, 60.0], "balanced_accuracy": 50.0},
-        **{"balanced_accuracy_interval": [40.0, 60.0], "confusion": {"cat": {"cat": 1, "dog": 1}}},
+        **{
+            "accuracy": 50.0,
+            "accuracy_interval": [40.0, 60.0],
+            "balanced_accuracy": 50.0,
+        },
+        **{
+            "balanced_accuracy_interval": [40.0, 60.0],
+            "confusion": {"cat": {"cat": 1, "dog": 1}},
+        },
     }
     return {**row, "key": row_key(feature=feature)}
 
@@ -45,7 +67,13 @@ def _row(feature: str) -> dict[str, Any]:
 def _point(series: str, x: int | None) -> dict[str, Any]:
     point = {
         **_SHARED,
-        **{"protocol": "knn", "feature": "x7", "series": series, "x_axis": "k", "y_axis": "mAP, %"},
+        **{
+            "protocol": "knn",
+            "feature": "x7",
+            "series": series,
+            "x_axis": "k",
+            "y_axis": "mAP, %",
+        },
         **{"x": x, "y": 50.0, "low": 40.0, "high": 60.0, "note": ""},
     }
     return {**point, "key": row_key(series=series, x=x)}
@@ -110,12 +138,30 @@ TARGETS = {
         _results,
         _seeds,
         parts=2,
-        tokens=(b'"key"', b'"map"', b'"ap"', b'"x"', b'"y"', b"null", b"NaN", b"Infinity", b"\n"),
+        tokens=(
+            b'"key"',
+            b'"map"',
+            b'"ap"',
+            b'"x"',
+            b'"y"',
+            b"null",
+            b"NaN",
+            b"Infinity",
+            b"\n",
+        ),
     ),
     "scores": Target(
         "scores beside a row, .npz",
         _scores,
         lambda: [_saved(False), _saved(True)],
-        tokens=(b"PK\x03\x04", b"PK\x01\x02", b"'descr'", b"'O'", b"'<U9'", b"'shape': (", b"True"),
+        tokens=(
+            b"PK\x03\x04",
+            b"PK\x01\x02",
+            b"'descr'",
+            b"'O'",
+            b"'<U9'",
+            b"'shape': (",
+            b"True",
+        ),
     ),
 }

@@ -34,7 +34,9 @@ def description(folder: Path) -> dict[str, Any]:
     found = app.openapi()
     for path, model in _BODIES.items():
         schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-        found.setdefault("components", {}).setdefault("schemas", {}).update(schema.pop("$defs", {}))
+        found.setdefault("components", {}).setdefault("schemas", {}).update(
+            schema.pop("$defs", {})
+        )
         body = {"required": True, "content": {"application/json": {"schema": schema}}}
         found["paths"][path]["post"]["requestBody"] = body
     photo = {"schema": {"type": "string", "format": "binary"}}
@@ -58,7 +60,9 @@ def _schema(folder: Path) -> Run:
         query = urlencode(case.query or {}, doseq=True, errors="surrogatepass").encode()
         body, headers = b"", [(b"host", b"127.0.0.1:8765")]
         for name, value in (case.headers or {}).items():
-            headers.append((name.lower().encode("latin-1", "replace"), str(value).encode()))
+            headers.append(
+                (name.lower().encode("latin-1", "replace"), str(value).encode())
+            )
         if case.media_type == "application/json":
             headers.append((b"content-type", b"application/json"))
             body = json.dumps(case.body, default=str).encode()
@@ -79,5 +83,7 @@ def _random() -> list[bytes]:
 
 
 TARGETS = {
-    "web-schema": Target("requests drawn from the page's OpenAPI description", _schema, _random)
+    "web-schema": Target(
+        "requests drawn from the page's OpenAPI description", _schema, _random
+    )
 }

@@ -113,8 +113,14 @@ def _journal(folder: Path) -> Run:
 
 
 def _journals() -> list[bytes]:
-    todo = {"rename": {"x7/.shard-0.parquet.5": "x7/shard-0.parquet"}, "remove": ["x7/shard-1"]}
-    return [json.dumps(todo).encode(), json.dumps({"rename": {}, "remove": []}).encode()]
+    todo = {
+        "rename": {"x7/.shard-0.parquet.5": "x7/shard-0.parquet"},
+        "remove": ["x7/shard-1"],
+    }
+    return [
+        json.dumps(todo).encode(),
+        json.dumps({"rename": {}, "remove": []}).encode(),
+    ]
 
 
 def _indexes() -> list[bytes]:
@@ -129,7 +135,10 @@ def _indexes() -> list[bytes]:
         ["error", "string", [None, "cut"], {}],
         ["factors", "strings", [["x7"], []], {}],
     ]
-    return [describe(columns), *_of_store(lambda folder: [(folder / INDEX).read_bytes()])]
+    return [
+        describe(columns),
+        *_of_store(lambda folder: [(folder / INDEX).read_bytes()]),
+    ]
 
 
 def _shards() -> list[bytes]:
@@ -145,14 +154,30 @@ def _shards() -> list[bytes]:
     return [describe(columns), describe(columns, one_page), describe(others), *real]
 
 
-_TYPES = (b'"string"', b'"int64"', b'"halves"', b'"pair"', b'"strings"', b'"\\ud800"', b"null")
+_TYPES = (
+    b'"string"',
+    b'"int64"',
+    b'"halves"',
+    b'"pair"',
+    b'"strings"',
+    b'"\\ud800"',
+    b"null",
+)
 
 TARGETS = {
     "store-manifest": Target(
         "store.json",
         _manifest,
         lambda: _of_store(lambda folder: [(folder / MANIFEST).read_bytes()]),
-        tokens=(b'"settings"', b'"layers"', b'"dtype"', b'"float32"', b'"8"', b"[", b"{"),
+        tokens=(
+            b'"settings"',
+            b'"layers"',
+            b'"dtype"',
+            b'"float32"',
+            b'"8"',
+            b"[",
+            b"{",
+        ),
     ),
     "store-index": Target(
         "index.parquet of a store",

@@ -31,9 +31,17 @@ def _module() -> nn.Module:
 
 def _tensors() -> list[dict[str, torch.Tensor]]:
     torch.manual_seed(0)
-    small = nn.Sequential(nn.Conv2d(3, 2, 2), nn.BatchNorm2d(2), nn.Linear(2, 3)).state_dict()
-    zoo = {"features.0.weight": torch.zeros(2, 3), "classifier.1.weight": torch.ones(3, 2)}
-    zoo |= {"classifier.4.weight": torch.zeros(4, 0), "classifier.6.bias": torch.zeros(2).half()}
+    small = nn.Sequential(
+        nn.Conv2d(3, 2, 2), nn.BatchNorm2d(2), nn.Linear(2, 3)
+    ).state_dict()
+    zoo = {
+        "features.0.weight": torch.zeros(2, 3),
+        "classifier.1.weight": torch.ones(3, 2),
+    }
+    zoo |= {
+        "classifier.4.weight": torch.zeros(4, 0),
+        "classifier.6.bias": torch.zeros(2).half(),
+    }
     return [small, {f"module.{name}": t for name, t in small.items()}, zoo]
 
 
@@ -88,8 +96,32 @@ _PICKLE = (
     b"cos\nsystem\n",
     b"cbuiltins\neval\n",
     b"X\x02\x00\x00\x00id",
-    *(b"\x80\x02", b"(", b"t", b"R", b"Q", b"}", b"]", b"s", b"u", b"b", b".", b"K\x01", b"J"),
-    *(b"q\x01", b"h\x01", b"\x85", b"\x86", b"\x87", b"N", b"\x88", b"\x8a\x08", b"M\xff\xff"),
+    *(
+        b"\x80\x02",
+        b"(",
+        b"t",
+        b"R",
+        b"Q",
+        b"}",
+        b"]",
+        b"s",
+        b"u",
+        b"b",
+        b".",
+        b"K\x01",
+        b"J",
+    ),
+    *(
+        b"q\x01",
+        b"h\x01",
+        b"\x85",
+        b"\x86",
+        b"\x87",
+        b"N",
+        b"\x88",
+        b"\x8a\x08",
+        b"M\xff\xff",
+    ),
 )
 
 TARGETS = {
@@ -97,7 +129,15 @@ TARGETS = {
         "weights as safetensors",
         lambda folder: _read(folder / "net.safetensors"),
         lambda: [safetensors.torch.save(tensors) for tensors in _tensors()],
-        tokens=(b'"F32"', b'"F16"', b'"I64"', b'"BF16"', b'"F8_E4M3"', b"[0,0]", b"classifier"),
+        tokens=(
+            b'"F32"',
+            b'"F16"',
+            b'"I64"',
+            b'"BF16"',
+            b'"F8_E4M3"',
+            b"[0,0]",
+            b"classifier",
+        ),
     ),
     "torch-file": Target(
         "weights as torch files, new and old",

@@ -81,9 +81,8 @@ __all__ = list(_HOME)
 
 
 def __getattr__(name: str) -> Any:
-    if (
-        name == "plot"
-    ):  # a module of its own, so that `deepfishing.evaluation.plot.rows(...)` needs no import
+    if name == "plot":
+        # a module of its own, so that `deepfishing.evaluation.plot.rows(...)` needs no import
         return importlib.import_module("deepfishing.evaluation.plot")
     if name not in _HOME:
         raise AttributeError(f"module 'deepfishing' has no attribute {name!r}")

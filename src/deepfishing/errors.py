@@ -38,7 +38,8 @@ class DeepFishingError(Exception):
 
 
 def _escaped(character: str) -> str:
-    byte = ord(character) - 0xDC00  # how Python writes a byte of a name that is not UTF-8
+    # how Python writes a byte of a name that is not UTF-8
+    byte = ord(character) - 0xDC00
     return f"\\x{byte:02x}" if 0x80 <= byte <= 0xFF else ascii(character)[1:-1]
 
 
@@ -119,7 +120,10 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
 
 
 def check_choice(
-    what: str, given: str, choices: Collection[str], error: type[DeepFishingError] = OptionError
+    what: str,
+    given: str,
+    choices: Collection[str],
+    error: type[DeepFishingError] = OptionError,
 ) -> None:
     """Refuse a value that is not among the choices, and list them."""
     if given not in choices:
@@ -150,7 +154,9 @@ def version_of(package: str) -> str:
     with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version(package)
     brought = sorted(set(metadata.packages_distributions().get(package, ())))
-    return " ".join(f"{name} {metadata.version(name)}" for name in brought) or "of its own"
+    return (
+        " ".join(f"{name} {metadata.version(name)}" for name in brought) or "of its own"
+    )
 
 
 def pip_install(*packages: str, extra: str = "") -> str:
@@ -180,7 +186,9 @@ def _origin() -> str:
     """Return the folder that this package was installed from, or its name."""
     name = "deepfishing"
     try:
-        facts = json.loads(metadata.distribution(name).read_text("direct_url.json") or "{}")
+        facts = json.loads(
+            metadata.distribution(name).read_text("direct_url.json") or "{}"
+        )
     except (metadata.PackageNotFoundError, OSError, ValueError):
         return name
     url = urlsplit(str(facts.get("url", "")))
@@ -191,6 +199,7 @@ def _origin() -> str:
 
 def _from_here(path: Path) -> str:
     """Return a path relative to the current folder where possible."""
-    with contextlib.suppress(OSError, ValueError):  # no such folder any more; not below it
+    with contextlib.suppress(OSError, ValueError):
+        # no such folder any more; not below it
         return str(path.relative_to(Path.cwd()))
     return str(path)

@@ -174,7 +174,9 @@ def evaluate(labels: Array, scores: Array, classes: Sequence[str]) -> Evaluation
     for column, name in enumerate(classes):
         ranking = _ranking(labels[:, column], scores[:, column])
         for method, definition in DEFINITIONS.items():
-            ap[method][name] = None if ranking is None else float(definition.ap(ranking)[0])
+            ap[method][name] = (
+                None if ranking is None else float(definition.ap(ranking)[0])
+            )
     means: dict[str, float | None] = {}
     for method, by_class in ap.items():
         known = [value for value in by_class.values() if value is not None]
@@ -185,7 +187,11 @@ def evaluate(labels: Array, scores: Array, classes: Sequence[str]) -> Evaluation
 
 def check_columns(labels: Array, scores: Array, classes: Sequence[str]) -> None:
     """Refuse labels and scores that do not have a column per class."""
-    if labels.ndim != 2 or labels.shape != scores.shape or labels.shape[1] != len(classes):
+    if (
+        labels.ndim != 2
+        or labels.shape != scores.shape
+        or labels.shape[1] != len(classes)
+    ):
         raise FeatureError(
             f"labels and scores must both have shape (n, {len(classes)}), one column per class, "
             f"got {labels.shape} and {scores.shape}"

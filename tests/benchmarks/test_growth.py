@@ -25,7 +25,9 @@ def growth():
 
 @pytest.fixture(scope="module")
 def page():
-    pytest.importorskip("matplotlib", reason="no matplotlib: pip install deepfishing[dev]")
+    pytest.importorskip(
+        "matplotlib", reason="no matplotlib: pip install deepfishing[dev]"
+    )
     return load("growth_page")
 
 
@@ -80,7 +82,12 @@ def test_points_that_are_there_are_not_measured_again(growth, tmp_path, monkeypa
     monkeypatch.setattr(growth, "run_child", run_child)
     file = tmp_path / "points.jsonl"
     growth.measure(file, tmp_path, "", ["kernel"], 4000)
-    assert ran == [("material", 0), ("kernel", 1000), ("kernel", 2000), ("kernel", 4000)]
+    assert ran == [
+        ("material", 0),
+        ("kernel", 1000),
+        ("kernel", 2000),
+        ("kernel", 4000),
+    ]
     growth.measure(file, tmp_path, "", ["kernel"], 8000)
     assert ran[4:] == [("material", 0), ("kernel", 8000)]
     assert [p["n"] for p in growth.read_points(file)] == [1000, 2000, 4000, 8000]
@@ -90,7 +97,9 @@ def test_a_stage_on_a_store_that_is_gone_makes_it_again_without_a_point(
     growth, tmp_path, monkeypatch
 ):
     ran = []
-    monkeypatch.setattr(growth, "run_child", lambda *a: ran.append(a[2:]) or {"x": {"seconds": 1}})
+    monkeypatch.setattr(
+        growth, "run_child", lambda *a: ran.append(a[2:]) or {"x": {"seconds": 1}}
+    )
     growth.measure(tmp_path / "p.jsonl", tmp_path, "", ["linear"], 1000)
     assert ran == [("material", 0), ("fill", 1000), ("project", 1000), ("linear", 1000)]
     assert len(growth.read_points(tmp_path / "p.jsonl")) == 1

@@ -27,7 +27,9 @@ def test_a_section_is_replaced_and_all_else_stays():
     assert page.with_section(once, "a", "new") == once
 
 
-@pytest.mark.parametrize("text", ["", "<!-- begin a -->\n", "<!-- end a --> <!-- begin a -->\n"])
+@pytest.mark.parametrize(
+    "text", ["", "<!-- begin a -->\n", "<!-- end a --> <!-- begin a -->\n"]
+)
 def test_a_page_without_both_marks_in_order_is_refused(text):
     with pytest.raises(ValueError, match="begin a"):
         page.with_section(text, "a", "new")
@@ -82,10 +84,14 @@ def test_every_peer_is_pinned():
     assert all(re.fullmatch(r"[\w-]+==[\d.]+", line) for line in install.requirements())
 
 
-def test_a_peer_that_cannot_be_installed_is_kept_with_its_error(monkeypatch, tmp_path, capsys):
+def test_a_peer_that_cannot_be_installed_is_kept_with_its_error(
+    monkeypatch, tmp_path, capsys
+):
     monkeypatch.setattr(install, "ERRORS", tmp_path / "peers.json")
     monkeypatch.setattr(install, "requirements", lambda: ["good==1", "bad==2"])
-    monkeypatch.setattr(install, "install", lambda line: "no such version" * (line == "bad==2"))
+    monkeypatch.setattr(
+        install, "install", lambda line: "no such version" * (line == "bad==2")
+    )
     assert install.read_errors() == {}
     install.main()
     assert install.read_errors() == {"bad==2": "no such version"}

@@ -12,7 +12,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def when():
-    spec = importlib.util.spec_from_file_location("when", ROOT / "benchmarks" / "when.py")
+    spec = importlib.util.spec_from_file_location(
+        "when", ROOT / "benchmarks" / "when.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

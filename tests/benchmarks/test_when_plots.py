@@ -12,15 +12,35 @@ from deepfishing.evaluation.results import Curves, row_key
 ROOT = Path(__file__).parents[2]
 PHOTOS = "labelled photos per class"
 SETTING = {
-    **{"train": "train", "test": "test", "weights_sha256": "ab" * 32, "views": "centre"},
-    **{"tau": 2.0, "label": "uniform", "C": 1.0, "difficult": "ignore", "official_ap": "area"},
-    **{"n_train": 100, "n_test": 100, "seconds": 1.0, "command": "", "version": "0", "note": ""},
+    **{
+        "train": "train",
+        "test": "test",
+        "weights_sha256": "ab" * 32,
+        "views": "centre",
+    },
+    **{
+        "tau": 2.0,
+        "label": "uniform",
+        "C": 1.0,
+        "difficult": "ignore",
+        "official_ap": "area",
+    },
+    **{
+        "n_train": 100,
+        "n_test": 100,
+        "seconds": 1.0,
+        "command": "",
+        "version": "0",
+        "note": "",
+    },
 }
 
 
 @pytest.fixture(scope="module")
 def module():
-    spec = importlib.util.spec_from_file_location("plots", ROOT / "benchmarks" / "when_plots.py")
+    spec = importlib.util.spec_from_file_location(
+        "plots", ROOT / "benchmarks" / "when_plots.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -36,8 +56,16 @@ def folder(tmp_path, rng):
                 draws = (level + x + rng.normal(size=5)).tolist()
                 point = {"protocol": "low-shot", "feature": series, "series": series}
                 point |= {"dataset": "scans", "network": "toy", "x_axis": form, "x": x}
-                point |= {"y_axis": "mAP, %", "y": float(np.mean(draws)), "draws": draws}
-                point |= {"low": None, "high": None, "key": row_key(s=series, form=form, x=x)}
+                point |= {
+                    "y_axis": "mAP, %",
+                    "y": float(np.mean(draws)),
+                    "draws": draws,
+                }
+                point |= {
+                    "low": None,
+                    "high": None,
+                    "key": row_key(s=series, form=form, x=x),
+                }
                 points.append({**SETTING, **point})
     Curves(tmp_path / "scans").keep(points)
     return tmp_path

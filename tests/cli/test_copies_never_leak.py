@@ -21,7 +21,12 @@ def imported(deepfish, tmp_path):
         rng = np.random.default_rng(seed)
         photo = np.repeat(np.arange(PHOTOS), copies)
         x = rng.normal(size=(PHOTOS, 64))[photo]
-        x = x + 0.02 * rng.normal(size=x.shape) * (np.arange(len(x)) % copies > 0)[:, None]
+        x = (
+            x
+            + 0.02
+            * rng.normal(size=x.shape)
+            * (np.arange(len(x)) % copies > 0)[:, None]
+        )
         truth = rng.permutation(PHOTOS)[photo] % 2
         names = [f"{copies}-{seed}-{number}.jpg" for number in range(len(x))]
         for name in names:
@@ -54,7 +59,9 @@ def interval_of_chance(photo, truth):
 
 
 @pytest.mark.parametrize("copies", [1, 2, 5])
-def test_no_figure_of_random_labels_is_above_chance(deepfish, imported, tmp_path, copies):
+def test_no_figure_of_random_labels_is_above_chance(
+    deepfish, imported, tmp_path, copies
+):
     inside, doubted = [], []
     for seed in range(3):
         store, table, photo, truth = imported(copies, seed)
@@ -67,7 +74,9 @@ def test_no_figure_of_random_labels_is_above_chance(deepfish, imported, tmp_path
             figure = json.loads(ran.out)["cross_validated_map"]
             inside.append(figure <= high + ROOM[features])
         choice = json.loads((model / "model.json").read_text())["training"]["auto"]
-        tried = [one["map"] for one in choice["tried"] if one["recipe"] == choice["recipe"]]
+        tried = [
+            one["map"] for one in choice["tried"] if one["recipe"] == choice["recipe"]
+        ]
         # of the same data, but one photo is left out here and a third there, and the standard
         # error of either on 40 photos is about 8
         assert min(abs(one - figure) for one in tried) < 20

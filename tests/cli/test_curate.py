@@ -31,7 +31,9 @@ def store(shapes, rng):
 
 
 def test_choose_prints_the_paths_that_the_library_chooses(deepfish, store, tmp_path):
-    ran = deepfish("curate", "choose", store, "-n", "4", "--sheet", "s.png", "--out", "first.csv")
+    ran = deepfish(
+        "curate", "choose", store, "-n", "4", "--sheet", "s.png", "--out", "first.csv"
+    )
     assert ran.code == 0, ran.err
     picks = list(choose_photos(open_photos(store), 4))
     assert ran.out.splitlines() == [pick.path for pick in picks]
@@ -46,7 +48,9 @@ def test_choose_prints_the_paths_that_the_library_chooses(deepfish, store, tmp_p
 
 
 @pytest.mark.parametrize("delimiter", [",", ";"])
-def test_labels_that_were_filled_in_are_never_replaced(deepfish, store, tmp_path, delimiter):
+def test_labels_that_were_filled_in_are_never_replaced(
+    deepfish, store, tmp_path, delimiter
+):
     again = ("curate", "choose", store, "-n", "2", "--out", "first.csv")
     assert deepfish(*again).code == 0
     assert deepfish(*again).code == 0  # nothing is lost
@@ -56,21 +60,40 @@ def test_labels_that_were_filled_in_are_never_replaced(deepfish, store, tmp_path
     for more in ((), ("--labelled", "first.csv")):
         ran = deepfish(*again, *more)
         assert ran.code == 1
-        assert "first.csv has 1 label filled in, which would be lost; give --out" in ran.err
+        assert (
+            "first.csv has 1 label filled in, which would be lost; give --out"
+            in ran.err
+        )
     assert table.read_text() == filled
     assert deepfish("curate", "odd", store, "--out", "first.csv").code == 1
 
 
 def test_what_is_labelled_is_not_chosen_again(deepfish, store, tmp_path):
-    first = deepfish("curate", "choose", store, "-n", "3", "--features", "x7").out.splitlines()
+    first = deepfish(
+        "curate", "choose", store, "-n", "3", "--features", "x7"
+    ).out.splitlines()
     (tmp_path / "done.txt").write_text("\n".join(first))
     rest = deepfish(
-        *("curate", "choose", store, "-n", "99", "--features", "x7", "--labelled", "done.txt"),
+        *(
+            "curate",
+            "choose",
+            store,
+            "-n",
+            "99",
+            "--features",
+            "x7",
+            "--labelled",
+            "done.txt",
+        ),
         "--json",
     )
     assert rest.code == 0, rest.err
     document = json.loads(rest.out)
-    assert (document["by"], document["labelled"], len(document["photos"])) == ("x7", 3, 9)
+    assert (document["by"], document["labelled"], len(document["photos"])) == (
+        "x7",
+        3,
+        9,
+    )
     assert not {photo["path"] for photo in document["photos"]} & set(first)
 
 
@@ -130,18 +153,27 @@ def test_photos_that_are_the_same_are_one(deepfish, store):
     assert "every other photo is labelled, or the same as one of them" in ran.err
 
 
-def test_once_there_are_labels_photos_that_the_machine_is_unsure_of_come_first(deepfish, store):
+def test_once_there_are_labels_photos_that_the_machine_is_unsure_of_come_first(
+    deepfish, store
+):
     rows = list(Store.open(store).rows().values())
-    known = [row for row in rows if row.id not in ("test/dark/5.jpg", "test/light/5.jpg")]
+    known = [
+        row for row in rows if row.id not in ("test/dark/5.jpg", "test/light/5.jpg")
+    ]
     photos = open_photos(store)
     labels = {row.id: ("dark" if "dark" in row.id else "light",) for row in known}
     sure = selection._unsure(
-        photos, photos.collection.content[[rows.index(row) for row in known]], list(labels.values())
+        photos,
+        photos.collection.content[[rows.index(row) for row in known]],
+        list(labels.values()),
     )
-    scores = label_scores(photos.features.of(np.arange(12)), make_labels(photos), neighbours=False)
+    scores = label_scores(
+        photos.features.of(np.arange(12)), make_labels(photos), neighbours=False
+    )
     assert sure.shape == (12,)
     assert ((sure > 0) & (sure <= 1)).all()
-    assert np.corrcoef(sure, np.abs(scores[:, 0]))[0, 1] < 0  # the surer, the less it counts
+    # the surer, the less it counts
+    assert np.corrcoef(sure, np.abs(scores[:, 0]))[0, 1] < 0
     few = dict(list(labels.items())[:6])  # of one class only: all count alike
     assert selection._unsure(photos, np.arange(6), list(few.values())) is None
 
@@ -164,9 +196,13 @@ def labelled(store, wrong=(), several=False):
     return table
 
 
-def test_labels_finds_the_wrong_one_and_says_what_it_would_be(deepfish, store, tmp_path):
+def test_labels_finds_the_wrong_one_and_says_what_it_would_be(
+    deepfish, store, tmp_path
+):
     table = labelled(store, wrong=["test/dark/3.jpg"])
-    ran = deepfish("curate", "labels", store, "--labels", table, "--out", "doubtful.json")
+    ran = deepfish(
+        "curate", "labels", store, "--labels", table, "--out", "doubtful.json"
+    )
     assert ran.code == 0, ran.err
     (line,) = ran.out.splitlines()
     assert line.endswith("dark/3.jpg")
@@ -178,7 +214,9 @@ def test_labels_finds_the_wrong_one_and_says_what_it_would_be(deepfish, store, t
     )
 
 
-def test_with_several_labels_the_one_too_much_and_the_missing_one_are_named(deepfish, store):
+def test_with_several_labels_the_one_too_much_and_the_missing_one_are_named(
+    deepfish, store
+):
     table = labelled(store, wrong=["test/light/0.jpg"], several=True)
     ran = deepfish("curate", "labels", store, "--labels", table, "--json")
     assert ran.code == 0, ran.err
@@ -208,12 +246,15 @@ def test_labels_that_cannot_be_doubted_are_one_line(deepfish, store, rows, line)
     assert ran.err.count("\n") == 1
 
 
-def test_without_labels_folders_are_labels_and_their_absence_is_one_line(deepfish, store):
+def test_without_labels_folders_are_labels_and_their_absence_is_one_line(
+    deepfish, store
+):
     ran = deepfish("curate", "labels", store)
     assert ran.code == 0, ran.err
     made = Store.open(store)
     made.write_rows(
-        dataclasses.replace(row, id=row.id.replace("/", "_")) for row in made.rows().values()
+        dataclasses.replace(row, id=row.id.replace("/", "_"))
+        for row in made.rows().values()
     )
     ran = deepfish("curate", "labels", store)
     assert (ran.code, ran.out) == (1, "")

@@ -23,7 +23,14 @@ def test_this_machine_is_shown_a_line_each(deepfish):
 
 
 def test_something_optional_that_is_missing_is_no_failure(deepfish, found):
-    found(Finding("extra ray", MISSING, "ray is not installed", "pip install 'deepfishing[ray]'"))
+    found(
+        Finding(
+            "extra ray",
+            MISSING,
+            "ray is not installed",
+            "pip install 'deepfishing[ray]'",
+        )
+    )
     ran = deepfish("doctor")
     assert ran.code == 0
     assert ran.out.startswith("missing  extra ray")
@@ -32,7 +39,11 @@ def test_something_optional_that_is_missing_is_no_failure(deepfish, found):
 
 @pytest.mark.parametrize("status", [MISSING, PROBLEM])
 def test_something_broken_that_all_needs_is_exit_code_1(deepfish, found, status):
-    found(Finding("torch", status, "does not work", "pip install torch==2.13.0", core=True))
+    found(
+        Finding(
+            "torch", status, "does not work", "pip install torch==2.13.0", core=True
+        )
+    )
     ran = deepfish("doctor", "--json")
     assert ran.code == 1
     told = json.loads(ran.out)

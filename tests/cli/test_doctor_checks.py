@@ -49,7 +49,9 @@ def test_this_machine_works_and_every_line_has_a_status(findings):
 
 
 def test_what_the_core_needs_is_what_pyproject_says(findings):
-    listed = [line for line in metadata.requires("deepfishing") if "extra ==" not in line]
+    listed = [
+        line for line in metadata.requires("deepfishing") if "extra ==" not in line
+    ]
     core = {name for name, finding in findings().items() if finding.core}
     names = {doctor._parse_requirement(line)[0] for line in listed}
     assert names == core - {"Python", "engine torch"}
@@ -79,13 +81,19 @@ def test_a_package_that_is_too_old_is_a_problem(findings, monkeypatch):
 
 
 def test_an_engine_that_is_not_installed_is_missing(findings, monkeypatch):
-    monkeypatch.setattr(doctor, "missing_packages", lambda name: [] if name == "torch" else [name])
+    monkeypatch.setattr(
+        doctor, "missing_packages", lambda name: [] if name == "torch" else [name]
+    )
     found = findings()["engine openvino"]
     assert (found.status, found.fix) == (MISSING, pip_install(extra="openvino"))
 
 
-@pytest.mark.parametrize(("engine", "broken"), [("onnxruntime", False), ("torch", True)])
-def test_an_engine_that_does_not_load_is_a_problem(findings, monkeypatch, engine, broken):
+@pytest.mark.parametrize(
+    ("engine", "broken"), [("onnxruntime", False), ("torch", True)]
+)
+def test_an_engine_that_does_not_load_is_a_problem(
+    findings, monkeypatch, engine, broken
+):
     load = doctor.importlib.import_module
 
     def fail(name):
@@ -123,7 +131,11 @@ def test_requirements_and_versions_are_read_as_metadata_write_them():
     assert read("ray[client,data]>=2.60; extra == 'ray'") == ("ray", "2.60", "ray")
     assert read('ray[client,data]>=2.60 ; extra == "ray"') == ("ray", "2.60", "ray")
     assert read("torch>=2.6") == ("torch", "2.6", "")
-    assert read("a-b==0.1.0; python_version < '3' and extra == 'x-y'") == ("a-b", "0.1.0", "x-y")
+    assert read("a-b==0.1.0; python_version < '3' and extra == 'x-y'") == (
+        "a-b",
+        "0.1.0",
+        "x-y",
+    )
     assert read("filelock") == ("filelock", "", "")
     versions = [doctor._numbers(text) for text in ("2.13.0+cpu", "2026.4.1rc1", "3.0")]
     assert versions == [[2, 13], [2026, 4, 1], [3]]

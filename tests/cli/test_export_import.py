@@ -42,19 +42,29 @@ def values_of(path):
     if path.suffix == ".parquet":
         frame = pd.read_parquet(path)
         labels = [None if v is None else ";".join(v) for v in frame.labels]
-        delta8 = np.stack([np.full(4, np.nan) if v is None else v for v in frame.delta8])
+        delta8 = np.stack(
+            [np.full(4, np.nan) if v is None else v for v in frame.delta8]
+        )
         return list(frame.id), labels, np.stack(frame.x7), delta8
     if path.suffix == ".csv":
         with path.open() as file:
             head, *rows = csv.reader(file)
         place = {name: i for i, name in enumerate(head)}
         numbers = [
-            np.array([[float(r[place[f"{n}_{i}"]] or "nan") for i in range(d)] for r in rows])
+            np.array(
+                [[float(r[place[f"{n}_{i}"]] or "nan") for i in range(d)] for r in rows]
+            )
             for n, d in (("x7", 5), ("delta8", 4))
         ]
-        return [r[place["id"]] for r in rows], [r[place["labels"]] or None for r in rows], *numbers
+        return (
+            [r[place["id"]] for r in rows],
+            [r[place["labels"]] or None for r in rows],
+            *numbers,
+        )
     file = np.load(path) if path.suffix == ".npz" else h5py.File(path)
-    ids, labels = (np.array(file[name]).astype(str).tolist() for name in ("id", "labels"))
+    ids, labels = (
+        np.array(file[name]).astype(str).tolist() for name in ("id", "labels")
+    )
     return ids, [text or None for text in labels], file["x7"][:], file["delta8"][:]
 
 
@@ -75,7 +85,9 @@ def test_a_file_has_what_the_store_has(deepfish, store, tmp_path, ending):
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_what_was_exported_is_imported_again(deepfish, store, tmp_path, ending):
     deepfish("export", "store", f"out.{ending}")
-    ran = deepfish("import", f"out.{ending}", "again", "--precision", "float32", "--json")
+    ran = deepfish(
+        "import", f"out.{ending}", "again", "--precision", "float32", "--json"
+    )
     assert ran.code == 0, ran.err
     assert json.loads(ran.out)["factors"] == ["delta8", "x7"]
     again = Store.open(tmp_path / "again")
@@ -86,7 +98,9 @@ def test_what_was_exported_is_imported_again(deepfish, store, tmp_path, ending):
     assert again.to_arrow()["delta8"].null_count == 1
 
 
-def test_an_export_in_parquet_makes_the_same_store_with_its_network(deepfish, shapes, tmp_path):
+def test_an_export_in_parquet_makes_the_same_store_with_its_network(
+    deepfish, shapes, tmp_path
+):
     deepfish("extract", "shapes", "store", "--features", "x7,dW8")
     deepfish("export", "store", "out.parquet")
     assert deepfish("import", "out.parquet", "again").code == 0
@@ -106,7 +120,9 @@ def vectors(tmp_path, rng):
     for i, label in enumerate(labels):
         (tmp_path / "photos" / f"{i}.jpg").write_bytes(f"photo {i}".encode())
         vector = rng.normal(size=16) + 3 * (np.arange(16) % 2 == (label == "cat"))
-        rows.append({"path": f"photos/{i}.jpg", "label": label, "clip": vector.tolist()})
+        rows.append(
+            {"path": f"photos/{i}.jpg", "label": label, "clip": vector.tolist()}
+        )
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "vectors.parquet")
     return tmp_path / "vectors.parquet"
 
@@ -119,7 +135,9 @@ def test_vectors_made_elsewhere_are_searched_curated_and_classified(deepfish, ve
     ran = deepfish("search", "store", "photos/0.jpg", "-k", "5", "--json")
     assert {hit["labels"][0] for hit in json.loads(ran.out)["hits"]} == {"cat"}
     # a file that the store knows by its content is a query, too
-    ran = deepfish("search", "store", vectors.parent / "photos" / "7.jpg", "-k", "5", "--json")
+    ran = deepfish(
+        "search", "store", vectors.parent / "photos" / "7.jpg", "-k", "5", "--json"
+    )
     assert json.loads(ran.out)["hits"][0]["id"] == "photos/7.jpg"
     assert deepfish("train", *advised.removeprefix("deepfish train ").split()).code == 0
     ran = deepfish("curate", "choose", "store", "-n", "3")
@@ -156,13 +174,21 @@ def test_nothing_is_replaced_without_being_asked(deepfish, store, vectors, tmp_p
     frame["clip"] = [np.ones(16)] * 12
     frame.to_parquet(vectors)
     assert deepfish("import", vectors, "made", "--overwrite").code == 0
-    np.testing.assert_allclose(Store.open(tmp_path / "made").to_numpy("x7"), 1, rtol=1e-5)
+    np.testing.assert_allclose(
+        Store.open(tmp_path / "made").to_numpy("x7"), 1, rtol=1e-5
+    )
 
 
 def test_features_are_chosen(deepfish, store, tmp_path):
     ran = deepfish("export", "store", "out.npz", "--features", "x7", "--json")
     assert json.loads(ran.out) == {"file": "out.npz", "images": 9, "factors": ["x7"]}
-    assert sorted(np.load(tmp_path / "out.npz")) == ["id", "labels", "path", "sha256", "x7"]
+    assert sorted(np.load(tmp_path / "out.npz")) == [
+        "id",
+        "labels",
+        "path",
+        "sha256",
+        "x7",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -188,18 +214,36 @@ def a_file(tmp_path, **columns):
 
 BAD = {
     "no such file": (lambda p: None, "must exist"),
-    "no table": (lambda p: (p / "v.parquet").write_text("text"), "vectors cannot be read"),
-    "no vectors": (lambda p: a_file(p, id=["a"]), "one column must hold vectors, got none"),
+    "no table": (
+        lambda p: (p / "v.parquet").write_text("text"),
+        "vectors cannot be read",
+    ),
+    "no vectors": (
+        lambda p: a_file(p, id=["a"]),
+        "one column must hold vectors, got none",
+    ),
     "several": (lambda p: a_file(p, a=[[1.0]], b=[[1.0]]), "got a, b in"),
-    "NaN": (lambda p: a_file(p, a=[[1.0, float("nan")]]), "finite, got others: 0000000"),
-    "empty": (lambda p: a_file(p, a=pa.array([], pa.list_(pa.float32(), 2))), "got none"),
+    "NaN": (
+        lambda p: a_file(p, a=[[1.0, float("nan")]]),
+        "finite, got others: 0000000",
+    ),
+    "empty": (
+        lambda p: a_file(p, a=pa.array([], pa.list_(pa.float32(), 2))),
+        "got none",
+    ),
     "lengths of blocks": (
         lambda p: a_file(p, a=[[1.0]] * 4096 + [[1.0, 2.0]] * 4),
         "one length, got two",
     ),
     "lengths": (lambda p: a_file(p, a=[[1.0], [1.0, 2.0]]), "one length, got [1, 2]"),
-    "twice": (lambda p: a_file(p, id=["a", "a"], a=[[1.0], [2.0]]), "unique, got one twice"),
-    "hash": (lambda p: a_file(p, sha256=["../x"], a=[[1.0]]), "sha256 must be 64 hex digits"),
+    "twice": (
+        lambda p: a_file(p, id=["a", "a"], a=[[1.0], [2.0]]),
+        "unique, got one twice",
+    ),
+    "hash": (
+        lambda p: a_file(p, sha256=["../x"], a=[[1.0]]),
+        "sha256 must be 64 hex digits",
+    ),
     "two vectors": (
         lambda p: a_file(p, id=["a", "b"], sha256=["0" * 64] * 2, a=[[1.0], [2.0]]),
         "one vector, up to rounding, got two: b",
@@ -225,13 +269,18 @@ def test_arrays_of_other_lengths_and_gaps_in_columns_are_told(deepfish, tmp_path
     (tmp_path / "v.csv").write_text("id,a_0,a_2\n1,0.5,0.25\n")
     assert "must be a_0, a_1 and so on" in deepfish("import", "v.csv", "made").err
     (tmp_path / "v.csv").write_text("id,a_0,a_1\n0,0.5,0.25\n1,1,2\n")
-    assert deepfish("import", "v.csv", "made", "--column", "b").err.count("one of a of") == 1
+    assert (
+        deepfish("import", "v.csv", "made", "--column", "b").err.count("one of a of")
+        == 1
+    )
     assert deepfish("import", "v.csv", "made", "--column", "a").code == 0
     assert [row.id for row in Store.open(tmp_path / "made").usable()] == ["0", "1"]
 
 
 @pytest.mark.parametrize("names", ["0,1", "v0,v1", "vector_0,vector_1"])
-def test_numbers_of_a_data_frame_are_taken_however_it_names_them(deepfish, tmp_path, names):
+def test_numbers_of_a_data_frame_are_taken_however_it_names_them(
+    deepfish, tmp_path, names
+):
     (tmp_path / "v.csv").write_text(f"id,year2020,{names}\na,3,0.5,0.25\nb,4,1,2\n")
     assert deepfish("import", "v.csv", "made", "--precision", "float32").code == 0
     store = Store.open(tmp_path / "made")
@@ -242,7 +291,9 @@ def test_numbers_of_a_data_frame_are_taken_however_it_names_them(deepfish, tmp_p
 def test_a_column_may_begin_with_whole_numbers_for_long(deepfish, tmp_path, delimiter):
     n = 200_000  # the first rows, of which a type would be guessed, are a million bytes
     rows = [delimiter.join(("id", "x7_0", "x7_1"))]
-    rows += [delimiter.join((f"{i:07d}", "0" if i < n - 1 else "0.5", "1")) for i in range(n)]
+    rows += [
+        delimiter.join((f"{i:07d}", "0" if i < n - 1 else "0.5", "1")) for i in range(n)
+    ]
     (tmp_path / "v.csv").write_text("\n".join(rows))
     blocks = [vectors["x7"] for _, _, vectors in _csv(tmp_path / "v.csv")]
     assert sum(map(len, blocks)) == n
@@ -260,7 +311,9 @@ def pictures(tmp_path, rng):
     """Three photos and a copy of the first, and a vector of each that rounds differently."""
     names = [f"{number}.png" for number in range(3)]
     for name in names:
-        Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(tmp_path / name)
+        Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(
+            tmp_path / name
+        )
     shutil.copy(tmp_path / "0.png", tmp_path / "copy.png")
     vectors = rng.normal(size=(3, 4))
     return [*names, "copy.png"], np.concatenate([vectors, vectors[:1] * (1 + 1e-5)])
@@ -280,7 +333,8 @@ def test_copies_may_differ_by_rounding_and_paths_may_have_other_names(
     store = Store(tmp_path / "made")
     assert [row.path for row in store.usable()] == names
     assert len({row.sha256 for row in store.usable()}) == 3  # known by the files
-    expected = np.concatenate([vectors[:3], vectors[:1]])  # the first vector of a photo counts
+    # the first vector of a photo counts
+    expected = np.concatenate([vectors[:3], vectors[:1]])
     np.testing.assert_allclose(store.to_numpy("x7"), expected, rtol=1e-6)
     assert deepfish("search", "made", "1.png").code == 0
 
@@ -301,7 +355,10 @@ def test_an_array_alone_is_imported_with_and_without_a_list_of_its_images(
     names, vectors = pictures
     np.save(tmp_path / "v.npy", vectors.astype(np.float16))
     assert deepfish("import", "v.npy", "numbered").code == 0
-    assert [row.id for row in Store(tmp_path / "numbered").usable()][:2] == ["0000000", "0000001"]
+    assert [row.id for row in Store(tmp_path / "numbered").usable()][:2] == [
+        "0000000",
+        "0000001",
+    ]
     (tmp_path / "list.txt").write_text("\n".join(names))
     ran = deepfish("import", "v.npy", "named", "--paths", "list.txt")
     assert ran.code == 0, ran.err
@@ -313,7 +370,9 @@ def test_an_array_alone_is_imported_with_and_without_a_list_of_its_images(
     ran = deepfish("import", "v.npy", "pickled")
     assert (ran.code, ran.err.count("\n")) == (1, 1)
     np.save(tmp_path / "v.npy", vectors[0])
-    assert "an array must be (images, numbers)" in deepfish("import", "v.npy", "one").err
+    assert (
+        "an array must be (images, numbers)" in deepfish("import", "v.npy", "one").err
+    )
 
 
 @pytest.fixture
@@ -327,7 +386,9 @@ def embeddings(tmp_path, rng):
     return kinds
 
 
-def test_imported_embeddings_have_gradients_of_a_head_made_of_them(embeddings, deepfish, tmp_path):
+def test_imported_embeddings_have_gradients_of_a_head_made_of_them(
+    embeddings, deepfish, tmp_path
+):
     made = deepfish("import", "api.npz", "store")
     assert made.code == 0, made.err
     assert "deepfish train store model" in made.err

@@ -36,7 +36,9 @@ def unit(values):
 
 
 def test_a_folder_of_images_becomes_a_store(deepfish, shapes, tmp_path):
-    ran = deepfish("extract", shapes, "s", "--features", "x7,dW8", "--precision", "float16")
+    ran = deepfish(
+        "extract", shapes, "s", "--features", "x7,dW8", "--precision", "float16"
+    )
     assert ran.code == 0, ran.err
     assert "24 images, 24 computed now" in ran.out
     again = deepfish("extract", shapes, "s", "--features", "x7,dW8", "--json")
@@ -90,18 +92,24 @@ def test_removed_images_are_reported_and_dropped_on_demand(deepfish, shapes, tmp
     assert "s: 5 images, 0 computed now; the store holds 6 now\n" in ran.out
     assert "prune" not in ran.out + ran.err
     assert len(Store.open(tmp_path / "s").rows()) == 6
-    assert "1 dropped: 3.jpg" in deepfish("extract", few, "s", "--features", "x7", "--prune").out
+    assert (
+        "1 dropped: 3.jpg"
+        in deepfish("extract", few, "s", "--features", "x7", "--prune").out
+    )
     assert len(Store.open(tmp_path / "s").rows()) == 5
 
 
-def test_a_second_folder_is_added_and_the_store_says_what_it_holds(deepfish, shapes, tmp_path):
+def test_a_second_folder_is_added_and_the_store_says_what_it_holds(
+    deepfish, shapes, tmp_path
+):
     dark, light = shapes / "train/dark", shapes / "train/light"
     deepfish("extract", dark, "s", "--features", "x7")
     for path in sorted(light.iterdir())[:4]:
         path.rename(path.with_name(f"light{path.name}"))
     ran = deepfish("extract", light, "s", "--features", "x7")
     assert "s: 6 images, 6 computed now; the store holds 10 now\n" in ran.out
-    assert "2 replaced by other files: 4.jpg, 5.jpg\n" in ran.out  # of one name in both folders
+    # of one name in both folders
+    assert "2 replaced by other files: 4.jpg, 5.jpg\n" in ran.out
     end = events_of(deepfish("extract", light, "s", "--features", "x7", "--json"))[-1]
     assert (end["stored"], end["replaced"]) == (10, [])
     moved = light.rename(shapes / "moved")
@@ -171,7 +179,11 @@ def test_a_complete_store_is_found_complete_without_torch(deepfish, shapes, tmp_
         f"app({arguments!r}, standalone_mode=False); print('torch' in sys.modules)"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
     )
     assert "6 images, 0 computed now" in ran.stdout
     assert ran.stdout.splitlines()[-1] == "False"
@@ -183,18 +195,26 @@ def test_a_complete_store_is_found_complete_without_torch(deepfish, shapes, tmp_
         (["nowhere", "s"], "nowhere, which does not exist"),
         (["shapes", "s", "--tau", "0"], "tau must be"),
         (["shapes", "s", "--batch-size", "0"], "batch size"),
-        (["shapes", "s", "--precision", "float8"], "one of int8, int4, float16, float32"),
+        (
+            ["shapes", "s", "--precision", "float8"],
+            "one of int8, int4, float16, float32",
+        ),
         (["shapes", "s", "--dtype", "float8"], "dtype must be"),
         (["shapes", "s", "--weights", "none.pth"], "none.pth"),
         (["shapes", "file/s"], "store cannot be made: file/s"),
         (["shapes", "s", "--network", "timm:resnet81"], "did you mean resnet"),
         (["shapes", "s", "--network", "torchvision:alexnett"], "did you mean alexnet"),
         (["shapes", "s", "--network", "none.caffemodel"], "none.caffemodel"),
-        (["shapes", "s", "--network", "vgg16", "--prototxt", "a"], "prototxt and mean go with"),
+        (
+            ["shapes", "s", "--network", "vgg16", "--prototxt", "a"],
+            "prototxt and mean go with",
+        ),
         (["shapes", "s", "--features", "dW7@0x8"], "feature must be"),
     ],
 )
-def test_bad_input_is_one_line_and_makes_no_store(deepfish, shapes, tmp_path, arguments, words):
+def test_bad_input_is_one_line_and_makes_no_store(
+    deepfish, shapes, tmp_path, arguments, words
+):
     (tmp_path / "file").write_text("")
     ran = deepfish("extract", *arguments)
     assert ran.code == 1
@@ -215,7 +235,9 @@ def test_a_second_process_on_a_store_is_told_in_one_line(deepfish, shapes, tmp_p
 
 def test_other_settings_are_refused_and_named(deepfish, shapes):
     deepfish("extract", shapes / "train/dark", "s", "--features", "x7")
-    ran = deepfish("extract", shapes / "train/dark", "s", "--features", "x7", "--tau", "3")
+    ran = deepfish(
+        "extract", shapes / "train/dark", "s", "--features", "x7", "--tau", "3"
+    )
     assert ran.code == 1
     assert "was made with tau = 2.0, now it is 3.0" in ran.err
 
@@ -234,10 +256,19 @@ def test_a_named_layer_of_a_timm_model_equals_the_per_sample_reference(
     deepfish, shapes, tmp_path, network, layer, per_sample_gradient, narrow_vgg
 ):
     few = tmp_path / "few.txt"
-    few.write_text("\n".join(str(p) for p in sorted((shapes / "train/dark").glob("*.jpg"))[:3]))
+    few.write_text(
+        "\n".join(str(p) for p in sorted((shapes / "train/dark").glob("*.jpg"))[:3])
+    )
     ran = deepfish(
         *("extract", few, "s", "--network", network, "--weights", "random"),
-        *("--features", f"dW:{layer}@exact", "--precision", "float32", "--dtype", "float64"),
+        *(
+            "--features",
+            f"dW:{layer}@exact",
+            "--precision",
+            "float32",
+            "--dtype",
+            "float64",
+        ),
     )
     assert ran.code == 0, ran.err
     stored = rows(tmp_path / "s")
@@ -283,7 +314,9 @@ def test_a_projected_gradient_is_one_small_column(deepfish, shapes, tmp_path):
     assert ran.code == 0, ran.err
     stored = rows(tmp_path / "s")
     assert stored["dW7@16x8"].shape == (24, 128)
-    exact = extract(load_network(), sorted(shapes.rglob("*.jpg")), "dW7@exact")["dW7@exact"]
+    exact = extract(load_network(), sorted(shapes.rglob("*.jpg")), "dW7@exact")[
+        "dW7@exact"
+    ]
     approximate = stored["dW7@16x8"] @ stored["dW7@16x8"].T
     assert np.corrcoef(gram(exact).ravel(), approximate.ravel())[0, 1] > 0.8
 
@@ -297,7 +330,8 @@ def test_views_and_recipes_decide_what_is_in_the_store(deepfish, shapes, tmp_pat
     other = deepfish("extract", few, "s", "--features", recipe, "--views", "centre")
     assert other.code == 1
     assert "was made with views = 'flip', now it is 'centre'" in other.err
-    assert deepfish("extract", few, "s", "--features", recipe).code == 0  # with the store's own
+    # with the store's own
+    assert deepfish("extract", few, "s", "--features", recipe).code == 0
     for option, text in (("--views", "flop"), ("--batch-size", "many")):
         wrong = deepfish("extract", few, "t", option, text)
         assert wrong.code == 1
@@ -305,7 +339,9 @@ def test_views_and_recipes_decide_what_is_in_the_store(deepfish, shapes, tmp_pat
         assert not (tmp_path / "t").exists()
 
 
-def test_a_dry_run_estimates_the_disk_of_the_run_and_stores_nothing(deepfish, shapes, tmp_path):
+def test_a_dry_run_estimates_the_disk_of_the_run_and_stores_nothing(
+    deepfish, shapes, tmp_path
+):
     options = ("--features", "x7,dW8")
     ran = deepfish("extract", shapes, "s", *options, "--dry-run", "--json")
     assert ran.code == 0, ran.err
@@ -320,7 +356,9 @@ def test_a_dry_run_estimates_the_disk_of_the_run_and_stores_nothing(deepfish, sh
         sum(path.stat().st_size for path in shards), abs=overhead
     )
     again = deepfish("extract", shapes, "s", *options, "--dry-run")
-    assert again.out == f"s: nothing to compute, all {found['images']} images are stored\n"
+    assert (
+        again.out == f"s: nothing to compute, all {found['images']} images are stored\n"
+    )
 
 
 def test_a_dry_run_takes_the_settings_of_the_store_and_counts_new_images_alone(
@@ -329,19 +367,27 @@ def test_a_dry_run_takes_the_settings_of_the_store_and_counts_new_images_alone(
     deepfish("extract", shapes / "train/dark", "s", "--features", "x7", "--tau", "3")
     before = sorted(path.name for path in (tmp_path / "s").rglob("*"))
     ran = deepfish("extract", shapes / "train", "s", "--features", "x7", "--dry-run")
-    assert ran.out.startswith("s: 12 of 12 images to compute\n")  # ids are paths below the folder
+    # ids are paths below the folder
+    assert ran.out.startswith("s: 12 of 12 images to compute\n")
     assert "disk    about " in ran.out
-    refused = deepfish("extract", shapes / "train", "s", "--network", "vgg16", "--dry-run")
+    refused = deepfish(
+        "extract", shapes / "train", "s", "--network", "vgg16", "--dry-run"
+    )
     assert refused.code == 1
     assert "the store was made with network = efficientnet-lite0" in refused.err
     assert sorted(path.name for path in (tmp_path / "s").rglob("*")) == before
 
 
-def test_a_dry_run_of_unusable_images_or_on_a_cluster_is_one_line(deepfish, shapes, tmp_path):
+def test_a_dry_run_of_unusable_images_or_on_a_cluster_is_one_line(
+    deepfish, shapes, tmp_path
+):
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad/a.jpg").write_bytes(b"no picture")
     ran = deepfish("extract", "bad", "s", "--features", "x7", "--dry-run")
     assert (ran.code, ran.err.count("\n")) == (1, 1)
     assert "not an image that Pillow can read: bad/a.jpg" in ran.err
     ran = deepfish("extract", shapes, "s", "--dry-run", "--on", "ray")
-    assert ran.err == "deepfish: --dry-run measures this machine, got --on ray; leave --on out\n"
+    assert (
+        ran.err
+        == "deepfish: --dry-run measures this machine, got --on ray; leave --on out\n"
+    )

@@ -26,7 +26,9 @@ def server(tmp_path, monkeypatch):
     """A plain web server with one good file, of which two names are in the catalogue."""
     monkeypatch.delenv("http_proxy", raising=False)
     (tmp_path / "net.pth").write_bytes(CONTENT)
-    silent = type("Silent", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
+    silent = type(
+        "Silent", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None}
+    )
     handler = functools.partial(silent, directory=tmp_path)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -58,12 +60,18 @@ def deepfish(monkeypatch, capsys):
 def test_a_name_is_fetched_once_and_then_only_checked(deepfish, server, home):
     place = home / "weights" / "net.pth"
     after = "next: deepfish extract photos store --network net\n"
-    assert deepfish("fetch", "net") == (0, f"net fetched: {place} (licence: MIT)\n", after)
+    assert deepfish("fetch", "net") == (
+        0,
+        f"net fetched: {place} (licence: MIT)\n",
+        after,
+    )
     assert place.read_bytes() == CONTENT
     assert deepfish("fetch", "net") == (0, f"net here: {place} (licence: MIT)\n", after)
 
 
-def test_json_is_one_object_per_name_and_a_failure_does_not_stop_the_others(deepfish, server, home):
+def test_json_is_one_object_per_name_and_a_failure_does_not_stop_the_others(
+    deepfish, server, home
+):
     code, out, err = deepfish("fetch", "lost", "net", "--json")
     lost, net = map(json.loads, out.splitlines())
     assert (code, err) == (1, "")
@@ -80,7 +88,9 @@ def test_json_is_one_object_per_name_and_a_failure_does_not_stop_the_others(deep
 def test_a_failure_is_one_line_on_stderr(deepfish, server, home):
     code, out, err = deepfish("fetch", "lost")
     assert (code, out) == (1, "")
-    assert err.startswith(f"deepfish: lost: {server}/lost.pth answered 404 Not Found; to do it by")
+    assert err.startswith(
+        f"deepfish: lost: {server}/lost.pth answered 404 Not Found; to do it by"
+    )
     assert err.count("\n") == 1
 
 
@@ -91,7 +101,9 @@ def test_a_mistyped_name_is_told_before_the_first_download(deepfish, server, hom
     assert not home.exists()
 
 
-def test_without_a_network_every_name_says_what_to_do_by_hand(deepfish, home, monkeypatch):
+def test_without_a_network_every_name_says_what_to_do_by_hand(
+    deepfish, home, monkeypatch
+):
     def no_network(*_args, **_more):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -99,14 +111,19 @@ def test_without_a_network_every_name_says_what_to_do_by_hand(deepfish, home, mo
     code, out, err = deepfish("fetch", "alexnet-caffe", "voc2007")
     assert (code, out) == (1, "")
     weights, data = err.splitlines()
-    assert f"bvlc_alexnet.caffemodel as {home}/weights/bvlc_alexnet.caffemodel" in weights
+    assert (
+        f"bvlc_alexnet.caffemodel as {home}/weights/bvlc_alexnet.caffemodel" in weights
+    )
     assert f"VOCtest_06-Nov-2007.tar as {home}/data/VOCtest_06-Nov-2007.tar" in data
 
 
 def test_a_timeout_that_is_none_is_one_line(deepfish, server, home):
     code, _, err = deepfish("fetch", "net", "--timeout", "nan")
     assert code == 1
-    assert err == "deepfish: net: timeout must be more than 0 and at most 3600 s, got nan\n"
+    assert (
+        err
+        == "deepfish: net: timeout must be more than 0 and at most 3600 s, got nan\n"
+    )
 
 
 def test_an_interrupt_is_one_line_and_130(deepfish, server, home, monkeypatch):

@@ -24,7 +24,10 @@ def small(monkeypatch):
     """Every network is two layers on 4 x 4 pixels."""
     torch.manual_seed(0)
     module = torch.nn.Sequential(
-        torch.nn.Flatten(), torch.nn.Linear(48, 20), torch.nn.ReLU(), torch.nn.Linear(20, 6)
+        torch.nn.Flatten(),
+        torch.nn.Linear(48, 20),
+        torch.nn.ReLU(),
+        torch.nn.Linear(20, 6),
     )
     preprocess = Preprocess(4, 4, mean=(127.0,) * 3, std=(128.0,) * 3)
     network = Network("small", module, {7: "1", 8: "3"}, preprocess, "none")
@@ -43,7 +46,9 @@ def tree(tmp_path):
             colour = rng.integers(0, 256, 3)
             for i in range(count):
                 pixels = colour + rng.integers(-noise, noise + 1, (4, 4, 3))
-                Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / f"{i}.png")
+                Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(
+                    folder / f"{i}.png"
+                )
         return tmp_path / "photos"
 
     return write
@@ -55,17 +60,30 @@ def reported(deepfish, small, tmp_path):
 
     def run(photos, features="x7,dW7,best", protocol="table,low-shot,knn"):
         ran = deepfish(
-            *("reproduce", "folder", "--data", photos, "--features", features, "--out", "o"),
+            *(
+                "reproduce",
+                "folder",
+                "--data",
+                photos,
+                "--features",
+                features,
+                "--out",
+                "o",
+            ),
             *("--protocol", protocol),
         )
         assert ran.code == 0, ran.err
         assert max(map(len, ran.out.splitlines())) <= 80
         rows = [
-            json.loads(line) for line in (tmp_path / "o/results.jsonl").read_text().splitlines()
+            json.loads(line)
+            for line in (tmp_path / "o/results.jsonl").read_text().splitlines()
         ]
         page = (tmp_path / "o/report.html").read_text()
         for name in rows[0]["classes"]:
-            assert html.escape(name).replace("&#x27;", "&#39;").replace("&quot;", "&#34;") in page
+            assert (
+                html.escape(name).replace("&#x27;", "&#39;").replace("&quot;", "&#34;")
+                in page
+            )
         for kind in ("markdown", "latex"):
             assert deepfish("report", "o", "--format", kind).code == 0
         return rows, page
@@ -88,23 +106,31 @@ def test_two_classes_are_enough(tree, reported):
 
 def test_a_class_of_one_image_is_trained_and_left_out_of_the_test(tree, reported):
     rows, page = reported(tree({"dark": 6, "light": 6, "lonely": 1}))
-    assert all(row["left_out"] == {"lonely": "no positive test example"} for row in rows)
+    assert all(
+        row["left_out"] == {"lonely": "no positive test example"} for row in rows
+    )
     assert all(row["ap"]["area"]["lonely"] is None for row in rows)
     assert "no positive test example" in page
     assert "NaN" not in page
 
 
-def test_many_classes_without_a_test_image_are_told_in_a_few_words(tree, reported, deepfish):
+def test_many_classes_without_a_test_image_are_told_in_a_few_words(
+    tree, reported, deepfish
+):
     photos = tree({"dark": 4, "light": 4, **{f"lonely {i}": 1 for i in range(40)}})
     _, page = reported(photos, "x7", "table")
-    ran = deepfish("reproduce", "folder", "--data", photos, "--features", "x7", "--out", "o")
+    ran = deepfish(
+        "reproduce", "folder", "--data", photos, "--features", "x7", "--out", "o"
+    )
     for text in (page, ran.out):
         assert "and 30 more (no positive test example)" in " ".join(text.split())
     assert len(ran.out.splitlines()) < 40
 
 
 def test_a_folder_in_which_no_class_can_be_measured_says_so(tree, reported):
-    names = [f"{split}/{name}" for split in ("train", "test") for name in ("dark", "light")]
+    names = [
+        f"{split}/{name}" for split in ("train", "test") for name in ("dark", "light")
+    ]
     photos = tree(dict.fromkeys(names, 1))
     for name in ("train/dark", "test/light"):
         (photos / name / "0.png").write_bytes(b"")
@@ -120,7 +146,9 @@ def test_all_classes_of_one_image_but_one_is_a_report_too(tree, reported):
 
 
 def test_a_hundred_classes(tree, reported):
-    rows, page = reported(tree({f"class {i}": 2 for i in range(100)}), "x7,dW7", "table")
+    rows, page = reported(
+        tree({f"class {i}": 2 for i in range(100)}), "x7,dW7", "table"
+    )
     assert len(rows[0]["ap"]["area"]) == 100
     assert 'class="heat"' in page
 
@@ -135,7 +163,9 @@ def test_unreadable_files_are_listed_and_left_out(tree, reported, deepfish):
     assert all(len(row["unreadable"]) == 6 for row in rows)
     assert all("gone" in row["left_out"] for row in rows)
     assert "6 left out" in page
-    again = deepfish("reproduce", "folder", "--data", photos, "--features", "x7", "--out", "o")
+    again = deepfish(
+        "reproduce", "folder", "--data", photos, "--features", "x7", "--out", "o"
+    )
     assert again.err.count("left out: ") == 6
     assert "None" not in again.out
 

@@ -11,7 +11,11 @@ ROOT = {name: lazy.load() for name, lazy in get_command(app).commands.items()}
 GROUPS = {name: one.commands for name, one in ROOT.items() if hasattr(one, "commands")}
 COMMANDS = {
     **{(name,): one for name, one in ROOT.items() if name not in GROUPS},
-    **{(group, name): one for group, inner in GROUPS.items() for name, one in inner.items()},
+    **{
+        (group, name): one
+        for group, inner in GROUPS.items()
+        for name, one in inner.items()
+    },
 }
 
 
@@ -26,7 +30,10 @@ def test_help_has_every_word_and_every_default_within_80_columns(deepfish, name)
     assert ran.code == 0
     assert max(map(len, ran.out.splitlines())) <= 80
     # without the columns of names and types, which stand between the lines of a help
-    lines = [re.sub(r"^│ .{0,3}\S*( +\S+)*? {2,}(<\S+> +)?", " ", s) for s in ran.out.splitlines()]
+    lines = [
+        re.sub(r"^│ .{0,3}\S*( +\S+)*? {2,}(<\S+> +)?", " ", s)
+        for s in ran.out.splitlines()
+    ]
     said = words(" ".join(lines))
     for parameter in COMMANDS[name].params:
         assert words(parameter.help) in said, parameter.name
@@ -44,7 +51,10 @@ def test_brackets_in_a_help_are_shown(deepfish):
 
 
 def test_the_usage_names_arguments_as_people_write_them(deepfish):
-    assert "Usage: deepfish search [OPTIONS] STORE [QUERY]\n" in deepfish("search", "--help").out
+    assert (
+        "Usage: deepfish search [OPTIONS] STORE [QUERY]\n"
+        in deepfish("search", "--help").out
+    )
 
 
 def test_commands_are_listed_in_the_order_of_use(deepfish):
@@ -58,7 +68,9 @@ def test_options_that_most_people_need_come_first_and_those_of_experts_last(deep
     out = deepfish("extract", "--help").out
     panels = re.findall(r"╭─ (.*?) ─", out)
     assert panels == ["Arguments", "Options", *PANELS[1:]]
-    places = [out.index(f"│ --{name} ") for name in ("features", "network", "engine", "prune")]
+    places = [
+        out.index(f"│ --{name} ") for name in ("features", "network", "engine", "prune")
+    ]
     assert places == sorted(places)
 
 
@@ -72,7 +84,10 @@ def test_commands_that_take_the_network_of_a_store_have_no_panel_for_it(deepfish
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["extrac"], "no such command 'extrac'. Did you mean 'extract'? (see `deepfish --help`)"),
+        (
+            ["extrac"],
+            "no such command 'extrac'. Did you mean 'extract'? (see `deepfish --help`)",
+        ),
         (["extract", "a"], "missing argument 'store' (see `deepfish extract --help`)"),
         (["serve", "s", "--prt", "1"], "(see `deepfish serve --help`)"),
         (["search", "s", "q", "-k", "ten"], "invalid value for '-k': "),

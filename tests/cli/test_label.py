@@ -7,7 +7,9 @@ import pytest
 @pytest.fixture
 def store(deepfish, shapes):
     """`shapes/test`, whose folders are its labels, by a random network."""
-    ran = deepfish("extract", shapes / "test", "store", "--weights", "random", "--features", "x7")
+    ran = deepfish(
+        "extract", shapes / "test", "store", "--weights", "random", "--features", "x7"
+    )
     assert ran.code == 0, ran.err
     return shapes.parent / "store"
 
@@ -15,7 +17,9 @@ def store(deepfish, shapes):
 @pytest.fixture
 def fixes(tmp_path):
     path = tmp_path / "fixes.csv"
-    path.write_text("path,label\ndark/0.jpg,light\nlight/1.jpg,grey\nnowhere.jpg,grey\n")
+    path.write_text(
+        "path,label\ndark/0.jpg,light\nlight/1.jpg,grey\nnowhere.jpg,grey\n"
+    )
     return path
 
 
@@ -25,7 +29,9 @@ def labels_in(deepfish, store, tmp_path):
     return {row.split(",")[1]: row.split(",")[2] for row in rows}
 
 
-def test_corrections_are_written_listed_exported_and_undone(deepfish, store, fixes, tmp_path):
+def test_corrections_are_written_listed_exported_and_undone(
+    deepfish, store, fixes, tmp_path
+):
     before = labels_in(deepfish, store, tmp_path)
     ran = deepfish("label", store, fixes)
     assert ran.code == 0, ran.err
@@ -42,7 +48,9 @@ def test_corrections_are_written_listed_exported_and_undone(deepfish, store, fix
     assert deepfish("label", store, "--undo").out == "nothing to undo\n"
 
 
-def test_a_class_is_renamed_or_merged_also_where_it_is_a_folder(deepfish, store, tmp_path):
+def test_a_class_is_renamed_or_merged_also_where_it_is_a_folder(
+    deepfish, store, tmp_path
+):
     ran = deepfish("label", store, "--rename", "dark", "light")
     assert (ran.code, ran.out) == (0, "dark is light now\n")
     assert set(labels_in(deepfish, store, tmp_path).values()) == {"light"}
@@ -55,7 +63,9 @@ def test_training_curating_and_searching_take_the_corrections(deepfish, store, f
     ran = deepfish("train", store, "model", "--features", "x7", "--json")
     assert ran.code == 0, ran.err
     assert list(json.loads(ran.out)["classes"]) == ["dark", "grey", "light"]
-    ran = deepfish("search", store, "light/0.jpg", "--label", "grey", "-k", "9", "--json")
+    ran = deepfish(
+        "search", store, "light/0.jpg", "--label", "grey", "-k", "9", "--json"
+    )
     assert len(json.loads(ran.out)["hits"]) == 3  # without the query
     ran = deepfish("curate", "labels", store, "--features", "x7", "--json")
     assert ran.code == 0, ran.err

@@ -14,7 +14,9 @@ def precision(folder):
     return json.loads((folder / "store.json").read_text())["settings"]["dtype"]
 
 
-def test_a_new_store_is_in_int8_and_one_that_is_there_keeps_its_own(deepfish, shapes, tmp_path):
+def test_a_new_store_is_in_int8_and_one_that_is_there_keeps_its_own(
+    deepfish, shapes, tmp_path
+):
     few = shapes / "train/dark"
     assert deepfish("extract", few, "new", *QUICK).code == 0
     assert precision(tmp_path / "new") == "int8"
@@ -36,7 +38,9 @@ def test_the_help_names_every_precision(deepfish, command):
     assert all(name in text for name in CODECS)
 
 
-def test_a_precision_of_version_0_1_that_was_dropped_says_what_to_do(deepfish, shapes, tmp_path):
+def test_a_precision_of_version_0_1_that_was_dropped_says_what_to_do(
+    deepfish, shapes, tmp_path
+):
     ran = deepfish("extract", shapes, "s", *QUICK, "--precision", "pq4")
     assert ran.code == 1
     assert "precision pq4 was dropped after version 0.1" in ran.err
@@ -54,7 +58,9 @@ def test_every_command_works_on_a_store_in_int8(deepfish, shapes, tmp_path):
     found = deepfish("predict", "m", query, "--json")
     assert found.code == 0, found.err
     assert "dark" in found.out
-    hits = json.loads(deepfish("search", "s", query, "-k", "5", "--by", "dW8", "--json").out)
+    hits = json.loads(
+        deepfish("search", "s", query, "-k", "5", "--by", "dW8", "--json").out
+    )
     assert all("dark" in hit["id"] for hit in hits["hits"])
     assert deepfish("store", "verify", "s").code == 0
 

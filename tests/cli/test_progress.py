@@ -50,7 +50,10 @@ def test_a_stage_that_has_nothing_more_to_do_stays_as_it_was():
 
 
 def test_numbers_are_said_as_people_say_them():
-    assert [say.counted(1, "photo"), say.counted(1200, "image")] == ["1 photo", "1,200 images"]
+    assert [say.counted(1, "photo"), say.counted(1200, "image")] == [
+        "1 photo",
+        "1,200 images",
+    ]
     assert [say.size_text(999), say.size_text(12_345_678)] == ["999 B", "12.3 MB"]
     clocks = [say.clock_text(seconds) for seconds in (7.2, 61, 36_061, None)]
     assert clocks == ["0:07", "1:01", "10:01:01", "0:00"]

@@ -17,41 +17,77 @@ def one_line(ran):
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_folder_of_classes_gives_a_table_results_and_a_report(deepfish, shapes, tmp_path):
-    ran = deepfish("reproduce", "folder", "--data", shapes, "--features", "x7,dW8", "--out", "o")
+def test_a_folder_of_classes_gives_a_table_results_and_a_report(
+    deepfish, shapes, tmp_path
+):
+    ran = deepfish(
+        "reproduce", "folder", "--data", shapes, "--features", "x7,dW8", "--out", "o"
+    )
     assert ran.code == 0, ran.err
     assert "dW8" in ran.out
     assert max(map(len, ran.out.splitlines())) <= 80
-    rows = [json.loads(line) for line in (tmp_path / "o/results.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (tmp_path / "o/results.jsonl").read_text().splitlines()
+    ]
     assert [row["feature"] for row in rows] == ["x7", "dW8"]
     assert rows[0]["command"].startswith("deepfish reproduce folder --data")
     assert "<html" in (tmp_path / "o/report.html").read_text()
     again = deepfish(
-        "reproduce", "folder", "--data", shapes, "--features", "x7,dW8", "--out", "o", "--json"
+        "reproduce",
+        "folder",
+        "--data",
+        shapes,
+        "--features",
+        "x7,dW8",
+        "--out",
+        "o",
+        "--json",
     )
     assert [json.loads(line) for line in again.out.splitlines()] == rows
     report = deepfish("report", "o")
     assert report.out.strip() == "o/report.html"
 
 
-def test_a_folder_is_measured_with_best_and_auto_without_being_asked(deepfish, shapes, tmp_path):
-    ran = deepfish("reproduce", "folder", "--data", shapes, "--weights", "random", "--out", "o")
+def test_a_folder_is_measured_with_best_and_auto_without_being_asked(
+    deepfish, shapes, tmp_path
+):
+    ran = deepfish(
+        "reproduce", "folder", "--data", shapes, "--weights", "random", "--out", "o"
+    )
     assert ran.code == 0, ran.err
-    rows = [json.loads(line) for line in (tmp_path / "o/results.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (tmp_path / "o/results.jsonl").read_text().splitlines()
+    ]
     features = [row["feature"] for row in rows]
     assert {"x7", "x6;x7", "dW7", "dW8", "auto-forward", "auto"} <= set(features)
     assert parse_recipe("best", {7: "7", 8: "8"}).name in features
 
 
 @pytest.mark.filterwarnings("error")
-def test_curves_are_a_table_points_and_a_report_and_are_used_again(deepfish, shapes, tmp_path):
-    arguments = ["reproduce", "folder", "--data", shapes, "--out", "o", "--protocol", "low-shot"]
+def test_curves_are_a_table_points_and_a_report_and_are_used_again(
+    deepfish, shapes, tmp_path
+):
+    arguments = [
+        "reproduce",
+        "folder",
+        "--data",
+        shapes,
+        "--out",
+        "o",
+        "--protocol",
+        "low-shot",
+    ]
     arguments += ["--features", "x7,dW8"]
     ran = deepfish(*arguments)
     assert ran.code == 0, ran.err
     assert "Few examples" in ran.out
     assert max(map(len, ran.out.splitlines())) <= 80
-    points = [json.loads(line) for line in (tmp_path / "o/curves.jsonl").read_text().splitlines()]
+    points = [
+        json.loads(line)
+        for line in (tmp_path / "o/curves.jsonl").read_text().splitlines()
+    ]
     figures = {
         "positive images per class": ["mAP, %"],
         "labelled photos per class": ["mAP, %", "accuracy, %", "balanced accuracy, %"],
@@ -71,13 +107,27 @@ def test_curves_are_a_table_points_and_a_report_and_are_used_again(deepfish, sha
 
 
 def test_search_by_examples_is_measured_and_said_in_words(deepfish, shapes, tmp_path):
-    arguments = ["reproduce", "folder", "--data", shapes, "--out", "o", "--protocol", "search"]
+    arguments = [
+        "reproduce",
+        "folder",
+        "--data",
+        shapes,
+        "--out",
+        "o",
+        "--protocol",
+        "search",
+    ]
     ran = deepfish(*arguments, "--features", "x7,dW8")
     assert ran.code == 0, ran.err
     assert "Search by examples: right in the first ten, %" in ran.out
-    assert "In search by 1 to 3 examples, dW8 is on average" in " ".join(ran.out.split())
+    assert "In search by 1 to 3 examples, dW8 is on average" in " ".join(
+        ran.out.split()
+    )
     assert max(map(len, ran.out.splitlines())) <= 80
-    points = [json.loads(line) for line in (tmp_path / "o/curves.jsonl").read_text().splitlines()]
+    points = [
+        json.loads(line)
+        for line in (tmp_path / "o/curves.jsonl").read_text().splitlines()
+    ]
     assert [(p["series"], p["x"], p["y_axis"][:4]) for p in points] == [
         (f, x, axis)
         for f in ("x7", "dW8")
@@ -95,7 +145,10 @@ def test_search_by_examples_is_measured_and_said_in_words(deepfish, shapes, tmp_
         (["voc2012"], "--data"),
         (["folder", "--data", "nowhere"], "nowhere"),
         (["scenes"], "run `deepfish reproduce groceries`"),
-        (["groceries", "--network", "efficientnet-lite9"], "did you mean efficientnet-lite"),
+        (
+            ["groceries", "--network", "efficientnet-lite9"],
+            "did you mean efficientnet-lite",
+        ),
         (["groceries", "--features", "dw8"], "did you mean dW8"),
         (["groceries", "--features", "x5"], "feature must be one of x6"),
         (["groceries", "--features", ","], "at least one feature"),
@@ -108,11 +161,17 @@ def test_search_by_examples_is_measured_and_said_in_words(deepfish, shapes, tmp_
         (["groceries", "--dtype", "float8"], "dtype must be"),
         (["groceries", "--weights", "none.pth"], "none.pth"),
         (["groceries", "--network", "vgg16"], "weights"),
-        (["groceries", "--train", "val"], "groceries has no choice of --train, got val"),
+        (
+            ["groceries", "--train", "val"],
+            "groceries has no choice of --train, got val",
+        ),
         (["groceries", "--protocol", "lowshot"], "did you mean low-shot"),
         (["groceries", "--protocol", "knn", "--features", "dw8"], "did you mean dW8"),
         (["groceries", "--protocol", "knn", "--largest", "9"], "--largest must be"),
-        (["groceries", "--protocol", "approximation", "--largest", "0"], "--largest must be"),
+        (
+            ["groceries", "--protocol", "approximation", "--largest", "0"],
+            "--largest must be",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_says_what_to_do(deepfish, arguments, words):
@@ -127,8 +186,12 @@ def test_bad_input_is_one_line_and_says_what_to_do(deepfish, arguments, words):
         (["--features", "dW:_bn1"], "must be Linear or Conv2d"),
     ],
 )
-def test_what_only_the_network_can_tell_is_one_line_too(deepfish, shapes, arguments, words):
-    assert words in one_line(deepfish("reproduce", "folder", "--data", shapes, *arguments))
+def test_what_only_the_network_can_tell_is_one_line_too(
+    deepfish, shapes, arguments, words
+):
+    assert words in one_line(
+        deepfish("reproduce", "folder", "--data", shapes, *arguments)
+    )
 
 
 def test_a_broken_class_list_is_named_with_its_line(deepfish, voc, tmp_path):
@@ -141,7 +204,9 @@ def test_a_broken_class_list_is_named_with_its_line(deepfish, voc, tmp_path):
 @pytest.fixture
 def voc(tmp_path):
     """The lists of VOC 2007 with four empty images."""
-    return write_voc(tmp_path, 2007, {"trainval": ["a1", "a2"], "test": ["b1", "b2"]}, labelled=2)
+    return write_voc(
+        tmp_path, 2007, {"trainval": ["a1", "a2"], "test": ["b1", "b2"]}, labelled=2
+    )
 
 
 def write_voc(tmp_path, year, splits, labelled):
@@ -154,19 +219,32 @@ def write_voc(tmp_path, year, splits, labelled):
         for image_id in ids:
             (root / f"JPEGImages/{image_id}.jpg").write_bytes(b"")
         for name in CLASSES if number < labelled else ():
-            lines = [f"{image_id} {1 if n % 2 else -1}\n" for n, image_id in enumerate(ids)]
+            lines = [
+                f"{image_id} {1 if n % 2 else -1}\n" for n, image_id in enumerate(ids)
+            ]
             (root / f"ImageSets/Main/{name}_{split}.txt").write_text("".join(lines))
     return root
 
 
-def test_the_unlabelled_test_split_of_voc2012_becomes_a_submission(deepfish, shapes, tmp_path):
+def test_the_unlabelled_test_split_of_voc2012_becomes_a_submission(
+    deepfish, shapes, tmp_path
+):
     photos = sorted(shapes.rglob("*.jpg"))[:10]
     ids = [f"2008_{n:06d}" for n in range(10)]
     root = write_voc(tmp_path, 2012, {"trainval": ids[:6], "test": ids[6:]}, labelled=1)
     for image_id, photo in zip(ids, photos, strict=True):
         shutil.copy(photo, root / f"JPEGImages/{image_id}.jpg")
     ran = deepfish(
-        *("reproduce", "voc2012", "--data", tmp_path, "--train", "trainval", "--test", "test"),
+        *(
+            "reproduce",
+            "voc2012",
+            "--data",
+            tmp_path,
+            "--train",
+            "trainval",
+            "--test",
+            "test",
+        ),
         *("--features", "dW8", "--out", "o"),
     )
     assert ran.code == 0, ran.err
@@ -189,7 +267,16 @@ def test_a_truncated_image_is_listed_and_left_out_and_strict_stops_before_the_wo
 ):
     broken = shapes / "test/dark/0.jpg"
     broken.write_bytes(broken.read_bytes()[:300])
-    arguments = ("reproduce", "folder", "--data", shapes, "--features", "x7", "--out", "o")
+    arguments = (
+        "reproduce",
+        "folder",
+        "--data",
+        shapes,
+        "--features",
+        "x7",
+        "--out",
+        "o",
+    )
     stopped = one_line(deepfish(*arguments, "--strict"))
     assert "1 of 24 images cannot be used" in stopped
     assert "0.jpg" in stopped

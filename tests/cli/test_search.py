@@ -14,11 +14,18 @@ from deepfishing.store import Row, Store
 def store(deepfish, shapes):
     """`shapes/test` with its labels, by a random network."""
     table = "path,label\n" + "".join(
-        f"{path},{path.parent.name}\n" for path in sorted((shapes / "test").rglob("*.jpg"))
+        f"{path},{path.parent.name}\n"
+        for path in sorted((shapes / "test").rglob("*.jpg"))
     )
     (shapes / "list.csv").write_text(table)
     ran = deepfish(
-        "extract", shapes / "list.csv", "store", "--weights", "random", "--features", "x7,dW8"
+        "extract",
+        shapes / "list.csv",
+        "store",
+        "--weights",
+        "random",
+        "--features",
+        "x7,dW8",
     )
     assert ran.code == 0, ran.err
     return shapes.parent / "store"
@@ -33,8 +40,20 @@ def test_the_document_is_what_the_library_finds(deepfish, store, query):
     ran = deepfish("search", store, query, "-k", "3", "--by", "dW8", "--json")
     assert ran.code == 0, ran.err
     document = json.loads(ran.out)
-    assert list(document) == ["store", "by", "method", "images", "like", "unlike", "hits"]
-    assert (document["by"], document["method"], document["images"]) == ("dW8", "exact", 12)
+    assert list(document) == [
+        "store",
+        "by",
+        "method",
+        "images",
+        "like",
+        "unlike",
+        "hits",
+    ]
+    assert (document["by"], document["method"], document["images"]) == (
+        "dW8",
+        "exact",
+        12,
+    )
     hits = Searcher(store, "dW8").search(str(query), k=3)
     assert [hit["id"] for hit in document["hits"]] == [hit.id for hit in hits]
     assert list(document["hits"][0]) == [
@@ -49,13 +68,22 @@ def on_a_terminal(monkeypatch):
     monkeypatch.setenv("TERM", "dumb")  # no colours
 
 
-def test_the_table_fits_80_columns_and_names_what_it_shows(deepfish, store, query, monkeypatch):
+def test_the_table_fits_80_columns_and_names_what_it_shows(
+    deepfish, store, query, monkeypatch
+):
     on_a_terminal(monkeypatch)
     ran = deepfish("search", store, query, "-k", "4")
     assert ran.code == 0, ran.err
     first, head, *rows = ran.out.splitlines()
     assert first == "4 of 12 images by dW8+x7, exactly"
-    assert head.split() == ["score", "forward", "backward", "image", "labels", "classes"]
+    assert head.split() == [
+        "score",
+        "forward",
+        "backward",
+        "image",
+        "labels",
+        "classes",
+    ]
     assert len(rows) == 4
     assert all(len(line) <= 80 for line in ran.out.splitlines())
     assert all("light" in row for row in rows)
@@ -66,7 +94,15 @@ def test_on_a_pipe_rows_are_complete_with_tabs_between_columns(deepfish, store, 
     assert ran.code == 0, ran.err
     assert ran.err.startswith("4 of 12 images by dW8+x7, exactly\n")
     head, *rows = [line.split("\t") for line in ran.out.splitlines()]
-    assert head == ["score", "forward", "backward", "image", "path", "labels", "classes"]
+    assert head == [
+        "score",
+        "forward",
+        "backward",
+        "image",
+        "path",
+        "labels",
+        "classes",
+    ]
     found = [dict(zip(head, row, strict=True)) for row in rows]
     hits = Searcher(store).search(str(query), k=4)
     assert [one["image"] for one in found] == [hit.id for hit in hits]
@@ -82,7 +118,8 @@ def test_a_tab_in_a_name_does_not_break_a_row(deepfish, tmp_path):
     made.append(["k1", "k2"], {"x7": np.eye(2)})
     names = {"k1": "a" * 60, "k2": "b\tc\nd"}
     made.write_rows(
-        Row(name, name, key, status="ok", factors=("x7",)) for key, name in names.items()
+        Row(name, name, key, status="ok", factors=("x7",))
+        for key, name in names.items()
     )
     _, row = deepfish("search", "s", "a" * 60).out.splitlines()
     assert row.split("\t")[3] == "b\\tc\\nd"
@@ -92,13 +129,17 @@ def test_columns_without_a_word_are_left_out(deepfish, tmp_path, monkeypatch):
     on_a_terminal(monkeypatch)
     made = Store(tmp_path / "s", {"network": "toy", "layers": {"8": "fc"}})
     made.append(["k1", "k2"], {"x7": np.eye(2)})
-    made.write_rows(Row(key, key, key, status="ok", factors=("x7",)) for key in ("k1", "k2"))
+    made.write_rows(
+        Row(key, key, key, status="ok", factors=("x7",)) for key in ("k1", "k2")
+    )
     ran = deepfish("search", "s", "k1")
     assert ran.code == 0, ran.err
     assert ran.out.splitlines()[1].split() == ["score", "forward", "image"]
 
 
-def test_bytes_on_standard_input_are_a_query(deepfish, store, query, monkeypatch, tmp_path):
+def test_bytes_on_standard_input_are_a_query(
+    deepfish, store, query, monkeypatch, tmp_path
+):
     class Input:
         buffer = io.BytesIO(query.read_bytes())
 
@@ -118,11 +159,24 @@ def test_examples_filters_and_the_index_reach_the_library(deepfish, store, shape
     dark = str(shapes / "test" / "dark" / "0.jpg")
     ran = deepfish(
         *("search", store, "--like", light[0], "--like", light[1], "--unlike", dark),
-        *("--label", "dark", "--path", "*/[1-3].jpg", "--index", "--json", "--by", "dW8"),
+        *(
+            "--label",
+            "dark",
+            "--path",
+            "*/[1-3].jpg",
+            "--index",
+            "--json",
+            "--by",
+            "dW8",
+        ),
     )
     assert ran.code == 0, ran.err
     document = json.loads(ran.out)
-    assert (document["method"], document["like"], document["unlike"]) == ("index", light, [dark])
+    assert (document["method"], document["like"], document["unlike"]) == (
+        "index",
+        light,
+        [dark],
+    )
     expected = Searcher(store, "dW8").search(
         light, unlike=[dark], labels=["dark"], path="*/[1-3].jpg"
     )
@@ -133,7 +187,9 @@ def test_examples_filters_and_the_index_reach_the_library(deepfish, store, shape
 def test_the_sheet_shows_the_query_first_and_a_grey_tile_for_a_lost_file(
     deepfish, store, query, shapes, tmp_path
 ):
-    before = deepfish("search", store, query, "-k", "3", "--json", "--sheet", tmp_path / "a.png")
+    before = deepfish(
+        "search", store, query, "-k", "3", "--json", "--sheet", tmp_path / "a.png"
+    )
     assert before.code == 0, before.err
     with Image.open(tmp_path / "a.png") as sheet:
         tiles = np.asarray(sheet)
@@ -143,7 +199,9 @@ def test_the_sheet_shows_the_query_first_and_a_grey_tile_for_a_lost_file(
     assert np.abs(middle.astype(int) - np.asarray(Image.open(query))).mean() < 1
     second = json.loads(before.out)["hits"][1]["path"]
     (shapes.parent / second).write_bytes(b"no longer an image")
-    after = deepfish("search", store, query, "-k", "3", "--json", "--sheet", tmp_path / "b.png")
+    after = deepfish(
+        "search", store, query, "-k", "3", "--json", "--sheet", tmp_path / "b.png"
+    )
     assert after.code == 0, after.err
     with Image.open(tmp_path / "b.png") as sheet:
         grey = np.asarray(sheet)[8:208, 8 + 2 * 208 : 208 + 2 * 208]
@@ -152,12 +210,16 @@ def test_the_sheet_shows_the_query_first_and_a_grey_tile_for_a_lost_file(
 
 
 def test_the_sheet_finds_its_photos_from_any_folder(deepfish, shapes, tmp_path):
-    ran = deepfish("extract", "shapes/test", "store", "--weights", "random", "--features", "x7,dW8")
+    ran = deepfish(
+        "extract", "shapes/test", "store", "--weights", "random", "--features", "x7,dW8"
+    )
     assert ran.code == 0, ran.err  # with paths that start here
     (tmp_path / "elsewhere").mkdir()
     for name in ("shapes", "store"):
         (tmp_path / name).rename(tmp_path / "elsewhere" / name)
-    ran = deepfish("search", "elsewhere/store", "light/2.jpg", "-k", "2", "--sheet", "a.png")
+    ran = deepfish(
+        "search", "elsewhere/store", "light/2.jpg", "-k", "2", "--sheet", "a.png"
+    )
     assert ran.code == 0, ran.err
     with Image.open(tmp_path / "a.png") as sheet:
         tiles = np.asarray(sheet)
@@ -186,7 +248,9 @@ def test_mistakes_are_one_line_and_exit_code_1(deepfish, store, query, shapes):
     new = shapes / "train" / "dark" / "0.jpg"
     (shapes.parent / "list.csv").write_text("no image")
     for arguments, message in MISTAKES:
-        ran = deepfish("search", store, *(a.format(q=query, new=new) for a in arguments))
+        ran = deepfish(
+            "search", store, *(a.format(q=query, new=new) for a in arguments)
+        )
         assert ran.code == 1, arguments
         assert message in ran.err
         assert ran.err.count("\n") == 1
@@ -202,7 +266,8 @@ def test_a_network_with_other_weights_is_refused(deepfish, store, shapes, monkey
     ran = deepfish("search", store, shapes / "train" / "dark" / "0.jpg", "--by", "x7")
     assert ran.code == 1
     assert (
-        "weights_sha256 = random-7, got efficientnet-lite0 with random-0; pass --weights" in ran.err
+        "weights_sha256 = random-7, got efficientnet-lite0 with random-0; pass --weights"
+        in ran.err
     )
 
 

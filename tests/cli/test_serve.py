@@ -16,9 +16,16 @@ import pytest
 from deepfishing.store import Row, Store
 from deepfishing.web import server
 
-SETTINGS = {"network": "toy", "layers": {"7": "fc7", "8": "fc8"}, "tau": 2.0, "views": "centre"}
+SETTINGS = {
+    "network": "toy",
+    "layers": {"7": "fc7", "8": "fc8"},
+    "tau": 2.0,
+    "views": "centre",
+}
 SETTINGS |= {"label": "uniform", "head": "softmax", "scores": "", "source": {}}
-NO_WEIGHTS = "weights_sha256 must be text, got 'None'; make the store or the model again"
+NO_WEIGHTS = (
+    "weights_sha256 must be text, got 'None'; make the store or the model again"
+)
 HEAP = 64 << 20  # bytes that glibc keeps for a thread's heap, at a multiple of it
 SECONDS = 300  # by then a machine under load has answered
 get = partial(httpx.get, timeout=SECONDS)
@@ -57,9 +64,13 @@ def served(store):
     process.communicate()
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="heaps of threads are glibc's")
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="heaps of threads are glibc's"
+)
 def test_its_threads_share_a_heap(served):
-    asked = [f"{served.url}api/{what}?id=0.jpg" for what in ("image", "thumbnail", "store")] * 8
+    asked = [
+        f"{served.url}api/{what}?id=0.jpg" for what in ("image", "thumbnail", "store")
+    ] * 8
     with ThreadPoolExecutor(8) as clients:
         codes = {answer.status_code for answer in clients.map(get, asked)}
     assert codes == {200, 404}
@@ -68,8 +79,13 @@ def test_its_threads_share_a_heap(served):
     spans = [[int(end, 16) for end in span.split("-")] for span, _ in maps]
     heaps = [
         begin
-        for (begin, used), (rest, end), (_, rights) in zip(spans, spans[1:], maps[1:], strict=False)
-        if used == rest and rights == "---p" and begin % HEAP == 0 and end == begin + HEAP
+        for (begin, used), (rest, end), (_, rights) in zip(
+            spans, spans[1:], maps[1:], strict=False
+        )
+        if used == rest
+        and rights == "---p"
+        and begin % HEAP == 0
+        and end == begin + HEAP
     ]
     # a heap that is full goes on in another, which begins with the same address: its owner's
     with Path(f"/proc/{served.process.pid}/mem").open("rb", buffering=0) as memory:
@@ -94,8 +110,12 @@ def test_it_answers_at_the_printed_address_until_ctrl_c(served, store):
 def no_server(monkeypatch):
     """Everything but the server itself, which would not end."""
     ran = []
-    monkeypatch.setattr(server.uvicorn.Server, "run", lambda self, sockets: ran.append(sockets))
-    monkeypatch.setattr("deepfishing.web.photos.Uploads.warm_up", lambda self: ran.append(self))
+    monkeypatch.setattr(
+        server.uvicorn.Server, "run", lambda self, sockets: ran.append(sockets)
+    )
+    monkeypatch.setattr(
+        "deepfishing.web.photos.Uploads.warm_up", lambda self: ran.append(self)
+    )
     return ran
 
 

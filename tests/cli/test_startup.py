@@ -26,7 +26,10 @@ new = set(sys.modules) - before
 tops = {name.partition('.')[0] for name in new} - set(sys.stdlib_module_names)
 print(*sorted(tops), *sorted(name for name in new if name.startswith('deepfishing.')))
 """
-OURS = [f"deepfishing.{name}" for name in ("cli", "cli.app", "cli.command", "cli.say", "errors")]
+OURS = [
+    f"deepfishing.{name}"
+    for name in ("cli", "cli.app", "cli.command", "cli.say", "errors")
+]
 
 
 def loaded(*words, **environment):
@@ -58,13 +61,18 @@ def loaded(*words, **environment):
         ),
         (
             [],
-            {"_DEEPFISH_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "deepfish extr"},
+            {
+                "_DEEPFISH_COMPLETE": "complete_zsh",
+                "_TYPER_COMPLETE_ARGS": "deepfish extr",
+            },
             '"extract":"Extract features',
         ),
     ],
     ids=["version", "help", "bash", "zsh"],
 )
-def test_version_help_and_completion_load_typer_and_nothing_else(words, environment, answer):
+def test_version_help_and_completion_load_typer_and_nothing_else(
+    words, environment, answer
+):
     names, said = loaded(*words, **environment)
     assert answer in said
     # annotated_doc and shellingham are typer's own
@@ -81,7 +89,17 @@ def test_the_list_of_commands_has_the_first_line_of_their_help(name):
 def test_the_help_of_a_command_does_not_load_what_its_work_needs(name):
     names, said = loaded(name, "--help")
     assert f"Usage: deepfish {name}" in said
-    heavy = {"torch", "sklearn", "scipy", "pandas", "joblib", "faiss", "ray", "fastapi", "pydantic"}
+    heavy = {
+        "torch",
+        "sklearn",
+        "scipy",
+        "pandas",
+        "joblib",
+        "faiss",
+        "ray",
+        "fastapi",
+        "pydantic",
+    }
     heavy |= set() if name in WITH_RECORDS else {"numpy", "PIL", "pyarrow", "rich"}
     assert names.isdisjoint(heavy), "import it in the function of the command"
 
@@ -94,7 +112,10 @@ def test_a_second_prediction_and_a_second_search_need_neither_torch_nor_scikit_l
     assert deepfish("extract", shapes / "train/dark", "store", *features).code == 0
     assert deepfish("train", shapes, "model", *features).code == 0
     photo = shapes / "test/light/0.jpg"
-    for command in (["predict", "model", photo], ["search", "store", photo, "--by", "dW7*x7"]):
+    for command in (
+        ["predict", "model", photo],
+        ["search", "store", photo, "--by", "dW7*x7"],
+    ):
         first = deepfish(*command)
         assert first.code == 0, first.err
         names, said = loaded(*map(str, command))

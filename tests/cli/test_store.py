@@ -9,9 +9,15 @@ from deepfishing.store import Row, Store
 @pytest.fixture
 def store(tmp_path, rng):
     store = Store(tmp_path / "s", {"network": "toy", "tau": 2.0})
-    store.append(["k1"], {"x7": rng.normal(size=(1, 5))}, {"k2": "image cannot be decoded: b.jpg"})
+    store.append(
+        ["k1"],
+        {"x7": rng.normal(size=(1, 5))},
+        {"k2": "image cannot be decoded: b.jpg"},
+    )
     good = Row("a.jpg", "a.jpg", "k1", labels=("cat",), status="ok", factors=("x7",))
-    bad = Row("b.jpg", "b.jpg", "k2", status="error", error="image cannot be decoded: b.jpg")
+    bad = Row(
+        "b.jpg", "b.jpg", "k2", status="error", error="image cannot be decoded: b.jpg"
+    )
     store.write_rows([good, bad])
     return store
 
@@ -47,7 +53,8 @@ def test_a_store_may_lie_beside_the_photos_themselves(deepfish, store, tmp_path)
         (store.folder / name).mkdir(parents=True)
         (store.folder / name / "1.jpg").write_bytes(b"a photo")
     assert store.factors() == ["x7"]
-    assert deepfish("store", "verify", "s").out == "s: sound\n"  # nothing is called superfluous
+    # nothing is called superfluous
+    assert deepfish("store", "verify", "s").out == "s: sound\n"
     ran = deepfish("export", "s", "f.npz")
     assert ran.code == 0, ran.err
     assert "x7" in np.load(tmp_path / "f.npz")
@@ -60,7 +67,9 @@ def test_what_is_no_store_is_one_line(deepfish, tmp_path, command):
     assert "must hold store.json, got none in nowhere" in ran.err
     assert ran.err.count("\n") == 1
     assert not (tmp_path / "nowhere").exists()
-    assert f"Example: deepfish store {command}" in deepfish("store", command, "--help").out
+    assert (
+        f"Example: deepfish store {command}" in deepfish("store", command, "--help").out
+    )
 
 
 def test_a_store_of_nothing_has_no_problems(deepfish, tmp_path):

@@ -25,7 +25,10 @@ def lines(ran):
 def features(network, paths, recipe, fitted=None):
     """Factors computed at once, without a store."""
     batches = list(Extractor(network, recipe.factors)(paths))
-    return {f: np.concatenate([batch.factors[f] for batch in batches]) for f in recipe.columns}
+    return {
+        f: np.concatenate([batch.factors[f] for batch in batches])
+        for f in recipe.columns
+    }
 
 
 @pytest.fixture
@@ -36,7 +39,9 @@ def model(deepfish, shapes):
     return shapes.parent / "model"
 
 
-def test_predictions_are_those_of_the_machines_computed_directly(deepfish, shapes, model):
+def test_predictions_are_those_of_the_machines_computed_directly(
+    deepfish, shapes, model
+):
     found = lines(deepfish("predict", model, shapes / "test", "--json"))
     network = load_network("efficientnet-lite0", "random")
     recipe = parse_recipe("pow(dW8,0.5)+x7", network.layers)
@@ -60,7 +65,9 @@ def test_predictions_are_those_of_the_machines_computed_directly(deepfish, shape
         np.testing.assert_allclose(ours, expected, atol=2e-3)
 
 
-def test_light_and_dark_are_told_apart_and_the_table_has_the_best_first(deepfish, shapes, model):
+def test_light_and_dark_are_told_apart_and_the_table_has_the_best_first(
+    deepfish, shapes, model
+):
     ran = deepfish("predict", model, shapes / "test", "--top", "1")
     assert ran.code == 0, ran.err
     table = [line.split() for line in ran.out.splitlines()]
@@ -72,10 +79,19 @@ def test_light_and_dark_are_told_apart_and_the_table_has_the_best_first(deepfish
     assert float(both[2]) >= float(both[4])
 
 
-def test_predict_takes_several_paths_and_writes_complete_rows(deepfish, shapes, model, tmp_path):
+def test_predict_takes_several_paths_and_writes_complete_rows(
+    deepfish, shapes, model, tmp_path
+):
     test = shapes / "test"
-    paths = [test / "light", test / "dark" / "1.jpg", test / "dark" / "1.jpg", test / "dark"]
-    ran = deepfish("predict", model, *paths, "--top", "1", "--out", tmp_path / "predictions.csv")
+    paths = [
+        test / "light",
+        test / "dark" / "1.jpg",
+        test / "dark" / "1.jpg",
+        test / "dark",
+    ]
+    ran = deepfish(
+        "predict", model, *paths, "--top", "1", "--out", tmp_path / "predictions.csv"
+    )
     assert ran.code == 0, ran.err
     rows = [line.split("\t") for line in ran.out.splitlines()]
     images = [row[0] for row in rows]
@@ -144,10 +160,23 @@ def test_other_weights_are_refused_with_both_hashes(deepfish, shapes, model):
     assert deepfish("predict", model, shapes / "test", "--weights", "random").code == 0
 
 
-def test_a_store_trains_the_same_model_without_the_network(deepfish, shapes, model, tmp_path):
+def test_a_store_trains_the_same_model_without_the_network(
+    deepfish, shapes, model, tmp_path
+):
     ran = deepfish(
-        *("extract", shapes / "train", "s", "--weights", "random", "--features", "x7,dW8"),
-        *("--precision", "int8"),  # in which images are kept if `train` extracts them itself
+        *(
+            "extract",
+            shapes / "train",
+            "s",
+            "--weights",
+            "random",
+            "--features",
+            "x7,dW8",
+        ),
+        *(
+            "--precision",
+            "int8",
+        ),  # in which images are kept if `train` extracts them itself
     )
     assert ran.code == 0, ran.err
     shutil.rmtree(shapes / "train")
@@ -191,7 +220,9 @@ def test_a_voc_tree_is_trained_on_one_split(deepfish, shapes, tmp_path):
         (root / "ImageSets" / "Main" / f"{split}.txt").write_text("\n".join(ids))
         for label in ("dark", "light"):
             rows = [f"{i} {1 if label in i else -1}" for i in ids]
-            (root / "ImageSets" / "Main" / f"{label}_{split}.txt").write_text("\n".join(rows))
+            (root / "ImageSets" / "Main" / f"{label}_{split}.txt").write_text(
+                "\n".join(rows)
+            )
     arguments = ("--weights", "random", "--features", "x7", "--cost", "cv", "--json")
     (summary,) = lines(deepfish("train", root, "model", *arguments))
     assert summary["images"] == 12
@@ -203,7 +234,14 @@ def test_a_voc_tree_is_trained_on_one_split(deepfish, shapes, tmp_path):
 
 def test_the_summary_has_costs_and_cross_validated_ap(deepfish, shapes):
     ran = deepfish(
-        "train", shapes, "model", *SMALL, "--cost", "vissl", "--class-weight", "balanced"
+        "train",
+        shapes,
+        "model",
+        *SMALL,
+        "--cost",
+        "vissl",
+        "--class-weight",
+        "balanced",
     )
     assert ran.code == 0, ran.err
     assert "cross-validated AP" in ran.out
@@ -253,7 +291,9 @@ def test_bad_input_of_predict_is_one_line(deepfish, shapes, model, tmp_path):
 
 
 def test_train_calls_best_by_its_title_and_has_the_formula_once(deepfish, shapes):
-    ran = deepfish("train", shapes, "model", "--weights", "random", "--features", "best")
+    ran = deepfish(
+        "train", shapes, "model", "--weights", "random", "--features", "best"
+    )
     assert ran.code == 0, ran.err
     formula = Model.load(shapes.parent / "model").recipe
     assert ran.out.count(formula) == 1
@@ -271,7 +311,10 @@ def test_auto_is_the_default_and_prints_what_it_tried_and_took(deepfish, shapes)
     assert len({one["recipe"] for one in chosen["tried"]}) > 2
     (marked,) = (line for line in ran.out.splitlines() if line.startswith("* "))
     assert chosen["recipe"] in marked
-    assert f"auto: {chosen['recipe']}, cost {chosen['cost']:g}; 6 labels per class" in ran.out
+    assert (
+        f"auto: {chosen['recipe']}, cost {chosen['cost']:g}; 6 labels per class"
+        in ran.out
+    )
     found = lines(deepfish("predict", "chosen", shapes / "test", "--json"))
     right = [one["probabilities"][one["image"].split("/")[0]] > 0.5 for one in found]
     assert all(right)
@@ -281,7 +324,9 @@ def few_labels(shapes, tmp_path):
     """Two labels of each class in a table, beside other photos of both classes."""
     paths = sorted((shapes / "train").rglob("*.jpg"))
     chosen = [path for path in paths if path.stem in "01"]
-    rows = [f"{path.relative_to(shapes).as_posix()},{path.parent.name}" for path in chosen]
+    rows = [
+        f"{path.relative_to(shapes).as_posix()},{path.parent.name}" for path in chosen
+    ]
     (tmp_path / "few.csv").write_text("\n".join(["path,label", *rows]))
     return tmp_path / "few.csv"
 
@@ -300,9 +345,14 @@ def test_photos_without_labels_are_neighbours_but_not_those_of_the_test_split(
     # a model predicts and is exported, both without the pool's labels
     found = lines(deepfish("predict", "few", shapes / "test", "--json"))
     assert len(found) == 12
-    again = deepfish("train", "few/features", "other", "--labels", table, "--labelled-only")
+    again = deepfish(
+        "train", "few/features", "other", "--labels", table, "--labelled-only"
+    )
     assert again.code == 0, again.err
-    assert "pool" not in json.loads((tmp_path / "other" / "model.json").read_text())["training"]
+    assert (
+        "pool"
+        not in json.loads((tmp_path / "other" / "model.json").read_text())["training"]
+    )
 
 
 def test_auto_makes_do_with_a_store_that_lacks_a_factor(deepfish, shapes, model):
@@ -322,7 +372,9 @@ def test_a_chosen_temperature_is_that_of_the_model(deepfish, shapes, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(
             "deepfishing.learn.training.choose",
-            lambda *given, **more: replace(plain(*given, **more), recipe="dW8+x7", tau=4.0),
+            lambda *given, **more: replace(
+                plain(*given, **more), recipe="dW8+x7", tau=4.0
+            ),
         )
         assert deepfish("train", "s", "warm").code == 0
     facts = json.loads((shapes.parent / "warm" / "model.json").read_text())
@@ -330,16 +382,22 @@ def test_a_chosen_temperature_is_that_of_the_model(deepfish, shapes, monkeypatch
     given = (*given[:2], "--features", "x7,dW8", *given[4:], "--tau", "4")
     assert deepfish("extract", shapes / "train", "s4", *given).code == 0
     cost = f"{facts['cost'][0]:g}"
-    assert deepfish("train", "s4", "same", "--features", "dW8+x7", "--cost", cost).code == 0
+    assert (
+        deepfish("train", "s4", "same", "--features", "dW8+x7", "--cost", cost).code
+        == 0
+    )
     one, other = (
-        lines(deepfish("predict", name, shapes / "test", "--json")) for name in ("warm", "same")
+        lines(deepfish("predict", name, shapes / "test", "--json"))
+        for name in ("warm", "same")
     )
     for a, b in zip(one, other, strict=True):
         assert a["scores"]["dark"] == pytest.approx(b["scores"]["dark"], abs=0.02)
 
 
 @pytest.mark.parametrize("recipe", ["pow(dW8,0.5)+x7", "best", "auto"])
-def test_very_many_images_are_trained_on_as_vectors(deepfish, shapes, monkeypatch, recipe):
+def test_very_many_images_are_trained_on_as_vectors(
+    deepfish, shapes, monkeypatch, recipe
+):
     """They are told apart as by the kernel matrix, and a line says what was done."""
     given = ("--weights", "random", "--features", recipe, "--cost", "1")
     assert deepfish("train", shapes, "exact", *given).code == 0
@@ -347,10 +405,14 @@ def test_very_many_images_are_trained_on_as_vectors(deepfish, shapes, monkeypatc
     ran = deepfish("train", "exact/features", "large", *given[2:])
     assert ran.code == 0, ran.err
     assert "linear classifiers on vectors of" in ran.out
-    facts = [json.loads((shapes.parent / n / "model.json").read_text()) for n in ("exact", "large")]
+    facts = [
+        json.loads((shapes.parent / n / "model.json").read_text())
+        for n in ("exact", "large")
+    ]
     assert facts[0]["recipe"] == facts[1]["recipe"]
     exact, large = (
-        lines(deepfish("predict", name, shapes / "test", "--json")) for name in ("exact", "large")
+        lines(deepfish("predict", name, shapes / "test", "--json"))
+        for name in ("exact", "large")
     )
     for found in (exact, large):
         dark = [one["image"].startswith("dark") for one in found]
@@ -358,11 +420,19 @@ def test_very_many_images_are_trained_on_as_vectors(deepfish, shapes, monkeypatc
         assert scores[dark].min() > scores[np.logical_not(dark)].max()
 
 
-def test_predict_copies_photos_into_folders_and_moves_nothing(deepfish, shapes, model, tmp_path):
+def test_predict_copies_photos_into_folders_and_moves_nothing(
+    deepfish, shapes, model, tmp_path
+):
     before = {path: path.read_bytes() for path in shapes.rglob("*.jpg")}
     sorted_ = tmp_path / "sorted"
     ran = deepfish(
-        "predict", model, shapes / "test", "--copy-into", sorted_, "--out", tmp_path / "list.csv"
+        "predict",
+        model,
+        shapes / "test",
+        "--copy-into",
+        sorted_,
+        "--out",
+        tmp_path / "list.csv",
     )
     assert ran.code == 0, ran.err
     assert "12 files copied" in ran.err
@@ -372,15 +442,21 @@ def test_predict_copies_photos_into_folders_and_moves_nothing(deepfish, shapes, 
     assert [one["folder"] for one in listed] == ["dark"] * 6 + ["light"] * 6
     for name in ("dark", "light"):
         contents = {path.read_bytes() for path in (sorted_ / name).iterdir()}
-        assert contents == {path.read_bytes() for path in (shapes / "test" / name).iterdir()}
+        assert contents == {
+            path.read_bytes() for path in (shapes / "test" / name).iterdir()
+        }
     again = deepfish("predict", model, shapes / "test", "--copy-into", sorted_)
     assert "0 files copied, 12 were there already" in again.err
-    inside = deepfish("predict", model, shapes / "test", "--copy-into", shapes / "test" / "new")
+    inside = deepfish(
+        "predict", model, shapes / "test", "--copy-into", shapes / "test" / "new"
+    )
     assert (inside.code, inside.err.count("\n")) == (1, 1)
     assert "--copy-into must be outside" in inside.err
 
 
-def test_photos_below_the_threshold_of_a_model_are_unsure(deepfish, shapes, model, tmp_path):
+def test_photos_below_the_threshold_of_a_model_are_unsure(
+    deepfish, shapes, model, tmp_path
+):
     loaded = Model.load(model)
     replace(loaded, thresholds=np.array([0.0, 1.0])).save(tmp_path / "strict")
     assert Model.load(tmp_path / "strict").thresholds.tolist() == [0.0, 1.0]

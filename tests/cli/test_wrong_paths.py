@@ -22,7 +22,10 @@ def place(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["extract", "phots", "s"], "phots, which does not exist; did you mean photos?"),
+        (
+            ["extract", "phots", "s"],
+            "phots, which does not exist; did you mean photos?",
+        ),
         (["extract", "empty", "s"], "got none in empty; it has no files"),
         (["extract", LONG, "s"], "which does not exist"),
         (["extract", "photos", LONG], "File name too long"),
@@ -31,7 +34,10 @@ def place(tmp_path):
         (["predict", "empty", "photos"], "make one with `deepfish train`"),
         (["predict", "note.txt", "photos"], "note.txt/model.json (Not a directory)"),
         (["search", "phots", "1.jpg"], "phots, which does not exist; make one with"),
-        (["search", "photos", "1.jpg"], "got none in photos; make one with `deepfish extract"),
+        (
+            ["search", "photos", "1.jpg"],
+            "got none in photos; make one with `deepfish extract",
+        ),
         (["serve", "note.txt"], "note.txt, which is a file"),
         (["store", "info", LONG], LONG),
         (["report", "note.txt"], "must be a folder, got note.txt"),
@@ -62,15 +68,23 @@ def test_a_folder_that_is_not_ours_to_read_is_one_line(deepfish, place, monkeypa
     monkeypatch.setattr(os, "stat", refuse(stat))
     monkeypatch.setattr(os, "scandir", refuse(scandir))
     for arguments, words in (
-        (("extract", "photos", "s"), "folder photos/dog cannot be read: Permission denied"),
-        (("extract", "photos/cat", "photos/dog/s"), "photos/dog/s/store.json cannot be used"),
+        (
+            ("extract", "photos", "s"),
+            "folder photos/dog cannot be read: Permission denied",
+        ),
+        (
+            ("extract", "photos/cat", "photos/dog/s"),
+            "photos/dog/s/store.json cannot be used",
+        ),
         (("train", "photos/dog/s", "m"), "photos/dog/s/store.json cannot be used"),
     ):
         ran = deepfish(*arguments)
         assert (ran.code, ran.out) == (1, "")
         assert words in ran.err
         assert ran.err.count("\n") == 1
-    with pytest.raises(DatasetError, match=r"1\.jpg, which cannot be read \(Permission denied\)"):
+    with pytest.raises(
+        DatasetError, match=r"1\.jpg, which cannot be read \(Permission denied\)"
+    ):
         find_images("photos/dog/1.jpg")
 
 
@@ -80,4 +94,7 @@ def test_a_pattern_that_the_shell_has_filled_in_is_told_in_one_line(deepfish):
     assert ran.code == 2
     assert len(ran.err) < 200
     assert "photos/0002.jpg" in ran.err
-    assert "quote a pattern, such as 'photos/*.jpg' (see `deepfish extract --help`)" in ran.err
+    assert (
+        "quote a pattern, such as 'photos/*.jpg' (see `deepfish extract --help`)"
+        in ran.err
+    )

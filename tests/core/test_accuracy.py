@@ -25,7 +25,9 @@ def test_figures_and_confusions_are_scikit_learns(rng):
         found = measure_accuracy(labels, scores, CLASSES)
         answer = scores.argmax(axis=1)
         assert found.top1 == pytest.approx(100 * accuracy_score(truth, answer))
-        assert found.balanced == pytest.approx(100 * balanced_accuracy_score(truth, answer))
+        assert found.balanced == pytest.approx(
+            100 * balanced_accuracy_score(truth, answer)
+        )
         table = confusion_matrix(truth, answer, labels=range(4))
         for i, name in enumerate(CLASSES):
             for j, taken_for in enumerate(CLASSES):
@@ -39,14 +41,17 @@ def simulated_coverage(accuracies, per_class, copies=1, tests=400):
     truth = np.repeat(np.repeat(np.arange(C), per_class), copies)
     groups = np.repeat(np.arange(C * per_class), copies)
     labels = np.where(truth[:, None] == np.arange(C), 1, -1)
-    true = 100 * np.mean(accuracies)  # classes have as many images, so both figures are the same
+    # classes have as many images, so both figures are the same
+    true = 100 * np.mean(accuracies)
     covered = np.zeros(2)
     for _ in range(tests):
         right = rng.random(C * per_class) < np.repeat(accuracies, per_class)
         answer = np.where(right[groups], truth, (truth + 1) % C)
         scores = np.eye(C)[answer]
         found = measure_accuracy(labels, scores, CLASSES[:C], groups=groups)
-        for number, (low, high) in enumerate((found.top1_interval, found.balanced_interval)):
+        for number, (low, high) in enumerate(
+            (found.top1_interval, found.balanced_interval)
+        ):
             covered[number] += low <= true <= high
     return covered / tests
 
@@ -73,10 +78,14 @@ def test_copies_of_a_test_photo_do_not_make_intervals_narrower():
 def test_a_class_without_a_machine_is_never_the_answer_and_its_images_do_not_count(rng):
     truth, labels, scores = problem(rng)
     scores[:, 1] = 99.0
-    found = measure_accuracy(labels, scores, CLASSES, np.array([True, False, True, True]))
+    found = measure_accuracy(
+        labels, scores, CLASSES, np.array([True, False, True, True])
+    )
     kept = truth != 1
     answer = np.delete(scores, 1, axis=1)[kept].argmax(axis=1)
-    assert found.top1 == pytest.approx(100 * np.mean(np.array([0, 2, 3])[answer] == truth[kept]))
+    assert found.top1 == pytest.approx(
+        100 * np.mean(np.array([0, 2, 3])[answer] == truth[kept])
+    )
     assert "bee" not in found.confusion
     assert not any("bee" in answers for answers in found.confusion.values())
     assert measure_accuracy(labels, scores, CLASSES, np.zeros(4, bool)) is None
@@ -101,8 +110,12 @@ def test_a_row_is_plain_json(rng):
 @settings(max_examples=80, deadline=None)
 def test_every_accuracy_is_a_percentage_that_its_interval_holds(n, C, data):
     truth = np.array(data.draw(st.lists(st.integers(0, C - 1), min_size=n, max_size=n)))
-    answer = np.array(data.draw(st.lists(st.integers(0, C - 1), min_size=n, max_size=n)))
-    labels, scores = (np.where(np.arange(C) == v[:, None], 1, -1) for v in (truth, answer))
+    answer = np.array(
+        data.draw(st.lists(st.integers(0, C - 1), min_size=n, max_size=n))
+    )
+    labels, scores = (
+        np.where(np.arange(C) == v[:, None], 1, -1) for v in (truth, answer)
+    )
     found = measure_accuracy(labels, scores, CLASSES[:C])
     for figure, (low, high) in (
         (found.top1, found.top1_interval),

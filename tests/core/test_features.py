@@ -16,7 +16,19 @@ LITE = {7: "_conv_head", 8: "_fc"}
 
 
 def test_the_table_has_the_papers_eleven_rows_in_order():
-    expected = ["x5", "x6", "x7", "y8", "x8", "x5;x6", "dW6", "x6;x7", "dW7", "x7;y8", "dW8"]
+    expected = [
+        "x5",
+        "x6",
+        "x7",
+        "y8",
+        "x8",
+        "x5;x6",
+        "dW6",
+        "x6;x7",
+        "dW7",
+        "x7;y8",
+        "dW8",
+    ]
     assert list(table_features(ALEXNET)) == expected
     assert [f.name for f in parse_features("all", ALEXNET)] == expected
 
@@ -60,7 +72,21 @@ def test_naming_a_feature_twice_measures_it_once():
 
 @pytest.mark.parametrize(
     "name",
-    ["dW9", "dW5", "x4", "x9", "y5", "z7", "dW", "dW:", "x7;", ";", "x7@exact", "x;7", "dw7"],
+    [
+        "dW9",
+        "dW5",
+        "x4",
+        "x9",
+        "y5",
+        "z7",
+        "dW",
+        "dW:",
+        "x7;",
+        ";",
+        "x7@exact",
+        "x;7",
+        "dw7",
+    ],
 )
 def test_an_unknown_feature_lists_the_known_ones(name):
     with pytest.raises(FeatureError, match="feature must be one of x5, x6"):
@@ -70,13 +96,17 @@ def test_an_unknown_feature_lists_the_known_ones(name):
 def test_a_mistyped_feature_is_guessed_and_a_missing_layer_shown():
     with pytest.raises(FeatureError, match="did you mean dW7"):
         parse_feature("dw7", ALEXNET)
-    with pytest.raises(FeatureError, match="one of x6, x7, y8, x8, x6;x7, dW7, x7;y8, dW8,"):
+    with pytest.raises(
+        FeatureError, match="one of x6, x7, y8, x8, x6;x7, dW7, x7;y8, dW8,"
+    ):
         parse_feature("x5", LITE)
     with pytest.raises(FeatureError, match="at least one"):
         parse_features(" , ", LITE)
 
 
-@pytest.mark.parametrize("name", ["x07", "x٧", "y٨", "dW٧", "dW07", "x7;x06", "dW" + "7" * 5000])
+@pytest.mark.parametrize(
+    "name", ["x07", "x٧", "y٨", "dW٧", "dW07", "x7;x06", "dW" + "7" * 5000]
+)
 def test_a_number_that_is_not_written_plainly_is_no_layer(name):
     # found by fuzzing: the factor x07 was looked for and never found, 5,000 digits were a traceback
     with pytest.raises(FeatureError, match="feature must be one of x5, x6"):
@@ -120,16 +150,29 @@ def test_a_column_of_a_store_is_read_back_as_the_factor_that_it_is(
     factor = parse_factor(name)
     assert factor == Factor(kind, layer, positions)
     assert (factor.name, factor.needs_backward) == (name, backward)
-    assert factor.path({7: "fc7", 8: "fc8"}) == (layer if layer == "a.b" else f"fc{layer}")
+    assert factor.path({7: "fc7", 8: "fc8"}) == (
+        layer if layer == "a.b" else f"fc{layer}"
+    )
 
 
-@pytest.mark.parametrize("name", ["dW7", "z7", "x7@64x32", "delta", "x7;y8", "dW7@exact", ""])
+@pytest.mark.parametrize(
+    "name", ["dW7", "z7", "x7@64x32", "delta", "x7;y8", "dW7@exact", ""]
+)
 def test_what_is_no_column_is_refused(name):
     with pytest.raises(FeatureError, match="factor must be"):
         parse_factor(name)
 
 
 def test_a_store_makes_the_features_whose_factors_it_has():
-    columns = ["x7", "delta8", "in:a@exact", "delta:a@exact", "delta:b", "dW6@4x4", "x:c", "more"]
+    columns = [
+        "x7",
+        "delta8",
+        "in:a@exact",
+        "delta:a@exact",
+        "delta:b",
+        "dW6@4x4",
+        "x:c",
+        "more",
+    ]
     names = [feature.name for feature in features_of(columns)]
     assert names == ["x7", "x:c", "dW6@4x4", "dW8", "dW:a@exact"]

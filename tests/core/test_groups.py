@@ -42,7 +42,9 @@ def test_copies_within_a_class_of_photos_that_are_all_alike_are_found(rng):
 
 def test_one_content_or_one_embedding_is_one_group_however_often_it_is_there(rng):
     x = centres(rng, 50)
-    np.testing.assert_array_equal(similar_groups(np.tile(x, (30, 1))), np.tile(np.arange(50), 30))
+    np.testing.assert_array_equal(
+        similar_groups(np.tile(x, (30, 1))), np.tile(np.arange(50), 30)
+    )
     keys = [str(row // 2) for row in range(50)]
     np.testing.assert_array_equal(similar_groups(x, keys), np.arange(50) // 2)
 
@@ -51,7 +53,9 @@ def test_one_content_or_one_embedding_is_one_group_however_often_it_is_there(rng
 def test_few_photos_are_grouped(rng, n):
     x = centres(rng, n)
     np.testing.assert_array_equal(similar_groups(x), np.arange(n))
-    np.testing.assert_array_equal(similar_groups(np.tile(x, (2, 1))), np.tile(np.arange(n), 2))
+    np.testing.assert_array_equal(
+        similar_groups(np.tile(x, (2, 1))), np.tile(np.arange(n), 2)
+    )
 
 
 def test_an_index_finds_the_groups_that_all_pairs_have(rng, monkeypatch):

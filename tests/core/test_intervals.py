@@ -11,7 +11,9 @@ from deepfishing.evaluation.protocols import LowShot, nearest_neighbours
 from deepfishing.metrics import DEFINITIONS
 
 SHAPES = st.tuples(st.integers(1, 40), st.integers(1, 3))
-LABELS = SHAPES.flatmap(lambda shape: arrays(np.int8, shape, elements=st.sampled_from([-1, 0, 1])))
+LABELS = SHAPES.flatmap(
+    lambda shape: arrays(np.int8, shape, elements=st.sampled_from([-1, 0, 1]))
+)
 FLOATS = st.floats(-4, 4, width=32)
 TIES = st.integers(-1, 1).map(float)
 
@@ -20,7 +22,8 @@ TIES = st.integers(-1, 1).map(float)
 def problems(draw):
     """Labels and scores: any, with many ties, all correct, all wrong, or one positive per class."""
     labels = draw(LABELS)
-    assume(-1 in labels or 0 not in labels or 1 not in labels)  # others are refused: test_metrics
+    # others are refused: test_metrics
+    assume(-1 in labels or 0 not in labels or 1 not in labels)
     kind = draw(st.sampled_from(["any", "ties", "correct", "wrong", "one positive"]))
     if kind == "one positive":
         labels = np.full_like(labels, -1)
@@ -28,7 +31,11 @@ def problems(draw):
     if kind in ("correct", "wrong"):
         scores = labels * (1.0 if kind == "correct" else -1.0)
     else:
-        scores = draw(arrays(np.float64, labels.shape, elements=TIES if kind == "ties" else FLOATS))
+        scores = draw(
+            arrays(
+                np.float64, labels.shape, elements=TIES if kind == "ties" else FLOATS
+            )
+        )
     return labels, scores
 
 
@@ -45,7 +52,9 @@ def holds(figure, interval):
 
 
 @given(problems())
-@example(perfect(20))  # its area used to be 100.00000000000001, and its interval turned around
+@example(
+    perfect(20)
+)  # its area used to be 100.00000000000001, and its interval turned around
 @example(perfect(45))
 @settings(max_examples=150, deadline=None)
 def test_every_ap_is_a_percentage_that_its_interval_holds(problem):
@@ -91,10 +100,14 @@ def test_few_examples_have_an_interval_of_percentages(values):
 @given(st.integers(1, 60), st.data())
 @settings(max_examples=40, deadline=None)
 def test_the_accuracy_of_neighbours_lies_in_its_interval(n, data):
-    shown = np.array(data.draw(st.lists(st.sampled_from([-1, 1]), min_size=n, max_size=n)))
+    shown = np.array(
+        data.draw(st.lists(st.sampled_from([-1, 1]), min_size=n, max_size=n))
+    )
     labels = np.stack([shown, -shown], axis=1)
     seen = np.eye(2)[(shown * data.draw(st.sampled_from([-1, 1])) + 1) // 2]
-    (found,) = nearest_neighbours(np.eye(2), 2 * np.eye(2) - 1, seen, labels, ["no", "yes"], [1])
+    (found,) = nearest_neighbours(
+        np.eye(2), 2 * np.eye(2) - 1, seen, labels, ["no", "yes"], [1]
+    )
     assert holds(found.accuracy, found.interval)
 
 

@@ -18,7 +18,9 @@ def test_trace_kernel_is_the_dense_product(random_rank_one, P, Q):
 
 @pytest.mark.parametrize("P", [None, 3])
 @pytest.mark.parametrize("block", [1, 40, 10**9])
-def test_gram_does_not_depend_on_the_size_of_its_blocks(random_rank_one, monkeypatch, P, block):
+def test_gram_does_not_depend_on_the_size_of_its_blocks(
+    random_rank_one, monkeypatch, P, block
+):
     a, b = random_rank_one(9, P=P), random_rank_one(7, P=P)
     monkeypatch.setattr(kernels, "BLOCK_VALUES", block)
     np.testing.assert_allclose(gram(a, b), trace_kernel(a, b), rtol=1e-12)
@@ -28,7 +30,9 @@ def test_gram_does_not_depend_on_the_size_of_its_blocks(random_rank_one, monkeyp
     )
 
 
-def test_gram_of_features_with_themselves_is_symmetric_with_a_unit_diagonal(random_rank_one):
+def test_gram_of_features_with_themselves_is_symmetric_with_a_unit_diagonal(
+    random_rank_one,
+):
     K = gram(random_rank_one(20, dtype=np.float32).normalize())
     assert K.dtype == np.float64
     np.testing.assert_array_equal(K, K.T)
@@ -36,7 +40,8 @@ def test_gram_of_features_with_themselves_is_symmetric_with_a_unit_diagonal(rand
 
 
 def test_the_sign_of_delta_does_not_change_the_kernel(random_rank_one):
-    a = random_rank_one(4)  # the paper prints g - sigma, automatic differentiation sigma - g
+    # the paper prints g - sigma, automatic differentiation sigma - g
+    a = random_rank_one(4)
     flipped = RankOne(a.x, -a.delta)
     np.testing.assert_allclose(gram(flipped), gram(a), rtol=1e-12)
 
@@ -58,12 +63,16 @@ def test_products_of_whole_numbers_do_not_overflow(rng, dtype):
 def test_concatenation_is_the_mean_of_the_kernels_of_its_parts(rng):
     parts = [rng.normal(size=(6, 3)), rng.normal(size=(6, 50)) * 100]
     unit = [p / np.linalg.norm(p, axis=1, keepdims=True) for p in parts]
-    joined = assemble(parse_feature("x6;x7"), dict(zip(("x6", "x7"), parts, strict=True)))
+    joined = assemble(
+        parse_feature("x6;x7"), dict(zip(("x6", "x7"), parts, strict=True))
+    )
     mean = (linear_kernel(unit[0], unit[0]) + linear_kernel(unit[1], unit[1])) / 2
     np.testing.assert_allclose(gram(joined), mean, rtol=1e-10)
 
 
-@pytest.mark.parametrize("other", [np.ones((2, 4)), RankOne(np.ones((2, 3)), np.ones((2, 9)))])
+@pytest.mark.parametrize(
+    "other", [np.ones((2, 4)), RankOne(np.ones((2, 3)), np.ones((2, 9)))]
+)
 def test_features_of_different_kinds_or_widths_are_refused(other):
     with pytest.raises(FeatureError, match="one kind and width"):
         gram(RankOne(np.ones((2, 3)), np.ones((2, 4))), other)

@@ -51,7 +51,9 @@ def test_the_tensor_sketch_is_the_slow_circular_convolution_of_count_sketches(
     project = TensorSketch.draw(11, 9, m, seed=3)
     expected = np.zeros((4, m))
     for n in range(4):
-        for x, delta in zip(g.x[n].reshape(-1, 11), g.delta[n].reshape(-1, 9), strict=True):
+        for x, delta in zip(
+            g.x[n].reshape(-1, 11), g.delta[n].reshape(-1, 9), strict=True
+        ):
             a, b = np.zeros(m), np.zeros(m)
             for i in range(11):
                 a[project.bucket_x[i]] += project.sign_x[i] * x[i]
@@ -65,7 +67,9 @@ def test_the_tensor_sketch_is_the_slow_circular_convolution_of_count_sketches(
 
 @pytest.mark.parametrize("P", [None, 3])
 @pytest.mark.parametrize("kind", RANDOM)
-def test_dot_products_are_the_trace_kernel_on_average_over_seeds(random_rank_one, kind, P):
+def test_dot_products_are_the_trace_kernel_on_average_over_seeds(
+    random_rank_one, kind, P
+):
     g = random_rank_one(3, d=40, D=30, P=P).normalize()
     draws = kernels(kind, g, 64, range(800))
     error = draws.std(axis=0) / np.sqrt(len(draws))
@@ -94,14 +98,17 @@ def variances(g, m):
             + (c**2 - alpha) * (e**2 - beta)
         )
         / m
-        + ((1 - alpha) * (e**2 - beta) + (c**2 - alpha) * (1 - beta)) * (2 - m % 2) / m**2,
+        + ((1 - alpha) * (e**2 - beta) + (c**2 - alpha) * (1 - beta))
+        * (2 - m % 2)
+        / m**2,
     }
 
 
 @pytest.mark.parametrize("kind", RANDOM)
 def test_the_variance_is_the_one_that_theory_gives(random_rank_one, kind):
     g = random_rank_one(3, d=20, D=15).normalize()
-    g = RankOne(g.x + 0.3, g.delta + 0.2).normalize()  # alike, as features after a ReLU are
+    # alike, as features after a ReLU are
+    g = RankOne(g.x + 0.3, g.delta + 0.2).normalize()
     measured = kernels(kind, g, 64, range(3000)).var(axis=0)
     np.testing.assert_allclose(measured, variances(g, 64)[kind], rtol=0.25)
 
@@ -158,7 +165,9 @@ def test_all_principal_entries_are_the_whole_gradient(random_rank_one, P):
     np.testing.assert_allclose(v @ v.T, trace_kernel(g, g), rtol=1e-3, atol=1e-3)
 
 
-def test_principal_entries_are_the_largest_of_the_gradient_in_its_own_axes(random_rank_one):
+def test_principal_entries_are_the_largest_of_the_gradient_in_its_own_axes(
+    random_rank_one,
+):
     g = random_rank_one(50, d=6, D=5)
     g = RankOne(g.x * [9, 5, 3, 2, 1, 0.1], g.delta * [7, 3, 1, 0.5, 0.1])
     axes = [np.linalg.svd(f, full_matrices=False)[2] for f in (g.x, g.delta)]
@@ -238,7 +247,9 @@ def test_wrong_sizes_names_and_widths_are_refused(random_rank_one):
         fit_projection("two-sided", g, 0)
     with pytest.raises(OptionError, match=r"whole number, at least 1, got 8\.5"):
         fit_projection("two-sided", g, 8.5)
-    with pytest.raises(OptionError, match="a seed must be a whole number from 0 on, got -1"):
+    with pytest.raises(
+        OptionError, match="a seed must be a whole number from 0 on, got -1"
+    ):
         fit_projection("two-sided", g, 8, -1)
     with pytest.raises(OptionError, match="at least 1"):
         fit_projection("two-sided", g, -1)

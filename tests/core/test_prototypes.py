@@ -16,7 +16,9 @@ from deepfishing.learn.vectors import Vectors
 def x():
     rng = np.random.default_rng(1)
     centres = rng.normal(size=(4, 8))
-    return (centres[np.arange(120) % 4] + 0.3 * rng.normal(size=(120, 8))).astype(np.float32)
+    return (centres[np.arange(120) % 4] + 0.3 * rng.normal(size=(120, 8))).astype(
+        np.float32
+    )
 
 
 def kernel(recipe, arrays, pool=None):
@@ -91,7 +93,9 @@ def smooth_kernels(K_pool, K_test, near_pool, near_test, n):
     return pool / length / length[:, None], test / length
 
 
-@pytest.mark.parametrize("inner", ["x7", "x7+own(x7,6)", "rbf(x7,2)+x7*dW8", "rbf(own(x7,6),1)"])
+@pytest.mark.parametrize(
+    "inner", ["x7", "x7+own(x7,6)", "rbf(x7,2)+x7*dW8", "rbf(own(x7,6),1)"]
+)
 def test_smoothing_any_recipe_is_the_dense_product_of_weights_and_kernels(inner):
     rng = np.random.default_rng(3)
     arrays = {"x7": rng.normal(size=(60, 8)) + 1, "delta8": rng.normal(size=(60, 5))}
@@ -112,8 +116,12 @@ def test_smoothing_any_recipe_is_the_dense_product_of_weights_and_kernels(inner)
     np.testing.assert_allclose(gram(a), expected[0], atol=2e-3)
     np.testing.assert_allclose(gram(b, a), expected[1], atol=2e-3)
     np.testing.assert_allclose(np.diag(gram(b)), 1, atol=1e-4)
-    np.testing.assert_allclose(gram(b[2:5], a[[7, 3]]), gram(b, a)[2:5][:, [7, 3]], atol=1e-6)
-    not_averaged = parse_recipe(f"smooth({inner},4)").unsmoothed().value(test, smooth.state)
+    np.testing.assert_allclose(
+        gram(b[2:5], a[[7, 3]]), gram(b, a)[2:5][:, [7, 3]], atol=1e-6
+    )
+    not_averaged = (
+        parse_recipe(f"smooth({inner},4)").unsmoothed().value(test, smooth.state)
+    )
     A = smooth_weights(gram(x7(pool)), True, 4) + np.eye(45)
     length = np.sqrt(np.diag(A @ gram(plain(pool)) @ A.T))
     halfway = gram(plain(test), plain(pool)) @ A.T / length
@@ -147,10 +155,14 @@ def test_the_index_finds_what_the_exact_search_finds(x, monkeypatch):
 def test_rbf_is_the_gaussian_kernel_of_unit_vectors(x):
     unit = l2_normalize(x).astype(np.float64)
     squares = np.square(unit[:, None] - unit).sum(axis=2)
-    np.testing.assert_allclose(kernel("rbf(x7,2)", {"x7": x}), np.exp(-2 * squares), atol=1e-5)
+    np.testing.assert_allclose(
+        kernel("rbf(x7,2)", {"x7": x}), np.exp(-2 * squares), atol=1e-5
+    )
     product = kernel("rbf(x7+own(x7,4),0.5)*x7", {"x7": x})
     inner = kernel("x7+own(x7,4)", {"x7": x})
-    np.testing.assert_allclose(product, np.exp(inner - 1) * kernel("x7", {"x7": x}), atol=1e-5)
+    np.testing.assert_allclose(
+        product, np.exp(inner - 1) * kernel("x7", {"x7": x}), atol=1e-5
+    )
 
 
 def test_vectors_of_rbf_have_its_kernel_and_are_restored(x):
@@ -171,7 +183,10 @@ def test_an_own_head_is_a_gradient_and_smoothing_is_not():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("own(dW8)", "own must take a forward feature such as x7, got the gradient dW8"),
+        (
+            "own(dW8)",
+            "own must take a forward feature such as x7, got the gradient dW8",
+        ),
         ("smooth(x7,2.5)", "a number of neighbours, a whole one, got 2.5"),
         ("smooth(smooth(x7)+x7)", "smooth must not be smoothed again"),
         ("rbf(x7)", "lacks a comma and a width"),

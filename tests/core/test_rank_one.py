@@ -22,7 +22,9 @@ def test_normalizing_keeps_the_direction_of_the_dense_gradient(random_rank_one, 
 def test_one_position_is_the_same_as_none(random_rank_one):
     g = random_rank_one(4)
     single = RankOne(g.x[:, None], g.delta[:, None])
-    np.testing.assert_allclose(single.normalize().dense(), g.normalize().dense(), rtol=1e-12)
+    np.testing.assert_allclose(
+        single.normalize().dense(), g.normalize().dense(), rtol=1e-12
+    )
     np.testing.assert_allclose(single.pool().dense(), g.dense(), rtol=1e-12)
 
 
@@ -48,7 +50,8 @@ def test_slices_masks_and_indices_choose_images(random_rank_one):
 
 
 @pytest.mark.parametrize(
-    ("x", "delta"), [((2, 3), (3, 4)), ((2, 3), (2, 1, 4)), ((2, 5, 3), (2, 6, 4)), ((3,), (3,))]
+    ("x", "delta"),
+    [((2, 3), (3, 4)), ((2, 3), (2, 1, 4)), ((2, 5, 3), (2, 6, 4)), ((3,), (3,))],
 )
 def test_factors_that_do_not_belong_together_are_refused(x, delta):
     with pytest.raises(FeatureError, match="x and delta must be"):
@@ -64,7 +67,9 @@ def test_half_precision_rows_do_not_overflow_when_normalized():
 
 def test_whole_numbers_are_normalized_as_others_are():
     gradients = RankOne(x=[[1, 1], [0, 0]], delta=[[3, 4], [1, 0]])
-    floats = RankOne(gradients.x.astype(float), gradients.delta.astype(float)).normalize()
+    floats = RankOne(
+        gradients.x.astype(float), gradients.delta.astype(float)
+    ).normalize()
     np.testing.assert_array_equal(gradients.normalize().x, floats.x)
     np.testing.assert_array_equal(gradients.normalize().delta, floats.delta)
 

@@ -8,7 +8,13 @@ from deepfishing.core.kernels import Combination, KernelSum, gram
 from deepfishing.core.rank_one import RankOne
 from deepfishing.core.recipes import parse_recipe, parse_recipes, pieces
 from deepfishing.core.recipes.language import candidates
-from deepfishing.core.recipes.recipe import FUNCTIONS, STEPS, Step, second_moment_root, whiten
+from deepfishing.core.recipes.recipe import (
+    FUNCTIONS,
+    STEPS,
+    Step,
+    second_moment_root,
+    whiten,
+)
 from deepfishing.errors import FeatureError
 from deepfishing.learn.vectors import Vectors
 
@@ -72,7 +78,9 @@ def test_low_is_the_output_below_the_lowest_layer(arrays):
 
 
 def test_best_takes_what_layers_there_are():
-    best = {k: parse_recipe("best", layers) for k, layers in ((6, LAYERS), (8, {8: "fc"}))}
+    best = {
+        k: parse_recipe("best", layers) for k, layers in ((6, LAYERS), (8, {8: "fc"}))
+    }
     assert best[6].name == "x5*(whiten(dW7,0.5)+whiten(dW8,0.5)+pow(dW8,0.5)+x6+x7)"
     assert best[6].columns == ("x5", "x6", "delta7", "x7", "delta8")
     assert best[8].name == "(2*x7+1)*(whiten(dW8,0.5)+pow(dW8,0.5)+x7)"
@@ -86,7 +94,11 @@ def test_whiten_is_the_kronecker_factored_fisher_kernel(arrays, shrinkage):
     x, delta = unit(arrays["x6"]), unit(arrays["delta7"])
     K = 1.0
     for rows in (x, delta):
-        s = ledoit_wolf_shrinkage(rows, assume_centered=True) if shrinkage is None else shrinkage
+        s = (
+            ledoit_wolf_shrinkage(rows, assume_centered=True)
+            if shrinkage is None
+            else shrinkage
+        )
         A = rows.T @ rows / len(rows)
         A = (1 - s) * A + s * np.trace(A) / len(A) * np.eye(len(A))
         K = K * (rows @ np.linalg.inv(A) @ rows.T)
@@ -112,7 +124,9 @@ def test_the_whitened_gradient_is_the_fisher_kernel_of_the_dense_one(arrays):
 def test_statistics_come_from_the_training_images_only(arrays, rng):
     fitted = parse_recipe("whiten(x7,0.1)", LAYERS).fit(arrays)
     other = {name: rng.normal(size=(5, v.shape[1])) for name, v in arrays.items()}
-    alone = np.concatenate([fitted({n: v[i : i + 1] for n, v in other.items()}) for i in range(5)])
+    alone = np.concatenate(
+        [fitted({n: v[i : i + 1] for n, v in other.items()}) for i in range(5)]
+    )
     np.testing.assert_allclose(fitted(other), alone)
 
 
@@ -222,7 +236,9 @@ def test_a_recipe_is_a_gradient_if_one_of_its_features_is(text, gradient):
     assert parse_recipe(text, LAYERS).is_gradient is gradient
 
 
-@pytest.mark.parametrize("layers", [LAYERS, {7: "a", 8: "b"}, {8: "b"}, {5: "", **LAYERS}])
+@pytest.mark.parametrize(
+    "layers", [LAYERS, {7: "a", 8: "b"}, {8: "b"}, {5: "", **LAYERS}]
+)
 def test_best_is_called_best_wherever_its_formula_comes_from(layers):
     best = parse_recipe("best", layers)
     assert best.title == "best" != best.name
@@ -232,7 +248,9 @@ def test_best_is_called_best_wherever_its_formula_comes_from(layers):
 
 
 def test_only_whitening_learns():
-    learns = {text: parse_recipe(text, LAYERS).learns for text in ("pow(dW7,2)*x7+1", "best")}
+    learns = {
+        text: parse_recipe(text, LAYERS).learns for text in ("pow(dW7,2)*x7+1", "best")
+    }
     assert learns == {"pow(dW7,2)*x7+1": False, "best": True}
 
 
@@ -248,7 +266,9 @@ def test_a_new_kernel_is_a_class_and_a_record(monkeypatch, arrays):
             return np.exp(self.sharpness * (K - 1))
 
     step = Step(
-        lambda recipe, parts, _: Exponential(parts, recipe.number), number="a sharpness", most=100.0
+        lambda recipe, parts, _: Exponential(parts, recipe.number),
+        number="a sharpness",
+        most=100.0,
     )
     monkeypatch.setitem(STEPS, "exp", step)
     monkeypatch.setitem(FUNCTIONS, "exp", step)
@@ -258,7 +278,9 @@ def test_a_new_kernel_is_a_class_and_a_record(monkeypatch, arrays):
     np.testing.assert_allclose(kernel("exp(dW7+x7,2)*x5", arrays), expected)
     made = parse_recipe("exp(x7,4)", LAYERS).fit(arrays)(arrays)
     np.testing.assert_allclose(gram(made[3:7], made), gram(made)[3:7])
-    with pytest.raises(FeatureError, match="needs a sharpness above 0 and up to 100, got 1000"):
+    with pytest.raises(
+        FeatureError, match="needs a sharpness above 0 and up to 100, got 1000"
+    ):
         parse_recipe("exp(x7,1000)", LAYERS)
     with pytest.raises(FeatureError, match="pow must take one feature"):
         parse_recipe("pow(exp(x7,4),0.5)", LAYERS)

@@ -41,9 +41,12 @@ def test_each_draw_has_the_ap_of_the_images_drawn(rng, ties):
         for method in DEFINITIONS:
             each = [np.nan if v is None else v for v in slow.ap[method].values()]
             np.testing.assert_allclose(result.ap[method][draw], each, rtol=1e-12)
-            assert result.map(method)[draw] == pytest.approx(slow.map[method], rel=1e-12)
+            assert result.map(method)[draw] == pytest.approx(
+                slow.map[method], rel=1e-12
+            )
     assert np.isnan(result.ap["area"][:, 0]).all()
-    assert 0 < np.isnan(result.ap["area"][:, 1]).sum() < 40  # 1 positive is not in every draw
+    # 1 positive is not in every draw
+    assert 0 < np.isnan(result.ap["area"][:, 1]).sum() < 40
 
 
 def test_the_measured_figures_are_those_of_metrics(rng):
@@ -65,7 +68,8 @@ def test_draws_do_not_depend_on_how_many_fit_in_memory(rng, monkeypatch):
 def test_the_same_seed_gives_the_same_draws_and_another_one_others(rng):
     labels, scores = problem(rng)
     first, again, other = (
-        bootstrap(labels, scores, "abcde", ("area",), resamples=20, seed=seed) for seed in (1, 1, 2)
+        bootstrap(labels, scores, "abcde", ("area",), resamples=20, seed=seed)
+        for seed in (1, 1, 2)
     )
     np.testing.assert_array_equal(first.ap["area"], again.ap["area"])
     assert not np.array_equal(first.map("area"), other.map("area"))
@@ -84,11 +88,18 @@ def test_an_interval_is_the_percentiles_of_the_draws_moved_to_the_measured_figur
         assert list(each) == list("abcde")
         assert each["a"] is None
         for name in "cde":
-            assert 0 <= each[name][0] < result.measured.ap[method][name] < each[name][1] <= 100
+            assert (
+                0
+                <= each[name][0]
+                < result.measured.ap[method][name]
+                < each[name][1]
+                <= 100
+            )
 
 
 def test_an_interval_ends_at_100_where_the_move_would_carry_it_further():
-    labels = np.array([[1], *[[-1]] * 500, [1]])  # AP is 100 for draws without the last image
+    # AP is 100 for draws without the last image
+    labels = np.array([[1], *[[-1]] * 500, [1]])
     beyond = 0
     for seed in range(10):
         result = bootstrap(labels, -np.arange(502.0)[:, None], "a", ("area",), 30, seed)
@@ -137,7 +148,8 @@ def test_a_95_percent_interval_covers_in_95_percent_of_test_sets():
             low, high = result.map_interval(method)
             below[method] += truth[method] < low
             above[method] += truth[method] > high
-    for method in DEFINITIONS:  # 10 of 200 expected; 20 or more in 1 of 400 such simulations
+    for method in DEFINITIONS:
+        # 10 of 200 expected; 20 or more in 1 of 400 such simulations
         assert 2 <= below[method] + above[method] < 20
         assert max(below[method], above[method]) < 13  # on either side about as often
 
@@ -148,12 +160,16 @@ def test_a_difference_is_that_of_each_draw(rng):
     result = compare(labels, a, b, "11point", resamples=60, seed=5)
     slow = []
     for images in drawn(len(labels), 60, seed=5):
-        pair = [evaluate(labels[images], s[images], "abcde").map["11point"] for s in (a, b)]
+        pair = [
+            evaluate(labels[images], s[images], "abcde").map["11point"] for s in (a, b)
+        ]
         slow.append(pair[0] - pair[1])
     measured = [evaluate(labels, s, "abcde").map["11point"] for s in (a, b)]
     assert result.mean == pytest.approx(measured[0] - measured[1])
     moved = np.array(slow) - np.mean(slow) + result.mean
-    assert (result.low, result.high) == pytest.approx(tuple(np.percentile(moved, [2.5, 97.5])))
+    assert (result.low, result.high) == pytest.approx(
+        tuple(np.percentile(moved, [2.5, 97.5]))
+    )
     fewer = min((moved <= 0).sum(), (moved >= 0).sum())
     assert result.p == pytest.approx(min(1, 2 * (1 + fewer) / 61))
 
@@ -164,7 +180,8 @@ def test_pairing_narrows_the_interval_of_rows_that_err_on_the_same_images(rng):
     a, b = (common + 0.3 * rng.normal(size=labels.shape) for _ in range(2))
     paired = compare(labels, a, b, "area", resamples=200)
     one = bootstrap(labels, a, "abcd", resamples=200, seed=1)
-    other = bootstrap(labels, b, "abcd", resamples=200, seed=2)  # other draws: not paired
+    # other draws: not paired
+    other = bootstrap(labels, b, "abcd", resamples=200, seed=2)
     unpaired = difference(paired.mean, one.map("area") - other.map("area"))
     assert paired.high - paired.low < 0.6 * (unpaired.high - unpaired.low)
 
@@ -173,7 +190,9 @@ def test_a_difference_that_is_there_holds_and_turns_its_sign_with_the_rows(rng):
     labels = rng.choice([-1, 1], size=(300, 3))
     noise = rng.normal(size=labels.shape)
     good, bad = labels + noise, 0.4 * labels + noise
-    up, down = (compare(labels, *pair, "area", 300) for pair in ((good, bad), (bad, good)))
+    up, down = (
+        compare(labels, *pair, "area", 300) for pair in ((good, bad), (bad, good))
+    )
     assert up.holds
     assert down.holds
     assert up.low > 0 > down.high
@@ -225,7 +244,9 @@ def test_an_interval_is_moved_so_that_the_mean_of_the_draws_is_the_figure():
     assert (round(low, 2), round(high, 2)) == (71.25, 80.75)
 
 
-@pytest.mark.parametrize(("n", "p"), [(30, 0.99), (30, 0.9), (100, 0.5), (10, 0.8), (400, 0.98)])
+@pytest.mark.parametrize(
+    ("n", "p"), [(30, 0.99), (30, 0.9), (100, 0.5), (10, 0.8), (400, 0.98)]
+)
 def test_the_interval_of_a_proportion_covers_it(n, p):
     """Exactly: the probability of all counts whose interval holds p."""
     counts = np.arange(n + 1)
@@ -238,7 +259,9 @@ def test_the_interval_of_a_proportion_is_wilsons():
     for right, n in ((0, 4), (3, 7), (30, 30)):
         expected = binomtest(right, n).proportion_ci(method="wilson")
         low, high = proportion_interval(right, n)
-        assert (low, high) == pytest.approx((100 * expected.low, 100 * expected.high), abs=1e-9)
+        assert (low, high) == pytest.approx(
+            (100 * expected.low, 100 * expected.high), abs=1e-9
+        )
     with pytest.raises(OptionError, match="1 or more images, got 3 of 2"):
         proportion_interval(3, 2)
 

@@ -31,14 +31,18 @@ def store_of(tmp_path):
     def make(paths, like, name="store", factors=None, **settings):
         rng = np.random.default_rng(3)
         centre = {number: rng.normal(size=(12)) for number in sorted(set(like))}
-        x = np.stack([centre[number] for number in like]) + 0.05 * rng.normal(size=(len(like), 12))
+        x = np.stack([centre[number] for number in like]) + 0.05 * rng.normal(
+            size=(len(like), 12)
+        )
         delta = np.stack([centre[number][:6] for number in like])
         keys = [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
         made = Store(tmp_path / name, {**LAYERS, **settings}, "float32")
         once = {key: row for row, key in enumerate(keys)}
         some = list(once.values())
         factors = factors or {"x7": l2_normalize(x), "delta8": l2_normalize(delta)}
-        made.append(list(once), {name: values[some] for name, values in factors.items()})
+        made.append(
+            list(once), {name: values[some] for name, values in factors.items()}
+        )
         made.write_rows(
             Row(path.name, str(path), key, status="ok", factors=tuple(factors))
             for path, key in zip(paths, keys, strict=True)

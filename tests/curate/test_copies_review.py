@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from deepfishing.curate.copies_review import Decisions, Listed, Review, as_text, find_copies
+from deepfishing.curate.copies_review import (
+    Decisions,
+    Listed,
+    Review,
+    as_text,
+    find_copies,
+)
 from deepfishing.errors import OptionError, StoreError
 from deepfishing.store import Store
 
@@ -43,7 +49,9 @@ def test_by_default_copies_with_the_same_picture_are_listed_and_no_others(photos
     before = {path: path.read_bytes() for path in folder.iterdir()}
     found = listed(store)
     assert set(found) == {"quality.jpg", "zcopy.png"}
-    assert {one.keep for one in found.values()} == {os.path.realpath(folder / "original.png")}
+    assert {one.keep for one in found.values()} == {
+        os.path.realpath(folder / "original.png")
+    }
     assert found["zcopy.png"].kind == "identical file"
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
@@ -70,7 +78,8 @@ def test_a_mirrored_photo_and_the_last_copy_cannot_be_set_aside(photos):
     with pytest.raises(OptionError, match="must be kept"):
         review.decide("mirrored.png", True)
     with pytest.raises(OptionError, match="must be kept"):
-        review.decide("original.png", True)  # only the crop and the mirrored one would be left
+        # only the crop and the mirrored one would be left
+        review.decide("original.png", True)
     review.decide("zcopy.png", False)
     review.decide("original.png", True)
     with pytest.raises(OptionError, match="must be kept"):
@@ -95,7 +104,9 @@ def test_a_photo_is_not_listed_once_the_copy_that_is_kept_is_gone_or_other(photo
     assert "zcopy.png" not in listed(store)  # the one that is kept is the same file
 
 
-def test_half_a_line_of_a_killed_writer_is_cut_off_and_a_damaged_line_is_an_error(photos):
+def test_half_a_line_of_a_killed_writer_is_cut_off_and_a_damaged_line_is_an_error(
+    photos,
+):
     _, store = photos
     log = Decisions(store)
     log.append("a", "1", True)
@@ -103,7 +114,10 @@ def test_half_a_line_of_a_killed_writer_is_cut_off_and_a_damaged_line_is_an_erro
         file.write(b'{"id": "b"')
     again = Decisions(store)
     again.append("c", "2", False)
-    assert [Decisions(store).of(*key) for key in (("a", "1"), ("c", "2"))] == [True, False]
+    assert [Decisions(store).of(*key) for key in (("a", "1"), ("c", "2"))] == [
+        True,
+        False,
+    ]
     log.path.write_bytes(log.path.read_bytes().replace(b"true", b"null"))
     with pytest.raises(StoreError, match="log of decisions is damaged"):
         Decisions(store).of("a", "1")
@@ -123,7 +137,10 @@ def test_the_picture_of_differences_is_dark_for_copies_and_not_for_changes(photo
 
 
 def test_the_list_is_written_in_three_forms_and_odd_names_do_not_break_it():
-    odd = [Listed("/a\tb.jpg", "identical file", "/k.jpg", "=1"), Listed("/c.jpg", "x", "/k", "c")]
+    odd = [
+        Listed("/a\tb.jpg", "identical file", "/k.jpg", "=1"),
+        Listed("/c.jpg", "x", "/k", "c"),
+    ]
     assert as_text(odd, "nul") == (b"/a\tb.jpg\0/c.jpg\0", 0)
     assert as_text(odd, "tab") == (b"/c.jpg\tx\t/k\n", 1)
     text, lacking = as_text(odd, "csv")

@@ -33,7 +33,9 @@ def photos(picture, store_of, tmp_path):
     shutil.copy(folder / "original.png", folder / "zcopy.png")
     os.utime(folder / "original.png", (1e9, 1e9))
     paths = sorted(folder.iterdir())
-    return folder, store_of(paths, [2 if path.name == "other.png" else 1 for path in paths])
+    return folder, store_of(
+        paths, [2 if path.name == "other.png" else 1 for path in paths]
+    )
 
 
 LISTED = {"half.png", "quality.jpg", "zcopy.png"}
@@ -54,7 +56,9 @@ def test_twins_are_found_and_look_alikes_are_not(deepfish, photos, tmp_path):
     assert ran.code == 0, ran.err
     assert set(ran.out.splitlines()) == {str(folder / name) for name in LISTED}
     assert "1 picture more than once among 9 images; 3 photos listed" in ran.err
-    assert f"keep {folder / 'original.png'} (oldest, 2001-09-09)" in ran.err.replace("\n", " ")
+    assert f"keep {folder / 'original.png'} (oldest, 2001-09-09)" in ran.err.replace(
+        "\n", " "
+    )
     with (tmp_path / "all.csv").open() as file:
         rows = {row["id"]: row for row in csv.DictReader(file)}
     assert rows["original.png"]["keep"] == "True"
@@ -64,13 +68,17 @@ def test_twins_are_found_and_look_alikes_are_not(deepfish, photos, tmp_path):
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_the_list_goes_through_xargs_and_one_of_each_is_left(deepfish, photos, tmp_path):
+def test_the_list_goes_through_xargs_and_one_of_each_is_left(
+    deepfish, photos, tmp_path
+):
     folder, store = photos
     ran = deepfish("curate", "twins", store, "-0", "--out", "list.txt")
     assert (ran.code, ran.out) == (0, "")
     (tmp_path / "twice").mkdir()
     with (tmp_path / "list.txt").open("rb") as listed:
-        subprocess.run(["xargs", "-0", "mv", "-t", "twice", "--"], stdin=listed, check=True)
+        subprocess.run(
+            ["xargs", "-0", "mv", "-t", "twice", "--"], stdin=listed, check=True
+        )
     assert {path.name for path in folder.iterdir()} == {
         *("original.png", "lookalike.png", "other.png"),
         *("crop.png", "mirrored.png", "border.png"),
@@ -80,7 +88,9 @@ def test_the_list_goes_through_xargs_and_one_of_each_is_left(deepfish, photos, t
     assert "left out: 3 images not found as extracted, first half.png" in again.err
 
 
-def test_photos_that_changed_or_share_a_file_are_never_listed(deepfish, photos, store_of):
+def test_photos_that_changed_or_share_a_file_are_never_listed(
+    deepfish, photos, store_of
+):
     folder, _ = photos
     (folder / "zcopy.png").unlink()
     (folder / "zcopy.png").symlink_to(folder / "original.png")
@@ -92,10 +102,14 @@ def test_photos_that_changed_or_share_a_file_are_never_listed(deepfish, photos, 
     assert (ran.code, ran.out) == (0, "")  # the only one left of the picture stays
 
 
-def test_another_store_is_compared_and_its_photos_stay(deepfish, photos, store_of, tmp_path):
+def test_another_store_is_compared_and_its_photos_stay(
+    deepfish, photos, store_of, tmp_path
+):
     folder, _ = photos
     new = store_of(
-        [folder / "half.png", folder / "other.png", folder / "zcopy.png"], [1, 2, 1], "n"
+        [folder / "half.png", folder / "other.png", folder / "zcopy.png"],
+        [1, 2, 1],
+        "n",
     )
     old = store_of([folder / "crop.png", folder / "original.png"], [1, 1], "old")
     ran = deepfish("curate", "twins", new, "--against", old, "--json")
@@ -106,13 +120,18 @@ def test_another_store_is_compared_and_its_photos_stay(deepfish, photos, store_o
     assert stays == {"zcopy.png": True, "crop.png": False, "half.png": True}
 
 
-def test_what_another_store_has_may_go_although_the_copy_there_is_newer(deepfish, photos, store_of):
+def test_what_another_store_has_may_go_although_the_copy_there_is_newer(
+    deepfish, photos, store_of
+):
     folder, _ = photos
     new = store_of([folder / "original.png", folder / "other.png"], [1, 2], "new")
-    archive = store_of([folder / "zcopy.png"], [1], "archive")  # copied from original.png
+    # copied from original.png
+    archive = store_of([folder / "zcopy.png"], [1], "archive")
     ran = deepfish("curate", "twins", new, "--against", archive)
     assert (ran.code, ran.out) == (0, f"{folder / 'original.png'}\n")
-    assert f"keep {folder / 'zcopy.png'} ({archive} has it)" in ran.err.replace("\n", " ")
+    assert f"keep {folder / 'zcopy.png'} ({archive} has it)" in ran.err.replace(
+        "\n", " "
+    )
     assert "1 picture more than once among 2 images; 1 photo listed" in ran.err
 
 
@@ -124,7 +143,9 @@ def test_stores_of_two_settings_are_refused(deepfish, photos, store_of):
     assert "but tau is 2.0 in" in ran.err
 
 
-def test_one_photo_and_the_same_photo_ten_times(deepfish, photos, store_of, picture, tmp_path):
+def test_one_photo_and_the_same_photo_ten_times(
+    deepfish, photos, store_of, picture, tmp_path
+):
     folder, _ = photos
     single = store_of([folder / "original.png"], [1], "single")
     ran = deepfish("curate", "twins", single)
@@ -133,7 +154,10 @@ def test_one_photo_and_the_same_photo_ten_times(deepfish, photos, store_of, pict
     paths = [folder / f"same{n}.png" for n in range(10)]
     for path in paths:
         picture(9).save(path)
-    assert len(deepfish("curate", "twins", store_of(paths, [1] * 10, "ten")).out.split()) == 9
+    assert (
+        len(deepfish("curate", "twins", store_of(paths, [1] * 10, "ten")).out.split())
+        == 9
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,7 +169,10 @@ def test_one_photo_and_the_same_photo_ten_times(deepfish, photos, store_of, pict
         ),
         (["--kinds", "rotated"], "--kinds must be one of"),
         (["--out", "x.png"], "--out must end in .csv or .json or .txt, got x.png"),
-        (["--out", "no/list.txt"], "--out must be in a folder that exists, got no/list.txt"),
+        (
+            ["--out", "no/list.txt"],
+            "--out must be in a folder that exists, got no/list.txt",
+        ),
         (["--against", "gone"], "gone"),
     ],
 )
@@ -202,7 +229,9 @@ def test_an_enlarged_copy_is_never_kept(deepfish, store_of, tmp_path, rng):
     assert (ran.code, ran.out) == (0, f"{tmp_path / 'enlarged.png'}\n")
 
 
-def test_frames_of_a_burst_are_a_burst_and_no_copies(deepfish, store_of, picture, tmp_path):
+def test_frames_of_a_burst_are_a_burst_and_no_copies(
+    deepfish, store_of, picture, tmp_path
+):
     scene = picture(1, (400, 300))
     paths = [tmp_path / f"frame{n}.png" for n in range(2)]
     for n, path in enumerate(paths):
@@ -215,7 +244,9 @@ def test_frames_of_a_burst_are_a_burst_and_no_copies(deepfish, store_of, picture
     assert sorted(ran.out.splitlines()) == [f"1\t{path}" for path in paths]
 
 
-def test_a_copy_with_a_border_that_stands_out_is_found(deepfish, store_of, picture, tmp_path):
+def test_a_copy_with_a_border_that_stands_out_is_found(
+    deepfish, store_of, picture, tmp_path
+):
     """The border is most of what its thumbnail shows, so it is compared without."""
     dark = picture(6, (320, 240)).point(lambda level: 20 + level // 5)
     dark.save(tmp_path / "dark.png")

@@ -43,7 +43,9 @@ def test_left_out_scores_are_those_of_training_without_the_group():
     for held in ([0, 1, 2], [7]):
         train = np.setdiff1d(rows, held)
         v = few.vectors[train].astype(float)
-        dual = np.linalg.solve(v @ v.T + 1 + RIDGE * np.eye(len(v)), learned.target[train])
+        dual = np.linalg.solve(
+            v @ v.T + 1 + RIDGE * np.eye(len(v)), learned.target[train]
+        )
         expected = (few.vectors[held].astype(float) @ v.T + 1) @ dual
         np.testing.assert_allclose(learned.left_out[held], expected, atol=1e-8)
 
@@ -68,7 +70,10 @@ def test_the_interval_has_the_accuracy_of_the_rest():
         learned = learn(few, rows, named(truth, rows))
         rest = np.setdiff1d(np.arange(600), rows)
         names = np.array([f"c{one}" for one in truth])
-        right = np.array(learned.classes)[learned.scores[rest].argmax(axis=1)] == names[rest]
+        right = (
+            np.array(learned.classes)[learned.scores[rest].argmax(axis=1)]
+            == names[rest]
+        )
         low, high = learned.estimate().interval
         inside += low <= 100 * right.mean() <= high
     assert inside >= 16
@@ -93,7 +98,10 @@ def test_more_labels_are_advised_while_they_help_and_not_after():
 def test_what_is_asked_next_is_not_labelled_and_covers_more_than_chance():
     few, truth = collection(0.6, classes=12)
     chosen = choose_next(few, [], n=12)
-    by_chance = [len(set(truth[np.random.default_rng(s).permutation(600)[:12]])) for s in range(20)]
+    by_chance = [
+        len(set(truth[np.random.default_rng(s).permutation(600)[:12]]))
+        for s in range(20)
+    ]
     assert len(set(truth[chosen])) > np.mean(by_chance)
     again = choose_next(few, chosen, n=12)
     assert not set(again) & set(chosen)
@@ -116,7 +124,9 @@ def test_the_curve_ends_with_the_estimate():
     rows = np.random.default_rng(0).permutation(600)[:80]
     curve = learning_curve(few, rows, named(truth, rows))
     assert curve[-1] == learn(few, rows, named(truth, rows)).estimate()
-    assert [point.labels for point in curve] == sorted({point.labels for point in curve})
+    assert [point.labels for point in curve] == sorted(
+        {point.labels for point in curve}
+    )
     assert learning_curve(few, rows[:5], named(truth, rows[:5])) == []
     assert learn(few, rows[:3], [("a",)] * 3) is None
 

@@ -15,7 +15,9 @@ KINDS = 3
 def by(request, monkeypatch):
     """One package or the other, with few steps."""
     if request.param == layout.OPEN_TSNE:
-        pytest.importorskip("openTSNE", reason="no openTSNE: pip install deepfishing[map]")
+        pytest.importorskip(
+            "openTSNE", reason="no openTSNE: pip install deepfishing[map]"
+        )
     monkeypatch.setattr(layout, "package", lambda: request.param)
     monkeypatch.setattr(layout, "STEPS", (50, 50))
     return request.param
@@ -47,7 +49,9 @@ def purity(found):
     return (kind[gap.argmin(axis=1)] == kind).mean()
 
 
-def test_a_layout_is_kept_and_new_photos_are_placed_without_moving_the_others(tmp_path, rng, by):
+def test_a_layout_is_kept_and_new_photos_are_placed_without_moving_the_others(
+    tmp_path, rng, by
+):
     store = make_store(tmp_path / "store", 60, rng)
     assert open_layout(store) is None
     made = make_layout(store)
@@ -65,7 +69,9 @@ def test_a_layout_is_kept_and_new_photos_are_placed_without_moving_the_others(tm
     assert make_layout(store).places.tolist() == open_layout(store).places.tolist()
 
 
-def test_of_many_photos_a_sample_is_laid_out_and_the_others_join_it(tmp_path, rng, by, monkeypatch):
+def test_of_many_photos_a_sample_is_laid_out_and_the_others_join_it(
+    tmp_path, rng, by, monkeypatch
+):
     monkeypatch.setattr(layout, "MAX_EXACT", 50)
     monkeypatch.setattr(layout, "MAX_SAMPLE", dict.fromkeys(layout.MAX_SAMPLE, 60))
     store = make_store(tmp_path / "store", 300, rng)

@@ -38,7 +38,9 @@ def test_a_map_has_the_kinds_as_groups_with_the_classes_that_are_seen_there(made
     assert found.places.min() == 0
     assert found.places.max() == 1
     kind = [int(photos.collection[row].id[:2]) % 3 for row in range(30)]
-    pairs = set(zip(kind, found.cluster[photos.collection.content].tolist(), strict=True))
+    pairs = set(
+        zip(kind, found.cluster[photos.collection.content].tolist(), strict=True)
+    )
     assert len(pairs) == 3
     for cluster, (one, number) in zip(
         found.clusters, sorted(pairs, key=lambda p: p[1]), strict=True
@@ -63,7 +65,8 @@ def test_map_writes_a_page_without_scripts_and_a_table(deepfish, made, tmp_path)
     page = (tmp_path / "map.html").read_text()
     assert "<script" not in page
     assert "http" not in page.replace("http-equiv", "")
-    assert page.count("data:image/jpeg") == 6  # three photos, on the map and in the list
+    # three photos, on the map and in the list
+    assert page.count("data:image/jpeg") == 6
     with (tmp_path / "points.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 30
@@ -94,14 +97,18 @@ def test_one_photo_and_photos_that_are_the_same_to_the_network(
     assert groups[0]["name"] == "group 1"
 
 
-def test_without_the_extra_the_map_is_made_by_scikit_learn(deepfish, made, monkeypatch, tmp_path):
+def test_without_the_extra_the_map_is_made_by_scikit_learn(
+    deepfish, made, monkeypatch, tmp_path
+):
     monkeypatch.setitem(sys.modules, "openTSNE", None)
     table = tmp_path / "points.json"
     ran = deepfish("curate", "map", made, "--points", table, "--json")
     assert ran.code == 0, ran.err
     points = sorted(json.loads(table.read_text()), key=lambda point: point["path"])
     places = np.array([[point["x"], point["y"]] for point in points])
-    gap = np.linalg.norm(places[:, None] - places[None], axis=2) + 9 * np.eye(len(places))
+    gap = np.linalg.norm(places[:, None] - places[None], axis=2) + 9 * np.eye(
+        len(places)
+    )
     kind = np.arange(len(places)) % 3
     assert (kind[gap.argmin(axis=1)] == kind).all()  # what is alike lies close
     assert deepfish("curate", "map", made, "--clusters", "0").err.count("\n") == 1

@@ -34,9 +34,14 @@ def made(picture, store_of, tmp_path):
 
 def test_odd_prints_those_unlike_the_rest(deepfish, made, tmp_path):
     store = made[1]("x7", "delta8")
-    ran = deepfish("curate", "odd", store, "-n", "2", "--out", "odd.csv", "--sheet", "odd.png")
+    ran = deepfish(
+        "curate", "odd", store, "-n", "2", "--out", "odd.csv", "--sheet", "odd.png"
+    )
     assert ran.code == 0, ran.err
-    assert set(ran.out.splitlines()) == {str(tmp_path / "38.png"), str(tmp_path / "39.png")}
+    assert set(ran.out.splitlines()) == {
+        str(tmp_path / "38.png"),
+        str(tmp_path / "39.png"),
+    }
     assert "the 2 oddest of 40 images by knn in x7" in ran.err
     with (tmp_path / "odd.csv").open() as file:
         scores = [float(row["score"]) for row in csv.DictReader(file)]
@@ -52,11 +57,15 @@ def test_scores_that_are_not_y8_are_refused(made, also):
     factors, store_of_names = made
     factors["y8"] = factors["y8"] / 5
     photos = open_searcher(store_of_names("x7", "y8", also), "x7")
-    with pytest.raises(StoreError, match=r"energy needs the scores .* other scores than y8"):
+    with pytest.raises(
+        StoreError, match=r"energy needs the scores .* other scores than y8"
+    ):
         oddness(photos, "energy")
     if also == "x8":
         expected = 1 - factors["x8"].max(axis=1)
-        np.testing.assert_allclose(np.sort(oddness(photos, "msp")), np.sort(expected), atol=0.02)
+        np.testing.assert_allclose(
+            np.sort(oddness(photos, "msp")), np.sort(expected), atol=0.02
+        )
     else:
         with pytest.raises(StoreError, match="msp needs x8"):
             oddness(photos, "msp")
@@ -67,11 +76,15 @@ def test_scores_are_those_of_the_literature(made, tmp_path, precision):
     """By their formulas, of vectors with the lengths that they had before they were stored."""
     factors, _ = made
     store = Store(
-        tmp_path / precision, {"network": "t", "layers": {"8": "f"}, "tau": 2.0}, precision
+        tmp_path / precision,
+        {"network": "t", "layers": {"8": "f"}, "tau": 2.0},
+        precision,
     )
     keys = [f"{n:064x}" for n in range(40)]
     store.append(keys, factors)
-    store.write_rows(Row(key, key, key, status="ok", factors=tuple(factors)) for key in keys)
+    store.write_rows(
+        Row(key, key, key, status="ok", factors=tuple(factors)) for key in keys
+    )
     photos = open_searcher(store, "x7")
     place = [keys.index(key) for key in photos.contents.keys.to_pylist()]
     x, y, p, delta = (factors[name][place] for name in ("x7", "y8", "x8", "delta8"))
@@ -143,7 +156,11 @@ def test_a_damaged_store_and_ctrl_c_are_one_line(deepfish, made, monkeypatch, co
 
     store = made[1]("x7", "delta8")
     with monkeypatch.context() as patch:
-        patch.setattr(module, "count_rows", lambda folder: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(
+            module,
+            "count_rows",
+            lambda folder: (_ for _ in ()).throw(KeyboardInterrupt),
+        )
         ran = deepfish("curate", *command, store)
     assert (ran.code, ran.out, ran.err.count("\n")) == (130, "", 1)
     for shard in store.glob("*/*.parquet"):

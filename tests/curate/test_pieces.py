@@ -28,7 +28,11 @@ def test_the_nearest_is_never_the_content_itself(tmp_path):
     store = Store(tmp_path, {"network": "toy", "layers": {"8": "fc"}})
     store.append(keys, {"x7": np.array([[1.0, 0], [0.8, 0.6], [0, 1]])})
     store.write_rows(Row(n, f"{n}.jpg", k) for n, k in zip("abc", keys, strict=True))
-    assert nearest(open_searcher(store, "x7"), k=1).numbers.ravel().tolist() == [1, 0, 1]
+    assert nearest(open_searcher(store, "x7"), k=1).numbers.ravel().tolist() == [
+        1,
+        0,
+        1,
+    ]
 
 
 def test_a_picture_agrees_with_its_mirror_image(rng):

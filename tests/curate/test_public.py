@@ -9,7 +9,9 @@ def test_every_command_is_a_function_of_a_store(picture, store_of, tmp_path):
     folder = tmp_path / "photos"
     for name in ("cat", "dog"):
         (folder / name).mkdir(parents=True)
-    paths = [folder / name / f"{name}{n}.png" for name in ("cat", "dog") for n in range(3)]
+    paths = [
+        folder / name / f"{name}{n}.png" for name in ("cat", "dog") for n in range(3)
+    ]
     for n, path in enumerate(paths):
         picture(n).save(path)
     store = store_of(paths, list(range(6)))

@@ -24,18 +24,23 @@ def naive(features, n, labelled=(), weights=None):
 
 def grouped(rng, n, d, groups):
     return l2_normalize(
-        rng.normal(size=(groups, d))[rng.integers(groups, size=n)] + 0.5 * rng.normal(size=(n, d))
+        rng.normal(size=(groups, d))[rng.integers(groups, size=n)]
+        + 0.5 * rng.normal(size=(n, d))
     )
 
 
 def gradients(rng, n, groups):
     both = grouped(rng, n, 22, groups)
-    return RankOne(*(l2_normalize(f.astype(np.float32)) for f in np.split(both, [16], axis=1)))
+    return RankOne(
+        *(l2_normalize(f.astype(np.float32)) for f in np.split(both, [16], axis=1))
+    )
 
 
 def coverage(features, chosen):
     """F of the images chosen, as a share of all: the mean similarity to the nearest of them."""
-    return float(np.maximum(gram(features, features[np.asarray(chosen)]).max(axis=1), 0).mean())
+    return float(
+        np.maximum(gram(features, features[np.asarray(chosen)]).max(axis=1), 0).mean()
+    )
 
 
 def numbers(steps):
@@ -56,7 +61,9 @@ def test_the_lazy_choice_is_the_greedy_one(rng, kind):
     assert numbers(found) == naive(features, 25, [3, 77], weights)
 
 
-def test_the_choice_among_5000_is_that_of_the_whole_matrix_kept_or_not(rng, monkeypatch):
+def test_the_choice_among_5000_is_that_of_the_whole_matrix_kept_or_not(
+    rng, monkeypatch
+):
     features = gradients(rng, 5000, 40)
     expected = naive(features, 4)
     assert numbers(choose_rows(features, 4)) == expected
@@ -68,7 +75,9 @@ def test_by_vectors_and_a_sample_nearly_as_much_is_covered(rng, monkeypatch):
     features = gradients(rng, 1500, 25)
     monkeypatch.setattr(selection, "CLIENTS", 500)
     monkeypatch.setattr(selection, "LANDMARKS", 256)
-    exact, nearly = (numbers(choose_rows(features, 20, exact=how)) for how in (True, False))
+    exact, nearly = (
+        numbers(choose_rows(features, 20, exact=how)) for how in (True, False)
+    )
     assert coverage(features, nearly) > 0.97 * coverage(features, exact)
 
 
@@ -102,9 +111,13 @@ def test_features_that_are_not_finite_are_refused(rng, number, value, exact):
         choose_rows(features, 3, exact=exact)
 
 
-def test_photos_are_chosen_by_prototypes_where_there_are_enough_to_make_a_head_of(tmp_path, rng):
+def test_photos_are_chosen_by_prototypes_where_there_are_enough_to_make_a_head_of(
+    tmp_path, rng
+):
     for n, expected in ((99, "x7"), (100, "2*x7+own(x7,64)+pow(own(x7),0.5)")):
-        store = Store(tmp_path / f"{n}", {"network": "toy", "layers": {"8": "fc"}}, "float32")
+        store = Store(
+            tmp_path / f"{n}", {"network": "toy", "layers": {"8": "fc"}}, "float32"
+        )
         keys = [f"{number:064x}" for number in range(n)]
         store.append(keys, {"x7": rng.normal(size=(n, 8)).astype(np.float32)})
         store.write_rows(Row(key, key, key) for key in keys)

@@ -57,7 +57,13 @@ def test_images_may_come_as_paths_pictures_or_arrays(network, paths):
     pictures = [Image.open(path) for path in paths]
     pixels = np.stack([np.asarray(picture) for picture in pictures])
     words = np.array([str(path) for path in paths])
-    for images in (tuple(paths), words, np.array(paths, dtype=object), pictures, pixels):
+    for images in (
+        tuple(paths),
+        words,
+        np.array(paths, dtype=object),
+        pictures,
+        pixels,
+    ):
         np.testing.assert_array_equal(step.transform(images), expected)
 
 
@@ -101,11 +107,16 @@ def test_a_fitted_step_survives_pickling(network, paths):
     np.testing.assert_array_equal(got.delta, step.transform(paths).delta)
 
 
-def test_a_pipeline_takes_images_through_cross_validation_and_grid_search(network, paths):
+def test_a_pipeline_takes_images_through_cross_validation_and_grid_search(
+    network, paths
+):
     y = ["light", "dark"] * 6
     pipeline = make_pipeline(GradientFeatures(network), Power(), TraceKernelSVC())
     assert cross_val_score(pipeline, paths, y, cv=3).shape == (3,)
-    grid = {"gradientfeatures__tau": [1.0, 2.0], "gradientfeatures__feature": ["x7", "dW8"]}
+    grid = {
+        "gradientfeatures__tau": [1.0, 2.0],
+        "gradientfeatures__feature": ["x7", "dW8"],
+    }
     search = GridSearchCV(pipeline, grid, cv=2, error_score="raise").fit(paths, y)
     assert set(search.predict(paths)) <= {"light", "dark"}
     by_hand = make_pipeline(Power(), TraceKernelSVC())
@@ -129,7 +140,9 @@ def test_settings_out_of_their_range_are_refused_in_fit(network, paths):
             GradientFeatures(network).set_params(**settings).fit(paths)
 
 
-def test_images_that_cannot_be_read_and_a_single_path_are_refused(network, paths, tmp_path):
+def test_images_that_cannot_be_read_and_a_single_path_are_refused(
+    network, paths, tmp_path
+):
     step = GradientFeatures(network).fit(paths)
     with pytest.raises(ImageError, match=r"gone\.png"):
         step.transform([*paths, tmp_path / "gone.png"])
@@ -141,5 +154,7 @@ def test_images_that_cannot_be_read_and_a_single_path_are_refused(network, paths
 
 def test_the_estimators_for_stored_features_do_not_import_torch():
     code = "import sys, deepfishing.estimators; print('torch' in sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert ran.stdout.strip() == "False"

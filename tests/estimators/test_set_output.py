@@ -22,7 +22,11 @@ def test_forward_features_are_frames_with_named_columns_through_all_steps(
     for n, expected in enumerate(arrays, 1):
         pipeline = make_pipeline(*steps[:n]).set_output(transform=kind)
         frame = pipeline.fit_transform(images)
-        names = [f"project{i}" for i in range(4)] if n == 4 else [f"x7_{i}" for i in range(8)]
+        names = (
+            [f"project{i}" for i in range(4)]
+            if n == 4
+            else [f"x7_{i}" for i in range(8)]
+        )
         assert list(frame.columns) == names
         assert type(frame).__module__.startswith(kind)
         np.testing.assert_allclose(frame.to_numpy(), expected, rtol=1e-4, atol=1e-5)
@@ -31,10 +35,14 @@ def test_forward_features_are_frames_with_named_columns_through_all_steps(
 def test_projected_gradients_are_a_frame(images, toy_network):
     pipeline = make_pipeline(GradientFeatures(toy_network, "dW8"), Project(4))
     pipeline[-1].set_output(transform="pandas")
-    assert list(pipeline.fit_transform(images).columns) == [f"project{i}" for i in range(4)]
+    assert list(pipeline.fit_transform(images).columns) == [
+        f"project{i}" for i in range(4)
+    ]
 
 
-def test_a_step_that_is_fitted_again_has_the_columns_of_its_new_feature(images, toy_network):
+def test_a_step_that_is_fitted_again_has_the_columns_of_its_new_feature(
+    images, toy_network
+):
     step = GradientFeatures(toy_network, "x7").fit(images)
     assert len(step.get_feature_names_out()) == 8
     names = step.set_params(feature="y8").fit(images).get_feature_names_out()
@@ -43,7 +51,9 @@ def test_a_step_that_is_fitted_again_has_the_columns_of_its_new_feature(images, 
 
 def test_gradients_have_no_columns_and_say_what_has(images, toy_network):
     step = GradientFeatures(toy_network, "dW8").set_output(transform="pandas")
-    with pytest.raises(FeatureError, match=r"gradients are not one array|is a gradient"):
+    with pytest.raises(
+        FeatureError, match=r"gradients are not one array|is a gradient"
+    ):
         step.fit_transform(images)
     with pytest.raises(FeatureError, match="Project behind it"):
         step.get_feature_names_out()

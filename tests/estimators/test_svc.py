@@ -26,7 +26,8 @@ def expected_failures(estimator):
 
 
 @parametrize_with_checks(
-    [TraceKernelSVC(), TraceKernelSVC(calibrated=True)], expected_failed_checks=expected_failures
+    [TraceKernelSVC(), TraceKernelSVC(calibrated=True)],
+    expected_failed_checks=expected_failures,
 )
 def test_on_arrays_it_passes_the_checks_of_scikit_learn(estimator, check):
     check(estimator)
@@ -53,7 +54,9 @@ def test_for_two_classes_it_is_a_plain_svc_on_the_gram_matrix(problem):
     svc = TraceKernelSVC(C=0.7).fit(train, target)
     expected = SVC(C=0.7, kernel="precomputed").fit(gram(train), target)
     K = gram(test, train)
-    np.testing.assert_allclose(svc.decision_function(test), expected.decision_function(K))
+    np.testing.assert_allclose(
+        svc.decision_function(test), expected.decision_function(K)
+    )
     np.testing.assert_array_equal(svc.predict(test), expected.predict(K))
     assert svc.classes_.tolist() == ["cow", "other"]
 
@@ -62,9 +65,13 @@ def test_for_more_classes_it_is_one_machine_against_the_rest_each(problem):
     X, y = problem
     train, test = X[:60], X[60:]
     svc = TraceKernelSVC(n_jobs=2).fit(train, y[:60])
-    scores = np.stack([machine(train, y[:60] == c, test) for c in ("ant", "bee", "cow")], axis=1)
+    scores = np.stack(
+        [machine(train, y[:60] == c, test) for c in ("ant", "bee", "cow")], axis=1
+    )
     np.testing.assert_allclose(svc.decision_function(test), scores)
-    np.testing.assert_array_equal(svc.predict(test), svc.classes_[scores.argmax(axis=1)])
+    np.testing.assert_array_equal(
+        svc.predict(test), svc.classes_[scores.argmax(axis=1)]
+    )
 
 
 def test_an_indicator_matrix_gives_each_image_any_number_of_labels(rng, problem):
@@ -124,12 +131,16 @@ def test_sums_and_products_of_kernels_can_be_classified(problem):
     X, y = problem
     for combine in (KernelSum, KernelProduct):
         both = combine((X, X.x))
-        got = cross_val_score(TraceKernelSVC(), both, y == "ant", cv=3, scoring="roc_auc")
+        got = cross_val_score(
+            TraceKernelSVC(), both, y == "ant", cv=3, scoring="roc_auc"
+        )
         folds = StratifiedKFold(3).split(y, y == "ant")
         K = gram(both)
         by_hand = []
         for train, test in folds:
-            svc = SVC(kernel="precomputed").fit(K[np.ix_(train, train)], y[train] == "ant")
+            svc = SVC(kernel="precomputed").fit(
+                K[np.ix_(train, train)], y[train] == "ant"
+            )
             scores = svc.decision_function(K[np.ix_(test, train)])
             wins = scores[y[test] == "ant"][:, None] > scores[y[test] != "ant"]
             by_hand.append(wins.mean())
@@ -147,7 +158,11 @@ def test_gradients_are_split_as_arrays_are(problem):
 def test_a_grid_search_over_a_pipeline_finds_what_a_loop_finds(problem):
     X, y = problem
     steps = [("power", Power()), ("whiten", Whiten(0.5)), ("svc", TraceKernelSVC())]
-    grid = {"power__exponent": [0.5, 1.0], "whiten": ["passthrough", Whiten(0.5)], "svc__C": [1, 9]}
+    grid = {
+        "power__exponent": [0.5, 1.0],
+        "whiten": ["passthrough", Whiten(0.5)],
+        "svc__C": [1, 9],
+    }
     search = GridSearchCV(Pipeline(steps), grid, cv=3).fit(X, y)
     assert len(search.cv_results_["params"]) == 8
     for settings, mean in zip(
@@ -160,7 +175,9 @@ def test_a_grid_search_over_a_pipeline_finds_what_a_loop_finds(problem):
             if settings["whiten"] != "passthrough":
                 whiten = Whiten(0.5).fit(a)
                 a, b = whiten.transform(a), whiten.transform(b)
-            scores = [machine(a, y[train] == c, b, C=settings["svc__C"]) for c in np.unique(y)]
+            scores = [
+                machine(a, y[train] == c, b, C=settings["svc__C"]) for c in np.unique(y)
+            ]
             right.append(np.mean(np.unique(y)[np.argmax(scores, axis=0)] == y[test]))
         np.testing.assert_allclose(mean, np.mean(right))
     assert search.predict(X).shape == y.shape
@@ -190,7 +207,10 @@ def test_targets_that_cannot_be_learnt_are_refused(problem):
     for options, message in (
         ({"C": -1}, "C must be"),
         ({"C": None}, "C must be a positive number, got None"),
-        ({"class_weight": {"ant": 2}}, "class_weight must be None, 'balanced' or a positive"),
+        (
+            {"class_weight": {"ant": 2}},
+            "class_weight must be None, 'balanced' or a positive",
+        ),
     ):
         with pytest.raises(OptionError, match=message):
             TraceKernelSVC(**options).fit(X, y)

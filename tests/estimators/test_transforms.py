@@ -32,7 +32,9 @@ def test_on_arrays_they_pass_the_checks_of_scikit_learn(estimator, check):
 
 
 @pytest.mark.parametrize("positions", [None, 3])
-def test_power_is_the_signed_power_of_every_number_of_both_factors(random_rank_one, positions):
+def test_power_is_the_signed_power_of_every_number_of_both_factors(
+    random_rank_one, positions
+):
     gradients = random_rank_one(6, P=positions)
     got = Power(0.3).fit_transform(gradients).dense()
     factors = [np.sign(f) * np.abs(f) ** 0.3 for f in (gradients.x, gradients.delta)]
@@ -42,12 +44,16 @@ def test_power_is_the_signed_power_of_every_number_of_both_factors(random_rank_o
 
 
 @pytest.mark.parametrize("shrinkage", [None, 0.2])
-def test_whiten_turns_the_trace_kernel_into_the_fisher_kernel(random_rank_one, shrinkage):
+def test_whiten_turns_the_trace_kernel_into_the_fisher_kernel(
+    random_rank_one, shrinkage
+):
     train, test = (random_rank_one(n).normalize() for n in (40, 5))
     step = Whiten(shrinkage).fit(train)
     assert_same(
         step.transform(test),
-        by_recipe("whiten(dW8)" if shrinkage is None else "whiten(dW8,0.2)", train, test),
+        by_recipe(
+            "whiten(dW8)" if shrinkage is None else "whiten(dW8,0.2)", train, test
+        ),
     )
     if shrinkage is None:
         return
@@ -60,17 +66,23 @@ def test_whiten_turns_the_trace_kernel_into_the_fisher_kernel(random_rank_one, s
     K = (test.x @ inverses[0] @ test.x.T) * (test.delta @ inverses[1] @ test.delta.T)
     norm = np.sqrt(np.diag(K))
     white = step.transform(test)
-    np.testing.assert_allclose(trace_kernel(white, white), K / np.outer(norm, norm), rtol=1e-8)
+    np.testing.assert_allclose(
+        trace_kernel(white, white), K / np.outer(norm, norm), rtol=1e-8
+    )
 
 
 def test_a_pipeline_of_steps_is_the_recipe_of_their_names(random_rank_one):
     train, test = random_rank_one(40), random_rank_one(5)
     steps = make_pipeline(Power(0.5), Whiten(0.1)).fit(train)
-    assert_same(steps.transform(test), by_recipe("whiten(pow(dW8,0.5),0.1)", train, test), 1e-9)
+    assert_same(
+        steps.transform(test), by_recipe("whiten(pow(dW8,0.5),0.1)", train, test), 1e-9
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_project_gives_the_vectors_of_the_projection_of_that_kind(random_rank_one, kind):
+def test_project_gives_the_vectors_of_the_projection_of_that_kind(
+    random_rank_one, kind
+):
     train, test = random_rank_one(20), random_rank_one(6)
     step = Project(16, kind, random_state=3).fit(train)
     expected = fit_projection(kind, train, 16, seed=3)(test)
@@ -92,7 +104,9 @@ def test_the_random_state_decides_the_projection(random_rank_one):
 
 
 @pytest.mark.parametrize("step", [Power(), Whiten(), Project(8)])
-def test_a_fitted_step_survives_pickling_and_a_clone_is_not_fitted(random_rank_one, step):
+def test_a_fitted_step_survives_pickling_and_a_clone_is_not_fitted(
+    random_rank_one, step
+):
     train, test = random_rank_one(20), random_rank_one(3)
     expected = clone(step).fit(train).transform(test)
     got = pickle.loads(pickle.dumps(clone(step).fit(train))).transform(test)
@@ -106,7 +120,9 @@ def test_a_fitted_step_survives_pickling_and_a_clone_is_not_fitted(random_rank_o
 @pytest.mark.parametrize("step", [Power(), Whiten(), Project(8)])
 def test_features_of_another_form_are_refused(random_rank_one, step):
     step.fit(random_rank_one(10))
-    with pytest.raises(FeatureError, match=r"fitted on RankOne \(n, 7, 5\), got RankOne"):
+    with pytest.raises(
+        FeatureError, match=r"fitted on RankOne \(n, 7, 5\), got RankOne"
+    ):
         step.transform(random_rank_one(3, d=8))
     with pytest.raises(FeatureError, match=r"fitted on RankOne .* got an array"):
         step.transform(np.ones((3, 35)))

@@ -16,7 +16,10 @@ CLASSES = ("red", "green")
 def network():
     torch.manual_seed(0)
     module = torch.nn.Sequential(
-        torch.nn.Flatten(), torch.nn.Linear(48, 20), torch.nn.ReLU(), torch.nn.Linear(20, 6)
+        torch.nn.Flatten(),
+        torch.nn.Linear(48, 20),
+        torch.nn.ReLU(),
+        torch.nn.Linear(20, 6),
     )
     preprocess = Preprocess(4, 4, mean=(127.0,) * 3, std=(128.0,) * 3)
     return Network("tiny", module, {7: "1", 8: "3"}, preprocess, "none")
@@ -41,7 +44,10 @@ def voc_tree(rng, tmp_path):
             )
         (lists / f"{split}.txt").write_text("\n".join(ids) + "\n")
         for c, name in enumerate(CLASSES):
-            lines = [f"{i} {1 if row[c] else -1}\n" for i, row in zip(ids, labels, strict=True)]
+            lines = [
+                f"{i} {1 if row[c] else -1}\n"
+                for i, row in zip(ids, labels, strict=True)
+            ]
             (lists / f"{name}_{split}.txt").write_text("".join(lines))
     return root
 

@@ -42,12 +42,16 @@ def test_the_error_is_that_of_dense_gradients_against_vectors(data):
 def test_only_the_first_test_images_are_paired(data, monkeypatch):
     monkeypatch.setattr(module, "PAIRED", 5)
     few = Gradients(data.train, data.labels, data.test[:5])
-    assert kernel_error(data, "tensor-sketch", 8) == kernel_error(few, "tensor-sketch", 8)
+    assert kernel_error(data, "tensor-sketch", 8) == kernel_error(
+        few, "tensor-sketch", 8
+    )
     single = Gradients(data.train, data.labels, data.test[:1])
     assert kernel_error(single, "tensor-sketch", 8) == (0.0, 0.0)
 
 
-def test_machines_on_the_kernel_and_on_vectors_are_those_of_scikit_learn(data, monkeypatch):
+def test_machines_on_the_kernel_and_on_vectors_are_those_of_scikit_learn(
+    data, monkeypatch
+):
     # linear classifiers stop within a tenth of their optimum otherwise
     until_the_end = partial(train_linear, tolerance=1e-4, rounds=5000)
     monkeypatch.setattr(module, "train_linear", until_the_end)
@@ -95,4 +99,6 @@ def test_a_kernel_matrix_that_does_not_fit_says_what_it_needs(monkeypatch):
     sizes = {"SC_PAGE_SIZE": 1000, "SC_PHYS_PAGES": 24_000}  # 24 MB
     monkeypatch.setattr(module.os, "sysconf", sizes.__getitem__)
     assert too_large(1000) == ""
-    assert "1,001 images needs 0.0 GB, more than a third of the 0.0 GB" in too_large(1001)
+    assert "1,001 images needs 0.0 GB, more than a third of the 0.0 GB" in too_large(
+        1001
+    )

@@ -19,7 +19,9 @@ def test_auto_is_a_row_that_says_what_it_took_and_is_that_recipe_at_that_cost(
 
 def test_auto_is_a_line_of_few_examples(dataset, network, tmp_path):
     """With one example per class it is the rule's recipe, at a cost of 1."""
-    points = measure_curves("low-shot", dataset, network, tmp_path, "2*dW8+pow(dW8,0.5),auto")
+    points = measure_curves(
+        "low-shot", dataset, network, tmp_path, "2*dW8+pow(dW8,0.5),auto"
+    )
     lines = {
         series: [p["y"] for p in points if p["series"] == series]
         for series in ("2*dW8+pow(dW8,0.5)", "auto")

@@ -14,7 +14,9 @@ from deepfishing.learn.svm import train_svm
 from deepfishing.metrics import evaluate
 
 
-def test_points_are_those_of_machines_on_the_photos_chosen(dataset, network, tmp_path, monkeypatch):
+def test_points_are_those_of_machines_on_the_photos_chosen(
+    dataset, network, tmp_path, monkeypatch
+):
     monkeypatch.setattr(module, "LABELLED", (6, 12, 99))
     monkeypatch.setattr(module, "CHOSEN", (8, 99))
     points = measure_curves("curate", dataset, network, tmp_path, "x7,pow(dW8,0.5)")
@@ -24,17 +26,33 @@ def test_points_are_those_of_machines_on_the_photos_chosen(dataset, network, tmp
     test = recipes[1].fit({})(prepared.factors(recipes[1])[1])
     seen = [step.number for step in choose_rows(x7, 12)][:6]
     svm = train_svm(train[seen], dataset.train.labels[seen], class_weight="balanced")
-    expected = evaluate(dataset.test.labels, svm.decision_function(test), dataset.classes).map
-    found = {(p["series"], p["x"]): p for p in points if p["x_axis"] == "photos labelled"}
+    expected = evaluate(
+        dataset.test.labels, svm.decision_function(test), dataset.classes
+    ).map
+    found = {
+        (p["series"], p["x"]): p for p in points if p["x_axis"] == "photos labelled"
+    }
     assert found["x7, facility location", 6]["y"] == expected[dataset.official_ap]
     assert len(found["random", 12]["draws"]) == module.DRAWS
     assert {x for _, x in found} == {6, 12}  # there are no 99 photos
-    chosen, trained, doubted = sorted(panels(points), key=lambda panel: panel.x_axis, reverse=True)
-    assert trained.names == ("x7", "pow(x7,0.5)", "rbf(x7,2)", "x6;x7", "auto-forward", "auto")
+    chosen, trained, doubted = sorted(
+        panels(points), key=lambda panel: panel.x_axis, reverse=True
+    )
+    assert trained.names == (
+        "x7",
+        "pow(x7,0.5)",
+        "rbf(x7,2)",
+        "x6;x7",
+        "auto-forward",
+        "auto",
+    )
     assert len(chart_splits(trained.charts[0])) == 1
     assert chosen.names[:3] == ("random", "x7, facility location", "x7, k-means++")
     assert doubted.names == ("x7", "pow(dW8,0.5)")
-    assert measure_curves("curate", dataset, network, tmp_path, "x7,pow(dW8,0.5)") == points
+    assert (
+        measure_curves("curate", dataset, network, tmp_path, "x7,pow(dW8,0.5)")
+        == points
+    )
 
 
 def test_a_tenth_of_each_class_is_swapped(rng):
@@ -58,5 +76,7 @@ def test_all_wrong_labels_are_found_by_scores_that_know_them(rng):
 
 
 def test_too_few_photos_are_one_clear_error(dataset, network, tmp_path):
-    with pytest.raises(DatasetError, match="curate needs more than 50 training photos, got 20"):
+    with pytest.raises(
+        DatasetError, match="curate needs more than 50 training photos, got 20"
+    ):
         measure_curves("curate", dataset, network, tmp_path, "x7")

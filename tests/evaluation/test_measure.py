@@ -6,7 +6,9 @@ import deepfishing
 from deepfishing.errors import OptionError
 
 
-def test_one_call_measures_a_table_and_curves_and_says_what_was_seen(dataset, network, tmp_path):
+def test_one_call_measures_a_table_and_curves_and_says_what_was_seen(
+    dataset, network, tmp_path
+):
     found = deepfishing.measure(
         dataset, network, tmp_path / "o", ["table", "low-shot"], table="x8,dW8"
     )
@@ -19,7 +21,9 @@ def test_one_call_measures_a_table_and_curves_and_says_what_was_seen(dataset, ne
     }
     assert found.page.read_text().count("<h2") == 1
     positives, photos, table = found.words
-    assert table.startswith("At one cost for all, as in the paper, the best gradient feature, dW8")
+    assert table.startswith(
+        "At one cost for all, as in the paper, the best gradient feature, dW8"
+    )
     assert positives.startswith("With 1 positive image per class, auto has ")
     assert photos.startswith("With 1 labelled photo per class, auto has ")
 

@@ -27,7 +27,9 @@ def measured(tmp_path_factory, toy_network):
             folder = root / "photos" / split / name
             folder.mkdir(parents=True)
             for i in range(6):
-                pixels = rng.integers(40 * number, 40 * number + 150, (20, 24, 3), dtype=np.uint8)
+                pixels = rng.integers(
+                    40 * number, 40 * number + 150, (20, 24, 3), dtype=np.uint8
+                )
                 Image.fromarray(pixels).save(folder / f"{i}.png")
     data, out = read_folder(root / "photos"), root / "out"
     return measure(data, toy_network, out, ["table", "low-shot"], features="x7,dW8")
@@ -77,11 +79,15 @@ def test_curves_have_their_points(measured):
     form = "labelled photos per class"
     ax = plot.curves(measured, figure="mAP, %", against=form)
     points = [
-        p for p in measured.points["low-shot"] if (p["x_axis"], p["y_axis"]) == (form, "mAP, %")
+        p
+        for p in measured.points["low-shot"]
+        if (p["x_axis"], p["y_axis"]) == (form, "mAP, %")
     ]
     assert ax.get_xlabel() == form
     for line in ax.lines:
-        mine = sorted((p["x"], p["y"]) for p in points if p["series"] == line.get_label())
+        mine = sorted(
+            (p["x"], p["y"]) for p in points if p["series"] == line.get_label()
+        )
         assert list(zip(*line.get_data(), strict=True)) == mine
     assert ax.get_xlabel() == points[0]["x_axis"]
 
@@ -89,8 +95,12 @@ def test_curves_have_their_points(measured):
 def test_the_confusion_matrix_has_its_counts(measured):
     ax = plot.confusion(measured)
     found = measured.confusions
-    places = [tuple(int(at) for at in reversed(text.get_position())) for text in ax.texts]
-    counts = {at: int(text.get_text()) for at, text in zip(places, ax.texts, strict=True)}
+    places = [
+        tuple(int(at) for at in reversed(text.get_position())) for text in ax.texts
+    ]
+    counts = {
+        at: int(text.get_text()) for at, text in zip(places, ax.texts, strict=True)
+    }
     assert counts == {
         (i, j): n for i, row in enumerate(found.counts) for j, n in enumerate(row) if n
     }
@@ -98,7 +108,9 @@ def test_the_confusion_matrix_has_its_counts(measured):
 
 def test_a_folder_and_rows_are_drawn_as_what_was_measured(measured):
     folder = measured.page.parent
-    assert len(plot.rows(folder).lines) == len(plot.rows(list(measured.rows)).lines) == 4
+    assert (
+        len(plot.rows(folder).lines) == len(plot.rows(list(measured.rows)).lines) == 4
+    )
     assert len(plot.curves(str(folder)).lines) == len(plot.curves(measured).lines)
 
 
@@ -115,12 +127,18 @@ def test_a_sheet_of_hits_on_given_axes(shapes, toy_network, tmp_path):
 @pytest.mark.parametrize(
     ("draw", "said"),
     [
-        (lambda m: plot.precision_recall(m, "cat"), "one of dark, grey, light, got 'cat'"),
+        (
+            lambda m: plot.precision_recall(m, "cat"),
+            "one of dark, grey, light, got 'cat'",
+        ),
         (lambda m: plot.precision_recall(m, features=["y8"]), "of x7, dW8, got 'y8'"),
         (lambda m: plot.curves(m, "shots"), "protocol must be one of low-shot"),
         (lambda m: plot.curves(m, "knn"), "got 0"),
         (lambda m: plot.curves(m, figure="size"), "figure must be one of"),
-        (lambda m: plot.rows([*m.rows, {**m.rows[0], "tau": 3.0}]), "one setting, got 2"),
+        (
+            lambda m: plot.rows([*m.rows, {**m.rows[0], "tau": 3.0}]),
+            "one setting, got 2",
+        ),
         (lambda m: plot.rows([]), "got 0"),
     ],
 )
@@ -132,5 +150,7 @@ def test_what_cannot_be_drawn_is_one_line(measured, draw, said):
 def test_without_matplotlib_the_command_that_installs_it_is_said(measured, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingDependencyError, match=r"needs the package matplotlib; run .*plot"):
+    with pytest.raises(
+        MissingDependencyError, match=r"needs the package matplotlib; run .*plot"
+    ):
         plot.rows(measured)

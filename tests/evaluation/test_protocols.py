@@ -25,7 +25,9 @@ from deepfishing.metrics import DEFINITIONS, evaluate
 def problem(rng):
     """Features that know three classes a little: 60 images to train, 80 to test."""
     labels = rng.choice([-1, 0, 1], p=[0.6, 0.1, 0.3], size=(140, 3))
-    x = l2_normalize(labels @ rng.normal(size=(3, 12)) + 3.0 * rng.normal(size=(140, 12)))
+    x = l2_normalize(
+        labels @ rng.normal(size=(3, 12)) + 3.0 * rng.normal(size=(140, 12))
+    )
     return x[:60], labels[:60], x[60:], labels[60:]
 
 
@@ -54,7 +56,9 @@ def test_all_negatives_and_all_positives_are_the_whole_training_set(problem):
     (point,) = low_shot(train, labels, test, truth, [n], draws=1, negatives=None)
     svm = SVC(kernel="linear").fit(train, labels[:, 0])
     scores = np.repeat(svm.decision_function(test)[:, None], 3, axis=1)
-    assert point.mean("area") == pytest.approx(evaluate(truth, scores, "abc").map["area"], abs=0.2)
+    assert point.mean("area") == pytest.approx(
+        evaluate(truth, scores, "abc").map["area"], abs=0.2
+    )
     assert point.interval("area") is None
 
 
@@ -72,20 +76,24 @@ def test_draws_depend_on_labels_and_seed_and_not_on_the_feature(problem):
     first = low_shot(train, labels, test, truth, [4])
     assert low_shot(train, labels, test, truth, [2, 4])[1] == first[0]
     turned = KernelSum((train[:, ::-1], train)), KernelSum((test[:, ::-1], test))
-    assert low_shot(turned[0], labels, turned[1], truth, [4])[0].mean("area") == pytest.approx(
-        first[0].mean("area")
-    )
+    assert low_shot(turned[0], labels, turned[1], truth, [4])[0].mean(
+        "area"
+    ) == pytest.approx(first[0].mean("area"))
     assert low_shot(train, labels, test, truth, [4], seed=1) != first
 
 
-def test_labelled_photos_train_machines_that_see_all_their_labels_and_nothing_else(problem):
+def test_labelled_photos_train_machines_that_see_all_their_labels_and_nothing_else(
+    problem,
+):
     train, labels, test, truth = problem
     (point,) = label_photos(*problem, photos=[4], draws=2, C=2.0, seed=9)
     for draw in range(2):
         drawn = set()
         for c in range(3):
             rng = np.random.default_rng((9, draw, c))
-            drawn |= set(rng.permutation(np.flatnonzero(labels[:, c] == 1))[:4].tolist())
+            drawn |= set(
+                rng.permutation(np.flatnonzero(labels[:, c] == 1))[:4].tolist()
+            )
         seen = np.array(sorted(drawn))
         scores = np.empty(truth.shape)
         for c in range(3):
@@ -95,14 +103,17 @@ def test_labelled_photos_train_machines_that_see_all_their_labels_and_nothing_el
         expected = evaluate(truth, scores, "abc").map
         for method in DEFINITIONS:
             assert point.map[method][draw] == pytest.approx(expected[method], abs=0.5)
-    assert point.accuracy == point.balanced == ()  # photos with several classes have none
+    # photos with several classes have none
+    assert point.accuracy == point.balanced == ()
 
 
 def test_labelled_photos_have_accuracies_where_each_shows_one_class(rng):
     y = rng.choice(3, p=[0.6, 0.2, 0.2], size=160)
     x = l2_normalize(np.eye(3)[y] @ rng.normal(size=(3, 8)) + rng.normal(size=(160, 8)))
     labels = np.where(np.eye(3)[y] == 1, 1, -1)
-    (point,) = label_photos(x[:80], labels[:80], x[80:], labels[80:], photos=[3], draws=3)
+    (point,) = label_photos(
+        x[:80], labels[:80], x[80:], labels[80:], photos=[3], draws=3
+    )
     for draw in range(3):
         seen = []
         for c in range(3):
@@ -132,7 +143,9 @@ def test_features_may_be_chosen_by_the_labels_that_were_drawn_in_both_forms(prob
         drawn = told.any(axis=1)
         np.testing.assert_array_equal(told[drawn], labels[drawn])
         assert drawn.sum() <= 6
-    assert low_shot(*problem, [2], draws=2, pick=pick) == low_shot(*problem, [2], draws=2)
+    assert low_shot(*problem, [2], draws=2, pick=pick) == low_shot(
+        *problem, [2], draws=2
+    )
 
 
 def test_a_class_that_all_drawn_photos_show_has_no_part_in_the_mean(rng):
@@ -140,8 +153,12 @@ def test_a_class_that_all_drawn_photos_show_has_no_part_in_the_mean(rng):
     truth = np.array([[1, 1, -1], [-1, -1, 1]])
     x = l2_normalize(rng.normal(size=(5, 4)))
     (point,) = label_photos(x[:3], labels, x[3:], truth, photos=[1], draws=1)
-    scores = np.stack([x[3:] @ (x[0] - x[1]), np.zeros(2), x[3:] @ (x[1] - x[0])], axis=1)
-    expected = evaluate(np.where([True, False, True], truth, -1), scores, "abc").map["area"]
+    scores = np.stack(
+        [x[3:] @ (x[0] - x[1]), np.zeros(2), x[3:] @ (x[1] - x[0])], axis=1
+    )
+    expected = evaluate(np.where([True, False, True], truth, -1), scores, "abc").map[
+        "area"
+    ]
     assert point.map["area"] == (pytest.approx(expected),)
 
 
@@ -158,7 +175,8 @@ def test_trace_kernels_are_used_for_gradients(random_rank_one, rng):
 def test_the_interval_of_a_point_is_students():
     values = (50.0, 53.0, 52.0, 49.0)
     low, high = LowShot(1, {"area": values}).interval("area")
-    half = 3.182446 * np.std(values, ddof=1) / 2  # the table's value for 3 degrees of freedom
+    # the table's value for 3 degrees of freedom
+    half = 3.182446 * np.std(values, ddof=1) / 2
     assert (low, high) == pytest.approx((51 - half, 51 + half), abs=1e-5)
 
 
@@ -174,12 +192,16 @@ def test_classes_that_cannot_be_learned_are_left_out(problem):
 @pytest.mark.parametrize("k", [1, 4, 7])
 def test_neighbours_are_those_of_scikit_learn_where_each_image_has_one_class(rng, k):
     y = rng.integers(0, 4, size=150)
-    x = l2_normalize(np.eye(4)[y] @ rng.normal(size=(4, 6)) + 1.5 * rng.normal(size=(150, 6)))
+    x = l2_normalize(
+        np.eye(4)[y] @ rng.normal(size=(4, 6)) + 1.5 * rng.normal(size=(150, 6))
+    )
     labels = np.where(np.eye(4)[y] == 1, 1, -1)
     (found,) = nearest_neighbours(x[:90], labels[:90], x[90:], labels[90:], "abcd", [k])
     slow = KNeighborsClassifier(k, metric="cosine").fit(x[:90], y[:90])
     share = slow.predict_proba(x[90:])
-    np.testing.assert_array_equal((found.scores // 1).astype(int), (k * share).round().astype(int))
+    np.testing.assert_array_equal(
+        (found.scores // 1).astype(int), (k * share).round().astype(int)
+    )
     if k == 1:
         assert found.accuracy == pytest.approx(100 * slow.score(x[90:], y[90:]))
     assert found.measured == evaluate(labels[90:], found.scores, "abcd")
@@ -189,7 +211,9 @@ def test_neighbours_are_those_of_scikit_learn_where_each_image_has_one_class(rng
 
 
 def test_equal_votes_go_to_the_nearer_neighbours():
-    train = l2_normalize(np.array([[1.0, 0.1], [1.0, 0.3], [1.0, 0.35], [1.0, 0.2], [-1.0, 0.0]]))
+    train = l2_normalize(
+        np.array([[1.0, 0.1], [1.0, 0.3], [1.0, 0.35], [1.0, 0.2], [-1.0, 0.0]])
+    )
     labels = np.array([[-1, 1], [1, -1], [1, -1], [-1, 1], [1, -1]])
     test, truth = np.array([[1.0, 0.0]]), np.array([[-1, 1]])
     assert nearest_neighbours(train, labels, test, truth, "ab", [4])[0].accuracy == 100
@@ -211,14 +235,20 @@ def test_accuracy_counts_images_that_show_something_and_get_a_vote_that_is_not_d
 def test_blocks_of_test_images_give_the_same_votes(problem, monkeypatch):
     (whole,) = nearest_neighbours(*problem, "abc", [5])
     monkeypatch.setattr("deepfishing.evaluation.protocols.SCORE_BLOCK", 7)
-    np.testing.assert_array_equal(nearest_neighbours(*problem, "abc", [5])[0].scores, whole.scores)
+    np.testing.assert_array_equal(
+        nearest_neighbours(*problem, "abc", [5])[0].scores, whole.scores
+    )
 
 
 def test_several_k_are_each_k_alone(problem):
     found = nearest_neighbours(*problem, "abc", (1, 4, 9))
     for k, votes in zip((1, 4, 9), found, strict=True):
         (alone,) = nearest_neighbours(*problem, "abc", [k])
-        assert (votes.k, votes.accuracy, votes.interval) == (k, alone.accuracy, alone.interval)
+        assert (votes.k, votes.accuracy, votes.interval) == (
+            k,
+            alone.accuracy,
+            alone.interval,
+        )
         np.testing.assert_array_equal(votes.scores, alone.scores)
 
 
@@ -233,7 +263,9 @@ def test_the_interval_of_accuracy_is_wilsons(problem):
     right = truth[np.arange(80), top] == 1
     assert found.accuracy == 100 * right.mean()
     expected = binomtest(int(right.sum()), 80).proportion_ci(method="wilson")
-    np.testing.assert_allclose(found.interval, (100 * expected.low, 100 * expected.high))
+    np.testing.assert_allclose(
+        found.interval, (100 * expected.low, 100 * expected.high)
+    )
 
 
 def test_wrong_input_is_one_clear_error(problem):
@@ -245,7 +277,9 @@ def test_wrong_input_is_one_clear_error(problem):
         low_shot(*problem, draws=0)
     with pytest.raises(OptionError, match=r"C must be a positive number, got -1"):
         low_shot(*problem, C=-1)
-    with pytest.raises(OptionError, match="k must be from 1 to 60, the training images, got 61"):
+    with pytest.raises(
+        OptionError, match="k must be from 1 to 60, the training images, got 61"
+    ):
         nearest_neighbours(*problem, "abc", [61])
     with pytest.raises(FeatureError, match=r"train labels must be \(60, n_classes\)"):
         low_shot(train, labels[:9], test, truth)

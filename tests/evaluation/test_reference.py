@@ -16,7 +16,9 @@ SHOTS = 3
 def photos(rng):
     """Embeddings of 90 photos to train, of which the protocol takes all, and of 60 to test."""
     y = np.concatenate([np.repeat(np.arange(30), SHOTS), np.arange(60) % 30])
-    x = l2_normalize(np.abs(np.eye(30)[y] @ rng.normal(size=(30, 16)) + rng.normal(size=(150, 16))))
+    x = l2_normalize(
+        np.abs(np.eye(30)[y] @ rng.normal(size=(30, 16)) + rng.normal(size=(150, 16)))
+    )
     labels = np.where(np.eye(30)[y] == 1, 1, -1)[:, :3]
     return x[:90], labels[:90], x[90:], labels[90:]
 
@@ -42,11 +44,14 @@ def smooth(train, test, n=10):
     pool = A @ K @ A.T
     norm = np.sqrt(np.diag(pool))
     test_norm = np.sqrt(1 + 2 * (T * K_test).sum(axis=1) + ((T @ K) * T).sum(axis=1))
-    return pool / norm[:, None] / norm, (K_test + T @ K) @ A.T / test_norm[:, None] / norm
+    return pool / norm[:, None] / norm, (K_test + T @ K) @ A.T / test_norm[
+        :, None
+    ] / norm
 
 
 @pytest.mark.parametrize(
-    ("recipe", "reference"), [("x7", linear), ("rbf(x7,2)", rbf), ("smooth(x7)", smooth)]
+    ("recipe", "reference"),
+    [("x7", linear), ("rbf(x7,2)", rbf), ("smooth(x7)", smooth)],
 )
 def test_few_labels_are_scored_as_by_the_reference(photos, recipe, reference):
     train, labels, test, truth = photos

@@ -22,24 +22,38 @@ def test_a_row_is_what_the_steps_give_one_by_one(dataset, network, tmp_path):
     train = extract(network, dataset.train.paths, "dW7")["dW7"]
     test = extract(network, dataset.test.paths, "dW7")["dW7"]
     for c, name in enumerate(dataset.classes):
-        svm = SVC(C=1, kernel="precomputed").fit(gram(train), dataset.train.labels[:, c])
+        svm = SVC(C=1, kernel="precomputed").fit(
+            gram(train), dataset.train.labels[:, c]
+        )
         scores = svm.decision_function(gram(test, train))
         slow = 100 * average_precision_score(dataset.test.labels[:, c] == 1, scores)
-        assert row["ap"]["sklearn"][name] == pytest.approx(slow, abs=0.5)  # float16 on disk
-    assert row["map"]["sklearn"] == pytest.approx(np.mean(list(row["ap"]["sklearn"].values())))
+        # float16 on disk
+        assert row["ap"]["sklearn"][name] == pytest.approx(slow, abs=0.5)
+    assert row["map"]["sklearn"] == pytest.approx(
+        np.mean(list(row["ap"]["sklearn"].values()))
+    )
     assert row["map"]["sklearn"] > 70
 
 
-def test_difficult_examples_are_left_out_of_training_unless_asked_for(dataset, network, tmp_path):
+def test_difficult_examples_are_left_out_of_training_unless_asked_for(
+    dataset, network, tmp_path
+):
     labels = dataset.train.labels.copy()
     labels[:5] = 0
-    marked = dataclasses.replace(dataset, train=dataclasses.replace(dataset.train, labels=labels))
+    marked = dataclasses.replace(
+        dataset, train=dataclasses.replace(dataset.train, labels=labels)
+    )
     (row,) = reproduce(marked, network, tmp_path, "x7")
-    (negative,) = reproduce(marked, network, tmp_path, "x7", Protocol(difficult="negative"))
+    (negative,) = reproduce(
+        marked, network, tmp_path, "x7", Protocol(difficult="negative")
+    )
     assert [row["difficult"], negative["difficult"]] == ["ignore", "negative"]
     x = extract(network, [*dataset.train.paths, *dataset.test.paths], "x7")["x7"]
     results = Results(tmp_path)
-    for measured, first, targets in ((row, 5, labels), (negative, 0, np.where(labels == 1, 1, -1))):
+    for measured, first, targets in (
+        (row, 5, labels),
+        (negative, 0, np.where(labels == 1, 1, -1)),
+    ):
         scores, _, _ = results.scores(measured)
         for c in range(2):
             svm = SVC(C=1, kernel="linear").fit(x[first:20], targets[first:, c])
@@ -52,7 +66,10 @@ def test_rows_have_the_keys_of_the_contract_and_are_on_disk(dataset, network, tm
     rows = reproduce(dataset, network, tmp_path, command="deepfish reproduce toy")
     names = ["x6", "x7", "y8", "x8", "x6;x7", "dW7", "x7;y8", "dW8"]
     assert [row["feature"] for row in rows] == names
-    on_disk = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    on_disk = [
+        json.loads(line)
+        for line in (tmp_path / "results.jsonl").read_text().splitlines()
+    ]
     assert on_disk == rows
     for row in rows:
         assert row["dataset"] == "toy"
@@ -90,7 +107,9 @@ def test_a_second_run_measures_nothing_and_a_new_row_only_itself(
 def test_changed_labels_are_measured_again(dataset, network, tmp_path):
     reproduce(dataset, network, tmp_path, "x7")
     labels = -dataset.train.labels
-    changed = dataclasses.replace(dataset, train=dataclasses.replace(dataset.train, labels=labels))
+    changed = dataclasses.replace(
+        dataset, train=dataclasses.replace(dataset.train, labels=labels)
+    )
     reproduce(changed, network, tmp_path, "x7")
     first, second = Results(tmp_path).rows
     assert first["map"] != second["map"]
@@ -106,8 +125,12 @@ def test_an_unreadable_image_is_left_out_and_strict_stops_before_the_work(
     def progress(*event):
         seen.append(event)
 
-    with pytest.raises(ImageError, match=r"1 of 40 images cannot be used.*test03\.jpg.*--strict"):
-        reproduce(dataset, network, tmp_path, "x7", Protocol(strict=True), progress=progress)
+    with pytest.raises(
+        ImageError, match=r"1 of 40 images cannot be used.*test03\.jpg.*--strict"
+    ):
+        reproduce(
+            dataset, network, tmp_path, "x7", Protocol(strict=True), progress=progress
+        )
     assert ("checking", 40, 40) in seen
     assert "images" not in {stage for stage, _, _ in seen}
     (row,) = reproduce(dataset, network, tmp_path, "x7", on_failure=told.__setitem__)
@@ -115,29 +138,40 @@ def test_an_unreadable_image_is_left_out_and_strict_stops_before_the_work(
     assert row["unreadable"] == [str(broken)] == list(told)
     assert "cannot" in told[str(broken)] or "Pillow" in told[str(broken)]
     seen.clear()
-    with pytest.raises(ImageError, match="1 of 40"):  # what is computed is not looked at again
-        reproduce(dataset, network, tmp_path, "x7", Protocol(strict=True), progress=progress)
+    with pytest.raises(ImageError, match="1 of 40"):
+        # what is computed is not looked at again
+        reproduce(
+            dataset, network, tmp_path, "x7", Protocol(strict=True), progress=progress
+        )
     assert ("checking", 1, 1) in seen
 
 
-def test_a_class_without_a_positive_example_is_left_out_and_said_so(dataset, network, tmp_path):
+def test_a_class_without_a_positive_example_is_left_out_and_said_so(
+    dataset, network, tmp_path
+):
     train = dataset.train.labels.copy()
     train[:, 0] = -1
-    lacking = dataclasses.replace(dataset, train=dataclasses.replace(dataset.train, labels=train))
+    lacking = dataclasses.replace(
+        dataset, train=dataclasses.replace(dataset.train, labels=train)
+    )
     (row,) = reproduce(lacking, network, tmp_path / "a", "x7")
     assert row["ap"]["area"]["red"] is None
     assert row["map"]["area"] == row["ap"]["area"]["green"]
     assert "training" in row["left_out"]["red"]
     test = dataset.test.labels.copy()
     test[:, 1] = -1
-    lacking = dataclasses.replace(dataset, test=dataclasses.replace(dataset.test, labels=test))
+    lacking = dataclasses.replace(
+        dataset, test=dataclasses.replace(dataset.test, labels=test)
+    )
     (row,) = reproduce(lacking, network, tmp_path / "b", "x7")
     assert row["ap"]["area"]["green"] is None
     assert "test" in row["left_out"]["green"]
 
 
 def test_a_test_split_without_labels_gives_submission_files(dataset, network, tmp_path):
-    hidden = dataclasses.replace(dataset, test=dataclasses.replace(dataset.test, labels=None))
+    hidden = dataclasses.replace(
+        dataset, test=dataclasses.replace(dataset.test, labels=None)
+    )
     (row,) = reproduce(hidden, network, tmp_path, "dW7")
     assert row["map"] is None
     scores, labels, ids = Results(tmp_path).scores(row)
@@ -180,13 +214,17 @@ def test_scores_of_another_kind_are_named(dataset, network, tmp_path):
     others = {"scores": scores[0], "labels": np.array("x"), "ids": np.array(ids[:-1])}
     for name, other in others.items():
         np.savez(path, **{**whole, name: other})
-        with pytest.raises(StoreError, match=r"scores cannot be read: .* of the same images"):
+        with pytest.raises(
+            StoreError, match=r"scores cannot be read: .* of the same images"
+        ):
             results.scores(row)
     for name in whole:
         np.savez(path, **{other: whole[other] for other in whole if other != name})
         with zipfile.ZipFile(path, "a") as file:
             file.writestr(name, b"no array")
-        with pytest.raises(StoreError, match=r"scores cannot be read: .* of the same images"):
+        with pytest.raises(
+            StoreError, match=r"scores cannot be read: .* of the same images"
+        ):
             results.scores(row)
 
 
@@ -196,7 +234,9 @@ def test_scores_whose_header_does_not_close_are_named(dataset, network, tmp_path
     results = Results(tmp_path)
     head = b"{'descr': '<f8', 'fortran_order': False, 'shape': (2, 2".ljust(117) + b"\n"
     with zipfile.ZipFile(results.scores_path(row), "w") as file:
-        file.writestr("scores.npy", b"\x93NUMPY\x01\0" + struct.pack("<H", len(head)) + head)
+        file.writestr(
+            "scores.npy", b"\x93NUMPY\x01\0" + struct.pack("<H", len(head)) + head
+        )
     with pytest.raises(StoreError, match="scores cannot be read"):
         results.scores(row)
 
@@ -214,7 +254,9 @@ def test_an_unreadable_split_is_refused(dataset, network, tmp_path):
         reproduce(dataset, network, tmp_path, "x7")
 
 
-def test_the_store_of_results_opens_from_their_folder_with_the_labels(dataset, network, tmp_path):
+def test_the_store_of_results_opens_from_their_folder_with_the_labels(
+    dataset, network, tmp_path
+):
     out = tmp_path / "results"
     reproduce(dataset, network, out, "x8")
     store = Store.open(out)
@@ -222,7 +264,11 @@ def test_the_store_of_results_opens_from_their_folder_with_the_labels(dataset, n
     shown = {row.path: row.labels for row in store.rows().values()}
     for split in (dataset.train, dataset.test):
         for path, row in zip(split.paths, split.labels, strict=True):
-            names = [name for name, label in zip(dataset.classes, row, strict=True) if label == 1]
+            names = [
+                name
+                for name, label in zip(dataset.classes, row, strict=True)
+                if label == 1
+            ]
             assert list(shown[str(path)]) == names
     reproduce(dataset, network, out, "x8", Protocol(tau=3.0))
     with pytest.raises(StoreError, match=f"one store, got 2 in {out}; choose one: "):

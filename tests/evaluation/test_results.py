@@ -24,7 +24,9 @@ from deepfishing.evaluation.results import Curves, Results, row_key, safe_name
         ("C", "cv"),
     ],
 )
-def test_a_row_that_no_report_could_read_is_not_written(dataset, network, tmp_path, name, value):
+def test_a_row_that_no_report_could_read_is_not_written(
+    dataset, network, tmp_path, name, value
+):
     (row,) = reproduce(dataset, network, tmp_path, "x7")
     before = (tmp_path / "results.jsonl").read_text()
     broken = {**row, "key": "other", name: value}
@@ -46,7 +48,9 @@ def test_a_point_that_no_report_could_read_is_not_written(dataset, network, tmp_
     assert Curves(tmp_path).rows == points
 
 
-def test_a_line_that_is_wrong_is_told_before_anything_is_measured(dataset, network, tmp_path):
+def test_a_line_that_is_wrong_is_told_before_anything_is_measured(
+    dataset, network, tmp_path
+):
     (tmp_path / "results.jsonl").write_text('{"key": "k", "feature": "x7"}\n')
     with pytest.raises(StoreError, match=r"usable 'dataset'.*line 1"):
         reproduce(dataset, network, tmp_path, "x7")
@@ -64,7 +68,9 @@ def test_rows_of_older_versions_with_an_interval_a_hair_turned_around_are_read(
 
 
 def test_a_cost_that_a_report_could_not_show_is_told_before_any_work():
-    with pytest.raises(OptionError, match="C of an experiment must be a positive number, got 'cv'"):
+    with pytest.raises(
+        OptionError, match="C of an experiment must be a positive number, got 'cv'"
+    ):
         Protocol(C="cv")
 
 

@@ -49,7 +49,8 @@ def test_a_class_keeps_a_training_image():
 def test_the_figure_apart_is_that_of_the_other_test_images(rng):
     labels = np.where(rng.random((40, 2)) < 0.5, 1, -1)
     scores = rng.normal(size=(40, 2))
-    groups = np.concatenate([np.arange(30), np.arange(25, 65)])  # 5 test images have a copy
+    # 5 test images have a copy
+    groups = np.concatenate([np.arange(30), np.arange(25, 65)])
     similar = has_similar_in_training(groups, 30)
     np.testing.assert_array_equal(np.flatnonzero(similar), np.arange(5))
     found = figures_apart(labels, scores, "ab", similar, groups[30:])
@@ -69,7 +70,9 @@ def test_words_state_how_many_test_images_have_a_copy():
         "12 of 40 test images have a copy or a similar scene in training; without them x7 has "
         "70.1 instead of 91.2 mAP."
     )
-    assert split_words([{**row, "map_apart": None}]).endswith("the mAP is not measurable.")
+    assert split_words([{**row, "map_apart": None}]).endswith(
+        "the mAP is not measurable."
+    )
     assert split_words([{**row, "similar_across": 0}]) == split_words([]) == ""
 
 
@@ -82,7 +85,12 @@ def wide_network():
 
     torch.manual_seed(0)
     module = torch.nn.Sequential(
-        *(torch.nn.Flatten(), torch.nn.Linear(192, 64), torch.nn.Tanh(), torch.nn.Linear(64, 5))
+        *(
+            torch.nn.Flatten(),
+            torch.nn.Linear(192, 64),
+            torch.nn.Tanh(),
+            torch.nn.Linear(64, 5),
+        )
     )
     return wrap(module, preprocess=Preprocess(8, 8, mean=(127.0,) * 3, std=(60.0,) * 3))
 
@@ -104,7 +112,9 @@ def write_noise(root, photos, copies, rng, split_copies=False):
 
 
 @pytest.mark.parametrize("copies", [1, 2, 5])
-def test_random_labels_are_at_chance_however_many_copies_there_are(wide_network, tmp_path, copies):
+def test_random_labels_are_at_chance_however_many_copies_there_are(
+    wide_network, tmp_path, copies
+):
     """Chance is the AP of scores that do not depend on the photo, and copies share their scores."""
     inside, excess = 0, []
     for seed in range(6):
@@ -112,7 +122,11 @@ def test_random_labels_are_at_chance_however_many_copies_there_are(wide_network,
         root = tmp_path / f"{copies}-{seed}"
         write_noise(root / "photos", 60, copies, rng)
         (row,) = reproduce(
-            read_folder(root / "photos"), wide_network, root / "o", "x7", Protocol(engine="torch")
+            read_folder(root / "photos"),
+            wide_network,
+            root / "o",
+            "x7",
+            Protocol(engine="torch"),
         )
         assert row["similar_across"] == 0
         low, high = row["map_interval"]["area"]
@@ -137,11 +151,15 @@ def chance_map(folder, row):
     return np.mean(found)
 
 
-def test_copies_across_the_users_own_split_are_counted_and_left_out(wide_network, tmp_path):
+def test_copies_across_the_users_own_split_are_counted_and_left_out(
+    wide_network, tmp_path
+):
     write_noise(tmp_path / "photos", 40, 2, np.random.default_rng(0), split_copies=True)
     (tmp_path / "photos/train/a").mkdir(exist_ok=True)
     dataset = read_folder(tmp_path / "photos")
-    (row,) = reproduce(dataset, wide_network, tmp_path / "o", "x7", Protocol(engine="torch"))
+    (row,) = reproduce(
+        dataset, wide_network, tmp_path / "o", "x7", Protocol(engine="torch")
+    )
     assert row["similar_across"] == row["n_test"] == 40
     assert row["map"]["area"] > 95
     assert row["map_apart"] is None

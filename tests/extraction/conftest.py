@@ -10,7 +10,12 @@ def head():
     """Three fully connected layers with ReLUs, as on top of AlexNet."""
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Linear(11, 9), nn.ReLU(), nn.Dropout(), nn.Linear(9, 8), nn.ReLU(), nn.Linear(8, 6)
+        nn.Linear(11, 9),
+        nn.ReLU(),
+        nn.Dropout(),
+        nn.Linear(9, 8),
+        nn.ReLU(),
+        nn.Linear(8, 6),
     ).double()
 
 
@@ -31,7 +36,9 @@ def per_sample_gradient():
 
         def error(weight, image):
             changed = {**parameters, name: weight}
-            return objective(torch.func.functional_call(module, changed, (image[None],)))
+            return objective(
+                torch.func.functional_call(module, changed, (image[None],))
+            )
 
         grad = torch.func.vmap(torch.func.grad(error), in_dims=(None, 0))
         return grad(parameters[name], inputs)

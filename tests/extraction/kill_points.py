@@ -46,7 +46,9 @@ def network():
     preprocess = Preprocess(8, 8, mean=(127.0,) * 3, std=(128.0,) * 3)
     # by a name that is found, so that commands load it again, where `load_network` is replaced
     source = Source(kind="random")
-    return Network("efficientnet-lite0", module, {8: "1"}, preprocess, "random-0", source=source)
+    return Network(
+        "efficientnet-lite0", module, {8: "1"}, preprocess, "random-0", source=source
+    )
 
 
 def draw(path, seed):
@@ -83,7 +85,9 @@ def count_writes(at=None):
                 die()
             if at == (calls[0], "half"):
                 if function is write_bytes:
-                    write_bytes(arguments[0], bytes(arguments[1])[: len(arguments[1]) // 2])
+                    write_bytes(
+                        arguments[0], bytes(arguments[1])[: len(arguments[1]) // 2]
+                    )
                 die()
             result = function(*arguments, **more)
             if at == (calls[0], "after"):
@@ -125,7 +129,8 @@ def fingerprint(folder):
     rows = []
     for row in store.rows().values():
         bits = [
-            hashlib.sha256(store.read([row.sha256], f).tobytes()).hexdigest() for f in row.factors
+            hashlib.sha256(store.read([row.sha256], f).tobytes()).hexdigest()
+            for f in row.factors
         ]
         rows.append([str(row), bits])
     features = {f: sorted(store.shards(f).keys()) for f in store.factors()}
@@ -158,8 +163,12 @@ def scenario(root, pictures, base, prune, at_writes, at_times):
     folder = fresh("counted")
     ended(fork(lambda: counting(folder)))
     writes = int((root / "calls").read_text())
-    kills = [(n, when) for n in range(1, writes + 1) for when in ("before", "half", "after")]
-    kills = random.sample(kills, at_writes) + [random.uniform(0, seconds) for _ in range(at_times)]
+    kills = [
+        (n, when) for n in range(1, writes + 1) for when in ("before", "half", "after")
+    ]
+    kills = random.sample(kills, at_writes) + [
+        random.uniform(0, seconds) for _ in range(at_times)
+    ]
     for at in kills:
         folder = fresh("killed")
         if isinstance(at, tuple):

@@ -13,7 +13,9 @@ LABELS = ["uniform", "predicted", 3, [0.5, 0.1, 0.0, 0.2, 0.2, 0.0]]
 PATHS = ["0", "3", "5"]
 
 
-@pytest.mark.parametrize("label", LABELS, ids=["uniform", "predicted", "one-hot", "vector"])
+@pytest.mark.parametrize(
+    "label", LABELS, ids=["uniform", "predicted", "one-hot", "vector"]
+)
 @pytest.mark.parametrize("tau", [0.5, 1.0, 2.0, 4.0])
 def test_recursion_autograd_and_per_sample_gradients_agree(
     head, batch, per_sample_gradient, tau, label
@@ -33,14 +35,17 @@ def test_recursion_autograd_and_per_sample_gradients_agree(
 def test_the_last_delta_is_the_shifted_probability_of_the_paper(head, batch):
     y8 = head.eval()(batch)
     (delta8,) = delta_recursion([y8], [None], tau=2.0)
-    paper = 1 / 6 - torch.softmax(y8 / 2, dim=1)  # eq:y_derivative, but for sign and 1 / tau
+    # eq:y_derivative, but for sign and 1 / tau
+    paper = 1 / 6 - torch.softmax(y8 / 2, dim=1)
     torch.testing.assert_close(-2 * delta8, paper)
 
 
 def test_one_hot_gradients_sum_to_the_uniform_gradient(head, batch):
     # eq:fisherizing: E with label g is the sum of the classes' embeddings weighted by g
     def delta(label):
-        return tap(head, batch, (), ["3"], cross_entropy(label=label)).calls["3"][0].delta
+        return (
+            tap(head, batch, (), ["3"], cross_entropy(label=label)).calls["3"][0].delta
+        )
 
     uniform = delta("uniform")
     per_class = [delta(j) for j in range(6)]

@@ -54,7 +54,9 @@ def test_what_lies_inside_a_skip_connection_is_not_cut_off():
 
 
 def test_the_output_of_a_convolution_that_is_read_stays_without_its_batch_norm(images):
-    module = filled(nn.Sequential(nn.ReLU(), nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.ReLU()))
+    module = filled(
+        nn.Sequential(nn.ReLU(), nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.ReLU())
+    )
     parts = cut(module, ["1"])
     with torch.no_grad():
         expected = tap(module, images, read=["1"]).calls["1"][0]
@@ -76,7 +78,11 @@ def test_gradients_pass_a_batch_norm_of_the_head_as_they_did(images, affine):
     expected = tap(module, images, **options).calls["1"][0]
     got = tap(parts.head, parts.trunk(images), **options).calls["1"][0]
     torch.testing.assert_close(got.delta, expected.delta)
-    assert [name for name, _ in cut(module, ["1", "2"]).head.named_children()] == ["1", "2", "3"]
+    assert [name for name, _ in cut(module, ["1", "2"]).head.named_children()] == [
+        "1",
+        "2",
+        "3",
+    ]
     assert cut(module, ["1", "2"]).head.get_submodule("2") is norm
 
 
@@ -84,7 +90,11 @@ def test_a_batch_norm_is_folded_only_where_nothing_else_sees_the_convolution(ima
     class Twice(nn.Module):
         def __init__(self):
             super().__init__()
-            self.conv, self.norm, self.fc = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Linear(8, 2)
+            self.conv, self.norm, self.fc = (
+                nn.Conv2d(3, 4, 1),
+                nn.BatchNorm2d(4),
+                nn.Linear(8, 2),
+            )
 
         def forward(self, x):
             x = self.conv(x)
@@ -133,7 +143,9 @@ def test_the_network_is_left_as_it_was(images):
     parts.trunk(images)
     assert all(m.training for m in module.modules())
     assert all(p.requires_grad for p in module.parameters())
-    assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
+    assert all(
+        torch.equal(before[name], value) for name, value in module.state_dict().items()
+    )
 
 
 @pytest.mark.parametrize(
@@ -155,5 +167,8 @@ def test_networks_of_the_zoo_are_cut_at_any_layer(name, read, begins):
     with torch.no_grad():
         expected = network.module(batch)
         torch.testing.assert_close(
-            parts.head(parts.trunk(batch)), expected, rtol=1e-3, atol=1e-4 * expected.abs().max()
+            parts.head(parts.trunk(batch)),
+            expected,
+            rtol=1e-3,
+            atol=1e-4 * expected.abs().max(),
         )

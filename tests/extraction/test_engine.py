@@ -19,7 +19,9 @@ from deepfishing.networks.network import Network
 INSTALLED = [name for name in FASTEST if not missing_packages(name)]
 OTHERS = [name for name in INSTALLED if name != "torch"]
 installed = pytest.mark.parametrize("name", INSTALLED)
-needs_one = pytest.mark.skipif(not OTHERS, reason="no engine besides torch is installed")
+needs_one = pytest.mark.skipif(
+    not OTHERS, reason="no engine besides torch is installed"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +39,9 @@ def images(rng):
 def tiny():
     torch.manual_seed(0)
     layers = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1)
-    module = nn.Sequential(*layers, nn.Flatten(), nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    module = nn.Sequential(
+        *layers, nn.Flatten(), nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)
+    )
     preprocess = Preprocess(16, 16, mean=(127.0,) * 3, std=(128.0,) * 3)
     return Network("tiny", module.eval(), {7: "5", 8: "7"}, preprocess, "none")
 
@@ -57,13 +61,17 @@ def whole(monkeypatch):
 def arrays(features):
     for name, value in features.items():
         yield from (
-            [(name, value.x), (name, value.delta)] if hasattr(value, "x") else [(name, value)]
+            [(name, value.x), (name, value.delta)]
+            if hasattr(value, "x")
+            else [(name, value)]
         )
 
 
 def assert_same(got, expected):
     for (name, a), (_, b) in zip(arrays(got), arrays(expected), strict=True):
-        np.testing.assert_allclose(a, b, atol=2e-5 * np.abs(b).max(), rtol=0, err_msg=name)
+        np.testing.assert_allclose(
+            a, b, atol=2e-5 * np.abs(b).max(), rtol=0, err_msg=name
+        )
 
 
 @installed
@@ -72,13 +80,16 @@ def test_every_feature_of_the_default_network_is_that_of_torch(name, images, who
     network = load_network()
     for names in (["all", "y7", "dW7@exact", "dW7@4x4", "x:_blocks.15"], ["x8"]):
         assert_same(
-            extract(network, images[:2], names, engine=name), whole(network, images[:2], names)
+            extract(network, images[:2], names, engine=name),
+            whole(network, images[:2], names),
         )
 
 
 @installed
 @pytest.mark.parametrize("network", ["alexnet-caffe", "alexnet-torchvision", "vgg11"])
-def test_every_feature_of_a_narrow_random_network_is_that_of_torch(name, network, images, whole):
+def test_every_feature_of_a_narrow_random_network_is_that_of_torch(
+    name, network, images, whole
+):
     narrow = random_network(network, widths={6: 8, 7: 8, 8: 5})
     assert_same(extract(narrow, images[:2], engine=name), whole(narrow, images[:2]))
 
@@ -99,13 +110,17 @@ def test_a_network_runs_in_many_threads_as_in_one(images, whole):
 
 
 @needs_one
-def test_a_trunk_is_exported_once_and_again_when_its_weights_or_its_file_change(home, monkeypatch):
+def test_a_trunk_is_exported_once_and_again_when_its_weights_or_its_file_change(
+    home, monkeypatch
+):
     trunk = nn.Conv2d(3, 2, 1)
     first = exported(trunk, 4)
     (file,) = (home / "engines").iterdir()
     assert file.read_bytes() == first
     with monkeypatch.context() as patch:
-        patch.setattr(trunks, "export", lambda trunk, size: pytest.fail("exported again"))
+        patch.setattr(
+            trunks, "export", lambda trunk, size: pytest.fail("exported again")
+        )
         assert exported(trunk, 4) == first
     file.write_bytes(first[:-1])
     with pytest.warns(UserWarning, match="was damaged; it is made again"):
@@ -124,22 +139,32 @@ def test_a_home_that_cannot_be_written_costs_only_the_file(home):
 
 @installed
 def test_an_engine_takes_any_number_of_images(name):
-    run = start_engine(name, nn.Conv2d(3, 2, 1).requires_grad_(False), size=4, threads=2)
-    assert [len(run(np.zeros((n, 3, 4, 4), np.float32))) for n in (1, 5, 2)] == [1, 5, 2]
+    run = start_engine(
+        name, nn.Conv2d(3, 2, 1).requires_grad_(False), size=4, threads=2
+    )
+    assert [len(run(np.zeros((n, 3, 4, 4), np.float32))) for n in (1, 5, 2)] == [
+        1,
+        5,
+        2,
+    ]
 
 
 def test_auto_warns_and_goes_on_with_torch_where_an_engine_differs(
     tiny, images, whole, monkeypatch
 ):
     expected = whole(tiny, images)
-    monkeypatch.setattr(computing, "choose_engines", lambda engine: ("openvino", "torch"))
+    monkeypatch.setattr(
+        computing, "choose_engines", lambda engine: ("openvino", "torch")
+    )
 
     def wrong(engine, trunk, size, threads):
         run = start_engine("torch", trunk, size, threads)
         return run if engine == "torch" else lambda pixels: run(pixels) * 1.01
 
     monkeypatch.setattr(computing, "start_engine", wrong)
-    with pytest.warns(UserWarning, match="tiny does not run in openvino as in torch: x6") as told:
+    with pytest.warns(
+        UserWarning, match="tiny does not run in openvino as in torch: x6"
+    ) as told:
         got = extract(tiny, images, engine="auto")
     assert len(told) == 1
     assert_same(got, expected)
@@ -164,7 +189,9 @@ def test_a_network_that_cannot_be_cut_needs_torch(change, tiny, images, whole):
     elif change == "first layer":
         features = "dW:0"
     else:
-        tiny.module.forward = lambda x: tiny.module[1:](tiny.module[0](x if x.sum() < 9e9 else -x))
+        tiny.module.forward = lambda x: tiny.module[1:](
+            tiny.module[0](x if x.sum() < 9e9 else -x)
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert_same(extract(tiny, images, features), whole(tiny, images, features))
@@ -173,7 +200,9 @@ def test_a_network_that_cannot_be_cut_needs_torch(change, tiny, images, whole):
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_layer_whose_code_depends_on_its_input_is_not_frozen_for_one_case(name, tiny, images):
+def test_a_layer_whose_code_depends_on_its_input_is_not_frozen_for_one_case(
+    name, tiny, images
+):
     class Choosing(nn.Module):
         def forward(self, x):
             return torch.relu(x) if x.sum() < 9e9 else x
@@ -196,7 +225,9 @@ def test_a_trunk_that_mixes_images_is_still_refused(tiny, images):
 def test_a_missing_package_names_its_command_and_auto_does_without(monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "openvino" else find(name)
+        importlib.util,
+        "find_spec",
+        lambda name: None if name == "openvino" else find(name),
     )
     assert "openvino" not in choose_engines("auto")
     with pytest.raises(MissingDependencyError, match=r"pip install .*\[openvino\]'`"):

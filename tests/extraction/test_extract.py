@@ -8,7 +8,13 @@ from PIL import Image
 from deepfishing.core.features import parse_factor
 from deepfishing.core.kernels import gram
 from deepfishing.core.rank_one import RankOne
-from deepfishing.errors import FeatureError, ImageError, LayerError, NetworkError, OptionError
+from deepfishing.errors import (
+    FeatureError,
+    ImageError,
+    LayerError,
+    NetworkError,
+    OptionError,
+)
 from deepfishing.extraction.extract import Extractor, extract
 from deepfishing.extraction.options import Resources
 from deepfishing.extraction.pipeline import extract_to
@@ -20,7 +26,9 @@ from deepfishing.networks.objectives import cross_entropy
 
 def extract_factors(network, images, factors, tau=2.0, views="centre", **more):
     settings = Settings.from_network(network, tau=tau, views=views)
-    return Extractor(network, factors, settings=settings, resources=Resources(**more))(images)
+    return Extractor(network, factors, settings=settings, resources=Resources(**more))(
+        images
+    )
 
 
 class TinyLite(torch.nn.Module):
@@ -33,7 +41,9 @@ class TinyLite(torch.nn.Module):
         self.fc = torch.nn.Linear(10, 4)
 
     def forward(self, x):
-        return self.fc(torch.relu(self.head(torch.relu(self.trunk(x)))).mean(dim=(2, 3)))
+        return self.fc(
+            torch.relu(self.head(torch.relu(self.trunk(x)))).mean(dim=(2, 3))
+        )
 
 
 @pytest.fixture
@@ -85,10 +95,20 @@ def test_gradient_kernels_are_those_of_the_per_sample_gradients(
     network, images, pixels, per_sample_gradient, label
 ):
     got = extract(network, images, "dW8,dW7@exact,dW:trunk@exact", tau=3.0, label=label)
-    for name, path in [("dW8", "fc"), ("dW7@exact", "head"), ("dW:trunk@exact", "trunk")]:
+    for name, path in [
+        ("dW8", "fc"),
+        ("dW7@exact", "head"),
+        ("dW:trunk@exact", "trunk"),
+    ]:
         objective = cross_entropy(3.0, label)
-        dense = per_sample_gradient(network.module, pixels, path, objective).flatten(1).numpy()
-        np.testing.assert_allclose(gram(got[name]), unit(dense) @ unit(dense).T, atol=1e-10)
+        dense = (
+            per_sample_gradient(network.module, pixels, path, objective)
+            .flatten(1)
+            .numpy()
+        )
+        np.testing.assert_allclose(
+            gram(got[name]), unit(dense) @ unit(dense).T, atol=1e-10
+        )
 
 
 def test_a_pooled_gradient_is_the_pool_of_the_exact_one(network, images):
@@ -117,7 +137,12 @@ def test_the_result_does_not_depend_on_the_batch_size(network, images, batch_siz
 
 def test_paths_images_and_arrays_can_be_mixed(network, images, tmp_path):
     Image.fromarray(images[0]).save(tmp_path / "a.png")
-    mixed = [tmp_path / "a.png", str(tmp_path / "a.png"), Image.fromarray(images[0]), images[0]]
+    mixed = [
+        tmp_path / "a.png",
+        str(tmp_path / "a.png"),
+        Image.fromarray(images[0]),
+        images[0],
+    ]
     x7 = extract(network, mixed, "x7")["x7"]
     np.testing.assert_allclose(x7, np.repeat(x7[:1], 4, axis=0), rtol=1e-12)
 
@@ -184,7 +209,18 @@ def test_half_precision_networks_give_single_precision_features(network, images)
     assert np.isfinite(gram(got["dW8"])).all()
 
 
-MEAN = ["x6", "x7", "y8", "x8", "x:trunk", "delta7", "delta8", "dW7@3x2", "dW:trunk@4x4", "dW8@2x2"]
+MEAN = [
+    "x6",
+    "x7",
+    "y8",
+    "x8",
+    "x:trunk",
+    "delta7",
+    "delta8",
+    "dW7@3x2",
+    "dW:trunk@4x4",
+    "dW8@2x2",
+]
 EXACT = ["x6@exact", "delta7@exact", "x7@exact", "delta8@exact"]
 ALL = [parse_factor(name) for name in MEAN + EXACT]
 X7 = [parse_factor("x7")]
@@ -192,7 +228,9 @@ X7 = [parse_factor("x7")]
 
 def factors_of(network, images, **options):
     batches = list(extract_factors(network, images, ALL, tau=3.0, **options))
-    return {f: np.concatenate([batch.factors[f] for batch in batches]) for f in MEAN + EXACT}
+    return {
+        f: np.concatenate([batch.factors[f] for batch in batches]) for f in MEAN + EXACT
+    }
 
 
 def squares_of(network, image, views):
@@ -203,12 +241,16 @@ def squares_of(network, image, views):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("views", ["flip", "scales", "crops"])
-def test_views_give_the_mean_of_what_each_view_gives_alone(network, images, views, dtype):
+def test_views_give_the_mean_of_what_each_view_gives_alone(
+    network, images, views, dtype
+):
     network = dataclasses.replace(network, module=network.module.to(dtype))
     tight = 1e-12 if dtype == torch.float64 else 1e-5
     got = factors_of(network, images, views=views, engine="torch")
     for number, image in enumerate(images):
-        each = factors_of(network, squares_of(network, image, views), batch_size=1, engine="torch")
+        each = factors_of(
+            network, squares_of(network, image, views), batch_size=1, engine="torch"
+        )
         for factor in MEAN:
             mean = each[factor].mean(axis=0)
             np.testing.assert_allclose(
@@ -224,7 +266,9 @@ def test_flip_is_the_mean_of_a_picture_and_its_mirror_image(network, rng):
     wide = [rng.integers(0, 256, (16, 22, 3), dtype=np.uint8) for _ in range(5)]
     crops = [image[:, 3:19] for image in wide]
     as_they_are = factors_of(network, crops)
-    mirrored = factors_of(network, [np.ascontiguousarray(np.fliplr(crop)) for crop in crops])
+    mirrored = factors_of(
+        network, [np.ascontiguousarray(np.fliplr(crop)) for crop in crops]
+    )
     got = factors_of(network, wide, views="flip")
     for factor in MEAN:
         mean = (as_they_are[factor] + mirrored[factor]) / 2
@@ -247,10 +291,14 @@ def test_exact_gradients_keep_the_positions_of_every_view(network, images):
     assert got["dW8@exact"].x.shape == (7, 6, 10)
 
 
-def test_a_picture_that_is_its_own_mirror_image_is_described_by_its_centre(network, rng):
+def test_a_picture_that_is_its_own_mirror_image_is_described_by_its_centre(
+    network, rng
+):
     half = rng.integers(0, 256, (16, 10, 3), dtype=np.uint8)
     image = np.concatenate([half, half[:, ::-1]], axis=1)
-    centre, flip = (factors_of(network, [image], views=views) for views in ("centre", "flip"))
+    centre, flip = (
+        factors_of(network, [image], views=views) for views in ("centre", "flip")
+    )
     for factor in MEAN:
         np.testing.assert_allclose(flip[factor], centre[factor], rtol=1e-12, atol=1e-15)
 
@@ -269,11 +317,15 @@ def test_one_view_is_the_centre_to_the_last_bit(network, images, pixels):
 def test_views_of_unreadable_images_are_left_out(network, images, tmp_path, batch_size):
     (tmp_path / "bad.jpg").write_bytes(b"\xff\xd8\xff")
     mixed = [images[0], tmp_path / "bad.jpg", *images[1:]]
-    batches = list(extract_factors(network, mixed, X7, batch_size=batch_size, views="crops"))
+    batches = list(
+        extract_factors(network, mixed, X7, batch_size=batch_size, views="crops")
+    )
     assert [i for batch in batches for i in batch.indices] == [0, *range(2, 8)]
     assert [i for batch in batches for i in batch.failures] == [1]
     got = np.concatenate([batch.factors["x7"] for batch in batches if batch.factors])
-    np.testing.assert_allclose(got, factors_of(network, images, views="crops")["x7"], rtol=1e-12)
+    np.testing.assert_allclose(
+        got, factors_of(network, images, views="crops")["x7"], rtol=1e-12
+    )
 
 
 def sizes(network, images, factor, **options):
@@ -292,7 +344,8 @@ def test_auto_takes_32_inputs_unless_the_budget_is_smaller(network, images):
 
 def test_a_hungry_layer_gets_smaller_batches(network, images):
     lean, hungry = (
-        sizes(network, images * 10, factor, memory="300kB")[0] for factor in ("y8", "dW:trunk@4x4")
+        sizes(network, images * 10, factor, memory="300kB")[0]
+        for factor in ("y8", "dW:trunk@4x4")
     )
     assert 1 < hungry < lean
     assert hungry == sizes(network, images * 10, "dW:trunk@4x4", memory="300kB")[0]
@@ -308,14 +361,20 @@ def test_probabilities_of_a_float64_network_are_float64(network, images, pixels)
 def test_a_recipe_that_needs_no_fit_is_extracted(network, images):
     text = "pow(dW8,0.5)+x7"
     found = extract(network, images, [text, "dW8", "x7"])
-    x, delta = (np.sign(v) * np.abs(v) ** 0.5 for v in (found["dW8"].x, found["dW8"].delta))
+    x, delta = (
+        np.sign(v) * np.abs(v) ** 0.5 for v in (found["dW8"].x, found["dW8"].delta)
+    )
     root = gram(RankOne(x, delta).normalize())
-    np.testing.assert_allclose(gram(found[text]), (root + gram(found["x7"])) / 2, rtol=1e-12)
+    np.testing.assert_allclose(
+        gram(found[text]), (root + gram(found["x7"])) / 2, rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize("text", ["best", "whiten(dW8)+x7"])
 def test_a_recipe_that_needs_training_images_says_what_to_write(network, images, text):
-    with pytest.raises(FeatureError, match=r"training images.*write features='.*dW8.*Whiten"):
+    with pytest.raises(
+        FeatureError, match=r"training images.*write features='.*dW8.*Whiten"
+    ):
         extract(network, images, text)
 
 
@@ -340,7 +399,9 @@ def test_a_torch_module_is_wrapped(images):
     found = extract(module, images, "x7")["x7"]
     np.testing.assert_array_equal(found, extract(wrap(module), images, "x7")["x7"])
     small = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 4))
-    with pytest.raises(LayerError, match=r"give preprocess, .* see the options of .*wrap"):
+    with pytest.raises(
+        LayerError, match=r"give preprocess, .* see the options of .*wrap"
+    ):
         extract(small, images, "x7")
     with pytest.raises(OptionError, match=r"a Network .* or a torch module, got int"):
         extract(3, images, "x7")
@@ -350,14 +411,23 @@ def test_images_that_cannot_be_used_are_skipped_if_asked_for(network, images):
     given = [images[0], "absent.jpg", *images[1:3], "absent.png"]
     with pytest.raises(ImageError, match=r"absent\.jpg"):
         extract(network, given, "x7")
-    with pytest.warns(UserWarning, match=r"left out: 2, the first is number 1: .*absent\.jpg"):
+    with pytest.warns(
+        UserWarning, match=r"left out: 2, the first is number 1: .*absent\.jpg"
+    ):
         found = extract(network, given, "x7", on_error="skip")
-    np.testing.assert_allclose(found["x7"], extract(network, images[:3], "x7")["x7"], atol=1e-7)
+    np.testing.assert_allclose(
+        found["x7"], extract(network, images[:3], "x7")["x7"], atol=1e-7
+    )
     assert found.indices == [0, 2, 3]
     assert list(found.failures) == [1, 4]
-    with pytest.raises(OptionError, match="on_error must be one of raise, skip, got 'ignore'"):
+    with pytest.raises(
+        OptionError, match="on_error must be one of raise, skip, got 'ignore'"
+    ):
         extract(network, given, "x7", on_error="ignore")
-    with pytest.warns(UserWarning, match="left out"), pytest.raises(OptionError, match="none of 1"):
+    with (
+        pytest.warns(UserWarning, match="left out"),
+        pytest.raises(OptionError, match="none of 1"),
+    ):
         extract(network, ["absent.jpg"], "x7", on_error="skip")
 
 
@@ -379,7 +449,9 @@ def test_images_with_a_zero_gradient_are_counted(images, tmp_path):
     pixels = Preprocess(16, 16, mean=(64.0,) * 3, std=(64.0,) * 3)
     network = wrap(Dead(), preprocess=pixels)
     given = [images[0], np.zeros((20, 20, 3), np.uint8), images[1]]
-    with pytest.warns(UserWarning, match="1 of 3 images have a zero gradient, such as number 1"):
+    with pytest.warns(
+        UserWarning, match="1 of 3 images have a zero gradient, such as number 1"
+    ):
         extract(network, given, "dW8")
     extract(network, given, "x7")  # without a gradient there is nothing to report
     done = extract_to(tmp_path / "s", given, network=network, features="dW8", name="p")

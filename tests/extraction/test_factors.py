@@ -39,11 +39,16 @@ class PadsItself(ConvNet):
 class Residual(nn.Module):
     def __init__(self):
         super().__init__()
-        self.conv1, self.conv = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.conv1, self.conv = (
+            nn.Conv2d(4, 4, 3, padding=1),
+            nn.Conv2d(4, 4, 3, padding=1),
+        )
         self.relu, self.fc = nn.ReLU(inplace=True), nn.Linear(4, 5)
 
     def forward(self, x):
-        return self.fc(self.relu(self.conv(self.relu(self.conv1(x))) + x).mean(dim=(2, 3)))
+        return self.fc(
+            self.relu(self.conv(self.relu(self.conv1(x))) + x).mean(dim=(2, 3))
+        )
 
 
 class Attention(nn.Module):
@@ -79,9 +84,17 @@ CASES = {
     "3x3 strided": (ConvNet(3, stride=2, padding=1), "conv", (4, 7, 8)),
     "dilated": (ConvNet((2, 3), dilation=2), "conv", (4, 9, 8)),
     "groups": (ConvNet(3, padding=1, groups=2), "conv", (4, 5, 6)),
-    "groups, strided, dilated": (ConvNet(3, stride=2, dilation=2, groups=2), "conv", (4, 9, 8)),
+    "groups, strided, dilated": (
+        ConvNet(3, stride=2, dilation=2, groups=2),
+        "conv",
+        (4, 9, 8),
+    ),
     "same padding": (ConvNet(4, padding="same"), "conv", (4, 6, 6)),
-    "reflect padding": (ConvNet(3, padding=1, padding_mode="reflect"), "conv", (4, 6, 6)),
+    "reflect padding": (
+        ConvNet(3, padding=1, padding_mode="reflect"),
+        "conv",
+        (4, 6, 6),
+    ),
     "pads itself": (PadsItself(3, stride=2), "conv", (4, 8, 7)),
     "pads itself, groups": (PadsItself(5, stride=2, groups=2), "conv", (4, 7, 8)),
     "residual, in-place": (Residual(), "conv", (4, 6, 6)),
@@ -138,7 +151,9 @@ def test_windows_of_an_image_are_positions_of_it(per_sample_gradient):
     conv = nn.Conv2d(4, 6, 3, padding=1, groups=2).double()
     x, delta = torch.randn(6, 4, 5, 5).double(), torch.randn(6, 6, 5, 5).double()
     rows = [(conv, Call(x, delta, delta))]
-    windows = [(conv, Call(*(v.reshape(2, 3, *v.shape[1:]) for v in (x, delta, delta))))]
+    windows = [
+        (conv, Call(*(v.reshape(2, 3, *v.shape[1:]) for v in (x, delta, delta))))
+    ]
     each = block_gradients(rows).reshape(2, 3, 2, 3, 18)
     torch.testing.assert_close(block_gradients(windows), each.sum(dim=1))
     plain = nn.Conv2d(4, 6, 3, padding=1).double()
@@ -153,14 +168,20 @@ def test_windows_of_an_image_are_positions_of_it(per_sample_gradient):
 
 
 def test_a_layer_without_rank_one_gradient_is_refused():
-    call = Call(torch.zeros(1, 4, 5, 5), torch.zeros(1, 4, 5, 5), torch.zeros(1, 4, 5, 5))
+    call = Call(
+        torch.zeros(1, 4, 5, 5), torch.zeros(1, 4, 5, 5), torch.zeros(1, 4, 5, 5)
+    )
     for factors in (gradient_factors, block_gradients, pooled_factors):
-        with pytest.raises(LayerError, match="must be Linear or Conv2d, got BatchNorm2d"):
+        with pytest.raises(
+            LayerError, match="must be Linear or Conv2d, got BatchNorm2d"
+        ):
             factors([(nn.BatchNorm2d(4), call)])
 
 
 def test_a_convolution_that_pads_in_a_way_of_its_own_is_refused():
-    call = Call(torch.zeros(1, 4, 5, 5), torch.zeros(1, 4, 6, 6), torch.zeros(1, 4, 6, 6))
+    call = Call(
+        torch.zeros(1, 4, 5, 5), torch.zeros(1, 4, 6, 6), torch.zeros(1, 4, 6, 6)
+    )
     for factors in (gradient_factors, block_gradients, pooled_factors):
         with pytest.raises(LayerError, match="must pad as"):
             factors([(nn.Conv2d(4, 4, 3), call)])

@@ -176,30 +176,43 @@ def one_by_one(module, pixels, path):
 def factors(network, images, *names, **options):
     parsed = [parse_factor(name) for name in names]
     batches = list(Extractor(network, parsed, resources=Resources(**options))(images))
-    return [np.concatenate([batch.factors[name] for batch in batches]) for name in names]
+    return [
+        np.concatenate([batch.factors[name] for batch in batches]) for name in names
+    ]
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 5])
 @pytest.mark.parametrize("kind", LAYOUTS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-def test_gradients_are_those_of_each_image_in_any_layout(kind, images, pixels, batch_size, dtype):
+def test_gradients_are_those_of_each_image_in_any_layout(
+    kind, images, pixels, batch_size, dtype
+):
     network = network_of(kind)
     true = one_by_one(network.module, pixels, "mlp")
     network.module.to(dtype)  # in float32 the part below the layer runs by itself
     x, delta = factors(
-        network, images, "in:mlp@exact", "delta:mlp@exact", batch_size=batch_size, engine="torch"
+        network,
+        images,
+        "in:mlp@exact",
+        "delta:mlp@exact",
+        batch_size=batch_size,
+        engine="torch",
     )
     assert x.shape == (5, 4, 6)
     tight = 1e-12 if dtype == torch.float64 else 1e-6
     np.testing.assert_allclose(RankOne(x, delta).dense(), true, atol=tight)
-    pooled_x, pooled_delta = factors(network, images, "in:mlp", "delta:mlp", batch_size=batch_size)
+    pooled_x, pooled_delta = factors(
+        network, images, "in:mlp", "delta:mlp", batch_size=batch_size
+    )
     np.testing.assert_allclose(pooled_x, x.mean(axis=1), atol=tight)
     np.testing.assert_allclose(pooled_delta, delta.sum(axis=1), atol=tight)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
 @pytest.mark.parametrize("kind", LAYOUTS)
-def test_outputs_are_averaged_over_positions_in_any_layout(kind, images, pixels, batch_size):
+def test_outputs_are_averaged_over_positions_in_any_layout(
+    kind, images, pixels, batch_size
+):
     network, plain = network_of(kind), network_of(Tokens)
     options = {"batch_size": batch_size}
     for path, width in [("mlp", 7), ("layout", 6), ("patches", 6), ("attention", 6)]:
@@ -222,7 +235,8 @@ def test_the_gradient_of_weights_is_the_sum_over_all_their_uses(kind, images, pi
         got = extract(network, images, f"dW:{path}@exact")
         rows = true / np.linalg.norm(true, axis=1, keepdims=True)
         np.testing.assert_allclose(*map(gram, (*got.values(), rows)), atol=1e-10)
-    both = extract(network, images, [f"dW:{path}@exact" for path in paths])  # in one pass
+    # in one pass
+    both = extract(network, images, [f"dW:{path}@exact" for path in paths])
     assert len(both) == (1 if kind is not Tied else 2)
     for gradient in both.values():
         np.testing.assert_allclose(gram(gradient), gram(rows), atol=1e-10)
@@ -249,7 +263,9 @@ def test_a_numbered_layer_that_runs_twice_has_all_features(images, pixels):
     np.testing.assert_allclose(delta7, delta.sum(axis=1), atol=1e-12)
     b = network.module.b
     np.testing.assert_allclose(
-        y7, (x @ b.weight.detach().numpy().T + b.bias.detach().numpy()).mean(axis=1), atol=1e-12
+        y7,
+        (x @ b.weight.detach().numpy().T + b.bias.detach().numpy()).mean(axis=1),
+        atol=1e-12,
     )
     (alone,) = factors(network_of(OneUnused), images, "x6")  # no gradient asked for
     beside, _ = factors(network_of(OneUnused), images, "x6", "delta7")
@@ -271,7 +287,10 @@ def test_tied_layers_have_one_number(images, pixels):
 def test_one_module_with_two_names_is_found_under_both(images, pixels):
     network = network_of(UsedTwice)
     network.module.again = network.module.b
-    both = [factors(network, images, f"in:{p}@exact", f"delta:{p}@exact") for p in ("b", "again")]
+    both = [
+        factors(network, images, f"in:{p}@exact", f"delta:{p}@exact")
+        for p in ("b", "again")
+    ]
     np.testing.assert_array_equal(both[0], both[1])
 
 
@@ -279,17 +298,23 @@ def test_one_module_with_two_names_is_found_under_both(images, pixels):
 def test_weights_used_where_no_module_shows_it_are_refused(kind, images):
     network = network_of(kind)
     for feature in ("dW:b", "dW:b@exact", "dW:b@4x4"):
-        with pytest.raises(LayerError, match=r"gradient of layer b is not its input times"):
+        with pytest.raises(
+            LayerError, match=r"gradient of layer b is not its input times"
+        ):
             extract(network, images, feature)
     assert extract(network, images, "x:b,dW8")["x:b"].shape == (5, 6)
 
 
 @pytest.mark.filterwarnings("ignore:.* images have a zero gradient")
 @pytest.mark.parametrize("scale", [1e-3, 1e-5, 1e-7, 1e-9])
-def test_gradients_near_the_smallest_number_of_half_precision_are_not_refused(images, scale):
+def test_gradients_near_the_smallest_number_of_half_precision_are_not_refused(
+    images, scale
+):
     torch.manual_seed(0)
     module = UsedTwice().half()
-    network = wrap(module, preprocess=SMALL, head=lambda y: scale * y.float().pow(2).sum())
+    network = wrap(
+        module, preprocess=SMALL, head=lambda y: scale * y.float().pow(2).sum()
+    )
     assert np.isfinite(extract(network, images, "dW:b")["dW:b"].delta).all()
 
 
@@ -299,7 +324,11 @@ class Strange(nn.Module):
     def __init__(self):
         super().__init__()
         self.conv, self.fc = nn.Conv2d(3, 6, 1), nn.Linear(6, 4)
-        self.learned, self.square, self.mixed = nn.Identity(), nn.Identity(), nn.Identity()
+        self.learned, self.square, self.mixed = (
+            nn.Identity(),
+            nn.Identity(),
+            nn.Identity(),
+        )
         self.table = nn.Parameter(torch.randn(1, 5, 6))
 
     def forward(self, x):
@@ -313,8 +342,14 @@ class Strange(nn.Module):
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("learned", r"which image: its shape is \(1, 5, 6\) for one image and \(1, 5, 6\) for two"),
-        ("mixed", r"which image: its shape is \(2, 6\) for one image and \(4, 6\) for two"),
+        (
+            "learned",
+            r"which image: its shape is \(1, 5, 6\) for one image and \(1, 5, 6\) for two",
+        ),
+        (
+            "mixed",
+            r"which image: its shape is \(2, 6\) for one image and \(4, 6\) for two",
+        ),
     ],
 )
 def test_an_output_without_a_part_per_image_is_refused(images, path, words, batch_size):
@@ -327,17 +362,25 @@ class Ambiguous(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.conv, self.turned, self.fc = nn.Conv2d(3, 8, 1), nn.Identity(), nn.Linear(8, 4)
+        self.conv, self.turned, self.fc = (
+            nn.Conv2d(3, 8, 1),
+            nn.Identity(),
+            nn.Linear(8, 4),
+        )
         self.plain = nn.ReLU()
 
     def forward(self, x):
         y = self.plain(self.conv(x))  # (n, 8, 8, 8)
-        return self.fc(self.turned(y.flip(3)[..., :7].permute(0, 2, 3, 1)).mean(dim=(1, 2)))
+        return self.fc(
+            self.turned(y.flip(3)[..., :7].permute(0, 2, 3, 1)).mean(dim=(1, 2))
+        )
 
 
 def test_channels_that_cannot_be_told_from_positions_are_refused(images, pixels):
     network = network_of(Ambiguous)
-    with pytest.raises(LayerError, match=r"layer turned has the channels.*gives \(8, 7, 8\)"):
+    with pytest.raises(
+        LayerError, match=r"layer turned has the channels.*gives \(8, 7, 8\)"
+    ):
         extract(network, images, "x:turned")
     with torch.no_grad():
         maps = torch.relu(network.module.conv(pixels))

@@ -14,7 +14,9 @@ PIXELS = Preprocess(8, 8, mean=(127.0,) * 3, std=(128.0,) * 3)
 
 
 def clustered(rng, ratio, n=60, d=64):
-    x = rng.normal(size=(10, d))[rng.integers(10, size=n)] + 0.5 * rng.normal(size=(n, d))
+    x = rng.normal(size=(10, d))[rng.integers(10, size=n)] + 0.5 * rng.normal(
+        size=(n, d)
+    )
     x[:, :2] = ratio * (1 + 0.1 * rng.normal(size=(n, 2)))
     return x.astype(np.float32)
 
@@ -56,7 +58,9 @@ class Outliers(nn.Module):
 
 
 @pytest.mark.parametrize(("ratio", "kept"), [(1.0, "int8"), (300.0, "float16")])
-def test_a_new_store_has_the_precision_that_its_network_needs(rng, tmp_path, ratio, kept):
+def test_a_new_store_has_the_precision_that_its_network_needs(
+    rng, tmp_path, ratio, kept
+):
     images = [rng.integers(0, 256, (9, 12, 3), dtype=np.uint8) for _ in range(12)]
     paths = []
     for number, image in enumerate(images):
@@ -64,10 +68,15 @@ def test_a_new_store_has_the_precision_that_its_network_needs(rng, tmp_path, rat
         Image.fromarray(image).save(paths[-1])
     network = wrap(Outliers(ratio), preprocess=PIXELS)
     said = []
-    extract_to(tmp_path / "store", paths, network=network, features="x7", notice=said.append)
+    extract_to(
+        tmp_path / "store", paths, network=network, features="x7", notice=said.append
+    )
     assert Store.open(tmp_path / "store").precision == kept
     assert any("kept in float16" in line for line in said) == (kept == "float16")
-    extract_to(tmp_path / "asked", paths, network=network, features="x7", precision="int8")
+    extract_to(
+        tmp_path / "asked", paths, network=network, features="x7", precision="int8"
+    )
     assert Store.open(tmp_path / "asked").precision == "int8"
-    extract_to(tmp_path / "asked", paths, network=network, features="x7")  # keeps its own
+    # keeps its own
+    extract_to(tmp_path / "asked", paths, network=network, features="x7")
     assert Store.open(tmp_path / "asked").precision == "int8"

@@ -40,5 +40,7 @@ def test_measuring_does_not_load_the_compiler_of_torch():
         "import sys, torch; from deepfishing.extraction.compute import peak_bytes;"
         "peak_bytes(lambda: torch.ones(2) + 1); print('torch._dynamo' in sys.modules)"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert ran.stdout.strip() == "False"

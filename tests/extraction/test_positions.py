@@ -14,7 +14,9 @@ from deepfishing.extraction.trunk import cut
 
 def test_the_mean_over_positions_keeps_channels():
     maps = torch.arange(8.0).reshape(1, 2, 2, 2)
-    torch.testing.assert_close(mean_over_positions([maps], [1]), torch.tensor([[1.5, 5.5]]))
+    torch.testing.assert_close(
+        mean_over_positions([maps], [1]), torch.tensor([[1.5, 5.5]])
+    )
     both = mean_over_positions([maps, maps[:, :, 0]], [-3, 1])
     torch.testing.assert_close(both, torch.tensor([[7 / 6, 31 / 6]]))
 
@@ -41,7 +43,13 @@ def test_the_layout_of_a_convolution_has_images_first_and_channels_third_from_th
 
 
 def test_a_trunk_has_its_batch_norm_folded_and_a_head_begins_at_the_layer_read():
-    layers = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2)
+    layers = (
+        nn.Conv2d(3, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(16, 2),
+    )
     parts = cut(nn.Sequential(*layers).eval(), ["4"])
     kinds = [type(module).__name__ for module in parts.trunk.children()]
     assert kinds == ["Conv2d", "ReLU", "Flatten"]

@@ -33,7 +33,10 @@ def test_views_of_an_image_follow_each_other_and_few_of_them_run_at_a_time():
     sizes = []
 
     def several(number):
-        return pixels(number).repeat(views, axis=0) + np.arange(views).reshape(-1, 1, 1, 1) / 100
+        return (
+            pixels(number).repeat(views, axis=0)
+            + np.arange(views).reshape(-1, 1, 1, 1) / 100
+        )
 
     def run(batch):
         sizes.append(len(batch))
@@ -42,13 +45,19 @@ def test_views_of_an_image_follow_each_other_and_few_of_them_run_at_a_time():
     for views in (2, 3, 6, 10):
         for batch_size in (1, 2, 5):
             sizes.clear()
-            batches = list(prepare(range(9), several, run, batch_size, workers=2, views=views))
+            batches = list(
+                prepare(range(9), several, run, batch_size, workers=2, views=views)
+            )
             assert [len(b.indices) + len(b.failures) for b in batches] == [
                 min(batch_size, 9 - start) for start in range(0, 9, batch_size)
             ]
             values = torch.cat([part for b in batches for part in b.values])
-            expected = [2 * (i + v / 100) for i in range(9) if i != 3 for v in range(views)]
-            torch.testing.assert_close(values, torch.tensor(expected, dtype=values.dtype))
+            expected = [
+                2 * (i + v / 100) for i in range(9) if i != 3 for v in range(views)
+            ]
+            torch.testing.assert_close(
+                values, torch.tensor(expected, dtype=values.dtype)
+            )
             assert max(sizes) <= PIECE
             assert sum(sizes) == 8 * views
 
@@ -88,7 +97,9 @@ def test_threads_of_the_caller_are_left_alone():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        assert len(list(prepare(range(3), pixels, doubled, batch_size=1, workers=2))) == 3
+        assert (
+            len(list(prepare(range(3), pixels, doubled, batch_size=1, workers=2))) == 3
+        )
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)

@@ -19,7 +19,9 @@ from deepfishing.networks.network import Network
 
 INSTALLED = [name for name in QUICKEST if not engines.missing_packages(name)]
 TORCH = Resources(engine="torch", batch_size=1)
-pytestmark = pytest.mark.skipif(not INSTALLED, reason="no engine besides torch is installed")
+pytestmark = pytest.mark.skipif(
+    not INSTALLED, reason="no engine besides torch is installed"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +42,9 @@ def tiny(monkeypatch):
     below = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1)
     above = nn.Flatten(), nn.Linear(4, 6), nn.ReLU(inplace=True), nn.Linear(6, 3)
     preprocess = Preprocess(16, 16, mean=(127.0,) * 3, std=(128.0,) * 3)
-    return random_named(nn.Sequential(*below, *above).eval(), {7: "5", 8: "7"}, preprocess)
+    return random_named(
+        nn.Sequential(*below, *above).eval(), {7: "5", 8: "7"}, preprocess
+    )
 
 
 def random_named(module, layers, preprocess):
@@ -59,13 +63,17 @@ def describe(network, factors, **options):
 
 def values(describe, images):
     batches = list(describe(images))
-    return {n: np.concatenate([b.factors[n] for b in batches]) for n in batches[0].factors}
+    return {
+        n: np.concatenate([b.factors[n] for b in batches]) for n in batches[0].factors
+    }
 
 
 def assert_same(got, expected):
     assert got.keys() == expected.keys()
     for name, b in expected.items():
-        np.testing.assert_allclose(got[name], b, atol=2e-5 * np.abs(b).max(), rtol=0, err_msg=name)
+        np.testing.assert_allclose(
+            got[name], b, atol=2e-5 * np.abs(b).max(), rtol=0, err_msg=name
+        )
 
 
 def both(network, images, features, **options):
@@ -86,7 +94,9 @@ def test_a_program_gives_every_factor_of_the_default_network(images):
 
 @pytest.mark.parametrize("name", ["alexnet-caffe", "alexnet-torchvision"])
 def test_a_program_gives_every_factor_of_fully_connected_layers(name, images):
-    assert_same(*both(random_network(name, widths={6: 8, 7: 8, 8: 5}), images[:2], "all"))
+    assert_same(
+        *both(random_network(name, widths={6: 8, 7: 8, 8: 5}), images[:2], "all")
+    )
 
 
 @pytest.mark.parametrize("engine", INSTALLED)
@@ -109,7 +119,8 @@ def test_other_settings_other_positions_and_other_code_have_programs_of_their_ow
 ):
     programs = home / "engines"
     for n, (features, options) in enumerate(
-        [("x7", {}), ("x7", {"tau": 3.0}), ("dW8@2x2", {}), ("dW8", {"views": "flip"})], start=1
+        [("x7", {}), ("x7", {"tau": 3.0}), ("dW8@2x2", {}), ("dW8", {"views": "flip"})],
+        start=1,
     ):
         describe(tiny, needed(tiny, features), **options)
         assert len(list(programs.iterdir())) == n
@@ -124,12 +135,18 @@ def test_one_program_serves_all_feature_sets_of_the_table(tiny, images, home):
     settings = Settings.from_network(tiny)
     for features in ("x7", "dW8", "dW7,x6", "y8,x8", "all"):
         factors = needed(tiny, features)
-        made = make_encoder(settings, factors, lambda: tiny, resources=TORCH, notice=notices.append)
-        expected = values(Extractor(tiny, factors, settings=settings, resources=TORCH), images)
+        made = make_encoder(
+            settings, factors, lambda: tiny, resources=TORCH, notice=notices.append
+        )
+        expected = values(
+            Extractor(tiny, factors, settings=settings, resources=TORCH), images
+        )
         assert_same(values(made, images), expected)
         assert isinstance(made, Program) == (features != "x7")
     assert len(list((home / "engines").iterdir())) == 1
-    assert notices == ["preparing tiny for single photos: some seconds, once on this machine"]
+    assert notices == [
+        "preparing tiny for single photos: some seconds, once on this machine"
+    ]
 
 
 def test_the_first_run_has_one_thread_and_compiles_no_trunk(tiny, monkeypatch):
@@ -144,7 +161,10 @@ def test_the_first_run_has_one_thread_and_compiles_no_trunk(tiny, monkeypatch):
     torch.set_num_threads(2)
     try:
         make_encoder(
-            Settings.from_network(tiny), needed(tiny, "x7"), lambda: tiny, resources=Resources()
+            Settings.from_network(tiny),
+            needed(tiny, "x7"),
+            lambda: tiny,
+            resources=Resources(),
         )
         assert torch.get_num_threads() == 2
     finally:
@@ -172,7 +192,9 @@ def test_a_network_that_is_no_program_stays_in_torch_and_is_tried_once(
 
     tiny.module[6] = Strange()
     factors = needed(tiny, "all")
-    expected = values(Extractor(tiny, factors, settings=Settings.from_network(tiny)), images)
+    expected = values(
+        Extractor(tiny, factors, settings=Settings.from_network(tiny)), images
+    )
     assert_same(values(describe(tiny, factors), images), expected)
     assert capfd.readouterr().out == ""
     monkeypatch.setattr(record, "make_program", lambda *_: pytest.fail("tried again"))

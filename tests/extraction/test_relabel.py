@@ -40,9 +40,15 @@ def labels_of(store):
 
 
 def test_corrections_come_before_folder_names_in_every_reader(store, tmp_path, photos):
-    done = label_images(store, write_table(tmp_path / "fixes.csv", ("photos/cats/2.png", "dogs")))
+    done = label_images(
+        store, write_table(tmp_path / "fixes.csv", ("photos/cats/2.png", "dogs"))
+    )
     assert (done.changed, done.same, done.unmatched) == (1, 0, {})
-    expected = {"cats/1.png": ("cats",), "cats/2.png": ("dogs",), "dogs/3.png": ("dogs",)}
+    expected = {
+        "cats/1.png": ("cats",),
+        "cats/2.png": ("dogs",),
+        "dogs/3.png": ("dogs",),
+    }
     assert labels_of(store) == expected
     assert store.rows()["cats/2.png"].labels == ("cats",)  # the index is as it was
     collection = Searcher(store, "x7").collection
@@ -52,7 +58,9 @@ def test_corrections_come_before_folder_names_in_every_reader(store, tmp_path, p
     assert {row["id"]: tuple(row["labels"]) for row in table} == expected
 
 
-@pytest.mark.parametrize("name", ["cats/2.png", "2.png", "photos/cats/2.png", "cats\\2.png"])
+@pytest.mark.parametrize(
+    "name", ["cats/2.png", "2.png", "photos/cats/2.png", "cats\\2.png"]
+)
 def test_a_row_names_an_image_by_id_file_or_the_end_of_its_path(store, tmp_path, name):
     done = label_images(store, write_table(tmp_path / "fixes.csv", (name, "new")))
     assert done.unmatched == {}
@@ -60,7 +68,9 @@ def test_a_row_names_an_image_by_id_file_or_the_end_of_its_path(store, tmp_path,
 
 
 def test_rows_that_match_no_image_are_listed_and_the_others_count(store, tmp_path):
-    table = write_table(tmp_path / "fixes.csv", ("none.png", "x"), ("1.png", "y"), ("2.png", ""))
+    table = write_table(
+        tmp_path / "fixes.csv", ("none.png", "x"), ("1.png", "y"), ("2.png", "")
+    )
     done = label_images(store, table)
     assert done.unmatched == {"none.png": "no image of the store"}
     assert labels_of(store)["cats/1.png"] == ("y",)
@@ -68,17 +78,23 @@ def test_rows_that_match_no_image_are_listed_and_the_others_count(store, tmp_pat
 
 
 def test_a_name_of_two_images_is_listed(store, tmp_path, photos, toy_network, rng):
-    Image.fromarray(rng.integers(0, 255, (40, 50, 3), dtype=np.uint8)).save(photos / "dogs/1.png")
+    Image.fromarray(rng.integers(0, 255, (40, 50, 3), dtype=np.uint8)).save(
+        photos / "dogs/1.png"
+    )
     extract_to(store.folder, photos, network=toy_network, features="x7")
     done = label_images(store, write_table(tmp_path / "fixes.csv", ("1.png", "x")))
-    assert done.unmatched == {"1.png": "2 images of the store, such as cats/1.png, dogs/1.png"}
+    assert done.unmatched == {
+        "1.png": "2 images of the store, such as cats/1.png, dogs/1.png"
+    }
     assert done.changed == 0
 
 
 def test_extracting_a_table_of_known_files_adds_no_entry(store, tmp_path, toy_network):
     """Its rows have other ids than the folder that was extracted first."""
     table = write_table(
-        tmp_path / "relabel.csv", ("photos/cats/2.png", "dogs"), ("./photos/dogs/3.png", "dogs")
+        tmp_path / "relabel.csv",
+        ("photos/cats/2.png", "dogs"),
+        ("./photos/dogs/3.png", "dogs"),
     )
     extract_to(store.folder, table, network=toy_network, features="x7")
     rows = store.rows()
@@ -86,19 +102,26 @@ def test_extracting_a_table_of_known_files_adds_no_entry(store, tmp_path, toy_ne
     assert rows["cats/2.png"].labels == ("dogs",)
 
 
-def test_a_link_to_a_known_file_adds_no_entry_later(store, tmp_path, photos, toy_network):
+def test_a_link_to_a_known_file_adds_no_entry_later(
+    store, tmp_path, photos, toy_network
+):
     (tmp_path / "linked").symlink_to(photos)
     table = write_table(tmp_path / "relabel.csv", ("linked/cats/2.png", "dogs"))
     extract_to(store.folder, table, network=toy_network, features="x7")
     assert sorted(store.rows()) == ["cats/1.png", "cats/2.png", "dogs/3.png"]
 
 
-def test_labels_stay_when_a_file_is_moved_or_saved_again(store, tmp_path, photos, toy_network):
-    label_images(store, write_table(tmp_path / "fixes.csv", ("1.png", "a"), ("2.png", "b")))
+def test_labels_stay_when_a_file_is_moved_or_saved_again(
+    store, tmp_path, photos, toy_network
+):
+    label_images(
+        store, write_table(tmp_path / "fixes.csv", ("1.png", "a"), ("2.png", "b"))
+    )
     shutil.move(photos / "cats/1.png", photos / "moved.png")
     picture = Image.open(photos / "cats/2.png")
     picture.load()
-    picture.save(photos / "cats/2.png", compress_level=1)  # other bytes, the same pixels
+    # other bytes, the same pixels
+    picture.save(photos / "cats/2.png", compress_level=1)
     before = store.rows()["cats/2.png"].sha256
     extract_to(store.folder, photos, network=toy_network, features="x7", prune=True)
     assert store.rows()["cats/2.png"].sha256 != before
@@ -111,7 +134,9 @@ def test_another_picture_in_place_of_a_labelled_one_has_not_its_label(
     store, tmp_path, photos, toy_network, rng
 ):
     label_images(store, write_table(tmp_path / "fixes.csv", ("2.png", "b")))
-    Image.fromarray(rng.integers(0, 255, (40, 50, 3), dtype=np.uint8)).save(photos / "cats/2.png")
+    Image.fromarray(rng.integers(0, 255, (40, 50, 3), dtype=np.uint8)).save(
+        photos / "cats/2.png"
+    )
     extract_to(store.folder, photos, network=toy_network, features="x7")
     assert labels_of(store)["cats/2.png"] == ("cats",)
 
@@ -119,7 +144,10 @@ def test_another_picture_in_place_of_a_labelled_one_has_not_its_label(
 def test_exported_labels_are_read_again_as_they_were(store, tmp_path, photos):
     log = LabelLog.open(store.folder)
     table = write_table(
-        tmp_path / "fixes.csv", ("1.png", "a;=b"), ("3.png", ";"), head=("path", "labels")
+        tmp_path / "fixes.csv",
+        ("1.png", "a;=b"),
+        ("3.png", ";"),
+        head=("path", "labels"),
     )
     label_images(store, table)
     expected = labels_of(store)

@@ -20,7 +20,9 @@ def test_auto_is_the_largest_power_of_two_that_fits():
             for memory in (1, 5_000, 70_000, 10**6, 10**9):
                 powers = [2**i for i in range(10)]
                 fits = [
-                    n for n in powers if n * views <= MOST_INPUTS and n * views * need <= memory
+                    n
+                    for n in powers
+                    if n * views <= MOST_INPUTS and n * views * need <= memory
                 ]
                 assert choose_batch_size(need, views, memory) == max(fits, default=1)
 
@@ -42,7 +44,9 @@ def test_a_budget_is_read_as_it_is_written(text, expected):
 
 @pytest.mark.parametrize("text", ["", "0", "-1GB", "much", "2TB2", "1e9", 0, -5, "0.1"])
 def test_a_budget_that_is_none_is_refused(text):
-    with pytest.raises(OptionError, match="memory must be bytes or text such as 2GB, got"):
+    with pytest.raises(
+        OptionError, match="memory must be bytes or text such as 2GB, got"
+    ):
         parse_memory(text)
 
 
@@ -80,7 +84,10 @@ def test_without_limits_the_default_is_a_share_of_the_machine(cgroups):
     ("own", "limits"),
     [
         ("0::/\n", {"memory.max": 400_000}),
-        ("0::/a/b\n", {"a/memory.max": 400_000, "a/b/memory.max": "max", "memory.max": 800_000}),
+        (
+            "0::/a/b\n",
+            {"a/memory.max": 400_000, "a/b/memory.max": "max", "memory.max": 800_000},
+        ),
         ("5:cpu:/x\n4:memory:/a\n0::/\n", {"memory/a/memory.limit_in_bytes": 400_000}),
         ("4:memory:/gone\n", {"memory/memory.limit_in_bytes": 400_000}),
     ],

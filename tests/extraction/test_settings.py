@@ -20,14 +20,18 @@ NETWORK = NetworkRef(
     weights_sha256="0" * 64,
     layers={7: "fc7", 8: "fc8"},
     preprocess=Preprocess(8, 8, mean=(1.0, 2.0, 3.0), std=(1.0,) * 3),
-    source=Source(kind="files", files={"weights": NetworkFile(path="/a/w.pth", sha256="1" * 64)}),
+    source=Source(
+        kind="files", files={"weights": NetworkFile(path="/a/w.pth", sha256="1" * 64)}
+    ),
 )
 SETTINGS = Settings(network=NETWORK)
 PIXELS = SETTINGS.as_dict()["preprocess"]
 
 
 def with_network(**changes):
-    return dataclasses.replace(SETTINGS, network=dataclasses.replace(NETWORK, **changes))
+    return dataclasses.replace(
+        SETTINGS, network=dataclasses.replace(NETWORK, **changes)
+    )
 
 
 OTHERS = {
@@ -37,7 +41,9 @@ OTHERS = {
     "name": with_network(name="other"),
     "weights": with_network(weights_sha256="2" * 64),
     "layers": with_network(layers={8: "fc8"}),
-    "pixels": with_network(preprocess=dataclasses.replace(NETWORK.preprocess, order="BGR")),
+    "pixels": with_network(
+        preprocess=dataclasses.replace(NETWORK.preprocess, order="BGR")
+    ),
     "dtype": with_network(dtype="float64"),
     "head": with_network(head="sigmoid"),
     "scores": with_network(scores="'out'"),
@@ -70,17 +76,34 @@ def test_a_label_of_any_kind_of_vector_is_the_same():
 @pytest.mark.parametrize("name", ["views", "head", "scores", "source"])
 def test_settings_of_version_0_1_are_refused_in_one_line(name):
     old = {key: value for key, value in SETTINGS.as_dict().items() if key != name}
-    with pytest.raises(StoreError, match=rf"got none of {name}, as in version 0.1; make the store"):
+    with pytest.raises(
+        StoreError, match=rf"got none of {name}, as in version 0.1; make the store"
+    ):
         Settings.from_dict(old)
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        *[("tau", "two"), ("tau", float("nan")), ("tau", True), ("tau", 10**400), ("tau", None)],
-        *[("label", {}), ("label", "even"), ("label", ["a"]), ("label", True), ("views", "flop")],
+        *[
+            ("tau", "two"),
+            ("tau", float("nan")),
+            ("tau", True),
+            ("tau", 10**400),
+            ("tau", None),
+        ],
+        *[
+            ("label", {}),
+            ("label", "even"),
+            ("label", ["a"]),
+            ("label", True),
+            ("views", "flop"),
+        ],
         *[("views", 3), ("network", None), ("layers", []), ("preprocess", {"size": 8})],
-        *[("preprocess", {**PIXELS, "mean": [1.0]}), ("preprocess", {**PIXELS, "order": "GBR"})],
+        *[
+            ("preprocess", {**PIXELS, "mean": [1.0]}),
+            ("preprocess", {**PIXELS, "order": "GBR"}),
+        ],
         *[("preprocess", {**PIXELS, "resample": []}), ("head", 3)],
         *[("source", {"kind": "files"}), ("compute_dtype", 32), ("weights_sha256", 1)],
     ],
@@ -103,12 +126,16 @@ def test_settings_do_not_load_torch():
         "import sys, deepfishing.extraction.options, deepfishing.extraction.settings;"
         "print('torch' in sys.modules)"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert ran.stdout.strip() == "False"
 
 
 def test_a_mistyped_option_is_told_with_those_that_exist(tmp_path):
-    with pytest.raises(OptionError, match=r"network, weights, .*, got 'tua'; did you mean tau\?"):
+    with pytest.raises(
+        OptionError, match=r"network, weights, .*, got 'tua'; did you mean tau\?"
+    ):
         extract_to(tmp_path / "store", [], tua=3)
 
 

@@ -22,7 +22,11 @@ class TwoHeads(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.trunk, self.one, self.two = nn.Linear(48, 6), nn.Linear(6, 3), nn.Linear(6, 3)
+        self.trunk, self.one, self.two = (
+            nn.Linear(48, 6),
+            nn.Linear(6, 3),
+            nn.Linear(6, 3),
+        )
 
     def forward(self, x):
         x = torch.relu(self.trunk(x.flatten(1)))
@@ -72,7 +76,9 @@ def photos(rng, tmp_path):
 
 
 def extracted(network, photos, folder):
-    done = extract_to(folder, photos, network=network, features="dW7", precision="float32")
+    done = extract_to(
+        folder, photos, network=network, features="dW7", precision="float32"
+    )
     return done.computed, Store.open(folder).read(done.keys, "delta7")
 
 
@@ -80,12 +86,15 @@ def extracted(network, photos, folder):
 def test_a_store_of_another_head_is_refused(network, photos, tmp_path, other):
     computed, first = extracted(network(**FIRST), photos, tmp_path / "store")
     assert computed == 8
-    with pytest.raises(StoreError, match=r"was made with (head|scores) = .*another folder") as told:
+    with pytest.raises(
+        StoreError, match=r"was made with (head|scores) = .*another folder"
+    ) as told:
         extracted(network(**other), photos, tmp_path / "store")
     assert "\n" not in str(told.value)
     _, second = extracted(network(**other), photos, tmp_path / "other")
     assert np.abs(first - second).max() > 1e-3 * np.abs(first).max()
-    assert extracted(network(**FIRST), photos, tmp_path / "store")[0] == 0  # the same again
+    # the same again
+    assert extracted(network(**FIRST), photos, tmp_path / "store")[0] == 0
 
 
 def test_an_error_of_ones_own_is_told_by_what_it_computes(network, photos, tmp_path):

@@ -64,7 +64,9 @@ def test_the_module_is_left_as_it_was_found_even_after_an_error(head, batch):
 def test_dropout_and_batch_norm_run_in_eval_mode(head, batch):
     head.train()
     first, again = (tap(head, batch, (), ["0"], cross_entropy()) for _ in range(2))
-    torch.testing.assert_close(only(first, "0").delta, only(again, "0").delta, rtol=0, atol=0)
+    torch.testing.assert_close(
+        only(first, "0").delta, only(again, "0").delta, rtol=0, atol=0
+    )
 
 
 def test_unknown_and_unused_layers_are_named(head, batch):
@@ -98,7 +100,8 @@ def test_a_layer_under_no_grad_or_inference_mode_is_named(head, batch):
         head.forward = without_graph(mode)
         with pytest.raises(LayerError, match=f"layer 0.*{words}"):
             tap(head, batch, gradients=["0"], objective=cross_entropy())
-    head.forward = without_graph(torch.no_grad)  # a frozen trunk below the layer does no harm
+    # a frozen trunk below the layer does no harm
+    head.forward = without_graph(torch.no_grad)
     assert only(tap(head, batch, (), ["3"], cross_entropy()), "3").delta.abs().sum() > 0
 
 
@@ -109,7 +112,9 @@ def test_a_layer_without_tensors_is_refused(head, batch):
 
     head.pair = Pair()
     head.forward = lambda x: head.pair(x)[0]
-    with pytest.raises(LayerError, match="output of layer pair must be one tensor, got tuple"):
+    with pytest.raises(
+        LayerError, match="output of layer pair must be one tensor, got tuple"
+    ):
         tap(head, batch, read=["pair"])
 
 
@@ -129,20 +134,28 @@ class MapsOfTokens(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "norm", [nn.BatchNorm2d(6), nn.InstanceNorm2d(6)], ids=["batch norm", "instance norm"]
+    "norm",
+    [nn.BatchNorm2d(6), nn.InstanceNorm2d(6)],
+    ids=["batch norm", "instance norm"],
 )
 def test_the_gradient_of_one_image_is_right_below_a_norm_that_is_read_as_tokens(norm):
     torch.manual_seed(0)
     module = MapsOfTokens(norm).double().eval()
     one, objective = torch.rand(1, 3, 6, 5).double(), cross_entropy()
-    delta = tap(module, one, gradients=["conv"], objective=objective).calls["conv"][0].delta
+    delta = (
+        tap(module, one, gradients=["conv"], objective=objective).calls["conv"][0].delta
+    )
     step = 1e-6 * torch.randn(delta.shape, dtype=torch.float64)
     errors = []
     for sign in (1, -1):
-        hook = module.conv.register_forward_hook(lambda _m, _x, y, by=sign * step: y + by)
+        hook = module.conv.register_forward_hook(
+            lambda _m, _x, y, by=sign * step: y + by
+        )
         errors.append(objective(module(one)).item())
         hook.remove()
-    assert float((delta * step).sum()) == pytest.approx((errors[0] - errors[1]) / 2, rel=1e-5)
+    assert float((delta * step).sum()) == pytest.approx(
+        (errors[0] - errors[1]) / 2, rel=1e-5
+    )
 
 
 def test_a_layer_that_is_called_by_keyword_is_read():
@@ -154,7 +167,9 @@ def test_a_layer_that_is_called_by_keyword_is_read():
         def forward(self, x):
             return self.fc(input=x)
 
-    call = tap(Keyword(), torch.ones(2, 3), gradients=["fc"], objective=cross_entropy()).calls["fc"]
+    call = tap(
+        Keyword(), torch.ones(2, 3), gradients=["fc"], objective=cross_entropy()
+    ).calls["fc"]
     assert torch.equal(call[0].x, torch.ones(2, 3))
 
 
@@ -171,9 +186,13 @@ def test_a_backward_pass_that_torch_refuses_is_one_line():
             self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 2)
 
         def forward(self, x):
-            return torch.utils.checkpoint.checkpoint(self.b, self.a(x), use_reentrant=True)
+            return torch.utils.checkpoint.checkpoint(
+                self.b, self.a(x), use_reentrant=True
+            )
 
-    with pytest.raises(LayerError, match="torch cannot compute the gradient of layer a"):
+    with pytest.raises(
+        LayerError, match="torch cannot compute the gradient of layer a"
+    ):
         tap(Checkpoint(), torch.ones(2, 3), gradients=["a"], objective=cross_entropy())
 
 

@@ -50,7 +50,9 @@ def paths(draw, tmp_path):
 
 @pytest.fixture
 def open_store(network, tmp_path):
-    return lambda name="s": Store(tmp_path / name, Settings.from_network(network).as_dict())
+    return lambda name="s": Store(
+        tmp_path / name, Settings.from_network(network).as_dict()
+    )
 
 
 @pytest.fixture
@@ -63,7 +65,9 @@ def run(network, open_store):
     return extract
 
 
-def test_a_second_run_computes_nothing_and_does_not_load_the_network(run, paths, open_store):
+def test_a_second_run_computes_nothing_and_does_not_load_the_network(
+    run, paths, open_store
+):
     first = run(paths)
 
     index = open_store().folder / "index.parquet"
@@ -85,7 +89,9 @@ def test_files_that_did_not_change_are_not_hashed_again(run, paths, monkeypatch)
     run(paths)
     hashed = []
     original = Item.sha256
-    monkeypatch.setattr(Item, "sha256", lambda item: hashed.append(item.path) or original(item))
+    monkeypatch.setattr(
+        Item, "sha256", lambda item: hashed.append(item.path) or original(item)
+    )
     run(paths)
     assert hashed == []
     os.utime(paths[3], ns=(1, 1))
@@ -111,13 +117,19 @@ def test_changed_images_replace_the_old_and_removed_ones_are_reported_or_dropped
     assert first.keys[7] in open_store().shards("x7")
     assert run(find_images(source), prune=True).removed == ("7.png",)
     store = open_store()
-    assert sorted(store.rows()) == sorted([f"{i}.png" for i in range(10) if i != 7] + ["new.png"])
+    assert sorted(store.rows()) == sorted(
+        [f"{i}.png" for i in range(10) if i != 7] + ["new.png"]
+    )
     needed = {row.sha256 for row in store.rows().values()}
-    assert set(store.shards("x7").keys()) == set(store.shards("delta8").keys()) == needed
+    assert (
+        set(store.shards("x7").keys()) == set(store.shards("delta8").keys()) == needed
+    )
     assert verify(store) == []
 
 
-def test_an_interrupted_run_resumes_to_the_same_features(run, paths, open_store, monkeypatch):
+def test_an_interrupted_run_resumes_to_the_same_features(
+    run, paths, open_store, monkeypatch
+):
     whole = open_store("whole")
     keys = run(paths, store=whole, batch_size=2).keys
     monkeypatch.setattr(to_store, "SHARD_IMAGES", 4)
@@ -135,11 +147,15 @@ def test_an_interrupted_run_resumes_to_the_same_features(run, paths, open_store,
     assert resumed.computed == 4
     for factor in FACTORS:
         np.testing.assert_array_equal(
-            open_store().read(keys, factor.name), whole.read(keys, factor.name), strict=True
+            open_store().read(keys, factor.name),
+            whole.read(keys, factor.name),
+            strict=True,
         )
 
 
-def test_the_same_content_under_two_names_is_computed_once(run, paths, open_store, tmp_path):
+def test_the_same_content_under_two_names_is_computed_once(
+    run, paths, open_store, tmp_path
+):
     twin = tmp_path / "twin.png"
     twin.write_bytes(paths[0].read_bytes())
     extraction = run([*paths, twin])
@@ -188,7 +204,9 @@ def test_unreadable_files_are_recorded_and_wait_for_another_content(
     assert verify(open_store()) == []
 
 
-def test_features_that_are_not_finite_are_a_failure_of_that_image(run, paths, monkeypatch):
+def test_features_that_are_not_finite_are_a_failure_of_that_image(
+    run, paths, monkeypatch
+):
     original = Preprocess.see
 
     def spoil(self, image, views):
@@ -226,7 +244,9 @@ def test_the_progress_of_hashing_moves(paths):
     assert seen == [("hashing", done, 150) for done in (0, 64, 128, 150)]
 
 
-def test_a_full_disk_is_one_error_and_the_work_before_it_stays(run, paths, open_store, monkeypatch):
+def test_a_full_disk_is_one_error_and_the_work_before_it_stays(
+    run, paths, open_store, monkeypatch
+):
     monkeypatch.setattr(to_store, "SHARD_IMAGES", 4)
     written = []
     append = Store.append
@@ -247,7 +267,9 @@ def test_a_full_disk_is_one_error_and_the_work_before_it_stays(run, paths, open_
 
 def test_looking_for_work_does_not_load_torch():
     code = "import sys, deepfishing.extraction.to_store; print('torch' in sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert ran.stdout.strip() == "False"
 
 
@@ -256,6 +278,8 @@ def test_a_batch_without_a_row_per_image_is_not_stored(paths):
     batch = Batch([0, 1], {"x7": np.ones((2, 4)), "x:windows": np.ones((32, 4))}, {})
     items = [Item(str(path), path) for path in paths[:2]]
     work = write_batches([batch], ["a", "b"], items, lambda *what: written.append(what))
-    with pytest.raises(FeatureError, match=r"x:windows must have a row per image, got 32 rows fo"):
+    with pytest.raises(
+        FeatureError, match=r"x:windows must have a row per image, got 32 rows fo"
+    ):
         list(work)
     assert written == [([], {}, {})]

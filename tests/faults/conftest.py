@@ -30,7 +30,9 @@ def flat(monkeypatch):
 def draw(rng):
     def save(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(path, "PNG")
+        Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(
+            path, "PNG"
+        )
         return path
 
     return save

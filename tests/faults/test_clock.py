@@ -25,12 +25,16 @@ def extract(deepfish, flat, pictures, tmp_path):
 
 
 @pytest.mark.parametrize("time_ns", [1, FAR], ids=["1970", "2096"])
-def test_new_content_is_seen_whatever_its_time(extract, pictures, draw, tmp_path, time_ns):
+def test_new_content_is_seen_whatever_its_time(
+    extract, pictures, draw, tmp_path, time_ns
+):
     extract()
     path = draw(pictures / "a/0.png")
     os.utime(path, ns=(time_ns, time_ns))
     assert extract() == 1
-    assert Store.open(tmp_path / "s").rows()["a/0.png"].sha256 == Item("", path).sha256()
+    assert (
+        Store.open(tmp_path / "s").rows()["a/0.png"].sha256 == Item("", path).sha256()
+    )
 
 
 def test_new_content_of_the_same_size_and_time_is_seen(extract, pictures, tmp_path):
@@ -43,7 +47,10 @@ def test_new_content_of_the_same_size_and_time_is_seen(extract, pictures, tmp_pa
     after = path.stat()
     assert (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
     assert extract() == 1
-    assert Store.open(tmp_path / "s").rows()["a/plain.bmp"].sha256 == Item("", path).sha256()
+    assert (
+        Store.open(tmp_path / "s").rows()["a/plain.bmp"].sha256
+        == Item("", path).sha256()
+    )
 
 
 def test_the_same_content_with_another_time_computes_nothing(extract, pictures):
@@ -62,7 +69,9 @@ def test_a_store_from_the_future_is_gone_on_with(extract, pictures, draw, tmp_pa
     assert extract() == 1
 
 
-def test_on_windows_the_time_of_a_change_is_not_the_time_of_making(pictures, draw, monkeypatch):
+def test_on_windows_the_time_of_a_change_is_not_the_time_of_making(
+    pictures, draw, monkeypatch
+):
     monkeypatch.setattr("deepfishing.images.item.STAMP", "st_mtime_ns")
     path = pictures / "a/0.png"
     before = Item("", path).signature()

@@ -18,15 +18,27 @@ from deepfishing.web.gallery import Gallery
 
 TARGETS = (
     *("shard, verified", "shard of errors, verified", "shard, read to train"),
-    *("shard of errors, read", "shard, searched", "shard, searched by index", "store.json"),
-    *("index.parquet, read", "index.parquet, searched", "model.safetensors", "model.json"),
+    *(
+        "shard of errors, read",
+        "shard, searched",
+        "shard, searched by index",
+        "store.json",
+    ),
+    *(
+        "index.parquet, read",
+        "index.parquet, searched",
+        "model.safetensors",
+        "model.json",
+    ),
     *("search index: facts", "search index: vectors", "search index: arrays"),
 )
 
 
 @pytest.fixture(scope="module")
 def targets(tmp_path_factory):
-    return {target.name: target for target in make_targets(tmp_path_factory.mktemp("flips"))}
+    return {
+        target.name: target for target in make_targets(tmp_path_factory.mktemp("flips"))
+    }
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -55,7 +67,9 @@ def shard(store, factor="delta8", number=0):
 
 
 def test_train_search_and_verify_name_the_shard_with_a_flipped_bit(deepfish, many):
-    assert deepfish("search", many.folder, "a/000.jpg", "--by", "dW8", "--index").code == 0
+    assert (
+        deepfish("search", many.folder, "a/000.jpg", "--by", "dW8", "--index").code == 0
+    )
     path = shard(many)
     flip(path, values_of(path))
     for command in (
@@ -74,7 +88,9 @@ def test_train_search_and_verify_name_the_shard_with_a_flipped_bit(deepfish, man
 def test_the_page_answers_with_an_error_for_a_flipped_bit(many):
     def search():
         client = TestClient(make_app(Gallery(many.folder)), base_url="http://localhost")
-        return client.post("/api/search", json={"by": "dW8", "like": [{"id": "a/000.jpg"}]})
+        return client.post(
+            "/api/search", json={"by": "dW8", "like": [{"id": "a/000.jpg"}]}
+        )
 
     assert search().status_code == 200
     path = shard(many, number=-1)
@@ -97,7 +113,9 @@ def test_dropping_images_does_not_give_a_damaged_row_a_new_checksum(many):
     assert any(path.name in problem for problem in verify(Store.open(many.folder)))
 
 
-def test_images_whose_shard_is_gone_are_not_left_out_of_a_search_silently(deepfish, many):
+def test_images_whose_shard_is_gone_are_not_left_out_of_a_search_silently(
+    deepfish, many
+):
     shard(many, "x7").unlink()
     ran = deepfish("search", many.folder, "b/299.jpg", "--by", "x7")
     assert ran.code == 1
@@ -118,7 +136,10 @@ def test_a_column_of_the_index_that_lost_its_name_is_told(deepfish, many):
     path = many.folder / "index.parquet"
     head, _, tail = path.read_bytes().partition(b"sha256")
     path.write_bytes(head + b"sha25v" + tail)
-    for command in (("search", many.folder, "a/000.jpg"), ("train", many.folder, "model")):
+    for command in (
+        ("search", many.folder, "a/000.jpg"),
+        ("train", many.folder, "model"),
+    ):
         ran = deepfish(*command)
         assert ran.code == 1
         assert "index is damaged" in ran.err
@@ -130,7 +151,9 @@ def test_a_flip_in_a_mapped_shard_is_found_before_a_row_of_it_is_used(many):
     column = Searcher(many.folder, "x7", "index").contents.columns["x7"]
     path, row = column.files[column.shard[150]], column.row[150]
     content = bytearray(path.read_bytes())
-    content[int(column.offsets[column.shard[150]]) + row * 9 * column.codec.dtype.itemsize] ^= 1
+    content[
+        int(column.offsets[column.shard[150]]) + row * 9 * column.codec.dtype.itemsize
+    ] ^= 1
     path.write_bytes(content)
     with pytest.raises(StoreError, match=rf"damaged: .*{path.name} .*its checksum is"):
         Searcher(many.folder, "x7", "index")  # one of its rows is a landmark
@@ -143,8 +166,12 @@ def test_an_index_that_is_extended_has_old_and_new_rows(many):
     index = Searcher(many, "x7", "index")
     for contents in (index.contents, Searcher(many.folder, "x7", "index").contents):
         assert len(contents) == 340
-        exact = Contents.of(many, ["x7"], first=contents.keys).read(np.arange(340), ["x7"])
-        np.testing.assert_array_equal(contents.read(np.arange(340), ["x7"])["x7"], exact["x7"])
+        exact = Contents.of(many, ["x7"], first=contents.keys).read(
+            np.arange(340), ["x7"]
+        )
+        np.testing.assert_array_equal(
+            contents.read(np.arange(340), ["x7"])["x7"], exact["x7"]
+        )
 
 
 def test_a_seal_breaks_with_any_change_but_not_with_spaces_or_order():

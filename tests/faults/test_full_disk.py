@@ -80,12 +80,16 @@ def told(ran):
 def everything(folder):
     store = Store.open(folder)
     rows = store.rows()
-    values = {f: store.read([row.sha256 for row in rows.values()], f) for f in store.factors()}
+    values = {
+        f: store.read([row.sha256 for row in rows.values()], f) for f in store.factors()
+    }
     return rows, {factor: array.tobytes() for factor, array in values.items()}
 
 
 @pytest.mark.slow
-def test_extract_says_one_line_at_any_write_and_goes_on(deepfish, flat, pictures, tmp_path):
+def test_extract_says_one_line_at_any_write_and_goes_on(
+    deepfish, flat, pictures, tmp_path
+):
     def extract(name="s"):
         return deepfish("extract", pictures, name, *flat)
 
@@ -124,7 +128,9 @@ def test_a_search_goes_on_without_an_index_that_cannot_be_kept(deepfish, many):
 
 
 @pytest.mark.slow
-def test_train_leaves_the_old_model_or_the_new_one_at_any_write(deepfish, many, tmp_path):
+def test_train_leaves_the_old_model_or_the_new_one_at_any_write(
+    deepfish, many, tmp_path
+):
     def train(recipe="dW8"):
         return deepfish("train", many.folder, "model", "--features", recipe)
 
@@ -133,7 +139,10 @@ def test_train_leaves_the_old_model_or_the_new_one_at_any_write(deepfish, many, 
         for _, ran in each_write(train):
             failures += told(ran)
             if (tmp_path / "model/model.json").exists():
-                assert Model.load(tmp_path / "model").recipe in ("dW8", "x7")[: 1 + ran.code]
+                assert (
+                    Model.load(tmp_path / "model").recipe
+                    in ("dW8", "x7")[: 1 + ran.code]
+                )
             assert train("x7").code == 0
             names = {path.name for path in (tmp_path / "model").iterdir()}
             assert names - {".lock"} == {"model.json", "model.safetensors"}
@@ -141,16 +150,28 @@ def test_train_leaves_the_old_model_or_the_new_one_at_any_write(deepfish, many, 
 
 
 @pytest.mark.slow
-def test_rows_of_results_are_whole_at_any_write_of_reproduce(deepfish, flat, pictures, tmp_path):
+def test_rows_of_results_are_whole_at_any_write_of_reproduce(
+    deepfish, flat, pictures, tmp_path
+):
     for split in ("train", "test"):
         shutil.copytree(pictures, tmp_path / "data" / split)
     for path in (tmp_path / "data/test").rglob("*.png"):
         content = path.read_bytes()
-        path.write_bytes(content + path.name.encode())  # another content, the same picture
+        # another content, the same picture
+        path.write_bytes(content + path.name.encode())
 
     def reproduce():
         return deepfish(
-            *("reproduce", "folder", "--data", "data", "--out", "out", "--features", "x7"),
+            *(
+                "reproduce",
+                "folder",
+                "--data",
+                "data",
+                "--out",
+                "out",
+                "--features",
+                "x7",
+            ),
             *(*flat[:-4], "--json"),
         )
 
@@ -173,7 +194,12 @@ def test_rows_of_results_are_whole_at_any_write_of_reproduce(deepfish, flat, pic
 @pytest.mark.parametrize("arguments", [["models"], ["models", "--json"], ["--help"]])
 def test_output_that_cannot_be_written_is_one_line(arguments):
     with Path("/dev/full").open("w") as full:
-        command = [sys.executable, "-c", "from deepfishing.cli import main; main()", *arguments]
+        command = [
+            sys.executable,
+            "-c",
+            "from deepfishing.cli import main; main()",
+            *arguments,
+        ]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1
     assert done.stderr == "deepfish: output cannot be written: no space left\n"

@@ -29,7 +29,9 @@ def test_a_command_that_is_killed_goes_on_to_what_it_would_have_left(tmp_path):
     said = deaths("kills", tmp_path, "--kills=5", "--writes=20", *scenes)
     assert [one for one in said if one["wrong"]] == []
     counted = Counter((one["scene"], type(one["at"])) for one in said)
-    assert counted == {(scene, kind): n for scene in scenes for kind, n in ((float, 1), (list, 4))}
+    assert counted == {
+        (scene, kind): n for scene in scenes for kind, n in ((float, 1), (list, 4))
+    }
 
 
 @pytest.mark.slow

@@ -13,10 +13,28 @@ from deepfishing.web.app import make_app
 from deepfishing.web.gallery import Gallery
 
 TEXTS = (
-    *("with space.png", "  two spaces.png", "new\nline.png", "tab\t.png", "carriage\r.png"),
-    *("quo'te.png", 'quo"te.png', "semi;colon,comma.png", "back\\slash.png", "%41%2f.png"),
+    *(
+        "with space.png",
+        "  two spaces.png",
+        "new\nline.png",
+        "tab\t.png",
+        "carriage\r.png",
+    ),
+    *(
+        "quo'te.png",
+        'quo"te.png',
+        "semi;colon,comma.png",
+        "back\\slash.png",
+        "%41%2f.png",
+    ),
     *("[red]markup[.png", "-dash.png", "<b>&amp;.png", "fish \U0001f41f.png", "é.png"),
-    *("e\u0301.png", "\u202egnp.png", "x" * 240 + ".png", "a.jpg.png", "$(ls) `ls`.png"),
+    *(
+        "e\u0301.png",
+        "\u202egnp.png",
+        "x" * 240 + ".png",
+        "a.jpg.png",
+        "$(ls) `ls`.png",
+    ),
 )
 BYTES = (b"caf\xe9.png", b"\xff\xfe.png")
 
@@ -30,7 +48,11 @@ def odd(draw, tmp_path):
     """Two classes; every name in one of them."""
     folder = tmp_path / "odd"
     for i, name in enumerate((*TEXTS, *BYTES)):
-        path = folder / "ab"[i % 2] / (os.fsdecode(name) if isinstance(name, bytes) else name)
+        path = (
+            folder
+            / "ab"[i % 2]
+            / (os.fsdecode(name) if isinstance(name, bytes) else name)
+        )
         try:
             draw(path)
         except OSError:
@@ -40,7 +62,9 @@ def odd(draw, tmp_path):
 
 @pytest.fixture
 def ids():
-    return sorted(f"{'ab'[i % 2]}/{as_id(name)}" for i, name in enumerate((*TEXTS, *BYTES)))
+    return sorted(
+        f"{'ab'[i % 2]}/{as_id(name)}" for i, name in enumerate((*TEXTS, *BYTES))
+    )
 
 
 @pytest.fixture
@@ -75,7 +99,9 @@ def test_any_name_is_found_by_a_search_and_shown(deepfish, store, ids):
 def test_any_name_is_trained_on_listed_and_told(deepfish, store, ids, tmp_path):
     assert deepfish("train", "s", "model", "--features", "dW8").code == 0
     assert deepfish("store", "info", "s").code == 0
-    assert json.loads(deepfish("store", "info", "s", "--json").out)["images"] == len(ids)
+    assert json.loads(deepfish("store", "info", "s", "--json").out)["images"] == len(
+        ids
+    )
 
 
 def test_any_name_is_in_the_page(store, ids):
@@ -100,7 +126,9 @@ def test_a_table_and_patterns_give_the_same_names(deepfish, flat, odd, ids, tmp_
     assert sorted(Store.open(tmp_path / "p").rows()) == ids
 
 
-def test_a_broken_file_of_any_name_is_left_out_with_its_reason(deepfish, flat, odd, ids, tmp_path):
+def test_a_broken_file_of_any_name_is_left_out_with_its_reason(
+    deepfish, flat, odd, ids, tmp_path
+):
     for path in sorted((odd / "a").iterdir()):
         path.write_bytes(b"broken " + os.fsencode(path.name))
     ran = deepfish("extract", odd, "s", *flat, "--json")
@@ -110,7 +138,9 @@ def test_a_broken_file_of_any_name_is_left_out_with_its_reason(deepfish, flat, o
     assert sorted(Store.open(tmp_path / "s").rows()) == ids
 
 
-def test_links_that_lead_nowhere_or_in_a_circle_are_left_out(deepfish, flat, pictures, tmp_path):
+def test_links_that_lead_nowhere_or_in_a_circle_are_left_out(
+    deepfish, flat, pictures, tmp_path
+):
     (pictures / "a/link.png").symlink_to("0.png")
     (pictures / "a/gone.png").symlink_to("nowhere.png")
     (pictures / "a/itself.png").symlink_to("itself.png")
@@ -134,7 +164,15 @@ def test_links_that_lead_nowhere_or_in_a_circle_are_left_out(deepfish, flat, pic
 def test_a_class_that_links_to_its_own_folder_is_no_class(deepfish, flat, pictures):
     (pictures / "z").symlink_to(".")
     (pictures / "y").symlink_to("..")
-    arguments = ("reproduce", "folder", "--data", pictures, "--features", "x7", *flat[:-4])
+    arguments = (
+        "reproduce",
+        "folder",
+        "--data",
+        pictures,
+        "--features",
+        "x7",
+        *flat[:-4],
+    )
     ran = deepfish(*arguments, "--out", "out", "--json")
     assert ran.code == 0, ran.err
     assert json.loads(ran.out.splitlines()[0])["classes"] == ["a", "b"]
@@ -154,16 +192,24 @@ def test_a_pipe_and_a_device_are_not_waited_for(deepfish, flat, pictures):
     assert ran.err.count("(not a file)") == 2
 
 
-def test_a_store_whose_own_name_is_not_utf8_is_one_line(deepfish, flat, pictures, tmp_path):
+def test_a_store_whose_own_name_is_not_utf8_is_one_line(
+    deepfish, flat, pictures, tmp_path
+):
     name = os.fsdecode(b"caf\xe9")
     ran = deepfish("extract", pictures, name, *flat)
     assert ran.code == 1
-    assert ran.err.startswith("deepfish: the folder of a store must have a name in UTF-8, got caf")
+    assert ran.err.startswith(
+        "deepfish: the folder of a store must have a name in UTF-8, got caf"
+    )
     assert r"caf\xe9; " in ran.err
     assert ran.err.count("\n") == 1
     assert not (tmp_path / name).exists()
     assert deepfish("extract", pictures, "s", *flat).code == 0
     (tmp_path / "s").rename(tmp_path / name)
-    for command in (["store", "info", name], ["store", "verify", name], ["search", name, "0.png"]):
+    for command in (
+        ["store", "info", name],
+        ["store", "verify", name],
+        ["search", name, "0.png"],
+    ):
         ran = deepfish(*command)
         assert (ran.code, ran.err.count("\n")) == (1, 1), ran.err

@@ -32,4 +32,6 @@ def test_the_counts_on_the_page_are_those_of_the_long_run():
     (block,) = re.findall(r"<!-- fire -->\n(.*)<!-- /fire -->", PAGE, re.S)
     results = ROOT / "fire/RESULTS.md"
     if results.exists():
-        assert block.strip() in results.read_text(encoding="utf-8").replace("\n## ", "\n### ")
+        assert block.strip() in results.read_text(encoding="utf-8").replace(
+            "\n## ", "\n### "
+        )

@@ -44,7 +44,12 @@ def deepfishes(tmp_path):
     def run(*commands):
         started = [
             subprocess.Popen(
-                [sys.executable, "-c", COMMAND.format(root=str(ROOT)), *map(str, command)],
+                [
+                    sys.executable,
+                    "-c",
+                    COMMAND.format(root=str(ROOT)),
+                    *map(str, command),
+                ],
                 cwd=tmp_path,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -93,7 +98,8 @@ def test_adding_and_pruning_at_once_leaves_what_one_after_the_other_leaves(
     assert verify(Store.open(tmp_path / "s")) == []
     ids = set(Store.open(tmp_path / "s").rows())
     kept = {item.id for item in find_images(pictures)}
-    assert ids in (kept, kept | {f"{i}.png" for i in range(4)})  # pruned last, or added last
+    # pruned last, or added last
+    assert ids in (kept, kept | {f"{i}.png" for i in range(4)})
 
 
 class Elsewhere(Local):
@@ -108,7 +114,9 @@ class Elsewhere(Local):
         yield from super().compute(store, start, keys, items)
 
 
-def test_a_local_run_and_one_on_workers_keep_each_other_out(deepfish, flat, pictures, tmp_path):
+def test_a_local_run_and_one_on_workers_keep_each_other_out(
+    deepfish, flat, pictures, tmp_path
+):
     settings = Settings.from_network(load.load_network())
     store = Store(tmp_path / "s", settings.as_dict(), "float32")
     said = []
@@ -116,7 +124,10 @@ def test_a_local_run_and_one_on_workers_keep_each_other_out(deepfish, flat, pict
     def local():
         said.append(deepfish("extract", pictures, "s", *flat))
 
-    options = {"settings": settings, "resources": Resources(batch_size=2, engine="torch")}
+    options = {
+        "settings": settings,
+        "resources": Resources(batch_size=2, engine="torch"),
+    }
     images = find_images(pictures)
     far = extract_to_store(store, images, FACTORS, on=Elsewhere(local), **options)
     assert far.computed == 10
@@ -124,12 +135,18 @@ def test_a_local_run_and_one_on_workers_keep_each_other_out(deepfish, flat, pict
     assert "another process works on s" in said[0].err
     with store.writing(), pytest.raises(StoreError, match="another process works on"):
         extract_to_store(
-            Store.open(store.folder), images, FACTORS, settings=settings, on=Elsewhere(local)
+            Store.open(store.folder),
+            images,
+            FACTORS,
+            settings=settings,
+            on=Elsewhere(local),
         )
     assert verify(Store.open(tmp_path / "s")) == []
 
 
-def test_what_killed_workers_left_is_cleared_away_when_the_run_ends(flat, pictures, tmp_path):
+def test_what_killed_workers_left_is_cleared_away_when_the_run_ends(
+    flat, pictures, tmp_path
+):
     settings = Settings.from_network(load.load_network())
     store = Store(tmp_path / "s", settings.as_dict(), "float32")
 
@@ -141,13 +158,18 @@ def test_what_killed_workers_left_is_cleared_away_when_the_run_ends(flat, pictur
         todo = {"rename": {}, "remove": ["x7/.shard-0123456789abcde0.parquet.78"]}
         (store.folder / ".journal-78").write_text(json.dumps(todo))
 
-    options = {"settings": settings, "resources": Resources(batch_size=2, engine="torch")}
+    options = {
+        "settings": settings,
+        "resources": Resources(batch_size=2, engine="torch"),
+    }
     images = find_images(pictures)
     extract_to_store(store, images, FACTORS, on=Elsewhere(die), **options)
     assert verify(Store.open(tmp_path / "s")) == []
 
 
-def test_of_two_that_make_a_store_with_other_settings_the_second_is_refused(tmp_path, monkeypatch):
+def test_of_two_that_make_a_store_with_other_settings_the_second_is_refused(
+    tmp_path, monkeypatch
+):
     write = manifest.new_manifest
 
     def both(folder, settings):
@@ -192,7 +214,9 @@ def test_several_that_make_one_index_at_once_leave_one_that_is_whole(many):
         told = []
         searcher = Searcher(many.folder, "dW8", "index", notice=told.append)
         found = searcher.search("a/000.jpg", candidates=300, probes=99)
-        return [hit.id for hit in found], [line for line in told if "cannot be kept" in line]
+        return [hit.id for hit in found], [
+            line for line in told if "cannot be kept" in line
+        ]
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(make, range(4))) == [(expected, [])] * 4
@@ -202,7 +226,9 @@ def test_several_that_make_one_index_at_once_leave_one_that_is_whole(many):
     assert len(list(many.folder.glob(".index/*/*"))) == 3
 
 
-def test_several_that_train_into_one_folder_leave_one_model_that_is_whole(deepfish, many, tmp_path):
+def test_several_that_train_into_one_folder_leave_one_model_that_is_whole(
+    deepfish, many, tmp_path
+):
     assert deepfish("train", many.folder, "one", "--features", "x7").code == 0
     assert deepfish("train", many.folder, "two", "--features", "dW8").code == 0
     models = [Model.load(tmp_path / name) for name in ("one", "two")]
@@ -213,7 +239,9 @@ def test_several_that_train_into_one_folder_leave_one_model_that_is_whole(deepfi
     assert names == [".lock", "model.json", "model.safetensors"]
 
 
-def test_a_model_whose_writer_was_killed_at_its_last_step_is_whole(deepfish, many, tmp_path):
+def test_a_model_whose_writer_was_killed_at_its_last_step_is_whole(
+    deepfish, many, tmp_path
+):
     assert deepfish("train", many.folder, "old", "--features", "x7").code == 0
     assert deepfish("train", many.folder, "new", "--features", "dW8").code == 0
     facts = json.loads((tmp_path / "new/model.json").read_text())

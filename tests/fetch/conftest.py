@@ -83,14 +83,17 @@ class Site:
         headers = {"Content-Length": str(len(body)), "ETag": page.etag}
         if status == 206:
             start = first + page.shift
-            headers["Content-Range"] = f"bytes {start}-{len(page.content) - 1}/{len(page.content)}"
+            headers["Content-Range"] = (
+                f"bytes {start}-{len(page.content) - 1}/{len(page.content)}"
+            )
         handler.send_response(status)
         for name, value in {**headers, **page.headers}.items():
             if value is not None:
                 handler.send_header(name, value)
         handler.end_headers()
         if page.hang_after is not None:
-            body, page.hang_after = body[: page.hang_after], None  # the next answer does not hang
+            # the next answer does not hang
+            body, page.hang_after = body[: page.hang_after], None
             handler.wfile.write(body)
             self.closing.wait(60)
             return None

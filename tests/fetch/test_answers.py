@@ -28,14 +28,20 @@ def test_a_body_shorter_than_announced_is_never_taken_for_whole(get, page):
 
 def test_a_body_longer_than_announced_is_a_wrong_file(get, page):
     lie = {"Content-Length": str(len(CONTENT) - 50)}
-    with pytest.raises(FetchError, match=r"must have the sha256 .* got .*; it was removed"):
+    with pytest.raises(
+        FetchError, match=r"must have the sha256 .* got .*; it was removed"
+    ):
         get(remote_of(page("/f.bin", CONTENT, headers=lie), size=0))
     assert get.files() == []
 
 
 @pytest.mark.parametrize("size", [102399, 102401])
-def test_another_length_than_the_published_one_is_refused_at_once(get, page, site, size):
-    with pytest.raises(FetchError, match=f"must give {size} bytes, the server announces 102400"):
+def test_another_length_than_the_published_one_is_refused_at_once(
+    get, page, site, size
+):
+    with pytest.raises(
+        FetchError, match=f"must give {size} bytes, the server announces 102400"
+    ):
         get(remote_of(page("/f.bin", CONTENT), size=size))
     assert get.files() == []
     assert len(site.asked) == 1
@@ -43,7 +49,9 @@ def test_another_length_than_the_published_one_is_refused_at_once(get, page, sit
 
 def test_a_length_far_above_the_published_megabytes_is_refused_at_once(get, page):
     huge = {"Content-Length": "1200000"}
-    with pytest.raises(FetchError, match="about 1 million bytes, the server announces 1200000"):
+    with pytest.raises(
+        FetchError, match="about 1 million bytes, the server announces 1200000"
+    ):
         get(remote_of(page("/f.bin", CONTENT, headers=huge), size=0))
 
 
@@ -68,7 +76,9 @@ def test_more_than_the_range_that_was_announced_is_refused(get, page):
     url = page("/f.bin", CONTENT, cuts=[1000])
     with pytest.raises(FetchError):
         get(remote_of(url), Patience(attempts=1))
-    page("/f.bin", CONTENT, headers={"Content-Length": "150000"}, trailing=bytes(50_000))
+    page(
+        "/f.bin", CONTENT, headers={"Content-Length": "150000"}, trailing=bytes(50_000)
+    )
     with pytest.raises(FetchError, match="at most 102400 bytes, got more"):
         get(remote_of(url))
     assert get.files() == []
@@ -98,26 +108,35 @@ def test_a_redirect_loop_is_an_error(get, page, site):
     assert len(site.asked) == 11
 
 
-@pytest.mark.parametrize("there", ["file:///etc/passwd", "ftp://127.0.0.1/f", "data:,x"])
+@pytest.mark.parametrize(
+    "there", ["file:///etc/passwd", "ftp://127.0.0.1/f", "data:,x"]
+)
 def test_a_redirect_to_anything_but_http_is_refused(get, page, there):
     with pytest.raises(FetchError, match="must redirect to http"):
         get(remote_of(page("/a", statuses=[302], headers={"Location": there})))
 
 
 def test_a_redirect_from_https_to_http_is_refused(get, monkeypatch):
-    monkeypatch.setattr(answer_module, "_open_once", lambda *_: "http://other.example/f.bin")
-    with pytest.raises(FetchError, match=r"stay with https, got http://other\.example/f\.bin"):
+    monkeypatch.setattr(
+        answer_module, "_open_once", lambda *_: "http://other.example/f.bin"
+    )
+    with pytest.raises(
+        FetchError, match=r"stay with https, got http://other\.example/f\.bin"
+    ):
         get(remote_of("https://weights.example/f.bin"))
 
 
-@pytest.mark.parametrize("there", ["http://[", "http://a:b/", "http://", "//", "http://\x7f/"])
+@pytest.mark.parametrize(
+    "there", ["http://[", "http://a:b/", "http://", "//", "http://\x7f/"]
+)
 def test_a_redirect_to_a_malformed_address_is_one_error(get, page, there):
     with pytest.raises(FetchError):
         get(remote_of(page("/a", statuses=[302] * 20, headers={"Location": there})))
 
 
 @pytest.mark.parametrize(
-    ("status", "words"), [(404, "404 Not Found"), (403, "403 Forbidden"), (302, "302 Found")]
+    ("status", "words"),
+    [(404, "404 Not Found"), (403, "403 Forbidden"), (302, "302 Found")],
 )
 def test_a_final_status_is_told_at_once(get, page, site, status, words):
     with pytest.raises(FetchError, match=rf"/f\.bin answered {words}"):
@@ -139,17 +158,24 @@ def test_a_passing_status_is_tried_again(get, page, site, status):
 
 
 def test_a_passing_status_that_stays_is_an_error(get, page, site):
-    with pytest.raises(FetchError, match=r"4 times in a row.*500 Internal Server Error"):
+    with pytest.raises(
+        FetchError, match=r"4 times in a row.*500 Internal Server Error"
+    ):
         get(remote_of(page("/f.bin", CONTENT, statuses=[500] * 9)))
     assert len(site.asked) == 4
 
 
 @pytest.mark.parametrize("after", [0, 5000])
-def test_a_server_that_hangs_is_asked_again_after_the_timeout(get, page, site, quick, after):
+def test_a_server_that_hangs_is_asked_again_after_the_timeout(
+    get, page, site, quick, after
+):
     def asked(timeout):
         site.asked.clear()
         get.target.unlink(missing_ok=True)
-        get(remote_of(page("/f.bin", CONTENT, hang_after=after)), replace(quick, timeout=timeout))
+        get(
+            remote_of(page("/f.bin", CONTENT, hang_after=after)),
+            replace(quick, timeout=timeout),
+        )
         assert get.target.read_bytes() == CONTENT
         return site.ranges()
 
@@ -161,13 +187,17 @@ def test_a_server_that_hangs_is_asked_again_after_the_timeout(get, page, site, q
 def test_a_server_that_says_nothing_at_all_is_an_error(get, quick):
     with socket.create_server(("127.0.0.1", 0)) as mute:
         url = f"http://127.0.0.1:{mute.getsockname()[1]}/f.bin"
-        with pytest.raises(FetchError, match=r"4 times in a row.*the server fell silent"):
+        with pytest.raises(
+            FetchError, match=r"4 times in a row.*the server fell silent"
+        ):
             get(remote_of(url), replace(quick, timeout=0.05))
 
 
 def test_a_web_page_is_not_taken_for_the_file(get, page):
     html = {"Content-Type": "text/html; charset=utf-8"}
-    with pytest.raises(FetchError, match=r"must give a file, got a web page \(text/html\)"):
+    with pytest.raises(
+        FetchError, match=r"must give a file, got a web page \(text/html\)"
+    ):
         get(remote_of(page("/f.bin", b"<html>Log in", headers=html)))
     assert get.files() == []
 

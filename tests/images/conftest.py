@@ -29,12 +29,19 @@ def pets(root, each=2):
     for number, breed in enumerate(("Abyssinian", "american_bulldog")):
         for n in range(1, 2 * each + 1):
             image = f"{breed}_{n}"
-            splits["trainval" if n <= each else "test"].append(f"{image} {number + 1} {number} 1")
+            splits["trainval" if n <= each else "test"].append(
+                f"{image} {number + 1} {number} 1"
+            )
             touch(root / "images" / f"{image}.jpg")
     for split, lines in splits.items():
         write(root / "annotations" / f"{split}.txt", *lines)
-    write(root / "annotations" / "list.txt", "#Image CLASS-ID SPECIES BREED ID", *splits["test"])
-    (root / "annotations" / "._trainval.txt").write_bytes(b"\x00\x05\x16\x07")  # of a Mac
+    write(
+        root / "annotations" / "list.txt",
+        "#Image CLASS-ID SPECIES BREED ID",
+        *splits["test"],
+    )
+    # of a Mac
+    (root / "annotations" / "._trainval.txt").write_bytes(b"\x00\x05\x16\x07")
 
 
 def flowers102(root):
@@ -43,12 +50,16 @@ def flowers102(root):
         touch(root / "jpg" / f"image_{n:05d}.jpg")
     savemat(root / "imagelabels.mat", {"labels": labels}, do_compression=True)
     ids = {"trnid": [[1, 3]], "valid": [[2, 4]], "tstid": [[5, 6, 7]]}
-    savemat(root / "setid.mat", {k: np.array(v, dtype=np.uint16) for k, v in ids.items()})
+    savemat(
+        root / "setid.mat", {k: np.array(v, dtype=np.uint16) for k, v in ids.items()}
+    )
 
 
 def food101(root):
     for split, numbers in (("train", (11, 12)), ("test", (13,))):
-        names = [f"{dish}/{n}" for dish in ("apple_pie", "baby_back_ribs") for n in numbers]
+        names = [
+            f"{dish}/{n}" for dish in ("apple_pie", "baby_back_ribs") for n in numbers
+        ]
         write(root / "food-101" / "meta" / f"{split}.txt", *names)
         for name in names:
             touch(root / "food-101" / "images" / f"{name}.jpg")
@@ -75,7 +86,13 @@ def caltech101(root, images=(31, 40, 100)):
     kinds = zip(("accordion", "Faces_easy", "airplanes"), images, strict=True)
     for kind, n in (*kinds, ("BACKGROUND_Google", 35)):
         for i in range(1, n + 1):
-            touch(root / "caltech-101" / "101_ObjectCategories" / kind / f"image_{i:04d}.jpg")
+            touch(
+                root
+                / "caltech-101"
+                / "101_ObjectCategories"
+                / kind
+                / f"image_{i:04d}.jpg"
+            )
     touch(root / "caltech-101" / "101_ObjectCategories" / "BACKGROUND_Google" / "tmp")
 
 
@@ -102,7 +119,13 @@ def cifar(root, labels, classes, files, meta):
 
 def cifar10(root):
     files = [*(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin"]
-    return cifar(root / "cifar-10-batches-bin", 1, ("airplane", "bird"), files, "batches.meta.txt")
+    return cifar(
+        root / "cifar-10-batches-bin",
+        1,
+        ("airplane", "bird"),
+        files,
+        "batches.meta.txt",
+    )
 
 
 def cifar100(root):

@@ -7,13 +7,19 @@ from deepfishing.errors import DatasetError
 from deepfishing.images.dataset import Dataset, Split
 
 
-def split(name="train", ids=("a", "b"), paths=None, labels=((1, -1), (-1, 0)), dtype=np.int8):
+def split(
+    name="train", ids=("a", "b"), paths=None, labels=((1, -1), (-1, 0)), dtype=np.int8
+):
     paths = tuple(Path(f"{name}-{i}.jpg") for i in ids) if paths is None else paths
-    return Split(name, ids, paths, None if labels is None else np.array(labels, dtype=dtype))
+    return Split(
+        name, ids, paths, None if labels is None else np.array(labels, dtype=dtype)
+    )
 
 
 def dataset(train=None, test=None, classes=("cat", "dog"), official_ap="area"):
-    return Dataset("pets", classes, train or split(), test or split("test"), official_ap)
+    return Dataset(
+        "pets", classes, train or split(), test or split("test"), official_ap
+    )
 
 
 def test_good_data_set_is_accepted_with_and_without_test_labels():

@@ -20,9 +20,19 @@ def many(root, n=20):
 
 
 def test_train_and_test_folders_are_the_splits(tmp_path):
-    touch(tmp_path, "train/cat/1.jpg", "train/dog/1.jpg", "train/cat/2.jpg", "test/dog/1.jpg")
+    touch(
+        tmp_path,
+        "train/cat/1.jpg",
+        "train/dog/1.jpg",
+        "train/cat/2.jpg",
+        "test/dog/1.jpg",
+    )
     data = read_folder(tmp_path)
-    assert (data.name, data.classes, data.official_ap) == (tmp_path.name, ("cat", "dog"), "area")
+    assert (data.name, data.classes, data.official_ap) == (
+        tmp_path.name,
+        ("cat", "dog"),
+        "area",
+    )
     assert data.train.ids == ("train/cat/1.jpg", "train/cat/2.jpg", "train/dog/1.jpg")
     assert data.train.labels.tolist() == [[1, -1], [1, -1], [-1, 1]]
     assert data.test.paths == (tmp_path / "test/dog/1.jpg",)
@@ -53,7 +63,9 @@ def test_images_are_found_at_any_depth_by_extension_and_hidden_ones_skipped(tmp_
     extensions = ("jpg", "JPEG", "png", "bmp", "gif", "tif", "TIFF", "webp")
     images = [f"cat/{x}.{x}" for x in extensions]
     images.append("cat/deep/er/x.JPG")
-    touch(tmp_path, *images, "cat/.x.jpg", "cat/.cache/x.jpg", "cat/notes.txt", "cat/jpg")
+    touch(
+        tmp_path, *images, "cat/.x.jpg", "cat/.cache/x.jpg", "cat/notes.txt", "cat/jpg"
+    )
     touch(tmp_path, "dog/1.jpg", ".git/1.jpg", "readme.png")
     data = read_folder(tmp_path)
     assert data.classes == ("cat", "dog")
@@ -111,11 +123,16 @@ def test_small_classes_are_in_both_splits_and_single_images_are_for_training(tmp
             ["train/cat/1.jpg", "train/dog/1.jpg", "test/gnu/1.jpg"],
             "must be in train too, got 'gnu' in .*test/gnu/1.jpg",
         ),
-        (["train/cat/1.jpg", "train/dog/1.jpg", "test/1.jpg"], "no class folders in .*test"),
+        (
+            ["train/cat/1.jpg", "train/dog/1.jpg", "test/1.jpg"],
+            "no class folders in .*test",
+        ),
         (["train/cat/1.jpg", "test/cat/1.jpg"], "got only 'cat'"),
     ],
 )
-def test_folder_that_is_no_data_set_is_one_error_with_its_path(tmp_path, names, message):
+def test_folder_that_is_no_data_set_is_one_error_with_its_path(
+    tmp_path, names, message
+):
     root = tmp_path / "images"
     touch(root, *names)
     with pytest.raises(DatasetError, match=message) as error:

@@ -30,7 +30,9 @@ def test_a_photo_in_heic_is_read(tmp_path, picture):
 
 def test_a_damaged_heic_is_one_line(tmp_path):
     (tmp_path / "IMG_1.heic").write_bytes(b"....ftypheic")
-    with pytest.raises(ImageError, match=r"IMG_1.heic; it must be a JPEG, .* or HEIF file$"):
+    with pytest.raises(
+        ImageError, match=r"IMG_1.heic; it must be a JPEG, .* or HEIF file$"
+    ):
         open_image(tmp_path / "IMG_1.heic")
 
 
@@ -39,5 +41,16 @@ def test_files_that_are_no_pictures_are_counted_by_their_endings():
 
 
 def test_endings_are_in_small_letters():
-    assert {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"} <= EXTENSIONS
-    assert all(ending == ending.lower() and ending.startswith(".") for ending in EXTENSIONS)
+    assert {
+        ".jpg",
+        ".jpeg",
+        ".png",
+        ".webp",
+        ".gif",
+        ".bmp",
+        ".tif",
+        ".tiff",
+    } <= EXTENSIONS
+    assert all(
+        ending == ending.lower() and ending.startswith(".") for ending in EXTENSIONS
+    )

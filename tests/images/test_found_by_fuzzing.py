@@ -50,7 +50,9 @@ def test_a_tiff_whose_pixels_begin_at_a_fraction_is_one_line(tmp_path):
     content = (tmp_path / "a.tif").read_bytes()
     offsets = struct.pack("<HH", 273, 4)  # of strips, as whole numbers
     assert content.count(offsets) == 1
-    (tmp_path / "a.tif").write_bytes(content.replace(offsets, struct.pack("<HH", 273, 5)))
+    (tmp_path / "a.tif").write_bytes(
+        content.replace(offsets, struct.pack("<HH", 273, 5))
+    )
     with pytest.raises(ImageError, match=r"image cannot be decoded: .*a\.tif"):
         open_image(tmp_path / "a.tif")
 
@@ -82,7 +84,9 @@ def test_a_parquet_table_whose_text_is_no_text_is_one_line(tmp_path):
 
 
 def test_a_parquet_table_with_a_time_beyond_all_years_is_one_line(tmp_path):
-    table = pa.table({"path": ["a.jpg"], "label": pa.array([1 << 60], pa.timestamp("ms"))})
+    table = pa.table(
+        {"path": ["a.jpg"], "label": pa.array([1 << 60], pa.timestamp("ms"))}
+    )
     pq.write_table(table, tmp_path / "t.parquet")
     with pytest.raises(DatasetError, match="table cannot be read"):
         read_table(tmp_path / "t.parquet")
@@ -101,7 +105,9 @@ def test_a_parquet_table_with_a_time_beyond_all_years_is_one_line(tmp_path):
     ],
 )
 def test_an_address_that_fsspec_stumbles_over_is_one_line(url):
-    pytest.importorskip("fsspec", reason="fsspec is an extra: pip install deepfishing[remote]")
+    pytest.importorskip(
+        "fsspec", reason="fsspec is an extra: pip install deepfishing[remote]"
+    )
     for read in (lambda: list_files(url), lambda: find_images(url)):
         with pytest.raises(DeepFishingError) as told:
             read()
@@ -109,7 +115,9 @@ def test_an_address_that_fsspec_stumbles_over_is_one_line(url):
 
 
 def test_a_data_address_without_data_cannot_be_read():
-    pytest.importorskip("fsspec", reason="fsspec is an extra: pip install deepfishing[remote]")
+    pytest.importorskip(
+        "fsspec", reason="fsspec is an extra: pip install deepfishing[remote]"
+    )
     for read in (RemoteFile("data://x").open, RemoteFile("data://x").signature):
         with pytest.raises(OSError):  # which every reader of images expects
             read()

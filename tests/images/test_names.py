@@ -9,12 +9,21 @@ from deepfishing.errors import DatasetError, OptionError
 from deepfishing.images.dataset import find_record, is_plain_name
 from deepfishing.images.folder import folder_classes, split_folders
 from deepfishing.images.item import Item, Member, as_text, is_url, located
-from deepfishing.images.preprocess import VIEWS, Preprocess, View, find_views, passed_over_text
+from deepfishing.images.preprocess import (
+    VIEWS,
+    Preprocess,
+    View,
+    find_views,
+    passed_over_text,
+)
 
 
 def test_an_item_is_called_by_its_file_and_its_place_in_it():
     member = Member("a.jpg", 512, 9)
-    assert str(Item("photos.tar/a.jpg", Path("photos.tar"), member=member)) == "photos.tar/a.jpg"
+    assert (
+        str(Item("photos.tar/a.jpg", Path("photos.tar"), member=member))
+        == "photos.tar/a.jpg"
+    )
 
 
 def test_a_name_of_a_list_is_below_its_folder_unless_it_is_a_url():
@@ -24,22 +33,36 @@ def test_a_name_of_a_list_is_below_its_folder_unless_it_is_a_url():
 
 
 def test_a_name_that_is_not_utf8_is_escaped():
-    assert (as_text("café.jpg"), as_text("caf\udce9.jpg")) == ("café.jpg", "caf\\xe9.jpg")
+    assert (as_text("café.jpg"), as_text("caf\udce9.jpg")) == (
+        "café.jpg",
+        "caf\\xe9.jpg",
+    )
 
 
 def test_a_plain_name_stays_in_its_folder():
-    assert (is_plain_name("2008_000002"), is_plain_name("../../etc/passwd")) == (True, False)
+    assert (is_plain_name("2008_000002"), is_plain_name("../../etc/passwd")) == (
+        True,
+        False,
+    )
 
 
 def test_an_unknown_data_set_or_view_lists_those_that_exist():
-    with pytest.raises(DatasetError, match=r"one of groceries, folder, voc2007.*did you mean pets"):
+    with pytest.raises(
+        DatasetError, match=r"one of groceries, folder, voc2007.*did you mean pets"
+    ):
         find_record("pet")
-    with pytest.raises(OptionError, match="centre, flip, scales, crops, got 'scale'; did you mean"):
+    with pytest.raises(
+        OptionError, match="centre, flip, scales, crops, got 'scale'; did you mean"
+    ):
         find_views("scale")
 
 
 def test_classes_are_folders_and_splits_are_not():
-    assert folder_classes(["cat/1.jpg", "dog/pug/2.jpg", "3.jpg"]) == ["cat", "dog", None]
+    assert folder_classes(["cat/1.jpg", "dog/pug/2.jpg", "3.jpg"]) == [
+        "cat",
+        "dog",
+        None,
+    ]
     divided = ["train/cat/1.jpg", "test/cat/2.jpg", "test/3.jpg", "more/4.jpg"]
     assert folder_classes(divided) == ["cat", "cat", None, None]
     assert split_folders(divided[:2]) == {"test", "train"}
@@ -57,4 +80,7 @@ def test_views_are_squares_of_one_image():
     assert [len(find_views(name)) for name in VIEWS] == [1, 2, 6, 10]
     plain = Preprocess(size=1, short_side=1, mean=(0.0,) * 3, std=(1.0,) * 3)
     half_white = np.uint8([[[0] * 3, [255] * 3]])
-    assert plain.see(half_white, [View(x=0), View(x=1)])[:, 0].ravel().tolist() == [0, 255]
+    assert plain.see(half_white, [View(x=0), View(x=1)])[:, 0].ravel().tolist() == [
+        0,
+        255,
+    ]

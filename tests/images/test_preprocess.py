@@ -8,7 +8,13 @@ import pytest
 from PIL import Image
 
 from deepfishing.errors import ImageError
-from deepfishing.images.preprocess import VIEWS, Preprocess, View, open_image, resize_and_crop
+from deepfishing.images.preprocess import (
+    VIEWS,
+    Preprocess,
+    View,
+    open_image,
+    resize_and_crop,
+)
 
 PLAIN = Preprocess(size=32, short_side=32, mean=(0, 0, 0), std=(1, 1, 1))
 
@@ -28,7 +34,9 @@ def save(image, path, **options):
 @pytest.mark.parametrize("shape", [(90, 60), (60, 91), (61, 61), (33, 500), (20, 10)])
 @pytest.mark.parametrize("short_side", [32, 40])
 @pytest.mark.parametrize("resample", ["bilinear", "bicubic"])
-def test_the_crop_is_that_of_resizing_first_and_cropping_then(photo, shape, short_side, resample):
+def test_the_crop_is_that_of_resizing_first_and_cropping_then(
+    photo, shape, short_side, resample
+):
     photo = photo.resize(shape)
     ours = np.asarray(resize_and_crop(photo, short_side, 32, resample), dtype=float)
     scale = short_side / min(shape)
@@ -42,7 +50,9 @@ def test_the_crop_is_that_of_resizing_first_and_cropping_then(photo, shape, shor
 
 @pytest.mark.parametrize("name", VIEWS)
 @pytest.mark.parametrize("shape", [(95, 60), (60, 95), (33, 500), (32, 32), (20, 10)])
-def test_views_are_those_of_resizing_cropping_and_mirroring_one_after_the_other(photo, name, shape):
+def test_views_are_those_of_resizing_cropping_and_mirroring_one_after_the_other(
+    photo, name, shape
+):
     photo = photo.resize(shape)
     bgr = dataclasses.replace(PLAIN, order="BGR", scale=0.5)
     seen = bgr.see(photo, VIEWS[name])
@@ -52,7 +62,9 @@ def test_views_are_those_of_resizing_cropping_and_mirroring_one_after_the_other(
     for view, ours in zip(VIEWS[name], seen, strict=True):
         short = round(32 * view.scale)
         wide, high = (round(side * short / min(shape)) for side in shape)
-        resized = np.asarray(photo.resize((wide, high), Image.Resampling.BILINEAR), dtype=float)
+        resized = np.asarray(
+            photo.resize((wide, high), Image.Resampling.BILINEAR), dtype=float
+        )
         left = {0: 0, 0.5: (wide - 32) // 2, 1: wide - 32}[view.x]
         top = {0: 0, 0.5: (high - 32) // 2, 1: high - 32}[view.y]
         slow = resized[top : top + 32, left : left + 32]
@@ -70,8 +82,16 @@ def test_the_names_of_views_say_what_is_in_them():
     for name in ("flip", "scales", "crops"):
         views = VIEWS[name]
         assert len(set(views)) == len(views)
-        assert {dataclasses.replace(v, mirrored=not v.mirrored) for v in views} == set(views)
-    assert {(v.x, v.y) for v in VIEWS["crops"]} == {(0.5, 0.5), (0, 0), (0, 1), (1, 0), (1, 1)}
+        assert {dataclasses.replace(v, mirrored=not v.mirrored) for v in views} == set(
+            views
+        )
+    assert {(v.x, v.y) for v in VIEWS["crops"]} == {
+        (0.5, 0.5),
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (1, 1),
+    }
     assert all(v.scale >= 1 for views in VIEWS.values() for v in views)
 
 
@@ -102,12 +122,15 @@ def test_draft_decoding_suits_the_largest_view(rng, tmp_path):
 
 def test_values_are_scaled_shifted_and_ordered(photo):
     plain = PLAIN(photo)
-    other = Preprocess(32, 32, mean=(1.0, 2.0, 3.0), std=(2.0, 4.0, 8.0), scale=0.5, order="BGR")(
-        photo
-    )
+    other = Preprocess(
+        32, 32, mean=(1.0, 2.0, 3.0), std=(2.0, 4.0, 8.0), scale=0.5, order="BGR"
+    )(photo)
     for channel, (mean, std) in enumerate([(1, 2), (2, 4), (3, 8)]):
         np.testing.assert_allclose(
-            other[channel], (plain[2 - channel] * 0.5 - mean) / std, rtol=1e-5, atol=1e-5
+            other[channel],
+            (plain[2 - channel] * 0.5 - mean) / std,
+            rtol=1e-5,
+            atol=1e-5,
         )
     assert plain.dtype == np.float32
     assert plain.shape == (3, 32, 32)
@@ -134,7 +157,9 @@ def test_a_path_an_image_and_an_array_give_the_same(photo, tmp_path):
     np.testing.assert_array_equal(from_path, PLAIN(str(tmp_path / "a.png")))
 
 
-def test_a_jpeg_of_up_to_eight_times_the_size_is_the_same_as_a_path_and_as_an_image(rng, tmp_path):
+def test_a_jpeg_of_up_to_eight_times_the_size_is_the_same_as_a_path_and_as_an_image(
+    rng, tmp_path
+):
     large = Image.fromarray(rng.integers(0, 256, (255, 300, 3), dtype=np.uint8))
     path = save(large, tmp_path / "a.jpg", quality=95)
     with Image.open(path) as image:
@@ -168,23 +193,34 @@ def test_an_exif_rotated_photo_is_seen_upright(photo, tmp_path, orientation):
     exif[0x0112] = orientation
     save(photo, tmp_path / "r.png", exif=exif)
     expected = photo if upright is None else photo.transpose(upright)
-    np.testing.assert_array_equal(np.asarray(open_image(tmp_path / "r.png")), np.asarray(expected))
+    np.testing.assert_array_equal(
+        np.asarray(open_image(tmp_path / "r.png")), np.asarray(expected)
+    )
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
 def test_broken_exif_does_not_matter(photo, tmp_path):
-    path = save(photo, tmp_path / "e.jpg", exif=b"Exif\x00\x00MM\x00*\x00\x00\x00\xff\x01\x02")
+    path = save(
+        photo, tmp_path / "e.jpg", exif=b"Exif\x00\x00MM\x00*\x00\x00\x00\xff\x01\x02"
+    )
     assert open_image(path).size == (90, 60)
 
 
 def test_grey_palette_cmyk_and_bilevel_images_become_rgb(photo, tmp_path):
     grey = photo.convert("L")
-    for mode, name in [("L", "a.png"), ("P", "b.png"), ("CMYK", "c.tif"), ("1", "d.png")]:
+    for mode, name in [
+        ("L", "a.png"),
+        ("P", "b.png"),
+        ("CMYK", "c.tif"),
+        ("1", "d.png"),
+    ]:
         image = open_image(save(photo.convert(mode), tmp_path / name))
         assert image.mode == "RGB"
         assert image.size == photo.size
     rgb = np.asarray(open_image(save(grey, tmp_path / "g.png")))
-    np.testing.assert_array_equal(rgb, np.repeat(np.asarray(grey)[:, :, None], 3, axis=2))
+    np.testing.assert_array_equal(
+        rgb, np.repeat(np.asarray(grey)[:, :, None], 3, axis=2)
+    )
     cmyk = np.asarray(open_image(tmp_path / "c.tif"), float)
     assert np.abs(cmyk - np.asarray(photo, float)).max() <= 2
 
@@ -210,7 +246,10 @@ def test_sixteen_bit_grey_is_scaled_to_eight(tmp_path):
 
 
 def test_float_images_are_scaled_from_minimum_to_maximum(tmp_path):
-    path = save(Image.fromarray(np.array([[-1.0, 0.0, 1.0]], dtype=np.float32)), tmp_path / "f.tif")
+    path = save(
+        Image.fromarray(np.array([[-1.0, 0.0, 1.0]], dtype=np.float32)),
+        tmp_path / "f.tif",
+    )
     assert np.asarray(open_image(path))[0, :, 0].tolist() == [0, 128, 255]
     with pytest.raises(ImageError, match="finite"):
         open_image(Image.fromarray(np.array([[np.nan, 1.0]], dtype=np.float32)))

@@ -49,7 +49,10 @@ def read(tmp_path, trees):
 
 
 def classes_of(split, classes):
-    return {i: classes[column] for i, column in zip(split.ids, split.labels.argmax(1), strict=True)}
+    return {
+        i: classes[column]
+        for i, column in zip(split.ids, split.labels.argmax(1), strict=True)
+    }
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -78,20 +81,26 @@ def test_every_image_has_the_class_that_its_list_or_folder_says(read):
         "jpg/image_00004.jpg": "flower 002",
     }
     data = read("sun397")
-    assert classes_of(data.train, data.classes)["SUN397/c/church/indoor/sun_0cx.jpg"] == (
-        "church-indoor"
-    )
+    assert classes_of(data.train, data.classes)[
+        "SUN397/c/church/indoor/sun_0cx.jpg"
+    ] == ("church-indoor")
     for name in ("food101", "dtd", "caltech101", "eurosat", "cifar100"):
         data = read(name)
         for split in (data.train, data.test):
             assert all(
-                f"/{kind}/" in f"/{i}" for i, kind in classes_of(split, data.classes).items()
+                f"/{kind}/" in f"/{i}"
+                for i, kind in classes_of(split, data.classes).items()
             )
 
 
 @pytest.mark.parametrize(
     ("name", "folder"),
-    [("food101", "food-101"), ("dtd", "dtd"), ("caltech101", "caltech-101"), ("eurosat", "2750")],
+    [
+        ("food101", "food-101"),
+        ("dtd", "dtd"),
+        ("caltech101", "caltech-101"),
+        ("eurosat", "2750"),
+    ],
 )
 def test_the_folder_inside_may_be_given_too(read, name, folder):
     outer, inner = read(name), read(name, folder=folder)
@@ -126,7 +135,9 @@ def test_pictures_of_cifar_have_the_pixels_of_the_files(read):
         for path in split.paths:
             number = int(path.stem) - 1
             with Image.open(path) as picture:
-                np.testing.assert_array_equal(np.asarray(picture), read.made[file][number])
+                np.testing.assert_array_equal(
+                    np.asarray(picture), read.made[file][number]
+                )
     again = read("cifar100")
     assert again.train.paths == data.train.paths
     shutil.copy(data.test.paths[0], data.train.paths[0])
@@ -140,7 +151,9 @@ def test_pickles_of_cifar_are_not_even_opened(tmp_path):
             return (Path.touch, (tmp_path / "ran",))
 
     (tmp_path / "data_batch_1").write_bytes(pickle.dumps(Evil()))
-    with pytest.raises(DatasetError, match="not the pickles of the Python version: run `deepfish"):
+    with pytest.raises(
+        DatasetError, match="not the pickles of the Python version: run `deepfish"
+    ):
         find_record("cifar10").read(tmp_path, into=tmp_path)
     assert not (tmp_path / "ran").exists()
 
@@ -160,14 +173,22 @@ def gone(file):
 @pytest.mark.parametrize(
     ("name", "change", "says"),
     [
-        ("pets", gone("annotations/trainval.txt"), "none of .*annotations/trainval.txt"),
+        (
+            "pets",
+            gone("annotations/trainval.txt"),
+            "none of .*annotations/trainval.txt",
+        ),
         ("pets", gone("annotations/test.txt"), "test.txt cannot be read .No such file"),
         (
             "pets",
             gone("images/Abyssinian_1.jpg"),
             "1 of 8 without, first .*Abyssinian_1.jpg",
         ),
-        ("pets", put("annotations/test.txt", "\n"), "must name an image, got none in .*test.txt"),
+        (
+            "pets",
+            put("annotations/test.txt", "\n"),
+            "must name an image, got none in .*test.txt",
+        ),
         ("pets", put("annotations/test.txt", "pug_1 3 1 1\n"), "got 'pug' in"),
         (
             "pets",
@@ -175,16 +196,52 @@ def gone(file):
             r"like 'Abyssinian_100 1 1 1', got",
         ),
         ("pets", cut("annotations/trainval.txt", 10), "must be like .*, line 1"),
-        ("food101", put("food-101/meta/test.txt", "/etc/1\n"), "must be like 'apple_pie/1005649'"),
-        ("dtd", put("dtd/labels/val1.txt", "banded/../../x\n"), "must be like 'banded/banded_0002"),
-        ("sun397", put("Testing_01.txt", "/a/../../sun_x.jpg\n"), "must be like '/a/abbey/sun_"),
-        ("flowers102", cut("setid.mat", 200), "setid.mat must be a MATLAB file with trnid"),
-        ("flowers102", put("imagelabels.mat", "labels"), "imagelabels.mat must be a MATLAB file"),
+        (
+            "food101",
+            put("food-101/meta/test.txt", "/etc/1\n"),
+            "must be like 'apple_pie/1005649'",
+        ),
+        (
+            "dtd",
+            put("dtd/labels/val1.txt", "banded/../../x\n"),
+            "must be like 'banded/banded_0002",
+        ),
+        (
+            "sun397",
+            put("Testing_01.txt", "/a/../../sun_x.jpg\n"),
+            "must be like '/a/abbey/sun_",
+        ),
+        (
+            "flowers102",
+            cut("setid.mat", 200),
+            "setid.mat must be a MATLAB file with trnid",
+        ),
+        (
+            "flowers102",
+            put("imagelabels.mat", "labels"),
+            "imagelabels.mat must be a MATLAB file",
+        ),
         ("flowers102", gone("imagelabels.mat"), "imagelabels.mat cannot be read"),
-        ("flowers102", gone("jpg/image_00007.jpg"), "1 of 7 without, first .*image_00007.jpg"),
-        ("eurosat", lambda root: shutil.rmtree(root / "2750" / "AnnualCrop"), "was not found in"),
-        ("cifar10", cut("cifar-10-batches-bin/test_batch.bin", 5000), "3073 bytes per image, got"),
-        ("cifar10", gone("cifar-10-batches-bin/data_batch_3.bin"), "data_batch_3.bin cannot be"),
+        (
+            "flowers102",
+            gone("jpg/image_00007.jpg"),
+            "1 of 7 without, first .*image_00007.jpg",
+        ),
+        (
+            "eurosat",
+            lambda root: shutil.rmtree(root / "2750" / "AnnualCrop"),
+            "was not found in",
+        ),
+        (
+            "cifar10",
+            cut("cifar-10-batches-bin/test_batch.bin", 5000),
+            "3073 bytes per image, got",
+        ),
+        (
+            "cifar10",
+            gone("cifar-10-batches-bin/data_batch_3.bin"),
+            "data_batch_3.bin cannot be",
+        ),
         (
             "cifar100",
             put("cifar-100-binary/fine_label_names.txt", "apple\n"),
@@ -197,7 +254,9 @@ def gone(file):
         ),
     ],
 )
-def test_a_wrong_or_incomplete_tree_is_one_line_that_names_the_place(read, name, change, says):
+def test_a_wrong_or_incomplete_tree_is_one_line_that_names_the_place(
+    read, name, change, says
+):
     with pytest.raises(DatasetError, match=says) as told:
         read(name, change)
     assert "\n" not in str(told.value)
@@ -205,7 +264,9 @@ def test_a_wrong_or_incomplete_tree_is_one_line_that_names_the_place(read, name,
 
 def test_a_kind_of_caltech101_without_images_to_test_is_told(tmp_path, trees):
     trees.caltech101(tmp_path, images=(31, 30, 40))
-    with pytest.raises(DatasetError, match=r"more than 30 images.*got 30 in .*Faces_easy"):
+    with pytest.raises(
+        DatasetError, match=r"more than 30 images.*got 30 in .*Faces_easy"
+    ):
         find_record("caltech101").read(tmp_path)
 
 
@@ -214,7 +275,10 @@ def test_numbers_beyond_the_labels_are_told(read):
 
     def change(root):
         ids = {"trnid": [[1]], "valid": [[2]], "tstid": [[8]]}
-        savemat(root / "setid.mat", {k: np.array(v, dtype=np.uint16) for k, v in ids.items()})
+        savemat(
+            root / "setid.mat",
+            {k: np.array(v, dtype=np.uint16) for k, v in ids.items()},
+        )
 
     with pytest.raises(DatasetError, match=r"numbered from 1 to 7.*got 8 to 8"):
         read("flowers102", change)
@@ -225,12 +289,24 @@ def test_a_record_is_whole_and_stands_on_its_page(record):
     assert DATASETS[record.name] is record
     module, _, function = record.reader.partition(":")
     reader = getattr(importlib.import_module(f"deepfishing.images.{module}"), function)
-    known = {"train", "test", "seed", "into"} & set(inspect.signature(reader).parameters)
+    known = {"train", "test", "seed", "into"} & set(
+        inspect.signature(reader).parameters
+    )
     assert set(record.options) <= known
     assert record.measure in MEASURES
     assert set(record.protocols) <= set(PROTOCOLS)
-    (row,) = [ln for ln in PAGE.read_text().splitlines() if ln.startswith(f"| `{record.name}`")]
+    (row,) = [
+        ln
+        for ln in PAGE.read_text().splitlines()
+        if ln.startswith(f"| `{record.name}`")
+    ]
     sizes = " / ".join(f"{n:,}" for n in record.sizes or ())
-    for part in (record.about, record.split, MEASURES[record.measure], record.licence, sizes):
+    for part in (
+        record.about,
+        record.split,
+        MEASURES[record.measure],
+        record.licence,
+        sizes,
+    ):
         assert part in row
     assert re.fullmatch(r"[a-z0-9]+", record.name)

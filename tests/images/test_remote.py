@@ -5,7 +5,12 @@ import sys
 
 import pytest
 
-from deepfishing.errors import DatasetError, ImageError, MissingDependencyError, pip_install
+from deepfishing.errors import (
+    DatasetError,
+    ImageError,
+    MissingDependencyError,
+    pip_install,
+)
 from deepfishing.images.item import Item, RemoteFile
 from deepfishing.images.preprocess import open_image
 from deepfishing.images.sources import find_images
@@ -13,7 +18,14 @@ from deepfishing.images.sources import find_images
 
 @pytest.fixture
 def folder(tmp_path):
-    for name in ("b.jpg", "a/z.PNG", "a/.h.jpg", ".git/x.jpg", "notes.txt", "a/deep/c.webp"):
+    for name in (
+        "b.jpg",
+        "a/z.PNG",
+        "a/.h.jpg",
+        ".git/x.jpg",
+        "notes.txt",
+        "a/deep/c.webp",
+    ):
         path = tmp_path / "p" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(name.encode())
@@ -57,7 +69,9 @@ def test_a_signature_stays_until_the_file_changes_whoever_asks_for_it(folder):
     assert signatures() == before
     os.utime(folder / "b.jpg", ns=(1, 1))
     assert len(before | signatures()) == 2
-    assert all(0 <= number < 1 << 63 for signature in signatures() for number in signature)
+    assert all(
+        0 <= number < 1 << 63 for signature in signatures() for number in signature
+    )
 
 
 def test_an_item_behind_a_url_can_be_sent_to_another_process(folder):
@@ -70,9 +84,17 @@ def test_an_item_behind_a_url_can_be_sent_to_another_process(folder):
 @pytest.mark.parametrize(
     ("source", "error", "words"),
     [
-        ("file:///no/such/folder", DatasetError, "file:///no/such/folder, which does not exist"),
+        (
+            "file:///no/such/folder",
+            DatasetError,
+            "file:///no/such/folder, which does not exist",
+        ),
         ("file:///no/such/*.jpg", DatasetError, "got none in file:///no/such"),
-        ("nosuch://bucket/photos", DatasetError, r"nosuch://bucket/photos \(Protocol not known"),
+        (
+            "nosuch://bucket/photos",
+            DatasetError,
+            r"nosuch://bucket/photos \(Protocol not known",
+        ),
         ("zip://a.jpg::file:///b.zip", DatasetError, "one protocol"),
         ("dbfs://photos", (DatasetError, MissingDependencyError), "dbfs://photos"),
     ],
@@ -104,7 +126,9 @@ def test_a_package_that_is_missing_is_named(monkeypatch):
         ("aiohttp", "https://example.org/photos", [], "remote"),
     ],
 )
-def test_a_url_without_its_package_has_the_pip_command(module, url, package, extra, monkeypatch):
+def test_a_url_without_its_package_has_the_pip_command(
+    module, url, package, extra, monkeypatch
+):
     registry = importlib.import_module("fsspec.registry")
     monkeypatch.delitem(registry._registry, url.partition(":")[0], raising=False)
     monkeypatch.delitem(sys.modules, "fsspec.implementations.http", raising=False)
@@ -126,7 +150,9 @@ def test_errors_of_client_libraries_are_those_of_an_unreadable_image(monkeypatch
     def fail(self, path):
         raise ClientError("403,\nForbidden")
 
-    monkeypatch.setitem(sys.modules, "aiohttp", types.SimpleNamespace(ClientError=ClientError))
+    monkeypatch.setitem(
+        sys.modules, "aiohttp", types.SimpleNamespace(ClientError=ClientError)
+    )
     monkeypatch.setattr(LocalFileSystem, "cat_file", fail)
     item = Item("a", RemoteFile("file:///a.jpg"))
     with pytest.raises(ImageError, match=r"file:///a.jpg \(403, Forbidden\)"):

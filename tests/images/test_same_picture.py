@@ -15,7 +15,9 @@ def encoded(image, quality=90):
     return Image.open(file).convert("RGB")
 
 
-def shirt(colour=(40, 60, 120), text="AB", size=(360, 480), ink="white", points=50, stripe=0):
+def shirt(
+    colour=(40, 60, 120), text="AB", size=(360, 480), ink="white", points=50, stripe=0
+):
     """A garment on white, with a print and perhaps with stripes."""
     image = Image.new("RGB", size, "white")
     draw = ImageDraw.Draw(image)
@@ -30,7 +32,9 @@ def shirt(colour=(40, 60, 120), text="AB", size=(360, 480), ink="white", points=
         is_dark = np.arange(size[1]) // stripe % 2 == 0
         pixels[is_dark] *= np.where(is_cloth[is_dark], 0.8, 1)
     image = Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
-    ImageDraw.Draw(image).text((140, 200), text, ink, font=ImageFont.load_default(size=points))
+    ImageDraw.Draw(image).text(
+        (140, 200), text, ink, font=ImageFont.load_default(size=points)
+    )
     return image
 
 
@@ -43,7 +47,9 @@ def invoice(number, ink="black"):
     image = Image.new("RGB", (900, 1200), "white")
     draw, font = ImageDraw.Draw(image), ImageFont.load_default(size=18)
     for line in range(30):
-        draw.text((80, 120 + 34 * line), f"item {line} amount {line * 37} net", ink, font=font)
+        draw.text(
+            (80, 120 + 34 * line), f"item {line} amount {line * 37} net", ink, font=font
+        )
     draw.text((600, 60), f"No. {number}", ink, font=font)
     return image
 
@@ -83,8 +89,14 @@ def test_copies_are_found_with_their_kind(change, kind):
         (faint("nk"), faint("pu").resize((180, 240))),
         (invoice(20261, "silver"), invoice(20281, "silver").resize((450, 600))),
         (tile(0), tile(60)),  # neither shows all of the other
-        (shirt().resize((60, 80)), encoded(shirt().resize((60, 80)))),  # too small to decide
-        (Image.new("RGB", (300, 300), "white"), Image.new("RGB", (300, 300), (254, 254, 254))),
+        (
+            shirt().resize((60, 80)),
+            encoded(shirt().resize((60, 80))),
+        ),  # too small to decide
+        (
+            Image.new("RGB", (300, 300), "white"),
+            Image.new("RGB", (300, 300), (254, 254, 254)),
+        ),
     ],
 )
 def test_what_differs_in_one_place_or_cannot_be_decided_is_no_copy(one, other):
@@ -92,9 +104,9 @@ def test_what_differs_in_one_place_or_cannot_be_decided_is_no_copy(one, other):
 
 
 def test_equal_pixels_of_any_size_are_identical():
-    assert compare_pictures(Image.new("RGB", (8, 8)), Image.new("RGB", (8, 8))).kind == (
-        "identical pixels"
-    )
+    assert compare_pictures(
+        Image.new("RGB", (8, 8)), Image.new("RGB", (8, 8))
+    ).kind == ("identical pixels")
 
 
 def test_an_enlarged_photo_has_no_real_detail():

@@ -24,7 +24,15 @@ def ids(source):
 
 
 def test_a_folder_gives_all_images_below_it_in_order(tmp_path):
-    make(tmp_path, "b.jpg", "a/z.PNG", "a/.h.jpg", ".git/x.jpg", "notes.txt", "a/deep/c.webp")
+    make(
+        tmp_path,
+        "b.jpg",
+        "a/z.PNG",
+        "a/.h.jpg",
+        ".git/x.jpg",
+        "notes.txt",
+        "a/deep/c.webp",
+    )
     assert ids(tmp_path) == ["a/deep/c.webp", "a/z.PNG", "b.jpg"]
 
 
@@ -57,7 +65,9 @@ def test_what_is_passed_over_is_counted_by_its_ending(tmp_path):
     assert passed_over_in(tmp_path / "*.jpg") == {}
     assert passed_over_in(f"file://{tmp_path}") == {}
     (tmp_path / "a.jpg").unlink()
-    with pytest.raises(DatasetError, match=r"passed over: 2 \.txt, 1 without an ending"):
+    with pytest.raises(
+        DatasetError, match=r"passed over: 2 \.txt, 1 without an ending"
+    ):
         find_images(tmp_path)
 
 
@@ -67,7 +77,8 @@ def test_a_pattern_gives_the_ids_of_its_folder(tmp_path):
     assert ids(f"{tmp_path}/p/*/d.*") == ["a/d.png"]
     assert set(ids(tmp_path / "p/**/*.jpg")) < set(ids(tmp_path / "p"))
     make(tmp_path, "odd/x[1].jpg")
-    assert ids(tmp_path / "odd/x[1].jpg") == ["x[1].jpg"]  # a file's own name goes first
+    # a file's own name goes first
+    assert ids(tmp_path / "odd/x[1].jpg") == ["x[1].jpg"]
 
 
 def test_one_image_and_a_list_of_images_are_taken(tmp_path):
@@ -91,7 +102,13 @@ def test_standard_input_is_a_list_relative_to_the_current_folder(tmp_path, monke
 @pytest.fixture
 def voc(tmp_path):
     root = tmp_path / "devkit/VOC2007"
-    make(root, "JPEGImages/1.jpg", "JPEGImages/2.jpg", "JPEGImages/3.jpg", "JPEGImages/4.jpg")
+    make(
+        root,
+        "JPEGImages/1.jpg",
+        "JPEGImages/2.jpg",
+        "JPEGImages/3.jpg",
+        "JPEGImages/4.jpg",
+    )
     make(root, "SegmentationClass/1.png")
     lists = {"trainval": "1\n2\n", "train": "1\n", "test": "3\n"}
     lists |= {"cat_trainval": "1 1\n2 0\n", "dog_trainval": "1 1\n2 -1\n"}
@@ -118,7 +135,9 @@ def test_several_voc_trees_are_an_error_that_lists_them(voc):
 
 def test_two_images_of_one_id_are_an_error(tmp_path):
     (tmp_path / "t.csv").write_text("id,path\n1,a.jpg\n1,b.jpg\n")
-    with pytest.raises(DatasetError, match=r"unique, got '1' for .*a\.jpg and .*b\.jpg"):
+    with pytest.raises(
+        DatasetError, match=r"unique, got '1' for .*a\.jpg and .*b\.jpg"
+    ):
         find_images(tmp_path / "t.csv")
 
 
@@ -140,7 +159,12 @@ def test_what_holds_no_image_is_named(tmp_path):
 
 
 def test_links_to_folders_are_followed_but_for_those_that_lead_back(tmp_path):
-    make(tmp_path, "elsewhere/cats/1.jpg", "elsewhere/dogs/pugs/2.jpg", "photos/boat/3.jpg")
+    make(
+        tmp_path,
+        "elsewhere/cats/1.jpg",
+        "elsewhere/dogs/pugs/2.jpg",
+        "photos/boat/3.jpg",
+    )
     elsewhere, photos = tmp_path / "elsewhere", tmp_path / "photos"
     make(photos, "boat/4.jpg")
     (photos / "cat").symlink_to(elsewhere / "cats")
@@ -163,14 +187,20 @@ def test_links_to_folders_are_followed_but_for_those_that_lead_back(tmp_path):
 @pytest.mark.parametrize("name", ["photos.zip", "photos.7Z"])
 def test_an_archive_that_is_not_read_says_what_to_do(tmp_path, name):
     (tmp_path / name).touch()
-    with pytest.raises(DatasetError, match=f"only a .tar is read, got .*{name}; unpack it"):
+    with pytest.raises(
+        DatasetError, match=f"only a .tar is read, got .*{name}; unpack it"
+    ):
         find_images(tmp_path / name)
 
 
-def test_lists_may_have_paths_of_windows_or_zero_bytes_between_names(tmp_path, monkeypatch):
+def test_lists_may_have_paths_of_windows_or_zero_bytes_between_names(
+    tmp_path, monkeypatch
+):
     make(tmp_path, "cats/1.jpg", "two\nlines.jpg", "back\\slash.jpg")
     (tmp_path / "list.txt").write_bytes(b"cats\\1.jpg\r\nback\\slash.jpg\r\n")
     assert ids(tmp_path / "list.txt") == ["cats/1.jpg", "back\\slash.jpg"]
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"cats/1.jpg\0two\nlines.jpg\0")))
+    monkeypatch.setattr(
+        sys, "stdin", io.TextIOWrapper(io.BytesIO(b"cats/1.jpg\0two\nlines.jpg\0"))
+    )
     assert ids("-") == ["cats/1.jpg", "two\nlines.jpg"]

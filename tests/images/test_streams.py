@@ -18,7 +18,9 @@ from deepfishing.images import streams
 
 @pytest.fixture
 def pictures(rng):
-    return [Image.fromarray(a) for a in rng.integers(0, 255, (7, 20, 24, 3), dtype=np.uint8)]
+    return [
+        Image.fromarray(a) for a in rng.integers(0, 255, (7, 20, 24, 3), dtype=np.uint8)
+    ]
 
 
 @pytest.fixture
@@ -73,7 +75,9 @@ def each_kind(pictures, hugging):
         "loader": torch.utils.data.DataLoader(Torch(whole), batch_size=3),
         "generator": (p for p in pictures),
         "pairs": ((p, "cat") for p in pictures),
-        "samples of webdataset": ({"__key__": "a", "png": png(p), "cls": 1} for p in pictures),
+        "samples of webdataset": (
+            {"__key__": "a", "png": png(p), "cls": 1} for p in pictures
+        ),
     }
 
 
@@ -92,7 +96,11 @@ def test_a_store_of_them_has_their_order_and_labels_and_is_not_computed_twice(
     def run():
         source = each_kind(pictures, hugging)[kind]
         return extract_to(
-            tmp_path / "s", source, network=toy_network, features="x7", precision="float32"
+            tmp_path / "s",
+            source,
+            network=toy_network,
+            features="x7",
+            precision="float32",
         )
 
     assert run().computed == 7
@@ -116,17 +124,29 @@ def test_a_long_stream_is_held_a_block_at_a_time(
     def stream():
         nonlocal largest
         for number, picture in enumerate(pictures):
-            done = Store.open(tmp_path / "s").rows() if (tmp_path / "s/store.json").exists() else ()
+            done = (
+                Store.open(tmp_path / "s").rows()
+                if (tmp_path / "s/store.json").exists()
+                else ()
+            )
             largest = max(largest, number - len(done))
             yield picture
 
-    extract_to(tmp_path / "s", stream(), network=toy_network, features="x7", precision="float32")
+    extract_to(
+        tmp_path / "s",
+        stream(),
+        network=toy_network,
+        features="x7",
+        precision="float32",
+    )
     store = Store.open(tmp_path / "s")
     np.testing.assert_allclose(store.feature("x7"), expected, atol=1e-5)
     assert largest == 1  # all others were on disk when the next one was asked for
 
 
-def test_an_endless_stream_is_read_no_further_than_the_work_needs(toy_network, pictures):
+def test_an_endless_stream_is_read_no_further_than_the_work_needs(
+    toy_network, pictures
+):
     asked = 0
 
     def endless():
@@ -142,7 +162,9 @@ def test_an_endless_stream_is_read_no_further_than_the_work_needs(toy_network, p
     assert asked < 120
 
 
-def test_a_tar_and_a_folder_are_read_by_their_paths(toy_network, pictures, expected, tmp_path):
+def test_a_tar_and_a_folder_are_read_by_their_paths(
+    toy_network, pictures, expected, tmp_path
+):
     (tmp_path / "photos").mkdir()
     with tarfile.open(tmp_path / "photos.tar", "w") as tar:
         for number, picture in enumerate(pictures):
@@ -157,7 +179,10 @@ def test_a_tar_and_a_folder_are_read_by_their_paths(toy_network, pictures, expec
     for path in (tmp_path / "photos.tar", str(tmp_path / "photos")):
         np.testing.assert_array_equal(extract(toy_network, path, "x7")["x7"], expected)
     paths = [str(path) for path in sorted((tmp_path / "photos").iterdir())]
-    assert extract_to(tmp_path / "s", paths, network=toy_network, features="x7").computed == 7
+    assert (
+        extract_to(tmp_path / "s", paths, network=toy_network, features="x7").computed
+        == 7
+    )
 
 
 def test_other_images_under_the_same_ids_are_refused_and_a_name_helps(
@@ -165,7 +190,9 @@ def test_other_images_under_the_same_ids_are_refused_and_a_name_helps(
 ):
     run = {"network": toy_network, "features": "x7"}
     extract_to(tmp_path / "s", pictures[:3], **run)
-    with pytest.raises(StoreError, match=r"image/0000000 is another image in .* pass name="):
+    with pytest.raises(
+        StoreError, match=r"image/0000000 is another image in .* pass name="
+    ):
         extract_to(tmp_path / "s", pictures[3:], **run)
     extract_to(tmp_path / "s", pictures[3:], **run, name="more")
     assert len(Store.open(tmp_path / "s").usable()) == 7
@@ -189,7 +216,9 @@ def test_what_is_no_image_is_one_line(make, said, toy_network, hugging):
 
 def test_a_table_is_no_list_of_images(toy_network, tmp_path):
     table = pd.DataFrame({"path": ["a.jpg"]})
-    with pytest.raises(OptionError, match=r"must be a list of images, got one DataFrame; .*column"):
+    with pytest.raises(
+        OptionError, match=r"must be a list of images, got one DataFrame; .*column"
+    ):
         extract(toy_network, table, "x7")
     with pytest.raises(OptionError, match="must be a list of images"):
         extract_to(tmp_path / "s", table, network=toy_network, features="x7")
@@ -206,16 +235,31 @@ def test_a_table_is_no_list_of_images(toy_network, tmp_path):
         lambda picture: tensor(picture) / 255,
         png,
     ],
-    ids=["PIL", "array", "floats to 1", "floats to 255", "tensor", "floats of torch", "bytes"],
+    ids=[
+        "PIL",
+        "array",
+        "floats to 1",
+        "floats to 255",
+        "tensor",
+        "floats of torch",
+        "bytes",
+    ],
 )
 def test_one_image_and_arrays_of_floats_are_taken(
     as_given, toy_network, pictures, expected, tmp_path
 ):
     one = as_given(pictures[0])
-    np.testing.assert_allclose(extract(toy_network, one, "x7")["x7"], expected[:1], atol=1e-6)
-    listed = extract(toy_network, [as_given(picture) for picture in pictures], "x7")["x7"]
+    np.testing.assert_allclose(
+        extract(toy_network, one, "x7")["x7"], expected[:1], atol=1e-6
+    )
+    listed = extract(toy_network, [as_given(picture) for picture in pictures], "x7")[
+        "x7"
+    ]
     np.testing.assert_allclose(listed, expected, atol=1e-6)
-    assert extract_to(tmp_path / "s", one, network=toy_network, features="x7").computed == 1
+    assert (
+        extract_to(tmp_path / "s", one, network=toy_network, features="x7").computed
+        == 1
+    )
 
 
 @pytest.mark.parametrize("given", [5, None, [5]])
@@ -224,7 +268,9 @@ def test_what_is_no_image_at_all_is_one_line(given, toy_network):
         extract(toy_network, given, "x7")
 
 
-@pytest.mark.parametrize("values", [-1.0, 256.0, np.nan], ids=["normalised", "large", "NaN"])
+@pytest.mark.parametrize(
+    "values", [-1.0, 256.0, np.nan], ids=["normalised", "large", "NaN"]
+)
 def test_floats_that_are_no_pixels_are_refused_with_their_range(values, toy_network):
     image = np.full((9, 9, 3), 0.5)
     image[0, 0, 0] = values
@@ -239,11 +285,17 @@ def test_a_column_of_paths_and_tensors_of_any_precision_are_taken(
         picture.save(tmp_path / f"{number}.png")
     paths = [str(tmp_path / f"{number}.png") for number in range(7)]
     for column in (pd.Series(paths), np.array(paths)):
-        np.testing.assert_array_equal(extract(toy_network, column, "x7")["x7"], expected)
-    grey = extract(toy_network, [torch.full((1, 9, 9), 0.5, dtype=torch.bfloat16)], "x7")["x7"]
+        np.testing.assert_array_equal(
+            extract(toy_network, column, "x7")["x7"], expected
+        )
+    grey = extract(
+        toy_network, [torch.full((1, 9, 9), 0.5, dtype=torch.bfloat16)], "x7"
+    )["x7"]
     same = extract(toy_network, [np.full((9, 9), 128, dtype=np.uint8)], "x7")["x7"]
     np.testing.assert_array_equal(grey, same)
-    with pytest.raises(ImageError, match=r"or \(H, W, 4\), .* got uint8 of shape \(9, 9, 2\)"):
+    with pytest.raises(
+        ImageError, match=r"or \(H, W, 4\), .* got uint8 of shape \(9, 9, 2\)"
+    ):
         extract(toy_network, [torch.zeros(2, 9, 9)], "x7")
 
 

@@ -10,7 +10,9 @@ from deepfishing.images.voc import write_submission
 def voc2012(tmp_path):
     labels = np.array([[1, -1]], dtype=np.int8)
     train = Split("trainval", ("2008_1",), (tmp_path / "1.jpg",), labels)
-    test = Split("test", ("2008_2", "2008_3"), (tmp_path / "2.jpg", tmp_path / "3.jpg"), None)
+    test = Split(
+        "test", ("2008_2", "2008_3"), (tmp_path / "2.jpg", tmp_path / "3.jpg"), None
+    )
     return Dataset("voc2012", ("aeroplane", "bicycle"), train, test, "area")
 
 
@@ -18,7 +20,10 @@ def test_files_are_those_the_evaluation_server_takes(voc2012, tmp_path):
     scores = np.array([[0.1, 1e-17], [-1.5, 1.0 + 2**-52]])
     paths = write_submission(tmp_path / "out", voc2012, scores, "comp2")
     main = tmp_path / "out" / "results" / "VOC2012" / "Main"
-    assert paths == (main / "comp2_cls_test_aeroplane.txt", main / "comp2_cls_test_bicycle.txt")
+    assert paths == (
+        main / "comp2_cls_test_aeroplane.txt",
+        main / "comp2_cls_test_bicycle.txt",
+    )
     assert paths[0].read_bytes() == b"2008_2 0.1\n2008_3 -1.5\n"
     assert sorted(main.iterdir()) == sorted(paths)
 
@@ -27,11 +32,16 @@ def test_confidences_read_back_exactly(voc2012, tmp_path):
     for dtype in (np.float64, np.float32):
         scores = np.random.default_rng(0).normal(size=(2, 2)).astype(dtype)
         paths = write_submission(tmp_path, voc2012, scores)
-        back = [[float(line.split()[1]) for line in p.read_text().splitlines()] for p in paths]
+        back = [
+            [float(line.split()[1]) for line in p.read_text().splitlines()]
+            for p in paths
+        ]
         np.testing.assert_array_equal(np.array(back).T, scores)
 
 
-def test_failed_write_keeps_the_old_file_and_leaves_no_other(voc2012, tmp_path, monkeypatch):
+def test_failed_write_keeps_the_old_file_and_leaves_no_other(
+    voc2012, tmp_path, monkeypatch
+):
     paths = write_submission(tmp_path, voc2012, np.zeros((2, 2)))
 
     def full_disk(path, text, **_):
@@ -48,7 +58,9 @@ def test_failed_write_keeps_the_old_file_and_leaves_no_other(voc2012, tmp_path, 
 
 def test_folder_that_is_a_file_is_one_error(voc2012, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(DatasetError, match=r"file/results/VOC2012/Main \(Not a directory"):
+    with pytest.raises(
+        DatasetError, match=r"file/results/VOC2012/Main \(Not a directory"
+    ):
         write_submission(tmp_path / "file", voc2012, np.zeros((2, 2)))
 
 

@@ -8,7 +8,8 @@ from deepfishing.images.tables import read_table
 
 def facts(path):
     return [
-        (item.id, str(item.path.relative_to(path.parent)), item.labels) for item in read_table(path)
+        (item.id, str(item.path.relative_to(path.parent)), item.labels)
+        for item in read_table(path)
     ]
 
 
@@ -24,10 +25,18 @@ def facts(path):
         ),
         ("t.tsv", "path\tlabel\na.jpg\t\n", [("a.jpg", "a.jpg", None)]),
         ("t.csv", "Path;Labels;x\r\na.jpg;cat;1\r\n", [("a.jpg", "a.jpg", ("cat",))]),
-        ("t.csv", 'path;labels\na.jpg;"cat;dog"\n', [("a.jpg", "a.jpg", ("cat", "dog"))]),
+        (
+            "t.csv",
+            'path;labels\na.jpg;"cat;dog"\n',
+            [("a.jpg", "a.jpg", ("cat", "dog"))],
+        ),
         ("t.csv", "path\tlabel\na,b.jpg\tcat\n", [("a,b.jpg", "a,b.jpg", ("cat",))]),
         ("t.tsv", "path,LABEL\na.jpg,cat\n", [("a.jpg", "a.jpg", ("cat",))]),
-        ("t.csv", "path,label\n.\\sub\\b.jpg,cat\n", [("./sub/b.jpg", "sub/b.jpg", ("cat",))]),
+        (
+            "t.csv",
+            "path,label\n.\\sub\\b.jpg,cat\n",
+            [("./sub/b.jpg", "sub/b.jpg", ("cat",))],
+        ),
     ],
 )
 def test_a_csv_gives_paths_ids_and_labels(tmp_path, name, text, expected):
@@ -58,7 +67,10 @@ def test_rows_of_one_image_have_all_its_labels_if_it_may_have_several(tmp_path):
 
 
 def test_a_parquet_gives_the_same_and_lists_of_labels(tmp_path):
-    columns = {"path": ["a.jpg", "b.jpg", "c.jpg"], "labels": [["cat", "dog"], [], None]}
+    columns = {
+        "path": ["a.jpg", "b.jpg", "c.jpg"],
+        "labels": [["cat", "dog"], [], None],
+    }
     pq.write_table(pa.table({**columns, "id": [5, 6, 7]}), tmp_path / "t.parquet")
     assert facts(tmp_path / "t.parquet") == [
         ("5", "a.jpg", ("cat", "dog")),
@@ -74,8 +86,14 @@ def test_a_parquet_gives_the_same_and_lists_of_labels(tmp_path):
         ("", "column path, got none"),
         ("path,label,labels\na,b,c\n", "got both"),
         ("path,label\na.jpg\n", "must have 2 values as its head, got 1 in row 1"),
-        ("path,label\na.jpg,cat\na.jpg,dog\n", "'cat' and 'dog' for 'a.jpg' in row 2 .*call the "),
-        ("path,id\na.jpg,1\nb.jpg,1\n", "ids of images must be unique, got '1' for .*a.jpg and"),
+        (
+            "path,label\na.jpg,cat\na.jpg,dog\n",
+            "'cat' and 'dog' for 'a.jpg' in row 2 .*call the ",
+        ),
+        (
+            "path,id\na.jpg,1\nb.jpg,1\n",
+            "ids of images must be unique, got '1' for .*a.jpg and",
+        ),
         ("path,id\na.jpg,\n", "a path and an id, got 'a.jpg' and '' in row 1"),
     ],
 )
@@ -90,7 +108,9 @@ def test_damaged_tables_are_named(tmp_path):
     (tmp_path / "t.csv").write_bytes(b"path\n\xff.jpg\n")
     (tmp_path / "t.parquet").write_bytes(b"PAR1")
     pq.write_table(pa.table({"picture": ["a"]}), tmp_path / "u.parquet")
-    with pytest.raises(DatasetError, match=r"t.csv is not UTF-8 .*; save it again as `CSV UTF-8`"):
+    with pytest.raises(
+        DatasetError, match=r"t.csv is not UTF-8 .*; save it again as `CSV UTF-8`"
+    ):
         read_table(tmp_path / "t.csv")
     for name in ("t.csv", "t.parquet"):
         with pytest.raises(DatasetError, match=f"cannot be read: .*{name}"):

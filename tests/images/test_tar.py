@@ -25,7 +25,9 @@ def write(path, members):
 def png(rng):
     def make():
         out = io.BytesIO()
-        Image.fromarray(rng.integers(0, 256, (9, 7, 3), dtype=np.uint8)).save(out, "png")
+        Image.fromarray(rng.integers(0, 256, (9, 7, 3), dtype=np.uint8)).save(
+            out, "png"
+        )
         return out.getvalue()
 
     return make
@@ -108,7 +110,9 @@ def test_labels_that_cannot_be_read_name_the_member(tmp_path, png):
 
 
 def test_damaged_tars_give_one_error_or_images_inside_the_file(tmp_path, png, rng):
-    path = write(tmp_path / "p.tar", [("a.png", png()), ("b.png", png()), ("b.cls", b"cat")])
+    path = write(
+        tmp_path / "p.tar", [("a.png", png()), ("b.png", png()), ("b.cls", b"cat")]
+    )
     content = path.read_bytes()
     size = 4 * 512 + 3 * 512
     for trial in range(300):
@@ -128,7 +132,8 @@ def test_damaged_tars_give_one_error_or_images_inside_the_file(tmp_path, png, rn
 
 
 @pytest.mark.parametrize(
-    "kind", [tarfile.REGTYPE, tarfile.CONTTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE]
+    "kind",
+    [tarfile.REGTYPE, tarfile.CONTTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE],
 )
 @pytest.mark.parametrize("size", [-512, -1024, -(1 << 40), 1 << 50])
 def test_a_size_that_cannot_be_is_an_error_and_not_a_loop(tmp_path, png, kind, size):

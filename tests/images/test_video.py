@@ -19,7 +19,12 @@ def video(tmp_path):
     path = tmp_path / "clip.mp4"
     with av.open(str(path), "w") as file:
         stream = file.add_stream("mpeg4", rate=10)
-        stream.width, stream.height, stream.pix_fmt, stream.gop_size = 64, 48, "yuv420p", 12
+        stream.width, stream.height, stream.pix_fmt, stream.gop_size = (
+            64,
+            48,
+            "yuv420p",
+            12,
+        )
         stream.bit_rate = 20_000_000
         for number in range(50):
             pixels = np.full((48, 64, 3), 5 * number, np.uint8)
@@ -34,7 +39,8 @@ def shown(items):
 
 
 @pytest.mark.parametrize(
-    ("every", "frames"), [(1.0, [0, 10, 20, 30, 40]), (2.5, [0, 25]), (0.2, range(0, 50, 2))]
+    ("every", "frames"),
+    [(1.0, [0, 10, 20, 30, 40]), (2.5, [0, 25]), (0.2, range(0, 50, 2))],
 )
 def test_the_first_frame_of_every_interval_in_any_order(video, every, frames):
     items = find_images(video, every=every)
@@ -80,11 +86,15 @@ def test_what_is_no_video_is_one_line(tmp_path, monkeypatch, video):
     with pytest.raises(OptionError, match="seconds, 0 for all frames, got -1"):
         find_images(video, every=-1)
     monkeypatch.setitem(sys.modules, "av", None)
-    with pytest.raises(MissingDependencyError, match=r"needs the package av; run .*video"):
+    with pytest.raises(
+        MissingDependencyError, match=r"needs the package av; run .*video"
+    ):
         find_images(video)
 
 
-def test_a_video_that_is_cut_short_has_frames_that_are_left_out(video, toy_network, tmp_path):
+def test_a_video_that_is_cut_short_has_frames_that_are_left_out(
+    video, toy_network, tmp_path
+):
     content = bytearray(video.read_bytes())
     middle = len(content) // 2
     content[middle : middle + 300] = bytes(300)

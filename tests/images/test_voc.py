@@ -34,7 +34,9 @@ def make(folder, lists=tuple(SPLITS), classes=CLASSES, splits=SPLITS):
             (images / f"{i}.jpg").touch()
         for c in classes if split in lists else ():
             # the spaces of the real files: two before 1 and 0, one before -1
-            (main / f"{c}_{split}.txt").write_text("".join(f"{i} {label(i, c):2d}\n" for i in ids))
+            (main / f"{c}_{split}.txt").write_text(
+                "".join(f"{i} {label(i, c):2d}\n" for i in ids)
+            )
     return folder
 
 
@@ -56,9 +58,15 @@ def voc(tmp_path):
 @pytest.mark.parametrize("root", [".", "VOCdevkit", "VOCdevkit/VOC2007"])
 def test_all_three_folders_that_users_give_lead_to_the_data_set(voc, tmp_path, root):
     data = read_voc(tmp_path / root, 2007)
-    assert (data.name, data.classes, data.official_ap) == ("voc2007", CLASSES, "11point")
+    assert (data.name, data.classes, data.official_ap) == (
+        "voc2007",
+        CLASSES,
+        "11point",
+    )
     assert data.train.ids == SPLITS["trainval"]
-    assert data.test.paths == tuple(voc / "JPEGImages" / f"{i}.jpg" for i in SPLITS["test"])
+    assert data.test.paths == tuple(
+        voc / "JPEGImages" / f"{i}.jpg" for i in SPLITS["test"]
+    )
     np.testing.assert_array_equal(data.train.labels, expected(SPLITS["trainval"]))
     np.testing.assert_array_equal(data.test.labels, expected(SPLITS["test"]))
 
@@ -69,7 +77,9 @@ def test_year_folder_under_another_name_is_read(voc):
 
 
 def test_folder_of_another_year_is_not_taken_for_it(voc, monkeypatch):
-    with pytest.raises(DatasetError, match=r"VOC2012 not found from .*VOC2007: looked for"):
+    with pytest.raises(
+        DatasetError, match=r"VOC2012 not found from .*VOC2007: looked for"
+    ):
         read_voc(voc, 2012)
     monkeypatch.chdir(voc)
     with pytest.raises(DatasetError, match="VOC2012 not found"):
@@ -77,7 +87,9 @@ def test_folder_of_another_year_is_not_taken_for_it(voc, monkeypatch):
 
 
 def test_missing_folder_says_what_was_looked_for(tmp_path):
-    with pytest.raises(DatasetError, match=r"looked for .*VOCdevkit/VOC2007/ImageSets/Main"):
+    with pytest.raises(
+        DatasetError, match=r"looked for .*VOCdevkit/VOC2007/ImageSets/Main"
+    ):
         read_voc(tmp_path / "nowhere", 2007)
     with pytest.raises(DatasetError, match="not found"):
         read_voc("x" * 5000, 2007)
@@ -89,22 +101,32 @@ def test_class_called_train_is_not_confused_with_the_split(voc):
     data = read_voc(voc, 2007, train="train", test="val")
     column = CLASSES.index("train")
     assert data.train.ids == SPLITS["train"]
-    assert data.train.labels[:, column].tolist() == [label(i, "train") for i in SPLITS["train"]]
-    with pytest.raises(DatasetError, match=r"one of \['test', 'train', 'trainval', 'val'\]"):
+    assert data.train.labels[:, column].tolist() == [
+        label(i, "train") for i in SPLITS["train"]
+    ]
+    with pytest.raises(
+        DatasetError, match=r"one of \['test', 'train', 'trainval', 'val'\]"
+    ):
         read_voc(voc, 2007, train="train_train")
 
 
 def test_missing_split_lists_those_that_exist_and_guesses(voc):
-    with pytest.raises(DatasetError, match=r"\['test', .*'trainvla'.*did you mean trainval"):
+    with pytest.raises(
+        DatasetError, match=r"\['test', .*'trainvla'.*did you mean trainval"
+    ):
         read_voc(voc, 2007, train="trainvla")
     (voc / "ImageSets/Main/test.txt").unlink()
-    with pytest.raises(DatasetError, match=r"one of \['train', 'trainval', 'val'\], got 'test'"):
+    with pytest.raises(
+        DatasetError, match=r"one of \['train', 'trainval', 'val'\], got 'test'"
+    ):
         read_voc(voc, 2007)
 
 
 def test_classes_of_another_data_set_are_found_from_the_file_names(tmp_path):
     classes = ("hot_dog", "train", "zebra")
-    data = read_voc_layout(make(tmp_path / "mine", classes=classes), "mine", train="train")
+    data = read_voc_layout(
+        make(tmp_path / "mine", classes=classes), "mine", train="train"
+    )
     assert data.classes == classes
     np.testing.assert_array_equal(data.test.labels, expected(SPLITS["test"], classes))
 
@@ -120,7 +142,9 @@ def test_order_spaces_line_ends_and_byte_order_marks_do_not_matter(voc):
 def test_annotations_are_read_where_the_class_lists_are_missing(tmp_path):
     voc = make(tmp_path / "VOC2012", lists=("test",))
     hard, easy = "<difficult>1</difficult>", "<difficult> 0 </difficult>"
-    annotate(voc, "000001", [("cat", hard), ("cat", easy), ("cat", hard), ("dog", hard)])
+    annotate(
+        voc, "000001", [("cat", hard), ("cat", easy), ("cat", hard), ("dog", hard)]
+    )
     annotate(voc, "000002", [("train", "")])
     annotate(voc, "000003", [])
     data = read_voc(voc, 2012)
@@ -129,7 +153,10 @@ def test_annotations_are_read_where_the_class_lists_are_missing(tmp_path):
     wanted[0, CLASSES.index("dog")] = 0
     wanted[1, CLASSES.index("train")] = 1
     np.testing.assert_array_equal(data.train.labels, wanted)
-    assert read_voc_layout(voc, "mine", ("cat", "dog", "train")).train.labels.shape == (3, 3)
+    assert read_voc_layout(voc, "mine", ("cat", "dog", "train")).train.labels.shape == (
+        3,
+        3,
+    )
 
 
 def test_classes_are_found_in_annotations_without_any_list(tmp_path):
@@ -153,9 +180,13 @@ def test_test_split_without_labels_has_none(tmp_path, annotated):
 
 def test_train_split_without_labels_says_which_file_was_expected(tmp_path):
     voc = make(tmp_path / "VOC2012", lists=())
-    with pytest.raises(DatasetError, match=r"aeroplane_trainval\.txt, or .*Annotations"):
+    with pytest.raises(
+        DatasetError, match=r"aeroplane_trainval\.txt, or .*Annotations"
+    ):
         read_voc(voc, 2012)
-    with pytest.raises(DatasetError, match=r"<class>_trainval\.txt, or objects in .*Annotations"):
+    with pytest.raises(
+        DatasetError, match=r"<class>_trainval\.txt, or objects in .*Annotations"
+    ):
         read_voc_layout(voc, "mine")
 
 
@@ -193,7 +224,10 @@ def test_broken_class_list_names_file_line_and_content(voc, content, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"000001\n../../etc/passwd\n", r"plain file name, got '../../etc/passwd' in .*, line 2"),
+        (
+            b"000001\n../../etc/passwd\n",
+            r"plain file name, got '../../etc/passwd' in .*, line 2",
+        ),
         (b"..\n", "plain file name"),
         (b"a\\b\n", "plain file name"),
         (b"a\0b\n", "plain file name"),
@@ -213,13 +247,17 @@ def test_broken_split_names_file_line_and_content(voc, content, message):
 def test_missing_images_are_counted_and_the_first_is_named(voc):
     for i in SPLITS["test"]:
         (voc / "JPEGImages" / f"{i}.jpg").unlink()
-    with pytest.raises(DatasetError, match=r"2 of 2 without, first .*JPEGImages/000004\.jpg"):
+    with pytest.raises(
+        DatasetError, match=r"2 of 2 without, first .*JPEGImages/000004\.jpg"
+    ):
         read_voc(voc, 2007)
 
 
 def test_missing_image_folder_is_one_error(voc):
     (voc / "JPEGImages").rename(voc / "Images")
-    with pytest.raises(DatasetError, match=r"JPEGImages of the data set cannot be read \(No such"):
+    with pytest.raises(
+        DatasetError, match=r"JPEGImages of the data set cannot be read \(No such"
+    ):
         read_voc(voc, 2007)
 
 
@@ -249,7 +287,10 @@ BOMB = (
             r"000002\.xml must be .*got 'cta'; did you mean cat",
         ),
         ("<a><object></object></a>", "must have a name"),
-        ("<a><object><name>cat</name><difficult>x</difficult></object></a>", "and 'x' in"),
+        (
+            "<a><object><name>cat</name><difficult>x</difficult></object></a>",
+            "and 'x' in",
+        ),
     ],
 )
 def test_broken_annotation_is_one_error_with_its_path(tmp_path, content, message):

@@ -27,14 +27,19 @@ def collection(rng, informative, n=90, classes=3, strength=8.0):
     arrays = {}
     for name, width in (("x6", 12), ("x7", 11), ("delta7", 10), ("delta8", 9)):
         noise = rng.normal(size=(n, width))
-        noise = np.abs(noise) if name.startswith("x") else noise  # as behind a rectifier
-        signal = strength * np.eye(classes, width)[shown] if name in informative else 0.0
+        # as behind a rectifier
+        noise = np.abs(noise) if name.startswith("x") else noise
+        signal = (
+            strength * np.eye(classes, width)[shown] if name in informative else 0.0
+        )
         arrays[name] = (noise + signal).astype(np.float32)
     return arrays, labels
 
 
 def by_name(choice):
-    return {one.recipe: one for one in choice.tried if one.cost == 1 and one.tau is None}
+    return {
+        one.recipe: one for one in choice.tried if one.cost == 1 and one.tau is None
+    }
 
 
 def test_the_judge_is_the_cross_validated_machine(rng):
@@ -48,11 +53,15 @@ def test_the_judge_is_the_cross_validated_machine(rng):
         for column in labels.T:
             scores = np.empty(len(K))
             for fold in range(FOLDS):
-                rest, held = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
+                rest, held = (
+                    np.flatnonzero(folds != fold),
+                    np.flatnonzero(folds == fold),
+                )
                 svm = SVC(kernel="precomputed").fit(K[np.ix_(rest, rest)], column[rest])
                 scores[held] = svm.decision_function(K[np.ix_(held, rest)])
             ap.append(average_precision(column, scores, "area"))
-        assert found[name].map == pytest.approx(np.mean(ap), abs=1.5)  # it stops near the optimum
+        # it stops near the optimum
+        assert found[name].map == pytest.approx(np.mean(ap), abs=1.5)
 
 
 def test_forward_features_are_taken_where_gradients_know_nothing_more(rng):
@@ -72,7 +81,9 @@ def test_a_gradient_is_taken_where_only_its_delta_knows_the_class(rng):
 def test_what_is_taken_is_preferred_or_the_simplest_of_those_that_are_as_good(rng):
     arrays, labels = collection(rng, {"delta7", "delta8"}, n=150, strength=2.0)
     choice = choose(arrays, labels, LAYERS)
-    as_good = [one.recipe for one in by_name(choice).values() if one.behind <= one.error]
+    as_good = [
+        one.recipe for one in by_name(choice).values() if one.behind <= one.error
+    ]
     wanted = [prior(LAYERS), best_recipe(LAYERS), forward_prior(LAYERS), *as_good]
     assert choice.recipe == next(name for name in wanted if name in as_good)
     assert choice.recipe != "x7"
@@ -118,7 +129,9 @@ def test_a_higher_cost_is_taken_where_it_is_clearly_better(rng):
     """The classes differ a little, and all images differ much in something else."""
     _, labels = collection(rng, {}, n=120, classes=4)
     other = rng.normal(size=(120, 4))
-    x = np.concatenate([other, 0.06 * labels + 0.02 * rng.normal(size=(120, 4))], axis=1)
+    x = np.concatenate(
+        [other, 0.06 * labels + 0.02 * rng.normal(size=(120, 4))], axis=1
+    )
     choice = choose({"x7": x}, labels, LAYERS, recipe="x7")
     maps = {one.cost: one.map for one in choice.tried}
     assert {one.recipe for one in choice.tried} == {"x7"}
@@ -143,9 +156,17 @@ def test_auto_makes_do_with_the_factors_that_there_are(rng):
     some = {name: arrays[name] for name in ("x7", "delta8")}
     assert {one.recipe for one in choose(some, labels, LAYERS).tried} <= {
         *("x7", "pow(x7,0.5)", "rbf(x7,2)", "rbf(pow(x7,0.5),2)"),
-        *("dW8", "dW8+x7", "pow(dW8,0.5)", "pow(dW8,0.5)+dW8", "pow(dW8,0.5)+pow(x7,0.5)"),
+        *(
+            "dW8",
+            "dW8+x7",
+            "pow(dW8,0.5)",
+            "pow(dW8,0.5)+dW8",
+            "pow(dW8,0.5)+pow(x7,0.5)",
+        ),
     }
-    with pytest.raises(FeatureError, match="features that can be compared, got delta8; extract x7"):
+    with pytest.raises(
+        FeatureError, match="features that can be compared, got delta8; extract x7"
+    ):
         choose({"delta8": arrays["delta8"]}, labels, LAYERS)
 
 
@@ -153,7 +174,9 @@ def test_auto_takes_what_there_is_where_none_of_the_usual_features_is(rng):
     arrays, labels = collection(rng, {"delta8"})
     own = {"in:block.fc": arrays["x7"], "delta:block.fc": arrays["delta8"]}
     assert choose(own, labels, LAYERS).recipe == "dW:block.fc"
-    assert choose({**own, "x:block": arrays["x7"]}, labels, LAYERS).recipe == "dW:block.fc"
+    assert (
+        choose({**own, "x:block": arrays["x7"]}, labels, LAYERS).recipe == "dW:block.fc"
+    )
     few = choose(own, labels[:, :1], LAYERS, recipe="dW:block.fc")
     assert few.recipe == "dW:block.fc"
 
@@ -162,16 +185,23 @@ def test_temperatures_are_tried_where_the_scores_are_there(rng):
     arrays, labels = collection(rng, {"x7"})
     arrays["y8"] = rng.normal(size=(90, 9)).astype(np.float32)
     arrays["delta8"] = at_temperature(arrays, 2.0)["delta8"]
-    tried = {(one.recipe, one.tau) for one in choose(arrays, labels, LAYERS, tempered=2.0).tried}
+    tried = {
+        (one.recipe, one.tau)
+        for one in choose(arrays, labels, LAYERS, tempered=2.0).tried
+    }
     assert {("dW8", 4.0), ("dW8", 8.0), ("pow(dW8,0.5)", 1.0)} < tried
     assert all(one.tau is None for one in choose(arrays, labels, LAYERS).tried)
 
 
-@pytest.mark.parametrize("scale", [3.0, 0.5], ids=["scaled scores", "mean of two heads"])
+@pytest.mark.parametrize(
+    "scale", [3.0, 0.5], ids=["scaled scores", "mean of two heads"]
+)
 def test_temperatures_are_not_tried_where_delta_is_that_of_other_scores(rng, scale):
     arrays, labels = collection(rng, {"x7"})
     arrays["y8"] = rng.normal(size=(90, 9)).astype(np.float32)
-    arrays["delta8"] = scale * at_temperature({"y8": scale * arrays["y8"]}, 2.0)["delta8"]
+    arrays["delta8"] = (
+        scale * at_temperature({"y8": scale * arrays["y8"]}, 2.0)["delta8"]
+    )
     choice = choose(arrays, labels, LAYERS, tempered=2.0)
     assert all(one.tau is None for one in choice.tried)
 
@@ -205,7 +235,9 @@ def test_one_label_per_class_in_a_pool_uses_neighbours():
     arrays = {"x7": rng.normal(size=(4, 6)), "delta8": rng.normal(size=(4, 5))}
     labels = np.where(np.arange(4)[:, None] == np.arange(4), 1, -1)
     layers, photos = {8: "fc"}, Pool({"x7": rng.normal(size=(500, 6))})
-    alone, pooled = (choose(arrays, labels, layers, pool=pool) for pool in (None, photos))
+    alone, pooled = (
+        choose(arrays, labels, layers, pool=pool) for pool in (None, photos)
+    )
     assert "smooth" not in alone.recipe
     assert "smooth" in pooled.recipe
     assert "neighbours" in pooled.why
@@ -231,7 +263,9 @@ def test_a_pool_learns_a_part_once(rng):
     assert all(pool.learnt[name] is values for name, values in first.items())
 
 
-@pytest.mark.parametrize("pool", [{"x6": (300, 12)}, {"x7": (30, 11)}], ids=["no x7", "too small"])
+@pytest.mark.parametrize(
+    "pool", [{"x6": (300, 12)}, {"x7": (30, 11)}], ids=["no x7", "too small"]
+)
 def test_a_pool_of_no_use_is_not_used(rng, pool):
     arrays, labels = collection(rng, {"x7"}, n=12)
     photos = Pool({name: rng.normal(size=shape) for name, shape in pool.items()})

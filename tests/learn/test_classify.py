@@ -27,11 +27,16 @@ def test_scores_are_those_of_a_plain_loop_over_classes(rng, random_rank_one):
     for c in range(labels.shape[1]):
         svm = SVC(C=0.7, kernel="precomputed").fit(gram(features), labels[:, c])
         np.testing.assert_allclose(
-            scores[:, c], svm.decision_function(gram(test, features)), rtol=1e-8, atol=1e-10
+            scores[:, c],
+            svm.decision_function(gram(test, features)),
+            rtol=1e-8,
+            atol=1e-10,
         )
 
 
-def test_scores_do_not_depend_on_the_block_of_test_images(rng, random_rank_one, monkeypatch):
+def test_scores_do_not_depend_on_the_block_of_test_images(
+    rng, random_rank_one, monkeypatch
+):
     features, labels = labelled(rng, random_rank_one)
     svm = train_svm(features, labels)
     whole = svm.decision_function(features)
@@ -45,9 +50,13 @@ def test_difficult_examples_are_left_out_or_negatives(rng, random_rank_one):
     difficult[:10] = 0
     negative = labels.copy()
     negative[:10] = -1
-    as_negative = train_svm(features, difficult, difficult="negative").decision_function(features)
+    as_negative = train_svm(
+        features, difficult, difficult="negative"
+    ).decision_function(features)
     np.testing.assert_allclose(
-        as_negative, train_svm(features, negative).decision_function(features), rtol=1e-8
+        as_negative,
+        train_svm(features, negative).decision_function(features),
+        rtol=1e-8,
     )
     ignored = train_svm(features, difficult).decision_function(features)
     left_out = train_svm(features[10:], labels[10:]).decision_function(features)
@@ -55,7 +64,9 @@ def test_difficult_examples_are_left_out_or_negatives(rng, random_rank_one):
     assert abs(ignored - as_negative).max() > 1e-3
 
 
-def test_a_class_without_a_positive_or_negative_example_has_no_machine(rng, random_rank_one):
+def test_a_class_without_a_positive_or_negative_example_has_no_machine(
+    rng, random_rank_one
+):
     features, labels = labelled(rng, random_rank_one)
     labels[:, 0], labels[:, 2] = -1, 1
     svm = train_svm(features, labels)
@@ -69,7 +80,9 @@ def test_a_cost_that_is_not_positive_is_refused(rng, random_rank_one, C):
         train_svm(*labelled(rng, random_rank_one), C=C)
 
 
-def test_labels_of_another_length_and_features_with_nan_are_refused(rng, random_rank_one):
+def test_labels_of_another_length_and_features_with_nan_are_refused(
+    rng, random_rank_one
+):
     features, labels = labelled(rng, random_rank_one)
     with pytest.raises(FeatureError, match="labels must be"):
         train_svm(features, labels[:-1])
@@ -113,17 +126,23 @@ def slow_search(features, labels, costs, weight=None):
 
 
 @pytest.mark.parametrize(("name", "weight"), [("cv", None), ("vissl", {1: 2, -1: 1})])
-def test_the_cost_of_a_class_is_the_one_a_plain_cross_validation_finds(rng, name, weight):
+def test_the_cost_of_a_class_is_the_one_a_plain_cross_validation_finds(
+    rng, name, weight
+):
     features, labels = overlapping(rng)
     costs = SEARCHES[name].costs
     slow = slow_search(features, labels, costs, weight)
     svm = train_svm(features, labels, C=name)
-    assert len(set(svm.cost)) > 1, "the classes should not all agree, or the test shows nothing"
+    assert len(set(svm.cost)) > 1, (
+        "the classes should not all agree, or the test shows nothing"
+    )
     np.testing.assert_array_equal(svm.cost, np.array(costs)[slow.argmax(axis=1)])
     number = make_folds(labels).number
     for c, cost in enumerate(svm.cost):
         held_out = slow_scores(features, labels[:, c], number, cost, weight)
-        np.testing.assert_allclose(svm.ap[c], average_precision(labels[:, c], held_out, "area"))
+        np.testing.assert_allclose(
+            svm.ap[c], average_precision(labels[:, c], held_out, "area")
+        )
     scores = svm.decision_function(features)
     for c, cost in enumerate(svm.cost):
         alone = SVC(C=cost, kernel="precomputed", class_weight=weight)
@@ -159,7 +178,9 @@ def test_class_weights_are_scikit_learns(rng, weight):
     K = features @ features.T
     theirs = weight if weight == "balanced" else {1: weight, -1: 1}
     slow = SVC(kernel="precomputed", class_weight=theirs).fit(K, labels[:, 0])
-    scores = train_svm(features, labels, class_weight=weight).decision_function(features)
+    scores = train_svm(features, labels, class_weight=weight).decision_function(
+        features
+    )
     np.testing.assert_allclose(scores[:, 0], slow.decision_function(K), atol=1e-9)
 
 
@@ -194,7 +215,9 @@ def test_probabilities_never_turn_the_order_of_scores_around(rng):
     target = np.where(rng.random(50) < 0.5, 1, -1)
     slope, offset = platt(-target + 0.1 * rng.normal(size=50), target)
     assert slope == 0
-    np.testing.assert_allclose(1 / (1 + np.exp(-offset)), (target == 1).mean(), atol=0.02)
+    np.testing.assert_allclose(
+        1 / (1 + np.exp(-offset)), (target == 1).mean(), atol=0.02
+    )
 
 
 def test_classes_with_few_examples_still_get_a_cost_and_a_probability(rng):
@@ -256,7 +279,9 @@ def test_lists_are_compared_as_arrays():
     assert gram([[1, 0], [0.5, 1]]).tolist() == [[1, 0.5], [0.5, 1.25]]
 
 
-def test_threads_are_as_many_as_have_room_for_their_part_of_the_matrix(rng, monkeypatch):
+def test_threads_are_as_many_as_have_room_for_their_part_of_the_matrix(
+    rng, monkeypatch
+):
     asked = []
     parallel = joblib.Parallel
     monkeypatch.setattr(
@@ -291,7 +316,9 @@ def test_copies_do_not_raise_the_cross_validated_ap_of_random_labels():
     gains, leaks = [], []
     for seed in range(1000, 1012):
         x, labels = copies_with_random_labels(seed)
-        grouped = train_svm(x, labels, calibrated=True, groups=np.repeat(np.arange(60), 4))
+        grouped = train_svm(
+            x, labels, calibrated=True, groups=np.repeat(np.arange(60), 4)
+        )
         gains.append(grouped.ap[0] - chance(labels))
         leaks.append(train_svm(x, labels, calibrated=True).ap[0] - chance(labels))
     assert abs(np.mean(gains)) < 5
@@ -302,7 +329,9 @@ def test_a_class_of_fewer_groups_than_folds_has_no_ap_and_says_why():
     x, labels = copies_with_random_labels(0, photos=6)
     labels[:] = -1
     labels[:8] = 1
-    svm = train_svm(x, labels, C="cv", calibrated=True, groups=np.repeat(np.arange(6), 4))
+    svm = train_svm(
+        x, labels, C="cv", calibrated=True, groups=np.repeat(np.arange(6), 4)
+    )
     assert np.isnan(svm.ap).all()
     assert svm.cost.tolist() == [1.0]
     assert svm.folds.reason(0).startswith("not measurable: its images are 2 groups")
@@ -313,6 +342,8 @@ def test_a_fold_without_a_positive_image_is_left_out_of_the_search(rng):
     labels = np.where(np.arange(24)[:, None] % 4 == np.arange(4), 1, -1)
     for seed in range(5):  # groups of several classes cannot be spread evenly
         groups = np.random.default_rng(seed).integers(0, 12, 24)
-        svm = train_svm(rng.normal(size=(24, 5)), labels, "auto", calibrated=True, groups=groups)
+        svm = train_svm(
+            rng.normal(size=(24, 5)), labels, "auto", calibrated=True, groups=groups
+        )
         assert np.isfinite(svm.ap[svm.folds.measurable]).all()
         assert svm.trained.all()

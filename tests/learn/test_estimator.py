@@ -16,7 +16,11 @@ from deepfishing.metrics import evaluate
 @pytest.fixture
 def store(shapes, toy_network, tmp_path):
     extract_to(
-        tmp_path / "store", shapes, network=toy_network, features="x7,dW8", precision="float32"
+        tmp_path / "store",
+        shapes,
+        network=toy_network,
+        features="x7,dW8",
+        precision="float32",
     )
     return Store.open(tmp_path / "store")
 
@@ -41,25 +45,35 @@ def test_images_paths_folders_and_a_store_have_the_same_answers(
     answers = model.predict(store)
     assert answers.tolist() == truth  # dark and light are told apart by anything
     np.testing.assert_array_equal(model.predict(paths, network=toy_network), answers)
-    np.testing.assert_array_equal(model.predict(str(shapes), network=toy_network), answers)
+    np.testing.assert_array_equal(
+        model.predict(str(shapes), network=toy_network), answers
+    )
     np.testing.assert_allclose(
-        model.predict_proba(paths, network=toy_network), model.predict_proba(store), atol=1e-5
+        model.predict_proba(paths, network=toy_network),
+        model.predict_proba(store),
+        atol=1e-5,
     )
 
 
-def test_the_answer_is_the_class_with_the_highest_score_and_score_counts_it(model, store, truth):
+def test_the_answer_is_the_class_with_the_highest_score_and_score_counts_it(
+    model, store, truth
+):
     scores = model.scores({name: store.to_numpy(name) for name in model.columns})
     expected = [model.classes[i] for i in scores.argmax(axis=1)]
     assert model.predict(store).tolist() == expected
     half = ["dark"] * len(truth)
     assert model.score(store, truth) == 1.0
-    assert model.score(store, half) == pytest.approx(np.mean(np.array(expected) == "dark"))
+    assert model.score(store, half) == pytest.approx(
+        np.mean(np.array(expected) == "dark")
+    )
     np.testing.assert_array_equal(
         model.predict_proba(store), model.svm.calibrate(model.decision_function(store))
     )
 
 
-def test_several_labels_per_image_are_answered_one_by_one_and_scored_by_mean_ap(store, truth):
+def test_several_labels_per_image_are_answered_one_by_one_and_scored_by_mean_ap(
+    store, truth
+):
     labels = np.array([[1, 1 if name == "dark" else -1, -1] for name in truth])
     labels[0] = [-1, 1, 1]
     labels[5, 2] = labels[9, 2] = 1
@@ -68,7 +82,10 @@ def test_several_labels_per_image_are_answered_one_by_one_and_scored_by_mean_ap(
     model = train_model("dW8", arrays, labels, ["a", "b", "c"], settings=settings)
     answers = model.predict(store)
     np.testing.assert_array_equal(answers, model.decision_function(store) > 0)
-    found = evaluate(labels, model.decision_function(store), model.classes).map["sklearn"] / 100
+    found = (
+        evaluate(labels, model.decision_function(store), model.classes).map["sklearn"]
+        / 100
+    )
     assert model.score(store, labels) == pytest.approx(found)
     assert model.score(store, (labels > 0).astype(int)) == pytest.approx(found)
 
@@ -82,10 +99,15 @@ def test_an_image_that_cannot_be_read_is_an_error_and_not_a_row_less(
         model.predict(images, network=toy_network)
 
 
-def test_any_iterable_of_images_is_answered_and_none_is_one_line(model, shapes, toy_network):
+def test_any_iterable_of_images_is_answered_and_none_is_one_line(
+    model, shapes, toy_network
+):
     paths = sorted(shapes.rglob("*.jpg"))[:3]
     expected = model.predict(paths, network=toy_network).tolist()
-    assert model.predict((path for path in paths), network=toy_network).tolist() == expected
+    assert (
+        model.predict((path for path in paths), network=toy_network).tolist()
+        == expected
+    )
     pairs = [(path, "a label") for path in paths]
     assert model.predict(pairs, network=toy_network).tolist() == expected
     with pytest.raises(OptionError, match="at least one image, got none"):
@@ -95,7 +117,9 @@ def test_any_iterable_of_images_is_answered_and_none_is_one_line(model, shapes, 
 def test_labels_of_another_shape_are_one_line(model, store):
     with pytest.raises(OptionError, match=r"y must have the shape \(24,\), got \(3,\)"):
         model.score(store, ["dark"] * 3)
-    with pytest.raises(OptionError, match=r"y must have the shape \(24,\), got \(24, 2\)"):
+    with pytest.raises(
+        OptionError, match=r"y must have the shape \(24,\), got \(24, 2\)"
+    ):
         model.score(store, np.ones((24, 2)))
 
 

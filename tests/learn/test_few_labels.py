@@ -23,7 +23,10 @@ def test_unlabelled_photos_help(collection):
     shares = []
     for draw in range(10):
         rows = [3 * draw, 3 * draw + 1, 3 * draw + 2]
-        guesses = [one.fit(rows, truth[rows]).scores.argmax(axis=1) for one in (prepared, plain)]
+        guesses = [
+            one.fit(rows, truth[rows]).scores.argmax(axis=1)
+            for one in (prepared, plain)
+        ]
         shares.append([(guess == truth).mean() for guess in guesses])
     with_pool, without = np.mean(shares, axis=0)
     assert with_pool > without + 0.05
@@ -50,7 +53,9 @@ def test_one_label_per_class_has_scores_but_no_accuracy(collection):
     assert guess.scores.shape == (300, 3)
 
 
-@pytest.mark.parametrize(("rows", "classes"), [([], []), ([0, 1], [0]), ([300], [0]), ([0], [-1])])
+@pytest.mark.parametrize(
+    ("rows", "classes"), [([], []), ([0, 1], [0]), ([300], [0]), ([0], [-1])]
+)
 def test_labels_of_no_photo_are_refused(collection, rows, classes):
     with pytest.raises(FeatureError, match="must be"):
         FewLabels(collection[0]).fit(rows, classes)

@@ -55,7 +55,9 @@ def test_fewer_groups_than_folds_are_said_in_words():
     folds = make_folds(labels, groups, 3)
     assert not folds.measurable.any()
     assert folds.reason(0).startswith("not measurable: its images are 2 groups")
-    assert folds.reason(1).startswith("not measurable: the images without it are 2 groups")
+    assert folds.reason(1).startswith(
+        "not measurable: the images without it are 2 groups"
+    )
     assert make_folds(labels, None, 3).reason(0) == ""
 
 
@@ -66,7 +68,10 @@ def test_one_group_of_all_images_has_no_fold():
 def test_difficult_images_count_on_neither_side():
     labels = np.array([[1], [1], [0], [-1], [-1], [0]])
     folds = make_folds(labels, None, 3)
-    assert (folds.positive_groups.tolist(), folds.negative_groups.tolist()) == ([2], [2])
+    assert (folds.positive_groups.tolist(), folds.negative_groups.tolist()) == (
+        [2],
+        [2],
+    )
 
 
 def test_folds_repeat_with_their_seed_and_differ_between_seeds():

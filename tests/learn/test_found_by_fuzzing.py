@@ -14,7 +14,16 @@ from deepfishing.networks.reference import NetworkRef, layers_of
 from deepfishing.search.compare import choose_recipe
 from deepfishing.store import Store
 
-DAMAGED = [None, 3, [], {"-1e-400": "fc"}, {"": "fc"}, {"9" * 5000: "fc"}, {"8": None}, {"8": [1]}]
+DAMAGED = [
+    None,
+    3,
+    [],
+    {"-1e-400": "fc"},
+    {"": "fc"},
+    {"9" * 5000: "fc"},
+    {"8": None},
+    {"8": [1]},
+]
 
 
 @pytest.mark.parametrize("layers", DAMAGED, ids=lambda layers: str(layers)[:20])
@@ -42,7 +51,9 @@ def saved(tmp_path, rng):
     )
     labels = np.array([[1, -1], [-1, 1]] * 3, dtype=np.int8)
     arrays = {"x7": rng.normal(size=(6, 4)).astype("f4")}
-    made = train_model("x7", arrays, labels, ("cat", "dog"), settings=Settings(network=network))
+    made = train_model(
+        "x7", arrays, labels, ("cat", "dog"), settings=Settings(network=network)
+    )
     made.save(tmp_path)
     return tmp_path
 
@@ -52,7 +63,11 @@ def saved(tmp_path, rng):
     [
         ("settings", "source", 5),
         ("settings", "source", {"kind": "files", "files": {"weights": ["a"]}}),
-        ("settings", "source", {"kind": "files", "files": {"mean": {"path": 3, "sha256": ""}}}),
+        (
+            "settings",
+            "source",
+            {"kind": "files", "files": {"mean": {"path": 3, "sha256": ""}}},
+        ),
         ("settings", "source", {"kind": "elsewhere", "files": {}}),
         ("settings", "head", None),
         ("settings", "scores", 8),

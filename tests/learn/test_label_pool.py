@@ -32,7 +32,8 @@ def test_a_pool_is_kept_and_opened_again_with_the_same_scores(store):
     rows = opened.numbers_of(keys)
     assert (rows >= 0).tolist() == [True, True, False, True]
     assert (
-        opened.keys.take(pa.array(rows[[0, 1, 3]])).to_pylist() == keys.take([0, 1, 3]).to_pylist()
+        opened.keys.take(pa.array(rows[[0, 1, 3]])).to_pylist()
+        == keys.take([0, 1, 3]).to_pylist()
     )
     labelled = opened.numbers_of(pa.array([f"{number:064x}" for number in range(6)]))
     classes = [0, 1, 2, 0, 1, 2]
@@ -73,7 +74,9 @@ def test_scores_of_blocks_are_those_of_all_at_once(rng):
     scores = few.fit([0, 1, 2, 3], [0, 1, 0, 1]).scores
     alone = np.array(
         [
-            FewLabels(few.vectors[[0, 1, 2, 3, n]]).fit([0, 1, 2, 3], [0, 1, 0, 1]).scores[4]
+            FewLabels(few.vectors[[0, 1, 2, 3, n]])
+            .fit([0, 1, 2, 3], [0, 1, 0, 1])
+            .scores[4]
             for n in range(4090, 4110)
         ]
     )

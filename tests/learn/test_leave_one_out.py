@@ -3,7 +3,13 @@ import pytest
 
 from deepfishing.learn.choice import Kernels
 from deepfishing.learn.leave_one_out import choose_by_leaving_out, left_out_scores
-from deepfishing.learn.mixtures import MIXTURES, NO_GAIN, Mixture, likeness, mixtures_for
+from deepfishing.learn.mixtures import (
+    MIXTURES,
+    NO_GAIN,
+    Mixture,
+    likeness,
+    mixtures_for,
+)
 
 LAYERS = {7: "c", 8: "fc"}
 
@@ -15,7 +21,9 @@ def refitted(K, labels, ridge, group):
         for image in np.flatnonzero(truth):
             others = np.flatnonzero((truth != 0) & (group != group[image]))
             positive, negative = truth[others] == 1, truth[others] == -1
-            target = positive / max(positive.sum(), 1) - negative / max(negative.sum(), 1)
+            target = positive / max(positive.sum(), 1) - negative / max(
+                negative.sum(), 1
+            )
             G = K[np.ix_(others, others)] + 1 + ridge * np.eye(len(others))
             scores[image, column] = (K[image, others] + 1) @ np.linalg.solve(G, target)
     return scores
@@ -29,7 +37,9 @@ def test_scores_are_those_of_fits_without_each_image(rng, copies):
     labels[:4, 1] = 0
     group = np.arange(14) // (2 if copies else 1)
     expected = refitted(K, labels, 0.5, group)
-    np.testing.assert_allclose(left_out_scores(K, labels, 0.5, group), expected, atol=1e-9)
+    np.testing.assert_allclose(
+        left_out_scores(K, labels, 0.5, group), expected, atol=1e-9
+    )
 
 
 def test_a_kernel_that_says_nothing_scores_all_images_alike():
@@ -50,13 +60,22 @@ class TwoKernels:
 
     def of(self, name):
         with_neighbours = "smooth" in name
-        return self.informative if with_neighbours == self.knows_with_neighbours else self.other
+        return (
+            self.informative
+            if with_neighbours == self.knows_with_neighbours
+            else self.other
+        )
 
 
 @pytest.mark.parametrize("neighbours_know", [True, False])
 @pytest.mark.parametrize("expected", [2.0, -2.0])
-def test_labels_overrule_what_was_best_on_other_collections(rng, neighbours_know, expected):
-    mixtures = (Mixture(NO_GAIN, NO_GAIN), Mixture((expected,) * 5, (expected,) * 5, neighbours=1))
+def test_labels_overrule_what_was_best_on_other_collections(
+    rng, neighbours_know, expected
+):
+    mixtures = (
+        Mixture(NO_GAIN, NO_GAIN),
+        Mixture((expected,) * 5, (expected,) * 5, neighbours=1),
+    )
     labels = np.where(np.arange(16)[:, None] % 2 == np.arange(2), 1, -1)
     noise = np.eye(16) + 0.01 * np.cov(rng.normal(size=(16, 40)))
     informative = noise + 0.2 * labels @ labels.T
@@ -86,7 +105,9 @@ def test_the_network_being_unsure_of_the_photos_speaks_against_gradients(rng):
     chosen = {}
     for name, values in scores.items():
         alike = likeness(values)
-        chosen[name] = choose_by_leaving_out(mixtures, kernels, labels, 1.0, alike=alike).recipe
+        chosen[name] = choose_by_leaving_out(
+            mixtures, kernels, labels, 1.0, alike=alike
+        ).recipe
     assert "dW8" in chosen["sure"]
     assert "dW8" not in chosen["unsure"]
 
@@ -99,5 +120,7 @@ def test_candidates_are_those_whose_factors_are_there():
     assert all(not mixture.is_gradient for mixture in forward)
     alone = mixtures_for("forward", layers, columns, has_pool=False)
     assert not any(mixture.is_gradient or mixture.uses_pool for mixture in alone)
-    assert all(not one.head for one in mixtures_for("auto", {8: "-"}, ["x7"], has_pool=True))
+    assert all(
+        not one.head for one in mixtures_for("auto", {8: "-"}, ["x7"], has_pool=True)
+    )
     assert mixtures_for("auto", layers, ["x6"], has_pool=True) == ()

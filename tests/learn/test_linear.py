@@ -13,7 +13,10 @@ def labelled(rng, random_rank_one, n=120, classes=3):
     """Gradients whose labels depend on them, with noise, and rare positives."""
     features = random_rank_one(n).normalize()
     dense = features.dense().reshape(n, -1)
-    truth = dense @ rng.normal(size=(dense.shape[1], classes)) + rng.normal(size=(n, classes)) / 2
+    truth = (
+        dense @ rng.normal(size=(dense.shape[1], classes))
+        + rng.normal(size=(n, classes)) / 2
+    )
     labels = np.where(truth > np.quantile(truth, 0.8, axis=0), 1, -1).astype(np.int8)
     return features, dense, labels
 
@@ -53,7 +56,10 @@ def test_images_that_are_much_alike_are_trained_on_in_one_block(rng, random_rank
     for c, y in enumerate(labels.T):
         theirs = SVC(C=1.0, kernel="linear", tol=1e-6).fit(alike, y)
         best = objective(theirs.coef_[0], theirs.intercept_[0], alike, y, 1.0)
-        assert objective(svm.w[:, c].astype(float), svm.bias[c], alike, y, 1.0) <= best / 0.95
+        assert (
+            objective(svm.w[:, c].astype(float), svm.bias[c], alike, y, 1.0)
+            <= best / 0.95
+        )
 
 
 def test_the_intercept_is_free_where_that_of_liblinear_is_shrunk(rng, random_rank_one):
@@ -67,14 +73,19 @@ def test_the_intercept_is_free_where_that_of_liblinear_is_shrunk(rng, random_ran
 
 @unfinished
 @pytest.mark.parametrize("rounds", [1, 3])
-def test_no_other_intercept_is_better_even_before_the_optimum(rng, random_rank_one, rounds):
+def test_no_other_intercept_is_better_even_before_the_optimum(
+    rng, random_rank_one, rounds
+):
     _, dense, labels = labelled(rng, random_rank_one)
     labels[:10] = 0
     svm = train_linear(dense, labels, difficult="ignore", tolerance=1e-9, rounds=rounds)
     for c, y in enumerate(labels[10:].T):
         w = svm.w[:, c].astype(float)
         found = objective(w, svm.bias[c], dense[10:], y, 1.0)
-        others = [objective(w, svm.bias[c] + d, dense[10:], y, 1.0) for d in np.linspace(-1, 1, 99)]
+        others = [
+            objective(w, svm.bias[c] + d, dense[10:], y, 1.0)
+            for d in np.linspace(-1, 1, 99)
+        ]
         assert found <= min(others) + 1e-4
         assert max(others) > found + 1  # it does depend on the intercept
 
@@ -114,7 +125,9 @@ def test_the_gap_is_a_bound_where_vectors_share_a_mean(C, mean):
         theirs = SVC(C=C, kernel="linear", tol=1e-6).fit(vectors, target)
         best = objective(theirs.coef_[0], theirs.intercept_[0], vectors, target, C)
         for rounds in (1, 2, 3, 10):
-            svm = train_linear(vectors, target[:, None], C, tolerance=1e-9, rounds=rounds)
+            svm = train_linear(
+                vectors, target[:, None], C, tolerance=1e-9, rounds=rounds
+            )
             now = objective(svm.w[:, 0].astype(float), svm.bias[0], vectors, target, C)
             assert (now - best) / now <= svm.gap[0] + 1e-4
 
@@ -147,7 +160,9 @@ def test_classifiers_that_are_not_at_their_optimum_are_reported():
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_precision_and_block_do_not_matter(rng, random_rank_one, monkeypatch, dtype):
     _, dense, labels = labelled(rng, random_rank_one)
-    expected = train_linear(dense, labels, tolerance=1e-4, rounds=5000).decision_function(dense)
+    expected = train_linear(
+        dense, labels, tolerance=1e-4, rounds=5000
+    ).decision_function(dense)
     monkeypatch.setattr("deepfishing.learn.linear.BLOCK", 7)
     svm = train_linear(dense.astype(dtype), labels, tolerance=1e-4, rounds=5000)
     np.testing.assert_allclose(svm.decision_function(dense), expected, atol=0.03)
@@ -158,9 +173,9 @@ def test_difficult_examples_are_left_out_or_negatives(rng, random_rank_one):
     exact = {"tolerance": 1e-5, "rounds": 5000}
     difficult, negative = labels.copy(), labels.copy()
     difficult[:10], negative[:10] = 0, -1
-    as_negative = train_linear(dense, difficult, difficult="negative", **exact).decision_function(
-        dense
-    )
+    as_negative = train_linear(
+        dense, difficult, difficult="negative", **exact
+    ).decision_function(dense)
     expected = train_linear(dense, negative, **exact).decision_function(dense)
     np.testing.assert_allclose(as_negative, expected, atol=5e-3)
     ignored = train_linear(dense, difficult, **exact).decision_function(dense)
@@ -169,24 +184,33 @@ def test_difficult_examples_are_left_out_or_negatives(rng, random_rank_one):
     assert abs(ignored - as_negative).max() > 0.05
 
 
-def test_a_class_without_a_positive_or_negative_example_has_no_machine(rng, random_rank_one):
+def test_a_class_without_a_positive_or_negative_example_has_no_machine(
+    rng, random_rank_one
+):
     _, dense, labels = labelled(rng, random_rank_one)
     labels[:, 0], labels[:, 2] = -1, 1
     svm = train_linear(dense, labels, tolerance=0.05)
     assert svm.trained.tolist() == [False, True, False]
     assert not svm.decision_function(dense)[:, [0, 2]].any()
     assert svm.gap.max() <= 0.05
-    assert train_linear(dense[:0], labels[:0]).decision_function(dense).shape == labels.shape
+    assert (
+        train_linear(dense[:0], labels[:0]).decision_function(dense).shape
+        == labels.shape
+    )
 
 
 def test_large_and_zero_vectors_are_trained_on(rng, random_rank_one):
     _, dense, labels = labelled(rng, random_rank_one)
     dense[:3] = 0
     for scale in (1e-2, 1e2):
-        svm = train_linear(dense * scale, labels, C=scale**-2, tolerance=0.01, rounds=5000)
+        svm = train_linear(
+            dense * scale, labels, C=scale**-2, tolerance=0.01, rounds=5000
+        )
         expected = train_linear(dense, labels, tolerance=0.01, rounds=5000)
         np.testing.assert_allclose(
-            svm.decision_function(dense * scale), expected.decision_function(dense), atol=0.02
+            svm.decision_function(dense * scale),
+            expected.decision_function(dense),
+            atol=0.02,
         )
     assert not train_linear(np.zeros_like(dense), labels).w.any()
 
@@ -214,7 +238,9 @@ def test_wrong_shapes_values_and_options_are_refused(rng, random_rank_one):
 def test_weighted_classes_are_those_of_scikit_learn(rng, weight):
     vectors = rng.normal(size=(80, 6)).astype(np.float32)
     target = np.where(vectors[:, 0] + 0.5 * rng.normal(size=80) > 0.9, 1, -1)
-    svm = train_linear(vectors, target[:, None], class_weight=weight, tolerance=1e-4, rounds=2000)
+    svm = train_linear(
+        vectors, target[:, None], class_weight=weight, tolerance=1e-4, rounds=2000
+    )
     known = weight if weight == "balanced" else {1: weight, -1: 1.0}
     exact = SVC(kernel="linear", class_weight=known, tol=1e-6).fit(vectors, target)
     found = svm.decision_function(vectors)[:, 0]

@@ -36,15 +36,24 @@ def collection(rng, n):
 
 
 @EVERY
-def test_a_model_of_every_candidate_scores_is_saved_and_has_a_compact_form(mixture, rng, tmp_path):
+def test_a_model_of_every_candidate_scores_is_saved_and_has_a_compact_form(
+    mixture, rng, tmp_path
+):
     pool, _ = collection(rng, 120)
-    arrays, labels = {name: values[:16] for name, values in pool.items()}, collection(rng, 16)[1]
+    arrays, labels = (
+        {name: values[:16] for name, values in pool.items()},
+        collection(rng, 16)[1],
+    )
     recipe = mixture.recipe(LAYERS)
-    model = train_model(recipe, arrays, labels, ["a", "b"], settings=SETTINGS, pool=pool, C=3.0)
+    model = train_model(
+        recipe, arrays, labels, ["a", "b"], settings=SETTINGS, pool=pool, C=3.0
+    )
     new, truth = collection(rng, 30)
     scores = model.scores(new)
     model.save(tmp_path / "model")
-    np.testing.assert_allclose(Model.load(tmp_path / "model").scores(new), scores, atol=1e-5)
+    np.testing.assert_allclose(
+        Model.load(tmp_path / "model").scores(new), scores, atol=1e-5
+    )
     assert (scores.argmax(axis=1) == truth.argmax(axis=1)).mean() > 0.8
     compact = model.compact().scores(new)
     assert (compact.argmax(axis=1) == truth.argmax(axis=1)).mean() > 0.8

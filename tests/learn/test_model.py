@@ -27,11 +27,23 @@ SETTINGS = Settings(
 )
 UNSAID = ("head", "scores", "source")  # by version 0.1
 OLD = {name: value for name, value in SETTINGS.as_dict().items() if name not in UNSAID}
-RECIPES = ["x7", "dW7*x7", "whiten(dW7)+pow(whiten(x7,0.123456789),0.5)", "x7;x6", "dW8@exact"]
+RECIPES = [
+    "x7",
+    "dW7*x7",
+    "whiten(dW7)+pow(whiten(x7,0.123456789),0.5)",
+    "x7;x6",
+    "dW8@exact",
+]
 
 
 def factors(rng, n):
-    widths = {"x6": (5,), "delta7": (4,), "x7": (6,), "x7@exact": (3, 6), "delta8@exact": (3, 4)}
+    widths = {
+        "x6": (5,),
+        "delta7": (4,),
+        "x7": (6,),
+        "x7@exact": (3, 6),
+        "delta8@exact": (3, 4),
+    }
     return {k: rng.normal(size=(n, *d)).astype(np.float32) for k, d in widths.items()}
 
 
@@ -57,7 +69,9 @@ def saved(arrays, labels, tmp_path):
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_scores_are_those_of_the_machines_on_all_training_images(rng, arrays, labels, recipe):
+def test_scores_are_those_of_the_machines_on_all_training_images(
+    rng, arrays, labels, recipe
+):
     model = train(recipe, arrays, labels, C=0.5)
     fitted = parse_recipe(recipe, LAYERS).fit(arrays)
     svm = train_svm(fitted(arrays), labels, C=0.5, calibrated=True)
@@ -70,13 +84,17 @@ def test_scores_are_those_of_the_machines_on_all_training_images(rng, arrays, la
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_saved_and_loaded_model_gives_the_same_scores(rng, arrays, labels, recipe, tmp_path):
+def test_a_saved_and_loaded_model_gives_the_same_scores(
+    rng, arrays, labels, recipe, tmp_path
+):
     model = train(recipe, arrays, labels, C="cv")
     model.save(tmp_path / "m")
     loaded = Model.load(tmp_path / "m")
     others = factors(rng, 9)
     np.testing.assert_allclose(loaded.scores(others), model.scores(others), atol=1e-6)
-    np.testing.assert_allclose(loaded.probabilities(others), model.probabilities(others), atol=1e-6)
+    np.testing.assert_allclose(
+        loaded.probabilities(others), model.probabilities(others), atol=1e-6
+    )
     assert (loaded.recipe, loaded.classes, loaded.factors) == (
         model.recipe,
         model.classes,
@@ -104,13 +122,20 @@ def test_a_fitted_recipe_is_its_state(rng, arrays):
         "whiten(x7)/0": (6, 6),
     }
     again, others = recipe.load(fitted.state), factors(rng, 4)
-    np.testing.assert_array_equal(again(others).parts[0].delta, fitted(others).parts[0].delta)
+    np.testing.assert_array_equal(
+        again(others).parts[0].delta, fitted(others).parts[0].delta
+    )
     with pytest.raises(FeatureError, match=r"whiten\(dW7\)"):
         recipe.load({})
 
 
 def test_the_name_of_a_recipe_keeps_all_digits():
-    for name in ("pow(x7,0.512345678)", "whiten(x7,0.123456789)", "pow(x7,0.5)", "pow(x7,2)"):
+    for name in (
+        "pow(x7,0.512345678)",
+        "whiten(x7,0.123456789)",
+        "pow(x7,0.5)",
+        "pow(x7,2)",
+    ):
         assert parse_recipe(name, LAYERS).name == name
 
 
@@ -148,7 +173,9 @@ def resave(change):
         tensors = load_file(path)
         change(tensors)
         save_file(tensors, path)
-        change_facts(sha256={path.name: hashlib.sha256(path.read_bytes()).hexdigest()})(saved)
+        change_facts(sha256={path.name: hashlib.sha256(path.read_bytes()).hexdigest()})(
+            saved
+        )
 
     return damage
 
@@ -177,12 +204,18 @@ def set_nan(tensors):
         (change_facts(recipe="dW8"), "delta8"),
         (change_facts(settings={}), "network must be text"),
         (change_facts(settings=[]), "damaged"),
-        (change_facts(settings=OLD), "as in version 0.1; make the store or the model again"),
+        (
+            change_facts(settings=OLD),
+            "as in version 0.1; make the store or the model again",
+        ),
         (change_facts(trained=[True]), "one per class"),
         (resave(set_nan), "finite"),
         (resave(lambda t: t.pop("dual")), "dual"),
         (resave(lambda t: t.update({"factor/x7": t["factor/x7"][1:]})), "images"),
-        (resave(lambda t: t.update({"state/whiten(dW7,0.2)/0": np.eye(2)})), "model is damaged"),
+        (
+            resave(lambda t: t.update({"state/whiten(dW7,0.2)/0": np.eye(2)})),
+            "model is damaged",
+        ),
         (resave(lambda t: t.pop("state/whiten(dW7,0.2)/1")), "model is damaged"),
     ],
 )
@@ -203,7 +236,9 @@ def test_a_model_of_features_that_an_earlier_version_projected_is_to_be_trained_
     train("dW7@4x4", projected, labels).save(tmp_path / "m")
     assert Model.load(tmp_path / "m").columns == ("dW7@4x4",)
     change_facts(projection=None)(tmp_path / "m")
-    with pytest.raises(WeightsError, match=r"an earlier version projected.*deepfish train"):
+    with pytest.raises(
+        WeightsError, match=r"an earlier version projected.*deepfish train"
+    ):
         Model.load(tmp_path / "m")
 
 

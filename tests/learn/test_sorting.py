@@ -24,8 +24,12 @@ def model(limits, several=False):
 
 
 def test_names_of_folders_stay_below_the_folder_and_differ():
-    names = folder_names(["../../etc", "CON", "a:b", "a?b", ".", UNSURE, "x" * 300, "x" * 400])
-    assert len({name.casefold() for name in names.values()} | {UNSURE}) == len(names) + 1
+    names = folder_names(
+        ["../../etc", "CON", "a:b", "a?b", ".", UNSURE, "x" * 300, "x" * 400]
+    )
+    assert (
+        len({name.casefold() for name in names.values()} | {UNSURE}) == len(names) + 1
+    )
     for name in names.values():
         assert name not in (".", "..", "CON")
         assert not set(name) & set('/\\:?*"<>|')
@@ -35,24 +39,35 @@ def test_names_of_folders_stay_below_the_folder_and_differ():
 def test_a_photo_goes_to_its_most_probable_class_if_that_reaches_its_threshold():
     chances = np.array([0.8, 0.6, 0.1])
     assert classes_of(model([0.0, 0.0, 0.0]), chances) == [0]
-    assert classes_of(model([0.9, 0.5, 0.0]), chances) == []  # not to a less probable class
+    # not to a less probable class
+    assert classes_of(model([0.9, 0.5, 0.0]), chances) == []
     assert classes_of(model([0.9, 0.9, 0.9]), chances) == []
     assert classes_of(model([0.5, 0.5, 0.5], several=True), chances) == [0, 1]
 
 
 def photo(id_, content, folder="cat"):
-    return Sorted(f"/photos/{id_}", id_, folder, folder, 0.9), lambda: io.BytesIO(content)
+    return Sorted(f"/photos/{id_}", id_, folder, folder, 0.9), lambda: io.BytesIO(
+        content
+    )
 
 
 def test_copies_never_replace_a_file_and_running_again_copies_nothing(tmp_path):
     out = tmp_path / "out"
     (out / "cat").mkdir(parents=True)
     (out / "cat" / "a.jpg").write_bytes(b"somebody else's")
-    photos = [photo("x/a.jpg", b"first"), photo("y/a.jpg", b"second"), photo("z/a.jpg", b"first")]
+    photos = [
+        photo("x/a.jpg", b"first"),
+        photo("y/a.jpg", b"second"),
+        photo("z/a.jpg", b"first"),
+    ]
     done = copy_photos(out, photos)
     assert (done.copied, done.existing) == (2, 1)
     found = {path.name: path.read_bytes() for path in (out / "cat").iterdir()}
-    expected = {"a.jpg": b"somebody else's", "a (2).jpg": b"first", "a (3).jpg": b"second"}
+    expected = {
+        "a.jpg": b"somebody else's",
+        "a (2).jpg": b"first",
+        "a (3).jpg": b"second",
+    }
     assert found == expected
     again = copy_photos(out, photos)
     assert (again.copied, again.existing) == (0, 3)

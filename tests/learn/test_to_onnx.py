@@ -31,7 +31,9 @@ PIXELS = Preprocess(
 
 def toy(*top):
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Conv2d(3, 6, 3, stride=2), nn.BatchNorm2d(6), nn.ReLU(), *top)
+    module = nn.Sequential(
+        nn.Conv2d(3, 6, 3, stride=2), nn.BatchNorm2d(6), nn.ReLU(), *top
+    )
     with torch.no_grad():
         for weights in module.parameters():
             weights *= 2  # else all images look alike
@@ -75,8 +77,13 @@ def images(rng):
 def trained(network, recipe, images, **options):
     settings = Settings.from_network(network, **options)
     factors = parse_recipe(recipe, network.layers).factors
-    batches = [batch.factors for batch in Extractor(network, factors, settings=settings)(images)]
-    arrays = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+    batches = [
+        batch.factors
+        for batch in Extractor(network, factors, settings=settings)(images)
+    ]
+    arrays = {
+        name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]
+    }
     labels = np.where(np.arange(len(images))[:, None] % 3 == np.arange(3), 1, -1)
     return train_model(recipe, arrays, labels, "abc", settings=settings)
 
@@ -86,17 +93,29 @@ def check(model, network, images, path, atol=1e-5):
     onnx.checker.check_model(str(path))
     session = onnxruntime.InferenceSession(path, providers=CPU)
     probabilities, scores = session.run(None, {"pixels": np.stack(images)})
-    model = model.compact()  # photos that are asked about are not averaged with neighbours
+    # photos that are asked about are not averaged with neighbours
+    model = model.compact()
     np.testing.assert_allclose(
         probabilities, model.predict_proba(images, network=network), atol=atol
     )
     expected = model.decision_function(images, network=network)
     np.testing.assert_allclose(scores, expected, atol=1e-4)
-    assert np.ptp(probabilities, axis=0).min() > 1e-3, "of all images alike, nothing is seen"
+    assert np.ptp(probabilities, axis=0).min() > 1e-3, (
+        "of all images alike, nothing is seen"
+    )
 
 
 RECIPES = (
-    *("x7", "x8", "x7;y8", "dW8", "dW7", "dW7@4x3", "pow(dW7,0.5)+x7", "whiten(dW8,0.5)"),
+    *(
+        "x7",
+        "x8",
+        "x7;y8",
+        "dW8",
+        "dW7",
+        "dW7@4x3",
+        "pow(dW7,0.5)+x7",
+        "whiten(dW8,0.5)",
+    ),
     *("(2*x6+1)*(whiten(dW7,0.5)+pow(dW8,0.5)+x7)", "x6*dW8"),
     *("rbf(pow(x7,0.5),2)*x6", "x7+pow(own(x7,3),0.5)"),
     *("smooth(x7,2)+x7", "smooth(rbf(x7,2)+dW8+own(x7,3),3)"),
@@ -122,7 +141,10 @@ def test_what_is_in_the_file_says_how_to_use_it(images, tmp_path):
     network = wrap(MODULES["stack"](), preprocess=PIXELS)
     model = trained(network, "dW8", images)
     export_model(model, tmp_path / "model.onnx", network=network)
-    facts = {p.key: json.loads(p.value) for p in onnx.load(tmp_path / "model.onnx").metadata_props}
+    facts = {
+        p.key: json.loads(p.value)
+        for p in onnx.load(tmp_path / "model.onnx").metadata_props
+    }
     assert facts["deepfishing.classes"] == ["a", "b", "c"]
     assert facts["deepfishing.preprocess"]["order"] == "BGR"
     assert facts["deepfishing.recipe"] == "dW8"
@@ -149,7 +171,9 @@ def save_photos(folder, rng):
 
 
 @pytest.mark.parametrize("short_side", [SIZE, SIZE + 3])
-def test_the_snippet_of_the_docs_classifies_as_predict_does(images, rng, tmp_path, short_side):
+def test_the_snippet_of_the_docs_classifies_as_predict_does(
+    images, rng, tmp_path, short_side
+):
     text = (Path(__file__).parents[2] / "docs" / "onnx.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.S)
     (code,) = [block for block in blocks if "def classify" in block]
@@ -163,7 +187,9 @@ def test_the_snippet_of_the_docs_classifies_as_predict_does(images, rng, tmp_pat
     for path in save_photos(tmp_path / "photos", rng):
         found = snippet["classify"](tmp_path / "model.onnx", path)
         (expected,) = model.predict_proba([path], network=network)
-        np.testing.assert_allclose(list(found.values()), expected, atol=1e-5, err_msg=path.name)
+        np.testing.assert_allclose(
+            list(found.values()), expected, atol=1e-5, err_msg=path.name
+        )
 
 
 def test_what_cannot_be_exported_is_refused_in_one_line(images, tmp_path):
@@ -180,7 +206,9 @@ def test_what_cannot_be_exported_is_refused_in_one_line(images, tmp_path):
             y = torch.relu(self.fc7(self.low(x)))
             return self.fc8(y + y * y)
 
-    gelu = toy(nn.MaxPool2d(5), nn.Flatten(), nn.Linear(6, 7), nn.GELU(), nn.Linear(7, 5))
+    gelu = toy(
+        nn.MaxPool2d(5), nn.Flatten(), nn.Linear(6, 7), nn.GELU(), nn.Linear(7, 5)
+    )
     cases = {
         "no chain": (Residual(), "dW7", {}),
         "GELU between": (gelu, "dW7", {}),
@@ -199,24 +227,37 @@ def test_what_cannot_be_exported_is_refused_in_one_line(images, tmp_path):
     check(trained(network, "dW8", images), network, images, tmp_path / "model.onnx")
 
 
-def test_the_command_line_writes_the_model_of_an_onnx_network(images, tmp_path, deepfish):
+def test_the_command_line_writes_the_model_of_an_onnx_network(
+    images, tmp_path, deepfish
+):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the exporter is the old one
         batch, names = (torch.zeros(1, 3, SIZE, SIZE),), {"input_names": ["i"]}
         names["dynamic_axes"] = {"i": {0: "n"}}
-        torch.onnx.export(MODULES["stack"](), batch, tmp_path / "net.onnx", dynamo=False, **names)
+        torch.onnx.export(
+            MODULES["stack"](), batch, tmp_path / "net.onnx", dynamo=False, **names
+        )
     pixels = {"mean": PIXELS.mean, "std": PIXELS.std, "order": "BGR"}
     (tmp_path / "pixels.json").write_text(json.dumps(pixels))
     for i, image in enumerate(images):
         folder = tmp_path / "photos" / "abc"[i % 3]
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(folder / f"{i}.png")
-    asked = ("--network", "net.onnx", "--preprocess", "pixels.json", "--features", "dW7+x7")
+    asked = (
+        "--network",
+        "net.onnx",
+        "--preprocess",
+        "pixels.json",
+        "--features",
+        "dW7+x7",
+    )
     assert deepfish("extract", "photos", "store", *asked).code == 0
     assert deepfish("train", "store", "model", "--features", "dW7+x7").code == 0
     ran = deepfish("export-model", "model", "model.onnx")
     assert ran.code == 0, ran.err
-    assert "pixels (n, 12, 12, 3) uint8 RGB to probabilities and scores (n, 3)" in ran.out
+    assert (
+        "pixels (n, 12, 12, 3) uint8 RGB to probabilities and scores (n, 3)" in ran.out
+    )
     lines = deepfish("predict", "model", "photos", "--json").out.splitlines()
     session = onnxruntime.InferenceSession(
         tmp_path / "model.onnx", providers=["CPUExecutionProvider"]
@@ -232,7 +273,9 @@ def test_the_command_line_writes_the_model_of_an_onnx_network(images, tmp_path, 
 @pytest.mark.slow
 def test_the_best_recipe_of_the_default_network_is_as_exact(images, tmp_path):
     network = load_network()
-    large = [image.repeat(19, axis=0).repeat(19, axis=1)[:224, :224] for image in images]
+    large = [
+        image.repeat(19, axis=0).repeat(19, axis=1)[:224, :224] for image in images
+    ]
     check(trained(network, "best", large), network, large, tmp_path / "model.onnx")
 
 

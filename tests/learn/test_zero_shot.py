@@ -56,7 +56,9 @@ def test_names_make_a_classifier_without_labels(trained, names, towers, tmp_path
     assert ((probabilities > 0.5).sum(axis=1) == 1).all()
 
 
-def test_scores_and_probabilities_are_those_of_the_library(trained, photos, names, towers):
+def test_scores_and_probabilities_are_those_of_the_library(
+    trained, photos, names, towers
+):
     folder, store = trained
     network = load_network(f"hf:{folder}", classes=names, prompt=PROMPT)
     assert network.layers == {7: "tower.visual_projection", 8: "texts"}
@@ -120,7 +122,9 @@ def test_a_store_with_a_text_head_is_loaded_again_and_read_by_words(
     assert load_reference(reference).reference() == reference
 
 
-def test_suggested_labels_are_right_and_can_be_given_back(trained, names, towers, deepfish, photos):
+def test_suggested_labels_are_right_and_can_be_given_back(
+    trained, names, towers, deepfish, photos
+):
     store = towers.extract(trained[0], photos, "unlabelled")
     found = suggest_labels(store, names, PROMPT)
     assert len(found) == 12
@@ -154,6 +158,9 @@ def test_bad_names_are_one_line(trained, tmp_path, names, deepfish, photos):
         load_network("timm:mobilenetv3_small_050", "random", classes=["a", "b"])
     with pytest.raises(StoreError, match="damaged"):
         unpack("2x2:nothing")
-    assert "--classes needs a store" in deepfish("train", photos, "m", "--classes", names).err
+    assert (
+        "--classes needs a store"
+        in deepfish("train", photos, "m", "--classes", names).err
+    )
     W = np.arange(6, dtype=np.float32).reshape(2, 3)
     np.testing.assert_array_equal(unpack(pack(W)), W)

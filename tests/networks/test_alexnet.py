@@ -19,7 +19,9 @@ def normalise_by_definition(a):
 def pool_by_definition(a):
     """3x3 windows every 2 pixels, until the last pixel has been in one."""
     steps = [range(0, size - 1, 2) for size in a.shape[2:]]
-    rows = [[a[:, :, i : i + 3, j : j + 3].amax((2, 3)) for j in steps[1]] for i in steps[0]]
+    rows = [
+        [a[:, :, i : i + 3, j : j + 3].amax((2, 3)) for j in steps[1]] for i in steps[0]
+    ]
     return torch.stack([torch.stack(row, -1) for row in rows], -2)
 
 
@@ -88,10 +90,14 @@ def test_torchvisions_alexnet_gives_torchvisions_outputs(torchvision, size):
         theirs.classifier[6] = torch.nn.Linear(24, 10)
     theirs.load_state_dict(net.module.state_dict(), assign=True)
     images = torch.randn(2, 3, *size, dtype=torch.float64)
-    torch.testing.assert_close(net.module(images), theirs(images), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(
+        net.module(images), theirs(images), rtol=1e-10, atol=1e-10
+    )
 
 
-def test_torchvisions_alexnet_has_torchvisions_tensors_at_the_default_widths(torchvision):
+def test_torchvisions_alexnet_has_torchvisions_tensors_at_the_default_widths(
+    torchvision,
+):
     with torch.device("meta"):
         ours, theirs = alexnet_torchvision({}), torchvision.models.alexnet()
     assert {n: t.shape for n, t in ours.state_dict().items()} == {

@@ -11,7 +11,9 @@ from deepfishing.networks.weights import read_weights
 from deepfishing.networks.zoo import find_weights, record
 
 
-@pytest.mark.parametrize("name", [f"efficientnet-lite{version}" for version in (0, 1, 2)])
+@pytest.mark.parametrize(
+    "name", [f"efficientnet-lite{version}" for version in (0, 1, 2)]
+)
 def test_efficientnet_lite_gives_the_outputs_of_its_publishers_code(name):
     net = load_network(name, dtype="float64")
     theirs = efficientnet_lite_pytorch.EfficientNet.from_name(name).eval().double()
@@ -19,7 +21,9 @@ def test_efficientnet_lite_gives_the_outputs_of_its_publishers_code(name):
     size = net.preprocess.size
     images = torch.rand(1, 3, size, size, dtype=torch.float64) * 2 - 1
     with torch.inference_mode():
-        torch.testing.assert_close(net.module(images), theirs(images), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(
+            net.module(images), theirs(images), rtol=1e-9, atol=1e-9
+        )
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3])

@@ -72,7 +72,8 @@ def test_an_output_that_no_classifier_makes_is_x7(images, pixels, kind):
 
 def test_a_projection_that_was_asked_for_has_its_input_as_x6(images, pixels):
     module = Tokens(lambda m, x: m.dense(x[:, 0])).eval()
-    assert wrap(module, preprocess=SMALL).layers == {8: "dense"}  # it may be a classifier
+    # it may be a classifier
+    assert wrap(module, preprocess=SMALL).layers == {8: "dense"}
     network = wrap(module, preprocess=SMALL, embedding=True)
     assert network.layers == {7: "dense", 8: "-"}
     found = extract(network, images, "all")
@@ -81,7 +82,9 @@ def test_a_projection_that_was_asked_for_has_its_input_as_x6(images, pixels):
 
 
 @pytest.mark.parametrize("name", ["dW8", "y8", "x8", "dW7", "dW:dense", "dW:dense@4x4"])
-def test_gradients_without_a_classifier_are_refused_with_the_own_head_as_advice(images, name):
+def test_gradients_without_a_classifier_are_refused_with_the_own_head_as_advice(
+    images, name
+):
     network = wrap(Tokens(OUTPUTS["pooler"]), preprocess=SMALL)
     with pytest.raises(FeatureError, match=r"take x7, its embedding, or own\(x7\)"):
         extract(network, images, name)
@@ -94,7 +97,9 @@ def test_default_recipes_need_x7_alone(recipe):
 
 
 def test_parts_of_an_output_that_are_embeddings_are_never_scores(images, pixels):
-    module = Tokens(lambda m, x: {"last_hidden_state": x, "pooler_output": m.dense(x[:, 0])})
+    module = Tokens(
+        lambda m, x: {"last_hidden_state": x, "pooler_output": m.dense(x[:, 0])}
+    )
     with pytest.raises(OptionError, match="pass embedding='pooler_output'"):
         wrap(module, preprocess=SMALL, logits="pooler_output")
     for options in ({"embedding": "pooler_output"}, {}):
@@ -112,9 +117,13 @@ def test_of_tokens_one_must_say_which(images, pixels):
     tokens = module(pixels)
     for name, expected in (("class", tokens[:, 0]), ("mean", tokens.mean(1))):
         network = wrap(module, preprocess=SMALL, embedding=True, tokens=name)
-        np.testing.assert_allclose(extract(network, images)["x7"], unit(expected), atol=1e-6)
+        np.testing.assert_allclose(
+            extract(network, images)["x7"], unit(expected), atol=1e-6
+        )
     digests = {
-        Settings.from_network(wrap(module, preprocess=SMALL, embedding=True, tokens=name)).digest
+        Settings.from_network(
+            wrap(module, preprocess=SMALL, embedding=True, tokens=name)
+        ).digest
         for name in ("class", "mean")
     }
     assert len(digests) == 2

@@ -25,7 +25,9 @@ def test_a_missing_package_names_its_pip_command(monkeypatch):
 def test_preprocessing_comes_from_the_models_own_configuration():
     timm = import_package("timm")
     model = load_network("timm:mobilenetv3_small_100", "random")
-    config = timm.data.resolve_model_data_config(timm.create_model("mobilenetv3_small_100"))
+    config = timm.data.resolve_model_data_config(
+        timm.create_model("mobilenetv3_small_100")
+    )
     ours = model.preprocess
     assert (ours.size, ours.mean, ours.std) == (224, config["mean"], config["std"])
     assert ours.short_side == 256  # 224 / 0.875
@@ -35,13 +37,17 @@ def test_preprocessing_comes_from_the_models_own_configuration():
 
 
 def test_random_weights_are_the_same_each_time():
-    first, second = (load_network("timm:mobilenetv3_small_100", "random") for _ in range(2))
+    first, second = (
+        load_network("timm:mobilenetv3_small_100", "random") for _ in range(2)
+    )
     assert first.weights_sha256 == second.weights_sha256
     assert first.layers == {8: "classifier"}
 
 
 def test_unknown_models_and_unreachable_weights_are_one_line(monkeypatch):
-    with pytest.raises(NetworkError, match=r"timm must know the model.*did you mean resnet18"):
+    with pytest.raises(
+        NetworkError, match=r"timm must know the model.*did you mean resnet18"
+    ):
         load_network("timm:resnet-18", "random")
     timm = import_package("timm")
 
@@ -58,7 +64,9 @@ def test_weights_from_a_file_are_loaded_strictly(tmp_path):
     state = {name: tensor + 1 for name, tensor in net.module.state_dict().items()}
     torch.save(state, tmp_path / "w.pth")
     loaded = load_network("timm:mobilenetv3_small_100", tmp_path / "w.pth")
-    torch.testing.assert_close(loaded.module.classifier.bias, net.module.classifier.bias + 1)
+    torch.testing.assert_close(
+        loaded.module.classifier.bias, net.module.classifier.bias + 1
+    )
     del state["classifier.bias"]
     torch.save(state, tmp_path / "w.pth")
     with pytest.raises(WeightsError, match=r"classifier\.bias"):
@@ -70,7 +78,11 @@ class Tied(nn.Module):
 
     def __init__(self, num_classes):
         super().__init__()
-        self.a, self.b, self.fc = nn.Linear(12, 12), nn.Linear(12, 12), nn.Linear(12, num_classes)
+        self.a, self.b, self.fc = (
+            nn.Linear(12, 12),
+            nn.Linear(12, 12),
+            nn.Linear(12, num_classes),
+        )
         self.b.weight = self.a.weight
         self.register_buffer("table", torch.eye(12), persistent=False)
 
@@ -95,7 +107,9 @@ def test_the_number_of_classes_is_that_of_the_weights(toy, tmp_path):
     network = load_network("toy:net", tmp_path / "mine.pth")
     assert network.module.fc.out_features == 3
     torch.save({"fc.weight": torch.ones(3, 11)}, tmp_path / "other.pth")
-    with pytest.raises(WeightsError, match=r"fc\.weight must be \(7, 12\), got \(3, 11\)"):
+    with pytest.raises(
+        WeightsError, match=r"fc\.weight must be \(7, 12\), got \(3, 11\)"
+    ):
         load_network("toy:net", tmp_path / "other.pth")
 
 

@@ -20,7 +20,9 @@ SCALE = 2.0
 def made(text, **names):
     """A function `f` of some source, as another run or a changed file would have it."""
     module = types.ModuleType("made_up")
-    module.__dict__.update({"torch": torch, "F": torch.nn.functional, "nn": nn, **names})
+    module.__dict__.update(
+        {"torch": torch, "F": torch.nn.functional, "nn": nn, **names}
+    )
     exec(text, module.__dict__)
     return module.f
 
@@ -28,8 +30,14 @@ def made(text, **names):
 PAIRS = {
     "code": ["def f(y): return y.sum()", "def f(y): return y.mean()"],
     "constant": ["def f(y): return (2 * y).sum()", "def f(y): return (3 * y).sum()"],
-    "default": ["def f(y, p=2): return (y ** p).sum()", "def f(y, p=3): return (y ** p).sum()"],
-    "inner": ["def f(y): return (lambda z: z + 1)(y)", "def f(y): return (lambda z: z + 2)(y)"],
+    "default": [
+        "def f(y, p=2): return (y ** p).sum()",
+        "def f(y, p=3): return (y ** p).sum()",
+    ],
+    "inner": [
+        "def f(y): return (lambda z: z + 1)(y)",
+        "def f(y): return (lambda z: z + 2)(y)",
+    ],
     "library": ["def f(y): return F.relu(y).sum()", "def f(y): return F.gelu(y).sum()"],
     "class": [
         "class E:\n def __call__(self, y): return y.sum()\nf = E()",
@@ -123,7 +131,9 @@ def test_the_same_weights_in_another_architecture_are_another_network():
         torch.manual_seed(0)
         return nn.Sequential(nn.Linear(4, 3), activation, Own(nn.Linear(3, 2)))
 
-    relu, again, gelu = (architecture(network(a)) for a in (nn.ReLU(), nn.ReLU(), nn.GELU()))
+    relu, again, gelu = (
+        architecture(network(a)) for a in (nn.ReLU(), nn.ReLU(), nn.GELU())
+    )
     assert relu == again != gelu
 
 
@@ -171,11 +181,24 @@ def with_hook(factor):
         (Holds, lambda x: x + 1, lambda x: x + 2),
         (lambda kind: kind(1), Adds, Scales),
         (lambda heads: nn.MultiheadAttention(4, heads), 1, 2),
-        (lambda first: nn.TransformerEncoderLayer(4, 1, 8, norm_first=first), False, True),
+        (
+            lambda first: nn.TransformerEncoderLayer(4, 1, 8, norm_first=first),
+            False,
+            True,
+        ),
         (with_buffer, 1.0, 2.0),
         (with_hook, 1, 2),
     ],
-    ids=["number", "tensor", "function", "method", "heads", "norm first", "buffer", "hook"],
+    ids=[
+        "number",
+        "tensor",
+        "function",
+        "method",
+        "heads",
+        "norm first",
+        "buffer",
+        "hook",
+    ],
 )
 def test_what_a_module_holds_tells_it_from_another(make, one, other):
     hashes = [architecture(nn.Sequential(make(value))) for value in (one, one, other)]

@@ -34,7 +34,9 @@ def test_a_batch_of_one_equals_a_batch_of_many(name):
 
 def test_half_precision_weights_of_any_width_load_as_float32(tmp_path, narrow):
     path = tmp_path / "narrow.safetensors"
-    half = {name: t.half().contiguous() for name, t in narrow.module.state_dict().items()}
+    half = {
+        name: t.half().contiguous() for name, t in narrow.module.state_dict().items()
+    }
     safetensors.torch.save_file(half, path)
     net = load_network("alexnet-torchvision", weights=path)
     assert net.dtype == torch.float32
@@ -43,7 +45,9 @@ def test_half_precision_weights_of_any_width_load_as_float32(tmp_path, narrow):
     for name, tensor in net.module.state_dict().items():
         assert torch.equal(tensor, half[name].float())
     images = torch.randn(2, 3, 224, 224)
-    torch.testing.assert_close(net.module(images), narrow.module(images), rtol=0.05, atol=0.05)
+    torch.testing.assert_close(
+        net.module(images), narrow.module(images), rtol=0.05, atol=0.05
+    )
 
 
 def test_a_loaded_network_is_frozen():
@@ -63,7 +67,9 @@ def test_every_floating_tensor_has_the_precision_asked_for(dtype):
 
 def test_a_seed_decides_the_random_weights_and_leaves_torchs_own_numbers_alone():
     state = torch.random.get_rng_state()
-    first, same, other = (random_network(seed=seed).module.state_dict() for seed in (1, 1, 2))
+    first, same, other = (
+        random_network(seed=seed).module.state_dict() for seed in (1, 1, 2)
+    )
     assert torch.equal(state, torch.random.get_rng_state())
     assert all(torch.equal(first[name], same[name]) for name in first)
     assert not torch.equal(first["_fc.weight"], other["_fc.weight"])
@@ -116,7 +122,8 @@ def test_published_weights_with_another_hash_are_refused(tmp_path, monkeypatch, 
     ) as error:
         load_network("alexnet-torchvision")
     assert str(path) in str(error.value)
-    load_network("alexnet-torchvision", weights=path)  # given by hand, it is the user's choice
+    # given by hand, it is the user's choice
+    load_network("alexnet-torchvision", weights=path)
 
 
 def test_a_weight_too_large_for_float16_is_named(tmp_path, narrow):
@@ -124,7 +131,9 @@ def test_a_weight_too_large_for_float16_is_named(tmp_path, narrow):
     torch.save(tensors, tmp_path / "large.pth")
     load_network("alexnet-torchvision", weights=tmp_path / "large.pth")
     with pytest.raises(WeightsError, match=r"classifier.6.bias \(torch.float16\)"):
-        load_network("alexnet-torchvision", weights=tmp_path / "large.pth", dtype="float16")
+        load_network(
+            "alexnet-torchvision", weights=tmp_path / "large.pth", dtype="float16"
+        )
 
 
 def test_weights_of_another_network_are_one_error_that_names_the_file(tmp_path, narrow):
@@ -149,10 +158,14 @@ def test_a_processor_on_which_bfloat16_ends_the_process_is_told(monkeypatch):
 
 def test_bfloat16_features_are_near_those_of_float32(rng):
     images = [rng.integers(0, 256, (60, 80, 3), dtype=np.uint8) for _ in range(2)]
-    exact, coarse = (extract(load_network(dtype=d), images, "x7") for d in ("float32", "bfloat16"))
+    exact, coarse = (
+        extract(load_network(dtype=d), images, "x7") for d in ("float32", "bfloat16")
+    )
     assert (exact["x7"] * coarse["x7"]).sum(axis=1).min() > 0.98
 
 
 def test_a_layer_that_does_not_exist_is_told_with_those_that_do(narrow):
-    with pytest.raises(LayerError, match=r"layer must be one of .* or the path of a module for"):
+    with pytest.raises(
+        LayerError, match=r"layer must be one of .* or the path of a module for"
+    ):
         narrow.layer(9)

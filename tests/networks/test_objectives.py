@@ -20,7 +20,9 @@ def test_a_temperature_that_is_not_a_positive_number_is_refused(tau):
 
 def test_error_with_a_class_label_is_torch_cross_entropy():
     y = torch.randn(4, 6, dtype=torch.float64)
-    expected = torch.nn.functional.cross_entropy(y / 3, torch.full((4,), 2), reduction="sum")
+    expected = torch.nn.functional.cross_entropy(
+        y / 3, torch.full((4,), 2), reduction="sum"
+    )
     torch.testing.assert_close(cross_entropy(tau=3.0, label=2)(y), expected)
 
 
@@ -50,7 +52,9 @@ def test_a_new_objective_is_one_record(monkeypatch, rng):
     np.testing.assert_allclose(found["x8"], abs(unit), rtol=1e-9)
     settings = Settings.from_network(network)
     assert settings.as_dict()["head"] == "squares"
-    assert settings.digest != Settings.from_network(wrap(module, preprocess=pixels)).digest
+    assert (
+        settings.digest != Settings.from_network(wrap(module, preprocess=pixels)).digest
+    )
 
 
 def deltas(error, y):
@@ -65,7 +69,9 @@ def test_the_gradient_of_one_class_is_exact_where_the_softmax_rounds_to_one(labe
     p = exact.softmax(dim=1)
     p[:, 1] = -(p[:, 0] + p[:, 2] + p[:, 3])  # the probability of class 1 minus 1
     expected = (p / 2).float()
-    torch.testing.assert_close(deltas(cross_entropy(2.0, label), y), expected, rtol=1e-5, atol=0)
+    torch.testing.assert_close(
+        deltas(cross_entropy(2.0, label), y), expected, rtol=1e-5, atol=0
+    )
 
 
 @pytest.mark.parametrize("head", ["softmax", "sigmoid"])
@@ -76,7 +82,10 @@ def test_saturated_scores_keep_the_direction_of_their_gradient(head, dtype):
     found = deltas(OBJECTIVES[head].error(2.0, "predicted"), y.to(dtype)).double()
     true = deltas(OBJECTIVES[head].error(2.0, "predicted"), y.to(dtype).double())
     torch.testing.assert_close(
-        found / found.norm(), true / true.norm(), rtol=1e-2, atol=1e-2 * (dtype != torch.float32)
+        found / found.norm(),
+        true / true.norm(),
+        rtol=1e-2,
+        atol=1e-2 * (dtype != torch.float32),
     )
 
 
@@ -94,7 +103,9 @@ def test_a_softmax_of_one_score_is_refused(features):
 
 @pytest.mark.parametrize("label", [2.5, True, None, {"a": 1}, [[1.0, 0.0]], ["a", "b"]])
 def test_a_label_of_another_kind_is_refused_in_one_line(label):
-    with pytest.raises(OptionError, match="label must be uniform, predicted, a class number"):
+    with pytest.raises(
+        OptionError, match="label must be uniform, predicted, a class number"
+    ):
         FeatureOptions(label=label)
 
 

@@ -14,7 +14,12 @@ from PIL import Image
 from torch import nn
 
 from deepfishing import Preprocess, extract, gram, load_network, wrap
-from deepfishing.errors import MissingDependencyError, NetworkError, OptionError, WeightsError
+from deepfishing.errors import (
+    MissingDependencyError,
+    NetworkError,
+    OptionError,
+    WeightsError,
+)
 from deepfishing.networks.load import load_reference
 from deepfishing.networks.onnx_file import KEY, load_onnx
 from deepfishing.networks.reference import find_preprocess
@@ -22,7 +27,9 @@ from deepfishing.networks.zoo import RECORDS
 from deepfishing.store import Store
 
 SIZE = 12
-PIXELS = Preprocess(size=SIZE, short_side=SIZE, mean=(0.4,) * 3, std=(0.3,) * 3, scale=1 / 255)
+PIXELS = Preprocess(
+    size=SIZE, short_side=SIZE, mean=(0.4,) * 3, std=(0.3,) * 3, scale=1 / 255
+)
 JSON = json.dumps({"mean": [0.4] * 3, "std": [0.3] * 3, "scale": 1 / 255})
 
 
@@ -53,7 +60,14 @@ def toy(*top):
 
 def stack():
     flat = nn.MaxPool2d(2), nn.Flatten()
-    layers = nn.Linear(24, 9), nn.ReLU(), nn.Dropout(), nn.Linear(9, 8), nn.ReLU(), nn.Linear(8, 5)
+    layers = (
+        nn.Linear(24, 9),
+        nn.ReLU(),
+        nn.Dropout(),
+        nn.Linear(9, 8),
+        nn.ReLU(),
+        nn.Linear(8, 5),
+    )
     return toy(*flat, *layers)
 
 
@@ -68,7 +82,9 @@ def photos(tmp_path, rng):
     for i, label in enumerate("aabbab"):
         (folder / label).mkdir(parents=True, exist_ok=True)
         values = rng.integers(0, 256, (20, 16, 3), dtype=np.uint8)
-        Image.fromarray(values // (1 + (label == "a"))).save(folder / label / f"{i}.png")
+        Image.fromarray(values // (1 + (label == "a"))).save(
+            folder / label / f"{i}.png"
+        )
     return folder
 
 
@@ -81,7 +97,9 @@ def same_features(network, module, photos, features):
             for part in ("x", "delta") if name.startswith("dW") else ("__array__",):
                 a, b = (getattr(v, part) for v in (got[name], value))
                 a, b = (a(), b()) if callable(a) else (a, b)
-                np.testing.assert_allclose(a, b, atol=1e-5, err_msg=f"{engine} {name} {part}")
+                np.testing.assert_allclose(
+                    a, b, atol=1e-5, err_msg=f"{engine} {name} {part}"
+                )
 
 
 @pytest.mark.parametrize("module", [stack(), pooled()], ids=["stack", "pooled"])
@@ -91,10 +109,14 @@ def test_its_features_are_those_of_the_torch_network(module, photos, tmp_path):
     same_features(network, module, photos, features)
 
 
-def test_the_command_line_keeps_it_and_opens_it_again(module_file, photos, tmp_path, deepfish):
+def test_the_command_line_keeps_it_and_opens_it_again(
+    module_file, photos, tmp_path, deepfish
+):
     module, file = module_file
     asked = ("--network", file, "--features", "x7,dW8", "--precision", "float32")
-    ran = deepfish("extract", photos, "store", *asked, "--preprocess", tmp_path / "pixels.json")
+    ran = deepfish(
+        "extract", photos, "store", *asked, "--preprocess", tmp_path / "pixels.json"
+    )
     assert ran.code == 0, ran.err
     assert "layer 8 is Gemm" in ran.err
     store, images = Store.open(tmp_path / "store"), sorted(photos.rglob("*.png"))
@@ -135,11 +157,17 @@ def test_what_the_file_says_of_its_pixels_is_taken(module_file):
     lite = load_network(str(file), preprocess="efficientnet-lite0").preprocess
     known = RECORDS["efficientnet-lite0"].preprocess
     assert lite == replace(known, size=SIZE, short_side=SIZE)
-    for wrong in ('{"mean": [1, 2]}', '{"mean": [1,2,3], "std": [1,0,1]}', "missing.json"):
+    for wrong in (
+        '{"mean": [1, 2]}',
+        '{"mean": [1,2,3], "std": [1,0,1]}',
+        "missing.json",
+    ):
         with pytest.raises(OptionError, match="preprocess must be JSON"):
             load_network(str(file), preprocess=wrong)
     with pytest.raises(OptionError, match="network's size, 12"):
-        load_network(str(file), preprocess='{"mean": [0,0,0], "std": [1,1,1], "size": 24}')
+        load_network(
+            str(file), preprocess='{"mean": [0,0,0], "std": [1,1,1], "size": 24}'
+        )
 
 
 def test_a_reference_finds_the_file_where_it_is_now(module_file, tmp_path):
@@ -152,7 +180,9 @@ def test_a_reference_finds_the_file_where_it_is_now(module_file, tmp_path):
 
 
 SHAPES = (9, 48), (9, 5), (5,)
-W7, W8, b8 = (np.random.default_rng(1).normal(size=s).astype(np.float32) for s in SHAPES)
+W7, W8, b8 = (
+    np.random.default_rng(1).normal(size=s).astype(np.float32) for s in SHAPES
+)
 
 
 def by_hand(tmp_path, *nodes, end="y8", shape=("n", 3, 4, 4), constants=None):
@@ -165,7 +195,9 @@ def by_hand(tmp_path, *nodes, end="y8", shape=("n", 3, 4, 4), constants=None):
         [helper.make_tensor_value_info(end, TensorProto.FLOAT, None)],
         [numpy_helper.from_array(value, name) for name, value in arrays.items()],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9
+    )
     onnx.save(model, tmp_path / "hand.onnx")
     return tmp_path / "hand.onnx"
 
@@ -200,13 +232,17 @@ ACTIVATIONS = {
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("op", ["Relu", "Tanh"])
 def test_all_spellings_of_a_head_have_its_gradients(head, op, tmp_path):
-    check_gradients(by_hand(tmp_path, LAYER7, node(op, "y7", "x7"), *HEADS[head]), op, head)
+    check_gradients(
+        by_hand(tmp_path, LAYER7, node(op, "y7", "x7"), *HEADS[head]), op, head
+    )
 
 
 @pytest.mark.parametrize("op", ACTIVATIONS)
 def test_all_activations_have_their_gradients(op, tmp_path):
     head = "Gemm as it is"
-    check_gradients(by_hand(tmp_path, LAYER7, node(op, "y7", "x7"), *HEADS[head]), op, head)
+    check_gradients(
+        by_hand(tmp_path, LAYER7, node(op, "y7", "x7"), *HEADS[head]), op, head
+    )
 
 
 def check_gradients(file, op, head):
@@ -224,7 +260,9 @@ def check_gradients(file, op, head):
     kind = torch.log_softmax(y8 / 2, 1).mean() * -1
     if head == "Sigmoid":
         half = torch.full_like(y8, 0.5)
-        kind = nn.functional.binary_cross_entropy_with_logits(y8 / 2, half, reduction="sum")
+        kind = nn.functional.binary_cross_entropy_with_logits(
+            y8 / 2, half, reduction="sum"
+        )
     kind.backward()
     gradient = (W.grad / W.grad.norm()).numpy()
     dense = got["dW8"].dense()[0]
@@ -235,14 +273,18 @@ def check_gradients(file, op, head):
 def test_a_file_made_for_one_image_at_a_time_works(photos, tmp_path):
     class Fixed(nn.Sequential):
         def forward(self, x):
-            return super().forward(x.reshape(1, 3, SIZE * SIZE).reshape(1, 3, SIZE, SIZE))
+            return super().forward(
+                x.reshape(1, 3, SIZE * SIZE).reshape(1, 3, SIZE, SIZE)
+            )
 
     module = Fixed(*pooled()).eval()
     network = load_onnx(save(module, tmp_path / "net.onnx", dynamic_axes={}), PIXELS)
     images = sorted(photos.rglob("*.png"))
     with pytest.warns(UserWarning, match="dynamic batch axis"):
         got = extract(network, images, "x7")["x7"]
-    expected = extract(wrap(nn.Sequential(*module), preprocess=PIXELS), images, "x7")["x7"]
+    expected = extract(wrap(nn.Sequential(*module), preprocess=PIXELS), images, "x7")[
+        "x7"
+    ]
     np.testing.assert_allclose(got, expected, atol=1e-5)
 
 
@@ -250,10 +292,14 @@ def test_what_has_no_head_is_refused_in_one_line(tmp_path):
     kernel = {"K": np.ones((5, 3, 3, 3), np.float32)}
     for wrong in (node("Relu", "pixels", "y8"), node("Conv", "pixels K", "y8")):
         file = by_hand(tmp_path, wrong, constants=kernel)
-        with pytest.raises(NetworkError, match=f"got y8 by {wrong.op_type}; pass --embedding"):
+        with pytest.raises(
+            NetworkError, match=f"got y8 by {wrong.op_type}; pass --embedding"
+        ):
             load_onnx(file, "imagenet")
     grey = by_hand(tmp_path, *HEADS["MatMul"], shape=("n", 1, 4, 4))
-    with pytest.raises(NetworkError, match=r"must take float32 images of shape \(n, 3, S, S\)"):
+    with pytest.raises(
+        NetworkError, match=r"must take float32 images of shape \(n, 3, S, S\)"
+    ):
         load_onnx(grey, "imagenet")
     (tmp_path / "no.onnx").write_bytes(b"not at all")
     with pytest.raises(NetworkError, match="damaged or not an ONNX file"):
@@ -289,7 +335,9 @@ def test_weights_in_other_files_are_not_read(tmp_path):
 
 
 def test_a_mistyped_preprocess_is_told_with_the_nearest():
-    with pytest.raises(OptionError, match=r"must be imagenet, .* got 'imagnet'; did you mean imag"):
+    with pytest.raises(
+        OptionError, match=r"must be imagenet, .* got 'imagnet'; did you mean imag"
+    ):
         find_preprocess("imagnet", 240)
 
 
@@ -327,17 +375,22 @@ def test_weights_that_two_nodes_share_are_no_layer_of_one_of_them(tmp_path):
 
 def test_an_embedding_beside_the_scores_is_not_taken_for_them(tmp_path, photos):
     both = Joined(lambda x, a, b: (a(x).relu(), b(a(x).relu())))
-    network = load_onnx(save(both, tmp_path / "both.onnx", output_names=["e", "scores"]), JSON)
+    network = load_onnx(
+        save(both, tmp_path / "both.onnx", output_names=["e", "scores"]), JSON
+    )
     module = Joined(lambda x, a, b: b(a(x).relu()))
     module.load_state_dict(both.state_dict())
     images = sorted(photos.rglob("*.png"))
     found, expected = (
-        extract(one, images, "x7,dW7,dW8") for one in (network, wrap(module, preprocess=PIXELS))
+        extract(one, images, "x7,dW7,dW8")
+        for one in (network, wrap(module, preprocess=PIXELS))
     )
     for name in found:
         np.testing.assert_allclose(gram(found[name]), gram(expected[name]), atol=1e-5)
     two = Joined(lambda x, a, b: (a(x), b(x)))
-    with pytest.raises(NetworkError, match="got p by Gemm, q by Gemm; pass --embedding TENSOR"):
+    with pytest.raises(
+        NetworkError, match="got p by Gemm, q by Gemm; pass --embedding TENSOR"
+    ):
         load_onnx(save(two, tmp_path / "two.onnx", output_names=["p", "q"]), JSON)
 
 
@@ -345,7 +398,9 @@ def test_a_file_for_several_images_at_a_time_is_told(tmp_path):
     model = onnx.load(save(stack(), tmp_path / "net.onnx"))
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 4
     onnx.save(model, tmp_path / "four.onnx")
-    with pytest.raises(NetworkError, match="takes 4 images at a time; export it for any number"):
+    with pytest.raises(
+        NetworkError, match="takes 4 images at a time; export it for any number"
+    ):
         load_onnx(tmp_path / "four.onnx", JSON)
 
 
@@ -412,7 +467,9 @@ TAKEN = {
 def test_any_tensor_can_be_the_embedding(photos, tmp_path, kind):
     module = Backbone().eval()
     file = save(module, tmp_path / "map.onnx", opset_version=17)
-    with pytest.raises(NetworkError, match=r"--embedding TENSOR, such as (\S+),") as refused:
+    with pytest.raises(
+        NetworkError, match=r"--embedding TENSOR, such as (\S+),"
+    ) as refused:
         load_onnx(file, PIXELS)
     tensor = str(refused.value).partition("such as ")[2].partition(",")[0]
     with pytest.raises(OptionError, match=f"for tokens say {tensor}@class"):
@@ -437,13 +494,17 @@ def test_any_tensor_can_be_the_embedding(photos, tmp_path, kind):
 
 
 def test_an_output_without_scores_is_the_embedding(photos, tmp_path):
-    module = toy(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(24, 9), nn.Tanh(), nn.LayerNorm(9))
+    module = toy(
+        nn.MaxPool2d(2), nn.Flatten(), nn.Linear(24, 9), nn.Tanh(), nn.LayerNorm(9)
+    )
     network = load_onnx(save(module, tmp_path / "net.onnx", opset_version=17), PIXELS)
     assert network.layers == {8: "-"}
     assert "has no classifier: x7 is the tensor scores" in network.notes[0]
     images = sorted(photos.rglob("*.png"))
     expected = extract(wrap(module, preprocess=PIXELS), images, "x7")["x7"]
-    np.testing.assert_allclose(extract(network, images, "x7")["x7"], expected, atol=1e-5)
+    np.testing.assert_allclose(
+        extract(network, images, "x7")["x7"], expected, atol=1e-5
+    )
 
 
 def test_the_command_line_takes_a_tensor_and_remembers_it(photos, tmp_path, deepfish):
@@ -466,5 +527,7 @@ def test_the_command_line_takes_a_tensor_and_remembers_it(photos, tmp_path, deep
 def test_a_missing_package_is_no_damaged_file(tmp_path, monkeypatch):
     file = save(stack(), tmp_path / "net.onnx")
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(MissingDependencyError, match=r"^this needs the package onnx; run"):
+    with pytest.raises(
+        MissingDependencyError, match=r"^this needs the package onnx; run"
+    ):
         load_onnx(file, "imagenet")

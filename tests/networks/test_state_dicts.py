@@ -30,7 +30,9 @@ def test_a_trunk_has_the_input_of_the_classifier_as_its_embedding(mobile, tmp_pa
     assert network.layers == {8: "-"}
     assert "lacks classifier.0 and classifier.3" in network.notes[-1]
     below = []
-    with whole.module.classifier[0].register_forward_pre_hook(lambda _, x: below.append(x[0])):
+    with whole.module.classifier[0].register_forward_pre_hook(
+        lambda _, x: below.append(x[0])
+    ):
         embedding(whole)
     found = embedding(network)
     assert found.shape == (2, 576)
@@ -41,7 +43,9 @@ def test_a_trunk_has_the_input_of_the_classifier_as_its_embedding(mobile, tmp_pa
 
 def test_without_its_top_layer_a_network_ends_at_the_layer_below(mobile, tmp_path):
     file = tmp_path / "trunk.pt"
-    torch.save({n: t for n, t in mobile.items() if not n.startswith("classifier.3.")}, file)
+    torch.save(
+        {n: t for n, t in mobile.items() if not n.startswith("classifier.3.")}, file
+    )
     network = load_network(MOBILE, file)
     assert embedding(network).shape == (2, 1024)
     assert network.layers == {7: "classifier.0", 8: "-"}
@@ -49,20 +53,29 @@ def test_without_its_top_layer_a_network_ends_at_the_layer_below(mobile, tmp_pat
 
 def test_timm_is_asked_for_a_network_without_a_classifier(tmp_path):
     module = load_network("timm:mobilenetv3_small_050", "random").module
-    state = {n: t for n, t in module.state_dict().items() if not n.startswith("classifier.")}
+    state = {
+        n: t for n, t in module.state_dict().items() if not n.startswith("classifier.")
+    }
     torch.save(state, tmp_path / "trunk.pt")
     network = load_network("timm:mobilenetv3_small_050", tmp_path / "trunk.pt")
     assert network.embedding == "the pooled output, which timm's own head would take"
     module.classifier = nn.Identity()
     expected = module.eval()(torch.ones(1, 3, 64, 64))
-    torch.testing.assert_close(network.module.eval()(torch.ones(1, 3, 64, 64)), expected)
+    torch.testing.assert_close(
+        network.module.eval()(torch.ones(1, 3, 64, 64)), expected
+    )
 
 
 def test_other_names_are_matched_by_order_and_shape(mobile, tmp_path):
-    renamed = {f"backbone.{n.replace('features.', 'blocks-')}": t for n, t in mobile.items()}
+    renamed = {
+        f"backbone.{n.replace('features.', 'blocks-')}": t for n, t in mobile.items()
+    }
     torch.save(renamed, tmp_path / "renamed.pt")
     network = load_network(MOBILE, tmp_path / "renamed.pt")
-    assert "weights matched by order and shape, such as backbone.blocks-0" in network.notes[-1]
+    assert (
+        "weights matched by order and shape, such as backbone.blocks-0"
+        in network.notes[-1]
+    )
     torch.testing.assert_close(network.module.state_dict(), mobile)
 
 
@@ -71,7 +84,10 @@ def test_what_fits_in_part_is_refused(mobile, tmp_path):
     first, second = list(renamed)[:2]
     swapped = {second: renamed.pop(second), first: renamed.pop(first), **renamed}
     middle = {n: t for n, t in mobile.items() if not n.startswith("features.3.")}
-    for state, problem in ((swapped, "unexpected"), (middle, r"missing: features\.3\.")):
+    for state, problem in (
+        (swapped, "unexpected"),
+        (middle, r"missing: features\.3\."),
+    ):
         torch.save(state, tmp_path / "wrong.pt")
         with pytest.raises(WeightsError, match=problem):
             load_network(MOBILE, tmp_path / "wrong.pt")
@@ -88,14 +104,18 @@ def test_tensors_of_the_same_names_are_not_matched_by_order():
 def test_a_torchscript_file_says_where_it_is_used(tmp_path):
     program = torch.jit.script(nn.Linear(2, 2))
     torch.jit.save(program, tmp_path / "program.pt")
-    with pytest.raises(WeightsError, match=r"TorchScript program, .* wrap\(torch\.jit\.load"):
+    with pytest.raises(
+        WeightsError, match=r"TorchScript program, .* wrap\(torch\.jit\.load"
+    ):
         load_network(MOBILE, tmp_path / "program.pt")
     with pytest.raises(NetworkError, match=r"wrap\(torch\.jit\.load"):
         load_network(str(tmp_path / "program.pt"))
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_names_of_torch_hub_and_the_authors_weights_are_taken_by_timm(tmp_path, monkeypatch):
+def test_names_of_torch_hub_and_the_authors_weights_are_taken_by_timm(
+    tmp_path, monkeypatch
+):
     from deepfishing.networks.libraries import timm_models
 
     timm = timm_models.import_package("timm")
@@ -104,13 +124,21 @@ def test_names_of_torch_hub_and_the_authors_weights_are_taken_by_timm(tmp_path, 
     def small(model, pretrained, **options):
         made.append(model)
         return timm.models.VisionTransformer(
-            img_size=28, patch_size=14, embed_dim=12, depth=1, num_heads=2, num_classes=0
+            img_size=28,
+            patch_size=14,
+            embed_dim=12,
+            depth=1,
+            num_heads=2,
+            num_classes=0,
         )
 
     monkeypatch.setattr(timm, "create_model", small)
-    monkeypatch.setattr(timm_models, "describe", lambda module: timm_models.ModelFacts(embeds=True))
+    monkeypatch.setattr(
+        timm_models, "describe", lambda module: timm_models.ModelFacts(embeds=True)
+    )
     state = dict(small("", False).state_dict())
-    published = {"mask_token": torch.zeros(1, 12), **state}  # as the authors of DINOv2 publish it
+    # as the authors of DINOv2 publish it
+    published = {"mask_token": torch.zeros(1, 12), **state}
     torch.save(published, tmp_path / "dinov2.pth")
     module = timm_models.load("dinov2_vits14_reg", False)
     assert made[-1] == "vit_small_patch14_reg4_dinov2"

@@ -13,7 +13,12 @@ from deepfishing.networks.libraries.packages import import_package
 from deepfishing.networks.network import wrap
 
 # name: its arguments, image size, gradient layers, and outputs with their channels' axis
-SWIN = {"img_size": 56, "embed_dim": 12, "num_heads": (1, 2, 2, 4), "depths": (2, 1, 1, 1)}
+SWIN = {
+    "img_size": 56,
+    "embed_dim": 12,
+    "num_heads": (1, 2, 2, 4),
+    "depths": (2, 1, 1, 1),
+}
 NETWORKS = {
     "resnet18": (
         {},
@@ -24,19 +29,36 @@ NETWORKS = {
     "convnext_atto": (  # depthwise convolutions, channels first
         {},
         64,
-        ["stages.1.blocks.0.conv_dw", "stages.3.blocks.1.conv_dw", "stages.3.blocks.1.mlp.fc1"],
+        [
+            "stages.1.blocks.0.conv_dw",
+            "stages.3.blocks.1.conv_dw",
+            "stages.3.blocks.1.mlp.fc1",
+        ],
         {"stages.3": 1, "stages.2.blocks.0.norm": 1, "stages.3.blocks.1.mlp.fc1": 1},
     ),
     "convnext_atto, channels last": (
         {"conv_mlp": False},
         96,
-        ["stages.2.blocks.1.conv_dw", "stages.3.blocks.1.mlp.fc1", "stages.3.blocks.0.mlp.fc2"],
-        {"stages.3.blocks.1.mlp.fc1": 3, "stages.3.blocks.1.mlp": 3, "stages.3": 1, "stem": 1},
+        [
+            "stages.2.blocks.1.conv_dw",
+            "stages.3.blocks.1.mlp.fc1",
+            "stages.3.blocks.0.mlp.fc2",
+        ],
+        {
+            "stages.3.blocks.1.mlp.fc1": 3,
+            "stages.3.blocks.1.mlp": 3,
+            "stages.3": 1,
+            "stem": 1,
+        },
     ),
     "swin_tiny_patch4_window7_224": (  # windows as rows, maps channels last
         SWIN,
         56,
-        ["layers.0.blocks.0.attn.qkv", "layers.0.blocks.1.attn.proj", "layers.0.blocks.1.mlp.fc1"],
+        [
+            "layers.0.blocks.0.attn.qkv",
+            "layers.0.blocks.1.attn.proj",
+            "layers.0.blocks.1.mlp.fc1",
+        ],
         {"layers.3": 3, "norm": 3, "layers.0.blocks.1": 3, "layers.1.downsample": 3},
     ),
     "vit_tiny_patch16_224": (
@@ -48,7 +70,12 @@ NETWORKS = {
     "mobilenetv3_small_100": (  # depthwise convolutions, squeeze and excitation
         {},
         64,
-        ["blocks.1.0.conv_dw", "blocks.4.2.conv_dw", "blocks.4.2.se.conv_reduce", "conv_head"],
+        [
+            "blocks.1.0.conv_dw",
+            "blocks.4.2.conv_dw",
+            "blocks.4.2.se.conv_reduce",
+            "conv_head",
+        ],
         {"blocks.4": 1, "blocks.4.2.bn1": 1, "blocks.3.0.se": 1},
     ),
     "resnext50_32x4d": ({}, 32, ["layer3.0.conv2"], {"layer3": 1}),
@@ -70,13 +97,18 @@ def case(request):
     model = import_package("timm").create_model(
         request.param.partition(",")[0], num_classes=7, **arguments
     )
-    for weight in model.parameters():  # random biases and scales, too: zeros would hide mistakes
+    for weight in model.parameters():
+        # random biases and scales, too: zeros would hide mistakes
         torch.nn.init.normal_(weight, weight.mean().item(), 0.1)
     preprocess = Preprocess(size, size, mean=(127.0,) * 3, std=(128.0,) * 3)
     network = wrap(model.double(), preprocess=preprocess)
     random = np.random.default_rng(0)
-    images = [random.integers(0, 256, (size, size, 3), dtype=np.uint8) for _ in range(N)]
-    pixels = torch.from_numpy(np.stack([preprocess(image) for image in images])).double()
+    images = [
+        random.integers(0, 256, (size, size, 3), dtype=np.uint8) for _ in range(N)
+    ]
+    pixels = torch.from_numpy(
+        np.stack([preprocess(image) for image in images])
+    ).double()
     return network, images, pixels, gradients, outputs
 
 
@@ -96,9 +128,9 @@ def block_diagonal(gradient, groups):
     d_g = blocks.shape[-1]
     whole = np.zeros((n, groups * d_g, D))
     for g in range(groups):
-        whole[:, g * d_g : (g + 1) * d_g, g * D // groups : (g + 1) * D // groups] = blocks[
-            :, g
-        ].swapaxes(1, 2)
+        whole[:, g * d_g : (g + 1) * d_g, g * D // groups : (g + 1) * D // groups] = (
+            blocks[:, g].swapaxes(1, 2)
+        )
     return whole
 
 
@@ -108,13 +140,18 @@ def test_gradients_equal_one_backward_pass_per_image(case):
     names = [kind.format(path) for path in paths for kind in kinds]
     (batch,) = Extractor(network, [parse_factor(name) for name in names])(images)
     for path, true in gradients_one_by_one(network, pixels, paths).items():
-        x, delta, mean_x, sum_delta, projected = (batch.factors[k.format(path)] for k in kinds)
+        x, delta, mean_x, sum_delta, projected = (
+            batch.factors[k.format(path)] for k in kinds
+        )
         size = np.abs(true).max()
         assert size > 0
         groups = getattr(network.module.get_submodule(path), "groups", 1)
         if groups > 1:  # the whole gradient, times 1
             np.testing.assert_allclose(
-                RankOne(x, delta).dense()[..., 0], true.reshape(N, -1), rtol=0, atol=1e-9 * size
+                RankOne(x, delta).dense()[..., 0],
+                true.reshape(N, -1),
+                rtol=0,
+                atol=1e-9 * size,
             )
         else:
             x, delta = (v if v.ndim == 3 else v[:, None] for v in (x, delta))
@@ -125,7 +162,9 @@ def test_gradients_equal_one_backward_pass_per_image(case):
         whole = block_diagonal(true, groups)
         drawn = TwoSided.draw(*whole.shape[1:], 5, 4)  # in single precision
         expected = (drawn.R @ whole @ drawn.S.T).reshape(N, -1)
-        np.testing.assert_allclose(projected, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
+        np.testing.assert_allclose(
+            projected, expected, rtol=0, atol=1e-6 * np.abs(expected).max()
+        )
 
 
 def test_outputs_are_averaged_over_positions_image_by_image(case):
@@ -134,7 +173,9 @@ def test_outputs_are_averaged_over_positions_image_by_image(case):
     seen = {}
     for path in outputs:
         network.module.get_submodule(path).register_forward_hook(
-            lambda _m, _x, y, path=path: seen.update({path: y.clone()})  # before it is overwritten
+            lambda _m, _x, y, path=path: seen.update(
+                {path: y.clone()}
+            )  # before it is overwritten
         )
     for number, image in enumerate(pixels):
         with torch.no_grad():
@@ -142,4 +183,6 @@ def test_outputs_are_averaged_over_positions_image_by_image(case):
         for path, axis in outputs.items():
             y = seen[path]
             expected = y.movedim(axis, -1).reshape(-1, y.shape[axis]).mean(dim=0)
-            np.testing.assert_allclose(batch.factors[f"x:{path}"][number], expected, atol=1e-9)
+            np.testing.assert_allclose(
+                batch.factors[f"x:{path}"][number], expected, atol=1e-9
+            )

@@ -20,7 +20,8 @@ def python(code):
 def test_torchvision_and_timm_are_imported_in_a_fresh_interpreter(tmp_path):
     for name in ("deepfishing_torchvision.py", "deepfishing_torchvision.pth"):
         shutil.copy(SOURCE / name, tmp_path)
-    start = f"import site; site.addsitedir({str(tmp_path)!r})"  # as Python reads site-packages
+    # as Python reads site-packages
+    start = f"import site; site.addsitedir({str(tmp_path)!r})"
     ran = python(f"{start}; import torchvision, timm; torchvision.models.resnet18()")
     assert ran.returncode == 0, ran.stderr
 
@@ -39,5 +40,6 @@ def test_both_files_are_part_of_the_installation():
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     for source, target in included.items():
         assert (ROOT / source).is_file()
-        assert "/" not in target  # beside the package, where Python looks for .pth files
+        # beside the package, where Python looks for .pth files
+        assert "/" not in target
     assert {Path(target).suffix for target in included.values()} == {".py", ".pth"}

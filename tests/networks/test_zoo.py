@@ -33,7 +33,9 @@ def test_all_ten_networks_and_the_default_are_listed_under_their_own_name():
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_the_layers_of_a_record_are_modules_with_weights_in_order_up_to_the_classifier(name):
+def test_the_layers_of_a_record_are_modules_with_weights_in_order_up_to_the_classifier(
+    name,
+):
     entry = record(name)
     with torch.device("meta"):
         module = getattr(architectures, entry.build)({})
@@ -42,7 +44,8 @@ def test_the_layers_of_a_record_are_modules_with_weights_in_order_up_to_the_clas
     for below, above in itertools.pairwise(weights):
         assert below.shape[0] == above.shape[1]
     assert len(weights[-1]) == 1000
-    assert list(module.parameters())[-2] is weights[-1]  # weight and bias of the classifier
+    # weight and bias of the classifier
+    assert list(module.parameters())[-2] is weights[-1]
 
 
 @pytest.mark.parametrize("name", RECORDS)
@@ -66,7 +69,9 @@ def test_weights_come_from_a_package_or_from_an_address(name):
 
 
 def test_an_unknown_network_lists_the_known_ones_and_the_nearest():
-    with pytest.raises(NetworkError, match=r"one of alexnet-caffe.*did you mean vgg16\?"):
+    with pytest.raises(
+        NetworkError, match=r"one of alexnet-caffe.*did you mean vgg16\?"
+    ):
         record("vgg_16")
 
 
@@ -74,7 +79,10 @@ def test_an_unknown_network_lists_the_known_ones_and_the_nearest():
     ("name", "words"),
     [
         ("resnet50", "written timm:resnet50, torchvision:resnet50 or hf:ORG/resnet50"),
-        ("tim:resnet50", "'tim' is not known: write timm:NAME, torchvision:NAME, hf:ORG/NAME"),
+        (
+            "tim:resnet50",
+            "'tim' is not known: write timm:NAME, torchvision:NAME, hf:ORG/NAME",
+        ),
         ("nets/mine.safetensors", "goes with --weights"),
     ],
 )
@@ -83,12 +91,17 @@ def test_a_network_of_another_package_is_told_how_it_is_written(name, words):
         record(name)
 
 
-def test_the_addresses_and_normalisation_are_those_that_torchvision_publishes(torchvision):
+def test_the_addresses_and_normalisation_are_those_that_torchvision_publishes(
+    torchvision,
+):
     for name in ("alexnet-torchvision", "vgg11", "vgg13", "vgg16", "vgg19"):
-        theirs = torchvision.models.get_model_weights(name.removesuffix("-torchvision")).DEFAULT
+        theirs = torchvision.models.get_model_weights(
+            name.removesuffix("-torchvision")
+        ).DEFAULT
         entry, transforms = record(name), theirs.transforms()
         assert entry.weights.url == theirs.url
         assert entry.preprocess.mean == tuple(transforms.mean)
         assert entry.preprocess.std == tuple(transforms.std)
-        published = theirs.meta["_file_size"] * 2**20 / 1e6  # torchvision's MB are 2**20 bytes
+        # torchvision's MB are 2**20 bytes
+        published = theirs.meta["_file_size"] * 2**20 / 1e6
         assert entry.weights.megabytes == pytest.approx(published, abs=1)

@@ -9,7 +9,9 @@ import pytest
 SCRIPT = Path(__file__).with_name("without_posix.py")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="it looks into /proc for files that are open")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="it looks into /proc for files that are open"
+)
 def test_a_session_runs_without_what_windows_lacks(shapes, tmp_path):
     (shapes / "train").rename(tmp_path / "photos")
     command = [sys.executable, "-X", "warn_default_encoding", SCRIPT, tmp_path]

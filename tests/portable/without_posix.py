@@ -22,8 +22,22 @@ from pkgutil import walk_packages
 # Linux builds of these look at the kernel while they are imported, their Windows builds do not
 LIBRARIES = ("faiss", "numpy", "psutil", "pyarrow.parquet", "sklearn.svm", "torch")
 MODULES = ("fcntl", "resource", "pwd")
-FUNCTIONS = ("fork", "forkpty", "uname", "sched_getaffinity", "sysconf", "getuid", "geteuid")
-RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in "123")}
+FUNCTIONS = (
+    "fork",
+    "forkpty",
+    "uname",
+    "sched_getaffinity",
+    "sysconf",
+    "getuid",
+    "geteuid",
+)
+RESERVED = {
+    "con",
+    "prn",
+    "aux",
+    "nul",
+    *(f"{port}{n}" for port in ("com", "lpt") for n in "123"),
+}
 LONGEST = 180  # characters below the folder; Windows has 260 for the whole
 
 
@@ -47,7 +61,9 @@ def checked(function, places):
     def run(*arguments, **options):
         for place in places:
             if is_in_use(arguments[place]):
-                error = PermissionError(13, "The process cannot access the file", arguments[place])
+                error = PermissionError(
+                    13, "The process cannot access the file", arguments[place]
+                )
                 error.winerror = 32
                 raise error
         return function(*arguments, **options)
@@ -119,7 +135,9 @@ def serve_start(store, model):
     share_heaps()
     address = bind("127.0.0.1", 0)
     server = make_server(Gallery(store, model=model), address)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [address.listening]})
+    thread = threading.Thread(
+        target=server.run, kwargs={"sockets": [address.listening]}
+    )
     thread.start()
     try:
         while not server.started:
@@ -134,7 +152,9 @@ def serve_start(store, model):
 def session(folder):
     import_everything()
     photos, store, model = folder / "photos", folder / "store", folder / "model"
-    deepfish("extract", photos, store, "--features", "x7,dW8,dW:_blocks.15._project_conv@8x8")
+    deepfish(
+        "extract", photos, store, "--features", "x7,dW8,dW:_blocks.15._project_conv@8x8"
+    )
     deepfish("search", store, min(photos.rglob("*.jpg")), "--index")
     label(store)
     deepfish("train", store, model, "--features", "x7")

@@ -9,7 +9,11 @@ import pytest
 
 from deepfishing.store import Row, Store
 
-SETTINGS = {"network": "efficientnet-lite0", "layers": {"7": "_conv_head", "8": "_fc"}, "tau": 2.0}
+SETTINGS = {
+    "network": "efficientnet-lite0",
+    "layers": {"7": "_conv_head", "8": "_fc"},
+    "tau": 2.0,
+}
 WIDTHS = {"x6": 12, "delta7": 9, "x7": 9, "delta8": 7}
 
 
@@ -23,7 +27,9 @@ def clustered(n, begin=0, spread=0.4):
     rng = np.random.default_rng([7, begin])
     which = rng.integers(20, size=n)
     return {
-        name: (centres.normal(size=(20, d))[which] + spread * rng.normal(size=(n, d))).astype("f4")
+        name: (
+            centres.normal(size=(20, d))[which] + spread * rng.normal(size=(n, d))
+        ).astype("f4")
         for name, d in WIDTHS.items()
     }
 
@@ -33,14 +39,18 @@ def fill(store, n, begin=0, per_shard=300):
     factors = clustered(n, begin)
     for start in range(0, n, per_shard):
         keys = [key_of(begin + i) for i in range(start, min(start + per_shard, n))]
-        store.append(keys, {f: v[start : start + per_shard] for f, v in factors.items()})
+        store.append(
+            keys, {f: v[start : start + per_shard] for f, v in factors.items()}
+        )
     names = tuple(WIDTHS)
     store.write_rows(
         Row(
             f"{i:05d}.jpg",
             f"{'odd' if i % 2 else 'even'}/{i:05d}.jpg",
             key_of(i),
-            labels=tuple(name for name, m in (("third", 3), ("fifth", 5)) if i % m == 0),
+            labels=tuple(
+                name for name, m in (("third", 3), ("fifth", 5)) if i % m == 0
+            ),
             status="ok",
             factors=names,
         )
@@ -81,6 +91,8 @@ def arrays_of():
 
     def read(store, n):
         keys = [key_of(i) for i in range(n)]
-        return {factor: store.read(keys, factor).astype(np.float64) for factor in WIDTHS}
+        return {
+            factor: store.read(keys, factor).astype(np.float64) for factor in WIDTHS
+        }
 
     return read

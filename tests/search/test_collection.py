@@ -17,7 +17,9 @@ def test_an_index_without_what_every_row_has_is_damaged(make_store, name):
     table = pq.read_table(store.folder / INDEX)
     values = [None, *table.column(name).to_pylist()[1:]]
     field = SCHEMA.field(name)
-    table = table.set_column(SCHEMA.names.index(name), field, pa.array(values, field.type))
+    table = table.set_column(
+        SCHEMA.names.index(name), field, pa.array(values, field.type)
+    )
     pq.write_table(table, store.folder / INDEX)
     with pytest.raises(StoreError, match=f"index is damaged.*{name}"):
         Collection.of(store, contents, ["x7"])

@@ -53,7 +53,9 @@ def test_mapped_rows_are_those_of_the_store_whoever_wrote_the_shards(make_store,
     path = min(store.shards_folder("x7").glob("*"))
     table = pq.read_table(path)
     path.unlink()
-    pq.write_table(table.replace_schema_metadata(), path.with_name("shard-other.parquet"))
+    pq.write_table(
+        table.replace_schema_metadata(), path.with_name("shard-other.parquet")
+    )
     contents = Contents.of(store, FACTORS)
     numbers = rng.permutation(1000)[:300]
     mapped = contents.mapped()

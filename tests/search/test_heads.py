@@ -16,13 +16,17 @@ HEAD = "own(x7,64)"
 @pytest.fixture
 def grow(tmp_path, rng):
     """A store, and photos that are added to it."""
-    store = Store(tmp_path / "store", {"network": "toy", "layers": {"8": "fc"}}, "float32")
+    store = Store(
+        tmp_path / "store", {"network": "toy", "layers": {"8": "fc"}}, "float32"
+    )
 
     def add(n):
         first = len(store.rows())
         keys = [f"{number:064x}" for number in range(first, first + n)]
         store.append(keys, {"x7": rng.normal(size=(n, 12)).astype(np.float32)})
-        store.write_rows([*store.rows().values(), *(Row(key[-4:], key[-4:], key) for key in keys)])
+        store.write_rows(
+            [*store.rows().values(), *(Row(key[-4:], key[-4:], key) for key in keys)]
+        )
         return store
 
     return add
@@ -84,7 +88,9 @@ def test_a_link_in_place_of_the_folder_is_not_followed(grow, tmp_path):
     store = grow(120)
     (tmp_path / "elsewhere").mkdir()
     (store.folder / ".index").mkdir()
-    (store.folder / module.FOLDER).symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    (store.folder / module.FOLDER).symlink_to(
+        tmp_path / "elsewhere", target_is_directory=True
+    )
     contents = Contents.of(store, ["x7"])
     fit_to_store(Searcher(store, HEAD).recipe, contents, store)
     assert not list((tmp_path / "elsewhere").iterdir())

@@ -44,7 +44,8 @@ def test_the_index_finds_what_exact_search_finds(make_store, by):
     queries = range(0, N, 60)
     hits = [found(index, i) for i in queries]
     recall = [
-        np.isin(found(exact, i), those).mean() for i, those in zip(queries, hits, strict=True)
+        np.isin(found(exact, i), those).mean()
+        for i, those in zip(queries, hits, strict=True)
     ]
     assert np.mean(recall) >= 0.95
     assert hits == [found(again, i) for i in queries]
@@ -54,8 +55,14 @@ def test_the_index_finds_what_exact_search_finds(make_store, by):
 @pytest.mark.parametrize(
     ("by", "candidates"), [("dW8", 400), ("dW8+x7", 400), ("pow(dW8,0.5)", 100)]
 )
-def test_an_index_of_many_images_is_scanned_in_four_bits(make_store, monkeypatch, by, candidates):
-    for name, value in {"QUANTISED_IMAGES": N, "DIMENSIONS": 100, "LANDMARKS": 640}.items():
+def test_an_index_of_many_images_is_scanned_in_four_bits(
+    make_store, monkeypatch, by, candidates
+):
+    for name, value in {
+        "QUANTISED_IMAGES": N,
+        "DIMENSIONS": 100,
+        "LANDMARKS": 640,
+    }.items():
         monkeypatch.setattr(index_module, name, value)
     store = make_store(N)
     exact, _, again = (Searcher(store, by, how) for how in ("exact", "index", "index"))
@@ -74,13 +81,17 @@ def test_an_index_of_many_images_is_scanned_in_four_bits(make_store, monkeypatch
 
 @pytest.mark.parametrize("by", ["dW8", "x6;x7", "dW8+x7", "(2*x6+1)*(dW7+3*x7)"])
 @pytest.mark.parametrize("precision", ["int8", "int4", "float16"])
-def test_scores_by_cosines_of_factors_are_those_of_the_recipe(make_store, by, precision):
+def test_scores_by_cosines_of_factors_are_those_of_the_recipe(
+    make_store, by, precision
+):
     searcher = Searcher(make_store(300, precision), by, "index")
     assert searcher.features.is_quick
     query = searcher._query(["00001.jpg", "00002.jpg"], ["00003.jpg"])
     numbers = np.array([5, 299, 0, *range(20, 100)])
     exact = query.scores(searcher.features.of(numbers))
-    np.testing.assert_allclose(searcher.features.cosine_scores(numbers, query), exact, atol=1e-5)
+    np.testing.assert_allclose(
+        searcher.features.cosine_scores(numbers, query), exact, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("precision", ["int8", "int4", "float16", "float32"])
@@ -90,10 +101,16 @@ def test_rows_of_an_index_are_those_of_the_store(make_store, precision):
     numbers = np.array([299, 7, 8, 9, 0])
     keys = [index.contents.keys[n].as_py() for n in numbers.tolist()]
     same = np.array([exact.contents.keys.index(key).as_py() for key in keys])
-    ours, theirs = index.contents.read(numbers, ["x7"]), exact.contents.read(same, ["x7"])
+    ours, theirs = (
+        index.contents.read(numbers, ["x7"]),
+        exact.contents.read(same, ["x7"]),
+    )
     assert list(ours) == ["x7"]
     np.testing.assert_array_equal(ours["x7"], theirs["x7"])
-    assert index.contents.read(numbers[:0], ["x7"])["x7"].shape == (0, *ours["x7"].shape[1:])
+    assert index.contents.read(numbers[:0], ["x7"])["x7"].shape == (
+        0,
+        *ours["x7"].shape[1:],
+    )
 
 
 def test_a_searcher_goes_on_when_another_one_has_extended_the_index(make_store, grow):
@@ -110,10 +127,14 @@ def test_hits_of_the_index_have_the_exact_scores(make_store):
     exact, index = (Searcher(store, "dW8", method) for method in ("exact", "index"))
     scores = exact.similarities("00001.jpg")[2]
     for hit in index.search("00001.jpg", candidates=100):
-        assert hit.score == pytest.approx(scores[exact.collection.row_of(hit.id)], abs=1e-6)
+        assert hit.score == pytest.approx(
+            scores[exact.collection.row_of(hit.id)], abs=1e-6
+        )
 
 
-def test_negative_examples_and_filters_go_through_the_index_too(make_store, monkeypatch):
+def test_negative_examples_and_filters_go_through_the_index_too(
+    make_store, monkeypatch
+):
     monkeypatch.setattr(searcher_module, "EXACT_FILTERED", 10)
     store = make_store(N)
     exact, index = (Searcher(store, "dW8", method) for method in ("exact", "index"))
@@ -146,7 +167,9 @@ def test_a_store_that_grew_extends_the_index_which_then_finds_what_a_new_one_fin
     Searcher(store, "dW8", "index")
     grow(store, 500, begin=N)
     stages = []
-    extended = Searcher(store, "dW8", "index", progress=lambda *told: stages.append(told))
+    extended = Searcher(
+        store, "dW8", "index", progress=lambda *told: stages.append(told)
+    )
     assert stages[-1] == ("indexing", 500, 500)  # no training, and only the new ones
     assert facts_of(store)["images"] == N + 500
     assert facts_of(store)["made_for"] == N
@@ -156,15 +179,23 @@ def test_a_store_that_grew_extends_the_index_which_then_finds_what_a_new_one_fin
     rebuilt, exact = (Searcher(store, "dW8", method) for method in ("index", "exact"))
     for i in (0, 1000, N + 1, N + 400):
         options = {"candidates": 600, "probes": 99}
-        assert found(extended, i, **options) == found(rebuilt, i, **options) == found(exact, i)
+        assert (
+            found(extended, i, **options)
+            == found(rebuilt, i, **options)
+            == found(exact, i)
+        )
 
 
-def test_an_index_on_disk_is_used_again_without_reading_the_images(make_store, monkeypatch):
+def test_an_index_on_disk_is_used_again_without_reading_the_images(
+    make_store, monkeypatch
+):
     store = make_store(N)
     Searcher(store, "dW8", "index")
     before = {path: path.stat().st_mtime_ns for path in files_of(store)}
     told = []
-    Searcher(store, "dW8", "index", progress=lambda *t: told.append(t), notice=told.append)
+    Searcher(
+        store, "dW8", "index", progress=lambda *t: told.append(t), notice=told.append
+    )
     assert told == []
     assert {path: path.stat().st_mtime_ns for path in files_of(store)} == before
 
@@ -191,7 +222,9 @@ def test_images_that_went_away_make_the_index_again(make_store):
     index = Searcher(store, "dW8", "index", notice=told.append)
     assert "no longer in the store" in told[0]
     assert gone not in found(index, 1)
-    assert found(index, 1, candidates=600, probes=99) == found(Searcher(store, "dW8"), 1)
+    assert found(index, 1, candidates=600, probes=99) == found(
+        Searcher(store, "dW8"), 1
+    )
 
 
 def test_each_recipe_has_an_index_of_its_own(make_store):
@@ -209,7 +242,11 @@ def test_an_index_that_says_another_recipe_or_other_settings_is_made_again(make_
     Searcher(store, "x7", "index")
     (path,) = store.folder.glob(".index/*/index.json")
     sound = path.read_text()
-    for change in ({"recipe": "y8"}, {"settings": {}}, {"format": "deepfishing-index-0"}):
+    for change in (
+        {"recipe": "y8"},
+        {"settings": {}},
+        {"format": "deepfishing-index-0"},
+    ):
         path.write_text(json.dumps({**json.loads(sound), **change}))
         told = []
         Searcher(store, "x7", "index", notice=told.append)
@@ -217,7 +254,9 @@ def test_an_index_that_says_another_recipe_or_other_settings_is_made_again(make_
         assert json.loads(path.read_text()) == json.loads(sound)
 
 
-@pytest.mark.parametrize("name", ["index.json", "vectors-*.faiss", "arrays-*.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["index.json", "vectors-*.faiss", "arrays-*.safetensors"]
+)
 @pytest.mark.parametrize("harm", ["cut", "changed", "gone"])
 def test_a_damaged_index_is_made_again_with_one_line(make_store, name, harm):
     store = make_store(300)
@@ -246,7 +285,8 @@ def test_a_file_of_vectors_that_claims_to_be_huge_takes_no_memory(make_store):
     index = Searcher(store, "dW8", "index")
     (path,) = store.folder.glob(".index/*/vectors-*.faiss")
     sound = path.read_bytes()
-    width = struct.pack("<Q", 2 * index.index.vectors.d)  # numbers of the trained quantiser
+    # numbers of the trained quantiser
+    width = struct.pack("<Q", 2 * index.index.vectors.d)
     assert width in sound
     path.write_bytes(sound.replace(width, struct.pack("<Q", 1 << 30)))
     with pytest.raises(RuntimeError, match="limit"):
@@ -309,7 +349,9 @@ def test_photos_that_are_nearly_the_same_are_found_as_by_exact_search(tmp_path):
 
 
 @pytest.mark.usefixtures("few_candidates")
-def test_more_photos_than_are_compared_that_are_nearly_the_same_are_reported(tmp_path, monkeypatch):
+def test_more_photos_than_are_compared_that_are_nearly_the_same_are_reported(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(searcher_module, "EXACT_IMAGES", 1000)
     store = tight_clusters(tmp_path / "s")
     notices = []
@@ -317,7 +359,9 @@ def test_more_photos_than_are_compared_that_are_nearly_the_same_are_reported(tmp
     assert "more than 600 images are nearly the same" in notices[-1]
 
 
-def test_an_index_that_tells_photos_apart_proposes_no_more_of_them(make_store, monkeypatch):
+def test_an_index_that_tells_photos_apart_proposes_no_more_of_them(
+    make_store, monkeypatch
+):
     store = make_store(N, "float16")
     index = Searcher(store, "x7", "index")
     asked = []

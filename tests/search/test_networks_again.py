@@ -23,7 +23,10 @@ def photos(shapes, tmp_path):
     """Three photos for the store, and one more."""
     for name in ("dark/0", "dark/1", "light/0"):
         (tmp_path / "photos").mkdir(exist_ok=True)
-        shutil.copy(shapes / f"train/{name}.jpg", tmp_path / f"photos/{name.replace('/', '')}.jpg")
+        shutil.copy(
+            shapes / f"train/{name}.jpg",
+            tmp_path / f"photos/{name.replace('/', '')}.jpg",
+        )
     return tmp_path / "photos", shapes / "test/light/3.jpg"
 
 
@@ -47,8 +50,12 @@ def test_random_weights_are_drawn_again(photos, tmp_path):
 
 @pytest.mark.parametrize("name", ["efficientnet-lite0", HUB])
 def test_a_weight_file_is_found_again_by_path_and_checksum(name, photos, tmp_path):
-    source = random_network(name, seed=3) if name != HUB else load_network(HUB, "random")
-    tensors = {n: t + 0.01 if t.ndim > 1 else t for n, t in source.module.state_dict().items()}
+    source = (
+        random_network(name, seed=3) if name != HUB else load_network(HUB, "random")
+    )
+    tensors = {
+        n: t + 0.01 if t.ndim > 1 else t for n, t in source.module.state_dict().items()
+    }
     torch.save(tensors, tmp_path / "w.pth")
     store, weights = tmp_path / "store", tmp_path / "w.pth"
     options = {"features": "dW8", "precision": "float32", "resources": QUICK}
@@ -56,13 +63,17 @@ def test_a_weight_file_is_found_again_by_path_and_checksum(name, photos, tmp_pat
     check(Searcher(store, "dW8"), load_network(name, weights), photos)
 
     moved = weights.rename(tmp_path / "moved.pth")
-    with pytest.raises(WeightsError, match=rf"weights file {weights} with the sha256 .* --weights"):
+    with pytest.raises(
+        WeightsError, match=rf"weights file {weights} with the sha256 .* --weights"
+    ):
         Searcher(store, "dW8").search(photos[1])
     check(Searcher(store, "dW8", weights=moved), load_network(name, moved), photos)
     torch.save({n: t + 1 for n, t in tensors.items()}, weights)
     with pytest.raises(WeightsError, match=r"got a file with [0-9a-f]{64}"):
         Searcher(store, "dW8").search(photos[1])
-    with pytest.raises(StoreError, match=r"was made with weights = sha256 .*leave --weights out"):
+    with pytest.raises(
+        StoreError, match=r"was made with weights = sha256 .*leave --weights out"
+    ):
         extract_to(store, [photos[1]], weights=weights, **options)
     assert extract_to(store, [photos[1]], weights=moved, **options).computed == 1
     kept = json.loads((store / "store.json").read_text())["settings"]["source"]
@@ -75,13 +86,19 @@ def test_a_module_of_ones_own_is_given_again(photos, tmp_path):
     network = wrap(module, preprocess=SMALL)
     options = {"features": "dW8", "precision": "float32"}
     extract_to(tmp_path / "store", photos[0], network=network, **options)
-    with pytest.raises(WeightsError, match=r"'Sequential' is not one .* only Python has it"):
+    with pytest.raises(
+        WeightsError, match=r"'Sequential' is not one .* only Python has it"
+    ):
         Searcher(tmp_path / "store", "dW8").search(photos[1])
     check(Searcher(tmp_path / "store", "dW8", network=network), network, photos)
     other = wrap(module, preprocess=SMALL, head="sigmoid")
-    with pytest.raises(WeightsError, match="with head = softmax, got Sequential with sigmoid"):
+    with pytest.raises(
+        WeightsError, match="with head = softmax, got Sequential with sigmoid"
+    ):
         Searcher(tmp_path / "store", "dW8", network=other).search(photos[1])
-    with pytest.raises(OptionError, match="beside a loaded network must be tau, label, views"):
+    with pytest.raises(
+        OptionError, match="beside a loaded network must be tau, label, views"
+    ):
         extract_to(tmp_path / "store", photos[0], network=network, dtype="float64")
 
 
@@ -90,7 +107,12 @@ def test_the_page_describes_a_photo_by_the_store_alone(photos, tmp_path):
 
     extract_to(
         *(tmp_path / "store", photos[0]),
-        **{"network": HUB, "weights": "random", "features": "x7,dW8", "resources": QUICK},
+        **{
+            "network": HUB,
+            "weights": "random",
+            "features": "x7,dW8",
+            "resources": QUICK,
+        },
     )
     gallery = Gallery(tmp_path / "store")
     found = gallery.uploads.recall(gallery.uploads.add(photos[1].read_bytes()))

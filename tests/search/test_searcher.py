@@ -56,10 +56,14 @@ def test_exact_search_is_brute_force_over_dense_gradients(
         expected = [j for j in np.argsort(-K[i]) if j != i][:5]
         hits = searcher.search(f"{i:05d}.jpg", k=5)
         assert ids(hits) == names(expected)
-        np.testing.assert_allclose([hit.score for hit in hits], K[i][expected], atol=1e-5)
+        np.testing.assert_allclose(
+            [hit.score for hit in hits], K[i][expected], atol=1e-5
+        )
 
 
-def test_any_recipe_gives_the_kernel_that_the_recipe_module_gives(make_store, arrays_of):
+def test_any_recipe_gives_the_kernel_that_the_recipe_module_gives(
+    make_store, arrays_of
+):
     by = "whiten(pow(dW8,0.5))*x7"
     store = make_store(N)
     arrays = arrays_of(store, N)
@@ -74,7 +78,9 @@ def test_forward_times_backward_is_the_score_of_a_gradient(make_store):
     searcher = Searcher(store, "dW8")
     for hit in searcher.search("00001.jpg", k=5):
         assert hit.forward * hit.backward == pytest.approx(hit.score, abs=1e-6)
-    assert all(hit.backward is None for hit in Searcher(store, "x7").search("00001.jpg"))
+    assert all(
+        hit.backward is None for hit in Searcher(store, "x7").search("00001.jpg")
+    )
 
 
 def test_similarities_of_all_images_are_those_of_the_hits(make_store):
@@ -102,7 +108,10 @@ def rooted(rows):
         ("dW8+x7", unit),  # the default
         ("x6*(x7+2*pow(dW8,0.5))", rooted),
         ("dW7+dW8", unit),
-        ("whiten(dW8,0.5)+pow(dW8,0.5)", rooted),  # explained by the one that has classes
+        (
+            "whiten(dW8,0.5)+pow(dW8,0.5)",
+            rooted,
+        ),  # explained by the one that has classes
     ],
 )
 def test_the_terms_of_all_classes_add_up_to_the_backward_half(
@@ -116,12 +125,20 @@ def test_the_terms_of_all_classes_add_up_to_the_backward_half(
         terms = delta[[4, 9]].mean(axis=0) * delta[int(hit.id[:5])]
         assert terms.sum() == pytest.approx(hit.backward, abs=1e-6)
         best = [c for c in np.argsort(-terms)[:3] if terms[c] > 0]
-        assert [(one.index, one.name) for one in hit.classes] == [(c, "abcdefg"[c]) for c in best]
-        np.testing.assert_allclose([one.term for one in hit.classes], terms[best], atol=2e-6)
+        assert [(one.index, one.name) for one in hit.classes] == [
+            (c, "abcdefg"[c]) for c in best
+        ]
+        np.testing.assert_allclose(
+            [one.term for one in hit.classes], terms[best], atol=2e-6
+        )
 
 
-@pytest.mark.parametrize("by", ["x7", "dW7", "whiten(dW8,0.5)", "whiten(pow(dW8,0.5))*x7"])
-def test_no_classes_are_told_where_the_backward_half_is_no_sum_over_classes(make_store, by):
+@pytest.mark.parametrize(
+    "by", ["x7", "dW7", "whiten(dW8,0.5)", "whiten(pow(dW8,0.5))*x7"]
+)
+def test_no_classes_are_told_where_the_backward_half_is_no_sum_over_classes(
+    make_store, by
+):
     hits = Searcher(make_store(N), by).search("00004.jpg", k=5)
     assert [hit.classes for hit in hits] == [()] * 5
 
@@ -129,12 +146,16 @@ def test_no_classes_are_told_where_the_backward_half_is_no_sum_over_classes(make
 def test_class_names_must_be_as_many_as_the_classes(make_store, tmp_path):
     (tmp_path / "names.txt").write_text("only\ntwo")
     with pytest.raises(OptionError, match="must be 7, one per line, got 2"):
-        Searcher(make_store(), "dW8", class_names=tmp_path / "names.txt").search("00004.jpg")
+        Searcher(make_store(), "dW8", class_names=tmp_path / "names.txt").search(
+            "00004.jpg"
+        )
     with pytest.raises(OptionError, match=r"gone\.txt"):
         Searcher(make_store(), "dW8", class_names=tmp_path / "gone.txt")
 
 
-def test_several_positive_examples_have_the_mean_of_their_kernels(make_store, arrays_of):
+def test_several_positive_examples_have_the_mean_of_their_kernels(
+    make_store, arrays_of
+):
     store = make_store(N)
     K = brute_force(arrays_of(store, N), "dW8")
     mean = K[[2, 5]].mean(axis=0)
@@ -142,7 +163,9 @@ def test_several_positive_examples_have_the_mean_of_their_kernels(make_store, ar
     assert ids(hits) == names([j for j in np.argsort(-mean) if j not in (2, 5)][:6])
 
 
-def test_a_quarter_of_the_similarity_to_negative_examples_is_taken_away(make_store, arrays_of):
+def test_a_quarter_of_the_similarity_to_negative_examples_is_taken_away(
+    make_store, arrays_of
+):
     store = make_store(N)
     K = brute_force(arrays_of(store, N), "dW8")
     scores = K[[2, 5]].mean(axis=0) - 0.25 * K[[9, 11]].mean(axis=0)
@@ -153,7 +176,9 @@ def test_a_quarter_of_the_similarity_to_negative_examples_is_taken_away(make_sto
     np.testing.assert_allclose([h.score for h in hits], scores[expected], atol=1e-6)
 
 
-def test_filters_leave_only_images_with_all_labels_and_a_matching_path(make_store, arrays_of):
+def test_filters_leave_only_images_with_all_labels_and_a_matching_path(
+    make_store, arrays_of
+):
     store = make_store(N)
     K = brute_force(arrays_of(store, N), "dW8")[1]
     searcher = Searcher(store, "dW8")
@@ -183,7 +208,14 @@ def test_contents_that_no_image_has_any_more_take_no_place(make_store, arrays_of
 
 
 def test_a_filter_that_leaves_fewer_than_k_gives_fewer(make_store):
-    assert len(Searcher(make_store(), "x7").search("00001.jpg", k=50, path="*/0000[246].jpg")) == 3
+    assert (
+        len(
+            Searcher(make_store(), "x7").search(
+                "00001.jpg", k=50, path="*/0000[246].jpg"
+            )
+        )
+        == 3
+    )
 
 
 def test_ids_are_found_in_whatever_order_the_index_has_them(make_store):
@@ -193,7 +225,9 @@ def test_ids_are_found_in_whatever_order_the_index_has_them(make_store):
     sorted_ids = [hit.id for hit in Searcher(store, "dW8").search("00007.jpg")]
     pq.write_table(pq.read_table(path).take(shuffled), path)
     searcher = Searcher(store, "dW8")
-    assert [searcher.collection.row_of(f"{i:05d}.jpg") for i in shuffled] == list(range(50))
+    assert [searcher.collection.row_of(f"{i:05d}.jpg") for i in shuffled] == list(
+        range(50)
+    )
     assert searcher.collection.row_of("zebra.jpg") is None
     assert [hit.id for hit in searcher.search("00007.jpg")] == sorted_ids
 
@@ -213,14 +247,18 @@ def test_the_same_content_under_two_names_is_two_hits(make_store):
 def test_images_without_the_factors_of_the_recipe_are_not_searched(make_store):
     store = make_store(10)
     store.append(["f" * 64], {"x7": np.ones((1, 9), dtype="f4")})
-    store.write_rows([*store.rows().values(), Row("new.jpg", "new.jpg", "f" * 64, status="ok")])
+    store.write_rows(
+        [*store.rows().values(), Row("new.jpg", "new.jpg", "f" * 64, status="ok")]
+    )
     assert "new.jpg" not in ids(Searcher(store, "dW8").search("00001.jpg", k=99))
     hits = Searcher(store, "x7").search("00001.jpg", k=99)
     assert "new.jpg" in ids(hits)
 
 
 def test_half_precision_on_disk_changes_the_third_digit_at_most(make_store):
-    half, single = (Searcher(make_store(N, d, d), "dW8") for d in ("float16", "float32"))
+    half, single = (
+        Searcher(make_store(N, d, d), "dW8") for d in ("float16", "float32")
+    )
     a, b = (s.similarities("00001.jpg")[2] for s in (half, single))
     np.testing.assert_allclose(a, b, atol=2e-3)
     assert not np.array_equal(a, b)
@@ -247,9 +285,13 @@ def test_a_query_that_is_no_id_and_no_file_is_told_with_what_was_meant(make_stor
         Searcher(make_store(), "x7").search("nul\0byte")
 
 
-def test_a_store_without_the_factor_names_the_command_that_adds_it(tmp_path, make_store):
+def test_a_store_without_the_factor_names_the_command_that_adds_it(
+    tmp_path, make_store
+):
     store = make_store(10)
-    with pytest.raises(StoreError, match=r"lacks y8; add them with `deepfish extract .*'y8,x7'`"):
+    with pytest.raises(
+        StoreError, match=r"lacks y8; add them with `deepfish extract .*'y8,x7'`"
+    ):
         Searcher(store, "pow(y8,0.5)+x7")
     empty = Store(tmp_path / "empty", store.settings, "float32")
     with pytest.raises(StoreError, match="must have images to search in"):
@@ -274,7 +316,9 @@ def test_the_default_recipe_is_the_first_that_the_store_has(make_store, tmp_path
         ({"7": "_conv_head", "8": "_fc"}, "x6", "x6"),
         ({"8": "_fc"}, "y8", "y8"),
     ):
-        forward = Store(tmp_path / name, {"network": "toy", "layers": layers}, "float32")
+        forward = Store(
+            tmp_path / name, {"network": "toy", "layers": layers}, "float32"
+        )
         forward.append(["a" * 64], {factor: np.ones((1, 3))})
         forward.write_rows([Row("a", "a", "a" * 64)])
         assert Searcher(forward).recipe.name == name
@@ -283,13 +327,17 @@ def test_the_default_recipe_is_the_first_that_the_store_has(make_store, tmp_path
         (["x:blocks.3", "in:fc", "delta:fc"], "dW:fc"),
         (["delta:blocks.3"], None),
     ):
-        other = Store(tmp_path / f"{columns}", {"network": "toy", "layers": {}}, "float32")
+        other = Store(
+            tmp_path / f"{columns}", {"network": "toy", "layers": {}}, "float32"
+        )
         other.append(["a" * 64], {column: np.ones((1, 3)) for column in columns})
         other.write_rows([Row("a", "a", "a" * 64)])
         if name:
             assert Searcher(other).recipe.name == name
             continue
-        with pytest.raises(StoreError, match=r"got delta:blocks\.3; name a recipe with --by"):
+        with pytest.raises(
+            StoreError, match=r"got delta:blocks\.3; name a recipe with --by"
+        ):
             Searcher(other)
 
 
@@ -345,7 +393,11 @@ def test_a_network_that_has_no_name_asks_for_its_file(make_store, tmp_path):
     pixels = {"size": 8, "short_side": 8, "mean": [0.0] * 3, "std": [1.0] * 3}
     unnamed = {"network": "mine", "weights_sha256": "0", "compute_dtype": "float32"}
     unnamed |= {"preprocess": pixels, "label": "uniform", "views": "centre"}
-    unnamed |= {"head": "softmax", "scores": "", "source": {"kind": "published", "files": {}}}
+    unnamed |= {
+        "head": "softmax",
+        "scores": "",
+        "source": {"kind": "published", "files": {}},
+    }
     searcher.encoder.facts = {**store.settings, **unnamed}
     with pytest.raises(WeightsError, match=r"'mine' is not .* by name; pass --weights"):
         searcher.search(tmp_path / "a.png")
@@ -359,7 +411,9 @@ def pictures(tmp_path, rng, deepfish):
     for i in range(6):
         pixels = rng.integers(0, 256, (4, 4, 3), dtype=np.uint8)
         Image.fromarray(pixels).resize((64, 64)).save(folder / f"{i}.png")
-    ran = deepfish("extract", folder, "store", "--weights", "random", "--features", "x7,dW8")
+    ran = deepfish(
+        "extract", folder, "store", "--weights", "random", "--features", "x7,dW8"
+    )
     assert ran.code == 0, ran.err
     return folder, tmp_path / "store"
 
@@ -375,7 +429,8 @@ def test_files_and_bytes_are_compared_by_the_network_of_the_store(pictures, tmp_
         assert hits[0].score == pytest.approx(1.0, abs=1e-3)
         assert ids(hits)[1:] == ids(by_id)
     assert "_network" not in vars(searcher.encoder)  # their content is in the store
-    copy = tmp_path / "copy.bmp"  # the same pixels as other bytes: now the network must look
+    # the same pixels as other bytes: now the network must look
+    copy = tmp_path / "copy.bmp"
     Image.open(known).save(copy)
     image = Image.open(copy)
     for query in (copy, copy.read_bytes(), image, np.asarray(image), [image]):
@@ -386,7 +441,9 @@ def test_files_and_bytes_are_compared_by_the_network_of_the_store(pictures, tmp_
     mixed = searcher.search(copy, k=6, unlike=["3.png"])
     stored = searcher.search("2.png", k=6, unlike=["3.png"])
     assert ids(mixed) == ["2.png", *ids(stored)]
-    with pytest.raises(ImageError, match="not an image that Pillow can read: the bytes given"):
+    with pytest.raises(
+        ImageError, match="not an image that Pillow can read: the bytes given"
+    ):
         searcher.search(b"hello")
     with pytest.raises(ImageError, match=r"of uint8, .* got float64"):
         searcher.search(-np.ones((4, 4)))

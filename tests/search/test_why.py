@@ -6,7 +6,12 @@ from PIL import Image
 
 from deepfishing.core.rank_one import RankOne
 from deepfishing.core.recipes import parse_recipe
-from deepfishing.search.hits import ClassTerm, Explanation, contact_sheet, imagenet_names
+from deepfishing.search.hits import (
+    ClassTerm,
+    Explanation,
+    contact_sheet,
+    imagenet_names,
+)
 
 
 def test_the_first_gradient_whose_classes_are_not_mixed_explains():

@@ -34,7 +34,9 @@ def test_words_find_what_they_describe(trained, towers):
     searcher = Searcher(trained[1])
     for name in towers.COLOURS:
         hits = searcher.search(f"a {name} bicycle", k=3)
-        assert {hit.id for hit in hits} == {f"{name}{number}.png" for number in range(3)}
+        assert {hit.id for hit in hits} == {
+            f"{name}{number}.png" for number in range(3)
+        }
 
 
 def test_words_are_compared_by_the_embedding_where_photos_are_not_by_default(
@@ -53,9 +55,13 @@ def test_words_are_compared_by_the_embedding_where_photos_are_not_by_default(
 def test_words_and_photos_count_alike(trained):
     searcher = Searcher(trained[1])
     examples = (Words("a red bicycle"), "blue0.png")
-    alone = [{hit.id: hit.score for hit in searcher.search(one, k=12)} for one in examples]
+    alone = [
+        {hit.id: hit.score for hit in searcher.search(one, k=12)} for one in examples
+    ]
     for hit in searcher.search(list(examples), k=12):
-        assert hit.score == pytest.approx(np.mean([scores[hit.id] for scores in alone]), abs=1e-6)
+        assert hit.score == pytest.approx(
+            np.mean([scores[hit.id] for scores in alone]), abs=1e-6
+        )
 
 
 @pytest.mark.parametrize("kind", ["clip", "siglip"])
@@ -66,17 +72,25 @@ def test_scores_are_those_of_the_library(towers, photos, tmp_path, kind):
     store = towers.extract(folder, photos)
     texts = ["a red bicycle", "the photo of a blue bicycle"]
     searcher = Searcher(store)
-    found = [{hit.id: hit.score for hit in searcher.search(Words(t), k=99)} for t in texts]
+    found = [
+        {hit.id: hit.score for hit in searcher.search(Words(t), k=99)} for t in texts
+    ]
     names = sorted(found[0])
     scores = np.array([[of_text[name] for of_text in found] for name in names])
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    padding = {"padding": "max_length", "max_length": 8} if kind == "siglip" else {"padding": True}
+    padding = (
+        {"padding": "max_length", "max_length": 8}
+        if kind == "siglip"
+        else {"padding": True}
+    )
     tokens = tokenizer(texts, return_tensors="pt", **padding)
     preprocess = load_network(f"hf:{folder}").preprocess
     pixels = np.stack([preprocess(photos / name) for name in names])
     given = {name: tokens[name] for name in ("input_ids", "attention_mask")}
     with torch.inference_mode():
-        expected = model(pixel_values=torch.from_numpy(pixels), **given).logits_per_image.numpy()
+        expected = model(
+            pixel_values=torch.from_numpy(pixels), **given
+        ).logits_per_image.numpy()
     tower = load_text_tower(Settings.from_dict(store.settings).network)
     np.testing.assert_allclose(tower.scale * scores + tower.bias, expected, atol=2e-5)
 
@@ -133,9 +147,13 @@ def test_texts_are_read_from_the_store_without_the_network(trained):
 
     again = Searcher(store)
     again.texts._encode = never
-    assert [hit.id for hit in again.search("a green bicycle", k=12)] == [h.id for h in expected]
+    assert [hit.id for hit in again.search("a green bicycle", k=12)] == [
+        h.id for h in expected
+    ]
     (store.folder / FILE).write_bytes(b"damaged")
-    assert [h.id for h in searcher.search("a green bicycle", k=12)] == [h.id for h in expected]
+    assert [h.id for h in searcher.search("a green bicycle", k=12)] == [
+        h.id for h in expected
+    ]
 
 
 def test_the_text_tower_must_belong_to_the_weights_of_the_images(trained):
@@ -157,7 +175,9 @@ def test_words_need_the_embedding_and_letters(trained):
 
 
 def test_the_command_takes_words(trained, deepfish):
-    ran = deepfish("search", str(trained[1].folder), "a yellow bicycle", "-k", "3", "--json")
+    ran = deepfish(
+        "search", str(trained[1].folder), "a yellow bicycle", "-k", "3", "--json"
+    )
     assert ran.code == 0, ran.err
     assert {hit["id"][:-5] for hit in json.loads(ran.out)["hits"]} == {"yellow"}
 
@@ -166,10 +186,17 @@ def test_the_page_takes_words(trained):
     gallery = Gallery(trained[1].folder)
     client = TestClient(make_app(gallery), base_url="http://127.0.0.1:8765")
     assert client.get("/api/store").json()["words"] is True
-    answer = client.post("/api/search", json={"by": "x7", "words": "a blue bicycle", "k": 3})
+    answer = client.post(
+        "/api/search", json={"by": "x7", "words": "a blue bicycle", "k": 3}
+    )
     assert answer.status_code == 200
     assert {hit["id"][:-5] for hit in answer.json()["hits"]} == {"blue"}
-    both = {"by": "x7", "words": "a red bicycle", "unlike": [{"id": "red0.png"}], "k": 2}
+    both = {
+        "by": "x7",
+        "words": "a red bicycle",
+        "unlike": [{"id": "red0.png"}],
+        "k": 2,
+    }
     assert client.post("/api/search", json=both).status_code == 200
     nothing = client.post("/api/search", json={"by": "x7", "words": " "})
     assert (nothing.status_code, nothing.json()["error"]) == (

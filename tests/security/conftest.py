@@ -40,7 +40,9 @@ def make_store(tmp_path, rng):
 @pytest.fixture
 def jpeg(rng):
     file = io.BytesIO()
-    Image.fromarray(rng.integers(0, 255, (80, 90, 3), dtype=np.uint8)).save(file, "JPEG")
+    Image.fromarray(rng.integers(0, 255, (80, 90, 3), dtype=np.uint8)).save(
+        file, "JPEG"
+    )
     return file.getvalue()
 
 
@@ -59,7 +61,9 @@ def place(tmp_path):
 @pytest.fixture
 def client_of():
     def client(store):
-        return TestClient(make_app(Gallery(store.folder)), base_url="http://127.0.0.1:8765")
+        return TestClient(
+            make_app(Gallery(store.folder)), base_url="http://127.0.0.1:8765"
+        )
 
     return client
 
@@ -69,7 +73,9 @@ def running(store):
     """The port of a server."""
     address = bind("127.0.0.1", 0)
     server = make_server(Gallery(store.folder), address)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [address.listening]})
+    thread = threading.Thread(
+        target=server.run, kwargs={"sockets": [address.listening]}
+    )
     thread.start()
     try:
         while not server.started:

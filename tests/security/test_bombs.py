@@ -12,7 +12,14 @@ from functools import partial
 
 import numpy as np
 import pytest
-from PIL import GifImagePlugin, Image, ImageFile, PngImagePlugin, TiffImagePlugin, WebPImagePlugin
+from PIL import (
+    GifImagePlugin,
+    Image,
+    ImageFile,
+    PngImagePlugin,
+    TiffImagePlugin,
+    WebPImagePlugin,
+)
 
 from deepfishing.errors import ImageError
 from deepfishing.images.inside import read_tar
@@ -101,9 +108,13 @@ def never_decoded(monkeypatch):
     assert decoded == []
 
 
-@pytest.mark.parametrize("make", [png, jpeg, gif, gif_frame, bmp, tiff, webp, avif, heif])
+@pytest.mark.parametrize(
+    "make", [png, jpeg, gif, gif_frame, bmp, tiff, webp, avif, heif]
+)
 @pytest.mark.parametrize("way", ["folder", "tar", "upload"])
-def test_a_picture_that_says_to_be_huge_is_refused_undecoded(make, way, tmp_path, never_decoded):
+def test_a_picture_that_says_to_be_huge_is_refused_undecoded(
+    make, way, tmp_path, never_decoded
+):
     content = make()
     path = tmp_path / f"a.{make.__name__}"
     path.write_bytes(content)
@@ -112,7 +123,9 @@ def test_a_picture_that_says_to_be_huge_is_refused_undecoded(make, way, tmp_path
         with tarfile.open(tmp_path / "a.tar", "w") as tar:
             tar.add(path, "a.jpg")
         (image,) = read_tar(tmp_path / "a.tar")
-    with pytest.raises(ImageError, match=r"too many pixels|at most|cannot be decoded|must be a"):
+    with pytest.raises(
+        ImageError, match=r"too many pixels|at most|cannot be decoded|must be a"
+    ):
         check_photo(content) if way == "upload" else open_image(image)
 
 
@@ -123,8 +136,12 @@ def test_every_format_that_is_read_has_its_bomb(kind):
 
 @pytest.mark.parametrize("kind", ["GIF", "TIFF", "WEBP", "PNG"])
 def test_of_many_frames_only_the_first_is_looked_at(kind, tmp_path, monkeypatch):
-    frames = [Image.new("RGB", (32, 32), (n % 256, n, 255 - n % 256)) for n in range(100)]
-    frames[0].save(tmp_path / "a", kind, save_all=True, append_images=frames[1:], duration=10)
+    frames = [
+        Image.new("RGB", (32, 32), (n % 256, n, 255 - n % 256)) for n in range(100)
+    ]
+    frames[0].save(
+        tmp_path / "a", kind, save_all=True, append_images=frames[1:], duration=10
+    )
     for plugin, name in (
         (GifImagePlugin, "GifImageFile"),
         (TiffImagePlugin, "TiffImageFile"),
@@ -132,7 +149,9 @@ def test_of_many_frames_only_the_first_is_looked_at(kind, tmp_path, monkeypatch)
         (PngImagePlugin, "PngImageFile"),
     ):
         monkeypatch.setattr(getattr(plugin, name), "seek", None)
-    assert np.abs(np.asarray(open_image(tmp_path / "a")) - np.uint8([0, 0, 255])).max() < 9
+    assert (
+        np.abs(np.asarray(open_image(tmp_path / "a")) - np.uint8([0, 0, 255])).max() < 9
+    )
 
 
 @pytest.mark.parametrize("kind", [b"zTXt", b"iTXt", b"iCCP"])
@@ -140,7 +159,9 @@ def test_text_that_unpacks_without_end_is_cut_off(kind, tmp_path):
     packed = zlib.compress(bytes(1 << 27), 9)
     before = {b"zTXt": b"a\0\0", b"iTXt": b"a\0\1\0\0\0", b"iCCP": b"a\0\0"}[kind]
     data = bytes(saved("PNG"))
-    (tmp_path / "a.png").write_bytes(data[:33] + chunk(kind, before + packed) + data[33:])
+    (tmp_path / "a.png").write_bytes(
+        data[:33] + chunk(kind, before + packed) + data[33:]
+    )
     tracemalloc.start()
     try:
         open_image(tmp_path / "a.png")
@@ -168,8 +189,16 @@ def test_sixteen_bit_grey_takes_little_more_memory_than_colour(tmp_path):
     side = 5000
     Image.new("I;16", (8, 8), 7).save(tmp_path / "small.png")
     Image.new("I;16", (side, side), 40_000).save(tmp_path / "large.png")
-    command = [sys.executable, "-c", MEASURE, tmp_path / "small.png", tmp_path / "large.png"]
-    used = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    command = [
+        sys.executable,
+        "-c",
+        MEASURE,
+        tmp_path / "small.png",
+        tmp_path / "large.png",
+    ]
+    used = int(
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    )
     assert used < 15 * side * side  # in float64 it is 24 bytes a pixel and more
 
 
@@ -180,7 +209,9 @@ def test_the_parts_of_sixteen_bit_grey_are_put_together_again(rng):
     np.testing.assert_array_equal(found, np.stack([expected] * 3, axis=2))
     floats = rng.normal(size=(1100, 1000)).astype(np.float32)
     low, high = float(floats.min()), float(floats.max())
-    expected = np.round((floats.astype(float) - low) / (high - low) * 255).astype(np.uint8)
+    expected = np.round((floats.astype(float) - low) / (high - low) * 255).astype(
+        np.uint8
+    )
     np.testing.assert_array_equal(
         np.asarray(open_image(Image.fromarray(floats)))[:, :, 0], expected
     )

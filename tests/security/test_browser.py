@@ -27,9 +27,13 @@ def test_names_that_are_html_are_shown_as_text(make_store, serve, browser, place
         page.on("request", lambda request: asked.append(request.url))
         page.goto(f"http://127.0.0.1:{port}/")
         page.wait_for_selector("#grid .shot.loaded")
-        cards = page.eval_on_selector_all("#grid .card", "all => all.map(c => c.dataset.id)")
+        cards = page.eval_on_selector_all(
+            "#grid .card", "all => all.map(c => c.dataset.id)"
+        )
         assert sorted(cards) == sorted(f"{name}.jpg" for name in EVIL)
-        chips = page.eval_on_selector_all("#labels button", "all => all.map(c => c.value)")
+        chips = page.eval_on_selector_all(
+            "#labels button", "all => all.map(c => c.value)"
+        )
         assert sorted(chips) == sorted(EVIL)
         page.click("#grid .card .shot")
         page.wait_for_selector("#gradient .hits:not([aria-busy]) .card")
@@ -38,7 +42,12 @@ def test_names_that_are_html_are_shown_as_text(make_store, serve, browser, place
         page.wait_for_function("() => location.hash.includes('label=')")
         page.wait_for_load_state("networkidle")
         assert page.evaluate("window.evil") is None
-        assert page.locator("script:not([src^='/static/']), svg[onload], img[onerror]").count() == 0
+        assert (
+            page.locator(
+                "script:not([src^='/static/']), svg[onload], img[onerror]"
+            ).count()
+            == 0
+        )
         page.close()
     assert complaints == []
     assert all(url.startswith((f"http://127.0.0.1:{port}/", "blob:")) for url in asked)

@@ -53,7 +53,10 @@ def make_store(folder):
     settings = settings_of(["x7"], "toy")
     made = Store(folder, settings, "float32")
     made.append(["k1", "k2"], {"x7": np.eye(2, 3)})
-    rows = [Row(key, f"{key}.jpg", key, status="ok", factors=("x7",)) for key in ("k1", "k2")]
+    rows = [
+        Row(key, f"{key}.jpg", key, status="ok", factors=("x7",))
+        for key in ("k1", "k2")
+    ]
     made.write_rows(rows)
     return made
 
@@ -90,10 +93,14 @@ def test_a_shard_must_be_a_regular_file(store, outside, name, kind):
     opened = Store.open(store.folder)
     with pytest.raises(StoreError, match="not a regular file"):
         opened.errors() if name.startswith("errors") else opened.read(["k1"], "x7")
-    assert any(str(shard) in problem and "regular" in problem for problem in verify(opened))
+    assert any(
+        str(shard) in problem and "regular" in problem for problem in verify(opened)
+    )
 
 
-@pytest.mark.parametrize("name", ["store.json", "index.parquet", ".journal-1", "labels.jsonl"])
+@pytest.mark.parametrize(
+    "name", ["store.json", "index.parquet", ".journal-1", "labels.jsonl"]
+)
 @pytest.mark.parametrize("kind", ["link", "device", "pipe"])
 def test_files_of_a_store_must_be_regular_files(store, outside, name, kind):
     """A link to /dev/zero would be read for ever, and a pipe waits for a writer."""

@@ -76,7 +76,8 @@ def test_the_network_is_made_ready_once_for_all_photos(monkeypatch, jpeg):
 
     monkeypatch.setattr("deepfishing.extraction.extract.Extractor", Extractor)
     monkeypatch.setattr(Uploads, "_network", None)
-    settings = SimpleNamespace(network=SimpleNamespace(dtype="float64"))  # nothing is kept of it
+    # nothing is kept of it
+    settings = SimpleNamespace(network=SimpleNamespace(dtype="float64"))
     read = SimpleNamespace(from_dict=lambda facts: settings)
     monkeypatch.setattr("deepfishing.search.searcher.Settings", read)
     uploads = Uploads({}, [Factor("input", 8)])
@@ -91,7 +92,9 @@ def test_a_gate_works_in_threads_of_its_own():
     async def work():
         gates = [Gate(running=1, waiting=9), Gate(running=2, waiting=9)]
         return [
-            set(await asyncio.gather(*(gate.run(threading.get_ident) for _ in range(9))))
+            set(
+                await asyncio.gather(*(gate.run(threading.get_ident) for _ in range(9)))
+            )
             for gate in gates
         ]
 

@@ -70,7 +70,9 @@ def test_weights(payload, tmp_path, name, how):
     if isinstance(how, int):
         path.write_bytes(content_of(payload, how))
     else:
-        value = {"x.weight": torch.ones(2), "extra": payload} if how != "zip" else payload
+        value = (
+            {"x.weight": torch.ones(2), "extra": payload} if how != "zip" else payload
+        )
         torch.save(value, path, _use_new_zipfile_serialization=how != "old")
     read = load_network if name.endswith("caffemodel") else read_weights
     with pytest.raises(DeepFishingError, match=name):
@@ -105,7 +107,9 @@ def replace(path, content):
         path.rename(path.with_stem(f"shard-{hashlib.sha256(content).hexdigest()[:16]}"))
 
 
-@pytest.mark.parametrize("file", ["store.json", "index.parquet", "x7/shard-*.parquet", ".journal"])
+@pytest.mark.parametrize(
+    "file", ["store.json", "index.parquet", "x7/shard-*.parquet", ".journal"]
+)
 def test_a_store_with_a_pickle_in_it(payload, store, file):
     found = list(store.folder.glob(file)) or [store.folder / file]
     for path in found:
@@ -123,7 +127,10 @@ def test_a_shard_with_a_type_that_is_a_pickle(payload, store):
     }
     (path,) = (store.folder / "x7").glob("shard-*.parquet")
     table = pq.read_table(path)
-    fields = [field.with_metadata({**(field.metadata or {}), **type_}) for field in table.schema]
+    fields = [
+        field.with_metadata({**(field.metadata or {}), **type_})
+        for field in table.schema
+    ]
     file = io.BytesIO()
     pq.write_table(table.cast(pa.schema(fields)), file)
     replace(path, file.getvalue())
@@ -153,7 +160,12 @@ def test_a_model_with_a_pickle_in_it(payload, model, file):
         Model.load(model)
 
 
-CODE = ["__import__('os').system('touch made')", "x7;__import__('os')", "eval(x7)", "pow(x7,exec)"]
+CODE = [
+    "__import__('os').system('touch made')",
+    "x7;__import__('os')",
+    "eval(x7)",
+    "pow(x7,exec)",
+]
 
 
 @pytest.mark.parametrize("recipe", CODE)
@@ -172,7 +184,15 @@ def test_a_recipe_is_parsed_and_not_evaluated(model, recipe, tmp_path, monkeypat
 @pytest.mark.parametrize(
     "name",
     [
-        *("os:system", "os.system", "deepfishing.cli:main", "__import__('os')", "..", "", "/etc"),
+        *(
+            "os:system",
+            "os.system",
+            "deepfishing.cli:main",
+            "__import__('os')",
+            "..",
+            "",
+            "/etc",
+        ),
         *("timm:hf-hub:somebody/model", "timm:local-dir:/etc", "timm:../../x", "timm:"),
         *("torchvision:hub", "torchvision:../../x", "torchvision:resnet18;import os"),
     ],

@@ -16,7 +16,8 @@ from deepfishing.util.files import write_records
 
 ROOT = Path(deepfishing.__file__).parent
 TREES = {
-    path.relative_to(ROOT).as_posix(): ast.parse(path.read_bytes()) for path in ROOT.rglob("*.py")
+    path.relative_to(ROOT).as_posix(): ast.parse(path.read_bytes())
+    for path in ROOT.rglob("*.py")
 }
 
 
@@ -41,7 +42,9 @@ def imports():
             if isinstance(node, ast.Import):
                 yield from ((file, alias.name) for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
-                yield from ((file, f"{node.module}.{alias.name}") for alias in node.names)
+                yield from (
+                    (file, f"{node.module}.{alias.name}") for alias in node.names
+                )
 
 
 def test_nothing_that_runs_code_from_data_is_called():
@@ -55,21 +58,38 @@ def test_nothing_that_runs_code_from_data_is_called():
     }
     found = [(file, name) for file, name, _ in calls() if name in forbidden]
     assert found == []
-    last = [(f, n) for f, n, _ in calls() if n.rpartition(".")[2] in ("extractall", "mktemp")]
+    last = [
+        (f, n)
+        for f, n, _ in calls()
+        if n.rpartition(".")[2] in ("extractall", "mktemp")
+    ]
     assert last == []
 
 
 def test_nothing_that_runs_code_from_data_is_imported():
     forbidden = {
-        *("pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml", "code", "codeop", "runpy"),
+        *(
+            "pickle",
+            "marshal",
+            "shelve",
+            "dill",
+            "cloudpickle",
+            "yaml",
+            "code",
+            "codeop",
+            "runpy",
+        ),
         *("xmlrpc", "zipimport", "imaplib", "telnetlib", "ftplib"),
     }
-    tops = [(file, name) for file, name in imports() if name.partition(".")[0] in forbidden]
+    tops = [
+        (file, name) for file, name in imports() if name.partition(".")[0] in forbidden
+    ]
     assert tops == []
     zips = {(file, name) for file, name in imports() if name.startswith("zipfile")}
     # and the archive in the package itself, and those of data sets, whose members are checked
     own = {("images/published.py", "zipfile"), ("fetch/unpack.py", "zipfile")}
-    own |= {("store/export.py", "zipfile"), ("web/model_room.py", "zipfile")}  # which write one
+    # which write one
+    own |= {("store/export.py", "zipfile"), ("web/model_room.py", "zipfile")}
     assert {name for _, name in zips - own} == {"zipfile.BadZipFile"}
     joblib = {name for _, name in imports() if name.startswith("joblib")}
     assert joblib <= {"joblib.Parallel", "joblib.delayed", "joblib.effective_n_jobs"}
@@ -79,7 +99,9 @@ def test_torch_reads_files_with_its_weights_only_reader():
     loads = [(file, node) for file, name, node in calls() if name == "torch.load"]
     assert [file for file, _ in loads] == ["networks/weights.py"]
     for _, node in loads:
-        given = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.keywords}
+        given = {
+            keyword.arg: ast.literal_eval(keyword.value) for keyword in node.keywords
+        }
         assert given["weights_only"] is True
 
 
@@ -100,7 +122,10 @@ def test_xml_is_read_by_the_reader_that_refuses_entities():
 def test_no_command_is_made_of_text():
     """One program is started: this Python, with code or a module that stands in the source."""
     started = [(f, node) for f, name, node in calls() if name.startswith("subprocess.")]
-    assert sorted(file for file, _ in started) == ["networks/network.py", "web/apart.py"]
+    assert sorted(file for file, _ in started) == [
+        "networks/network.py",
+        "web/apart.py",
+    ]
     for _, node in started:
         assert isinstance(node.args[0], ast.List)
         assert dotted(node.args[0].elts[0]) == "sys.executable"
@@ -126,17 +151,31 @@ def test_the_environment_is_asked_for_named_variables_only():
     asked = set()
     for file, tree in TREES.items():
         for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and dotted(node) in ("os.environ", "os.getenv"):
+            if isinstance(node, ast.Attribute) and dotted(node) in (
+                "os.environ",
+                "os.getenv",
+            ):
                 asked.add(file)
-    places = {"networks/zoo.py", "extraction/distributed.py", "web/server.py", "web/opening.py"}
+    places = {
+        "networks/zoo.py",
+        "extraction/distributed.py",
+        "web/server.py",
+        "web/opening.py",
+    }
     assert asked <= places
     names = [
         ast.literal_eval(node.args[0])
         for _, name, node in calls()
         if name in ("os.environ.get", "os.getenv")
     ]
-    folders = {"XDG_DATA_HOME", "LOCALAPPDATA"}  # where `deepfish studio` may keep features
-    assert set(names) <= {"DEEPFISHING_HOME", "DEEPFISHING_TOKEN", "RAY_ADDRESS", *folders}
+    # where `deepfish studio` may keep features
+    folders = {"XDG_DATA_HOME", "LOCALAPPDATA"}
+    assert set(names) <= {
+        "DEEPFISHING_HOME",
+        "DEEPFISHING_TOKEN",
+        "RAY_ADDRESS",
+        *folders,
+    }
 
 
 def test_no_text_in_a_csv_is_a_formula(tmp_path):
@@ -160,8 +199,11 @@ def test_no_text_in_a_csv_is_a_formula(tmp_path):
         assert {item.labels for item in read_table(tmp_path / name)} == {
             (label,) for label in labels
         }
-    written = {file for file, name, _ in calls() if re.search(r"csv\.\w*writer", name, re.I)}
-    guarded = {"curate/copies_review.py", "web/model_room.py"}  # every cell, by util.files.guarded
+    written = {
+        file for file, name, _ in calls() if re.search(r"csv\.\w*writer", name, re.I)
+    }
+    # every cell, by util.files.guarded
+    guarded = {"curate/copies_review.py", "web/model_room.py"}
     assert written == {"util/files.py", "store/export.py", *guarded}
     for file in guarded:
         assert "guarded" in (ROOT / file).read_text(encoding="utf-8")

@@ -17,7 +17,11 @@ def test_a_model_file_that_is_no_regular_file_is_refused(tmp_path, name, kind):
     else:
         (tmp_path / name).symlink_to("/dev/null")
     facts = {"sha256": {name: "0" * 64}}
-    read = model_files.read_files if name == model_files.DOCUMENT else model_files.read_tensors_of
+    read = (
+        model_files.read_files
+        if name == model_files.DOCUMENT
+        else model_files.read_tensors_of
+    )
     arguments = (tmp_path,) if name == model_files.DOCUMENT else (tmp_path, facts)
     with pytest.raises(WeightsError, match="not a regular file"):
         read(*arguments)
@@ -27,5 +31,7 @@ def test_a_model_file_that_is_no_regular_file_is_refused(tmp_path, name, kind):
 @pytest.mark.parametrize("value", [0, -1, 200_000, float("nan")])
 def test_a_size_that_fills_the_memory_is_refused(field, value):
     read_preprocess(PIXELS)
-    with pytest.raises(StoreError, match="preprocess must be size and short_side up to 8,192"):
+    with pytest.raises(
+        StoreError, match="preprocess must be size and short_side up to 8,192"
+    ):
         read_preprocess({**PIXELS, field: value})

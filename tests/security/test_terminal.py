@@ -18,7 +18,9 @@ from deepfishing.cli.say import Spelled, spelled
 from deepfishing.store import Row, Store
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b1m\u202egpj.[red]a"
-ORDERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\udc80-\udcff]")
+ORDERS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\udc80-\udcff]"
+)
 
 
 @pytest.fixture
@@ -66,7 +68,13 @@ def test_a_real_terminal_gets_no_order_from_a_name(tmp_path, rng):
     store = Store(folder, {"network": "toy", "layers": {"7": "a", "8": "b"}})
     store.append(["a" * 64], {"x7": rng.normal(size=(1, 5))})
     store.write_rows([Row("a.jpg", "a.jpg", "a" * 64)])
-    command = [sys.executable, "-c", "from deepfishing.cli import main; main()", "store", "info"]
+    command = [
+        sys.executable,
+        "-c",
+        "from deepfishing.cli import main; main()",
+        "store",
+        "info",
+    ]
     ours, theirs = pty.openpty()
     done = subprocess.run([*command, folder], stdout=theirs, stderr=theirs, check=False)
     shown = os.read(ours, 65536)

@@ -40,7 +40,8 @@ def head(port, *lines):
 def test_clients_that_say_nothing_or_too_slowly_lose_their_place(served, monkeypatch):
     monkeypatch.setattr(server, "HEAD_SECONDS", 0.2)
     starts = [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\nA: "]
-    after = head(served, "GET /api/store HTTP/1.1") + b"GET"  # a request, and half of another
+    # a request, and half of another
+    after = head(served, "GET /api/store HTTP/1.1") + b"GET"
     silent = []
     for start in (*starts, after):
         talk = talk_to(served)
@@ -60,7 +61,9 @@ def test_clients_that_say_nothing_or_too_slowly_lose_their_place(served, monkeyp
         talk.close()
 
 
-def test_a_slow_upload_and_a_busy_connection_keep_their_place(served, monkeypatch, jpeg):
+def test_a_slow_upload_and_a_busy_connection_keep_their_place(
+    served, monkeypatch, jpeg
+):
     def keep(seconds):
         """Whether both do for three times as long as one that says nothing may stay."""
         monkeypatch.setattr(server, "HEAD_SECONDS", seconds)
@@ -76,7 +79,8 @@ def test_a_slow_upload_and_a_busy_connection_keep_their_place(served, monkeypatc
                 time.sleep(seconds / 10)
             slow.sendall(b"?" * len(jpeg))
             answer = slow.recv(65536)
-            return busy.sock is first and answer.startswith(b"HTTP/1.1 400")  # it is no photo
+            # it is no photo
+            return busy.sock is first and answer.startswith(b"HTTP/1.1 400")
 
     def kept(seconds):
         try:
@@ -94,17 +98,24 @@ def test_slow_uploads_do_not_keep_others_waiting(served, monkeypatch):
     with contextlib.ExitStack() as slow:
         for _ in range(20):
             talk = slow.enter_context(talk_to(served))
-            talk.sendall(head(served, "POST /api/uploads HTTP/1.1", "Content-Length: 1000000"))
+            talk.sendall(
+                head(served, "POST /api/uploads HTTP/1.1", "Content-Length: 1000000")
+            )
             talk.sendall(b"x")
         started = time.monotonic()
         with talk_to(served) as quick:
-            quick.sendall(head(served, "POST /api/uploads HTTP/1.1", "Content-Length: 5"))
+            quick.sendall(
+                head(served, "POST /api/uploads HTTP/1.1", "Content-Length: 5")
+            )
             quick.sendall(b"photo")
-            assert quick.recv(65536).startswith(b"HTTP/1.1 400")  # received; it is no photo
+            # received; it is no photo
+            assert quick.recv(65536).startswith(b"HTTP/1.1 400")
         assert time.monotonic() - started < guard.BODY_SECONDS / 2
 
 
-@pytest.mark.parametrize("endless", [b"GET /", b"GET / HTTP/1.1\r\nA: ", b"GET / HTTP/1.1\r\n"])
+@pytest.mark.parametrize(
+    "endless", [b"GET /", b"GET / HTTP/1.1\r\nA: ", b"GET / HTTP/1.1\r\n"]
+)
 def test_a_head_without_end_is_cut_off(served, endless):
     more = b"A: b\r\n" * 1000 if endless.endswith(b"\n") else b"a" * 10_000
     sent = 0
@@ -153,7 +164,9 @@ def test_other_spellings_of_this_machine_are_refused(make_store, client_of, host
 def test_no_name_in_a_store_gets_into_a_header(make_store, client_of, place, jpeg):
     path, sha256 = place("a.jpg", jpeg)
     line = "\r\nSet-Cookie: evil=1\r\n\r\n<b>"
-    store = make_store((f"a{line}", path, sha256, (line,)), ("b", path, f"{line}{sha256}", None))
+    store = make_store(
+        (f"a{line}", path, sha256, (line,)), ("b", path, f"{line}{sha256}", None)
+    )
     client = client_of(store)
     for id_, status in ((f"a{line}", 200), ("b", 404)):
         answer = client.get("/api/thumbnail", params={"id": id_})
@@ -193,7 +206,9 @@ def test_the_pages_scripts_make_no_html_of_text():
 def test_a_multipart_body_is_only_bytes_that_are_no_photo(make_store, client_of, jpeg):
     """No part of it is looked at, so neither their number nor their names matter."""
     client = client_of(make_store(("a.jpg", "a.jpg", "ab" * 32, None)))
-    part = b'--x\r\nContent-Disposition: form-data; name="%s"; filename="%s"\r\n\r\n%s\r\n'
+    part = (
+        b'--x\r\nContent-Disposition: form-data; name="%s"; filename="%s"\r\n\r\n%s\r\n'
+    )
     many = part % (b"a", b"../../a.jpg", b"") * 20_000
     long = part % (b"a", b"a" * (1 << 20), jpeg)
     for body in (many, long):
@@ -203,7 +218,9 @@ def test_a_multipart_body_is_only_bytes_that_are_no_photo(make_store, client_of,
         assert answer.json()["error"].startswith("a photo must be a JPEG")
 
 
-def test_a_store_that_names_other_files_shows_nothing_but_pictures(make_store, client_of, place):
+def test_a_store_that_names_other_files_shows_nothing_but_pictures(
+    make_store, client_of, place
+):
     """Whoever made the store knows the hash of a file, and still does not get to see it."""
     path, sha256 = place("secret.txt", b"the secret")
     empty = hashlib.sha256(b"").hexdigest()

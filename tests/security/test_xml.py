@@ -80,7 +80,10 @@ def test_the_bomb_of_these_tests_is_one():
 def test_a_file_that_an_annotation_names_is_not_read(read, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text(SECRET)
-    for declared in (f'<!ENTITY e SYSTEM "{secret.as_uri()}">', f'<!ENTITY e SYSTEM "{secret}">'):
+    for declared in (
+        f'<!ENTITY e SYSTEM "{secret.as_uri()}">',
+        f'<!ENTITY e SYSTEM "{secret}">',
+    ):
         refuse(read, with_entities(declared, "&e;"))
     name = f'<i:include xmlns:i="http://www.w3.org/2001/XInclude" href="{secret}" parse="text"/>'
     with pytest.raises(DatasetError, match="an object must have a name") as told:
@@ -101,5 +104,7 @@ def test_a_server_that_an_annotation_names_is_not_asked(read):
 
 def test_deep_nesting_is_no_crash(read):
     deep = 30_000
-    labels, _ = read(f"<a><object><name>cat</name></object>{'<b>' * deep}{'</b>' * deep}</a>")
+    labels, _ = read(
+        f"<a><object><name>cat</name></object>{'<b>' * deep}{'</b>' * deep}</a>"
+    )
     assert labels[0] == ("cat",)

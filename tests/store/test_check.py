@@ -13,12 +13,19 @@ def store(tmp_path, rng):
     store = Store(tmp_path, {"network": "toy"})
     for keys in (["k1", "k2"], ["k3"]):
         n = len(keys)
-        store.append(keys, {"x7": rng.normal(size=(n, 5)), "in:a@exact": np.ones((n, 2, 3))})
+        store.append(
+            keys, {"x7": rng.normal(size=(n, 5)), "in:a@exact": np.ones((n, 2, 3))}
+        )
     store.append([], {}, {"k9": "broken"})
     there = {"status": "ok", "factors": ("in:a@exact", "x7")}
-    rows = [Row(f"{i}.jpg", f"p/{i}.jpg", f"k{i}", labels=("cat",), **there) for i in (1, 2, 3)]
+    rows = [
+        Row(f"{i}.jpg", f"p/{i}.jpg", f"k{i}", labels=("cat",), **there)
+        for i in (1, 2, 3)
+    ]
     twin = Row("twin.jpg", "p/twin.jpg", "k3", **there)
-    store.write_rows([*rows, twin, Row("9.jpg", "p/9.jpg", "k9", status="error", error="broken")])
+    store.write_rows(
+        [*rows, twin, Row("9.jpg", "p/9.jpg", "k9", status="error", error="broken")]
+    )
     return store
 
 
@@ -102,7 +109,8 @@ def index(store):
 
 
 @pytest.mark.parametrize(
-    "damage", [flip, cut, delete, swap, stranger, leftover, twice, other_width, orphan, index]
+    "damage",
+    [flip, cut, delete, swap, stranger, leftover, twice, other_width, orphan, index],
 )
 def test_what_is_wrong_is_named(store, damage):
     name, what = damage(store)

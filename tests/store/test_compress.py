@@ -27,16 +27,24 @@ KEYS = [key(i) for i in range(N)]
 def fill(store, begin, end):
     """Images in clusters; more of them go on where others ended."""
     rng = np.random.default_rng(1)
-    centres = {"x7": rng.normal(size=(20, 24)), "delta8": rng.normal(size=(20, 10)) ** 3 * 1e-6}
+    centres = {
+        "x7": rng.normal(size=(20, 24)),
+        "delta8": rng.normal(size=(20, 10)) ** 3 * 1e-6,
+    }
     noise = {f: rng.normal(size=(2 * N, c.shape[1])) * 0.05 for f, c in centres.items()}
     cluster = np.arange(2 * N) % 20
     values = {f: c[cluster] * (1 + noise[f]) for f, c in centres.items()}
     for start in range(begin, end, 150):
         some = slice(start, min(start + 150, end))
         keys = [key(i) for i in range(some.start, some.stop)]
-        store.append(keys, {f: v[some] for f, v in values.items()}, {"e" * 64: "broken"})
+        store.append(
+            keys, {f: v[some] for f, v in values.items()}, {"e" * 64: "broken"}
+        )
     there = {"status": "ok", "factors": ("delta8", "x7")}
-    rows = [Row(f"{i:04d}.jpg", f"{i}.jpg", key(i), labels=("a",), **there) for i in range(end)]
+    rows = [
+        Row(f"{i:04d}.jpg", f"{i}.jpg", key(i), labels=("a",), **there)
+        for i in range(end)
+    ]
     broken = Row("z.jpg", "z.jpg", "e" * 64, status="error", error="broken")
     store.write_rows([*rows, broken])
 
@@ -49,7 +57,9 @@ def store(tmp_path):
 
 
 @pytest.mark.parametrize("precision", ALL)
-def test_a_copy_has_the_same_images_in_fewer_bytes_and_is_sound(store, tmp_path, precision):
+def test_a_copy_has_the_same_images_in_fewer_bytes_and_is_sound(
+    store, tmp_path, precision
+):
     compress(store, tmp_path / "small", precision)
     small = Store.open(tmp_path / "small")
     assert small.precision == precision
@@ -61,9 +71,13 @@ def test_a_copy_has_the_same_images_in_fewer_bytes_and_is_sound(store, tmp_path,
     for factor in ("x7", "delta8"):
         assert facts["factors"][factor]["bytes"] < before["factors"][factor]["bytes"]
         a, b = (s.read(KEYS[::-1], factor).astype(np.float64) for s in (store, small))
-        cosine = (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+        cosine = (
+            (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+        )
         assert cosine.min() > 0.97
-        np.testing.assert_allclose(np.linalg.norm(b, axis=1), np.linalg.norm(a, axis=1), rtol=0.1)
+        np.testing.assert_allclose(
+            np.linalg.norm(b, axis=1), np.linalg.norm(a, axis=1), rtol=0.1
+        )
 
 
 @pytest.mark.parametrize("precision", ALL)
@@ -82,7 +96,9 @@ def test_search_reads_what_the_store_reads(store, tmp_path, precision, rng):
 
 
 @pytest.mark.parametrize("precision", ALL)
-def test_nearest_images_are_of_the_same_cluster_exactly_and_by_index(store, tmp_path, precision):
+def test_nearest_images_are_of_the_same_cluster_exactly_and_by_index(
+    store, tmp_path, precision
+):
     small = compress(store, tmp_path / "small", precision)
     made, read = (Searcher(small, "dW8", "index") for _ in range(2))
     vectors = [s.index.embedding(s.features.of(np.arange(5))) for s in (made, read)]
@@ -114,7 +130,9 @@ def test_compressing_again_takes_what_is_new_and_only_that(store, tmp_path):
     before = {path: path.read_bytes() for path in small.folder.rglob("*.parquet")}
     fill(store, N, N + 60)
     told = []
-    small = compress(store, tmp_path / "small", "int4", lambda *facts: told.append(facts))
+    small = compress(
+        store, tmp_path / "small", "int4", lambda *facts: told.append(facts)
+    )
     assert told[-1] == ("copying", 120, 120)  # two factors
     assert {stage for stage, _, _ in told} == {"copying"}
     kept = [path for path in before if path.name != "index.parquet"]
@@ -133,14 +151,18 @@ def test_a_copy_that_was_interrupted_goes_on(store, tmp_path, monkeypatch):
     small = compress(store, tmp_path / "small", "int4")
     whole = compress(store, tmp_path / "whole", "int4")
     for factor in ("x7", "delta8"):
-        np.testing.assert_array_equal(small.read(KEYS, factor), whole.read(KEYS, factor))
+        np.testing.assert_array_equal(
+            small.read(KEYS, factor), whole.read(KEYS, factor)
+        )
     assert verify(small) == []
 
 
 def test_what_cannot_be_compressed_is_told(store, tmp_path):
     with pytest.raises(OptionError, match="must be another folder"):
         compress(store, store.folder, "int8")
-    with pytest.raises(OptionError, match=r"another precision than .*, got float32 for both"):
+    with pytest.raises(
+        OptionError, match=r"another precision than .*, got float32 for both"
+    ):
         compress(store, tmp_path / "small", "float32")
     with pytest.raises(OptionError, match="precision of a store must be"):
         compress(store, tmp_path / "small", "pq3")
@@ -150,7 +172,9 @@ def test_what_cannot_be_compressed_is_told(store, tmp_path):
         compress(store, tmp_path / "small", "int4")
 
 
-def test_the_command_says_what_it_saved_and_its_errors_are_one_line(deepfish, store, tmp_path):
+def test_the_command_says_what_it_saved_and_its_errors_are_one_line(
+    deepfish, store, tmp_path
+):
     ran = deepfish("store", "compress", "store", "small", "--precision", "int4")
     assert ran.code == 0, ran.err
     assert "small: 401 images, " in ran.out
@@ -161,7 +185,11 @@ def test_the_command_says_what_it_saved_and_its_errors_are_one_line(deepfish, st
     assert facts["precision"] == "int8"
     assert facts["bytes_per_image"] < facts["bytes_per_image_before"]
     assert deepfish("store", "verify", "small").code == 0
-    for arguments in (["store", "store"], ["nowhere", "x"], ["store", "x", "--precision", "pq5"]):
+    for arguments in (
+        ["store", "store"],
+        ["nowhere", "x"],
+        ["store", "x", "--precision", "pq5"],
+    ):
         ran = deepfish("store", "compress", *arguments)
         assert ran.code == 1
         assert ran.err.count("\n") == 1

@@ -29,7 +29,15 @@ def not_text(n=1):
 @pytest.mark.parametrize(
     "name",
     ["a\0b", "\ud800", "x7", "", ".", "x" * 300, "x7/y"],
-    ids=["zero byte", "no UTF-8", "a folder", "empty", "dot", "too long", "below a file"],
+    ids=[
+        "zero byte",
+        "no UTF-8",
+        "a folder",
+        "empty",
+        "dot",
+        "too long",
+        "below a file",
+    ],
 )
 @pytest.mark.parametrize("way", ["rename from", "rename to", "remove"])
 def test_a_journal_with_a_name_that_no_shard_can_have_is_one_line(tmp_path, name, way):
@@ -65,7 +73,9 @@ def test_an_index_without_what_every_row_has_is_damaged(tmp_path, name):
     write_index(tmp_path, [Row("a", "a.jpg")])
     table = pq.read_table(tmp_path / INDEX)
     place = table.column_names.index(name)
-    table = table.set_column(place, SCHEMA.field(name), pa.nulls(1, SCHEMA.field(name).type))
+    table = table.set_column(
+        place, SCHEMA.field(name), pa.nulls(1, SCHEMA.field(name).type)
+    )
     pq.write_table(table, tmp_path / INDEX)
     with pytest.raises(StoreError, match=f"index is damaged.*{name}"):
         read_index(tmp_path)
@@ -84,7 +94,11 @@ def test_verify_names_a_shard_whose_keys_are_no_text(tmp_path):
 def put_shard(store, values, shape, change=lambda content: content):
     """A shard of two images with the right checksum, as somebody else may write it."""
     halves = pa.field("x7", pa.list_(pa.float16(), 2), metadata={"shape": shape})
-    fields = [pa.field("sha256", pa.string()), halves, pa.field("x7_norm", pa.float64())]
+    fields = [
+        pa.field("sha256", pa.string()),
+        halves,
+        pa.field("x7_norm", pa.float64()),
+    ]
     values = pa.array([v and np.float16(v) for v in values], halves.type)
     schema = pa.schema(fields, metadata=ONE_PAGE)
     table = pa.table([["a" * 64, "b" * 64], values, [2.0, 3.0]], schema=schema)
@@ -126,12 +140,17 @@ def test_a_shard_with_facts_that_do_not_fit_does_not_end_the_process(tmp_path):
         footer = content[-8 - length : -8]
         assert footer.count(TWO_COUNTS) == 1
         footer = footer.replace(TWO_COUNTS, THREE_COUNTS)
-        return content[: -8 - length] + footer + struct.pack("<I", len(footer)) + b"PAR1"
+        return (
+            content[: -8 - length] + footer + struct.pack("<I", len(footer)) + b"PAR1"
+        )
 
     store = Store(tmp_path, {"network": "toy"}, "float16")
     name = put_shard(store, [[0.5, 1], [1, 0]], "[2]", three_counts)
     told = subprocess.run(
-        [sys.executable, "-c", READ, str(tmp_path)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", READ, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (told.returncode, told.stderr) == (0, "")
     assert told.stdout == "[[1.0, 2.0], [3.0, 0.0]]\n"

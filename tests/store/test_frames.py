@@ -17,7 +17,9 @@ from deepfishing.store import Row, Store
 def store(tmp_path, rng):
     """Images in int8: a and b of the same content, c broken, d without delta8."""
     store = Store(tmp_path / "store", {"network": "toy", "layers": {"8": "fc"}}, "int8")
-    store.append(["k1"], {"x7": rng.normal(size=(1, 5)), "delta8": rng.normal(size=(1, 3))})
+    store.append(
+        ["k1"], {"x7": rng.normal(size=(1, 5)), "delta8": rng.normal(size=(1, 3))}
+    )
     store.append(["k2"], {"x7": rng.normal(size=(1, 5))}, {"k9": "broken"})
     rows = [
         Row("a", "a.jpg", "k1", labels=("cat",), status="ok"),
@@ -63,11 +65,15 @@ def test_duckdb_reads_batches_that_are_never_all_in_memory(store, x7):
 
 def test_datasets_has_it_in_two_lines(store, x7):
     datasets = pytest.importorskip("datasets")
-    photos = datasets.Dataset(Store.open(store.folder).to_arrow("x7")).with_format("numpy")
+    photos = datasets.Dataset(Store.open(store.folder).to_arrow("x7")).with_format(
+        "numpy"
+    )
     np.testing.assert_array_equal(photos["x7"], x7)
 
 
-def test_an_image_that_lacks_a_factor_has_null_there_and_its_neighbours_keep_theirs(store):
+def test_an_image_that_lacks_a_factor_has_null_there_and_its_neighbours_keep_theirs(
+    store,
+):
     delta8 = store.to_arrow()["delta8"].to_pylist()
     expected = store.read(["k1"], "delta8")[0].tolist()
     assert delta8 == [expected, expected, None]
@@ -140,5 +146,7 @@ def test_an_empty_store_is_an_empty_table(tmp_path):
 
 def test_without_pandas_the_command_that_installs_it_is_said(store, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(MissingDependencyError, match=r"needs the package pandas; run .*frames"):
+    with pytest.raises(
+        MissingDependencyError, match=r"needs the package pandas; run .*frames"
+    ):
         store.to_pandas()

@@ -36,7 +36,9 @@ def test_an_empty_log_makes_no_file(log, tmp_path):
 
 
 def test_labels_are_there_when_the_log_is_opened_again(log, tmp_path):
-    log.append([change("a", "cat", "indoors"), change("b")], origin="test", author="ann")
+    log.append(
+        [change("a", "cat", "indoors"), change("b")], origin="test", author="ann"
+    )
     log.append([Change("c", "c.jpg", None)], origin="test")
     again = LabelLog.open(tmp_path)
     assert again.current() == {"a": ("cat", "indoors"), "b": (), "c": None}
@@ -44,7 +46,9 @@ def test_labels_are_there_when_the_log_is_opened_again(log, tmp_path):
 
 
 def test_a_line_says_who_changed_which_image_from_what_to_what(log, tmp_path):
-    act = log.append([change("a", "cat")], origin="test", author="ann", base={"a": ("dog",)})
+    act = log.append(
+        [change("a", "cat")], origin="test", author="ann", base={"a": ("dog",)}
+    )
     line = json.loads((tmp_path / LOG).read_text())
     assert line["id"] == act.id
     assert (line["origin"], line["author"]) == ("test", "ann")

@@ -18,7 +18,10 @@ def nearest(value, peak, top):
 
 def halves(codes):
     """The codes in the lower and the upper half of each byte."""
-    return np.stack([codes % 16, codes // 16], axis=2).reshape(len(codes), -1).astype(int) - 8
+    return (
+        np.stack([codes % 16, codes // 16], axis=2).reshape(len(codes), -1).astype(int)
+        - 8
+    )
 
 
 @pytest.mark.parametrize(("name", "top"), [("int8", 127), ("int4", 7)])
@@ -28,7 +31,9 @@ def test_a_code_is_the_nearest_of_all_codes(rng, name, top):
     codes = codes if top == 127 else halves(codes)[:, :41]
     peaks = np.abs(values).max(axis=1)
     rows = zip(values, peaks, strict=True)
-    np.testing.assert_array_equal(codes, [[nearest(v, p, top) for v in row] for row, p in rows])
+    np.testing.assert_array_equal(
+        codes, [[nearest(v, p, top) for v in row] for row, p in rows]
+    )
     np.testing.assert_allclose(scale * top**2, peaks)
 
 
@@ -45,7 +50,9 @@ def test_bytes_keep_small_numbers_beside_large_ones(tmp_path, rng):
 
 @pytest.mark.parametrize(("dtype", "top"), [("int8", 127), ("int4", 7)])
 def test_errors_are_below_half_a_step_of_the_root(tmp_path, rng, dtype, top):
-    x = (rng.normal(size=(50, 63)) * 10.0 ** rng.integers(-9, 9, (50, 1))).astype(np.float32)
+    x = (rng.normal(size=(50, 63)) * 10.0 ** rng.integers(-9, 9, (50, 1))).astype(
+        np.float32
+    )
     x[3] = 0
     keys = [str(i) for i in range(50)]
     store = Store(tmp_path, SETTINGS, dtype)
@@ -66,7 +73,8 @@ def test_a_number_takes_the_bytes_that_its_precision_says(tmp_path, rng, dtype, 
     store = Store(tmp_path, SETTINGS, dtype)
     store.append([f"{i:064d}" for i in range(n)], {"x7": rng.normal(size=(n, d))})
     (shard,) = store.shards("x7").files
-    assert size * d < shard.stat().st_size / n < size * d + 100  # the key, the scale, the footer
+    # the key, the scale, the footer
+    assert size * d < shard.stat().st_size / n < size * d + 100
 
 
 def test_shards_of_bytes_are_views_of_the_file_and_as_pyarrow_reads_them(tmp_path, rng):
@@ -86,7 +94,9 @@ def test_shards_of_bytes_are_views_of_the_file_and_as_pyarrow_reads_them(tmp_pat
     expected = store.read(keys[::-1], "in:a@exact")
     pq.write_table(table, shard.with_name("shard-other.parquet"), compression="zstd")
     shard.unlink()
-    np.testing.assert_array_equal(Store.open(tmp_path).read(keys[::-1], "in:a@exact"), expected)
+    np.testing.assert_array_equal(
+        Store.open(tmp_path).read(keys[::-1], "in:a@exact"), expected
+    )
 
 
 def test_values_that_are_not_finite_are_refused_as_bytes_too(tmp_path):
@@ -96,14 +106,18 @@ def test_values_that_are_not_finite_are_refused_as_bytes_too(tmp_path):
 
 
 @pytest.mark.parametrize("made", ["int4", "int8", "float16", "float32"])
-def test_a_store_keeps_its_precision_when_none_is_given_and_refuses_another(tmp_path, made):
+def test_a_store_keeps_its_precision_when_none_is_given_and_refuses_another(
+    tmp_path, made
+):
     Store(tmp_path, SETTINGS, made).append(["a"], {"x7": np.ones((1, 3))})
     again = Store(tmp_path, SETTINGS)
     again.append(["b"], {"x7": np.ones((1, 3))})
     assert again.precision == Store.open(tmp_path).precision == made
     assert not [problem for problem in verify(again) if "no image" not in problem]
     for other in {"int4", "int8", "float16", "float32"} - {made}:
-        with pytest.raises(StoreError, match=f"made with dtype = '{made}', now it is '{other}'"):
+        with pytest.raises(
+            StoreError, match=f"made with dtype = '{made}', now it is '{other}'"
+        ):
             Store(tmp_path, SETTINGS, other)
 
 

@@ -30,13 +30,17 @@ def check(store, ids, labels, x7, norms):
     order = np.argsort(ids)
     assert [ids[i] for i in order] == ["a", "b", "d"]
     assert [labels[i] for i in order] == [["cat"], ["cat", "dog"], None]
-    values = np.asarray(x7, dtype=np.float32) * np.asarray(norms, dtype=np.float32)[:, None]
+    values = (
+        np.asarray(x7, dtype=np.float32) * np.asarray(norms, dtype=np.float32)[:, None]
+    )
     np.testing.assert_array_equal(values[order], store.read(["k1", "k1", "k2"], "x7"))
 
 
 def test_pandas_reads_it(store):
     pd = pytest.importorskip("pandas", reason="pandas is not installed")
-    table = pd.read_parquet("store/index.parquet").merge(pd.read_parquet("store/x7"), on="sha256")
+    table = pd.read_parquet("store/index.parquet").merge(
+        pd.read_parquet("store/x7"), on="sha256"
+    )
     labels = [None if value is None else list(value) for value in table.labels]
     check(store, list(table.id), labels, np.stack(table.x7), table.x7_norm)
 
@@ -46,7 +50,13 @@ def test_polars_reads_it(store):
     x7 = pl.read_parquet("store/x7/*.parquet")
     table = pl.read_parquet("store/index.parquet").join(x7, on="sha256")
     values = table["x7"].to_numpy()
-    check(store, table["id"].to_list(), table["labels"].to_list(), values, table["x7_norm"])
+    check(
+        store,
+        table["id"].to_list(),
+        table["labels"].to_list(),
+        values,
+        table["x7_norm"],
+    )
 
 
 def test_duckdb_reads_it(store):
@@ -74,7 +84,9 @@ def of_bytes(x7, scales):
 
 def test_pandas_reads_bytes(in_bytes):
     pd = pytest.importorskip("pandas", reason="pandas is not installed")
-    table = pd.read_parquet("bytes/index.parquet").merge(pd.read_parquet("bytes/x7"), on="sha256")
+    table = pd.read_parquet("bytes/index.parquet").merge(
+        pd.read_parquet("bytes/x7"), on="sha256"
+    )
     labels = [None if value is None else list(value) for value in table.labels]
     check(in_bytes, list(table.id), labels, *of_bytes(table.x7, table.x7_scale))
 
@@ -102,6 +114,11 @@ def test_pandas_reads_half_bytes(store, tmp_path):
     small = compress(store, tmp_path / "half", "int4")
     table = pd.read_parquet("half/x7")
     b = np.frombuffer(b"".join(table.x7), np.uint8).reshape(len(table), -1)
-    q = np.stack([b % 16, b // 16], axis=2).reshape(len(b), -1)[:, :5].astype(np.float32) - 8
+    q = (
+        np.stack([b % 16, b // 16], axis=2)
+        .reshape(len(b), -1)[:, :5]
+        .astype(np.float32)
+        - 8
+    )
     values = q * abs(q) * table.x7_scale.to_numpy(dtype=np.float32)[:, None]
     np.testing.assert_array_equal(values, small.read(list(table.sha256), "x7"))

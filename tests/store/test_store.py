@@ -18,7 +18,9 @@ SETTINGS = {"network": "toy", "tau": 2.0, "preprocess": {"mean": [1.0, 2.0, 3.0]
 
 
 def files(folder):
-    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+    return sorted(
+        p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()
+    )
 
 
 def test_what_is_read_is_what_was_written_in_any_order(tmp_path, rng):
@@ -38,7 +40,9 @@ def test_half_precision_keeps_tiny_and_huge_factors(tmp_path, rng):
     store = Store(tmp_path, SETTINGS, "float16")
     store.append(list("abcd"), {"delta7": delta, "x6": x})
     for name, value in (("delta7", delta), ("x6", x)):
-        error = np.abs(store.read(list("abcd"), name) - value).max() / np.abs(value).max()
+        error = (
+            np.abs(store.read(list("abcd"), name) - value).max() / np.abs(value).max()
+        )
         assert error < 1e-3
 
 
@@ -64,7 +68,9 @@ def test_a_factor_may_come_later_than_the_image(tmp_path):
         store.read(["a", "b"], "y8")
 
 
-def test_a_store_opens_by_its_folder_and_is_used_as_a_data_frame(toy_network, rng, tmp_path):
+def test_a_store_opens_by_its_folder_and_is_used_as_a_data_frame(
+    toy_network, rng, tmp_path
+):
     images = rng.integers(0, 256, (3, 20, 20, 3), dtype=np.uint8)
     extract_to(tmp_path / "s", images, network=toy_network, features="dW8")
     store = Store(tmp_path / "s")
@@ -82,7 +88,9 @@ def test_a_store_opens_by_its_folder_and_is_used_as_a_data_frame(toy_network, rn
 def test_what_is_there_is_not_written_twice(tmp_path):
     store = Store(tmp_path, SETTINGS)
     store.append(["a", "b"], {"x7": np.eye(2)})
-    store.append(["b", "c"], {"x7": np.ones((2, 2)), "y8": np.ones((2, 1))}, {"z": "broken"})
+    store.append(
+        ["b", "c"], {"x7": np.ones((2, 2)), "y8": np.ones((2, 1))}, {"z": "broken"}
+    )
     store.append([], {}, {"z": "broken again"})
     store = Store.open(tmp_path)
     np.testing.assert_allclose(store.read(["b"], "x7"), [[0, 1]])  # the first stays
@@ -130,7 +138,9 @@ def test_a_full_disk_leaves_all_of_a_change_or_nothing(tmp_path, monkeypatch):
         return write_bytes(path, content)
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(StoreError, match=r"No space left on device.*what is in it stays"):
+    with pytest.raises(
+        StoreError, match=r"No space left on device.*what is in it stays"
+    ):
         store.append(["b"], {"x7": np.ones((1, 2)), "y8": np.ones((1, 2))})
     assert files(tmp_path) == before
     monkeypatch.undo()
@@ -164,7 +174,10 @@ def test_a_change_that_was_interrupted_half_way_is_finished_by_the_next_writer(
 def test_several_writers_at_a_time_write_what_one_would_write(tmp_path, rng):
     x = rng.normal(size=(40, 5))
     parts = [[f"k{i}", f"k{i + 1}"] for i in range(0, 40, 2)]
-    one, several = Store(tmp_path / "one", SETTINGS), Store(tmp_path / "several", SETTINGS)
+    one, several = (
+        Store(tmp_path / "one", SETTINGS),
+        Store(tmp_path / "several", SETTINGS),
+    )
 
     def write(number):
         Store.open(several.folder).append(*work(number), known={})
@@ -179,12 +192,17 @@ def test_several_writers_at_a_time_write_what_one_would_write(tmp_path, rng):
     with several.writing(), ThreadPoolExecutor(8) as pool:
         # every part twice, as when a writer died after its work was done
         list(pool.map(write, [*range(20), *range(20)]))
-    names = [[name for name in files(s.folder) if "shard" in name] for s in (one, several)]
+    names = [
+        [name for name in files(s.folder) if "shard" in name] for s in (one, several)
+    ]
     assert names[0] == names[1]
-    assert not any("killed" in problem for problem in verify(several))  # nothing is left over
+    # nothing is left over
+    assert not any("killed" in problem for problem in verify(several))
 
 
-def test_a_part_whose_writer_died_half_way_is_finished_by_the_next_writer(tmp_path, monkeypatch):
+def test_a_part_whose_writer_died_half_way_is_finished_by_the_next_writer(
+    tmp_path, monkeypatch
+):
     store = Store(tmp_path, SETTINGS)
     replace, done = Path.replace, []
 
@@ -218,7 +236,10 @@ def test_a_second_writer_is_told_at_once_and_a_reader_is_not_kept_out(tmp_path):
     store = Store(tmp_path, SETTINGS)
     store.append(["a"], {"x7": np.ones((1, 2))})
     with store.writing():
-        with pytest.raises(StoreError, match="another process works on"), store.writing():
+        with (
+            pytest.raises(StoreError, match="another process works on"),
+            store.writing(),
+        ):
             pass
         assert Store.open(tmp_path).read(["a"], "x7").shape == (1, 2)
     with store.writing():
@@ -235,13 +256,17 @@ def test_a_folder_that_cannot_be_made_or_written_is_named(tmp_path, monkeypatch)
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
     monkeypatch.setattr(os, "open", read_only)
-    with pytest.raises(StoreError, match=r"cannot be written: .*Read-only file system.*choose"):
+    with pytest.raises(
+        StoreError, match=r"cannot be written: .*Read-only file system.*choose"
+    ):
         store.writing().__enter__()
 
 
 def test_values_that_are_not_finite_are_refused(tmp_path):
     with pytest.raises(StoreError, match=r"x7 must be finite.* for b"):
-        Store(tmp_path, SETTINGS).append(["a", "b"], {"x7": np.array([[1.0], [np.nan]])})
+        Store(tmp_path, SETTINGS).append(
+            ["a", "b"], {"x7": np.array([[1.0], [np.nan]])}
+        )
 
 
 def test_only_what_is_kept_survives_a_compaction(tmp_path, rng):
@@ -290,15 +315,22 @@ def test_a_shard_of_another_writer_is_read_too(tmp_path, rng):
     table = pq.read_table(shard).replace_schema_metadata(None)
     pq.write_table(table, shard.with_name("shard-other.parquet"), compression="zstd")
     shard.unlink()
-    np.testing.assert_allclose(Store.open(tmp_path).read(keys[::-1], "x7"), x[::-1], rtol=1e-6)
+    np.testing.assert_allclose(
+        Store.open(tmp_path).read(keys[::-1], "x7"), x[::-1], rtol=1e-6
+    )
 
 
-def test_factors_that_an_earlier_version_projected_are_not_mixed_with_new_ones(tmp_path, rng):
+def test_factors_that_an_earlier_version_projected_are_not_mixed_with_new_ones(
+    tmp_path, rng
+):
     store = Store(tmp_path, SETTINGS, "float32")
-    store.append(["k1"], {"dW7@4x4": rng.normal(size=(1, 16)), "x7": rng.normal(size=(1, 3))})
+    store.append(
+        ["k1"], {"dW7@4x4": rng.normal(size=(1, 16)), "x7": rng.normal(size=(1, 3))}
+    )
     assert Store.open(tmp_path).read(["k1"], "dW7@4x4").shape == (1, 16)
     (path,) = (tmp_path / "dW7@4x4").glob("*.parquet")
-    pq.write_table(pq.read_table(path).replace_schema_metadata(ONE_PAGE), path)  # as it was
+    # as it was
+    pq.write_table(pq.read_table(path).replace_schema_metadata(ONE_PAGE), path)
     again = Store.open(tmp_path)
     assert again.read(["k1"], "x7").shape == (1, 3)
     for use in (
@@ -306,7 +338,9 @@ def test_factors_that_an_earlier_version_projected_are_not_mixed_with_new_ones(t
         lambda: again.missing(["k2"], ["dW7@4x4"]),
         lambda: again.append(["k2"], {"dW7@4x4": rng.normal(size=(1, 16))}),
     ):
-        with pytest.raises(StoreError, match=r"dW7@4x4 was projected by an earlier .*delete"):
+        with pytest.raises(
+            StoreError, match=r"dW7@4x4 was projected by an earlier .*delete"
+        ):
             use()
     path.unlink()
     assert again.missing(["k1"], ["dW7@4x4"]) == ["k1"]

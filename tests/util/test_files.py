@@ -10,7 +10,11 @@ from deepfishing.util.files import Remote, guarded, remove_file, rename_file, un
 
 
 def test_a_formula_is_guarded_and_comes_back():
-    assert (guarded("=1+1"), unguarded("'=1+1"), guarded("apple")) == ("'=1+1", "=1+1", "apple")
+    assert (guarded("=1+1"), unguarded("'=1+1"), guarded("apple")) == (
+        "'=1+1",
+        "=1+1",
+        "apple",
+    )
 
 
 def test_a_remote_file_is_called_as_its_address_ends():

@@ -40,7 +40,9 @@ def store_folder(tmp_path_factory):
     images = []
     for item in find_images(folder / "groceries"):
         variety = PurePosixPath(item.id).parent.name
-        images.append(replace(item, labels=tuple(dict.fromkeys((KINDS[variety], variety)))))
+        images.append(
+            replace(item, labels=tuple(dict.fromkeys((KINDS[variety], variety))))
+        )
     network = load_network()
     settings = Settings.from_network(network)
     store = Store(folder / "store", settings.as_dict())
@@ -56,7 +58,9 @@ def model_folder(store_folder):
     collection = searcher.collection
     classes = collection.labels()
     rows = [collection[i].labels for i in range(len(collection))]
-    labels = np.array([[1 if name in row else -1 for name in classes] for row in rows], np.int8)
+    labels = np.array(
+        [[1 if name in row else -1 for name in classes] for row in rows], np.int8
+    )
     arrays = searcher.contents.read(collection.content, searcher.recipe.columns)
     settings = Settings.from_dict(searcher.store.settings)
     train_model("dW8", arrays, labels, classes, settings=settings).save(
@@ -100,7 +104,9 @@ def running(gallery, host="127.0.0.1"):
     """A real server on a free port; its address."""
     address = bind(host, 0)
     server = make_server(gallery, address)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [address.listening]})
+    thread = threading.Thread(
+        target=server.run, kwargs={"sockets": [address.listening]}
+    )
     thread.start()
     try:
         while not server.started:
@@ -125,7 +131,11 @@ def serve():
 
 
 WIDE = {"viewport": {"width": 1280, "height": 800}}
-PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+PHONE = {
+    "viewport": {"width": 390, "height": 844},
+    "has_touch": True,
+    "is_mobile": True,
+}
 SECONDS = 300_000  # milliseconds until something on the page must have come
 
 
@@ -138,9 +148,14 @@ class Visit:
         self.page = self.context.new_page()
         self.page.set_default_timeout(SECONDS)
         self.complaints, self.hosts, self.expected = [], set(), ()
-        self.page.on("console", lambda m: m.type in ("error", "warning") and self.complain(m.text))
+        self.page.on(
+            "console",
+            lambda m: m.type in ("error", "warning") and self.complain(m.text),
+        )
         self.page.on("pageerror", lambda error: self.complain(str(error)))
-        self.page.on("request", lambda request: self.hosts.add(urlsplit(request.url).netloc))
+        self.page.on(
+            "request", lambda request: self.hosts.add(urlsplit(request.url).netloc)
+        )
 
     def complain(self, text):
         if not any(part in text for part in self.expected):
@@ -183,7 +198,9 @@ def visit(browser, live):
 
 @pytest.fixture(scope="module")
 def searchers(store_folder):
-    return {by: Searcher(store_folder, by) for by in ("x7", "x6", "dW8", "dW7", DEFAULTS[0])}
+    return {
+        by: Searcher(store_folder, by) for by in ("x7", "x6", "dW8", "dW7", DEFAULTS[0])
+    }
 
 
 # What can be touched and has less than 44 pixels.

@@ -26,7 +26,9 @@ def store(tmp_path, rng):
 
 def test_a_task_reports_its_progress_and_its_answer(store):
     stages = []
-    done = run_apart("label pool", [str(store.folder)], lambda *said: stages.append(said))
+    done = run_apart(
+        "label pool", [str(store.folder)], lambda *said: stages.append(said)
+    )
     assert done == {"answer": {"photos": 20}}
     assert len(open_label_pool(store)) == 20
     assert "reading" in {stage for stage, *_ in stages}
@@ -43,9 +45,8 @@ class StopError(Exception):
 
 
 def test_work_that_is_cancelled_ends_at_once(monkeypatch, store):
-    code = (
-        'import time; print(\'{"stage": "x", "done": 0, "total": 1}\', flush=True); time.sleep(600)'
-    )
+    line = '{"stage": "x", "done": 0, "total": 1}'
+    code = f"import time; print({line!r}, flush=True); time.sleep(600)"
     processes, start = [], subprocess.Popen
 
     def popen(command, **options):
@@ -72,6 +73,8 @@ def test_work_ends_with_the_server():
         "threading.Thread(target=work._end_with_the_server).start()\n"
         "time.sleep(600)"
     )
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE
+    ) as process:
         process.stdin.close()  # as the system does when the server is killed
         assert process.wait(120) == 1

@@ -20,7 +20,14 @@ from deepfishing.search import Searcher
 from deepfishing.store import Store
 from deepfishing.web import gallery as gallery_module
 from deepfishing.web.app import make_app
-from deepfishing.web.gallery import Example, Gallery, Question, collapse, groups_of, thin_out
+from deepfishing.web.gallery import (
+    Example,
+    Gallery,
+    Question,
+    collapse,
+    groups_of,
+    thin_out,
+)
 from deepfishing.web.photos import REMEMBERED, Thumbnails
 
 
@@ -41,7 +48,8 @@ def test_the_page_knows_what_the_store_has(client, gallery, ids):
     facts = client.get("/api/store").json()
     assert facts["images"] == len(ids) == 32
     assert facts["forward"][0] == "x7"
-    assert facts["gradient"][0] == Searcher(gallery.store).recipe.name  # as `deepfish search`
+    # as `deepfish search`
+    assert facts["gradient"][0] == Searcher(gallery.store).recipe.name
     assert {"x6", "x6;x7", "pow(x7,0.5)"} <= set(facts["forward"])
     assert {"dW7", "dW8", "pow(dW8,0.5)"} <= set(facts["gradient"])
     pictures = [gallery.collection[i] for i in range(32)]
@@ -64,10 +72,14 @@ def test_hits_are_those_of_the_searcher(client, store_folder, ids, by):
         assert hit["backward"] == (
             None if other.backward is None else pytest.approx(other.backward, abs=1e-4)
         )
-        assert [one["name"] for one in hit["classes"]] == [one.name for one in other.classes]
+        assert [one["name"] for one in hit["classes"]] == [
+            one.name for one in other.classes
+        ]
 
 
-def test_more_like_these_and_not_like_those_is_what_the_searcher_does(client, store_folder, ids):
+def test_more_like_these_and_not_like_those_is_what_the_searcher_does(
+    client, store_folder, ids
+):
     asked = {"by": "dW8", "like": like(ids[1], ids[2]), "unlike": like(ids[9]), "k": 6}
     hits = client.post("/api/search", json=asked).json()["hits"]
     expected = Searcher(store_folder, "dW8").search(ids[1:3], 6, [ids[9]])
@@ -91,7 +103,13 @@ def test_pages_of_a_filter_are_the_images_that_pass_it(client, gallery, ids):
     assert found == expected
     hits = client.post(
         "/api/search",
-        json={"by": "x7", "like": like(ids[0]), "k": 50, "labels": [label], "text": "train"},
+        json={
+            "by": "x7",
+            "like": like(ids[0]),
+            "k": 50,
+            "labels": [label],
+            "text": "train",
+        },
     ).json()["hits"]
     assert {hit["id"] for hit in hits} == set(expected) - {ids[0]}
 
@@ -101,7 +119,9 @@ def test_a_text_is_found_in_any_case_and_never_read_as_a_pattern(client, ids):
         return client.get("/api/images", params={"text": text}).json()["total"]
 
     assert total("JPG") == total("jpg") == total(".Jpg") == len(ids)
-    assert [total(text) for text in ("*", "?", "[0-9]", "[!", "]", "^", "\\")] == [0] * 7
+    assert [total(text) for text in ("*", "?", "[0-9]", "[!", "]", "^", "\\")] == [
+        0
+    ] * 7
 
 
 def test_a_filter_that_leaves_nothing_is_an_empty_answer(client, ids):
@@ -115,7 +135,9 @@ def test_a_filter_that_leaves_nothing_is_an_empty_answer(client, ids):
 
 
 def test_the_plot_has_the_similarities_of_all_images(client, store_folder, ids):
-    answer = client.post("/api/scatter", json={"by": "dW8", "like": like(ids[5])}).json()
+    answer = client.post(
+        "/api/scatter", json={"by": "dW8", "like": like(ids[5])}
+    ).json()
     forward, backward, _ = Searcher(store_folder, "dW8").similarities(ids[5])
     assert answer["ids"] == ids
     np.testing.assert_allclose(answer["forward"], forward, atol=1e-4)
@@ -144,13 +166,24 @@ def test_an_uploaded_photo_finds_what_its_bytes_find(client, store_folder, photo
     hits = client.post("/api/search", json=asked).json()["hits"]
     expected = Searcher(store_folder, by).search(photo, k=4)
     assert [hit["id"] for hit in hits] == [hit.id for hit in expected]
-    np.testing.assert_allclose([h["score"] for h in hits], [h.score for h in expected], atol=1e-4)
-    assert [c["name"] for c in hits[0]["classes"]] == [c.name for c in expected[0].classes]
+    np.testing.assert_allclose(
+        [h["score"] for h in hits], [h.score for h in expected], atol=1e-4
+    )
+    assert [c["name"] for c in hits[0]["classes"]] == [
+        c.name for c in expected[0].classes
+    ]
 
 
-def test_an_uploaded_photo_goes_together_with_images_of_the_store(client, store_folder, photo, ids):
+def test_an_uploaded_photo_goes_together_with_images_of_the_store(
+    client, store_folder, photo, ids
+):
     key = client.post("/api/uploads", content=photo).json()["upload"]
-    asked = {"by": "dW8", "like": [{"id": ids[0]}, {"upload": key}], "unlike": like(ids[4]), "k": 4}
+    asked = {
+        "by": "dW8",
+        "like": [{"id": ids[0]}, {"upload": key}],
+        "unlike": like(ids[4]),
+        "k": 4,
+    }
     hits = client.post("/api/search", json=asked).json()["hits"]
     expected = Searcher(store_folder, "dW8").search([ids[0], photo], 4, [ids[4]])
     assert [hit["id"] for hit in hits] == [hit.id for hit in expected]
@@ -168,7 +201,9 @@ def test_only_factors_of_the_last_photos_are_remembered(gallery, photo):
     assert key not in uploads._remembered
 
 
-def test_predictions_are_those_of_the_model(client, store_folder, model_folder, ids, photo):
+def test_predictions_are_those_of_the_model(
+    client, store_folder, model_folder, ids, photo
+):
     model = Model.load(model_folder)
     searcher = Searcher(store_folder, "dW8")
     path = Path(searcher.collection[6].path)
@@ -177,7 +212,8 @@ def test_predictions_are_those_of_the_model(client, store_folder, model_folder, 
     found = client.post("/api/predict", json={"id": ids[6]}).json()["classes"]
     assert [one["name"] for one in found] == [model.classes[c] for c in best]
     chances = [one["probability"] for one in found]
-    np.testing.assert_allclose(chances, expected.probabilities[best], atol=5e-3)  # float16 on disk
+    # float16 on disk
+    np.testing.assert_allclose(chances, expected.probabilities[best], atol=5e-3)
     key = client.post("/api/uploads", content=path.read_bytes()).json()["upload"]
     uploaded = client.post("/api/predict", json={"upload": key}).json()["classes"]
     assert [one["name"] for one in uploaded] == [one["name"] for one in found]
@@ -192,7 +228,9 @@ def test_without_a_model_there_are_no_predictions(store_folder, ids):
 def test_a_model_of_another_network_or_features_is_refused(copied, model_folder):
     manifest = copied.folder / "store.json"
     text = manifest.read_text()
-    manifest.write_text(text.replace('"tau": 2.0', '"tau": 3.0').replace('"seal"', '"no seal"'))
+    manifest.write_text(
+        text.replace('"tau": 2.0', '"tau": 3.0').replace('"seal"', '"no seal"')
+    )
     with pytest.raises(WeightsError, match=r"trained with the tau .* 3\.0, got 2\.0"):
         Gallery(copied.folder, model=model_folder)
     manifest.write_text(text)
@@ -209,10 +247,14 @@ def test_thumbnails_are_small_pictures_of_the_images(client, gallery, ids):
     small = Image.open(io.BytesIO(answer.content)).convert("RGB")
     whole = Image.open(gallery.collection[0].path).convert("RGB")
     assert max(small.size) == 320
-    difference = np.abs(np.asarray(small, float) - np.asarray(whole.resize(small.size), float))
+    difference = np.abs(
+        np.asarray(small, float) - np.asarray(whole.resize(small.size), float)
+    )
     assert difference.mean() < 8
     again = client.get(
-        "/api/thumbnail", params={"id": ids[0]}, headers={"If-None-Match": answer.headers["etag"]}
+        "/api/thumbnail",
+        params={"id": ids[0]},
+        headers={"If-None-Match": answer.headers["etag"]},
     )
     assert (again.status_code, again.content) == (304, b"")
     assert "max-age" in answer.headers["cache-control"]
@@ -224,7 +266,10 @@ def test_an_image_can_be_seen_in_full_size(client, gallery, ids, monkeypatch):
     with Image.open(io.BytesIO(answer.content)) as sent:
         assert (sent.format, sent.size) == ("JPEG", (640, 640))
     assert gallery.thumbnails._kept == kept  # memory is for the small ones
-    assert client.get("/api/thumbnail", params={"id": ids[0], "size": "huge"}).status_code == 400
+    assert (
+        client.get("/api/thumbnail", params={"id": ids[0], "size": "huge"}).status_code
+        == 400
+    )
 
 
 def test_the_network_is_ready_before_the_page_says_so(store_folder, photo):
@@ -239,7 +284,9 @@ def test_the_network_is_ready_before_the_page_says_so(store_folder, photo):
     assert gallery.uploads._encoders == loaded  # nothing more to load
 
 
-def test_a_network_that_cannot_be_loaded_is_told_in_the_terminal(store_folder, caplog, monkeypatch):
+def test_a_network_that_cannot_be_loaded_is_told_in_the_terminal(
+    store_folder, caplog, monkeypatch
+):
     gallery = Gallery(store_folder)
     broken = {**gallery.store.settings, "network": "mine", "weights_sha256": "0"}
     monkeypatch.setattr(gallery.uploads, "facts", broken)
@@ -259,9 +306,13 @@ def test_thumbnails_in_memory_are_bounded_and_made_once(gallery, ids, monkeypatc
     thumbnails.jpeg(*gallery.content(ids[-1]), "small")  # not made again
 
 
-def test_images_of_a_relative_path_are_found_from_above_the_store(copied, monkeypatch, tmp_path):
+def test_images_of_a_relative_path_are_found_from_above_the_store(
+    copied, monkeypatch, tmp_path
+):
     image = next((tmp_path / "images").iterdir())
-    sha256 = next(r.sha256 for r in copied.rows().values() if Path(r.path).name == image.name)
+    sha256 = next(
+        r.sha256 for r in copied.rows().values() if Path(r.path).name == image.name
+    )
     monkeypatch.chdir("/")
     assert Thumbnails(copied.folder).jpeg(f"images/{image.name}", sha256, "small")
 
@@ -272,7 +323,9 @@ def test_images_in_a_tar_have_thumbnails(copied, tmp_path):
     row = next(iter(copied.rows().values()))
     with tarfile.open(tmp_path / "photos.tar", "w") as tar:
         tar.add(row.path, "in/a.jpg")
-    assert Thumbnails(copied.folder).jpeg(f"{tmp_path}/photos.tar/in/a.jpg", row.sha256, "small")
+    assert Thumbnails(copied.folder).jpeg(
+        f"{tmp_path}/photos.tar/in/a.jpg", row.sha256, "small"
+    )
 
 
 def test_a_store_without_gradients_has_one_side(store_folder, tmp_path, ids):
@@ -289,7 +342,9 @@ def test_a_store_without_gradients_has_one_side(store_folder, tmp_path, ids):
     assert len(answer.json()["hits"]) == 3
 
 
-def test_a_store_that_needs_an_index_plots_the_nearest(store_folder, tmp_path, ids, monkeypatch):
+def test_a_store_that_needs_an_index_plots_the_nearest(
+    store_folder, tmp_path, ids, monkeypatch
+):
     shutil.copytree(store_folder, tmp_path / "large")
     monkeypatch.setattr("deepfishing.search.searcher.EXACT_IMAGES", 10)
     monkeypatch.setattr("deepfishing.web.gallery.NEAREST", 7)
@@ -300,7 +355,9 @@ def test_a_store_that_needs_an_index_plots_the_nearest(store_folder, tmp_path, i
     expected = Searcher(store_folder, "dW8", "exact").search(ids[5], 7)
     assert plot["total"] == 32
     assert plot["ids"] == [hit.id for hit in expected]
-    np.testing.assert_allclose(plot["backward"], [hit.backward for hit in expected], atol=1e-4)
+    np.testing.assert_allclose(
+        plot["backward"], [hit.backward for hit in expected], atol=1e-4
+    )
 
 
 def test_a_photo_that_the_model_knows_is_predicted_by_one_that_does_not(
@@ -310,13 +367,18 @@ def test_a_photo_that_the_model_knows_is_predicted_by_one_that_does_not(
     store = Store.open(store_folder)
     rows = list(store.rows().values())
     heads = np.random.default_rng(0).permutation([1, -1] * (len(rows) // 2))
-    given = {row.id: np.array([one, -one]) for row, one in zip(rows, heads, strict=True)}
+    given = {
+        row.id: np.array([one, -one]) for row, one in zip(rows, heads, strict=True)
+    }
     labelled = Labelled(("heads", "tails"), given)
-    truth = {id_: "heads" if labels[0] == 1 else "tails" for id_, labels in given.items()}
+    truth = {
+        id_: "heads" if labels[0] == 1 else "tails" for id_, labels in given.items()
+    }
     model, _ = train_on_store(store, rows, labelled, "x7", C=100.0)
     model.save(tmp_path / "model")
     client = TestClient(
-        make_app(Gallery(store_folder, model=tmp_path / "model")), base_url="http://localhost"
+        make_app(Gallery(store_folder, model=tmp_path / "model")),
+        base_url="http://localhost",
     )
     right = 0
     for row in rows:
@@ -324,11 +386,18 @@ def test_a_photo_that_the_model_knows_is_predicted_by_one_that_does_not(
         assert found["basis"] == "held out"
         right += found["classes"][0]["name"] == truth[row.id]
     assert right < 0.8 * len(rows)
-    chances = model.probabilities({"x7": store.read([row.sha256 for row in rows], "x7")})
+    chances = model.probabilities(
+        {"x7": store.read([row.sha256 for row in rows], "x7")}
+    )
     told = [model.classes[c] for c in chances.argmax(axis=1)]
-    assert np.mean([name == truth[row.id] for name, row in zip(told, rows, strict=True)]) == 1
+    assert (
+        np.mean([name == truth[row.id] for name, row in zip(told, rows, strict=True)])
+        == 1
+    )
     path = Path(store.rows()[ids[0]].path)
-    key = client.post("/api/uploads", content=path.read_bytes() + b"\0").json()["upload"]
+    key = client.post("/api/uploads", content=path.read_bytes() + b"\0").json()[
+        "upload"
+    ]
     assert client.post("/api/predict", json={"upload": key}).json()["basis"] == "new"
 
 
@@ -348,7 +417,9 @@ def test_copies_are_one_hit_with_the_others_beside_it(copied, tmp_path):
     assert len(hits) == 8
 
 
-def test_more_photos_than_fit_into_memory_are_searched_through_an_index(copied, monkeypatch):
+def test_more_photos_than_fit_into_memory_are_searched_through_an_index(
+    copied, monkeypatch
+):
     exact = Gallery(copied.folder)
     assert exact.first_searcher.index is None
     monkeypatch.setattr(gallery_module, "EXACT_PHOTOS", 31)

@@ -20,11 +20,15 @@ def wait_for_focus(page, id_):
     )
 
 
-def test_a_picture_is_enlarged_and_its_neighbours_are_an_arrow_away(visit, live, gallery, ids):
+def test_a_picture_is_enlarged_and_its_neighbours_are_an_arrow_away(
+    visit, live, gallery, ids
+):
     page = visit().open()
     page.hover(f"#grid [data-id='{ids[0]}']")
     page.click(f"#grid [data-id='{ids[0]}'] [data-action=enlarge]")
-    page.wait_for_function("() => document.querySelector('.stage img').naturalWidth > 320")
+    page.wait_for_function(
+        "() => document.querySelector('.stage img').naturalWidth > 320"
+    )
     assert page.inner_text("#lightbox h2") == ids[0]
     assert page.inner_text("#lightbox .place") == "1 of 32"
     assert page.locator("#lightbox .before").is_disabled()
@@ -33,8 +37,13 @@ def test_a_picture_is_enlarged_and_its_neighbours_are_an_arrow_away(visit, live,
     for key, at in (("ArrowRight", 1), ("ArrowDown", 2), ("ArrowLeft", 1)):
         page.keyboard.press(key)
         page.wait_for_selector(f"#lightbox[data-id='{ids[at]}']")
-    whole = httpx.get(live.url + page.get_attribute("#lightbox .file", "href").lstrip("/"))
-    with Image.open(io.BytesIO(whole.content)) as sent, Image.open(gallery.collection[1].path) as o:
+    whole = httpx.get(
+        live.url + page.get_attribute("#lightbox .file", "href").lstrip("/")
+    )
+    with (
+        Image.open(io.BytesIO(whole.content)) as sent,
+        Image.open(gallery.collection[1].path) as o,
+    ):
         assert sent.size == o.size
     assert page.get_attribute("#lightbox .file", "target") == "_blank"
     page.keyboard.press("Escape")
@@ -65,7 +74,9 @@ def test_an_enlarged_hit_has_its_reason_and_leads_on(visit, ids):
     page.keyboard.press("o")
     page.click("#lightbox [data-action=search]")
     page.wait_for_selector("#lightbox", state="hidden")
-    page.wait_for_function("() => !location.hash.includes('id=" + ids[4].split("/")[-1] + "')")
+    page.wait_for_function(
+        "() => !location.hash.includes('id=" + ids[4].split("/")[-1] + "')"
+    )
     assert tab.asked() == {"id": [hits[1]]}
 
 
@@ -120,7 +131,9 @@ LONG = "(2*x6+1)*(whiten(dW7,0.5)+whiten(dW8,0.5)+pow(dW8,0.5)+pow(dW7,0.5)+x7)"
 
 
 @pytest.mark.parametrize(("recipe", "title"), [(LONG, LONG), ("best", "best")])
-def test_a_long_recipe_does_not_widen_the_page(visit, store_folder, serve, ids, recipe, title):
+def test_a_long_recipe_does_not_widen_the_page(
+    visit, store_folder, serve, ids, recipe, title
+):
     with serve(Gallery(store_folder, gradient=recipe)) as address:
         for phone in (True, False):
             tab = visit(phone=phone, address=address)

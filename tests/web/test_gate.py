@@ -58,7 +58,9 @@ def request_of(*messages, headers=()):
             await asyncio.sleep(60)
         return waiting.pop(0)
 
-    return Request({"type": "http", "method": "POST", "headers": list(headers)}, receive)
+    return Request(
+        {"type": "http", "method": "POST", "headers": list(headers)}, receive
+    )
 
 
 def chunk(body, more):
@@ -81,9 +83,13 @@ def test_a_body_is_what_was_sent():
         ([chunk(b"a", True), {"type": "http.disconnect"}], [], 400),
     ],
 )
-def test_a_body_that_is_too_large_too_slow_or_torn_is_refused(messages, headers, status):
+def test_a_body_that_is_too_large_too_slow_or_torn_is_refused(
+    messages, headers, status
+):
     with pytest.raises(RefusedError) as refused:
-        asyncio.run(read_body(request_of(*messages, headers=headers), limit=4, seconds=0.05))
+        asyncio.run(
+            read_body(request_of(*messages, headers=headers), limit=4, seconds=0.05)
+        )
     assert refused.value.status == status
 
 
@@ -92,7 +98,9 @@ def test_slow_bodies_hold_no_place_of_others():
 
     async def receive():
         receiver = Receiver(max_bytes=10)
-        slow = [asyncio.create_task(take(receiver, chunk(b"s", True))) for _ in range(100)]
+        slow = [
+            asyncio.create_task(take(receiver, chunk(b"s", True))) for _ in range(100)
+        ]
         await asyncio.sleep(0)
         received = await take(receiver, chunk(b"photo", True), chunk(b".jpg", False))
         await asyncio.sleep(0.01)

@@ -25,7 +25,12 @@ def guarded(gallery):
 @pytest.mark.parametrize(
     "host",
     [
-        *("evil.example", "evil.example:8765", "127.0.0.1.evil.example", "localhost.evil.example"),
+        *(
+            "evil.example",
+            "evil.example:8765",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example",
+        ),
         *("192.168.1.7", "", "[::1", "127.0.0.1@evil.example", "a b", "2130706433"),
     ],
 )
@@ -36,7 +41,9 @@ def test_a_name_that_is_not_this_machines_is_refused(client, host):
         assert list(answer.json()) == ["error"]
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1:8765", "localhost", "LOCALHOST:1", "[::1]:8765"])
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1:8765", "localhost", "LOCALHOST:1", "[::1]:8765"]
+)
 def test_the_names_of_this_machine_are_answered(client, host):
     assert client.get("/api/store", headers={"Host": host}).status_code == 200
 
@@ -77,7 +84,13 @@ def test_the_page_itself_may_ask_and_a_link_from_elsewhere_may_open_it(client, i
 
 
 def test_every_answer_keeps_browsers_from_other_places(client, ids):
-    paths = ["/", "/static/shell.js", "/api/store", f"/api/thumbnail?id={ids[0]}", "/nothing"]
+    paths = [
+        "/",
+        "/static/shell.js",
+        "/api/store",
+        f"/api/thumbnail?id={ids[0]}",
+        "/nothing",
+    ]
     for headers in ({}, {"Host": "evil.example"}):
         for path in paths:
             answer = client.get(path, headers=headers)
@@ -86,7 +99,9 @@ def test_every_answer_keeps_browsers_from_other_places(client, ids):
             assert "frame-ancestors 'none'" in policy
             assert "unsafe" not in policy
             assert answer.headers["x-content-type-options"] == "nosniff"
-            assert not [name for name in answer.headers if name.startswith("access-control")]
+            assert not [
+                name for name in answer.headers if name.startswith("access-control")
+            ]
 
 
 def test_the_page_names_nothing_elsewhere(client):
@@ -111,11 +126,20 @@ def test_without_the_token_nothing_is_told(guarded):
     wrong = {"Cookie": "deepfish_80=wrong"}
     other = {"Cookie": f"deepfish_81={TOKEN}"}
     for headers in ({}, wrong, other, {"Cookie": "=;;=\x7f"}):
-        for path in ("/", "/api/store", "/static/shell.js", "/?token=wrong", "/?token=", "/?token"):
+        for path in (
+            "/",
+            "/api/store",
+            "/static/shell.js",
+            "/?token=wrong",
+            "/?token=",
+            "/?token",
+        ):
             answer = guarded.get(path, headers=headers)
             assert answer.status_code == 401
             assert TOKEN not in answer.text
-    assert guarded.get(f"/api/store?token={TOKEN}").status_code == 401  # only the page takes it
+    assert (
+        guarded.get(f"/api/store?token={TOKEN}").status_code == 401
+    )  # only the page takes it
 
 
 def test_the_token_in_the_address_becomes_a_cookie(guarded):
@@ -128,20 +152,34 @@ def test_the_token_in_the_address_becomes_a_cookie(guarded):
 
 
 def test_a_program_brings_the_token_in_a_header(guarded):
-    ask = lambda value: guarded.get("/api/store", headers={"Authorization": value}).status_code  # noqa: E731
+    def ask(value):
+        headers = {"Authorization": value}
+        return guarded.get("/api/store", headers=headers).status_code
+
     assert ask(f"Bearer {TOKEN}") == 200
     assert ask(f"bearer  {TOKEN} ") == 200
-    for wrong in (TOKEN, f"Basic {TOKEN}", "Bearer ", "Bearer wrong", f"Bearer {TOKEN}x"):
+    for wrong in (
+        TOKEN,
+        f"Basic {TOKEN}",
+        "Bearer ",
+        "Bearer wrong",
+        f"Bearer {TOKEN}x",
+    ):
         assert ask(wrong) == 401, wrong
 
 
-@pytest.mark.parametrize("token", ["0123456789abcdef", 'spaces; "quotes" & more = %41+/'])
-def test_several_readers_share_the_token_of_the_environment(gallery, monkeypatch, token):
+@pytest.mark.parametrize(
+    "token", ["0123456789abcdef", 'spaces; "quotes" & more = %41+/']
+)
+def test_several_readers_share_the_token_of_the_environment(
+    gallery, monkeypatch, token
+):
     monkeypatch.setenv("DEEPFISHING_TOKEN", token)
     for host in (
         "127.0.0.1",
         "0.0.0.0",
-    ):  # the first may be behind a proxy
+    ):
+        # the first may be behind a proxy
         address = bind(host, 0)
         address.listening.close()
         assert address.token == token
@@ -156,7 +194,9 @@ def test_several_readers_share_the_token_of_the_environment(gallery, monkeypatch
         assert reader.get("/api/store").status_code == 200
 
 
-@pytest.mark.parametrize("token", ["short", "x" * 15, "sixteen and\na line", "\u00e4" * 16])
+@pytest.mark.parametrize(
+    "token", ["short", "x" * 15, "sixteen and\na line", "\u00e4" * 16]
+)
 def test_a_token_that_is_easily_guessed_or_not_sent_is_refused(monkeypatch, token):
     monkeypatch.setenv("DEEPFISHING_TOKEN", token)
     with pytest.raises(OptionError, match="at least 16 characters") as refused:
@@ -187,7 +227,11 @@ def test_a_port_in_use_is_an_error_and_the_usual_one_gives_way():
         bind("127.0.0.1", second.port)
     first.listening.close()
     second.listening.close()
-    for host, port in (("127.0.0.1", 70_000), ("127.0.0.1", -1), ("no.such.host.invalid", 0)):
+    for host, port in (
+        ("127.0.0.1", 70_000),
+        ("127.0.0.1", -1),
+        ("no.such.host.invalid", 0),
+    ):
         with pytest.raises(OptionError, match="--host and --port must be"):
             bind(host, port)
 

@@ -24,8 +24,26 @@ from deepfishing.web.studio import MAX_JSON
 
 SECONDS = 300  # by then a machine under load has answered
 STRANGE = [
-    *("../../etc/passwd", "/etc/passwd", "..", ".", "", "\0", "a\0b", "%2e%2e%2fetc%2fpasswd"),
-    *("..%c0%af..", "file:///etc/passwd", "http://127.0.0.1/", "~", "-", "0", "💣", "a" * 4000),
+    *(
+        "../../etc/passwd",
+        "/etc/passwd",
+        "..",
+        ".",
+        "",
+        "\0",
+        "a\0b",
+        "%2e%2e%2fetc%2fpasswd",
+    ),
+    *(
+        "..%c0%af..",
+        "file:///etc/passwd",
+        "http://127.0.0.1/",
+        "~",
+        "-",
+        "0",
+        "💣",
+        "a" * 4000,
+    ),
     "store.json",
 ]
 
@@ -40,7 +58,9 @@ def is_refusal(answer, status=range(400, 500)):
 
 def assert_tells_nothing(answer):
     assert "\n" not in answer.json()["error"]
-    assert not re.search(r"/tmp|/home|/root|/etc/|/usr|site-packages|Traceback", answer.text)
+    assert not re.search(
+        r"/tmp|/home|/root|/etc/|/usr|site-packages|Traceback", answer.text
+    )
     for path in (str(Path.cwd()), str(Path(__file__).parent), str(Path.home())):
         assert path not in answer.text
 
@@ -55,7 +75,10 @@ def png(width, height):
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     pixels = zlib.compress(b"\0" * 1000)
     return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", pixels)
+        + chunk(b"IEND", b"")
     )
 
 
@@ -72,7 +95,11 @@ def test_only_ids_of_the_store_are_images(client, ids, strange, tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     assert is_refusal(client.get("/api/thumbnail", params={"id": strange}))
     assert is_refusal(client.get("/api/image", params={"id": strange}))
-    for asked in ({"id": strange}, {"upload": strange}, {"id": ids[0], "upload": strange or "a"}):
+    for asked in (
+        {"id": strange},
+        {"upload": strange},
+        {"id": ids[0], "upload": strange or "a"},
+    ):
         assert is_refusal(client.post("/api/predict", json=asked))
         for like, unlike in (([asked], []), ([{"id": ids[0]}], [asked])):
             body = {"by": "x7", "like": like, "unlike": unlike}
@@ -93,8 +120,21 @@ def test_a_file_is_never_a_query(client, gallery):
     "path",
     [
         *("/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/static/../app.py"),
-        *("/static/%2e%2e%2fapp.py", "/static/..%5capp.py", "/static//etc/passwd", "/static/"),
-        *("/static/%00", "/etc/passwd", "/docs", "/openapi.json", "/redoc", "/api", "//evil"),
+        *(
+            "/static/%2e%2e%2fapp.py",
+            "/static/..%5capp.py",
+            "/static//etc/passwd",
+            "/static/",
+        ),
+        *(
+            "/static/%00",
+            "/etc/passwd",
+            "/docs",
+            "/openapi.json",
+            "/redoc",
+            "/api",
+            "//evil",
+        ),
     ],
 )
 def test_no_path_leads_anywhere(live, path):
@@ -146,11 +186,15 @@ def test_what_is_no_photo_is_refused(client, jpeg):
 
 def test_the_type_that_is_claimed_does_not_matter(client, jpeg):
     for kind in ("text/html", "application/json", "multipart/form-data", "image/png"):
-        answer = client.post("/api/uploads", content=jpeg, headers={"Content-Type": kind})
+        answer = client.post(
+            "/api/uploads", content=jpeg, headers={"Content-Type": kind}
+        )
         assert answer.status_code == 200
 
 
-@pytest.mark.parametrize("size", [(50_000, 50_000), (8000, 7000), (2**31 - 1, 1), (10_000, 10_000)])
+@pytest.mark.parametrize(
+    "size", [(50_000, 50_000), (8000, 7000), (2**31 - 1, 1), (10_000, 10_000)]
+)
 def test_a_bomb_is_refused_before_it_is_decoded(client, size, monkeypatch):
     decoded = []
     monkeypatch.setattr(Image.Image, "load", lambda self: decoded.append(self))
@@ -172,15 +216,21 @@ def test_bodies_are_limited_while_they_arrive(live):
             yield b"a" * (1 << 20)
 
     for path, limit in (("/api/uploads", MAX_BYTES), ("/api/search", MAX_JSON)):
-        with socket.create_connection(("127.0.0.1", live.port), timeout=SECONDS) as talk:
+        with socket.create_connection(
+            ("127.0.0.1", live.port), timeout=SECONDS
+        ) as talk:
             head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{live.port}\r\n"
-            head += f"Content-Type: application/json\r\nContent-Length: {limit + 1}\r\n\r\n"
+            head += (
+                f"Content-Type: application/json\r\nContent-Length: {limit + 1}\r\n\r\n"
+            )
             talk.sendall(head.encode())
             assert talk.recv(4096).split()[1] == b"413"  # before a byte of it is there
         sent = 0
         try:
             headers = {"Content-Type": "application/json"}
-            answer = httpx.post(f"{url}{path}", content=endless(), headers=headers, timeout=SECONDS)
+            answer = httpx.post(
+                f"{url}{path}", content=endless(), headers=headers, timeout=SECONDS
+            )
             assert is_refusal(answer, [413])
         except httpx.WriteError:
             pass  # closed while it was sending, which is as good
@@ -191,7 +241,16 @@ def test_bodies_are_limited_while_they_arrive(live):
 @pytest.mark.parametrize(
     "body",
     [
-        *(b"", b"{", b"[]", b"null", b"1", b"\xff\xfe", b"[" * 100_000, b'{"by": "x7"}'),
+        *(
+            b"",
+            b"{",
+            b"[]",
+            b"null",
+            b"1",
+            b"\xff\xfe",
+            b"[" * 100_000,
+            b'{"by": "x7"}',
+        ),
         *(b'{"by": "x7", "like": []}', b'{"by": "x7", "like": ["a"]}'),
         *(b'{"by": "x7", "like": [{"id": "\\ud800"}]}', b'{"by": "x7", "like": [{}]}'),
         json.dumps({"by": "x7", "like": [{"id": "a"}] * 51}).encode(),
@@ -214,14 +273,28 @@ def test_a_question_of_another_shape_is_refused(client, body):
 def test_a_question_must_say_that_it_is_json(client, ids):
     """A form of another site can send text/plain without asking first, but no JSON."""
     body = json.dumps({"by": "x7", "like": [{"id": ids[0]}]})
-    for kind in ("text/plain", "application/x-www-form-urlencoded", "", "application/jsonx"):
-        answer = client.post("/api/search", content=body, headers={"Content-Type": kind})
+    for kind in (
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "",
+        "application/jsonx",
+    ):
+        answer = client.post(
+            "/api/search", content=body, headers={"Content-Type": kind}
+        )
         assert is_refusal(answer, [415])
 
 
 @pytest.mark.parametrize(
     "query",
-    ["offset=-1", "limit=0", "limit=501", "offset=a", "label=no+such", f"text={'a' * 5000}"],
+    [
+        "offset=-1",
+        "limit=0",
+        "limit=501",
+        "offset=a",
+        "label=no+such",
+        f"text={'a' * 5000}",
+    ],
 )
 def test_a_page_that_cannot_be_is_refused(client, query):
     assert is_refusal(client.get(f"/api/images?{query}"))
@@ -253,7 +326,9 @@ def test_200_requests_at_once_leave_the_server_up(live, ids, jpeg):
         lambda c: c.post("/api/scatter", json=asked),
         lambda c: c.post("/api/uploads", content=png(50_000, 50_000)),
         lambda c: c.get("/api/thumbnail", params={"id": "../../etc/passwd"}),
-        lambda c: c.post("/api/search", content=b"{", headers={"Content-Type": "application/json"}),
+        lambda c: c.post(
+            "/api/search", content=b"{", headers={"Content-Type": "application/json"}
+        ),
         lambda c: c.get("/api/images", params={"text": "0"}),
     ]
 
@@ -262,7 +337,9 @@ def test_200_requests_at_once_leave_the_server_up(live, ids, jpeg):
         httpx.Client(base_url=url, timeout=SECONDS, limits=many) as visitor,
         ThreadPoolExecutor(200) as pool,
     ):
-        answers = list(pool.map(lambda number: kinds[number % len(kinds)](visitor), range(200)))
+        answers = list(
+            pool.map(lambda number: kinds[number % len(kinds)](visitor), range(200))
+        )
     counts = Counter(answer.status_code for answer in answers)
     assert set(counts) <= {200, 400, 404, 503}
     assert counts[200] > 50
@@ -277,12 +354,26 @@ def test_200_requests_at_once_leave_the_server_up(live, ids, jpeg):
 
 def test_clients_that_say_nothing_or_go_away_do_no_harm(live):
     held = []
-    for text in (b"", b"GET / HTTP/1.1\r\n", b"POST /api/uploads HTTP/1.1\r\nHost: localhost\r\n"):
+    for text in (
+        b"",
+        b"GET / HTTP/1.1\r\n",
+        b"POST /api/uploads HTTP/1.1\r\nHost: localhost\r\n",
+    ):
         for _ in range(20):
             talk = socket.create_connection(("127.0.0.1", live.port), timeout=SECONDS)
             talk.sendall(text)
             held.append(talk)
-    assert httpx.get(f"http://127.0.0.1:{live.port}/api/store", timeout=SECONDS).status_code == 200
+    assert (
+        httpx.get(
+            f"http://127.0.0.1:{live.port}/api/store", timeout=SECONDS
+        ).status_code
+        == 200
+    )
     for talk in held:
         talk.close()
-    assert httpx.get(f"http://127.0.0.1:{live.port}/api/store", timeout=SECONDS).status_code == 200
+    assert (
+        httpx.get(
+            f"http://127.0.0.1:{live.port}/api/store", timeout=SECONDS
+        ).status_code
+        == 200
+    )

@@ -32,27 +32,41 @@ def logged(gallery):
     labels = LabelLog.open(gallery.folder).current()
     ids = gallery.collection.table.column("id").to_pylist()
     return {
-        id_: labels[gallery.content(id_)[1]] for id_ in ids if gallery.content(id_)[1] in labels
+        id_: labels[gallery.content(id_)[1]]
+        for id_ in ids
+        if gallery.content(id_)[1] in labels
     }
 
 
 def test_what_is_confirmed_is_in_the_log_and_can_be_undone(labeller, unlabelled):
     first = labeller.post("/api/labels/next", json={}).json()["id"]
-    act = labeller.post("/api/labels", json={"ids": [first], "labels": ["pear"]}).json()["act"]
+    act = labeller.post(
+        "/api/labels", json={"ids": [first], "labels": ["pear"]}
+    ).json()["act"]
     assert logged(unlabelled) == {first: ("pear",)}
     second = labeller.post("/api/labels/next", json={}).json()["id"]
     assert second != first
-    assert labeller.post("/api/labels/next", json={"skip": [second]}).json()["id"] != second
+    assert (
+        labeller.post("/api/labels/next", json={"skip": [second]}).json()["id"]
+        != second
+    )
     summary = labeller.get("/api/labels").json()
-    assert (summary["labelled"], summary["classes"]) == (1, [{"name": "pear", "images": 1}])
-    assert labeller.post("/api/labels/undo", json={"act": act}).json() == {"ids": [first]}
+    assert (summary["labelled"], summary["classes"]) == (
+        1,
+        [{"name": "pear", "images": 1}],
+    )
+    assert labeller.post("/api/labels/undo", json={"act": act}).json() == {
+        "ids": [first]
+    }
     assert logged(unlabelled) == {}
     assert labeller.get("/api/labels/of", params={"id": first}).json()["labels"] is None
 
 
 def test_writing_is_guarded_as_reading_is(unlabelled):
     asked = {"ids": ["x"], "labels": ["pear"]}
-    guarded = TestClient(make_app(unlabelled, token=TOKEN), base_url="http://127.0.0.1:8765")
+    guarded = TestClient(
+        make_app(unlabelled, token=TOKEN), base_url="http://127.0.0.1:8765"
+    )
     assert guarded.post("/api/labels", json=asked).status_code == 401
     bearer = {"Authorization": f"Bearer {TOKEN}"}
     assert guarded.post("/api/labels", json=asked, headers=bearer).status_code == 404
@@ -61,7 +75,9 @@ def test_writing_is_guarded_as_reading_is(unlabelled):
     assert logged(unlabelled) == {}
 
 
-def test_a_label_that_somebody_changed_meanwhile_is_not_overwritten(labeller, unlabelled):
+def test_a_label_that_somebody_changed_meanwhile_is_not_overwritten(
+    labeller, unlabelled
+):
     id_ = unlabelled.id_of(0)
     asked = {"ids": [id_], "labels": ["pear"], "seen": None}
     assert labeller.post("/api/labels", json=asked).json()["changed"] == 1
@@ -73,7 +89,9 @@ def test_a_label_that_somebody_changed_meanwhile_is_not_overwritten(labeller, un
     assert labeller.post("/api/labels", json=knowing).json()["changed"] == 1
 
 
-def test_single_labels_are_added_and_removed_for_a_whole_selection(labeller, unlabelled, ids):
+def test_single_labels_are_added_and_removed_for_a_whole_selection(
+    labeller, unlabelled, ids
+):
     key = labeller.post("/api/selections", json={"ids": ids[:4]}).json()["selection"]
     labeller.post("/api/labels", json={"ids": ids[:2], "labels": ["pear"]})
     act = labeller.post("/api/labels", json={"selection": key, "add": ["shop"]}).json()
@@ -103,13 +121,18 @@ def test_a_change_that_cannot_be_is_refused_in_one_line(labeller, ids, bad):
 
 def test_classes_are_added_renamed_and_merged(labeller, unlabelled, ids):
     def classes():
-        return {one["name"]: one["images"] for one in labeller.get("/api/labels").json()["classes"]}
+        return {
+            one["name"]: one["images"]
+            for one in labeller.get("/api/labels").json()["classes"]
+        }
 
     labeller.post("/api/labels/classes", json={"add": "plum"})
     labeller.post("/api/labels", json={"ids": ids[:2], "labels": ["pear"]})
     labeller.post("/api/labels", json={"ids": ids[2:3], "labels": ["paer"]})
     assert classes() == {"paer": 1, "pear": 2, "plum": 0}
-    act = labeller.post("/api/labels/classes", json={"rename": "paer", "to": "pear"}).json()["act"]
+    act = labeller.post(
+        "/api/labels/classes", json={"rename": "paer", "to": "pear"}
+    ).json()["act"]
     assert classes() == {"pear": 3, "plum": 0}
     labeller.post("/api/labels/undo", json={"act": act})
     assert classes() == {"paer": 1, "pear": 2, "plum": 0}
@@ -126,7 +149,9 @@ def test_labels_csv_goes_out_and_in(labeller, unlabelled, ids):
     for id_ in ids[:3]:
         labeller.post("/api/labels", json={"ids": [id_], "labels": None})
     csv = {"Content-Type": "text/csv"}
-    done = labeller.post("/api/labels/labels.csv", content=table.content, headers=csv).json()
+    done = labeller.post(
+        "/api/labels/labels.csv", content=table.content, headers=csv
+    ).json()
     assert (done["changed"], done["unmatched"]) == (3, 0)
     assert logged(unlabelled) == before
     odd = labeller.post("/api/labels/labels.csv", content=b"x,y\n1,2\n", headers=csv)
@@ -152,7 +177,9 @@ def test_the_next_picture_is_one_of_the_filter(labeller, unlabelled, ids):
     key = labeller.post("/api/selections", json={"ids": ids[20:24]}).json()["selection"]
     seen = []
     while True:
-        found = labeller.post("/api/labels/next", json={"selection": key, "skip": seen}).json()
+        found = labeller.post(
+            "/api/labels/next", json={"selection": key, "skip": seen}
+        ).json()
         if found["id"] is None:
             break
         assert found["left"] == 4 - len(seen)
@@ -171,7 +198,9 @@ def wait_until_learned(client, seconds=120):
     raise AssertionError(state)
 
 
-def test_labels_are_learned_from_in_less_than_a_second(labeller, unlabelled, ids, store_folder):
+def test_labels_are_learned_from_in_less_than_a_second(
+    labeller, unlabelled, ids, store_folder
+):
     truth = {row.id: row.labels[0] for row in Store.open(store_folder).rows().values()}
     wait_until_learned(labeller)
     for id_ in ids[:23]:
@@ -185,14 +214,18 @@ def test_labels_are_learned_from_in_less_than_a_second(labeller, unlabelled, ids
     assert 0 <= low < state["estimate"]["accuracy"] < high <= 100
     assert state["curve"][-1] == state["estimate"]
     assert state["advice"].startswith("The second half of the labels gained")
-    rest = [labeller.get("/api/labels/of", params={"id": id_}).json() for id_ in ids[24:]]
+    rest = [
+        labeller.get("/api/labels/of", params={"id": id_}).json() for id_ in ids[24:]
+    ]
     right = [one["suggestions"][0]["name"] == truth[one["id"]] for one in rest]
     assert sum(right) >= 5  # of eight; by chance one or two
     assert all(0 < one["suggestions"][0]["probability"] < 1 for one in rest)
 
 
 @pytest.mark.browser
-def test_keys_label_and_undo_in_two_tabs_and_a_reload_keeps_it(browser, serve, unlabelled):
+def test_keys_label_and_undo_in_two_tabs_and_a_reload_keeps_it(
+    browser, serve, unlabelled
+):
     with serve(unlabelled) as address:
         tabs = [browser.new_page() for _ in range(2)]
         complaints = []
@@ -204,7 +237,8 @@ def test_keys_label_and_undo_in_two_tabs_and_a_reload_keeps_it(browser, serve, u
 
         def labelled(tab, n):
             tab.wait_for_function(
-                "n => document.querySelector('#state')?.textContent.startsWith(`${n} `)", arg=n
+                "n => document.querySelector('#state')?.textContent.startsWith(`${n} `)",
+                arg=n,
             )
             return tab.inner_text("#name")
 
@@ -265,7 +299,8 @@ def test_a_suggestion_is_taken_with_a_key_and_the_curve_is_drawn(
             page.keyboard.type(truth[name])
             page.keyboard.press("Enter")
             page.wait_for_function(
-                "n => document.querySelector('#state')?.textContent.startsWith(`${n} `)", arg=n + 1
+                "n => document.querySelector('#state')?.textContent.startsWith(`${n} `)",
+                arg=n + 1,
             )
         page.wait_for_selector("#suggestion:not([hidden])")
         page.wait_for_selector("#curve:not([hidden]) svg .line")
@@ -302,7 +337,9 @@ def test_a_suggestion_is_taken_with_a_key_and_the_curve_is_drawn(
         field.fill("renamed")
         field.press("Enter")
         page.wait_for_selector("#classes button[value=renamed]")
-        assert old not in {label for labels in logged(unlabelled).values() for label in labels}
+        assert old not in {
+            label for labels in logged(unlabelled).values() for label in labels
+        }
         tab.context.close()
 
 

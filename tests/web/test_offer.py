@@ -5,14 +5,24 @@ from deepfishing.errors import OptionError
 from deepfishing.store import Row, Store
 from deepfishing.web.gallery import make_offer
 
-COLUMNS = ("x7", "x8", "delta8", "dW8@3x2", "x:trunk", "in:trunk@exact", "delta:trunk@exact")
+COLUMNS = (
+    "x7",
+    "x8",
+    "delta8",
+    "dW8@3x2",
+    "x:trunk",
+    "in:trunk@exact",
+    "delta:trunk@exact",
+)
 
 
 @pytest.fixture
 def store(tmp_path):
     keys = [f"{n:064x}" for n in range(3)]
     store = Store(tmp_path, {"network": "toy", "layers": {"8": "fc"}})
-    shapes = {name: (3, 2, 4) if name.endswith("@exact") else (3, 6) for name in COLUMNS}
+    shapes = {
+        name: (3, 2, 4) if name.endswith("@exact") else (3, 6) for name in COLUMNS
+    }
     store.append(keys, {name: np.ones(shape) for name, shape in shapes.items()})
     store.write_rows(Row(k, f"{k}.jpg", k) for k in keys)
     return store
@@ -29,5 +39,7 @@ def test_all_that_the_store_has_is_offered_on_its_side(store):
 @pytest.mark.parametrize("name", ["dW8@3x2", "dW:trunk@exact", "whiten(dW8@3x2)+x7"])
 def test_every_gradient_can_be_started_with(store, name):
     assert make_offer(store, gradient=name).gradient[0] == name
-    with pytest.raises(OptionError, match="--forward must be a recipe without a gradient"):
+    with pytest.raises(
+        OptionError, match="--forward must be a recipe without a gradient"
+    ):
         make_offer(store, forward=name)

@@ -37,7 +37,9 @@ def test_the_collection_is_shown_with_its_pictures(visit, ids):
     assert page.locator("#results").is_hidden()
 
 
-def test_a_click_searches_by_both_kernels_and_the_address_remembers(visit, ids, searchers):
+def test_a_click_searches_by_both_kernels_and_the_address_remembers(
+    visit, ids, searchers
+):
     tab = visit()
     page = tab.open()
     page.click(f"#grid [data-id='{ids[4]}'] .shot")
@@ -60,9 +62,13 @@ def test_hits_say_why_and_which_side_alone_has_them(visit, ids, searchers):
     page = tab.open(f"#id={ids[4]}")
     forward, gradient = tab.ids("forward"), tab.ids("gradient")
     page.wait_for_selector("#forward .bar")
-    for side, mine, other in (("forward", forward, gradient), ("gradient", gradient, forward)):
+    for side, mine, other in (
+        ("forward", forward, gradient),
+        ("gradient", gradient, forward),
+    ):
         marked = page.eval_on_selector_all(
-            f"#{side} .only:not([hidden])", "all => all.map(o => o.closest('.card').dataset.id)"
+            f"#{side} .only:not([hidden])",
+            "all => all.map(o => o.closest('.card').dataset.id)",
         )
         assert marked == [id_ for id_ in mine if id_ not in other]
     first = searchers[DEFAULT].search(ids[4], 1)[0]
@@ -71,12 +77,17 @@ def test_hits_say_why_and_which_side_alone_has_them(visit, ids, searchers):
     assert card.locator(".score b").inner_text() == f"{first.score:.3f}"
     assert card.locator(".looks b").inner_text() == f"{first.forward:.2f}"
     assert card.locator(".means b").inner_text() == f"{first.backward:.2f}"
-    names = [*(one.name for one in first.classes), "all others"]  # whole, and they add up
+    # whole, and they add up
+    names = [*(one.name for one in first.classes), "all others"]
     assert card.locator(".classes span").all_inner_texts() == names
     terms = [float(text) for text in card.locator(".classes b").all_inner_texts()]
-    assert sum(terms) == pytest.approx(first.backward, abs=0.025)  # of five that are rounded
+    # of five that are rounded
+    assert sum(terms) == pytest.approx(first.backward, abs=0.025)
     cut = "all => all.filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.textContent)"
-    assert page.eval_on_selector_all(".hits .name, .hits .tags, .hits .classes span", cut) == []
+    assert (
+        page.eval_on_selector_all(".hits .name, .hits .tags, .hits .classes span", cut)
+        == []
+    )
     near = searchers["x7"].search(ids[4], 1)[0]
     assert page.locator("#forward .looks b").first.inner_text() == f"{near.score:.2f}"
     assert page.locator("#predictions li").count() == 3
@@ -150,10 +161,13 @@ def test_labels_and_text_filter_the_collection_and_the_hits(visit, ids, gallery)
     page.wait_for_function(
         f"() => document.querySelector('#count')?.textContent.startsWith('{len(expected)} ')"
     )
-    shown = page.eval_on_selector_all("#grid .card", "all => all.map(card => card.dataset.id)")
+    shown = page.eval_on_selector_all(
+        "#grid .card", "all => all.map(card => card.dataset.id)"
+    )
     assert shown == expected
     page.click(f"#grid [data-id='{ids[0]}'] .shot")
-    assert not set(tab.ids("gradient")) <= set(expected)  # a new search is among all pictures
+    # a new search is among all pictures
+    assert not set(tab.ids("gradient")) <= set(expected)
     page.click(f"#labels button[value='{label}']")
     page.wait_for_function(
         "ids => [...document.querySelectorAll('#gradient .card')]"
@@ -167,7 +181,9 @@ def test_labels_and_text_filter_the_collection_and_the_hits(visit, ids, gallery)
         "() => document.querySelector('#count')?.textContent.startsWith('No picture')"
     )
     page.click("#count button")
-    page.wait_for_function("() => document.querySelector('#count')?.textContent === '32 pictures'")
+    page.wait_for_function(
+        "() => document.querySelector('#count')?.textContent === '32 pictures'"
+    )
     assert page.input_value("#text") == ""
 
 
@@ -219,7 +235,10 @@ def test_the_keyboard_is_enough(visit, ids):
             f"() => document.activeElement.closest('.card')?.dataset.index === '{at}'"
         )
         assert focused() == ids[at]
-    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    assert (
+        page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        == "solid"
+    )
     page.keyboard.press("-")
     assert page.locator("#tray li.minus").count() == 1
     page.keyboard.press("Enter")
@@ -240,14 +259,18 @@ def test_the_keyboard_is_enough(visit, ids):
     page.wait_for_function("() => !location.hash.includes('text')")
 
 
-def test_the_plot_shows_a_picture_under_the_pointer_and_a_click_searches(visit, ids, searchers):
+def test_the_plot_shows_a_picture_under_the_pointer_and_a_click_searches(
+    visit, ids, searchers
+):
     tab = visit()
     page = tab.open(f"#id={ids[3]}")
     tab.ids("gradient")
     page.wait_for_selector("#forward .bar")  # the plot's points have come
     box = page.locator("#plot canvas").bounding_box()
     tip = page.locator("#plot .tip")
-    for y, x in product(range(40, int(box["height"]), 12), range(40, int(box["width"]), 12)):
+    for y, x in product(
+        range(40, int(box["height"]), 12), range(40, int(box["width"]), 12)
+    ):
         page.mouse.move(box["x"] + x, box["y"] + y)
         if tip.is_visible():
             break
@@ -269,7 +292,9 @@ def test_a_narrow_screen_has_everything_and_no_overflow(visit, ids, scheme):
     page = tab.open()
     page.wait_for_selector("#grid .shot.loaded")
     assert not tab.overflows()
-    light = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g)[0] > 128")
+    light = page.evaluate(
+        "getComputedStyle(document.body).backgroundColor.match(/\\d+/g)[0] > 128"
+    )
     assert light is (scheme == "light")
     page.tap(f"#grid [data-id='{ids[1]}'] [data-action=enlarge]")
     page.tap("#lightbox [data-action=plus]")
@@ -278,7 +303,9 @@ def test_a_narrow_screen_has_everything_and_no_overflow(visit, ids, scheme):
     page.tap("#tray-search")
     tab.ids("gradient")
     assert not tab.overflows()
-    left, right = (page.locator(f"#{side}").bounding_box() for side in ("forward", "gradient"))
+    left, right = (
+        page.locator(f"#{side}").bounding_box() for side in ("forward", "gradient")
+    )
     assert left["x"] + left["width"] <= right["x"]  # still side by side
     assert left["y"] == right["y"]
     assert page.locator("#plot canvas").bounding_box()["width"] > 250
@@ -310,14 +337,18 @@ def test_thousands_of_pictures_are_a_few_elements(visit, store_folder, serve, tm
     shutil.copytree(store_folder, tmp_path / "many")
     store = Store.open(tmp_path / "many")
     rows = list(store.rows().values())
-    store.write_rows(replace(rows[n % len(rows)], id=f"{n:05d}.jpg") for n in range(5000))
+    store.write_rows(
+        replace(rows[n % len(rows)], id=f"{n:05d}.jpg") for n in range(5000)
+    )
     with serve(Gallery(store.folder)) as address:
         tab = visit(address=address)
         page = tab.open()
         page.wait_for_selector("#grid .card")
         assert page.inner_text("#count") == f"{5000:,} pictures"
         for share, cell in ((1, "04999.jpg"), (0, "00000.jpg")):
-            page.evaluate(f"scrollTo(0, {share} * document.documentElement.scrollHeight)")
+            page.evaluate(
+                f"scrollTo(0, {share} * document.documentElement.scrollHeight)"
+            )
             page.wait_for_selector(f"#grid [data-id='{cell}'] .loaded")
             assert page.locator("#grid .card").count() < 150
         tab.context.close()  # before its server: pictures may still be on their way
@@ -344,7 +375,9 @@ def test_a_store_of_imported_vectors_has_one_list_and_no_advice_about_a_network(
         assert len(tab.ids("forward")) == 12
         assert page.locator("#gradient").is_hidden()
         assert "deepfish extract" not in page.inner_text("body")
-        room, column = (page.locator(name).bounding_box() for name in (".columns", "#forward"))
+        room, column = (
+            page.locator(name).bounding_box() for name in (".columns", "#forward")
+        )
         assert column["width"] > 0.95 * room["width"]  # all of it
         tab.context.close()
 
@@ -363,7 +396,10 @@ def test_a_new_search_ignores_the_filter_which_one_chip_clears(visit, ids, galle
     page.click(f"#grid [data-id='{ids[4]}'] .shot")
     assert len(tab.ids("forward")) == len(tab.ids("gradient")) == 12
     assert tab.asked() == {"id": [ids[4]]}
-    page.click(f"#labels button[value='{label}']")  # hits may be filtered, until the next search
-    page.wait_for_function("label => location.hash.includes(`label=${label}`)", arg=label)
+    # hits may be filtered, until the next search
+    page.click(f"#labels button[value='{label}']")
+    page.wait_for_function(
+        "label => location.hash.includes(`label=${label}`)", arg=label
+    )
     page.locator("#forward .card .shot").first.click()
     page.wait_for_function("() => !location.hash.includes('label=')")

@@ -26,7 +26,9 @@ def asker(own):
 
 def shown(client, order, **filters):
     for _ in range(200):
-        answer = client.get("/api/images", params={"order": order, "limit": 500, **filters})
+        answer = client.get(
+            "/api/images", params={"order": order, "limit": 500, **filters}
+        )
         if answer.status_code != 409:  # it is still being compared
             break
     assert answer.status_code == 200, answer.json()
@@ -64,7 +66,9 @@ def test_doubt_and_similarity_need_what_is_learned(asker, own):
     doubtful = [one["id"] for one in shown(asker, "doubt")]
     assert len(set(doubtful)) == 32
     similar = [own.row(one["id"]) for one in shown(asker, "similar")]
-    vectors = own.first_searcher.contents.read(own.collection.content[similar], ["x7"])["x7"]
+    vectors = own.first_searcher.contents.read(own.collection.content[similar], ["x7"])[
+        "x7"
+    ]
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     beside = (unit[1:] * unit[:-1]).sum(axis=1).mean()
     assert beside > (unit @ unit.T).mean() + 0.05
@@ -85,7 +89,9 @@ def test_pictures_are_selected_by_tick_shift_keys_and_rectangle(visit, serve, ow
         page.hover(f"#grid [data-id='{ids[0]}']")
         page.click(f"#grid [data-id='{ids[0]}'] [data-action=select]")
         page.click(f"#grid [data-id='{ids[3]}'] .shot", modifiers=["Shift"])
-        page.wait_for_function("() => document.querySelectorAll('.is-selected').length === 4")
+        page.wait_for_function(
+            "() => document.querySelectorAll('.is-selected').length === 4"
+        )
         assert selected() == ids[:4]
         assert "id" not in tab.asked()  # no search
         page.keyboard.press("Escape")
@@ -93,25 +99,37 @@ def test_pictures_are_selected_by_tick_shift_keys_and_rectangle(visit, serve, ow
         page.focus(f"#grid [data-id='{ids[0]}'] .shot")
         page.keyboard.press("x")
         page.keyboard.press("Shift+ArrowRight")
-        page.wait_for_function("() => document.querySelectorAll('.is-selected').length === 2")
+        page.wait_for_function(
+            "() => document.querySelectorAll('.is-selected').length === 2"
+        )
         page.keyboard.press("Escape")
-        boxes = [page.locator(f"#grid [data-id='{id_}']").bounding_box() for id_ in ids[:3]]
+        boxes = [
+            page.locator(f"#grid [data-id='{id_}']").bounding_box() for id_ in ids[:3]
+        ]
         page.mouse.move(boxes[0]["x"] + 30, boxes[0]["y"] + 30)
         page.mouse.down()
         page.mouse.move(boxes[2]["x"] + 40, boxes[2]["y"] + 60, steps=5)
         page.mouse.up()
-        page.wait_for_function("() => document.querySelectorAll('.is-selected').length === 3")
+        page.wait_for_function(
+            "() => document.querySelectorAll('.is-selected').length === 3"
+        )
         assert selected() == ids[:3]
         page.fill("#picked input", "chosen")
         page.keyboard.press("Enter")
         page.wait_for_selector("#toast.shown")
         contents = {own.content(id_)[1] for id_ in ids[:3]}
         labels = LabelLog.open(own.folder).current()
-        assert {key for key, names in labels.items() if names == ("chosen",)} == contents
+        assert {
+            key for key, names in labels.items() if names == ("chosen",)
+        } == contents
         page.wait_for_selector("#labels button[value=chosen]")
-        page.wait_for_selector(f"#grid [data-id='{ids[0]}'] .card-labels:has-text('chosen')")
+        page.wait_for_selector(
+            f"#grid [data-id='{ids[0]}'] .card-labels:has-text('chosen')"
+        )
         page.click("#toast button")
-        page.wait_for_function("() => !document.querySelector('#labels button[value=chosen]')")
+        page.wait_for_function(
+            "() => !document.querySelector('#labels button[value=chosen]')"
+        )
         tab.context.close()
 
 
@@ -130,7 +148,9 @@ def test_the_order_is_in_the_address_and_groups_have_captions(visit, ids):
 
 
 @pytest.mark.browser
-def test_a_selection_is_labelled_as_a_group_and_the_exceptions_follow(visit, serve, own, ids):
+def test_a_selection_is_labelled_as_a_group_and_the_exceptions_follow(
+    visit, serve, own, ids
+):
     with serve(own) as address:
         tab = visit(address=address)
         page = tab.open()
@@ -154,7 +174,9 @@ def test_a_selection_is_labelled_as_a_group_and_the_exceptions_follow(visit, ser
 
 
 @pytest.mark.browser
-def test_words_are_a_field_where_the_network_reads_them(visit, gallery, ids, monkeypatch):
+def test_words_are_a_field_where_the_network_reads_them(
+    visit, gallery, ids, monkeypatch
+):
     asked = []
     hit = {"score": 0.5, "forward": 0.5, "backward": None, "labels": [], "classes": []}
 

@@ -58,7 +58,9 @@ def look(client, **filters):
 def test_a_table_counts_every_photo_once_and_a_cell_has_its_photos(rng):
     target = np.where(np.arange(40)[:, None] % 3 == np.arange(3), 1, -1)
     scores = target + rng.normal(0, 1.2, (40, 3))
-    judged = Judged(np.arange(40), (("a",),) * 40, ("a", "b", "c"), target, scores, np.arange(40))
+    judged = Judged(
+        np.arange(40), (("a",),) * 40, ("a", "b", "c"), target, scores, np.arange(40)
+    )
     table = judged.table()
     np.testing.assert_array_equal(table.sum(axis=1), (target == 1).sum(axis=0))
     for given in range(3):
@@ -100,7 +102,11 @@ def test_a_wrong_label_is_found_accepted_and_undone(reviewer, reviewed):
     assert reviewed.wrong_id not in near["gains"]
     labels = {one: reviewed.live.of_row(reviewed.row(one)) for one in near["gains"]}
     assert set(labels.values()) == {(reviewed.right,)}
-    change = {"ids": [reviewed.wrong_id], "labels": [reviewed.right], "seen": [reviewed.wrong]}
+    change = {
+        "ids": [reviewed.wrong_id],
+        "labels": [reviewed.right],
+        "seen": [reviewed.wrong],
+    }
     act = reviewer.post("/api/labels", json=change).json()["act"]
     after = look(reviewer)
     assert reviewed.wrong_id not in [one["id"] for one in after["doubts"]["first"]]
@@ -108,11 +114,15 @@ def test_a_wrong_label_is_found_accepted_and_undone(reviewer, reviewed):
     assert look(reviewer)["doubts"]["first"][0]["id"] == reviewed.wrong_id
 
 
-def test_a_label_that_is_kept_is_not_doubted_again_by_another_server(reviewer, reviewed):
+def test_a_label_that_is_kept_is_not_doubted_again_by_another_server(
+    reviewer, reviewed
+):
     total = look(reviewer)["doubts"]["total"]
     reviewer.post("/api/review/keep", json={"id": reviewed.wrong_id})
     assert look(reviewer)["doubts"]["total"] == total - 1
-    again = TestClient(make_app(Gallery(reviewed.folder)), base_url="http://127.0.0.1:8765")
+    again = TestClient(
+        make_app(Gallery(reviewed.folder)), base_url="http://127.0.0.1:8765"
+    )
     assert look(again)["doubts"]["total"] == total - 1
     again.post("/api/review/keep", json={"id": reviewed.wrong_id, "undo": True})
     assert look(again)["doubts"]["total"] == total
@@ -129,7 +139,10 @@ def test_a_cell_becomes_a_selection_and_a_filter_narrows_the_doubts(reviewer, re
     assert all(one["labels"] == [reviewed.right] for one in images["images"])
     inside = look(reviewer, selection=made["selection"])
     assert reviewed.wrong_id not in [one["id"] for one in inside["doubts"]["first"]]
-    assert reviewer.post("/api/review/cell", json={**cell, "given": "nothing"}).status_code == 404
+    assert (
+        reviewer.post("/api/review/cell", json={**cell, "given": "nothing"}).status_code
+        == 404
+    )
 
 
 def test_too_few_labels_are_said_in_one_line(reviewer, reviewed, ids):
@@ -154,7 +167,9 @@ def test_one_key_accepts_keeps_and_undoes(visit, serve, reviewed):
         page.wait_for_selector("#gains .loaded")
         page.keyboard.press("a")
         page.wait_for_selector("#undo-review:not([disabled])")
-        assert LabelLog.open(reviewed.folder).current().popitem()[1] == (reviewed.right,)
+        assert LabelLog.open(reviewed.folder).current().popitem()[1] == (
+            reviewed.right,
+        )
         page.keyboard.press("u")
         page.wait_for_selector("#undo-review[disabled]")
         assert LabelLog.open(reviewed.folder).current() == {}
@@ -196,7 +211,11 @@ def test_the_review_fits_a_phone(visit, serve, reviewed, show):
     with serve(reviewed) as address:
         tab = visit(phone=True, address=address)
         page = tab.open(f"#view=review&show={show}")
-        wait = {"": "#doubted.loaded", "table": "td.right button", "classes": "#certain .loaded"}
+        wait = {
+            "": "#doubted.loaded",
+            "table": "td.right button",
+            "classes": "#certain .loaded",
+        }
         page.wait_for_selector(wait[show])
         assert not tab.overflows()
         tab.context.close()

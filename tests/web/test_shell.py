@@ -11,7 +11,11 @@ from deepfishing.store.label_log import LabelLog
 from deepfishing.web.app import STATIC, make_app
 from deepfishing.web.gallery import Filter, Gallery
 from deepfishing.web.jobs import CANCELLED, DONE, FAILED, Jobs
-from deepfishing.web.selections import MAX_SELECTIONS, ForgottenSelectionError, Selections
+from deepfishing.web.selections import (
+    MAX_SELECTIONS,
+    ForgottenSelectionError,
+    Selections,
+)
 from deepfishing.web.views import VIEWS
 
 
@@ -61,7 +65,9 @@ def test_live_labels_are_those_of_the_log_for_each_row(copied, rng):
             log.edit({content: path}, add=[str(rng.choice(names))], origin="test")
         gallery.live.refresh()
         for n in range(len(rows)):
-            expected = log.apply(gallery.key_of_row(n), sources_of(changed, gallery.id_of(n)))
+            expected = log.apply(
+                gallery.key_of_row(n), sources_of(changed, gallery.id_of(n))
+            )
             assert gallery.live.of_row(n) == expected
         for name in names:
             shown = [name in (gallery.live.of_row(n) or ()) for n in range(len(rows))]
@@ -81,7 +87,9 @@ def test_a_selection_filters_images_and_searches(client, gallery, ids):
     asked = {"by": "x7", "like": [{"id": ids[0]}], "k": 30, "selection": key}
     hits = client.post("/api/search", json=asked).json()["hits"]
     assert {hit["id"] for hit in hits} == set(ids[4:9])
-    assert len(client.post("/api/scatter", json={**asked, "by": "dW8"}).json()["ids"]) == 5
+    assert (
+        len(client.post("/api/scatter", json={**asked, "by": "dW8"}).json()["ids"]) == 5
+    )
     label = gallery.collection[4].labels[0]
     rows = gallery.rows(Filter((label,), "", key))
     assert all(label in gallery.live.of_row(row) for row in rows)
@@ -159,7 +167,9 @@ def test_a_selection_is_a_chip_that_can_be_removed(visit, client, live, ids, gal
         "() => document.querySelector('.selection')?.textContent.includes('(3)')"
     )
     page.click(".selection")
-    page.wait_for_function("() => document.querySelector('#count')?.textContent === '32 pictures'")
+    page.wait_for_function(
+        "() => document.querySelector('#count')?.textContent === '32 pictures'"
+    )
 
 
 @pytest.mark.browser

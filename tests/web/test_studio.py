@@ -50,7 +50,11 @@ def test_the_page_says_how_far_it_is_and_then_shows_the_photos(opening, steps):
     assert client.get("/api/store").json() == {"opening": True}
     assert client.get("/api/images").status_code == 404
     state = client.get("/api/opening").json()
-    assert (state["is_ready"], state["name"], state["job"]["total"]) == (False, "my photos", 3)
+    assert (state["is_ready"], state["name"], state["job"]["total"]) == (
+        False,
+        "my photos",
+        3,
+    )
     for step in steps:
         step.set()
     opening.jobs.wait(JOB, 60)
@@ -140,9 +144,9 @@ def test_the_page_shows_progress_cancels_and_goes_on(visit, serve, opening, step
         steps[1].set()
         page.click("text=Show what has been read")
         page.wait_for_selector("#grid .shot.loaded")
-        assert "1 photos" in page.inner_text("#toast") or "have not been read" in page.inner_text(
+        assert "1 photos" in page.inner_text(
             "#toast"
-        )
+        ) or "have not been read" in page.inner_text("#toast")
         page.click("#toast button")
         page.wait_for_selector(".opening progress")
         for step in steps:
@@ -175,6 +179,8 @@ def test_the_command_reads_a_folder_and_keeps_its_store_beside(
     assert done.code == 0, done.err
     assert str(photos / ".deepfishing") in done.out
     assert seen[0]["is_ready"]
-    after = {path.name: path.read_bytes() for path in photos.iterdir() if path.is_file()}
+    after = {
+        path.name: path.read_bytes() for path in photos.iterdir() if path.is_file()
+    }
     assert after == before
     assert len(Store.open(photos / ".deepfishing").rows()) == 3

@@ -24,15 +24,22 @@ def doubled(copied):
     factors = copied.factors()
     for row in [row for row in rows.values() if row.id.endswith("_26.jpg")][:2]:
         path = Path(row.path)
-        again, small = path.with_name(f"z-{path.name}"), path.with_name(f"s-{path.name}")
+        again, small = (
+            path.with_name(f"z-{path.name}"),
+            path.with_name(f"s-{path.name}"),
+        )
         shutil.copy(path, again)
         with Image.open(path) as opened:
             image = opened.convert("RGB")
         image.save(small, quality=85)
         key = hashlib.sha256(small.read_bytes()).hexdigest()
-        copied.append([key], {name: copied.read([row.sha256], name) for name in factors})
+        copied.append(
+            [key], {name: copied.read([row.sha256], name) for name in factors}
+        )
         for place, sha256 in ((again, row.sha256), (small, key)):
-            rows[place.name] = replace(row, id=place.name, path=str(place), sha256=sha256)
+            rows[place.name] = replace(
+                row, id=place.name, path=str(place), sha256=sha256
+            )
     copied.write_rows(rows.values())
     return Store.open(copied.folder)
 
@@ -63,7 +70,9 @@ def test_decisions_change_the_list_and_files_stay(client, found):
     assert len(proposed) == 4
     assert exported(client) == {Path(id_).name for id_ in proposed}
     one = sorted(proposed)[0]
-    changed = client.post("/api/duplicates/decide", json={"id": one, "aside": False}).json()
+    changed = client.post(
+        "/api/duplicates/decide", json={"id": one, "aside": False}
+    ).json()
     assert [p["aside"] for p in changed["photos"] if p["id"] == one] == [False]
     assert exported(client) == {Path(id_).name for id_ in proposed - {one}}
     table = client.get("/api/duplicates/export?form=csv")
@@ -79,9 +88,13 @@ def test_the_last_copy_stays_and_a_filter_holds_for_the_list(client):
     assert refused.status_code == 409
     assert "must be kept" in refused.json()["error"]
     aside = next(p["id"] for p in group["photos"] if p["aside"])
-    selection = client.post("/api/selections", json={"ids": [aside], "name": "one"}).json()
+    selection = client.post(
+        "/api/selections", json={"ids": [aside], "name": "one"}
+    ).json()
     assert exported(client, selection=selection["selection"]) == {Path(aside).name}
-    shown = client.get("/api/duplicates", params={"selection": selection["selection"]}).json()
+    shown = client.get(
+        "/api/duplicates", params={"selection": selection["selection"]}
+    ).json()
     assert shown["total"] == 1
 
 
@@ -109,7 +122,9 @@ def test_deciding_is_guarded(found):
 
 
 @pytest.mark.browser
-def test_a_copy_is_set_aside_by_keys_and_the_list_is_what_was_clicked(serve, visit, doubled):
+def test_a_copy_is_set_aside_by_keys_and_the_list_is_what_was_clicked(
+    serve, visit, doubled
+):
     gallery = Gallery(doubled.folder)
     with serve(gallery) as address:
         tab = visit(address=address)
@@ -121,7 +136,8 @@ def test_a_copy_is_set_aside_by_keys_and_the_list_is_what_was_clicked(serve, vis
 
         def states():
             return page.eval_on_selector_all(
-                "#copies-photos li", "all => all.map(li => [li.dataset.id, li.className])"
+                "#copies-photos li",
+                "all => all.map(li => [li.dataset.id, li.className])",
             )
 
         def wait(number, name):
@@ -149,7 +165,9 @@ def test_a_copy_is_set_aside_by_keys_and_the_list_is_what_was_clicked(serve, vis
         with page.expect_download() as download:
             page.click("#copies-export")
         listed = Path(download.value.path()).read_text().split("\0")[:-1]
-        assert {Path(path).name for path in listed} == {Path(id_).name for id_ in first | second}
+        assert {Path(path).name for path in listed} == {
+            Path(id_).name for id_ in first | second
+        }
         page.reload()
         page.wait_for_selector("#copies-count")
         assert page.inner_text("#copies-count") == "2 set aside"
@@ -158,7 +176,9 @@ def test_a_copy_is_set_aside_by_keys_and_the_list_is_what_was_clicked(serve, vis
 
 
 @pytest.mark.browser
-def test_both_photos_are_zoomed_in_step_and_the_difference_is_shown(serve, visit, found):
+def test_both_photos_are_zoomed_in_step_and_the_difference_is_shown(
+    serve, visit, found
+):
     with serve(found) as address:
         tab = visit(address=address)
         page = tab.page

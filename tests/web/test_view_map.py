@@ -41,7 +41,9 @@ def get(client, path, **query):
 
 def places_by_id(gallery):
     kept = open_layout(gallery.store)
-    places = kept.places_of(gallery.first_searcher.contents.keys)[gallery.collection.content]
+    places = kept.places_of(gallery.first_searcher.contents.keys)[
+        gallery.collection.content
+    ]
     ids = gallery.collection.table.column("id").to_pylist()
     return dict(zip(ids, places.astype(float).tolist(), strict=True))
 
@@ -57,12 +59,16 @@ def test_the_map_is_made_in_the_background_and_kept(copied):
     client = TestClient(make_app(gallery), base_url="http://127.0.0.1:8765")
     assert get(client, "")["placed"] == 0
     assert client.post("/api/map/make", json={}).json()["state"] == "running"
-    while (job := client.get("/api/jobs", params={"name": "map"}).json())["state"] == "running":
+    while (job := client.get("/api/jobs", params={"name": "map"}).json())[
+        "state"
+    ] == "running":
         time.sleep(0.1)
     assert job["state"] == "done", job
     found = get(client, "")
     assert (found["placed"], found["shown"], found["contents"]) == (32, 32, 32)
-    again = TestClient(make_app(Gallery(copied.folder)), base_url="http://127.0.0.1:8765")
+    again = TestClient(
+        make_app(Gallery(copied.folder)), base_url="http://127.0.0.1:8765"
+    )
     assert get(again, "/points") == get(client, "/points")
 
 
@@ -77,11 +83,16 @@ def test_points_and_colours_are_those_of_the_photos(client, mapped):
     codes = decoded(by_folder["codes"], np.uint8)
     names = [one["name"] for one in by_folder["names"]]
     folders = [id_.rpartition("/")[0] for id_ in ids]
-    of_names = [(names[c - 1], f) for c, f in zip(codes, folders, strict=True) if c <= len(names)]
+    of_names = [
+        (names[c - 1], f)
+        for c, f in zip(codes, folders, strict=True)
+        if c <= len(names)
+    ]
     assert len(of_names) > 20
     assert all(name == folder for name, folder in of_names)
     assert sum(one["photos"] for one in by_folder["names"]) + by_folder["others"] == 32
-    assert client.get("/api/map/colours?by=doubt").status_code == 409  # there is no model
+    # there is no model
+    assert client.get("/api/map/colours?by=doubt").status_code == 409
     assert client.get("/api/map/photo?point=99").status_code == 400
 
 
@@ -91,7 +102,9 @@ def test_regions_are_named_by_labels_first_and_then_by_the_network(client, mappe
     by_network = get(client, "/regions")["regions"]
     assert {one["by"] for one in by_network} == {"network"}
     kept = open_layout(mapped.store)
-    group = [int(kept.group[kept.keys.index(key).as_py()]) for key in contents_of(mapped)]
+    group = [
+        int(kept.group[kept.keys.index(key).as_py()]) for key in contents_of(mapped)
+    ]
     largest = [id_ for id_, number in zip(ids, group, strict=True) if number == 0]
     assert len(largest) == by_network[0]["photos"] > 3
     client.post("/api/labels", json={"ids": largest[:3], "labels": ["mine"]})
@@ -119,24 +132,34 @@ def test_without_a_model_the_map_shows_what_was_learnt_from_the_labels(client, m
         pytest.fail(f"nothing was learnt: {state}")
 
 
-def test_a_shape_selects_all_photos_inside_also_those_that_are_not_drawn(mapped, monkeypatch):
+def test_a_shape_selects_all_photos_inside_also_those_that_are_not_drawn(
+    mapped, monkeypatch
+):
     monkeypatch.setattr(view_map, "MAX_POINTS", 10)
     client = TestClient(make_app(mapped), base_url="http://127.0.0.1:8765")
     assert (get(client, "")["shown"], get(client, "")["placed"]) == (10, 32)
     corners = [[-0.1, -0.1], [0.5, -0.1], [0.5, 1.1], [-0.1, 1.1]]
-    found = client.post("/api/map/select", json={"corners": corners, "name": "left"}).json()
+    found = client.post(
+        "/api/map/select", json={"corners": corners, "name": "left"}
+    ).json()
     left = [id_ for id_, (x, _) in places_by_id(mapped).items() if x < 0.5]
     assert found["images"] == len(left)
-    images = client.get("/api/images", params={"selection": found["selection"], "limit": 100})
+    images = client.get(
+        "/api/images", params={"selection": found["selection"], "limit": 100}
+    )
     assert [one["id"] for one in images.json()["images"]] == left
     passing = get(client, "/passing", selection=found["selection"])
     bits = np.unpackbits(decoded(passing["passing"], np.uint8), bitorder="little")[:10]
     assert passing["images"] == len(left)
     assert 0 < bits.sum() < 10
-    nothing = client.post("/api/map/select", json={"corners": [[2, 2], [3, 2], [3, 3]]}).json()
+    nothing = client.post(
+        "/api/map/select", json={"corners": [[2, 2], [3, 2], [3, 3]]}
+    ).json()
     assert nothing["selection"] is None
     for wrong in ([[0, 0], [1, 1]], [[0, 0, 0]] * 3, [["a", 0]] * 3, [[0, 0]] * 3000):
-        assert client.post("/api/map/select", json={"corners": wrong}).status_code == 400
+        assert (
+            client.post("/api/map/select", json={"corners": wrong}).status_code == 400
+        )
 
 
 def draw(page, corners):
@@ -150,7 +173,9 @@ def draw(page, corners):
 
 @pytest.mark.browser
 @pytest.mark.parametrize("renderer", ["webgl2", "2d"])
-def test_a_lasso_on_the_map_filters_the_grid_and_a_reload_keeps_it(serve, visit, mapped, renderer):
+def test_a_lasso_on_the_map_filters_the_grid_and_a_reload_keeps_it(
+    serve, visit, mapped, renderer
+):
     with serve(mapped) as address:
         tab = visit(address=address)
         tab.expected = ("GPU stall",)  # of software rendering
@@ -176,13 +201,17 @@ def test_a_lasso_on_the_map_filters_the_grid_and_a_reload_keeps_it(serve, visit,
         page.wait_for_selector(f"#map[data-passing='{len(expected)}']")
         page.click("#views [data-view='photos']")
         page.wait_for_selector("#grid .card[data-id]")
-        shown = page.eval_on_selector_all("#grid .card", "all => all.map(c => c.dataset.id)")
+        shown = page.eval_on_selector_all(
+            "#grid .card", "all => all.map(c => c.dataset.id)"
+        )
         assert set(shown) == expected
         page.reload()
         page.wait_for_selector("#grid .card[data-id]")
         assert page.locator("#grid .card").count() == len(expected)
         page.click(".chip.selection")
-        page.wait_for_function("() => document.querySelectorAll('#grid .card').length > 20")
+        page.wait_for_function(
+            "() => document.querySelectorAll('#grid .card').length > 20"
+        )
         page.close()
 
 
@@ -203,7 +232,9 @@ def test_the_map_is_used_by_keys_and_by_pointing(serve, visit, mapped):
         page.keyboard.press("Enter")
         page.wait_for_selector(".chip.selection")
         inside = int(page.get_attribute("#map", "data-passing"))
-        page.wait_for_function("() => Number(document.querySelector('#map').dataset.passing) < 32")
+        page.wait_for_function(
+            "() => Number(document.querySelector('#map').dataset.passing) < 32"
+        )
         assert 0 < inside <= 32
         page.click(".chip.selection")
         page.wait_for_selector("#map[data-passing='32']")
@@ -239,7 +270,9 @@ def test_the_map_fits_a_telephone(serve, visit, mapped):
 
 def test_a_lasso_around_a_hollow_leaves_out_what_is_in_the_hollow(rng):
     # a U of three boxes: what is between its arms is outside
-    corners = np.array([[1, 1], [2, 1], [2, 3], [3, 3], [3, 1], [4, 1], [4, 4], [1, 4]]) / 5
+    corners = (
+        np.array([[1, 1], [2, 1], [2, 3], [3, 3], [3, 1], [4, 1], [4, 4], [1, 4]]) / 5
+    )
     places = rng.random((2000, 2))
     x, y = places.T * 5
     left, right = (x > 1) & (x < 2), (x > 3) & (x < 4)

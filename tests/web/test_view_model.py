@@ -47,7 +47,9 @@ def client(trained):
 def test_figures_are_those_of_photos_that_were_held_out(kinds):
     found = train_store_model(kinds, "x7")
     figures = found.facts["figures"]
-    right = np.nan_to_num(found.held_out, nan=-1).argmax(axis=1) == found.truth.argmax(axis=1)
+    right = np.nan_to_num(found.held_out, nan=-1).argmax(axis=1) == found.truth.argmax(
+        axis=1
+    )
     assert figures["right"] == right.sum()
     assert figures["accuracy"] == pytest.approx(100 * right.mean(), abs=0.01)
     low, high = figures["interval"]
@@ -63,8 +65,12 @@ def test_figures_are_those_of_photos_that_were_held_out(kinds):
 def test_labels_that_say_nothing_are_not_measured_as_right(kinds, rng):
     rows = list(kinds.rows().values())
     names = rng.permutation([row.labels[0] for row in rows])
-    kinds.write_rows(replace(r, labels=(str(n),)) for r, n in zip(rows, names, strict=True))
-    accuracy = train_store_model(Store.open(kinds.folder), "x7").facts["figures"]["accuracy"]
+    kinds.write_rows(
+        replace(r, labels=(str(n),)) for r, n in zip(rows, names, strict=True)
+    )
+    accuracy = train_store_model(Store.open(kinds.folder), "x7").facts["figures"][
+        "accuracy"
+    ]
     assert accuracy < 65  # three kinds, the most common one has 44 %
 
 
@@ -98,23 +104,37 @@ def test_a_threshold_is_kept_and_moves_photos_to_unsure(client, trained):
     assert folders()["unsure"] > 0
     zipped = client.get("/api/model/download?what=model").content
     with zipfile.ZipFile(io.BytesIO(zipped)) as archive:
-        assert sorted(archive.namelist()) == ["model/model.json", "model/model.safetensors"]
-    table = list(csv.DictReader(io.StringIO(client.get("/api/model/download?what=sorted").text)))
+        assert sorted(archive.namelist()) == [
+            "model/model.json",
+            "model/model.safetensors",
+        ]
+    table = list(
+        csv.DictReader(io.StringIO(client.get("/api/model/download?what=sorted").text))
+    )
     assert sum(one["folder"] == "unsure" for one in table) == folders()["unsure"]
     train_store_model(trained.store, "x7")  # training again keeps the choice
     assert open_store_model(trained.store).model.thresholds[0] == 1.0
     wrong = {"name": "nothing", "value": 0.5}
     assert client.post("/api/model/threshold", json=wrong).status_code == 404
-    assert client.post("/api/model/threshold", json={**asked, "value": 2}).status_code == 400
+    assert (
+        client.post("/api/model/threshold", json={**asked, "value": 2}).status_code
+        == 400
+    )
 
 
-def test_labels_and_report_can_be_downloaded_and_the_report_has_no_script(client, trained):
-    labels = list(csv.DictReader(io.StringIO(client.get("/api/model/download?what=labels").text)))
+def test_labels_and_report_can_be_downloaded_and_the_report_has_no_script(
+    client, trained
+):
+    labels = list(
+        csv.DictReader(io.StringIO(client.get("/api/model/download?what=labels").text))
+    )
     assert len(labels) == 32
     report = client.get("/api/model/download?what=report")
     assert report.headers["content-disposition"].startswith("attachment")
     figures = open_store_model(trained.store).facts["figures"]
-    assert f"{figures['right']} of {figures['photos']}" in report.text.replace("\n", " ")
+    assert f"{figures['right']} of {figures['photos']}" in report.text.replace(
+        "\n", " "
+    )
     assert "<script" not in report.text
     assert client.get("/api/model/download?what=onnx").status_code == 404
 
@@ -123,9 +143,16 @@ def test_without_a_model_the_page_says_so_and_writing_is_guarded(kinds):
     gallery = Gallery(kinds.folder)
     client = TestClient(make_app(gallery), base_url="http://127.0.0.1:8765")
     assert client.get("/api/model").json()["model"] is None
-    for path in ("curve?name=x", "folders", "download?what=model", "download?what=report"):
+    for path in (
+        "curve?name=x",
+        "folders",
+        "download?what=model",
+        "download?what=report",
+    ):
         assert client.get(f"/api/model/{path}").status_code == 404
-    guarded = TestClient(make_app(gallery, token=TOKEN), base_url="http://127.0.0.1:8765")
+    guarded = TestClient(
+        make_app(gallery, token=TOKEN), base_url="http://127.0.0.1:8765"
+    )
     for path in ("train", "threshold", "try", "onnx"):
         assert guarded.post(f"/api/model/{path}", json={}).status_code == 401
 
@@ -144,9 +171,13 @@ def test_the_map_can_be_coloured_by_predictions(client, trained):
 
 @pytest.mark.slow  # torch writes the network anew
 def test_the_model_is_written_as_onnx_on_request(client, trained):
-    onnx = pytest.importorskip("onnx", reason="no onnx: pip install deepfishing[onnxruntime]")
+    onnx = pytest.importorskip(
+        "onnx", reason="no onnx: pip install deepfishing[onnxruntime]"
+    )
     assert client.post("/api/model/onnx", json={}).status_code == 200
-    while (job := client.get("/api/jobs", params={"name": "onnx"}).json())["state"] == "running":
+    while (job := client.get("/api/jobs", params={"name": "onnx"}).json())[
+        "state"
+    ] == "running":
         time.sleep(0.2)
     assert job["state"] == "done", job
     content = client.get("/api/model/download?what=onnx").content
@@ -157,7 +188,9 @@ def test_the_model_is_written_as_onnx_on_request(client, trained):
 
 
 @pytest.mark.browser
-def test_a_model_is_trained_tried_and_downloaded_and_a_reload_keeps_it(serve, visit, kinds):
+def test_a_model_is_trained_tried_and_downloaded_and_a_reload_keeps_it(
+    serve, visit, kinds
+):
     gallery = Gallery(kinds.folder)
     photo = Path(gallery.collection[3].path)
     with serve(gallery) as address:
@@ -190,7 +223,8 @@ def test_a_model_is_trained_tried_and_downloaded_and_a_reload_keeps_it(serve, vi
         page.reload()
         page.wait_for_selector("#model-figure b")
         assert (
-            page.locator("#model-classes tbody tr").first.locator("output").inner_text() == "1.00"
+            page.locator("#model-classes tbody tr").first.locator("output").inner_text()
+            == "1.00"
         )
         phone = visit(phone=True, address=address)
         phone.page.goto(f"{address.url}#view=model")
@@ -210,7 +244,9 @@ def test_training_can_be_cancelled(serve, visit, kinds):
         page.click("#model-work button")
         page.wait_for_selector("#model-work", state="hidden")
         begin = time.monotonic()
-        state = page.evaluate("fetch('/api/jobs?name=train').then(a => a.json())")["state"]
+        state = page.evaluate("fetch('/api/jobs?name=train').then(a => a.json())")[
+            "state"
+        ]
         assert state == "cancelled"
         assert time.monotonic() - begin < 60
         assert open_store_model(kinds) is None

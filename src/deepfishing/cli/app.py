@@ -99,7 +99,10 @@ def _version(value: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show the version."
+        ),
     ] = False,
 ) -> None:
     """Gradient features from frozen deep networks.
@@ -110,7 +113,8 @@ def _root(
 
 def main() -> None:
     """Run the command line."""
-    warnings.filterwarnings("ignore", module="PIL")  # odd EXIF and the like; pixels are checked
+    # odd EXIF and the like; pixels are checked
+    warnings.filterwarnings("ignore", module="PIL")
     # a line like any other, without the place in our code
     warnings.showwarning = lambda message, *_, **__: say.note(f"deepfish: {message}")
     try:
@@ -138,9 +142,14 @@ def main() -> None:
         # loaded when the command runs, so that help and completion are quick
         from deepfishing.images.item import as_text
 
-        reason = f"{as_text(os.fsdecode(error.filename))} cannot be used ({error.strerror})"
+        reason = (
+            f"{as_text(os.fsdecode(error.filename))} cannot be used ({error.strerror})"
+        )
         say.note(f"deepfish: {reason}; check its name and its permissions")
         sys.exit(1)
     if code == INTERRUPTED:
-        print("deepfish: interrupted; finished work is kept, run it again", file=sys.stderr)
+        print(
+            "deepfish: interrupted; finished work is kept, run it again",
+            file=sys.stderr,
+        )
     sys.exit(code)

@@ -40,13 +40,17 @@ def train(
     ],
     model: Annotated[Path, "Folder for the model; made if absent."],
     *,
-    labels: Annotated[Path | None, "A .csv with the columns path and label, or a VOC tree."] = None,
+    labels: Annotated[
+        Path | None, "A .csv with the columns path and label, or a VOC tree."
+    ] = None,
     classes: Annotated[
         Path | None,
         "Names of classes, a line each: a classifier by words, without labels, of a store whose "
         "network reads texts.",
     ] = None,
-    prompt: Annotated[str, "What is said of a class, its name in place of {}.", MORE] = PROMPT,
+    prompt: Annotated[
+        str, "What is said of a class, its name in place of {}.", MORE
+    ] = PROMPT,
     split: Annotated[str, "Split of a VOC tree to train on.", MORE] = "trainval",
     features: Annotated[
         str,
@@ -58,7 +62,9 @@ def train(
         "Cost of the SVMs: a number, auto, cv, cv-shared or vissl; by default auto with --features "
         "auto, else 1.",
     ] = None,
-    class_weight: Annotated[str | None, "Weight of positives: balanced, or a number.", MORE] = None,
+    class_weight: Annotated[
+        str | None, "Weight of positives: balanced, or a number.", MORE
+    ] = None,
     difficult: Annotated[
         str, "Difficult labels of a VOC tree: ignore or negative.", MORE
     ] = "ignore",
@@ -106,29 +112,48 @@ def train(
         labels = Path(data)
     labelled = read_labels(images, labels, split)
     with say.progress_bar(quiet=as_json) as bar:
-        how: dict[str, Any] = {"C": C, "class_weight": weight, "difficult": difficult, "seed": seed}
+        how: dict[str, Any] = {
+            "C": C,
+            "class_weight": weight,
+            "difficult": difficult,
+            "seed": seed,
+        }
         how |= {"strict": strict, "progress": bar}
         if opened is not None:
-            images = [row for row in images if row.id in labelled.rows or not labelled_only]
-            trained, left_out = train_on_store(opened, images, labelled, features, **how)
+            images = [
+                row for row in images if row.id in labelled.rows or not labelled_only
+            ]
+            trained, left_out = train_on_store(
+                opened, images, labelled, features, **how
+            )
         else:
             how["extraction"] = {**options, "resources": resources, "notice": say.note}
             folder = model / "features"
             how["labelled_only"] = labelled_only
-            trained, left_out = train_on_images(images, labelled, folder, features, **how)
+            trained, left_out = train_on_images(
+                images, labelled, folder, features, **how
+            )
     trained.save(model)
     if not as_json:
         say.passed_over(passed_over_in(data))
         pool = trained.training.get("pool", 0)
         if pool:
-            say.note(f"neighbours and prototypes are of {pool:,} images, labelled or not")
+            say.note(
+                f"neighbours and prototypes are of {pool:,} images, labelled or not"
+            )
         elif unused := labelled.unused(images):
             say.note(unused)
     _print_summary(model, trained, left_out, as_json)
 
 
 def _train_on_words(
-    store: Store | None, data: str, folder: Path, classes: Path, prompt: str, *, as_json: bool
+    store: Store | None,
+    data: str,
+    folder: Path,
+    classes: Path,
+    prompt: str,
+    *,
+    as_json: bool,
 ) -> None:
     """Make a classifier of the names of classes."""
     # loaded when the command runs, so that help and completion are quick
@@ -142,9 +167,13 @@ def _train_on_words(
     made = zero_shot_model(store, classes, prompt)
     made.save(folder)
     if as_json:
-        say.json({"model": str(folder), "recipe": made.recipe, "classes": list(made.classes)})
+        say.json(
+            {"model": str(folder), "recipe": made.recipe, "classes": list(made.classes)}
+        )
         return
-    say.line(f"{folder}: {len(made.classes)} classes by their names, {prompt!r}; no photo was used")
+    say.line(
+        f"{folder}: {len(made.classes)} classes by their names, {prompt!r}; no photo was used"
+    )
     say.what_next(("deepfish", "predict", folder, "PHOTO.jpg"))
 
 
@@ -155,7 +184,9 @@ def _number(text: str) -> float | str:
         return text
 
 
-def _print_summary(folder: Path, model: Model, left_out: dict[str, str], as_json: bool) -> None:
+def _print_summary(
+    folder: Path, model: Model, left_out: dict[str, str], as_json: bool
+) -> None:
     # loaded when the command runs, so that help and completion are quick
     from deepfishing.core.recipes import parse_recipe
     from deepfishing.evaluation.report.rows import choice_text
@@ -177,7 +208,11 @@ def _print_summary(folder: Path, model: Model, left_out: dict[str, str], as_json
             "cross_validated_map": None if mean is None else round(mean, 2),
             "validation": validation,
             "classes": {
-                name: {"trained": bool(ok), "cost": float(cost), "cross_validated_ap": value}
+                name: {
+                    "trained": bool(ok),
+                    "cost": float(cost),
+                    "cross_validated_ap": value,
+                }
                 for name, ok, cost, value in classes
             },
             "failures": left_out,
@@ -185,18 +220,27 @@ def _print_summary(folder: Path, model: Model, left_out: dict[str, str], as_json
         say.json(summary)
         return
     say.left_out(left_out.values())
-    if choice := model.training.get("auto"):  # what was tried, the best first, and what it took
+    if choice := model.training.get("auto"):
+        # what was tried, the best first, and what it took
         if choice["tried"]:
-            say.line("  mAP  features that were tried, on training images that were held out")
+            say.line(
+                "  mAP  features that were tried, on training images that were held out"
+            )
         for tried in sorted(choice["tried"], key=lambda one: -one["map"]):
-            same = all(tried[name] == choice[name] for name in ("recipe", "tau", "cost"))
-            say.line(f"{'*' if same else ' '} {tried['map']:5.1f}  {choice_text(tried)}")
+            same = all(
+                tried[name] == choice[name] for name in ("recipe", "tau", "cost")
+            )
+            say.line(
+                f"{'*' if same else ' '} {tried['map']:5.1f}  {choice_text(tried)}"
+            )
         say.line(f"auto: {choice_text(choice)}; {choice['why']}")
     width = max(len(name) for name in ("class", *model.classes))
     say.line(f"{'class':<{width}}  cost  cross-validated AP")
     for name, ok, cost, value in classes:
         if not ok:
-            say.line(f"{name:<{width}}  not trained: it needs images with it and without it")
+            say.line(
+                f"{name:<{width}}  not trained: it needs images with it and without it"
+            )
         else:
             figure = reasons.get(name, "-") if value is None else f"{value:.1f}"
             say.line(f"{name:<{width}}  {cost:<4g}  {figure}")
@@ -230,11 +274,15 @@ def predict(
     copy_into: Annotated[
         Path | None, "Also copy the images into a folder per class below this one."
     ] = None,
-    out: Annotated[Path | None, "Also write a table, .csv or .json, into this file."] = None,
+    out: Annotated[
+        Path | None, "Also write a table, .csv or .json, into this file."
+    ] = None,
     weights: MovedWeights = None,
     resources: Annotated[Resources, Fields(WORK, only=("batch_size", "device"))],
     strict: Strict = False,
-    as_json: Annotated[bool, "Print one JSON object per image, with all classes."] = False,
+    as_json: Annotated[
+        bool, "Print one JSON object per image, with all classes."
+    ] = False,
 ) -> None:
     """Classify images: the most probable classes of each, with their probabilities.
 
@@ -281,10 +329,13 @@ def predict(
     width = max(len(item.id) for item in items)
     failed = 0
     is_terminal = sys.stdout.isatty()
-    with say.progress_bar(quiet=is_terminal) as bar:  # there, the lines themselves show it
+    with say.progress_bar(quiet=is_terminal) as bar:
+        # there, the lines themselves show it
         bar("images", 0, len(items))
         notice = None if as_json else say.note
-        found_ones = run(loaded, items, weights=weights, resources=resources, notice=notice)
+        found_ones = run(
+            loaded, items, weights=weights, resources=resources, notice=notice
+        )
         for done, found in enumerate(found_ones, start=1):
             item = items[found.index]
             best = np.argsort(-found.probabilities, kind="stable")
@@ -309,21 +360,33 @@ def predict(
             elif found.error:
                 say.note(f"left out: {found.error}")
             elif is_terminal:
-                shown = (f"{loaded.classes[c]} {found.probabilities[c]:.3f}" for c in best[:top])
+                shown = (
+                    f"{loaded.classes[c]} {found.probabilities[c]:.3f}"
+                    for c in best[:top]
+                )
                 say.line(f"{item.id:<{width}}  {'  '.join(shown)}")
             else:
-                pairs = ((loaded.classes[c], f"{found.probabilities[c]:.6f}") for c in best[:top])
+                pairs = (
+                    (loaded.classes[c], f"{found.probabilities[c]:.6f}")
+                    for c in best[:top]
+                )
                 say.cells((item.id, *chain.from_iterable(pairs)))
             failed += found.error is not None
             bar("images", done, len(items))
     write_records(
-        out, [vars(one) for one in places], ["path", "id", "folder", "label", "probability"]
+        out,
+        [vars(one) for one in places],
+        ["path", "id", "folder", "label", "probability"],
     )
     if copy_into is not None:
         with say.progress_bar(quiet=as_json) as bar:
             read = [items[index].open for index in sources]
-            done_ones = copy_photos(copy_into, list(zip(places, read, strict=True)), bar)
-        there = f", {done_ones.existing:,} were there already" if done_ones.existing else ""
+            done_ones = copy_photos(
+                copy_into, list(zip(places, read, strict=True)), bar
+            )
+        there = (
+            f", {done_ones.existing:,} were there already" if done_ones.existing else ""
+        )
         say.note(f"{copy_into}: {say.counted(done_ones.copied, 'file')} copied{there}")
     if not as_json:
         say.passed_over(sum(map(passed_over_in, images), Counter()))
@@ -349,7 +412,13 @@ def export_model(
     from deepfishing.learn.to_onnx import export_model as run
 
     loaded = Model.load(model)
-    difference = run(loaded, file, network=loaded.settings.load_network(weights=weights))
+    difference = run(
+        loaded, file, network=loaded.settings.load_network(weights=weights)
+    )
     size, C = loaded.settings.network.preprocess.size, len(loaded.classes)
-    say.line(f"{file}: {say.size_text(file.stat().st_size)}, as `predict` within {difference:.1e}")
-    say.line(f"pixels (n, {size}, {size}, 3) uint8 RGB to probabilities and scores (n, {C})")
+    say.line(
+        f"{file}: {say.size_text(file.stat().st_size)}, as `predict` within {difference:.1e}"
+    )
+    say.line(
+        f"pixels (n, {size}, {size}, 3) uint8 RGB to probabilities and scores (n, {C})"
+    )

@@ -73,7 +73,9 @@ class Fields:
 # Parameters that several commands have.
 StoreFolder = Annotated[Path, "Folder that `deepfish extract` made."]
 ModelFolder = Annotated[Path, "Folder that `deepfish train` wrote."]
-MovedWeights = Annotated[Path | None, "The network's weight file, if it is elsewhere now.", MORE]
+MovedWeights = Annotated[
+    Path | None, "The network's weight file, if it is elsewhere now.", MORE
+]
 Precision = Annotated[str, "Numbers on disk: int8, int4, float16 or float32."]
 KeptPrecision = Annotated[
     str | None,
@@ -101,9 +103,13 @@ class _AsWritten:
         return parameters
 
 
-def _process(parameter: Any, process: Callable[[Any, Any], Any], ctx: Any, value: Any) -> Any:
+def _process(
+    parameter: Any, process: Callable[[Any, Any], Any], ctx: Any, value: Any
+) -> Any:
     # for a completion nothing runs; a flag that is not given says nothing
-    unused = ctx.resilient_parsing or (value is None and getattr(parameter, "is_flag", False))
+    unused = ctx.resilient_parsing or (
+        value is None and getattr(parameter, "is_flag", False)
+    )
     return value if unused else process(ctx, value)
 
 
@@ -162,10 +168,14 @@ def _write(command: Any, ctx: Any) -> None:
         record = parameter.get_help_record(ctx)
         default = "Options" if parameter.opts[0].startswith("-") else "Arguments"
         if record:
-            panels[getattr(parameter, "rich_help_panel", None) or default].append(record)
+            panels[getattr(parameter, "rich_help_panel", None) or default].append(
+                record
+            )
     for one in getattr(command, "commands", {}).values():
         about = one.short_help or _paragraphs(one.help)[0]
-        panels.setdefault(one.rich_help_panel or "Commands", []).append((one.name, about))
+        panels.setdefault(one.rich_help_panel or "Commands", []).append(
+            (one.name, about)
+        )
     for title, rows in panels.items():
         if rows:
             typer.echo("\n".join(_panel(title, rows, width)))
@@ -184,14 +194,18 @@ def _panel(title: str, rows: Iterable[tuple[str, str]], width: int) -> Iterable[
         for number, line in enumerate(lines):
             first = "" if number else name
             room = width - 4 - max(len(first), left)
-            words = typer.style(first.ljust(left), fg="cyan", bold=True) + f"  {line}".ljust(room)
+            words = typer.style(
+                first.ljust(left), fg="cyan", bold=True
+            ) + f"  {line}".ljust(room)
             yield f"{bar} {words} {bar}"
     yield typer.style("╰".ljust(width - 1, "─") + "╯", dim=True)
 
 
 def _paragraphs(text: str) -> list[str]:
     """Paragraphs without their line breaks."""
-    return [" ".join(one.split()) for one in inspect.cleandoc(text).split("\n\n") if one]
+    return [
+        " ".join(one.split()) for one in inspect.cleandoc(text).split("\n\n") if one
+    ]
 
 
 def _prepared(function: Callable[..., Any]) -> Callable[..., None]:
@@ -206,7 +220,9 @@ def _prepared(function: Callable[..., Any]) -> Callable[..., None]:
             groups[name] = kind, []
             for option, inner, text, default in chosen.options_of(kind):
                 groups[name][1].append(option)
-                parameters.append(_parameter(option, inner, [text, chosen.panel], default))
+                parameters.append(
+                    _parameter(option, inner, [text, chosen.panel], default)
+                )
         else:
             parameters.append(_parameter(name, kind, about, parameter.default))
 
@@ -215,7 +231,9 @@ def _prepared(function: Callable[..., Any]) -> Callable[..., None]:
         for name, (kind, names) in groups.items():
             values = {option: given.pop(option) for option in names}
             if typing.get_origin(kind) is dict:
-                given[name] = {key: value for key, value in values.items() if value is not None}
+                given[name] = {
+                    key: value for key, value in values.items() if value is not None
+                }
             else:
                 given[name] = kind(**values)
         function(**given)
@@ -237,7 +255,9 @@ def _parameter(name: str, kind: Any, about: Any, default: Any) -> inspect.Parame
     elif isinstance(info, str):
         word = name.removeprefix("as_").strip("_").replace("_", "-")
         dashes = "-" if len(word) == 1 else "--"
-        info = typer.Option(dashes + word, help=info, rich_help_panel=panel[0] if panel else None)
+        info = typer.Option(
+            dashes + word, help=info, rich_help_panel=panel[0] if panel else None
+        )
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,

@@ -37,7 +37,9 @@ TWINS = (
     "difference",
 )
 
-Features = Annotated[str | None, "A recipe, such as x7 or pow(dW8,0.5). [default: by the store]"]
+Features = Annotated[
+    str | None, "A recipe, such as x7 or pow(dW8,0.5). [default: by the store]"
+]
 Out = Annotated[Path | None, "Also write a table, .csv or .json, into this file."]
 Sheet = Annotated[Path | None, "Also draw the photos into this picture, .png or .jpg."]
 
@@ -76,7 +78,12 @@ def choose(
     labels of --out and pass the table as --labelled to choose the next ones.
     """
     # loaded when the command runs, so that help and completion are quick
-    from deepfishing.curate.selection import Pick, choose_photos, open_photos, read_labelled
+    from deepfishing.curate.selection import (
+        Pick,
+        choose_photos,
+        open_photos,
+        read_labelled,
+    )
 
     _check_out(out)
     photos = open_photos(store, features)
@@ -94,7 +101,11 @@ def choose(
             _say_document(store, photos, labelled=len(known), photos=picks)
         for pick in picks if not as_json else ():
             say.line(pick.path)
-    _draw(sheet, photos, [(pick.id, str(number)) for number, pick in enumerate(picks, start=1)])
+    _draw(
+        sheet,
+        photos,
+        [(pick.id, str(number)) for number, pick in enumerate(picks, start=1)],
+    )
     if not as_json:
         gain = 100 * sum(pick.gain for pick in picks)
         said = f"{len(picks)} of {say.images_text(len(photos.collection))} by {photos.recipe.title}"
@@ -138,13 +149,17 @@ def labels(
         raise OptionError(f"-n must be at least 1 label, got {n}")
     photos = open_photos(store, features)
     with say.progress_bar(quiet=as_json) as bar:
-        found, looked_at = doubtful_labels(photos, source, split=split, seed=seed, progress=bar)
+        found, looked_at = doubtful_labels(
+            photos, source, split=split, seed=seed, progress=bar
+        )
     shown = found[:n]
     columns = ["path", "id", "given", "suggested", "doubt"]
     write_records(out, [asdict(one) for one in shown], columns)
     _draw(sheet, photos, [(one.id, _change(one)) for one in shown])
     if as_json:
-        _say_document(store, photos, photos=looked_at, doubtful=len(found), labels=shown)
+        _say_document(
+            store, photos, photos=looked_at, doubtful=len(found), labels=shown
+        )
         return
     for one in shown:
         say.line(f"{one.doubt:5.2f}  {_change(one)}  {one.path}")
@@ -163,7 +178,9 @@ def _change(doubt: Doubt) -> str:
 
 def twins(
     store: StoreFolder,
-    against: Annotated[Path | None, "Another store: find photos of STORE that it has, too."] = None,
+    against: Annotated[
+        Path | None, "Another store: find photos of STORE that it has, too."
+    ] = None,
     features: Features = None,
     kinds: Annotated[
         str,
@@ -174,7 +191,10 @@ def twins(
         Path | None, "File for the paths, .txt, or for all groups, .csv or .json."
     ] = None,
     print0: Annotated[
-        bool, typer.Option("--print0", "-0", help="End paths with a zero byte, for xargs -0.")
+        bool,
+        typer.Option(
+            "--print0", "-0", help="End paths with a zero byte, for xargs -0."
+        ),
     ] = False,
     sheet: Sheet = None,
     as_json: Json = False,
@@ -219,7 +239,11 @@ def twins(
             partial.write_bytes(text.encode("utf-8", "surrogateescape"))
     else:
         groups = enumerate(found.groups, start=1)
-        records = [_twin_record(p, g, number) for number, g in groups for p in (g.keep, *g.others)]
+        records = [
+            _twin_record(p, g, number)
+            for number, g in groups
+            for p in (g.keep, *g.others)
+        ]
         write_records(out, records, TWINS)
     if sheet is not None and found.groups:
         draw_groups(sheet, found.groups[:DRAWN])
@@ -242,7 +266,9 @@ def twins(
         f"{say.counted(len(listed), 'photo')} listed"
     )
     if hidden := len(removable) - len(listed):
-        say.note(f"left out: {say.images_text(hidden)} with a line break in the name; take -0")
+        say.note(
+            f"left out: {say.images_text(hidden)} with a line break in the name; take -0"
+        )
     if found.gone:
         say.note(
             f"left out: {say.images_text(len(found.gone))} not found as extracted, first "
@@ -252,7 +278,12 @@ def twins(
 
 def _twin_record(photo: Photo, group: Group, number: int) -> dict[str, object]:
     keep = photo is group.keep
-    return {**asdict(photo), "group": number, "keep": keep, "why": group.why if keep else ""}
+    return {
+        **asdict(photo),
+        "group": number,
+        "keep": keep,
+        "why": group.why if keep else "",
+    }
 
 
 def draw_groups(path: Path, groups: Sequence[Group]) -> None:
@@ -272,7 +303,9 @@ def draw_groups(path: Path, groups: Sequence[Group]) -> None:
     save_tiles(path, tiles)
 
 
-def bursts(store: StoreFolder, features: Features = None, as_json: Json = False) -> None:
+def bursts(
+    store: StoreFolder, features: Features = None, as_json: Json = False
+) -> None:
     """Find photos of one scene that are no copies, to choose one of each burst.
 
     Example: deepfish curate bursts store
@@ -345,7 +378,9 @@ def odd(
 def map_(
     store: StoreFolder,
     out: Annotated[Path, "The page to write."] = Path("map.html"),
-    clusters: Annotated[int | None, "How many groups. [default: by the photos, at most 24]"] = None,
+    clusters: Annotated[
+        int | None, "How many groups. [default: by the photos, at most 24]"
+    ] = None,
     features: Features = None,
     points: Annotated[
         Path | None, "Also write place and group of each photo, .csv or .json."
@@ -376,7 +411,9 @@ def map_(
     for number, one in enumerate(found.clusters, start=1):
         say.line(f"{number:3} {one.photos:7,}  {one.name}")
     if gone:
-        say.note(f"left out: {gone} typical photos are not where they were, or have changed")
+        say.note(
+            f"left out: {gone} typical photos are not where they were, or have changed"
+        )
     say.what_next(("xdg-open", out))
 
 
@@ -384,18 +421,24 @@ def _say_document(store: Path, searcher: Searcher, **facts: Any) -> None:
     """Print one JSON document; a sequence of dataclasses becomes a list of objects."""
     for name, value in facts.items():
         if isinstance(value, list | tuple):
-            facts[name] = [one if isinstance(one, str) else asdict(one) for one in value]
+            facts[name] = [
+                one if isinstance(one, str) else asdict(one) for one in value
+            ]
     say.json({"store": str(store), "by": searcher.recipe.name, **facts}, indent=1)
 
 
-def _draw(sheet: Path | None, searcher: Searcher, captions: Iterable[tuple[str, str]]) -> None:
+def _draw(
+    sheet: Path | None, searcher: Searcher, captions: Iterable[tuple[str, str]]
+) -> None:
     """Draw photos of the store, given by id, each with a caption above its name."""
     if sheet is None:
         return
     # loaded when the command runs, so that help and completion are quick
     from deepfishing.search.hits import save_tiles
 
-    save_tiles(sheet, [(searcher.picture(id_), text, Path(id_).name) for id_, text in captions])
+    save_tiles(
+        sheet, [(searcher.picture(id_), text, Path(id_).name) for id_, text in captions]
+    )
 
 
 curate = (choose, labels, twins, bursts, odd, map_)

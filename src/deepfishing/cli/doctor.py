@@ -17,8 +17,11 @@ from deepfishing.util.machine import describe
 
 OK, MISSING, PROBLEM = "ok", "missing", "problem"
 PYTHON = (3, 11)
-HIDDEN_EXTRAS = ("all", "dev", "docs", "fuzz", "onnxruntime", "openvino")  # engines have lines
-_REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[\w,]+\])?(?:[>=]=([\d.]+))?.*?(?:extra == '([\w-]+)')?$")
+# engines have lines
+HIDDEN_EXTRAS = ("all", "dev", "docs", "fuzz", "onnxruntime", "openvino")
+_REQUIREMENT = re.compile(
+    r"([\w.-]+)(?:\[[\w,]+\])?(?:[>=]=([\d.]+))?.*?(?:extra == '([\w-]+)')?$"
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,9 @@ def _examine() -> Iterator[Finding]:
     for extra, found in extras.items():
         bad = [(status, detail) for status, detail in found if status != OK]
         detail = ", ".join(text for _, text in bad or found)
-        yield Finding(f"extra {extra}", bad[0][0] if bad else OK, detail, pip_install(extra=extra))
+        yield Finding(
+            f"extra {extra}", bad[0][0] if bad else OK, detail, pip_install(extra=extra)
+        )
     for record in RECORDS.values():
         try:
             yield Finding(f"weights {record.name}", OK, find_weights(record).name)
@@ -99,7 +104,9 @@ def _check_version(package: str, least: str) -> tuple[str, str]:
 def _numbers(version: str) -> list[int]:
     """Return the leading numbers of a version without zeros at the end: 2.13.0+cpu is 2, 13."""
     start = re.match(r"\d+(\.\d+)*", version)
-    return [int(n) for n in re.sub(r"(\.0+)+$", "", start[0]).split(".")] if start else []
+    return (
+        [int(n) for n in re.sub(r"(\.0+)+$", "", start[0]).split(".")] if start else []
+    )
 
 
 def _check_engine(engine: str) -> Finding:
@@ -111,4 +118,6 @@ def _check_engine(engine: str) -> Finding:
         importlib.import_module(engine)
     except (ImportError, OSError) as error:
         return Finding(name, PROBLEM, f"does not load ({one_line(error)})", fix, core)
-    return Finding(name, OK, "loads; it is compared with torch whenever it starts", "", core)
+    return Finding(
+        name, OK, "loads; it is compared with torch whenever it starts", "", core
+    )

@@ -30,16 +30,28 @@ def extract(
     store: Annotated[Path, "Folder for the features; made if absent."],
     *,
     options: Annotated[dict[str, Any], Fields(NETWORK, records=OPTIONS)],
-    features: Annotated[str, "Names or recipes: x7,dW7 or dW:layer4.1.conv2@64x64."] = "all",
+    features: Annotated[
+        str, "Names or recipes: x7,dW7 or dW:layer4.1.conv2@64x64."
+    ] = "all",
     resources: Annotated[Resources, Fields(WORK, without=("memory",))],
     precision: KeptPrecision = None,
-    on: Annotated[str, "Where: local, ray, or ray://HOST:PORT of a Ray cluster.", WORK] = LOCAL,
+    on: Annotated[
+        str, "Where: local, ray, or ray://HOST:PORT of a Ray cluster.", WORK
+    ] = LOCAL,
     strict: Strict = False,
-    retry: Annotated[bool, "Try images again that could not be used before.", MORE] = False,
-    every: Annotated[float, "Seconds between the frames of a video; 0 for all.", MORE] = 1.0,
-    prune: Annotated[bool, "Drop images that are in the store and not in IMAGES.", MORE] = False,
+    retry: Annotated[
+        bool, "Try images again that could not be used before.", MORE
+    ] = False,
+    every: Annotated[
+        float, "Seconds between the frames of a video; 0 for all.", MORE
+    ] = 1.0,
+    prune: Annotated[
+        bool, "Drop images that are in the store and not in IMAGES.", MORE
+    ] = False,
     dry_run: Annotated[
-        bool, "Estimate time, disk and memory from a sample of the images; store nothing.", MORE
+        bool,
+        "Estimate time, disk and memory from a sample of the images; store nothing.",
+        MORE,
     ] = False,
     as_json: Annotated[bool, "Print one JSON event per line, nothing else."] = False,
 ) -> None:
@@ -60,7 +72,9 @@ def extract(
     items = find_images(images, every=every)
     if dry_run:
         if on != LOCAL:
-            raise OptionError(f"--dry-run measures this machine, got --on {on}; leave --on out")
+            raise OptionError(
+                f"--dry-run measures this machine, got --on {on}; leave --on out"
+            )
         found = estimate(
             store,
             items,
@@ -110,7 +124,8 @@ def extract(
         )
     else:
         say.left_out(
-            done.failures.values(), f", see `deepfish store info {shlex.quote(str(store))}`"
+            done.failures.values(),
+            f", see `deepfish store info {shlex.quote(str(store))}`",
         )
         say.passed_over(passed_over)
         _summary(store, len(items), done, len(rows), prune)
@@ -126,26 +141,39 @@ def extract(
     if not events:
         train, search = ("train", store, "model"), ("search", store, "PHOTO.jpg")
         several = len({label for row in rows for label in row.labels or ()}) > 1
-        say.what_next(("deepfish", "serve", store), ("deepfish", *(train if several else search)))
+        say.what_next(
+            ("deepfish", "serve", store), ("deepfish", *(train if several else search))
+        )
 
 
-def _summary(store: Path, images: int, done: Extraction, stored: int, prune: bool) -> None:
+def _summary(
+    store: Path, images: int, done: Extraction, stored: int, prune: bool
+) -> None:
     left_out = f", {len(done.failures)} left out" if done.failures else ""
     usable = [key for key in done.keys if key is not None]
     if copies := len(usable) - len(set(usable)):
         left_out += f", {copies} the same as {'others' if copies > 1 else 'another'}"
     holds = f"; the store holds {stored} now" if stored != images else ""
-    say.line(f"{store}: {say.images_text(images)}, {done.computed} computed now{left_out}{holds}")
-    told = {"dropped": done.removed if prune else (), "replaced by other files": done.replaced}
+    say.line(
+        f"{store}: {say.images_text(images)}, {done.computed} computed now{left_out}{holds}"
+    )
+    told = {
+        "dropped": done.removed if prune else (),
+        "replaced by other files": done.replaced,
+    }
     for what, ids in told.items():
         if ids:
-            some = ", ".join(ids[: say.SHOWN]) + (" ..." if len(ids) > say.SHOWN else "")
+            some = ", ".join(ids[: say.SHOWN]) + (
+                " ..." if len(ids) > say.SHOWN else ""
+            )
             say.line(f"{len(ids)} {what}: {some}")
     say.line(f"factors: {', '.join(done.factors)}")
     if zero := done.zero_gradients:
         some = ", ".join(zero[: say.SHOWN]) + (" ..." if len(zero) > say.SHOWN else "")
         say.note(f"zero gradient: {say.images_text(len(zero))}: {some}")
-        say.note("gradients cannot tell these apart: take forward features, or another --tau")
+        say.note(
+            "gradients cannot tell these apart: take forward features, or another --tau"
+        )
 
 
 def _print_estimate(store: Path, found: Estimate, as_json: bool) -> None:
@@ -153,10 +181,14 @@ def _print_estimate(store: Path, found: Estimate, as_json: bool) -> None:
         say.json(asdict(found))
         return
     if not found.to_compute:
-        say.line(f"{store}: nothing to compute, all {say.images_text(found.images)} are stored")
+        say.line(
+            f"{store}: nothing to compute, all {say.images_text(found.images)} are stored"
+        )
         return
     each = say.size_text(found.bytes / found.to_compute)
-    say.line(f"{store}: {found.to_compute:,} of {say.images_text(found.images)} to compute")
+    say.line(
+        f"{store}: {found.to_compute:,} of {say.images_text(found.images)} to compute"
+    )
     say.line(f"time    about {duration_text(found.seconds)} on this machine")
     say.line(f"disk    about {say.size_text(found.bytes)}, {each} per image")
     say.line(f"memory  about {say.size_text(found.memory)}")

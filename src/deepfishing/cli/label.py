@@ -27,13 +27,17 @@ def label(
         Path | None,
         typer.Argument(help="A .csv with the columns path and label or labels."),
     ] = None,
-    export: Annotated[Path | None, "Write the current labels into this .csv or .json."] = None,
+    export: Annotated[
+        Path | None, "Write the current labels into this .csv or .json."
+    ] = None,
     classes: Annotated[
         Path | None,
         "Names of classes, a line each: suggest one for each photo without a label, by words. "
         "The table goes to --out, to be looked through and given back.",
     ] = None,
-    prompt: Annotated[str, "What is said of a class, its name in place of {}.", MORE] = PROMPT,
+    prompt: Annotated[
+        str, "What is said of a class, its name in place of {}.", MORE
+    ] = PROMPT,
     out: Annotated[Path | None, "The .csv of --classes."] = None,
     rename: Annotated[
         tuple[str, str] | None, "Rename a class, or merge it into another: OLD NEW."
@@ -75,7 +79,11 @@ def label(
     if file is not None:
         with say.progress_bar(quiet=as_json) as bar:
             done = label_images(opened, file, origin=ORIGIN, progress=bar)
-        document |= {"changed": done.changed, "same": done.same, "unmatched": done.unmatched}
+        document |= {
+            "changed": done.changed,
+            "same": done.same,
+            "unmatched": done.unmatched,
+        }
         lines.append(
             f"{store}: labels of {say.images_text(done.changed)} changed, {done.same:,} were the "
             "same"
@@ -86,7 +94,9 @@ def label(
     if rename is not None:
         act = labels.rename_class(*rename, origin=ORIGIN)
         document["renamed"] = list(rename)
-        lines.append("nothing to rename" if act is None else f"{rename[0]} is {rename[1]} now")
+        lines.append(
+            "nothing to rename" if act is None else f"{rename[0]} is {rename[1]} now"
+        )
     if export is not None:
         document["exported"] = n = export_labels(opened, export)
         lines.append(f"{export}: labels of {say.images_text(n)}")
@@ -101,19 +111,26 @@ def label(
         say.line(line)
 
 
-def _suggest(store: Store, classes: Path, prompt: str, out: Path | None, *, as_json: bool) -> None:
+def _suggest(
+    store: Store, classes: Path, prompt: str, out: Path | None, *, as_json: bool
+) -> None:
     """Write or print labels that the names of classes suggest."""
     # loaded when the command runs, so that help and completion are quick
     from deepfishing.learn.zero_shot import suggest_labels
 
     check_out(out, (".csv",))
     found = suggest_labels(store, classes, prompt)
-    rows = [{"path": one.id, "label": one.label, "probability": one.probability} for one in found]
+    rows = [
+        {"path": one.id, "label": one.label, "probability": one.probability}
+        for one in found
+    ]
     if as_json:
         say.json(rows, indent=1)
     if out is not None:
         write_records(out, rows, SUGGESTED)
-        say.note(f"{out}: {say.images_text(len(rows))} without a label, the surest first")
+        say.note(
+            f"{out}: {say.images_text(len(rows))} without a label, the surest first"
+        )
         say.what_next(("deepfish", "label", store.folder, out))
     elif not as_json:
         for row in rows:

@@ -25,8 +25,12 @@ def studio(
     host: Annotated[
         str, "Address; others than this machine's own need a token.", MORE
     ] = "127.0.0.1",
-    features: Annotated[str, "Names or recipes, as for `deepfish extract`.", MORE] = "all",
-    no_open: Annotated[bool, "Do not open the browser, only print the address."] = False,
+    features: Annotated[
+        str, "Names or recipes, as for `deepfish extract`.", MORE
+    ] = "all",
+    no_open: Annotated[
+        bool, "Do not open the browser, only print the address."
+    ] = False,
 ) -> None:
     """Open a folder of photos in the browser: search, label, review, sort.
 
@@ -52,7 +56,14 @@ def studio(
 
     def read(progress: Progress) -> None:
         found = find_images(photos)
-        extract_to(place.store, found, features=features, progress=progress, prune=True, **options)
+        extract_to(
+            place.store,
+            found,
+            features=features,
+            progress=progress,
+            prune=True,
+            **options,
+        )
 
     def make_gallery() -> Gallery:
         gallery = Gallery(place.store, weights=options.get("weights"))
@@ -62,7 +73,9 @@ def studio(
     address = bind(host, port)
 
     def ready() -> None:
-        say.line(f"photos of {photos}, features and labels in {place.store}; Ctrl-C ends")
+        say.line(
+            f"photos of {photos}, features and labels in {place.store}; Ctrl-C ends"
+        )
         say.line(address.shown)
         if not no_open:
             webbrowser.open(address.url)
@@ -79,9 +92,15 @@ def serve(
         "environment, DEEPFISHING_TOKEN.",
         MORE,
     ] = "127.0.0.1",
-    model: Annotated[Path | None, "Folder of `deepfish train`; shows its predictions."] = None,
-    forward: Annotated[str | None, "Forward feature to start with. [default: x7]", MORE] = None,
-    gradient: Annotated[str | None, "Gradient to start with. [default: as in search]", MORE] = None,
+    model: Annotated[
+        Path | None, "Folder of `deepfish train`; shows its predictions."
+    ] = None,
+    forward: Annotated[
+        str | None, "Forward feature to start with. [default: x7]", MORE
+    ] = None,
+    gradient: Annotated[
+        str | None, "Gradient to start with. [default: as in search]", MORE
+    ] = None,
     weights: MovedWeights = None,
     open_: Annotated[bool, "Open the page in the browser."] = False,
 ) -> None:
@@ -151,7 +170,9 @@ def report(
         place = folders[0] if len(folders) == 1 else Path()
         say.line(write_overview(found, place / page, features))
     elif features is not None:
-        raise OptionError(f"--features is for several folders of results, got one, {found[0]}")
+        raise OptionError(
+            f"--features is for several folders of results, got one, {found[0]}"
+        )
     elif format_ == "html":
         say.line(write_report(found[0], images))
     else:

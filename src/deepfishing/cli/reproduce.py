@@ -23,7 +23,13 @@ from deepfishing.extraction.options import (
     split_options,
 )
 from deepfishing.fetch.place import fetched_data
-from deepfishing.images.dataset import DATASETS, DIFFICULT, Dataset, DatasetRecord, find_record
+from deepfishing.images.dataset import (
+    DATASETS,
+    DIFFICULT,
+    Dataset,
+    DatasetRecord,
+    find_record,
+)
 from deepfishing.images.item import as_text
 from deepfishing.images.sources import passed_over_in
 
@@ -48,7 +54,9 @@ def reproduce(
         "groceries table,low-shot.",
     ] = None,
     largest: Annotated[
-        int | None, "Training images to time approximation on, at most 50,000.", PROTOCOL
+        int | None,
+        "Training images to time approximation on, at most 50,000.",
+        PROTOCOL,
     ] = None,
     difficult: Annotated[
         str, "Difficult labels in training: ignore or negative.", PROTOCOL
@@ -58,7 +66,9 @@ def reproduce(
     seed: Annotated[
         int | None, "Seed of the split, where none is official. [default: 0]", PROTOCOL
     ] = None,
-    out: Annotated[Path | None, "Folder for results; results/DATASET-NETWORK by default."] = None,
+    out: Annotated[
+        Path | None, "Folder for results; results/DATASET-NETWORK by default."
+    ] = None,
     resources: Annotated[Resources, Fields(WORK, without=("memory",))],
     strict: Strict = False,
     as_json: Annotated[bool, "Print the rows as JSON lines, nothing else."] = False,
@@ -92,7 +102,9 @@ def reproduce(
     from deepfishing.evaluation.reproduce import Protocol
 
     _, feature_options = split_options(options)
-    how = Protocol(difficult=difficult, strict=strict, **feature_options, **vars(resources))
+    how = Protocol(
+        difficult=difficult, strict=strict, **feature_options, **vars(resources)
+    )
     net = load_from_options(options, device=resources.device)
     for line in net.notes:
         say.note(line)
@@ -114,7 +126,10 @@ def reproduce(
             **({} if largest is None else {"largest": largest}),
         )
     if as_json:
-        for row in (*found.rows, *(point for curve in found.points.values() for point in curve)):
+        for row in (
+            *found.rows,
+            *(point for curve in found.points.values() for point in curve),
+        ):
             say.json(row)
         return
     say.left_out(left_out.values())
@@ -122,7 +137,9 @@ def reproduce(
         say.passed_over(passed_over_in(data))
     sheets = []
     if found.rows:
-        sheets += table_sheets(comparison(found.rows, found.gains), found.split, narrow=True)
+        sheets += table_sheets(
+            comparison(found.rows, found.gains), found.split, narrow=True
+        )
     for points in found.points.values():
         sheets += curve_sheets(points, narrow=True)
     drawn: list[RenderableType] = [*map(terminal, sheets), *map(Text, found.words)]
@@ -133,7 +150,9 @@ def reproduce(
     say.what_next(("deepfish", "serve", out))
 
 
-def load_dataset(record: DatasetRecord, data: Path | None, out: Path, **asked: Any) -> Dataset:
+def load_dataset(
+    record: DatasetRecord, data: Path | None, out: Path, **asked: Any
+) -> Dataset:
     """Read a data set; what is unpacked for it goes into `out`. None of `asked` is the default."""
     given = {name: value for name, value in asked.items() if value is not None}
     for name in given:
@@ -147,7 +166,9 @@ def load_dataset(record: DatasetRecord, data: Path | None, out: Path, **asked: A
     folder = data or (out / "data" if record.embedded else fetched_data(record.name))
     if folder is None:
         fetch = f", or run `deepfish fetch {record.name}`" * bool(record.files)
-        raise DatasetError(f"{record.name} needs its folder, got none; pass --data FOLDER{fetch}")
+        raise DatasetError(
+            f"{record.name} needs its folder, got none; pass --data FOLDER{fetch}"
+        )
     found = replace(record.read(folder, **given), measure=record.measure)
     sizes = len(found.train), len(found.test)
     if record.sizes and sizes != record.sizes and not {"train", "test"} & set(given):

@@ -88,7 +88,10 @@ def passed_over(counts: Mapping[str, int]) -> None:
 
 def what_next(*commands: Iterable[object]) -> None:
     """Name the commands that are useful now; on stderr, so that what is piped stays as it is."""
-    line("next: " + ", or ".join(shlex.join(map(str, words)) for words in commands), err=True)
+    line(
+        "next: " + ", or ".join(shlex.join(map(str, words)) for words in commands),
+        err=True,
+    )
 
 
 class Spelled:
@@ -97,7 +100,9 @@ class Spelled:
     def __init__(self, drawn: RenderableType) -> None:
         self.drawn = drawn
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
         from rich.segment import Segment
 
         for segment in console.render(self.drawn, options):
@@ -131,7 +136,9 @@ def time_text(task: Task) -> str:
     if task.finished:
         return f"{passed} in all"
     left = task.time_remaining
-    return f"{passed} so far" + ("" if left is None else f", about {clock_text(left)} left")
+    return f"{passed} so far" + (
+        "" if left is None else f", about {clock_text(left)} left"
+    )
 
 
 def clock_text(seconds: float | None) -> str:
@@ -159,8 +166,12 @@ class Bar:
             return
         if stage not in self._tasks:
             self._tasks[stage] = self._shown.add_task(stage, total=most, skipped="")
-        skipped = f"{self._skipped} skipped" if self._skipped and stage == "images" else ""
-        self._shown.update(self._tasks[stage], completed=done, total=most, skipped=skipped)
+        skipped = (
+            f"{self._skipped} skipped" if self._skipped and stage == "images" else ""
+        )
+        self._shown.update(
+            self._tasks[stage], completed=done, total=most, skipped=skipped
+        )
 
     def failure(self, id_: str, reason: str) -> None:
         """Count an image that cannot be used; the summary names it."""
@@ -184,7 +195,9 @@ def progress_bar(quiet: bool = False, *, download: bool = False) -> Iterator[Bar
 
     console = Console(stderr=True)
     columns = (
-        rich.TextColumn("{task.description:>28}" if download else "{task.description:>8}"),
+        rich.TextColumn(
+            "{task.description:>28}" if download else "{task.description:>8}"
+        ),
         rich.BarColumn(bar_width=14),  # so that a line fits into 80 columns
         rich.DownloadColumn() if download else rich.MofNCompleteColumn(),
         rich.TransferSpeedColumn() if download else Said(rate_text),

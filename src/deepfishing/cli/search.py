@@ -34,10 +34,16 @@ def search(
     by: Annotated[
         str | None, "A recipe, such as dW8 or pow(dW8,0.5)+x7. [default: by the store]"
     ] = None,
-    like: Annotated[list[str] | None, "One more example, an id or a file; may be repeated."] = None,
+    like: Annotated[
+        list[str] | None, "One more example, an id or a file; may be repeated."
+    ] = None,
     unlike: Annotated[list[str] | None, "A negative example, likewise."] = None,
-    label: Annotated[list[str] | None, "Only images with this label; may be repeated."] = None,
-    path: Annotated[str | None, "Only images whose path or id is like '*/dogs/*'."] = None,
+    label: Annotated[
+        list[str] | None, "Only images with this label; may be repeated."
+    ] = None,
+    path: Annotated[
+        str | None, "Only images whose path or id is like '*/dogs/*'."
+    ] = None,
     exact: Annotated[
         bool | None,
         typer.Option(
@@ -48,7 +54,9 @@ def search(
             rich_help_panel=MORE,
         ),
     ] = None,
-    sheet: Annotated[Path | None, "Also draw query and hits into this .png or .jpg."] = None,
+    sheet: Annotated[
+        Path | None, "Also draw query and hits into this .png or .jpg."
+    ] = None,
     class_names: Annotated[
         Path | None, "Names of the network's classes, a line each.", MORE
     ] = None,
@@ -70,16 +78,22 @@ def search(
     """
     named = [*([query] if query is not None else []), *(like or [])]
     if not named:
-        raise OptionError("a search needs a QUERY or --like, got neither; name an id or a file")
+        raise OptionError(
+            "a search needs a QUERY or --like, got neither; name an id or a file"
+        )
 
     # loaded when the command runs, so that help and completion are quick
     from deepfishing.search import Searcher
     from deepfishing.search.words import WORDS_FEATURE, Words
 
     method = {None: "auto", True: "exact", False: "index"}[exact]
-    examples: list[Example] = [sys.stdin.buffer.read() if n == "-" else n for n in named]
+    examples: list[Example] = [
+        sys.stdin.buffer.read() if n == "-" else n for n in named
+    ]
     if b"" in examples:
-        raise OptionError("- must have the bytes of an image on standard input, got none")
+        raise OptionError(
+            "- must have the bytes of an image on standard input, got none"
+        )
     negative = list(unlike or [])
     with say.progress_bar(quiet=as_json) as bar:
 
@@ -96,7 +110,9 @@ def search(
             )
 
         searcher = open_searcher(by)
-        if by is None and any(isinstance(searcher.read(one), Words) for one in examples):
+        if by is None and any(
+            isinstance(searcher.read(one), Words) for one in examples
+        ):
             searcher = open_searcher(WORDS_FEATURE)
     hits = searcher.search(examples, k, negative, label or (), path)
     if sheet is not None:
@@ -104,7 +120,9 @@ def search(
         from deepfishing.search.hits import save_tiles
 
         tiles = [(searcher.picture(example), "query", "") for example in examples]
-        tiles += [(searcher.picture(hit.id), f"{hit.score:.3f}", hit.caption) for hit in hits]
+        tiles += [
+            (searcher.picture(hit.id), f"{hit.score:.3f}", hit.caption) for hit in hits
+        ]
         save_tiles(sheet, tiles)
     if as_json:
         document = {
@@ -154,17 +172,23 @@ def _show(hits: list[Hit]) -> None:
         for name in ("score", "forward", "backward"):
             number = getattr(hit, name)
             cells[name].append("" if number is None else f"{number:.3f}")
-        end = hit.id if len(hit.id) <= 22 else f"…{hit.id[-21:]}"  # tells more than the beginning
+        # tells more than the beginning
+        end = hit.id if len(hit.id) <= 22 else f"…{hit.id[-21:]}"
         cells["image"].append(end)
         cells["labels"].append(", ".join(hit.labels or ()))
-        cells["classes"].append(", ".join(f"{c.name} {c.term:.2f}" for c in hit.classes[:2]))
+        cells["classes"].append(
+            ", ".join(f"{c.name} {c.term:.2f}" for c in hit.classes[:2])
+        )
     cells = {name: column for name, column in cells.items() if any(column)}
     widths = {name: width for name, width in widths.items() if name in cells}
-    rest = console.width - sum(widths.values()) - 2 * len(widths)  # two blanks between columns
+    # two blanks between columns
+    rest = console.width - sum(widths.values()) - 2 * len(widths)
     for name in cells:
         side: Any = "right" if name in ("score", "forward", "backward") else "left"
         width = widths.get(name, max(rest, 12))
-        table.add_column(name, justify=side, width=width, no_wrap=True, overflow="ellipsis")
+        table.add_column(
+            name, justify=side, width=width, no_wrap=True, overflow="ellipsis"
+        )
     for row in zip(*cells.values(), strict=True):
         table.add_row(*map(escape, row))
     console.print(say.Spelled(table), highlight=False)

@@ -41,7 +41,9 @@ def models(
         ),
     ] = None,
     *,
-    options: Annotated[dict[str, Any], Fields(NETWORK, only=FILE_OPTIONS, records=OPTIONS)],
+    options: Annotated[
+        dict[str, Any], Fields(NETWORK, only=FILE_OPTIONS, records=OPTIONS)
+    ],
     as_json: Json = False,
 ) -> None:
     """List the networks, or show one: layers, features, preprocessing, weights.
@@ -51,7 +53,11 @@ def models(
     Features of a layer without a number are named by its path: x:PATH and dW:PATH.
     """
     if as_json:
-        shown = [_find(name, options)] if name else [_known(entry) for entry in RECORDS.values()]
+        shown = (
+            [_find(name, options)]
+            if name
+            else [_known(entry) for entry in RECORDS.values()]
+        )
         say.json(shown, indent=1)
     elif name:
         for key, value in _find(name, options).items():
@@ -65,7 +71,9 @@ def models(
         for entry in RECORDS.values():
             gradients = ", ".join(f"dW{k}" for k in entry.layers)
             weights = "here" if _known(entry)["weights"] else "missing"
-            say.line(f"{entry.name:<{width}}  {entry.preprocess.size}  {gradients:<13}  {weights}")
+            say.line(
+                f"{entry.name:<{width}}  {entry.preprocess.size}  {gradients:<13}  {weights}"
+            )
         say.line("\n`deepfish models NAME` shows one, and where its weights come from")
 
 
@@ -97,7 +105,9 @@ def _facts(network: Record | Network, summary: str, **more: str) -> dict[str, An
     prefix_tokens = getattr(network, "prefix_tokens", 0)
     if prefix_tokens:
         tokens = "x:PATH is the mean of all tokens, x:PATH@class the class token"
-        more["tokens"] = f"{tokens}, x:PATH@patches the mean of all but the first {prefix_tokens}"
+        more["tokens"] = (
+            f"{tokens}, x:PATH@patches the mean of all but the first {prefix_tokens}"
+        )
     return {
         "name": network.name,
         "summary": summary,
@@ -113,15 +123,21 @@ def about_x7(network: Record | Network) -> str:
     """Say what x7 is, and why."""
     embedding = getattr(network, "embedding", "")
     if embedding:
-        return f"{embedding}; gradients are those of own(x7), a head made of your photos"
+        return (
+            f"{embedding}; gradients are those of own(x7), a head made of your photos"
+        )
     if TOP in network.layers:
-        return f"the input of the classifier {network.layers[TOP]}, which makes the scores"
+        return (
+            f"the input of the classifier {network.layers[TOP]}, which makes the scores"
+        )
     return "not known, since no layer was found that makes scores"
 
 
 def fetch(
     names: Annotated[list[str], f"Some of: {', '.join(CATALOGUE)}."],
-    timeout: Annotated[float, "Seconds after which a silent server is asked again."] = 30.0,
+    timeout: Annotated[
+        float, "Seconds after which a silent server is asked again."
+    ] = 30.0,
     as_json: Annotated[bool, "Print one JSON object per name, nothing else."] = False,
 ) -> None:
     """Download weights and data sets, checked against their published checksums.
@@ -131,7 +147,8 @@ def fetch(
     A broken download goes on where it stopped, and what exists is only checked. Everything
     goes to ~/.cache/deepfishing, or to $DEEPFISHING_HOME.
     """
-    wanted = [find_download(name) for name in names]  # a mistyped one is told before any work
+    # a mistyped one is told before any work
+    wanted = [find_download(name) for name in names]
     failed = False
     for name in names:
         try:
@@ -149,13 +166,17 @@ def fetch(
             facts = {"name": name, "status": done.status, "paths": paths}
             say.json({**facts, "licence": done.licence})
         else:
-            say.line(f"{name} {done.status}: {', '.join(paths)} (licence: {done.licence})")
+            say.line(
+                f"{name} {done.status}: {', '.join(paths)} (licence: {done.licence})"
+            )
     if failed:
         raise typer.Exit(1)
     if not as_json:
         last = wanted[-1]
         photos = ("extract", "photos", "store", "--network", last.name)
-        say.what_next(("deepfish", *(("reproduce", last.name) if last.archives else photos)))
+        say.what_next(
+            ("deepfish", *(("reproduce", last.name) if last.archives else photos))
+        )
 
 
 def doctor(as_json: Json = False) -> None:
@@ -173,7 +194,10 @@ def doctor(as_json: Json = False) -> None:
             say.line(f"{finding.status:<8} {finding.name:<28} {finding.detail}{fix}")
     broken = any(finding.core and finding.status != OK for finding in findings)
     if as_json:
-        facts = {"works": not broken, "findings": [asdict(finding) for finding in findings]}
+        facts = {
+            "works": not broken,
+            "findings": [asdict(finding) for finding in findings],
+        }
         say.json(facts, indent=1)
     if broken:
         raise typer.Exit(1)

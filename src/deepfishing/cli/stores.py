@@ -92,11 +92,19 @@ def compress(
     before, after = facts_of(source), facts_of(copy)
     sizes = [facts["bytes_per_image"] for facts in (after, before)]
     if as_json:
-        facts = {"store": str(out), "precision": copy.precision, "images": after["images"]}
-        say.json({**facts, "bytes_per_image": sizes[0], "bytes_per_image_before": sizes[1]})
+        facts = {
+            "store": str(out),
+            "precision": copy.precision,
+            "images": after["images"],
+        }
+        say.json(
+            {**facts, "bytes_per_image": sizes[0], "bytes_per_image_before": sizes[1]}
+        )
     else:
         small, large = map(say.size_text, sizes)
-        say.line(f"{out}: {after['images']} images, {small} per image instead of {large}")
+        say.line(
+            f"{out}: {after['images']} images, {small} per image instead of {large}"
+        )
 
 
 store = (info, verify, compress)
@@ -105,7 +113,9 @@ store = (info, verify, compress)
 def export(
     store: StoreFolder,
     file: Annotated[Path, "A new .parquet, .csv, .npz or .h5 file."],
-    features: Annotated[str | None, "Comma-separated names, such as x7,dW8. [default: all]"] = None,
+    features: Annotated[
+        str | None, "Comma-separated names, such as x7,dW8. [default: all]"
+    ] = None,
     overwrite: Annotated[bool, "Replace the file if it exists."] = False,
     as_json: Json = False,
 ) -> None:
@@ -136,10 +146,15 @@ def import_(
         "path or filename, sha256 and label or labels.",
     ],
     store: Annotated[Path, "Folder for the vectors; made if absent."],
-    column: Annotated[str | None, "The column of the vectors, if there are several."] = None,
-    network: Annotated[str | None, "What made them, to be read. [default: the file's name]"] = None,
+    column: Annotated[
+        str | None, "The column of the vectors, if there are several."
+    ] = None,
+    network: Annotated[
+        str | None, "What made them, to be read. [default: the file's name]"
+    ] = None,
     paths: Annotated[
-        Path | None, "A .txt list or a table with the image of each row, for a file without paths."
+        Path | None,
+        "A .txt list or a table with the image of each row, for a file without paths.",
     ] = None,
     precision: KeptPrecision = None,
     overwrite: Annotated[bool, "Replace images that the store has already."] = False,

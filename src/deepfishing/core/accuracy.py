@@ -24,11 +24,17 @@ from deepfishing.errors import DatasetError, FeatureError
 from deepfishing.metrics import Array, check_columns
 
 KEYS = (  # of a row; None where images have several classes
-    *("accuracy", "accuracy_interval", "balanced_accuracy", "balanced_accuracy_interval"),
+    *(
+        "accuracy",
+        "accuracy_interval",
+        "balanced_accuracy",
+        "balanced_accuracy_interval",
+    ),
     "confusion",
 )
 
-Confusion = dict[str, dict[str, int]]  # class of the image -> class it is taken for -> images
+# class of the image -> class it is taken for -> images
+Confusion = dict[str, dict[str, int]]
 
 
 def has_one_class(labels: Array) -> bool:
@@ -75,7 +81,11 @@ def measure_accuracy(
             "accuracy needs one class per image, got images with none, several or a difficult one; "
             "look at the mAP instead"
         )
-    known = np.ones(len(classes), dtype=bool) if usable is None else np.asarray(usable, dtype=bool)
+    known = (
+        np.ones(len(classes), dtype=bool)
+        if usable is None
+        else np.asarray(usable, dtype=bool)
+    )
     truth = labels.argmax(axis=1)
     kept = known[truth]
     if not kept.any():
@@ -97,7 +107,9 @@ def measure_accuracy(
         balanced=100.0 * float(share.mean()),
         confusion=_confusion(classes, table),
         top1_interval=proportion_interval(float(top1) * total, total),
-        balanced_interval=mean_proportion_interval(share * independent[seen], independent[seen]),
+        balanced_interval=mean_proportion_interval(
+            share * independent[seen], independent[seen]
+        ),
     )
 
 

@@ -41,8 +41,18 @@ Positions = Literal["pooled", "exact", "class", "patches"] | tuple[int, int]
 TOKENS = ("class", "patches")  # which tokens of a transformer's module are taken
 
 # What a name begins with: the letter of a numbered layer, and the word before a module's path.
-_LETTERS: dict[Kind, str] = {"input": "x", "output": "y", "delta": "delta", "projected": "dW"}
-_WORDS: dict[Kind, str] = {"input": "in", "output": "x", "delta": "delta", "projected": "dW"}
+_LETTERS: dict[Kind, str] = {
+    "input": "x",
+    "output": "y",
+    "delta": "delta",
+    "projected": "dW",
+}
+_WORDS: dict[Kind, str] = {
+    "input": "in",
+    "output": "x",
+    "delta": "delta",
+    "projected": "dW",
+}
 _BACKWARD = ("delta", "projected")
 
 # A name is also that of a factor, so a number has one spelling: not 07, no other script's digits.
@@ -62,7 +72,8 @@ class Factor:
     ('x7', 'delta:head.fc@exact')
     """
 
-    kind: Kind  # "delta" is dE/dy, "projected" the gradient dE/dW projected from both sides
+    # "delta" is dE/dy, "projected" the gradient dE/dW projected from both sides
+    kind: Kind
     layer: int | str  # a number, or the path of a module
     # averaged (delta: summed), kept, only some tokens, or projected to m1 x m2
     positions: Positions = "pooled"
@@ -145,7 +156,11 @@ class Feature:
         k = first.layer
         if isinstance(k, str):
             return None
-        outputs = Factor("input", k + 1), Factor("output", k), Factor("probabilities", k)
+        outputs = (
+            Factor("input", k + 1),
+            Factor("output", k),
+            Factor("probabilities", k),
+        )
         joined = len(self.factors) == 2 and first.kind == "input" and last in outputs
         return k if self.is_gradient or joined else None
 
@@ -153,7 +168,9 @@ class Feature:
     def _shown(self) -> tuple[Factor, ...]:
         """The parts of its name: the two factors of a gradient are one."""
         last = self.factors[-1]
-        return (replace(last, kind="projected"),) if last.kind == "delta" else self.factors
+        return (
+            (replace(last, kind="projected"),) if last.kind == "delta" else self.factors
+        )
 
 
 def has_classifier(layers: Mapping[int, str]) -> bool:
@@ -183,15 +200,23 @@ def table_features(layers: Mapping[int, str]) -> tuple[str, ...]:
     return (*names, f"x{TOP - 1};y{TOP}", f"dW{TOP}")
 
 
-def parse_features(text: str | Iterable[str], layers: Mapping[int, str]) -> tuple[Feature, ...]:
+def parse_features(
+    text: str | Iterable[str], layers: Mapping[int, str]
+) -> tuple[Feature, ...]:
     """Read a comma-separated list of feature names; `all` stands for the paper's rows."""
-    return tuple(dict.fromkeys(parse_feature(n, layers) for n in expand_names(text, layers)))
+    return tuple(
+        dict.fromkeys(parse_feature(n, layers) for n in expand_names(text, layers))
+    )
 
 
 def expand_names(text: str | Iterable[str], layers: Mapping[int, str]) -> list[str]:
     """Cut a list at the commas outside parentheses, and put the paper's rows in place of `all`."""
     names: list[str] = []
-    for name in split_names(text) if isinstance(text, str) else filter(None, map(str.strip, text)):
+    for name in (
+        split_names(text)
+        if isinstance(text, str)
+        else filter(None, map(str.strip, text))
+    ):
         rows = table_features(layers) if name == "all" else (name,)
         if not rows:
             raise FeatureError(
@@ -200,7 +225,9 @@ def expand_names(text: str | Iterable[str], layers: Mapping[int, str]) -> list[s
             )
         names += rows
     if not names:
-        raise FeatureError("features must name at least one feature, got none; try --features all")
+        raise FeatureError(
+            "features must name at least one feature, got none; try --features all"
+        )
     return names
 
 
@@ -212,7 +239,9 @@ def split_names(text: str) -> list[str]:
 def parse_factor(name: str) -> Factor:
     """Read the name of a factor, such as a column of a store."""
     factor = _read(name)
-    if factor is None or (factor.kind == "projected") != isinstance(factor.positions, tuple):
+    if factor is None or (factor.kind == "projected") != isinstance(
+        factor.positions, tuple
+    ):
         raise FeatureError(
             f"factor must be x, y, in or delta of a layer, such as x7 or delta8, got {name!r}"
         )
@@ -238,7 +267,9 @@ def parse_feature(name: str, layers: Mapping[int, str] | None = None) -> Feature
         if part and layers and TOP in layers and not has_classifier(layers):
             _check_forward(part, name)
         numbered = part and isinstance(part.layer, int) and part.kind != "probabilities"
-        if part is None or (numbered and layers is not None and part.layer not in layers):
+        if part is None or (
+            numbered and layers is not None and part.layer not in layers
+        ):
             raise _unknown(name, layers)  # a path is looked for when it is read
         factors.append(part)
     first = factors[0]
@@ -274,15 +305,21 @@ def _check_forward(factor: Factor, name: str) -> None:
 
 def needed_factors(features: Iterable[Feature | Recipe]) -> tuple[Factor, ...]:
     """The factors that these features or recipes are made of, each once."""
-    return tuple(dict.fromkeys(factor for feature in features for factor in feature.factors))
+    return tuple(
+        dict.fromkeys(factor for feature in features for factor in feature.factors)
+    )
 
 
 def features_of(names: Iterable[str]) -> list[Feature]:
     """The features that columns with these names make, gradients last; others are passed over."""
     factors = [factor for factor in map(_read, sorted(names)) if factor]
     forward = [f for f in factors if _is_forward(f) and f.kind != "projected"]
-    whole = [f for f in factors if f.kind == "delta" and replace(f, kind="input") in factors]
-    projected = [f for f in factors if f.kind == "projected" and isinstance(f.positions, tuple)]
+    whole = [
+        f for f in factors if f.kind == "delta" and replace(f, kind="input") in factors
+    ]
+    projected = [
+        f for f in factors if f.kind == "projected" and isinstance(f.positions, tuple)
+    ]
     return [
         *(Feature((factor,)) for factor in (*forward, *projected)),
         *(Feature((replace(factor, kind="input"), factor)) for factor in whole),
@@ -330,7 +367,11 @@ def _unknown(name: str, layers: Mapping[int, str] | None) -> FeatureError:
         )
     known = table_features(layers or {})
     some = f"one of {', '.join(known)}, or " if known else ""
-    why = "" if known or layers is None else ": no layer was found that makes scores, to be layer 8"
+    why = (
+        ""
+        if known or layers is None
+        else ": no layer was found that makes scores, to be layer 8"
+    )
     return FeatureError(
         f"feature must be {some}x:PATH or dW:PATH with a module's path, "
         f"got {name!r}{did_you_mean(name, known)}{why}"

@@ -21,11 +21,14 @@ from deepfishing.core.neighbours import Neighbours
 from deepfishing.core.rank_one import Array
 from deepfishing.errors import FeatureError
 
-NEARLY_EQUAL = 0.99  # dot product of unit embeddings from which two photos always are similar
+# dot product of unit embeddings from which two photos always are similar
+NEARLY_EQUAL = 0.99
 MIN_SIMILAR = 0.85  # dot product below which they never are
-MAX_RATIO = 0.5  # of their distance, 1 - dot product, to that of the neighbour of rank `RANK`
+# of their distance, 1 - dot product, to that of the neighbour of rank `RANK`
+MAX_RATIO = 0.5
 RANK = 20  # more neighbours of one scene than this are taken for a dense class
-MIN_NUMBERS = 32  # of an embedding; shorter ones are near by chance, so only `EQUAL` ones count
+# of an embedding; shorter ones are near by chance, so only `EQUAL` ones count
+MIN_NUMBERS = 32
 EQUAL = 0.9999
 BLOCK_ROWS = 1024
 
@@ -54,14 +57,18 @@ def similar_groups(x: Array, keys: Sequence[str] | None = None) -> Array:
             + ("" if keys is None else f" and {len(keys)} keys")
         )
     if not np.isfinite(x).all():
-        raise FeatureError("embeddings must be finite to be grouped, got NaN or infinity")
+        raise FeatureError(
+            "embeddings must be finite to be grouped, got NaN or infinity"
+        )
     content = _contents(x)
     rows = np.unique(content, return_index=True)[1]  # one photo of each content
     links = [(np.arange(len(x)), rows[content])]
     first, second = _similar_pairs(x[rows])
     links.append((rows[first], rows[second]))
     if keys is not None:
-        _, leader, number = np.unique(np.asarray(keys), return_index=True, return_inverse=True)
+        _, leader, number = np.unique(
+            np.asarray(keys), return_index=True, return_inverse=True
+        )
         links.append((np.arange(len(x)), leader[number]))
     return _components(links, len(x))
 
@@ -87,7 +94,8 @@ def _similar_pairs(x: Array) -> tuple[Array, Array]:
         rows = slice(start, start + BLOCK_ROWS)
         near[rows], kernel[rows] = pool.nearest(pool.vectors[rows], rank + 1)
     distance = 1 - kernel
-    around = distance[:, -1]  # of the neighbour of this rank; the first is the photo itself
+    # of the neighbour of this rank; the first is the photo itself
+    around = distance[:, -1]
     limit = MAX_RATIO * np.minimum(around[:, None], around[near])
     is_close = (kernel >= MIN_SIMILAR) & (distance <= limit)
     is_similar = (kernel >= NEARLY_EQUAL) | is_close

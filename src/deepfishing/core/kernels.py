@@ -35,12 +35,19 @@ class Combination(ABC):
     def combine(self, grams: Iterable[Array]) -> Array:
         """One matrix of those of the parts, which may be written over."""
 
-    def vectors(self, parts: Sequence[Array], join: Callable[[Array, Array], Array]) -> Array:
+    def vectors(
+        self, parts: Sequence[Array], join: Callable[[Array, Array], Array]
+    ) -> Array:
         """Vectors with this kernel as dot product, of those of the parts; `join` multiplies two."""
-        raise FeatureError(f"{type(self).__name__} has no vectors; train on fewer images")
+        raise FeatureError(
+            f"{type(self).__name__} has no vectors; train on fewer images"
+        )
 
     def __repr__(self) -> str:
-        parts = (f"array {p.shape}" if isinstance(p, np.ndarray) else repr(p) for p in self.parts)
+        parts = (
+            f"array {p.shape}" if isinstance(p, np.ndarray) else repr(p)
+            for p in self.parts
+        )
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def __len__(self) -> int:
@@ -72,10 +79,14 @@ class KernelSum(Combination):
         scaled = (K * share for K, share in zip(grams, self.shares, strict=True))
         return functools.reduce(operator.iadd, scaled)
 
-    def vectors(self, parts: Sequence[Array], join: Callable[[Array, Array], Array]) -> Array:
+    def vectors(
+        self, parts: Sequence[Array], join: Callable[[Array, Array], Array]
+    ) -> Array:
         """Put the vectors of the parts side by side."""
         both = zip(parts, self.shares, strict=True)
-        return np.concatenate([part * np.float32(share**0.5) for part, share in both], axis=1)
+        return np.concatenate(
+            [part * np.float32(share**0.5) for part, share in both], axis=1
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -86,7 +97,9 @@ class KernelProduct(Combination):
         """Multiply the matrices, with at most two of them in memory."""
         return functools.reduce(operator.imul, grams)
 
-    def vectors(self, parts: Sequence[Array], join: Callable[[Array, Array], Array]) -> Array:
+    def vectors(
+        self, parts: Sequence[Array], join: Callable[[Array, Array], Array]
+    ) -> Array:
         """The first times the second, times the third..."""
         return functools.reduce(join, parts)
 
@@ -134,14 +147,17 @@ class KernelAverage(Combination):
     def __getitem__(self, index: Any) -> Self:
         return replace(self, numbers=self.numbers[index], weights=self.weights[index])
 
-    def vectors(self, parts: Sequence[Array], join: Callable[[Array, Array], Array]) -> Array:
+    def vectors(
+        self, parts: Sequence[Array], join: Callable[[Array, Array], Array]
+    ) -> Array:
         """The weighted sums of the rows of the part."""
         (rows,) = parts
         return weighted_sum(rows, self.numbers, self.weights)
 
     def used_rows(self) -> tuple[Comparable, csr_array]:
         """The rows of the part that are used, and sparse weights (n, rows) that average them."""
-        from scipy.sparse import csr_array  # takes longer to load than a command's help to show
+        # takes longer to load than a command's help to show
+        from scipy.sparse import csr_array
 
         used, place = np.unique(self.numbers, return_inverse=True)
         n, k = self.numbers.shape
@@ -197,7 +213,8 @@ def trace_kernel(a: RankOne, b: RankOne) -> Array:
     K = np.empty((len(a), len(b)), dtype=np.result_type(ax, bx))
     flat_x = bx.reshape(-1, bx.shape[-1]).T
     flat_delta = bd.reshape(-1, bd.shape[-1]).T
-    for i in range(len(a)):  # (P, d) @ (d, m P): one image against all, so memory is m P^2
+    for i in range(len(a)):
+        # (P, d) @ (d, m P): one image against all, so memory is m P^2
         pairs = (ax[i] @ flat_x) * (ad[i] @ flat_delta)
         K[i] = pairs.sum(axis=0).reshape(len(b), -1).sum(axis=1)
     return K
@@ -238,7 +255,9 @@ def gram(a: Comparable, b: Comparable | None = None, dtype: str = "float64") -> 
     _check_alike(a, other)
     if isinstance(a, Combination):
         others = (None,) * len(a.parts) if b is None else other.parts
-        return a.combine(gram(p, q, dtype) for p, q in zip(a.parts, others, strict=True))
+        return a.combine(
+            gram(p, q, dtype) for p, q in zip(a.parts, others, strict=True)
+        )
     K = np.empty((len(a), len(other)), dtype)
     step = _block_length(a)
     for top in range(0, len(a), step):
@@ -269,7 +288,9 @@ def _average_gram(a: Comparable, b: KernelAverage, dtype: str) -> Array:
     return np.asarray((V @ half.T).T, dtype)
 
 
-def average_rows(features: Comparable, numbers: Array, weights: Array) -> Array | KernelAverage:
+def average_rows(
+    features: Comparable, numbers: Array, weights: Array
+) -> Array | KernelAverage:
     """Average rows of features with weights (n, k), numbers (n, k), to unit length.
 
     Examples
@@ -322,14 +343,18 @@ def nearest_columns(K: Array, k: int) -> tuple[Array, Array]:
     columns = np.argpartition(-K, k - 1, axis=1)[:, :k]
     values = np.take_along_axis(K, columns, axis=1)
     order = np.argsort(-values, axis=1, kind="stable")
-    return np.take_along_axis(columns, order, axis=1), np.take_along_axis(values, order, axis=1)
+    return np.take_along_axis(columns, order, axis=1), np.take_along_axis(
+        values, order, axis=1
+    )
 
 
 def finite_gram(a: Comparable, b: Comparable | None = None) -> Array:
     """The Gram matrix; features with NaN or infinity are refused."""
     K = gram(a, b)
     if not np.isfinite(K).all():
-        raise FeatureError("features must be finite, got NaN or infinity in the Gram matrix")
+        raise FeatureError(
+            "features must be finite, got NaN or infinity in the Gram matrix"
+        )
     return K
 
 
@@ -342,12 +367,17 @@ def leaves(features: Comparable) -> list[Array | RankOne]:
 
 def arrays_of(features: Comparable) -> list[Array]:
     """The arrays of features, in order; gradients have two."""
-    found = ([f.x, f.delta] if isinstance(f, RankOne) else [f] for f in leaves(features))
+    found = (
+        [f.x, f.delta] if isinstance(f, RankOne) else [f] for f in leaves(features)
+    )
     return [array for arrays in found for array in arrays]
 
 
 def _check_alike(a: Comparable, b: Comparable) -> None:
-    kinds = {type(side) if isinstance(side, RankOne | Combination) else Array for side in (a, b)}
+    kinds = {
+        type(side) if isinstance(side, RankOne | Combination) else Array
+        for side in (a, b)
+    }
     if len(kinds) > 1 or a.shape[1:] != b.shape[1:]:
         raise FeatureError(
             "both sides of a kernel must be of one kind and width, got "

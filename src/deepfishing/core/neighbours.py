@@ -19,7 +19,8 @@ from deepfishing.errors import FeatureError
 
 EXACT_ROWS = 20_000  # of a pool that is compared exactly
 COPY = 0.9995  # similarity from which two embeddings are of the same photo
-EQUAL = 1 - 1e-5  # similarity from which an embedding is that of the pool, but for rounding
+# similarity from which an embedding is that of the pool, but for rounding
+EQUAL = 1 - 1e-5
 POWER = 3  # a neighbour of similarity s has the weight s^3; the photo itself has 1
 SPARE = 6  # candidates beyond n, for copies that do not count
 LISTS_PER_ROOT = 4  # inverted lists of an index: 4 sqrt(n)
@@ -39,7 +40,9 @@ class Neighbours:
         """Prepare a pool of embeddings (m, d) of any length."""
         pool = np.asarray(pool)
         if pool.ndim != 2 or not len(pool):
-            raise FeatureError(f"a pool must be embeddings (n, d) of photos, got {pool.shape}")
+            raise FeatureError(
+                f"a pool must be embeddings (n, d) of photos, got {pool.shape}"
+            )
         vectors = l2_normalize(pool.astype(np.float32))
         return cls(vectors, _index(vectors) if len(vectors) > EXACT_ROWS else None)
 
@@ -89,7 +92,9 @@ class Neighbours:
         kept = np.ones(len(self), dtype=bool)
         for start in range(0, len(self), BLOCK_ROWS):
             rows = np.arange(start, min(start + BLOCK_ROWS, len(self)))
-            near, similarity = self.nearest(self.vectors[rows], min(1 + SPARE, len(self)))
+            near, similarity = self.nearest(
+                self.vectors[rows], min(1 + SPARE, len(self))
+            )
             is_copy = (near >= 0) & (near < rows[:, None]) & (similarity >= COPY)
             kept[rows] = ~is_copy.any(axis=1)
         rows_kept: Array = np.flatnonzero(kept)
@@ -109,7 +114,10 @@ class Neighbours:
         # copies of each other are about as near to the query
         gaps = np.abs(np.diff(similarity, axis=1)) < 1 - COPY
         for row, column in np.argwhere(gaps & votes[:, 1:] & votes[:, :-1]):
-            first, second = self.vectors[near[row, column]], self.vectors[near[row, column + 1]]
+            first, second = (
+                self.vectors[near[row, column]],
+                self.vectors[near[row, column + 1]],
+            )
             if first @ second >= COPY:
                 votes[row, column + 1] = False
         return votes

@@ -73,7 +73,9 @@ class Projection(ABC):
     def state(self) -> dict[str, Array]:
         """The arrays that make this projection; their names tell its kind."""
         kind = type(self).__name__
-        return {f"{kind}.{field.name}": getattr(self, field.name) for field in fields(self)}
+        return {
+            f"{kind}.{field.name}": getattr(self, field.name) for field in fields(self)
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +119,10 @@ class TensorSketch(Projection):
         random = np.random.default_rng([seed, m, d, D])
         arrays: list[Array] = []
         for width in (d, D):
-            arrays += [random.integers(m, size=width, dtype=np.int32), _signs(random, (width,))]
+            arrays += [
+                random.integers(m, size=width, dtype=np.int32),
+                _signs(random, (width,)),
+            ]
         return cls(np.array([m], dtype=np.int32), *arrays)
 
     @property
@@ -130,7 +135,9 @@ class TensorSketch(Projection):
 
         m = int(self.m[0])
         spectrum = fft.rfft(_count_sketch(x, self.bucket_x, self.sign_x, m))
-        spectrum *= fft.rfft(_count_sketch(delta, self.bucket_delta, self.sign_delta, m))
+        spectrum *= fft.rfft(
+            _count_sketch(delta, self.bucket_delta, self.sign_delta, m)
+        )
         vectors: Array = fft.irfft(spectrum.sum(axis=1), n=m)
         return vectors
 
@@ -155,11 +162,14 @@ class Principal(Projection):
         random = np.random.default_rng(seed)
         sample = gradients[np.sort(random.permutation(len(gradients))[:FIT_IMAGES])]
         x, delta = factors_of(sample)
-        R, S = (_principal_axes(f.reshape(-1, f.shape[-1]), m, seed) for f in (x, delta))
+        R, S = (
+            _principal_axes(f.reshape(-1, f.shape[-1]), m, seed) for f in (x, delta)
+        )
         # The mean square of sum_p (R x_p)_i (S delta_p)_j; exact for one position, and for several
         # as if they were independent, which is enough to order the entries.
         squares = [
-            np.square(times(f, axes)).reshape(-1, len(axes)) for f, axes in ((x, R), (delta, S))
+            np.square(times(f, axes)).reshape(-1, len(axes))
+            for f, axes in ((x, R), (delta, S))
         ]
         energy = squares[0].T @ squares[1]
         largest = np.sort(np.argsort(energy, axis=None)[::-1][:m])
@@ -197,7 +207,9 @@ class Nystroem(Projection):
         """Take m of these images as landmarks; landmarks that are alike give fewer numbers."""
         random = np.random.default_rng(seed)
         chosen = np.sort(random.permutation(len(gradients))[:m])
-        landmarks = RankOne(_single(gradients.x[chosen]), _single(gradients.delta[chosen]))
+        landmarks = RankOne(
+            _single(gradients.x[chosen]), _single(gradients.delta[chosen])
+        )
         root = inverse_root(_gaussian(gram(landmarks), g))
         return cls(landmarks.x, landmarks.delta, root, _single(np.array([g])))
 
@@ -257,7 +269,9 @@ def restore(state: dict[str, Array]) -> Projection:
     """The projection whose `state()` this is."""
     kinds = {name.partition(".")[0] for name in state}
     kind = _CLASSES.get(kinds.pop()) if len(kinds) == 1 else None
-    values = {name.partition(".")[2]: np.asarray(value) for name, value in state.items()}
+    values = {
+        name.partition(".")[2]: np.asarray(value) for name, value in state.items()
+    }
     if kind is None or set(values) != {field.name for field in fields(kind)}:
         raise FeatureError(
             f"a projection's arrays must be those of one of {', '.join(_CLASSES)}, "
@@ -285,13 +299,16 @@ def _count_sketch(values: Array, bucket: Array, sign: Array, m: int) -> Array:
     """Add up the signed entries of each bucket, (n, P, d) -> (n, P, m)."""
     signed = (values * sign).reshape(-1, values.shape[-1])
     sketch: Array = np.empty((len(signed), m), dtype=np.float32)
-    for row, weights in zip(sketch, signed, strict=True):  # faster than a sparse product
+    for row, weights in zip(sketch, signed, strict=True):
+        # faster than a sparse product
         row[:] = np.bincount(bucket, weights=weights, minlength=m)
     return sketch.reshape(*values.shape[:-1], m)
 
 
 def _signs(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    signs: Array = random.integers(2, size=shape, dtype=np.int8) * np.float32(2) - np.float32(1)
+    signs: Array = random.integers(2, size=shape, dtype=np.int8) * np.float32(
+        2
+    ) - np.float32(1)
     return signs
 
 
@@ -315,12 +332,15 @@ def two_sided(gradients: RankOne | Array, m1: int, m2: int, seed: int = 0) -> Ar
     if isinstance(gradients, RankOne):
         return project(*factors_of(gradients, dtype), R, S)
     # R G S^T = sum_g R_g G_g S_g^T, where R_g and S_g are the columns that group g sees
-    left = gradients @ R.reshape(m1, groups, d_g).transpose(1, 2, 0)  # (n, groups, D_g, m1)
+    # (n, groups, D_g, m1)
+    left = gradients @ R.reshape(m1, groups, d_g).transpose(1, 2, 0)
     projected: Array = left.reshape(n, D, m1).swapaxes(1, 2) @ S.T
     return projected.reshape(n, -1)
 
 
-def draw_matrices(d: int, D: int, m1: int, m2: int, seed: int = 0) -> tuple[Array, Array]:
+def draw_matrices(
+    d: int, D: int, m1: int, m2: int, seed: int = 0
+) -> tuple[Array, Array]:
     """R (m1, d) and S (m2, D) of one seed: no other seed or shape has one of them again."""
     both = np.random.SeedSequence([seed, m1, d, m2, D]).spawn(2)
     for_x, for_delta = (np.random.default_rng(one) for one in both)

@@ -93,7 +93,9 @@ def fit_prototypes(
     """
     pool = np.asarray(pool)
     if pool.ndim != 2 or not len(pool):
-        raise FeatureError(f"a pool must be embeddings (n, d) of photos, got {pool.shape}")
+        raise FeatureError(
+            f"a pool must be embeddings (n, d) of photos, got {pool.shape}"
+        )
     rows = np.random.default_rng(seed).permutation(len(pool))[:MAX_FIT_ROWS]
     x = l2_normalize(pool[np.sort(rows)].astype(np.float32))
     if not np.isfinite(x).all():
@@ -109,7 +111,8 @@ def fit_prototypes(
 
 def _cluster(x: Array, count: int, seed: int) -> Array:
     """Centroids (count, d) of unit vectors, by k-means."""
-    import faiss  # half a second to load, which readers of a recipe's name need not wait for
+    # half a second to load, which readers of a recipe's name need not wait for
+    import faiss
 
     kmeans = faiss.Kmeans(
         x.shape[1],

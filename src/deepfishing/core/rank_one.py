@@ -87,10 +87,16 @@ class RankOne:
             return RankOne(l2_normalize(self.x), l2_normalize(self.delta))
         # ||sum_p x_p delta_p^T||^2 = sum_pq <x_p, x_q> <delta_p, delta_q>
         x = l2_normalize(self.x.reshape(len(self), -1)).reshape(self.x.shape)
-        delta = l2_normalize(self.delta.reshape(len(self), -1)).reshape(self.delta.shape)
-        squared = ((x @ x.swapaxes(1, 2)) * (delta @ delta.swapaxes(1, 2))).sum(axis=(1, 2))
+        delta = l2_normalize(self.delta.reshape(len(self), -1)).reshape(
+            self.delta.shape
+        )
+        squared = ((x @ x.swapaxes(1, 2)) * (delta @ delta.swapaxes(1, 2))).sum(
+            axis=(1, 2)
+        )
         norm = np.sqrt(np.maximum(squared, 0))[:, None, None]
-        return RankOne(x, np.divide(delta, norm, out=np.zeros_like(delta), where=norm > 0))
+        return RankOne(
+            x, np.divide(delta, norm, out=np.zeros_like(delta), where=norm > 0)
+        )
 
     def pool(self) -> RankOne:
         """Average x and sum delta over the positions: one rank-1 term per image.

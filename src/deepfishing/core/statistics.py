@@ -20,7 +20,14 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from deepfishing.errors import DatasetError, OptionError
-from deepfishing.metrics import DEFINITIONS, Array, Evaluation, Ranking, check_definition, evaluate
+from deepfishing.metrics import (
+    DEFINITIONS,
+    Array,
+    Evaluation,
+    Ranking,
+    check_definition,
+    evaluate,
+)
 
 RESAMPLES = 1000
 SEED = 0
@@ -37,14 +44,17 @@ class Bootstrap:
     """AP of every class on each draw of test images, in percent."""
 
     measured: Evaluation  # on the test images themselves
-    ap: dict[str, Array]  # by definition (draws, C); NaN where a draw has no positive image
+    # by definition (draws, C); NaN where a draw has no positive image
+    ap: dict[str, Array]
 
     def map(self, method: str) -> Array:
         """Mean over the classes that a draw has, (draws,); NaN where it has none."""
         known = ~np.isnan(self.ap[method])
         total = np.where(known, self.ap[method], 0.0).sum(axis=1)
         count = known.sum(axis=1)
-        mean: Array = np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
+        mean: Array = np.divide(
+            total, count, out=np.full(len(total), np.nan), where=count > 0
+        )
         return mean
 
     def map_interval(self, method: str) -> Interval | None:
@@ -57,15 +67,22 @@ class Bootstrap:
         measured = self.measured.ap[method]
         return {
             name: None if value is None else interval_of(draws, value)
-            for (name, value), draws in zip(measured.items(), self.ap[method].T, strict=True)
+            for (name, value), draws in zip(
+                measured.items(), self.ap[method].T, strict=True
+            )
         }
 
     def as_row(self) -> dict[str, Any]:
         """The keys `map_interval` and `ap_interval` of a measured row, ready for JSON."""
         return {
-            "map_interval": {method: _listed(self.map_interval(method)) for method in self.ap},
+            "map_interval": {
+                method: _listed(self.map_interval(method)) for method in self.ap
+            },
             "ap_interval": {
-                method: {name: _listed(found) for name, found in self.ap_interval(method).items()}
+                method: {
+                    name: _listed(found)
+                    for name, found in self.ap_interval(method).items()
+                }
                 for method in self.ap
             },
         }
@@ -122,7 +139,11 @@ def mean_interval(values: Sequence[float]) -> Interval | None:
     if len(values) < 2:
         return None
     mean, spread = float(np.mean(values)), float(np.std(values, ddof=1))
-    half = float(student.ppf((1 + LEVEL) / 2, len(values) - 1)) * spread / len(values) ** 0.5
+    half = (
+        float(student.ppf((1 + LEVEL) / 2, len(values) - 1))
+        * spread
+        / len(values) ** 0.5
+    )
     return mean - half, mean + half
 
 
@@ -186,7 +207,9 @@ def bootstrap(
     """
     if resamples < 1:
         raise OptionError(f"resamples must be at least 1, got {resamples}")
-    definitions = [check_definition(name) for name in (DEFINITIONS if methods is None else methods)]
+    definitions = [
+        check_definition(name) for name in (DEFINITIONS if methods is None else methods)
+    ]
     labels, scores = np.asarray(labels), np.asarray(scores)
     measured = evaluate(labels, scores, classes)  # which also checks the three
     if not len(labels):
@@ -215,7 +238,9 @@ def compare(
     seed: int = SEED,
 ) -> Difference:
     """The paired bootstrap: mAP of row a minus that of row b, on the same draws of images."""
-    names = [str(column) for column in range(np.shape(labels)[-1] if np.ndim(labels) else 0)]
+    names = [
+        str(column) for column in range(np.shape(labels)[-1] if np.ndim(labels) else 0)
+    ]
     a, b = (
         bootstrap(labels, scores, names, (method,), resamples, seed)
         for scores in (scores_a, scores_b)
@@ -234,7 +259,9 @@ def difference(measured: float, draws: Array) -> Difference:
     draws = _centred(draws, measured)
     low, high = bounded(_percentiles(draws), measured, -100.0)
     # counted with the measured difference as one more draw, so that p is never 0
-    tails = [(1 + int(side.sum())) / (1 + len(draws)) for side in (draws <= 0, draws >= 0)]
+    tails = [
+        (1 + int(side.sum())) / (1 + len(draws)) for side in (draws <= 0, draws >= 0)
+    ]
     return Difference(measured, low, high, min(1.0, 2 * min(tails)))
 
 
@@ -282,7 +309,9 @@ class _Ranked:
         levels = np.unique(scores[truth == 1].astype(np.float64))
         if not len(levels):
             return None
-        group = len(levels) - np.searchsorted(levels, scores.astype(np.float64), side="right")
+        group = len(levels) - np.searchsorted(
+            levels, scores.astype(np.float64), side="right"
+        )
         return cls(
             indicator(group, truth == 1, len(levels)),
             indicator(group, (truth != 0) & (group < len(levels)), len(levels)),
@@ -300,7 +329,9 @@ def indicator(group: Array, chosen: Array, groups: int) -> csr_array:
     return csr_array((ones, (group[images], images)), shape=(groups, len(group)))
 
 
-def draw_counts(n: int, resamples: int, seed: int, groups: Array | None = None) -> Iterator[Array]:
+def draw_counts(
+    n: int, resamples: int, seed: int, groups: Array | None = None
+) -> Iterator[Array]:
     """Blocks (n, draws): how often each of n images is in each draw, n of n with replacement.
 
     With groups (n,), as many groups as there are are drawn, each with all of its images.

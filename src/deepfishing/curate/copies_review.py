@@ -163,7 +163,9 @@ class Review:
         with self._lock:
             self._groups = tuple(groups)
             self._group_of = {
-                copy.id: number for number, group in enumerate(groups) for copy in group.copies
+                copy.id: number
+                for number, group in enumerate(groups)
+                for copy in group.copies
             }
             self.images = images
 
@@ -175,7 +177,9 @@ class Review:
     def group_of(self, id_: str) -> CopyGroup:
         """Return the group of a photo."""
         if id_ not in self._group_of:
-            raise OptionError(f"a photo must be in a group of copies, got {id_!r}; look for copies")
+            raise OptionError(
+                f"a photo must be in a group of copies, got {id_!r}; look for copies"
+            )
         return self._groups[self._group_of[id_]]
 
     def is_aside(self, copy: Copy) -> bool:
@@ -187,7 +191,9 @@ class Review:
         """Return the photos of a group that are set aside."""
         return [copy for copy in group.copies if self.is_aside(copy)]
 
-    def decide(self, id_: str, aside: bool | None, author: str | None = None) -> CopyGroup:
+    def decide(
+        self, id_: str, aside: bool | None, author: str | None = None
+    ) -> CopyGroup:
         """Set a photo aside, keep it, or go back to the default with None; return its group.
 
         Refused if a photo that is set aside would be left without a verified copy that is kept.
@@ -195,7 +201,9 @@ class Review:
         group = self.group_of(id_)
         chosen = next(copy for copy in group.copies if copy.id == id_)
         if aside and not chosen.is_file:
-            raise OptionError(f"a photo to set aside must be a file of its own, got {id_}")
+            raise OptionError(
+                f"a photo to set aside must be a file of its own, got {id_}"
+            )
         with self._deciding:
             state = {copy.id: self.is_aside(copy) for copy in group.copies}
             state[id_] = chosen.by_default if aside is None else aside
@@ -208,7 +216,9 @@ class Review:
             self.decisions.append(chosen.id, chosen.sha256, aside, author)
         return group
 
-    def partner(self, group: CopyGroup, copy: Copy, state: dict[str, bool]) -> Copy | None:
+    def partner(
+        self, group: CopyGroup, copy: Copy, state: dict[str, bool]
+    ) -> Copy | None:
         """Return a photo that is kept and of which this one is a verified copy; None if none is.
 
         A mirrored photo has none. Only against the first of the group may the copy show less than
@@ -217,7 +227,11 @@ class Review:
         if copy.kind == MIRRORED:
             return None
         first = group.copies[0]
-        kept = [other for other in group.copies if not state[other.id] and other.id != copy.id]
+        kept = [
+            other
+            for other in group.copies
+            if not state[other.id] and other.id != copy.id
+        ]
         if first in kept:
             return first
         if copy is first:
@@ -234,7 +248,9 @@ class Review:
             return True
         pair = min(a.sha256, b.sha256), max(a.sha256, b.sha256)
         if pair not in self._pairs:
-            contents = [find_again(self.folder, copy.path, copy.sha256)[1] for copy in (a, b)]
+            contents = [
+                find_again(self.folder, copy.path, copy.sha256)[1] for copy in (a, b)
+            ]
             pictures = [self.picture(copy) for copy in (a, b)]
             if any(content is None or has_more(content) for content in contents):
                 return False  # gone, or of more than one frame, which are not compared
@@ -253,7 +269,9 @@ class Review:
             return open_image(ImageBytes(copy.id, content), draft=draft)
         return None
 
-    def listed(self, among: Callable[[str], bool] | None = None) -> tuple[list[Listed], list[str]]:
+    def listed(
+        self, among: Callable[[str], bool] | None = None
+    ) -> tuple[list[Listed], list[str]]:
         """Return the photos that may go, and ids of those set aside that are not safe to list.
 
         Each file and the copy that is kept of it are read again: both must exist with the content
@@ -287,11 +305,17 @@ class Review:
     def difference(self, a: str, b: str) -> bytes:
         """Return a JPEG of how two photos of a group differ, laid over each other."""
         group = self.group_of(a)
-        copies = [next((c for c in group.copies if c.id == id_), None) for id_ in (a, b)]
-        pictures = [self.picture(copy, DIFFERENCE_SIDE) if copy else None for copy in copies]
+        copies = [
+            next((c for c in group.copies if c.id == id_), None) for id_ in (a, b)
+        ]
+        pictures = [
+            self.picture(copy, DIFFERENCE_SIDE) if copy else None for copy in copies
+        ]
         first, second = pictures
         if first is None or second is None:
-            raise ImageError("a photo is gone or has changed since its copies were found")
+            raise ImageError(
+                "a photo is gone or has changed since its copies were found"
+            )
         return _difference(first, second)
 
 
@@ -302,7 +326,9 @@ def _difference(a: Image.Image, b: Image.Image) -> bytes:
     if found.mirrored[0]:
         b = b.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     scale_x, shift_x, scale_y, shift_y = found.warp[0].tolist()
-    moved = max(abs(scale_x - 1), abs(shift_x), abs(scale_y - 1), abs(shift_y)) > ALIGNED
+    moved = (
+        max(abs(scale_x - 1), abs(shift_x), abs(scale_y - 1), abs(shift_y)) > ALIGNED
+    )
     if moved:
         # a's coordinates x in [-1, 1] are read at scale x + shift of b's
         half_x, half_y = b.width / 2, b.height / 2
@@ -312,14 +338,22 @@ def _difference(a: Image.Image, b: Image.Image) -> bytes:
             (1 + scale_x + shift_x) * half_x,
             (1 + scale_y + shift_y) * half_y,
         )
-        over = b.transform(a.size, Image.Transform.EXTENT, box, Image.Resampling.BICUBIC)
-        inside = Image.new("L", b.size, 255).transform(a.size, Image.Transform.EXTENT, box)
+        over = b.transform(
+            a.size, Image.Transform.EXTENT, box, Image.Resampling.BICUBIC
+        )
+        inside = Image.new("L", b.size, 255).transform(
+            a.size, Image.Transform.EXTENT, box
+        )
         shown = np.asarray(inside) > 0
     else:
         over = b.resize(a.size, Image.Resampling.LANCZOS, reducing_gap=3.0)
         shown = np.ones((a.height, a.width), dtype=bool)
-    gap = np.abs(np.asarray(a, dtype=np.int16) - np.asarray(over, dtype=np.int16)).max(axis=2)
-    levels: Array = np.where(shown, np.minimum(gap * AMPLIFIED, 255), 0).astype(np.uint8)
+    gap = np.abs(np.asarray(a, dtype=np.int16) - np.asarray(over, dtype=np.int16)).max(
+        axis=2
+    )
+    levels: Array = np.where(shown, np.minimum(gap * AMPLIFIED, 255), 0).astype(
+        np.uint8
+    )
     made = io.BytesIO()
     Image.fromarray(levels).save(made, "JPEG", quality=85)
     return made.getvalue()
@@ -348,7 +382,9 @@ class Decisions:
             self._read()
             return self._current.get((id_, sha256))
 
-    def append(self, id_: str, sha256: str, aside: bool | None, author: str | None = None) -> None:
+    def append(
+        self, id_: str, sha256: str, aside: bool | None, author: str | None = None
+    ) -> None:
         """Write a decision; it is on disk when this returns."""
         document = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -361,14 +397,17 @@ class Decisions:
         folder = side_folder(self.store)
         do = "; nothing was changed, free some space or make it writable and try again"
         with (
-            explained(StoreError, f"a decision cannot be written: {self.path}", do, OSError),
+            explained(
+                StoreError, f"a decision cannot be written: {self.path}", do, OSError
+            ),
             hold_lock(folder / LOCK),
             self._lock,
         ):
             self._read()
             with self.path.open("ab") as file:
                 if file.tell() > self._read_bytes:
-                    file.truncate(self._read_bytes)  # the end of a line of a killed writer
+                    # the end of a line of a killed writer
+                    file.truncate(self._read_bytes)
                 file.write(line)
                 file.flush()
                 os.fsync(file.fileno())
@@ -382,7 +421,9 @@ class Decisions:
             self._current, self._read_bytes = {}, 0
             return
         except OSError as error:
-            raise StoreError(f"decisions cannot be read: {self.path} ({error.strerror})") from None
+            raise StoreError(
+                f"decisions cannot be read: {self.path} ({error.strerror})"
+            ) from None
         if size == self._read_bytes:
             return
         if size < self._read_bytes or size > MAX_LOG_BYTES:
@@ -399,7 +440,9 @@ class Decisions:
         with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
             document = json.loads(line)
             if is_intact(document) and document["aside"] in (True, False, None):
-                self._current[str(document["id"]), str(document["sha256"])] = document["aside"]
+                self._current[str(document["id"]), str(document["sha256"])] = document[
+                    "aside"
+                ]
                 return
         raise StoreError(
             f"the log of decisions is damaged: {self.path}; put a copy of the file back, or delete "
@@ -416,8 +459,12 @@ def as_text(listed: Sequence[Listed], form: str) -> tuple[bytes, int]:
         return b"".join(_bytes(one.path) + b"\0" for one in listed), 0
     if form == "csv":
         return _csv(listed), 0
-    plain = [one for one in listed if not any(c in one.path + one.keep for c in "\t\r\n")]
-    lines = [b"\t".join(map(_bytes, (one.path, one.kind, one.keep))) + b"\n" for one in plain]
+    plain = [
+        one for one in listed if not any(c in one.path + one.keep for c in "\t\r\n")
+    ]
+    lines = [
+        b"\t".join(map(_bytes, (one.path, one.kind, one.keep))) + b"\n" for one in plain
+    ]
     return b"".join(lines), len(listed) - len(plain)
 
 

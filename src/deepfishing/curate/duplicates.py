@@ -52,10 +52,12 @@ from deepfishing.util.progress import Progress, silent
 NEAREST = 5  # contents that are compared by pixels
 LEAST_KERNEL = 0.6  # of these; copies have more, docs/curate.md
 SAME_SCENE = 0.75  # agreement of thumbnails from which two photos show one scene
-LISTED_KINDS = (IDENTICAL_FILE, IDENTICAL_PIXELS, RE_ENCODED)  # that may go unless others are asked
+# that may go unless others are asked
+LISTED_KINDS = (IDENTICAL_FILE, IDENTICAL_PIXELS, RE_ENCODED)
 BLOCK_PAIRS = 256
 SHOWN = 10  # groups that a notebook shows
-NOT_PIXELS = (SOURCE, "dtype", "codebooks")  # settings that may differ between two stores
+# settings that may differ between two stores
+NOT_PIXELS = (SOURCE, "dtype", "codebooks")
 
 Pair = tuple[int, int]
 
@@ -71,8 +73,10 @@ class Photo:
     height: int
     bytes: int
     kind: str = ""  # how it differs from the one that is kept, one of KINDS
-    difference: float = 0.0  # of the worst place of both; 1 is the most that a copy may have
-    can_go: bool = False  # a file of the first store, in no archive, not mirrored, not the one kept
+    # of the worst place of both; 1 is the most that a copy may have
+    difference: float = 0.0
+    # a file of the first store, in no archive, not mirrored, not the one kept
+    can_go: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,9 @@ class Twins:
 
     def __repr__(self) -> str:
         photos = sum(len(group.others) for group in self.groups)
-        return f"Twins({len(self.groups)} pictures, {photos} photos beside those to keep)"
+        return (
+            f"Twins({len(self.groups)} pictures, {photos} photos beside those to keep)"
+        )
 
     def _repr_html_(self) -> str:
         shown = []
@@ -115,7 +121,11 @@ class Twins:
             check_choice("kind", kind, KINDS)
         paths = []
         for group in self.groups:
-            paths += [photo.path for photo in group.others if photo.can_go and photo.kind in wanted]
+            paths += [
+                photo.path
+                for photo in group.others
+                if photo.can_go and photo.kind in wanted
+            ]
         return paths
 
 
@@ -158,13 +168,18 @@ def find_twins(
     pairs, same = _candidates(photos, against, progress)
     album.look(np.unique(pairs).tolist(), progress)
     album.verify(album.alike(pairs.tolist(), MIN_SCORE, progress), progress)
-    copies = [pair for pair, likeness in album.likenesses.items() if likeness is not None]
+    copies = [
+        pair for pair, likeness in album.likenesses.items() if likeness is not None
+    ]
     groups = []
     for nodes in _components([*copies, *same]):
         files = album.files(nodes)
         while len(files) > 1:
             group, files = album.around(files)
-            crosses = against is None or len({p.store for p in (group.keep, *group.others)}) > 1
+            crosses = (
+                against is None
+                or len({p.store for p in (group.keep, *group.others)}) > 1
+            )
             if group.others and crosses:
                 groups.append(group)
     groups.sort(key=lambda group: (-len(group.others), group.keep.path))
@@ -212,13 +227,19 @@ def _candidates(
     of = None if against is None else photos.features
     near = nearest(against or photos, NEAREST, of, progress=progress)
     rows, columns = np.nonzero(near.kernel >= LEAST_KERNEL)
-    pairs = np.stack([rows, near.numbers[rows, columns] + (n if against else 0)], axis=1)
+    pairs = np.stack(
+        [rows, near.numbers[rows, columns] + (n if against else 0)], axis=1
+    )
     pairs = np.unique(np.sort(pairs, axis=1), axis=0)
     if against is None:
         several = np.flatnonzero(np.diff(photos.collection.starts) > 1).tolist()
         return pairs, [(node, node) for node in several]
-    place = pc.index_in(photos.contents.keys, value_set=against.contents.keys).to_pylist()
-    return pairs, [(node, n + other) for node, other in enumerate(place) if other is not None]
+    place = pc.index_in(
+        photos.contents.keys, value_set=against.contents.keys
+    ).to_pylist()
+    return pairs, [
+        (node, n + other) for node, other in enumerate(place) if other is not None
+    ]
 
 
 def _components(edges: Sequence[Pair]) -> list[list[int]]:
@@ -227,7 +248,9 @@ def _components(edges: Sequence[Pair]) -> list[list[int]]:
         return []
     a, b = np.array(edges).T
     nodes = np.unique([a, b])
-    graph = coo_array((np.ones(len(edges)), (a, b)), shape=(nodes[-1] + 1, nodes[-1] + 1))
+    graph = coo_array(
+        (np.ones(len(edges)), (a, b)), shape=(nodes[-1] + 1, nodes[-1] + 1)
+    )
     label = connected_components(graph, directed=False)[1][nodes]
     order = np.argsort(label, kind="stable")
     parts = np.split(nodes[order], np.flatnonzero(np.diff(label[order])) + 1)
@@ -241,7 +264,8 @@ class _Album:
         self.sides = sides
         self.gone: set[str] = set()
         self.thumbnails: dict[int, Array] = {}
-        self.inner: dict[int, Array] = {}  # of photos with a border of one colour, without it
+        # of photos with a border of one colour, without it
+        self.inner: dict[int, Array] = {}
         self.likenesses: dict[Pair, Likeness | None] = {}  # of the first to the second
 
     def look(self, nodes: Sequence[int], progress: Progress) -> None:
@@ -256,7 +280,9 @@ class _Album:
             return thumbnail(image), thumbnail(image.crop(box)) if has_border else None
 
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            for done, (node, seen) in enumerate(zip(nodes, pool.map(see, nodes), strict=True)):
+            for done, (node, seen) in enumerate(
+                zip(nodes, pool.map(see, nodes), strict=True)
+            ):
                 if seen is not None:
                     self.thumbnails[node], inner = seen
                     if inner is not None:
@@ -274,26 +300,38 @@ class _Album:
         """Whether a file has more than the picture that is compared."""
         return any(has_more(content) for _, _, content in self._found(node))
 
-    def alike(self, pairs: Iterable[Sequence[int]], least: float, progress: Progress) -> list[Pair]:
+    def alike(
+        self, pairs: Iterable[Sequence[int]], least: float, progress: Progress
+    ) -> list[Pair]:
         """The pairs whose thumbnails agree at least so much, as they are or without borders."""
         seen = self.thumbnails
         readable = [(a, b) for a, b in pairs if a in seen and b in seen]
         alike = self._agreeing(readable, seen, least, progress)
         left = sorted(set(readable) - set(alike))
         bordered = [(a, b) for a, b in left if a in self.inner or b in self.inner]
-        return sorted(alike + self._agreeing(bordered, {**seen, **self.inner}, least, progress))
+        return sorted(
+            alike + self._agreeing(bordered, {**seen, **self.inner}, least, progress)
+        )
 
     def _agreeing(
-        self, readable: list[Pair], seen: dict[int, Array], least: float, progress: Progress
+        self,
+        readable: list[Pair],
+        seen: dict[int, Array],
+        least: float,
+        progress: Progress,
     ) -> list[Pair]:
-        parts = [readable[i : i + BLOCK_PAIRS] for i in range(0, len(readable), BLOCK_PAIRS)]
+        parts = [
+            readable[i : i + BLOCK_PAIRS] for i in range(0, len(readable), BLOCK_PAIRS)
+        ]
         alike: list[Pair] = []
         for done, part in enumerate(parts):
             rows = np.array(part)
             first = np.stack([seen[node] for node in rows[:, 0].tolist()])
             second = np.stack([seen[node] for node in rows[:, 1].tolist()])
             score = align(first, second).score
-            alike += [pair for pair, value in zip(part, score, strict=True) if value >= least]
+            alike += [
+                pair for pair, value in zip(part, score, strict=True) if value >= least
+            ]
             progress("aligning", done + 1, len(parts))
         return alike
 
@@ -337,7 +375,9 @@ class _Album:
                     seconds = Path(real).stat().st_mtime if is_own else math.inf
                     store, size = str(side.store.folder), _size(content)
                     photo = Photo(picture.id, str(place), store, *size, len(content))
-                    found.setdefault(real, _File(photo, key, node, seconds, is_own, is_first))
+                    found.setdefault(
+                        real, _File(photo, key, node, seconds, is_own, is_first)
+                    )
         return sorted(found.values(), key=lambda file: file.rank)
 
     def around(self, files: Sequence[_File]) -> tuple[Group, list[_File]]:
@@ -356,7 +396,9 @@ class _Album:
             # nothing tells which of two mirrored photos is the original
             can_go = file.is_own and file.is_first and likeness.kind != MIRRORED
             kind, difference = likeness.kind, likeness.difference
-            others.append(replace(file.photo, kind=kind, difference=difference, can_go=can_go))
+            others.append(
+                replace(file.photo, kind=kind, difference=difference, can_go=can_go)
+            )
             why = why or _why(keep, file)
         return Group(keep.photo, why, tuple(others)), left
 
@@ -371,7 +413,11 @@ class _Album:
                 continue
             if likeness.keep == 2:
                 best = file
-                why = "not cropped" if likeness.kind in (CROPPED, MIRRORED) else "no border"
+                why = (
+                    "not cropped"
+                    if likeness.kind in (CROPPED, MIRRORED)
+                    else "no border"
+                )
             elif likeness.keep == 0 and self._is_enlarged(best, file):
                 best, why = file, "the larger copies are enlarged"
         return best, why
@@ -387,7 +433,9 @@ class _Album:
     def _content(self, node: int) -> tuple[Searcher, int, str]:
         """The store that a node is of, the number of its content there, and its key."""
         first = len(self.sides[0].contents)
-        side, number = (self.sides[0], node) if node < first else (self.sides[1], node - first)
+        side, number = (
+            (self.sides[0], node) if node < first else (self.sides[1], node - first)
+        )
         return side, number, str(side.contents.keys[number])
 
     def _found(self, node: int) -> Iterator[tuple[Picture, Openable, bytes]]:
@@ -421,7 +469,8 @@ def has_more(content: bytes) -> bool:
 
     A photo of a telephone may have a second, smaller picture (MPO), which does not count.
     """
-    with contextlib.suppress(Exception):  # damaged bytes make the readers raise almost anything
+    with contextlib.suppress(Exception):
+        # damaged bytes make the readers raise almost anything
         picture = open_picture(io.BytesIO(content))
         if picture.format != "MPO" and getattr(picture, "n_frames", 1) > 1:
             return True
@@ -434,6 +483,7 @@ def has_more(content: bytes) -> bool:
 
 def _size(content: bytes) -> tuple[int, int]:
     """Width and height of a picture; 0 if its header cannot be read."""
-    with contextlib.suppress(Exception):  # damaged bytes make the readers raise almost anything
+    with contextlib.suppress(Exception):
+        # damaged bytes make the readers raise almost anything
         return open_picture(io.BytesIO(content)).size
     return 0, 0

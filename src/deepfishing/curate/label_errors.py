@@ -123,7 +123,9 @@ def doubted(labels: Array, scores: Array) -> list[tuple[int, int, float]]:
     """
     if has_one_class(labels):
         rows = np.arange(len(labels))
-        columns = np.where((labels == 1) | np.isnan(scores), -np.inf, scores).argmax(axis=1)
+        columns = np.where((labels == 1) | np.isnan(scores), -np.inf, scores).argmax(
+            axis=1
+        )
         doubt = scores[rows, columns] - scores[rows, labels.argmax(axis=1)]
     else:
         rows, columns = np.nonzero(labels)
@@ -168,7 +170,9 @@ def doubtful_labels(
     if len(known) <= KERNEL_IMAGES:
         features = photos.features.of(numbers)
     else:
-        features = short_vectors(lambda at: photos.features.of(numbers[at]), len(known), progress)
+        features = short_vectors(
+            lambda at: photos.features.of(numbers[at]), len(known), progress
+        )
     groups = _groups(photos, numbers)
     scores = label_scores(features, labels, groups=groups, seed=seed, progress=progress)
     classes, has_one, found = np.array(labelled.classes), has_one_class(labels), []

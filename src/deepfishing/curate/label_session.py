@@ -26,16 +26,19 @@ from deepfishing.learn.few_labels import FewLabels
 NONE = ""  # the class of photos that show none of the others
 Labels = tuple[str, ...] | None
 
-MAX_LABELLED = 1500  # photos that are learned from; of more, the newest and an even sample
+# photos that are learned from; of more, the newest and an even sample
+MAX_LABELLED = 1500
 MIN_LABELLED = 20  # below, an accuracy would say nothing,
 MIN_PER_CLASS = 2  # nor while the median class has fewer
 POINTS = 12  # of the curve
 HALVES = 8  # random halves of the labels, to see what the second half was worth
 SMALL_GAIN = 1.5  # points of accuracy that are not worth twice the labels
 SPREAD = 1.28  # standard errors: the gain is below the limit in nine cases of ten
-CANDIDATES = 3000  # photos that the next ones to label are chosen from, an even sample of more
+# photos that the next ones to label are chosen from, an even sample of more
+CANDIDATES = 3000
 QUEUE = 10  # photos that are chosen at a time
-SHARPNESS = 3.0  # photos whose two best classes are close count exp(-SHARPNESS * margin)
+# photos whose two best classes are close count exp(-SHARPNESS * margin)
+SHARPNESS = 3.0
 
 
 @dataclass(frozen=True)
@@ -60,14 +63,16 @@ class Advice:
 class Learned:
     """What was learned from the labels so far."""
 
-    classes: tuple[str, ...]  # columns; NONE is the last one if a photo shows none of the others
+    # columns; NONE is the last one if a photo shows none of the others
+    classes: tuple[str, ...]
     rows: Array  # the labelled photos that were learned from
     target: Array  # (n_labelled, C), 1 and -1
     scores: Array  # (n, C) of all photos
     left_out: Array  # (n_labelled, C) of the labelled ones, each without its group
     weights: Array  # (n_labelled,) how many photos each stands for
     groups: Array  # (n_labelled,) copies have the same number
-    calibration: tuple[float, float] | None  # of the confidence; None with too few labels
+    # of the confidence; None with too few labels
+    calibration: tuple[float, float] | None
 
     @property
     def right(self) -> Array:
@@ -116,7 +121,9 @@ def learn(
     calibration = None
     if is_measurable(target):
         calibration = calibrate(margins(left_out), first_is_right(left_out, target))
-    return Learned(classes, numbers, target, scores, left_out, weights, group, calibration)
+    return Learned(
+        classes, numbers, target, scores, left_out, weights, group, calibration
+    )
 
 
 def newest(n: int) -> Array:
@@ -174,7 +181,9 @@ def is_measurable(target: Array) -> bool:
     return len(target) >= MIN_LABELLED and float(np.median(per_class)) >= MIN_PER_CLASS
 
 
-def estimate(right: Array, weights: Array, target: Array, groups: Array) -> CurvePoint | None:
+def estimate(
+    right: Array, weights: Array, target: Array, groups: Array
+) -> CurvePoint | None:
     """Return the weighted accuracy of left-out photos, with its interval.
 
     Groups with weights w count as (sum w)^2 / sum w^2 independent photos. The only photo of a class
@@ -182,9 +191,13 @@ def estimate(right: Array, weights: Array, target: Array, groups: Array) -> Curv
     """
     if not is_measurable(target):
         return None
-    has_another = ((target == 1) & ((target == 1).sum(axis=0) >= MIN_PER_CLASS)).any(axis=1)
+    has_another = ((target == 1) & ((target == 1).sum(axis=0) >= MIN_PER_CLASS)).any(
+        axis=1
+    )
     right, weights = right[has_another], weights[has_another]
-    of_group = np.bincount(np.unique(groups[has_another], return_inverse=True)[1], weights)
+    of_group = np.bincount(
+        np.unique(groups[has_another], return_inverse=True)[1], weights
+    )
     share = float((weights * right).sum() / weights.sum())
     independent = float(of_group.sum() ** 2 / (of_group**2).sum())
     interval = proportion_interval(share * independent, independent)
@@ -209,7 +222,9 @@ def calibrate(margin: Array, right: Array) -> tuple[float, float]:
         difference = chance - goal
         return value, np.array([(difference * margin).sum(), difference.sum()])
 
-    best = minimize(loss, np.array([1.0, 0.0]), jac=True, bounds=[(0, None), (None, None)])
+    best = minimize(
+        loss, np.array([1.0, 0.0]), jac=True, bounds=[(0, None), (None, None)]
+    )
     return float(best.x[0]), float(best.x[1])
 
 
@@ -267,9 +282,13 @@ def advise(few: FewLabels, learned: Learned, seed: int = 0) -> Advice:
         half = np.isin(group, rng.permutation(names)[: max(1, len(names) // 2)])
         if half.all():
             continue
-        answers = _answers(few, learned.rows[half], learned.target[half], learned.rows[~half])
+        answers = _answers(
+            few, learned.rows[half], learned.target[half], learned.rows[~half]
+        )
         seen[~half] += 1
-        right[~half] += learned.target[~half][np.arange(int((~half).sum())), answers] == 1
+        right[~half] += (
+            learned.target[~half][np.arange(int((~half).sum())), answers] == 1
+        )
     tried = seen > 0
     difference = learned.right[tried] - right[tried] / seen[tried]
     weights = learned.weights[tried] / learned.weights[tried].sum()
@@ -327,7 +346,11 @@ def choose_next(
     n : int
     """
     done = np.unique(np.asarray(labelled, dtype=np.int64))
-    choice = np.arange(len(few.vectors)) if among is None else np.asarray(among, dtype=np.int64)
+    choice = (
+        np.arange(len(few.vectors))
+        if among is None
+        else np.asarray(among, dtype=np.int64)
+    )
     choice = np.setdiff1d(choice, done)
     if not len(choice):
         return choice
@@ -338,7 +361,9 @@ def choose_next(
     numbers = np.concatenate([choice, done])
     vectors = l2_normalize(few.vectors[numbers].astype(np.float32))
     weights = np.ones(len(numbers))
-    if learned is not None and len(learned.rows) >= MIN_PER_CLASS * len(learned.classes):
+    if learned is not None and len(learned.rows) >= MIN_PER_CLASS * len(
+        learned.classes
+    ):
         weights = np.exp(-SHARPNESS * margins(learned.scores[numbers]))
     known = np.arange(len(choice), len(numbers))
     steps = choose_rows(vectors, n, labelled=known, weights=weights, exact=True)

@@ -88,7 +88,12 @@ def open_layout(store: Store) -> Layout | None:
         places, group, packed = (arrays[name] for name in ("places", "group", "keys"))
         names = tuple(map(str, facts["names"]))
         n = len(packed)
-        fits = places.shape == (n, 2) and group.shape == (n,) and packed.ndim == 2 and n > 0
+        fits = (
+            places.shape == (n, 2)
+            and group.shape == (n,)
+            and packed.ndim == 2
+            and n > 0
+        )
         if not fits or not np.isfinite(places).all() or int(group.max()) >= len(names):
             return None
         about = str(facts["recipe"]), str(facts["by"]), int(facts["laid_out"])
@@ -98,7 +103,11 @@ def open_layout(store: Store) -> Layout | None:
 
 
 def make_layout(
-    store: Store, by: str | None = None, *, again: bool = False, progress: Progress = silent
+    store: Store,
+    by: str | None = None,
+    *,
+    again: bool = False,
+    progress: Progress = silent,
 ) -> Layout:
     """Lay out a store and keep the places; what is on a map already stays unless `again`."""
     kept = None if again else open_layout(store)
@@ -124,7 +133,9 @@ def make_layout(
             places = _placed(vectors, known, places[known], progress)
         group = _nearest_group(kept, places)
         layout = replace(kept, keys=keys, places=places, group=group)
-    facts = {name: getattr(layout, name) for name in ("names", "recipe", "by", "laid_out")}
+    facts = {
+        name: getattr(layout, name) for name in ("names", "recipe", "by", "laid_out")
+    }
     arrays: dict[str, Array] = {
         "places": layout.places.astype(np.float32),
         "group": layout.group.astype(np.uint8),
@@ -137,7 +148,9 @@ def make_layout(
 def _nearest_group(layout: Layout, places: Array) -> Array:
     """The group of each place (n,), that of the nearest centre."""
     groups = range(len(layout.names))
-    centres = [np.asarray(layout.places[layout.group == g]).mean(axis=0) for g in groups]
+    centres = [
+        np.asarray(layout.places[layout.group == g]).mean(axis=0) for g in groups
+    ]
     distance = np.linalg.norm(places[:, None] - np.stack(centres), axis=2)
     nearest_centre: Array = distance.argmin(axis=1)
     return nearest_centre
@@ -145,7 +158,9 @@ def _nearest_group(layout: Layout, places: Array) -> Array:
 
 def work(folder: Path, options: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """Lay out a store as a task of the server."""
-    layout = make_layout(Store.open(folder), again=bool(options.get("again")), progress=progress)
+    layout = make_layout(
+        Store.open(folder), again=bool(options.get("again")), progress=progress
+    )
     return {"photos": len(layout.keys)}
 
 
@@ -182,7 +197,9 @@ def lay_out(photos: Searcher, progress: Progress = silent) -> Array:
     return places if len(chosen) == n else _placed(vectors, chosen, places, progress)
 
 
-def short_vectors(photos: Searcher, progress: Progress = silent, axes: int = AXES) -> Array:
+def short_vectors(
+    photos: Searcher, progress: Progress = silent, axes: int = AXES
+) -> Array:
     """Return vectors (n, axes) whose dot products are nearly the recipe's kernel."""
     n = len(photos.contents)
     embedding = Embedding.fit(photos.features.of(sample(n, LANDMARKS)), axes)
@@ -197,9 +214,12 @@ def short_vectors(photos: Searcher, progress: Progress = silent, axes: int = AXE
 def _start(vectors: Array) -> Array:
     """The two main axes of the kernel beside its mean: what is far apart stays so."""
     n = len(vectors)
-    start = np.random.default_rng(SEED).normal(scale=1e-6, size=(n, 2))  # in case they are alike
+    # in case they are alike
+    start = np.random.default_rng(SEED).normal(scale=1e-6, size=(n, 2))
     main = vectors[:, 1:3]
-    start[:, : main.shape[1]] += 1e-4 * main / max(float(main.std()) if main.size else 0.0, 1e-3)
+    start[:, : main.shape[1]] += (
+        1e-4 * main / max(float(main.std()) if main.size else 0.0, 1e-3)
+    )
     return start
 
 
@@ -210,7 +230,11 @@ def _by_open_tsne(graph: csr_matrix, start: Array, progress: Progress) -> Array:
     jobs = os.cpu_count() or 1
     embedding = tsne.TSNEEmbedding(start, affinities, n_jobs=jobs, random_state=SEED)
     for step in range(0, sum(STEPS), 50):
-        early = {"exaggeration": 12, "momentum": 0.5} if step < STEPS[0] else {"momentum": 0.8}
+        early = (
+            {"exaggeration": 12, "momentum": 0.5}
+            if step < STEPS[0]
+            else {"momentum": 0.8}
+        )
         embedding.optimize(50, inplace=True, **early)
         progress("map", step + 50, sum(STEPS))
     return np.asarray(embedding)
@@ -223,7 +247,10 @@ def _by_sklearn(vectors: Array, start: Array, progress: Progress) -> Array:
     progress("map", 0, 1)
     perplexity = min(NEIGHBOURS, len(vectors) - 1) / 3  # of as many neighbours
     tsne = TSNE(
-        perplexity=perplexity, init=start, max_iter=EARLY_STEPS + STEPS[1], random_state=SEED
+        perplexity=perplexity,
+        init=start,
+        max_iter=EARLY_STEPS + STEPS[1],
+        random_state=SEED,
     )
     places: Array = tsne.fit_transform(vectors)
     progress("map", 1, 1)
@@ -235,7 +262,9 @@ def _graph(near: Neighbours) -> csr_matrix:
     n, k = near.numbers.shape
     rows, columns = np.repeat(np.arange(n), k), near.numbers.ravel()
     there = columns >= 0
-    one_way = coo_array((np.ones(there.sum()), (rows[there], columns[there])), shape=(n, n))
+    one_way = coo_array(
+        (np.ones(there.sum()), (rows[there], columns[there])), shape=(n, n)
+    )
     both = csr_matrix(one_way + one_way.T)
     return both / both.sum()
 
@@ -289,7 +318,9 @@ def find_groups(places: Array, groups: int | None = None) -> Array:
     n = len(places)
     different = len(np.unique(places, axis=0))
     wanted = groups or max(1, min(MAX_GROUPS, round(np.sqrt(n) / 2)))
-    found = KMeans(min(wanted, different), n_init=4, random_state=SEED).fit_predict(places)
+    found = KMeans(min(wanted, different), n_init=4, random_state=SEED).fit_predict(
+        places
+    )
     order = np.argsort(-np.bincount(found), kind="stable")
     numbers: Array = np.argsort(order)[found]
     return numbers
@@ -310,4 +341,6 @@ def class_names(photos: Searcher, cluster: Array, n: int) -> list[str]:
     if n == 1:  # there is no elsewhere
         telling = share
     best = np.argsort(-telling, axis=1)[:, :2]
-    return [", ".join(names[c] if names else f"class {c}" for c in some) for some in best]
+    return [
+        ", ".join(names[c] if names else f"class {c}" for c in some) for some in best
+    ]

@@ -55,15 +55,25 @@ class Map:
     def records(self, photos: Searcher) -> list[dict[str, object]]:
         """Place and group of every photo."""
         places, group = self.places.round(4).tolist(), (self.cluster + 1).tolist()
-        names = [photos.collection.table.column(name).to_pylist() for name in ("path", "id")]
+        names = [
+            photos.collection.table.column(name).to_pylist() for name in ("path", "id")
+        ]
         rows = zip(*names, photos.collection.content.tolist(), strict=True)
         return [
-            {"path": path, "id": id_, "x": places[n][0], "y": places[n][1], "group": group[n]}
+            {
+                "path": path,
+                "id": id_,
+                "x": places[n][0],
+                "y": places[n][1],
+                "group": group[n],
+            }
             for path, id_, n in rows
         ]
 
 
-def make_map(photos: Searcher, clusters: int | None = None, *, progress: Progress = silent) -> Map:
+def make_map(
+    photos: Searcher, clusters: int | None = None, *, progress: Progress = silent
+) -> Map:
     """Lay out the contents of a store and name their clusters, the largest first.
 
     By default there are about half the root of the number of photos, at most 24.
@@ -89,7 +99,8 @@ def write_map(path: Path, found: Map, photos: Searcher) -> int:
 
     Dots are one picture, and on it lies the typical photo of each cluster with its name.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # takes a while to load
+    # takes a while to load
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     clusters, gone = [], 0
     at = _apart(np.array([[one.x, one.y] for one in found.clusters]))
@@ -112,7 +123,9 @@ def write_map(path: Path, found: Map, photos: Searcher) -> int:
             }
         )
     loader = FileSystemLoader(Path(__file__).parent)
-    page = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    page = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
     text = page.get_template("map.html.j2").render(
         title=photos.store.folder.name,
         photos=f"{len(found.places):,} photos",
@@ -144,7 +157,9 @@ def _dots(found: Map) -> Image.Image:
     radius = float(np.clip(180 / np.sqrt(len(found.places)), 1.0, 7.0))
     image = Image.new("RGBA", (WIDE, HIGH), (0, 0, 0, 0))
     draw = ImageDraw.Draw(image)
-    for (x, y), number in zip(found.places.tolist(), found.cluster.tolist(), strict=True):
+    for (x, y), number in zip(
+        found.places.tolist(), found.cluster.tolist(), strict=True
+    ):
         at = 8 + x * (WIDE - 16), 8 + y * (HIGH - 16)
         draw.circle(at, radius, (*_colour(number), 200))
     return image
@@ -152,5 +167,7 @@ def _dots(found: Map) -> Image.Image:
 
 def _colour(number: int) -> tuple[int, int, int]:
     """Colours that are far apart for numbers that are close, legible on light and dark."""
-    red, green, blue = colorsys.hls_to_rgb(number * 0.381966 % 1, 0.45 + 0.1 * (number % 2), 0.6)
+    red, green, blue = colorsys.hls_to_rgb(
+        number * 0.381966 % 1, 0.45 + 0.1 * (number % 2), 0.6
+    )
     return round(255 * red), round(255 * green), round(255 * blue)

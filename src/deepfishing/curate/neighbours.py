@@ -23,7 +23,8 @@ from deepfishing.store.manifest import count_rows
 from deepfishing.util.progress import Progress, silent
 
 EXACT_CONTENTS = 10_000
-BLOCK_ROWS, BLOCK_CANDIDATES = 1024, 1 << 14  # compared at a time, exactly or by the index
+# compared at a time, exactly or by the index
+BLOCK_ROWS, BLOCK_CANDIDATES = 1024, 1 << 14
 PROBES = 8  # lists of the index that a content looks into
 SPARE = 8  # candidates beyond k, since the index's order is not quite the kernel's
 
@@ -59,7 +60,9 @@ def nearest(
     n, k = len(asked), min(k, len(features) - (of is None))
     numbers, kernel = np.full((n, k), -1), np.full((n, k), -np.inf)
     parts = list(features.blocks()) if among.index is None else []
-    many = (k + SPARE) * (COARSE if among.index is not None and among.index.is_coarse else 1)
+    many = (k + SPARE) * (
+        COARSE if among.index is not None and among.index.is_coarse else 1
+    )
     step = BLOCK_ROWS if among.index is None else max(1, BLOCK_CANDIDATES // many)
     for start in range(0, n if k else 0, step):
         rows = np.arange(start, min(start + step, n))
@@ -73,7 +76,9 @@ def nearest(
         else:
             near, K = _candidates(features, among.index, block, many, itself)
         order = np.argsort(-K, axis=1, kind="stable")[:, :k]
-        numbers[rows], kernel[rows] = (np.take_along_axis(a, order, axis=1) for a in (near, K))
+        numbers[rows], kernel[rows] = (
+            np.take_along_axis(a, order, axis=1) for a in (near, K)
+        )
         progress("comparing", int(rows[-1]) + 1, n)
     return Neighbours(numbers, kernel)
 

@@ -68,7 +68,11 @@ class OddPhoto:
 
 
 def odd_photos(
-    photos: Searcher, score: str = DEFAULT, *, k: int | None = None, progress: Progress = silent
+    photos: Searcher,
+    score: str = DEFAULT,
+    *,
+    k: int | None = None,
+    progress: Progress = silent,
 ) -> list[OddPhoto]:
     """All photos of a store, the oddest first; see `oddness`."""
     odd = oddness(photos, score, k=k, progress=progress)[photos.collection.content]
@@ -79,7 +83,11 @@ def odd_photos(
 
 
 def oddness(
-    photos: Searcher, score: str = DEFAULT, *, k: int | None = None, progress: Progress = silent
+    photos: Searcher,
+    score: str = DEFAULT,
+    *,
+    k: int | None = None,
+    progress: Progress = silent,
 ) -> Array:
     """How odd each content of a store is, (n,), by one of `SCORES`; recipe and k are for `knn`.
 
@@ -130,7 +138,8 @@ def read_blocks(
             values = store.read(some, source)
             if name == P and source == Y:
                 values = softmax(values, axis=1)
-            elif name == P and source == DELTA:  # (sigma - 1/C) / tau, so probabilities at tau
+            elif name == P and source == DELTA:
+                # (sigma - 1/C) / tau, so probabilities at tau
                 values = values * store.settings["tau"] + 1 / values.shape[1]
             arrays.append(values)
         yield np.arange(start, start + len(some)), arrays
@@ -141,9 +150,20 @@ def _sources(store: Store, name: str) -> list[str]:
     """The stored factors that one can be made of, the best first."""
     settings = store.settings
     usual = settings.get("head", "softmax") == "softmax"
-    uniform = usual and settings.get("label", "uniform") == "uniform" and "tau" in settings
-    may = {X: [X], Y: [Y] * usual, P: [P, Y] * usual + [DELTA] * uniform, DELTA: [DELTA] * uniform}
-    if (Y in may[name] or DELTA in may[name]) and name != DELTA and not _scores_are_y8(store):
+    uniform = (
+        usual and settings.get("label", "uniform") == "uniform" and "tau" in settings
+    )
+    may = {
+        X: [X],
+        Y: [Y] * usual,
+        P: [P, Y] * usual + [DELTA] * uniform,
+        DELTA: [DELTA] * uniform,
+    }
+    if (
+        (Y in may[name] or DELTA in may[name])
+        and name != DELTA
+        and not _scores_are_y8(store)
+    ):
         may |= {Y: [], P: [P] * usual}
     return [one for one in may[name] if one in store.factors()]
 
@@ -166,6 +186,11 @@ def _scores_are_y8(store: Store) -> bool:
         if name == DELTA:
             if settings.get("label", "uniform") != "uniform" or "tau" not in settings:
                 continue
-            made = (softmax(y / settings["tau"], axis=1) - 1 / y.shape[1]) / settings["tau"]
-        return bool(np.median(l2_norm(made - stored)) < OTHER_SCORES * np.median(l2_norm(stored)))
+            made = (softmax(y / settings["tau"], axis=1) - 1 / y.shape[1]) / settings[
+                "tau"
+            ]
+        return bool(
+            np.median(l2_norm(made - stored))
+            < OTHER_SCORES * np.median(l2_norm(stored))
+        )
     return not settings.get("scores")

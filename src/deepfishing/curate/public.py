@@ -35,15 +35,21 @@ def twins(
 
     With `against`, photos of the first store that the second has, too.
     """
-    other = None if against is None else _neighbours(against, features, DEFAULTS, progress)
-    return find_twins(_neighbours(store, features, DEFAULTS, progress), other, progress=progress)
+    other = (
+        None if against is None else _neighbours(against, features, DEFAULTS, progress)
+    )
+    return find_twins(
+        _neighbours(store, features, DEFAULTS, progress), other, progress=progress
+    )
 
 
 def bursts(
     store: Photos, *, features: str | None = None, progress: Progress = silent
 ) -> list[Burst]:
     """Return photos of one scene that are no copies of each other, the largest burst first."""
-    return find_bursts(_neighbours(store, features, DEFAULTS, progress), progress=progress)
+    return find_bursts(
+        _neighbours(store, features, DEFAULTS, progress), progress=progress
+    )
 
 
 def labels(
@@ -98,7 +104,9 @@ def map(
     progress: Progress = silent,
 ) -> Map:
     """Return a place for every photo, and named clusters; `write_map` makes a page of them."""
-    return make_map(_neighbours(store, features, DEFAULTS, progress), clusters, progress=progress)
+    return make_map(
+        _neighbours(store, features, DEFAULTS, progress), clusters, progress=progress
+    )
 
 
 def _neighbours(

@@ -67,7 +67,9 @@ class Judged:
         if not has_one_class(self.target) or not self.known.any():
             return None
         scores = np.where(self.known, self.scores, 0.0)
-        return measure_accuracy(self.target, scores, self.classes, self.known, self.groups)
+        return measure_accuracy(
+            self.target, scores, self.classes, self.known, self.groups
+        )
 
     def table(self) -> Array:
         """Return how many photos of each class (row) are taken for each class (column).
@@ -111,7 +113,9 @@ class Judged:
     def certainty(self, column: int) -> tuple[Array, Array]:
         """Return the photos of a class, the most certain first, and by how much it is ahead."""
         numbers = np.flatnonzero(self.target[:, column] == 1)
-        others = np.where(self.known & (self.target[numbers] == -1), self.scores[numbers], -np.inf)
+        others = np.where(
+            self.known & (self.target[numbers] == -1), self.scores[numbers], -np.inf
+        )
         best = others.max(axis=1, initial=-np.inf)
         ahead = self.scores[numbers, column] - np.where(np.isfinite(best), best, 0.0)
         order = np.argsort(-ahead, kind="stable")
@@ -137,7 +141,9 @@ def judge_labels(
     labels : sequence of tuple of str
         The labels of each; () for none of the classes.
     """
-    found = pc.index_in(pa.array(keys, pa.string()), value_set=photos.contents.keys).to_pylist()
+    found = pc.index_in(
+        pa.array(keys, pa.string()), value_set=photos.contents.keys
+    ).to_pylist()
     there = [at for at, number in enumerate(found) if number is not None]
     kept = [labels[at] or () for at in there]
     classes, target = targets(kept) if kept else ((), np.zeros((0, 0)))
@@ -150,17 +156,22 @@ def judge_labels(
     if len(numbers) <= KERNEL_IMAGES:
         features = photos.features.of(numbers)
     else:
-        features = short_vectors(lambda at: photos.features.of(numbers[at]), len(numbers), progress)
+        features = short_vectors(
+            lambda at: photos.features.of(numbers[at]), len(numbers), progress
+        )
     contents, columns = photos.contents, photos.recipe.columns
     groups = read_groups(
-        lambda rows: contents.read(numbers[rows], columns), [str(one) for one in numbers]
+        lambda rows: contents.read(numbers[rows], columns),
+        [str(one) for one in numbers],
     )
     signs = target.astype(np.int8)
     scores = label_scores(features, signs, groups=groups, seed=seed, progress=progress)
     return Judged(numbers, tuple(kept), classes, signs, scores, groups)
 
 
-def nearest_of_class(photos: Searcher, judged: Judged, number: int, column: int, n: int) -> Array:
+def nearest_of_class(
+    photos: Searcher, judged: Judged, number: int, column: int, n: int
+) -> Array:
     """Return the photos that show a class and are nearest to a photo, which is not one of them."""
     others: Array = np.flatnonzero(judged.target[:, column] == 1)
     others = others[judged.contents[others] != judged.contents[number]]

@@ -44,7 +44,8 @@ EXACT_IMAGES = 16_000  # whose Gram matrix, in single precision, is kept
 CLIENTS = 10_000
 KEEP_BYTES = 1 << 30  # of a Gram matrix that is kept; else rows are computed again
 BLOCK_VALUES = 1 << 22  # of a block of it
-NOTHING = 1e-6  # share of all images that a gain is worth less than: the rest is the same
+# share of all images that a gain is worth less than: the rest is the same
+NOTHING = 1e-6
 
 # The first of these that a store has; benchmarks/CURATION.md has the measurement.
 RECIPES = ("pow(dW8,0.5)+x7", *DEFAULTS)
@@ -56,7 +57,8 @@ WITH_PROTOTYPES = OWN_HEAD
 COLD, SHARPNESS = 5, 3.0
 OWN = "store"  # in place of a file: labels of the store itself
 
-Labels = Mapping[str, tuple[str, ...] | None]  # by id or path; None: labelled, but not known how
+# by id or path; None: labelled, but not known how
+Labels = Mapping[str, tuple[str, ...] | None]
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,9 @@ def choosing(
         raise OptionError(f"n must be at least 1 image, got {n}")
     weights = np.ones(total) if weights is None else np.asarray(weights, dtype=float)
     if weights.shape != (total,) or not (np.isfinite(weights) & (weights >= 0)).all():
-        raise OptionError(f"weights must be {total} numbers from 0, got shape {weights.shape}")
+        raise OptionError(
+            f"weights must be {total} numbers from 0, got shape {weights.shape}"
+        )
     read = features.of if isinstance(features, Features) else features.__getitem__
     if total <= EXACT_IMAGES if exact is None else exact:
         items, clients = read(np.arange(total)), np.arange(total)
@@ -128,7 +132,9 @@ def choosing(
 def check_finite(values: Array) -> Array:
     """Return what was computed of features, or refuse features with NaN or infinity."""
     if not np.isfinite(values).all():
-        raise FeatureError("features must be finite, got NaN or infinity; leave such images out")
+        raise FeatureError(
+            "features must be finite, got NaN or infinity; leave such images out"
+        )
     return values
 
 
@@ -172,7 +178,11 @@ class _Cover:
 
     def kernel(self, numbers: Array) -> Array:
         """K of these images with the clients."""
-        return gram(self.items[numbers], self.clients) if self.kept is None else self.kept[numbers]
+        return (
+            gram(self.items[numbers], self.clients)
+            if self.kept is None
+            else self.kept[numbers]
+        )
 
     def add(self, numbers: Array) -> None:
         for some in self.blocks(numbers):
@@ -188,7 +198,9 @@ class _Cover:
         )
 
 
-def short_vectors(read: Callable[[Array], Comparable], n: int, progress: Progress) -> Array:
+def short_vectors(
+    read: Callable[[Array], Comparable], n: int, progress: Progress
+) -> Array:
     """Short vectors (n, m) whose dot product is nearly the kernel, in half precision."""
     embedding = Embedding.fit(read(sample(n, LANDMARKS)), DIMENSIONS)
     vectors = np.empty((n, embedding.root.shape[1]), dtype=np.float16)
@@ -222,14 +234,20 @@ def choose_defaults(photos: int) -> tuple[str, ...]:
 
 
 def choose_photos(
-    photos: Searcher, n: int, *, labelled: Labels | None = None, progress: Progress = silent
+    photos: Searcher,
+    n: int,
+    *,
+    labelled: Labels | None = None,
+    progress: Progress = silent,
 ) -> Iterator[Pick]:
     """At most n photos from `open_photos`, the most useful to label first; see `choosing`."""
     collection, given = photos.collection, labelled or {}
     numbers = collection.content[_rows_of(collection, given)]
     weights = _unsure(photos, numbers, list(given.values()))
     known = np.unique(numbers)
-    for step in choosing(photos.features, n, labelled=known, weights=weights, progress=progress):
+    for step in choosing(
+        photos.features, n, labelled=known, weights=weights, progress=progress
+    ):
         picture = collection[int(collection.rows_of(step.number)[0])]
         yield Pick(picture.id, picture.path, step.gain)
 
@@ -245,7 +263,9 @@ def _unsure(
         return None
     labelled = photos.features.of(numbers[list(known)])
     svm = train_svm(labelled, np.where(shown, 1, -1), class_weight="balanced")
-    scores = np.concatenate([svm.decision_function(block) for block in photos.features.blocks()])
+    scores = np.concatenate(
+        [svm.decision_function(block) for block in photos.features.blocks()]
+    )
     second, first = np.partition(scores[:, svm.trained], -2, axis=1)[:, -2:].T
     unsure: Array = np.exp(-SHARPNESS * (first - second))
     return unsure
@@ -279,7 +299,9 @@ def read_labelled(photos: Searcher, source: str | Path) -> Labels:
 def _rows_of(collection: Collection, labelled: Labels) -> Array:
     """The rows of these ids or paths; one that the store lacks is an error."""
     names = pa.array(list(labelled), pa.string())
-    columns = [collection.table.column(name).combine_chunks() for name in ("id", "path")]
+    columns = [
+        collection.table.column(name).combine_chunks() for name in ("id", "path")
+    ]
     rows = pc.coalesce(*(pc.index_in(names, value_set=column) for column in columns))
     if rows.null_count:
         first = names.filter(rows.is_null())[0].as_py()

@@ -101,11 +101,14 @@ class GradientFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def transform(self, images: Iterable[ImageLike]) -> Array | RankOne:
         """The feature of each image; one that cannot be read raises `ImageError`."""
-        from deepfishing.extraction.extract import extract  # torch takes seconds to load
+        # torch takes seconds to load
+        from deepfishing.extraction.extract import extract
 
         check_is_fitted(self)
         if isinstance(images, str | Path):
-            raise ImageError(f"images must be a list of images, got the single path {images}")
+            raise ImageError(
+                f"images must be a list of images, got the single path {images}"
+            )
         found = extract(
             self.network_,
             images,
@@ -119,19 +122,24 @@ class GradientFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
         """Names of the numbers of a forward feature, `x7_0`...; what `set_output` calls columns."""
-        from deepfishing.extraction.extract import extract  # torch takes seconds to load
+        # torch takes seconds to load
+        from deepfishing.extraction.extract import extract
 
         check_is_fitted(self)
         if self._width is None:  # one grey pixel tells it
             grey = [np.zeros((1, 1, 3), dtype=np.uint8)]
-            found = extract(self.network_, grey, self.feature_, engine="torch")[self.feature_]
+            found = extract(self.network_, grey, self.feature_, engine="torch")[
+                self.feature_
+            ]
             if isinstance(found, RankOne):
                 raise FeatureError(
                     f"{self.feature_} is a gradient and has no columns; put "
                     "deepfishing.estimators.Project behind it, which has"
                 )
             self._width = found.shape[1]
-        return np.array([f"{self.feature_}_{i}" for i in range(self._width)], dtype=object)
+        return np.array(
+            [f"{self.feature_}_{i}" for i in range(self._width)], dtype=object
+        )
 
     def __sklearn_clone__(self) -> Self:
         # a network is frozen, so clones share it instead of copying its weights for each fold
@@ -162,13 +170,17 @@ def check_features(estimator: Any, X: Any, reset: bool) -> Comparable:
     if not combined:
         X = validate_data(estimator, X, dtype=FLOATS, reset=reset)
     elif not len(X):
-        raise FeatureError(f"{type(estimator).__name__} needs at least one image, got none")
+        raise FeatureError(
+            f"{type(estimator).__name__} needs at least one image, got none"
+        )
     elif not all(np.isfinite(values).all() for values in arrays_of(X)):
         raise FeatureError("features must be finite, got NaN or infinity")
     if reset:
         estimator.form_ = form
         if combined:
-            estimator.n_features_in_ = sum(math.prod(leaf.shape[1:]) for leaf in leaves(X))
+            estimator.n_features_in_ = sum(
+                math.prod(leaf.shape[1:]) for leaf in leaves(X)
+            )
     checked: Comparable = X
     return checked
 
@@ -272,7 +284,9 @@ class Whiten(_RecipeStep):
     def fit(self, X: Rows, y: Any = None) -> Self:
         """Estimate the second moments."""
         if len(self._check(X, reset=True)) < 2:
-            raise FeatureError("Whiten needs at least 2 images to see their spread, got 1 sample")
+            raise FeatureError(
+                "Whiten needs at least 2 images to see their spread, got 1 sample"
+            )
         return super().fit(X)
 
 
@@ -300,7 +314,9 @@ class Project(ClassNamePrefixFeaturesOutMixin, _OneFeature):  # type: ignore[mis
 
     _dtypes = ("float32",)
 
-    def __init__(self, m: int = 8192, kind: str = "principal", random_state: Any = 0) -> None:
+    def __init__(
+        self, m: int = 8192, kind: str = "principal", random_state: Any = 0
+    ) -> None:
         self.m = m
         self.kind = kind
         self.random_state = random_state
@@ -322,4 +338,6 @@ class Project(ClassNamePrefixFeaturesOutMixin, _OneFeature):  # type: ignore[mis
 
 
 def _as_gradients(X: Rows) -> RankOne:
-    return X if isinstance(X, RankOne) else RankOne(X, np.ones((len(X), 1), dtype=X.dtype))
+    return (
+        X if isinstance(X, RankOne) else RankOne(X, np.ones((len(X), 1), dtype=X.dtype))
+    )

@@ -117,7 +117,9 @@ class TraceKernelSVC(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._binarizer = LabelBinarizer().fit(y)
         self.classes_ = self._binarizer.classes_
         if not several and len(self.classes_) < 2:
-            raise FeatureError(f"y must hold at least two classes, got one class: {y[:1].tolist()}")
+            raise FeatureError(
+                f"y must hold at least two classes, got one class: {y[:1].tolist()}"
+            )
         return np.asarray(self._binarizer.transform(y) == 1)
 
     def decision_function(self, X: Comparable) -> Array:
@@ -143,7 +145,8 @@ class TraceKernelSVC(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return np.hstack([1 - present, present])
         if self._binarizer.y_type_ == "multilabel-indicator":
             return present
-        present = np.maximum(present, np.finfo(float).tiny)  # an image far from all has 0 for each
+        # an image far from all has 0 for each
+        present = np.maximum(present, np.finfo(float).tiny)
         return np.asarray(present / present.sum(axis=1, keepdims=True))
 
     def __sklearn_tags__(self) -> Any:

@@ -47,7 +47,10 @@ TIMED = (
 EXACT = "exact kernel"
 BIAS, RMS = "bias of the kernel", "rms error of the kernel"
 NUMBERS, TRAINING = "numbers per vector", "training images"
-SECONDS, WITH_PROJECTION = "seconds to train and score", "seconds to project, train and score"
+SECONDS, WITH_PROJECTION = (
+    "seconds to train and score",
+    "seconds to project, train and score",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +74,9 @@ class Gradients:
             noise += 1
             noise *= f[chosen]
             factors.append(noise)
-        return replace(self, train=RankOne(*factors).normalize(), labels=self.labels[chosen])
+        return replace(
+            self, train=RankOne(*factors).normalize(), labels=self.labels[chosen]
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +85,8 @@ class Scored:
 
     scores: Array
     seconds: float
-    projecting: float = 0.0  # seconds before that, for the vectors; 0 for the exact kernel
+    # seconds before that, for the vectors; 0 for the exact kernel
+    projecting: float = 0.0
 
 
 def with_kernel(data: Gradients) -> Scored:
@@ -127,7 +133,9 @@ def too_large(n: int) -> str:
 
 
 def approximation_runs(
-    experiment: Experiment, sides: Callable[[], tuple[Comparable, Comparable]], largest: int
+    experiment: Experiment,
+    sides: Callable[[], tuple[Comparable, Comparable]],
+    largest: int,
 ) -> list[Run]:
     """What there is to measure of a gradient, whose features are read when they are needed."""
     method, classes = experiment.dataset.official_ap, experiment.dataset.classes
@@ -135,8 +143,11 @@ def approximation_runs(
     resampled: dict[int, Gradients] = {}  # the last one only: they are large
 
     def data() -> Gradients:
-        train, test = (cast(RankOne, side) for side in sides())  # `measure_curves` has seen to it
-        return Gradients(train, experiment.train_labels(), test, protocol.C, protocol.difficult)
+        # `measure_curves` has seen to it
+        train, test = (cast(RankOne, side) for side in sides())
+        return Gradients(
+            train, experiment.train_labels(), test, protocol.C, protocol.difficult
+        )
 
     def larger(n: int) -> Gradients:
         if n not in resampled:
@@ -168,11 +179,15 @@ def approximation_runs(
             return [point(TRAINING, n, SECONDS, None, n_train=n, note=why)]
         return reached(TRAINING, n, with_kernel(larger(n)))
 
-    runs = [Run(EXACT, {"m": None}, lambda: reached(NUMBERS, None, with_kernel(data())))]
+    runs = [
+        Run(EXACT, {"m": None}, lambda: reached(NUMBERS, None, with_kernel(data())))
+    ]
     for kind in KINDS:
         runs += [Run(kind, {"m": m}, partial(by_size, kind, m)) for m in SIZES]
     for n in (n for n in IMAGES if n <= largest):
         for kind, m in TIMED:
-            runs.append(Run(f"{kind}, {m:,}", {"images": n}, partial(by_images, n, kind, m)))
+            runs.append(
+                Run(f"{kind}, {m:,}", {"images": n}, partial(by_images, n, kind, m))
+            )
         runs.append(Run(EXACT, {"images": n}, partial(exact_by_images, n)))
     return runs

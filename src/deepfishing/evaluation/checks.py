@@ -24,7 +24,8 @@ if TYPE_CHECKING:  # scipy takes longer to load than a help to show
 Result = dict[str, Any]  # a line of results.jsonl or curves.jsonl
 Kinds = dict[str, type | tuple[type, ...]]
 
-CURVES = ("low-shot", "knn", "curate", "search", "approximation")  # the protocols that give curves
+# the protocols that give curves
+CURVES = ("low-shot", "knn", "curate", "search", "approximation")
 TABLE = "table"
 PROTOCOLS = (TABLE, *CURVES)
 
@@ -72,7 +73,8 @@ class Run:
     series: str
     decided_by: Mapping[str, Any]
     measure: Callable[[], list[Result]]
-    feature: str | None = None  # what they are about, unless it is the feature of the run
+    # what they are about, unless it is the feature of the run
+    feature: str | None = None
 
 
 def point(
@@ -91,8 +93,16 @@ def point(
     `y` is None where it could not be measured, as `note` says, or else the mean of `draws`.
     """
     low, high = interval or (None, None)
-    axes = {"x_axis": x_axis, "x": x, "y_axis": y_axis, "y": y, "low": low, "high": high}
-    trained = {"n_train": n_train} if n_train else {}  # else all training images are seen
+    axes = {
+        "x_axis": x_axis,
+        "x": x,
+        "y_axis": y_axis,
+        "y": y,
+        "low": low,
+        "high": high,
+    }
+    # else all training images are seen
+    trained = {"n_train": n_train} if n_train else {}
     return {**axes, **trained, "note": note, "draws": draws}
 
 
@@ -110,18 +120,23 @@ def wrong_row(row: Result) -> str | None:
     def by_definition(name: str, usable: Callable[[Any], bool]) -> bool:
         """Whether it is None, or has usable values by the official definition and by all others."""
         values = row.get(name)
-        return name in row and (values is None or (_each(values, usable) and method in values))
+        return name in row and (
+            values is None or (_each(values, usable) and method in values)
+        )
 
     usable = {
         "classes": all(isinstance(name, str) for name in row["classes"]),
         "unreadable": all(isinstance(path, str) for path in row["unreadable"]),
         "feature": _is_recipe(row["feature"]),
         "official_ap": method in DEFINITIONS,
-        "map": by_definition("map", _percent) and (row["map"] is None) == (row.get("ap") is None),
+        "map": by_definition("map", _percent)
+        and (row["map"] is None) == (row.get("ap") is None),
         "ap": by_definition("ap", lambda by_class: _each(by_class, _percent)),
         # rows that were measured before there were intervals or accuracies have none
         "map_interval": _each(row.get("map_interval", {}), _interval),
-        "ap_interval": _each(row.get("ap_interval", {}), lambda some: _each(some, _interval)),
+        "ap_interval": _each(
+            row.get("ap_interval", {}), lambda some: _each(some, _interval)
+        ),
     }
     for name in ("accuracy", "balanced_accuracy"):
         usable[name] = _percent(row.get(name))
@@ -135,14 +150,17 @@ def wrong_point(point: Result) -> str | None:
     """The first key of a point that is missing or not usable."""
     if wrong := _wrong_kind(point, {**POINT_SETTING, **_POINT}):
         return wrong
-    x, draws = point.get("x"), point.get("draws")  # points of older versions have no draws
+    # points of older versions have no draws
+    x, draws = point.get("x"), point.get("draws")
     ends = point.get("low"), point.get("high")
     usable = {
         "feature": _is_recipe(point["feature"]),
         "protocol": point["protocol"] in CURVES,
         "x": "x" in point and (x is None or (isinstance(x, int) and x > 0)),
         **{name: name in point and _finite(point[name]) for name in ("y", "high")},
-        "low": "low" in point and _finite(ends[0]) and (ends[0] is None) == (ends[1] is None),
+        "low": "low" in point
+        and _finite(ends[0])
+        and (ends[0] is None) == (ends[1] is None),
         "draws": draws is None
         or (isinstance(draws, list) and None not in draws and all(map(_finite, draws))),
     }
@@ -150,7 +168,10 @@ def wrong_point(point: Result) -> str | None:
 
 
 def _wrong_kind(row: Result, kinds: Kinds) -> str | None:
-    return next((name for name, kind in kinds.items() if not isinstance(row.get(name), kind)), None)
+    return next(
+        (name for name, kind in kinds.items() if not isinstance(row.get(name), kind)),
+        None,
+    )
 
 
 def _each(values: Any, usable: Callable[[Any], bool]) -> bool:

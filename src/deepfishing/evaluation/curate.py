@@ -26,7 +26,13 @@ from deepfishing.core.rank_one import Array
 from deepfishing.core.recipes import AUTO, Recipe, parse_recipe
 from deepfishing.core.recipes.language import known_recipes
 from deepfishing.core.recipes.recipe import AUTO_FORWARD
-from deepfishing.core.statistics import SEED, Interval, bootstrap, bounded, mean_interval
+from deepfishing.core.statistics import (
+    SEED,
+    Interval,
+    bootstrap,
+    bounded,
+    mean_interval,
+)
 from deepfishing.curate.label_errors import VOTE, label_scores, neighbour_votes
 from deepfishing.curate.selection import RECIPES, choose_defaults, choose_rows
 from deepfishing.errors import DatasetError, FeatureError
@@ -53,7 +59,8 @@ PHOTOS, WRONG = "photos labelled", "labels swapped, %"
 CHOSEN_PHOTOS = "photos chosen, then labelled"
 FOUND, FOUND_ALONE = "wrong labels found, %", "wrong labels found without neighbours, %"
 
-Sides = Callable[[Recipe], tuple[Comparable, Comparable]]  # train and test, read when needed
+# train and test, read when needed
+Sides = Callable[[Recipe], tuple[Comparable, Comparable]]
 
 
 def classifier_recipe(wanted: Sequence[Recipe], layers: Mapping[int, str]) -> Recipe:
@@ -65,7 +72,11 @@ def classifier_recipe(wanted: Sequence[Recipe], layers: Mapping[int, str]) -> Re
 
 
 def curate_runs(
-    experiment: Experiment, recipe: Recipe, classifier: Recipe, sides: Sides, first: bool
+    experiment: Experiment,
+    recipe: Recipe,
+    classifier: Recipe,
+    sides: Sides,
+    first: bool,
 ) -> list[Run]:
     """What there is to measure of a feature; random choices do not depend on it: `first` only."""
     n = len(experiment.train_keys)
@@ -77,15 +88,24 @@ def curate_runs(
 
     def reached(way: str) -> list[Result]:
         orders = list(_orders(way, n, max(counts), partial(sides, recipe)))
-        return [_point(experiment, *sides(classifier), orders, count) for count in counts]
+        return [
+            _point(experiment, *sides(classifier), orders, count) for count in counts
+        ]
 
     decided_by = {"machine": classifier.name, "draws": DRAWS}
     ways = {RANDOM: RANDOM} if first else {}
     ways |= {f"{recipe.title}, {way}": way for way in (FACILITY, KMEANS)}
     feature = classifier.name
     return [
-        *(Run(line, decided_by, partial(reached, way), feature) for line, way in ways.items()),
-        Run(recipe.name, {"swapped": SWAPPED}, lambda: _found(experiment, sides(recipe)[0])),
+        *(
+            Run(line, decided_by, partial(reached, way), feature)
+            for line, way in ways.items()
+        ),
+        Run(
+            recipe.name,
+            {"swapped": SWAPPED},
+            lambda: _found(experiment, sides(recipe)[0]),
+        ),
     ]
 
 
@@ -117,7 +137,9 @@ def chosen_runs(experiment: Experiment, trained: Sequence[Recipe]) -> list[Run]:
     decided_by = {"chosen by": chooser.name, "subsets": SUBSETS}
     return [
         Run(
-            recipe.name, decided_by, partial(_trained_on_chosen, experiment, recipe, orders, counts)
+            recipe.name,
+            decided_by,
+            partial(_trained_on_chosen, experiment, recipe, orders, counts),
         )
         for recipe in trained
         if counts
@@ -152,7 +174,9 @@ def _trained_on_chosen(
                 right = truth[np.arange(len(truth)), shown] == 1
                 accuracies.append(100 * float(right.mean()))
         at = CHOSEN_PHOTOS, count
-        points.append(_mean_point((*at, map_axis(dataset.official_ap)), maps, n_train=count))
+        points.append(
+            _mean_point((*at, map_axis(dataset.official_ap)), maps, n_train=count)
+        )
         if accuracies:
             points.append(_mean_point((*at, ACCURACY), accuracies, n_train=count))
     return points
@@ -175,7 +199,9 @@ def _orders(
 
 def _kmeans(features: Comparable, n: int, random: np.random.Generator) -> Array:
     """k-means++: each next one is drawn by its squared distance from the nearest one so far."""
-    own = np.concatenate([gram(features[i : i + 1]).ravel() for i in range(len(features))])
+    own = np.concatenate(
+        [gram(features[i : i + 1]).ravel() for i in range(len(features))]
+    )
     chosen = [int(random.integers(len(features)))]
     far = np.full(len(features), np.inf)
     for _ in range(n - 1):
@@ -189,7 +215,11 @@ def _kmeans(features: Comparable, n: int, random: np.random.Generator) -> Array:
 
 
 def _point(
-    experiment: Experiment, train: Comparable, test: Comparable, orders: list[Array], count: int
+    experiment: Experiment,
+    train: Comparable,
+    test: Comparable,
+    orders: list[Array],
+    count: int,
 ) -> Result:
     """mAP of classifiers that saw the first `count` photos of each order."""
     dataset, protocol = experiment.dataset, experiment.protocol
@@ -201,10 +231,14 @@ def _point(
         how = protocol.C, protocol.difficult
         svm = train_svm(train[seen], labels, *how, class_weight="balanced")
         scores = svm.decision_function(test)
-        values.append(float(evaluate(truth, scores, dataset.classes).map[method] or 0.0))
+        values.append(
+            float(evaluate(truth, scores, dataset.classes).map[method] or 0.0)
+        )
         if len(orders) == 1:
             interval = bootstrap(truth, scores, dataset.classes).map_interval(method)
-    return _mean_point((PHOTOS, count, map_axis(method)), values, interval, n_train=count)
+    return _mean_point(
+        (PHOTOS, count, map_axis(method)), values, interval, n_train=count
+    )
 
 
 def _mean_point(
@@ -230,7 +264,9 @@ def _found(experiment: Experiment, train: Comparable) -> list[Result]:
         shares[FOUND_ALONE].append(share_found(truth, labels, alone))
         votes = VOTE * neighbour_votes(train, labels)
         shares[FOUND].append(share_found(truth, labels, alone + votes))
-    return [_mean_point((WRONG, SWAPPED, axis), values) for axis, values in shares.items()]
+    return [
+        _mean_point((WRONG, SWAPPED, axis), values) for axis, values in shares.items()
+    ]
 
 
 def swap_labels(labels: Array, random: np.random.Generator) -> Array:
@@ -242,7 +278,9 @@ def swap_labels(labels: Array, random: np.random.Generator) -> Array:
     wrong = labels.copy()
     one = has_one_class(labels)
     for c in range(labels.shape[1]):
-        there, absent = (random.permutation(np.flatnonzero(labels[:, c] == v)) for v in (1, -1))
+        there, absent = (
+            random.permutation(np.flatnonzero(labels[:, c] == v)) for v in (1, -1)
+        )
         k = min(round(len(there) * SWAPPED / 100), len(absent))
         wrong[there[:k], c] = -1
         if one:
@@ -257,7 +295,8 @@ def share_found(truth: Array, labels: Array, scores: Array) -> float:
     """Percent of photos with a wrong label among as many suspects."""
     # a photo is as suspect as the label that its scores contradict most
     wrong = (labels != truth).any(axis=1)
-    scores = np.where(np.isnan(scores), 1e9 * labels, scores)  # of a class that cannot be doubted
+    # of a class that cannot be doubted
+    scores = np.where(np.isnan(scores), 1e9 * labels, scores)
     if has_one_class(labels):
         given = np.where(labels == 1, scores, 0).sum(axis=1)
         margin = given - np.where(labels == 1, -np.inf, scores).max(axis=1)

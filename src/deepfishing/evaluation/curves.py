@@ -69,7 +69,13 @@ DEFAULTS = {
     "low-shot": (*FORWARD_KERNELS, AUTO_FORWARD, AUTO),
     "knn": ("x7", "dW7", "best"),
     "curate": ("x7", CLASSIFIER, f"{CLASSIFIER}+x7", OWN_HEAD, "smooth(x7)"),
-    "search": ("x7", "smooth(x7)", "dW8+x7", *WITH_PROTOTYPES, "smooth(dW8+x7+own(x7,64))"),
+    "search": (
+        "x7",
+        "smooth(x7)",
+        "dW8+x7",
+        *WITH_PROTOTYPES,
+        "smooth(dW8+x7+own(x7,64))",
+    ),
     "approximation": ("dW8",),
 }
 
@@ -108,7 +114,13 @@ def measure_curves(
     trained = trained_recipes(network.layers) if kind == "curate" else ()
     needed = (*wanted, *trained, classifier) if kind == "curate" else wanted
     experiment = prepare(
-        dataset, network, curves.folder, needed, protocol or Protocol(), tell, on_failure
+        dataset,
+        network,
+        curves.folder,
+        needed,
+        protocol or Protocol(),
+        tell,
+        on_failure,
     )
     experiment.test_labels()  # told before any work, if there are none
     points: list[Result] = []
@@ -119,13 +131,20 @@ def measure_curves(
         runs += after if number == len(wanted) - 1 else []
         for done, run in enumerate(runs, number * len(runs)):
             tell(kind, done, total)
-            line = {"protocol": kind, "feature": run.feature or recipe.name, "series": run.series}
+            line = {
+                "protocol": kind,
+                "feature": run.feature or recipe.name,
+                "series": run.series,
+            }
             key = row_key(**line, **run.decided_by, **experiment.decisive)
             found = curves.find(key)
             if not found or any(one["y"] is None for one in found):
                 start = time.perf_counter()
                 new = run.measure()
-                last = {"seconds": round(time.perf_counter() - start, 3), "command": command}
+                last = {
+                    "seconds": round(time.perf_counter() - start, 3),
+                    "command": command,
+                }
                 last |= {"version": __version__, "versions": versions(), "key": key}
                 found = [{**line, **experiment.facts, **one, **last} for one in new]
                 curves.keep(found)
@@ -160,7 +179,12 @@ def _recipes(
 
 
 def _runs(
-    kind: str, experiment: Experiment, recipe: Recipe, largest: int, classifier: Recipe, first: bool
+    kind: str,
+    experiment: Experiment,
+    recipe: Recipe,
+    largest: int,
+    classifier: Recipe,
+    first: bool,
 ) -> list[Run]:
     """What there is to measure of a feature."""
     sides = cache(experiment.sides)  # read once, and not at all if all points are known
@@ -172,7 +196,11 @@ def _runs(
         given = cache(partial(_low_shot_features, experiment, recipe))
         return [
             Run(recipe.name, {}, lambda: _positive_images(experiment, *given())),
-            Run(recipe.name, {"form": PHOTOS}, lambda: _labelled_photos(experiment, *given())),
+            Run(
+                recipe.name,
+                {"form": PHOTOS},
+                lambda: _labelled_photos(experiment, *given()),
+            ),
         ]
     measure = {"knn": _knn, "search": _search}[kind]
     decided_by = {"unlike": UNLIKE, "searched": "training"} if kind == "search" else {}
@@ -195,7 +223,9 @@ def _positive_images(
 ) -> list[Result]:
     """The first form: so many positive images of each class, and negative ones for each."""
     labels = experiment.train_labels(), experiment.test_labels()
-    shots = low_shot(train, labels[0], test, labels[1], C=experiment.protocol.C, pick=pick)
+    shots = low_shot(
+        train, labels[0], test, labels[1], C=experiment.protocol.C, pick=pick
+    )
     return _points(experiment, POSITIVES, shots)
 
 
@@ -204,11 +234,15 @@ def _labelled_photos(
 ) -> list[Result]:
     """The second form: so many labelled photos of each class, and nothing else."""
     labels = experiment.train_labels(), experiment.test_labels()
-    shots = label_photos(train, labels[0], test, labels[1], C=experiment.protocol.C, pick=pick)
+    shots = label_photos(
+        train, labels[0], test, labels[1], C=experiment.protocol.C, pick=pick
+    )
     return _points(experiment, PHOTOS, shots)
 
 
-def _points(experiment: Experiment, x_axis: str, shots: Sequence[LowShot]) -> list[Result]:
+def _points(
+    experiment: Experiment, x_axis: str, shots: Sequence[LowShot]
+) -> list[Result]:
     """The mean of the draws of each figure that was measured."""
     method = experiment.dataset.official_ap
     points = []
@@ -240,12 +274,16 @@ def _knn(experiment: Experiment, train: Comparable, test: Comparable) -> list[Re
     return points
 
 
-def _search(experiment: Experiment, train: Comparable, test: Comparable) -> list[Result]:
+def _search(
+    experiment: Experiment, train: Comparable, test: Comparable
+) -> list[Result]:
     """Test images search the training images, by one to three examples, and a counter-example."""
     labels = experiment.train_labels(), experiment.test_labels()
     by_count = search_by_examples(train, labels[0], test, labels[1]).T
     points = []
     for given, y_axis, shares in zip(GIVEN, AXES, by_count, strict=True):
         interval, draws = mean_interval(shares.tolist()), shares.round(3).tolist()
-        points.append(point(EXAMPLES, given, y_axis, float(shares.mean()), interval, draws=draws))
+        points.append(
+            point(EXAMPLES, given, y_axis, float(shares.mean()), interval, draws=draws)
+        )
     return points

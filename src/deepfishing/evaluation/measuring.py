@@ -24,7 +24,12 @@ from deepfishing.evaluation.report.gain_split import GainSplit, add_gains, table
 from deepfishing.evaluation.report.html import write_report
 from deepfishing.evaluation.report.rows import gains
 from deepfishing.evaluation.report.tables import Confusions, comparison, confusions
-from deepfishing.evaluation.report.words import curve_words, gain_words, plain, table_words
+from deepfishing.evaluation.report.words import (
+    curve_words,
+    gain_words,
+    plain,
+    table_words,
+)
 from deepfishing.evaluation.reproduce import Protocol, reproduce
 from deepfishing.evaluation.results import Curves, Results, Table
 from deepfishing.evaluation.splits import split_words
@@ -109,7 +114,9 @@ def measure(
             wanted = _wanted_rows(features, table, network)
             rows = reproduce(dataset, network, out, wanted, **how)
         else:
-            points[name] = measure_curves(name, dataset, network, out, features, **how, **options)
+            points[name] = measure_curves(
+                name, dataset, network, out, features, **how, **options
+            )
             add_gains(points[name])
             Curves(out).keep(points[name])
     results = Results(out)
@@ -131,7 +138,9 @@ def measure(
     return Measured(rows, known, split, points, tuple(paragraphs), page)
 
 
-def _wanted_rows(features: str | Iterable[str] | None, table: str, network: Network) -> list[str]:
+def _wanted_rows(
+    features: str | Iterable[str] | None, table: str, network: Network
+) -> list[str]:
     """The rows that are asked for, with those that `auto` is compared with.
 
     Of a default table without recipes that the network lacks the layers of.

@@ -8,13 +8,41 @@ from __future__ import annotations
 
 from deepfishing.images.voc import CLASSES
 
-FEATURES = ["x5", "x6", "x7", "y8", "x8", "x5;x6", "dW6", "x6;x7", "dW7", "x7;y8", "dW8"]
+FEATURES = [
+    "x5",
+    "x6",
+    "x7",
+    "y8",
+    "x8",
+    "x5;x6",
+    "dW6",
+    "x6;x7",
+    "dW7",
+    "x7;y8",
+    "dW8",
+]
 
 TABLE_1: dict[tuple[str, str, str], str] = {
-    ("voc2007", "test", "alexnet"): "71.0 77.1 79.4 79.1 76.2 76.4 80.2 79.1 80.9 79.7 79.7",
-    ("voc2007", "test", "vgg16"): "86.7 89.3 89.4 88.3 86.0 89.2 89.3 89.5 90.0 89.2 88.2",
-    ("voc2012", "val", "alexnet"): "66.1 72.6 74.9 74.3 71.9 71.6 75.1 74.3 76.3 75.3 75.0",
-    ("voc2012", "val", "vgg16"): "81.4 84.4 84.6 84.1 81.3 84.0 84.6 84.6 85.2 84.6 83.4",
+    (
+        "voc2007",
+        "test",
+        "alexnet",
+    ): "71.0 77.1 79.4 79.1 76.2 76.4 80.2 79.1 80.9 79.7 79.7",
+    (
+        "voc2007",
+        "test",
+        "vgg16",
+    ): "86.7 89.3 89.4 88.3 86.0 89.2 89.3 89.5 90.0 89.2 88.2",
+    (
+        "voc2012",
+        "val",
+        "alexnet",
+    ): "66.1 72.6 74.9 74.3 71.9 71.6 75.1 74.3 76.3 75.3 75.0",
+    (
+        "voc2012",
+        "val",
+        "vgg16",
+    ): "81.4 84.4 84.6 84.1 81.3 84.0 84.6 84.6 85.2 84.6 83.4",
 }
 
 # Table 1 right and Table 3: the evaluation server's figures for VOC 2012 test.
@@ -77,11 +105,19 @@ def printed_map(dataset: str, split: str, network: str, feature: str) -> float |
     """The mAP that the paper prints for this cell, if it has one."""
     column = (dataset, split, NETWORKS.get(network, ""))
     if column in TABLE_1:
-        return dict(zip(FEATURES, map(float, TABLE_1[column].split()), strict=True)).get(feature)
-    return TEST_2012.get((column[2], feature)) if column[:2] == ("voc2012", "test") else None
+        return dict(
+            zip(FEATURES, map(float, TABLE_1[column].split()), strict=True)
+        ).get(feature)
+    return (
+        TEST_2012.get((column[2], feature))
+        if column[:2] == ("voc2012", "test")
+        else None
+    )
 
 
-def printed_ap(dataset: str, split: str, network: str, feature: str) -> dict[str, float]:
+def printed_ap(
+    dataset: str, split: str, network: str, feature: str
+) -> dict[str, float]:
     """The per-class AP that the paper prints for this row; empty if there is none."""
     rows = PER_CLASS.get((dataset, split, NETWORKS.get(network, "")), {})
     if feature not in rows:

@@ -17,7 +17,13 @@ import numpy as np
 from deepfishing.errors import OptionError, check_choice, need
 from deepfishing.evaluation.checks import TABLE, Result
 from deepfishing.evaluation.measuring import Measured
-from deepfishing.evaluation.report.charts import HUES, LOGARITHMIC, TITLES, panels, tick_text
+from deepfishing.evaluation.report.charts import (
+    HUES,
+    LOGARITHMIC,
+    TITLES,
+    panels,
+    tick_text,
+)
 from deepfishing.evaluation.report.rows import (
     group_points,
     group_rows,
@@ -48,7 +54,13 @@ def rows(results: From, ax: Any = None) -> Any:
         low, high = line.interval or (y, y)
         ax.plot([low, high], [place, place], color=colour, linewidth=2)
         ax.plot([y], [place], "o", color=colour, label=line.title)
-        ax.annotate(one_decimal(y), (high, place), (5, 0), textcoords="offset points", va="center")
+        ax.annotate(
+            one_decimal(y),
+            (high, place),
+            (5, 0),
+            textcoords="offset points",
+            va="center",
+        )
     ax.set_yticks(range(len(lines)), [line.title for line in lines])
     ax.set(xlabel="mAP, %", title=_subject(found[0]), ylim=(-0.6, len(lines) - 0.4))
     ax.margins(x=0.12)
@@ -81,10 +93,15 @@ def precision_recall(
         if name is not None:
             recall, precision = np.array(curves[name]).T
         else:
-            recall, precision = RECALL, np.mean([_envelope(c) for c in curves.values()], axis=0)
+            recall, precision = (
+                RECALL,
+                np.mean([_envelope(c) for c in curves.values()], axis=0),
+            )
         ax.plot(recall, precision, color=_colour(hue), label=title(feature))
     subject = f"{_subject(found[0])}: {name or 'mean over the classes'}"
-    ax.set(xlabel="recall", ylabel="precision", xlim=(0, 1), ylim=(0, 1.02), title=subject)
+    ax.set(
+        xlabel="recall", ylabel="precision", xlim=(0, 1), ylim=(0, 1.02), title=subject
+    )
     ax.legend()
     return ax
 
@@ -106,26 +123,37 @@ def curves(
     points = _measured(results, protocol)
     charts = [(panel, chart) for panel in panels(points) for chart in panel.charts]
     if against is not None:
-        check_choice("axis", against, tuple({panel.x_axis: None for panel, _ in charts}))
+        check_choice(
+            "axis", against, tuple({panel.x_axis: None for panel, _ in charts})
+        )
         charts = [(panel, chart) for panel, chart in charts if panel.x_axis == against]
     if figure is not None:
-        check_choice("figure", figure, tuple({chart.y_axis: None for _, chart in charts}))
+        check_choice(
+            "figure", figure, tuple({chart.y_axis: None for _, chart in charts})
+        )
         charts = [(panel, chart) for panel, chart in charts if chart.y_axis == figure]
     panel, chart = charts[0]
     ax = _axes(ax, (6, 4))
     for series in chart.series:
         style = panel.styles[series.name]
         look = {"color": "black" if style.hue is None else _colour(style.hue)}
-        look |= {"linestyle": ("-", "--", ":")[style.dash], "label": panel.called(series)}
+        look |= {
+            "linestyle": ("-", "--", ":")[style.dash],
+            "label": panel.called(series),
+        }
         if series.level:
             if series.level.y is not None:
                 ax.axhline(series.level.y, **look)
             continue
         known = [(x, mark) for x, mark in series.marks.items() if mark.y is not None]
-        ax.plot([x for x, _ in known], [mark.y for _, mark in known], marker="o", **look)
+        ax.plot(
+            [x for x, _ in known], [mark.y for _, mark in known], marker="o", **look
+        )
         sure = [(x, *mark.interval) for x, mark in known if mark.interval]
         if sure:
-            ax.fill_between(*np.array(sure).T, color=look["color"], alpha=0.12, linewidth=0)
+            ax.fill_between(
+                *np.array(sure).T, color=look["color"], alpha=0.12, linewidth=0
+            )
     ax.set_xscale("log")
     ax.set_xticks(chart.xs, [tick_text(x) for x in chart.xs])
     ax.minorticks_off()
@@ -141,14 +169,18 @@ def confusion(results: From, ax: Any = None) -> Any:
     measured = _measured(results)
     found = confusions(comparison(measured))
     if found is None:
-        raise OptionError("confusions are of images with one class each, got several or no labels")
+        raise OptionError(
+            "confusions are of images with one class each, got several or no labels"
+        )
     n = len(found.classes)
     share = [[found.share(i, j) for j in range(n)] for i in range(n)]
     ax = _axes(ax, (2 + 0.35 * n, 1.5 + 0.35 * n))
     ax.imshow(share, cmap="Blues", vmin=0, vmax=1)
     for i, j in np.argwhere(np.array(found.counts) > 0) if found.numbered else ():
         shade = "white" if share[i][j] > 0.5 else "black"
-        ax.text(j, i, found.counts[i][j], ha="center", va="center", color=shade, fontsize=8)
+        ax.text(
+            j, i, found.counts[i][j], ha="center", va="center", color=shade, fontsize=8
+        )
     ax.set_xticks(range(n), found.classes, rotation=90)
     ax.set_yticks(range(n), found.classes)
     subject = f"{_subject(measured[0])}: {found.line.title}"
@@ -194,7 +226,9 @@ def _measured(results: From, protocol: str = TABLE) -> list[Result]:
     is_table, where = protocol == TABLE, ""
     if isinstance(results, str | Path):
         where, folder = f" in {results}", Path(results)
-        listed: Sequence[Result] = open_results(folder).rows if is_table else open_points(folder)
+        listed: Sequence[Result] = (
+            open_results(folder).rows if is_table else open_points(folder)
+        )
     elif isinstance(results, Measured):
         listed = results.rows if is_table else results.points.get(protocol, ())
     else:
@@ -202,7 +236,9 @@ def _measured(results: From, protocol: str = TABLE) -> list[Result]:
     points = (one for one in listed if one.get("protocol") == protocol)
     groups = group_rows(listed) if is_table else group_points(points)
     if len(groups) != 1:
-        found = "; ".join(dict.fromkeys(_subject(group[0]) for group in groups)) or "none"
+        found = (
+            "; ".join(dict.fromkeys(_subject(group[0]) for group in groups)) or "none"
+        )
         raise OptionError(
             f"a plot must be of rows of one setting, got {len(groups)}{where} ({found}); "
             "give those of one, from deepfishing.evaluation.report.rows.group_rows or measure"

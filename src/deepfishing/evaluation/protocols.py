@@ -17,7 +17,13 @@ import numpy as np
 from sklearn.svm import SVC
 
 from deepfishing.core.accuracy import has_one_class, measure_accuracy
-from deepfishing.core.kernels import UNLIKE, Comparable, finite_gram, gram, nearest_columns
+from deepfishing.core.kernels import (
+    UNLIKE,
+    Comparable,
+    finite_gram,
+    gram,
+    nearest_columns,
+)
 from deepfishing.core.rank_one import Array
 from deepfishing.core.statistics import (
     SEED,
@@ -35,9 +41,11 @@ from deepfishing.metrics import Evaluation, evaluate
 # As many negatives per positive as a class has among 20 of one size.
 NEGATIVES = 19
 DRAWS = 5
-SEARCHES, FIRST = 1200, 10  # draws of examples to search by, and photos that are looked at
+# draws of examples to search by, and photos that are looked at
+SEARCHES, FIRST = 1200, 10
 SEARCH_BLOCK = 100  # searches at once, which bounds the memory
-KEPT_KERNELS = 6  # pairs of kernel matrices that are kept while `pick` changes the features
+# pairs of kernel matrices that are kept while `pick` changes the features
+KEPT_KERNELS = 6
 
 # features of train and test images and the cost, for the labels of the examples drawn
 Pick = Callable[[Array], tuple[Comparable, Comparable, float]]
@@ -115,7 +123,10 @@ def low_shot(
     shots = _shots(train_labels, usable, positives, draws, C)
     per_shot = len(train_labels) if negatives is None else negatives
     examples = [
-        [_drawn(train_labels[:, c], max(shots), per_shot, (seed, draw, c)) for c in usable]
+        [
+            _drawn(train_labels[:, c], max(shots), per_shot, (seed, draw, c))
+            for c in usable
+        ]
         for draw in range(draws)
     ]
     drawn = [images for by_class in examples for pair in by_class for images in pair]
@@ -175,7 +186,9 @@ def label_photos(
         [_drawn(train_labels[:, c], max(shots), 0, (seed, draw, c))[0] for c in usable]
         for draw in range(draws)
     ]
-    kernels = _Kernels(np.unique(np.concatenate([yes for some in examples for yes in some])))
+    kernels = _Kernels(
+        np.unique(np.concatenate([yes for some in examples for yes in some]))
+    )
     names = [str(column) for column in range(test_labels.shape[1])]
     one_class = has_one_class(train_labels) and has_one_class(test_labels)
     points = []
@@ -201,7 +214,9 @@ def label_photos(
             measured.append(evaluate(counted, scores, names).map)
             if one_class:
                 accuracy = measure_accuracy(test_labels, scores, names, trained)
-                accuracies.append((accuracy.top1, accuracy.balanced) if accuracy else (0.0, 0.0))
+                accuracies.append(
+                    (accuracy.top1, accuracy.balanced) if accuracy else (0.0, 0.0)
+                )
         points.append(LowShot(shot, _by_draw(measured), *zip(*accuracies, strict=True)))
     return points
 
@@ -222,7 +237,11 @@ def _usable(train_labels: Array, test_labels: Array) -> list[int]:
 
 
 def _shots(
-    train_labels: Array, usable: Sequence[int], wanted: Sequence[int] | None, draws: int, C: float
+    train_labels: Array,
+    usable: Sequence[int],
+    wanted: Sequence[int] | None,
+    draws: int,
+    C: float,
 ) -> list[int]:
     """Numbers of examples per class: those that are wanted, or powers of 2 up to the rarest's."""
     if not 0 < C < math.inf:
@@ -257,7 +276,11 @@ class _Kernels:
                 del self.kept[next(iter(self.kept))]
             examples = train[self.used]
             K, K_test = finite_gram(examples), finite_gram(test, examples)
-            self.kept[id(train)] = train, K.astype(np.float32), K_test.astype(np.float32)
+            self.kept[id(train)] = (
+                train,
+                K.astype(np.float32),
+                K_test.astype(np.float32),
+            )
         _, K, K_test = self.kept[id(train)]
         return K, K_test
 
@@ -266,7 +289,9 @@ class _Kernels:
         return np.searchsorted(self.used, images)
 
 
-def _by_draw(measured: Sequence[dict[str, float | None]]) -> dict[str, tuple[float, ...]]:
+def _by_draw(
+    measured: Sequence[dict[str, float | None]],
+) -> dict[str, tuple[float, ...]]:
     """The mAP of each draw by definition, without draws that have none."""
     found = {}
     for method in measured[0]:
@@ -291,7 +316,9 @@ def nearest_neighbours(
     train_labels, test_labels = _checked(train, train_labels, test, test_labels)
     for k in ks:
         if not 1 <= k <= len(train):
-            raise OptionError(f"k must be from 1 to {len(train)}, the training images, got {k}")
+            raise OptionError(
+                f"k must be from 1 to {len(train)}, the training images, got {k}"
+            )
     shown = train_labels[_nearest(train, test, max(ks))] == 1  # (m, max k, C)
     return [_voted(shown[:, :k], test_labels, classes) for k in ks]
 
@@ -313,14 +340,20 @@ def _voted(shown: Array, test_labels: Array, classes: Sequence[str]) -> Votes:
     # only decides between classes with equally many votes.
     weight = 1 + np.arange(k - 1, -1, -1) / (k * k)
     scores: Array = np.einsum("k,mkc->mc", weight, shown)
-    voted = np.take_along_axis(test_labels, scores.argmax(axis=1)[:, None], axis=1)[:, 0]
+    voted = np.take_along_axis(test_labels, scores.argmax(axis=1)[:, None], axis=1)[
+        :, 0
+    ]
     counted = (test_labels == 1).any(axis=1) & (voted != 0)
     if not counted.any():
-        raise DatasetError("nearest neighbours need a test image that shows a class, got none")
+        raise DatasetError(
+            "nearest neighbours need a test image that shows a class, got none"
+        )
     n, right = int(counted.sum()), (voted == 1) & (scores.max(axis=1) > 0)
     share = float(right[counted].mean())
     interval = proportion_interval(share * n, n)
-    return Votes(k, 100 * share, interval, scores, bootstrap(test_labels, scores, classes))
+    return Votes(
+        k, 100 * share, interval, scores, bootstrap(test_labels, scores, classes)
+    )
 
 
 def _checked(
@@ -337,17 +370,25 @@ def _checked(
     return train_labels, test_labels
 
 
-def _drawn(column: Array, n: int, per_shot: int, seed: tuple[int, ...]) -> tuple[Array, Array]:
+def _drawn(
+    column: Array, n: int, per_shot: int, seed: tuple[int, ...]
+) -> tuple[Array, Array]:
     """n positive examples of a class and `per_shot` negative ones for each, in a random order."""
     rng = np.random.default_rng(seed)
-    positive, negative = (rng.permutation(np.flatnonzero(column == sign)) for sign in (1, -1))
+    positive, negative = (
+        rng.permutation(np.flatnonzero(column == sign)) for sign in (1, -1)
+    )
     return positive[:n], negative[: n * per_shot]
 
 
 def _scores(K: Array, K_test: Array, seen: Array, target: Array, C: float) -> Array:
     """Scores (m,) of an SVM that saw these examples, which are positive, 1, or negative, -1."""
-    svm = SVC(C=C, kernel="precomputed").fit(K[np.ix_(seen, seen)].astype(np.float64), target)
-    scores: Array = K_test[:, seen[svm.support_]] @ svm.dual_coef_[0] + svm.intercept_[0]
+    svm = SVC(C=C, kernel="precomputed").fit(
+        K[np.ix_(seen, seen)].astype(np.float64), target
+    )
+    scores: Array = (
+        K_test[:, seen[svm.support_]] @ svm.dual_coef_[0] + svm.intercept_[0]
+    )
     return scores
 
 
@@ -370,7 +411,11 @@ def search_by_examples(
     """
     labels, query_labels = _checked(features, labels, queries, query_labels)
     shown = [np.flatnonzero(column == 1) for column in query_labels.T]
-    usable = [c for c in range(len(shown)) if len(shown[c]) > 2 and {1, -1} <= set(labels[:, c])]
+    usable = [
+        c
+        for c in range(len(shown))
+        if len(shown[c]) > 2 and {1, -1} <= set(labels[:, c])
+    ]
     if not usable:
         raise DatasetError(
             "search by examples needs a class that three test images show, and a training image "
@@ -393,7 +438,8 @@ def _shares(
     features: Comparable, truth: Array, queries: Comparable, examples: Array, first: int
 ) -> Array:
     """Shares (d, 4) of d draws: labels (d, n) of their classes, and their examples (d, 3)."""
-    K = gram(features, queries[examples.ravel()]).T.reshape(*examples.shape, -1)  # (d, 3, n)
+    # (d, 3, n)
+    K = gram(features, queries[examples.ravel()]).T.reshape(*examples.shape, -1)
     by_count = [K[:, :count].mean(axis=1) for count in (1, 2, 3)]
     for scores in by_count:
         scores[truth == 0] = -np.inf
@@ -401,7 +447,9 @@ def _shares(
     wrong = np.where(truth == -1, two, -np.inf).argmax(axis=1)
     corrected = two - UNLIKE * gram(features, features[wrong]).T
     corrected[np.arange(len(examples)), wrong] = -np.inf
-    return np.stack([_share(truth, scores, first) for scores in (*by_count, corrected)], axis=1)
+    return np.stack(
+        [_share(truth, scores, first) for scores in (*by_count, corrected)], axis=1
+    )
 
 
 def _share(truth: Array, scores: Array, first: int) -> Array:

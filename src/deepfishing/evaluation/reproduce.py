@@ -71,7 +71,9 @@ class Protocol(FeatureOptions, Resources):
         FeatureOptions.__post_init__(self)
         Resources.__post_init__(self)
         if isinstance(self.C, str):
-            raise OptionError(f"C of an experiment must be a positive number, got {self.C!r}")
+            raise OptionError(
+                f"C of an experiment must be a positive number, got {self.C!r}"
+            )
         check_options(self.C, self.difficult)
         choose_engines(self.engine)
 
@@ -118,7 +120,13 @@ def reproduce(
     wanted = parse_recipes(features, network.layers)
     results = Results(out)
     experiment = prepare(
-        dataset, network, results.folder, wanted, protocol or Protocol(), tell, on_failure
+        dataset,
+        network,
+        results.folder,
+        wanted,
+        protocol or Protocol(),
+        tell,
+        on_failure,
     )
     rows = Table()
     for number, feature in enumerate(wanted):
@@ -126,13 +134,19 @@ def reproduce(
         key = row_key(feature=feature.name, **experiment.decisive)
         row = next(iter(results.find(key)), None)
         # rows that were measured before there was an accuracy are measured again
-        if row is None or "accuracy" not in row or not results.scores_path(row).exists():
+        if (
+            row is None
+            or "accuracy" not in row
+            or not results.scores_path(row).exists()
+        ):
             row, scores = _measure(experiment, feature)
             row |= {"command": command, "key": key}
             test = experiment.dataset.test
             if test.labels is None:  # files for the evaluation server
                 row["submission"] = f"submission/{safe_name(feature.name)}"
-                write_submission(results.folder / row["submission"], experiment.dataset, scores)
+                write_submission(
+                    results.folder / row["submission"], experiment.dataset, scores
+                )
             results.add(row, scores, test, experiment.test_groups)
         elif "similar_across" not in row:  # a row of an older version
             row = row | _apart(experiment, row, results.scores(row)[0])
@@ -231,7 +245,9 @@ class Experiment:
         if choice is not None:
             recipe = parse_recipe(choice.recipe, self.settings.network.layers)
             if choice.tau is not None:
-                train, test = (at_temperature(side, choice.tau) for side in (train, test))
+                train, test = (
+                    at_temperature(side, choice.tau) for side in (train, test)
+                )
         fitted = (pool or Pool(train)).fit(recipe, train)
         return fitted(train), fitted(test)
 
@@ -243,7 +259,9 @@ class Experiment:
             choice = self.choose(train, self.train_labels(), kind=recipe.name)
         return self.fit(recipe, choice, train, test)
 
-    def chooser(self, recipe: Recipe) -> Callable[[Array], tuple[Comparable, Comparable, float]]:
+    def chooser(
+        self, recipe: Recipe
+    ) -> Callable[[Array], tuple[Comparable, Comparable, float]]:
         """Return what gives, for labels, features of both sides and a cost; `auto` chooses them.
 
         Labels (n, classes) of the training images are 0 where they are not known.
@@ -258,7 +276,9 @@ class Experiment:
         def choose_by(labels: Array) -> tuple[Comparable, Comparable, float]:
             rows = np.flatnonzero(labels.any(axis=1))
             examples = {name: side[rows] for name, side in train.items()}
-            choice = self.choose(examples, labels[rows], rows, kind=recipe.name, pool=pool)
+            choice = self.choose(
+                examples, labels[rows], rows, kind=recipe.name, pool=pool
+            )
             chosen = choice.recipe, choice.tau
             if chosen not in made:
                 made[chosen] = self.fit(recipe, choice, train, test, pool)
@@ -270,7 +290,9 @@ class Experiment:
         """Labels to train with."""
         name, split = self.dataset.name, self.dataset.train
         if split.labels is None:
-            raise DatasetError(f"split {split.name} of {name} must have labels to train")
+            raise DatasetError(
+                f"split {split.name} of {name} must have labels to train"
+            )
         return split.labels
 
     def test_labels(self) -> Array:
@@ -296,7 +318,10 @@ def prepare(
     """Extract what is missing in `out`; the rest of the work needs neither images nor network."""
     settings = Settings.from_network(network, **protocol.feature_options())
     folder = out / "features" / settings.digest[:16]
-    items = [*dataset.train.items(dataset.classes), *dataset.test.items(dataset.classes)]
+    items = [
+        *dataset.train.items(dataset.classes),
+        *dataset.test.items(dataset.classes),
+    ]
     recipes = [*wanted, *known_recipes([EMBEDDING], network.layers).values()]
     extraction = extract_to(
         folder,
@@ -321,14 +346,22 @@ def prepare(
     dataset = replace(dataset, train=train, test=test)
     if dataset.is_drawn:
         keys = [*train_keys, *test_keys]
-        dataset, train_keys, test_keys = keep_together(dataset, keys, find_groups(store, keys))
+        dataset, train_keys, test_keys = keep_together(
+            dataset, keys, find_groups(store, keys)
+        )
     digest = hashlib.sha256()
     for split, keys in ((dataset.train, train_keys), (dataset.test, test_keys)):
         digest.update("\n".join(keys).encode())
-        digest.update(b"" if split.labels is None else split.labels.astype(np.int8).tobytes())
+        digest.update(
+            b"" if split.labels is None else split.labels.astype(np.int8).tobytes()
+        )
     decisive = {
         "dataset": dataset.name,
-        "splits": {"train": train.name, "test": test.name, "sha256": digest.hexdigest()},
+        "splits": {
+            "train": train.name,
+            "test": test.name,
+            "sha256": digest.hexdigest(),
+        },
         **settings.decisive(),
         "C": protocol.C,
         "difficult": protocol.difficult,
@@ -367,9 +400,13 @@ def _measure(experiment: Experiment, feature: Recipe) -> tuple[Result, Array]:
     if feature.is_chosen_later:
         choice = experiment.choose(sides[0], train_labels, kind=feature.name)
     train, test = experiment.fit(feature, choice, *sides)
-    svm = train_svm(train, train_labels, choice.cost if choice else protocol.C, protocol.difficult)
+    svm = train_svm(
+        train, train_labels, choice.cost if choice else protocol.C, protocol.difficult
+    )
     scores = svm.decision_function(test)
-    untrained = [name for name, ok in zip(dataset.classes, svm.trained, strict=True) if not ok]
+    untrained = [
+        name for name, ok in zip(dataset.classes, svm.trained, strict=True) if not ok
+    ]
     row: Result = {
         **experiment.facts,
         "feature": feature.name,
@@ -377,7 +414,9 @@ def _measure(experiment: Experiment, feature: Recipe) -> tuple[Result, Array]:
         "official_measure": dataset.measure,
         "classes": list(dataset.classes),
         **dict.fromkeys(("map", "ap", *KEYS)),
-        "left_out": dict.fromkeys(untrained, "training needs a positive and a negative example"),
+        "left_out": dict.fromkeys(
+            untrained, "training needs a positive and a negative example"
+        ),
         "unreadable": experiment.broken,
         "version": __version__,
         "versions": versions(),
@@ -395,7 +434,9 @@ def _measure(experiment: Experiment, feature: Recipe) -> tuple[Result, Array]:
         groups = experiment.test_groups
         row |= bootstrap(labels, scores, dataset.classes, groups=groups).as_row()
         if has_one_class(train_labels) and has_one_class(truth):
-            found = measure_accuracy(truth, scores, dataset.classes, svm.trained, groups)
+            found = measure_accuracy(
+                truth, scores, dataset.classes, svm.trained, groups
+            )
             row |= found.as_row() if found else {}
         row |= _apart(experiment, row, scores)
     return row, scores
@@ -410,4 +451,6 @@ def _apart(experiment: Experiment, row: Result, scores: Array) -> Result:
     labels = truth.copy()
     left_out = np.array([name in row["left_out"] for name in row["classes"]])
     labels[:, left_out] = -1
-    return figures_apart(labels, scores, row["classes"], similar, experiment.test_groups)
+    return figures_apart(
+        labels, scores, row["classes"], similar, experiment.test_groups
+    )

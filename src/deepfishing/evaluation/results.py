@@ -42,7 +42,9 @@ DAMAGED = (
 def versions() -> dict[str, str]:
     """What a row was measured with, beside this package."""
     packages = ("torch", "scikit-learn", "numpy", "pillow")
-    return {"Python": platform.python_version()} | {name: version_of(name) for name in packages}
+    return {"Python": platform.python_version()} | {
+        name: version_of(name) for name in packages
+    }
 
 
 def row_key(**parts: Any) -> str:
@@ -74,8 +76,13 @@ class Table(list[Result]):
     def _repr_html_(self) -> str:
         figures = [_figures(row) for row in self]
         shown = ("mAP", "top-1")
-        names = [name for name in shown if any(one[name] is not None for one in figures)]
-        titles = ["feature", *(part for name in names for part in (f"{name}, %", "95 %"))]
+        names = [
+            name for name in shown if any(one[name] is not None for one in figures)
+        ]
+        titles = [
+            "feature",
+            *(part for name in names for part in (f"{name}, %", "95 %")),
+        ]
         cells = []
         for row, one in zip(self, figures, strict=True):
             cells.append([_title(row)])
@@ -108,7 +115,9 @@ def _figures(row: Result) -> dict[str, float | None]:
     for name, key in _FIGURES.items():
         value, interval = row.get(key), row.get(f"{key}_interval")
         if key == "map":  # by each definition
-            value, interval = ((part or {}).get(row["official_ap"]) for part in (value, interval))
+            value, interval = (
+                (part or {}).get(row["official_ap"]) for part in (value, interval)
+            )
         low, high = interval or (None, None)
         found |= {name: value, f"{name} low": low, f"{name} high": high}
     return found
@@ -127,7 +136,9 @@ class _Lines:
         self.folder = Path(folder)
         self.file = self.folder / self.name
         of = (OSError, UnicodeDecodeError)
-        with explained(StoreError, f"output folder cannot be used: {self.folder}", of=of):
+        with explained(
+            StoreError, f"output folder cannot be used: {self.folder}", of=of
+        ):
             self.folder.mkdir(parents=True, exist_ok=True)
             text = ""
             if self.file.exists():
@@ -138,7 +149,8 @@ class _Lines:
             try:
                 row = json.loads(line, parse_int=_number)
                 row["key"]
-                json.dumps(row, ensure_ascii=False).encode()  # half a character is no text
+                # half a character is no text
+                json.dumps(row, ensure_ascii=False).encode()
             except (ValueError, KeyError, TypeError, RecursionError):
                 raise StoreError(
                     f"each line must be a {self.what} with a key, got {line[:60]!r} {where}"
@@ -168,7 +180,9 @@ class _Lines:
             partial.write_text(text, encoding="utf-8")
 
     def _writing(self) -> AbstractContextManager[None]:
-        return explained(StoreError, f"{self.what}s cannot be written: {self.folder}", of=OSError)
+        return explained(
+            StoreError, f"{self.what}s cannot be written: {self.folder}", of=OSError
+        )
 
 
 class Curves(_Lines):
@@ -230,8 +244,16 @@ class Results(_Lines):
         with explained(StoreError, f"scores cannot be read: {path}", do, DAMAGED):
             check_regular(path, links=True)
             with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
-                scores, labels, ids = (data[name] for name in ("scores", "labels", "ids"))
+                scores, labels, ids = (
+                    data[name] for name in ("scores", "labels", "ids")
+                )
             kinds = [np.asarray(values).dtype.kind for values in (scores, labels, ids)]
-            if kinds != ["f", "i", "U"] or scores.ndim != 2 or ids.shape != scores.shape[:1]:
-                raise ValueError("it must hold scores, labels and ids of the same images")
+            if (
+                kinds != ["f", "i", "U"]
+                or scores.ndim != 2
+                or ids.shape != scores.shape[:1]
+            ):
+                raise ValueError(
+                    "it must hold scores, labels and ids of the same images"
+                )
         return scores, labels, ids.tolist()

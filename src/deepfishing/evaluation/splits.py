@@ -82,7 +82,9 @@ def choose_sides(labels: Array, groups: Array, was_test: Array) -> Array:
     shows = labels == 1
     is_open = is_split[group]
     # images of each class that a side had and that are to be dealt out again
-    lacking = {side: shows[is_open & (is_test == side)].sum(axis=0) for side in (False, True)}
+    lacking = {
+        side: shows[is_open & (is_test == side)].sum(axis=0) for side in (False, True)
+    }
     order = np.argsort(-sizes, kind="stable")
     for number in order[is_split[order]].tolist():
         members = group == number
@@ -102,7 +104,11 @@ def has_similar_in_training(groups: Array, n_train: int) -> Array:
 
 
 def figures_apart(
-    labels: Array, scores: Array, classes: Sequence[str], similar: Array, test_groups: Array
+    labels: Array,
+    scores: Array,
+    classes: Sequence[str],
+    similar: Array,
+    test_groups: Array,
 ) -> dict[str, Any]:
     """Return the keys of a row on test images that have a similar photo in training.
 
@@ -114,7 +120,9 @@ def figures_apart(
     apart = ~similar
     found |= {"map_apart": None, "map_apart_interval": None}
     if (labels[apart] == 1).any():
-        draws = bootstrap(labels[apart], scores[apart], classes, groups=test_groups[apart])
+        draws = bootstrap(
+            labels[apart], scores[apart], classes, groups=test_groups[apart]
+        )
         found["map_apart"] = draws.measured.map
         found["map_apart_interval"] = draws.as_row()["map_interval"]
     return found

@@ -85,13 +85,17 @@ def zero_gradients(factors: Mapping[str, Array]) -> Array:
 
 
 def _is_zero(values: Array) -> Array:
-    return np.asarray(np.abs(values.reshape(len(values), -1)).max(axis=1, initial=0.0) == 0)
+    return np.asarray(
+        np.abs(values.reshape(len(values), -1)).max(axis=1, initial=0.0) == 0
+    )
 
 
 def finish(factor: Factor, parts: Sequence[Array]) -> Array:
     """A factor of its parts: itself, or what is projected from both sides."""
     if isinstance(factor.positions, tuple):
-        return two_sided(RankOne(*parts) if len(parts) > 1 else parts[0], *factor.positions)
+        return two_sided(
+            RankOne(*parts) if len(parts) > 1 else parts[0], *factor.positions
+        )
     return parts[0]
 
 

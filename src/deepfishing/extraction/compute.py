@@ -33,7 +33,12 @@ from deepfishing.extraction.factors import (
     pooled_factors,
     sharing_weights,
 )
-from deepfishing.extraction.layout import Layout, find_layouts, mean_over_positions, own_axis
+from deepfishing.extraction.layout import (
+    Layout,
+    find_layouts,
+    mean_over_positions,
+    own_axis,
+)
 from deepfishing.extraction.options import FeatureOptions
 from deepfishing.extraction.settings import Settings
 from deepfishing.extraction.tap import ErrorFunction, Taps, find_module, tap
@@ -64,7 +69,12 @@ class Computer:
     """Computes factors: `run` goes from pixels to the cut, a call from there to the factors."""
 
     def __init__(
-        self, network: Network, factors: Sequence[Factor], *, settings: Settings, engine: str
+        self,
+        network: Network,
+        factors: Sequence[Factor],
+        *,
+        settings: Settings,
+        engine: str,
     ) -> None:
         self.network, self.factors, self.settings = network, factors, settings
         self.objective = _error(network, settings)
@@ -143,7 +153,9 @@ class Computer:
 
     def _learn(self) -> Layouts:
         module = self.network.module
-        inputs = torch.from_numpy(self.noise(2)).to(self.network.device, self.network.dtype)
+        inputs = torch.from_numpy(self.noise(2)).to(
+            self.network.device, self.network.dtype
+        )
         one = inputs[:1]
         alone = tap(module, one, self.read, self.gradients, self.objective)
         again = tap(module, one, self.read, self.gradients, self.objective)
@@ -152,7 +164,9 @@ class Computer:
                 f"{self.network.name} must give the same for the same image, and does not; "
                 "leave dropout and other noise out of it"
             )
-        outputs = _each(paths for factor, paths in self.paths.items() if _of_module(factor))
+        outputs = _each(
+            paths for factor, paths in self.paths.items() if _of_module(factor)
+        )
         layouts = find_layouts(module, inputs, alone, outputs, self.tolerance)
         uses = {}
         for factor in self.backward:
@@ -165,7 +179,9 @@ class Computer:
         tensors = []
         for calls in taps.calls.values():
             for call in calls:
-                tensors += [value for value in (call.x, call.y, call.delta) if value is not None]
+                tensors += [
+                    value for value in (call.x, call.y, call.delta) if value is not None
+                ]
         if not callable(self.network.head):
             tensors.append(_scores(self.network, taps.output))
         return tensors
@@ -173,7 +189,11 @@ class Computer:
     @property
     def tolerance(self) -> float:
         """Largest difference between two computations of a factor, relative to its maximum."""
-        return COARSE if self.network.dtype in (torch.float16, torch.bfloat16) else TOLERANCE
+        return (
+            COARSE
+            if self.network.dtype in (torch.float16, torch.bfloat16)
+            else TOLERANCE
+        )
 
     def start(self, engine: str) -> bool:
         """Cut the network and start the first engine whose results agree with torch's."""
@@ -182,17 +202,27 @@ class Computer:
         if parts is None:
             return self.stay_whole(engine)
         pixels = self.noise(2)
-        alone = [self.compute(self.network.module, torch.from_numpy(p[None])) for p in pixels]
-        expected = {f: np.concatenate([values[f] for values in alone]) for f in self.factors}
+        alone = [
+            self.compute(self.network.module, torch.from_numpy(p[None])) for p in pixels
+        ]
+        expected = {
+            f: np.concatenate([values[f] for values in alone]) for f in self.factors
+        }
         for name in names:
             try:
-                run = start_engine(name, parts.trunk, pixels.shape[-1], torch.get_num_threads())
+                run = start_engine(
+                    name, parts.trunk, pixels.shape[-1], torch.get_num_threads()
+                )
                 middle = run(pixels)
                 if not _joins(run, pixels, middle):
                     return self.stay_whole(engine)
                 if not _takes_any_number(run, self.noise(3)):
-                    raise NetworkError("it gives other numbers for one image than for three")
-                problem = self.difference(self.compute(parts.head, middle.clone()), expected)
+                    raise NetworkError(
+                        "it gives other numbers for one image than for three"
+                    )
+                problem = self.difference(
+                    self.compute(parts.head, middle.clone()), expected
+                )
             except (NetworkError, LayerError, RuntimeError) as error:
                 problem = str(error)
             if not problem:
@@ -202,10 +232,13 @@ class Computer:
                 return True
             if name == "torch":  # the network is used whole
                 continue
-            message = f"{self.network.name} does not run in {name} as in torch: {problem}"
+            message = (
+                f"{self.network.name} does not run in {name} as in torch: {problem}"
+            )
             if engine != "auto":
                 raise NetworkError(f"{message}; take --engine torch")
-            if not isinstance(parts.trunk, RunTrunkModule):  # else like networks that are not cut
+            if not isinstance(parts.trunk, RunTrunkModule):
+                # else like networks that are not cut
                 warnings.warn(f"{message}; not used", stacklevel=2)
         return False
 
@@ -221,7 +254,9 @@ class Computer:
     def noise(self, n: int) -> Array:
         """Return n inputs of random noise."""
         size = self.network.preprocess.size
-        images = np.random.default_rng(0).integers(0, 256, (n, size, size, 3), dtype=np.uint8)
+        images = np.random.default_rng(0).integers(
+            0, 256, (n, size, size, 3), dtype=np.uint8
+        )
         return np.stack([self.network.preprocess(image) for image in images])
 
     def parts(self) -> Cut | None:
@@ -296,7 +331,9 @@ class Computer:
             )
         return value[:, :1] if factor.positions == "class" else value[:, prefix:]
 
-    def difference(self, got: dict[Factor, Array], expected: dict[Factor, Array]) -> str:
+    def difference(
+        self, got: dict[Factor, Array], expected: dict[Factor, Array]
+    ) -> str:
         """Return which factor differs by more than the tolerance, and by how much, or ""."""
         for factor, value in expected.items():
             if got[factor].shape != value.shape:
@@ -432,7 +469,9 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.alive = self.peak = 0
         self.known: set[int] = set()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         self.meet((args, kwargs), new=False)  # weights and inputs, which exist anyway
         result = func(*args, **kwargs)
@@ -442,7 +481,8 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here; otherwise torch would load its compiler
+        # nothing is compiled here; otherwise torch would load its compiler
+        return False
 
     def meet(self, tree: Any, new: bool) -> None:
         for tensor in tree_leaves(tree):

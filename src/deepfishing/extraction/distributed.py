@@ -40,7 +40,13 @@ from deepfishing.errors import (
     pip_install,
 )
 from deepfishing.extraction.options import LOCAL, RAY, BatchSize
-from deepfishing.extraction.to_store import Done, Hashed, Local, StartExtractor, write_batches
+from deepfishing.extraction.to_store import (
+    Done,
+    Hashed,
+    Local,
+    StartExtractor,
+    write_batches,
+)
 from deepfishing.images.item import Item
 from deepfishing.store import Store
 
@@ -83,7 +89,8 @@ def check_place(on: str) -> None:
             f"`{pip_install(extra='ray')}`, or take --on local"
         )
     address = _address(on)
-    if found := _ADDRESS.fullmatch(address):  # fail now instead of after minutes of Ray's attempts
+    if found := _ADDRESS.fullmatch(address):
+        # fail now instead of after minutes of Ray's attempts
         do = "; start it with `ray start --head`, or correct the address"
         what = f"Ray must answer at {address}, got no connection"
         with explained(OptionError, what, do, (OSError, OverflowError)):
@@ -92,7 +99,9 @@ def check_place(on: str) -> None:
 
 
 @contextmanager
-def connect(on: str, gpu: bool = False, batch_size: BatchSize = "auto") -> Iterator[OnRay]:
+def connect(
+    on: str, gpu: bool = False, batch_size: BatchSize = "auto"
+) -> Iterator[OnRay]:
     """A place to work, as long as the block lasts; with `gpu` each worker on Ray needs a GPU.
 
     `ray` is the Ray that this process has, else the cluster that RAY_ADDRESS names, else one that
@@ -134,7 +143,9 @@ def start(address: str, attempts: int, **options: Any) -> None:
         if not problem:
             return
         if left:
-            warnings.warn(f"Ray did not start ({problem}); it is tried again", stacklevel=2)
+            warnings.warn(
+                f"Ray did not start ({problem}); it is tried again", stacklevel=2
+            )
     raise OptionError(
         f"Ray must start on this machine, got {problem}; its logs are in "
         f"{Path(tempfile.gettempdir(), 'ray/session_latest/logs')}; or take --on local"
@@ -148,8 +159,11 @@ def _init(address: str, options: dict[str, Any]) -> str:
     before = set(psutil.Process().children(recursive=True))
     try:
         with _without_stderr():  # Ray's own side tells there that it will be quiet
-            ray.init(address, logging_level=logging.ERROR, log_to_driver=False, **options)
-    except Exception as error:  # of a part that does not start Ray raises the plain class
+            ray.init(
+                address, logging_level=logging.ERROR, log_to_driver=False, **options
+            )
+    except Exception as error:
+        # of a part that does not start Ray raises the plain class
         ray.shutdown()
         # Ray does not know of the processes of a node that was never made
         _end(set(psutil.Process().children(recursive=True)) - before)
@@ -204,7 +218,8 @@ class OnRay(Local):
         self.gpu = gpu  # whether each worker takes one
         # a worker that chooses it takes a power of two, as a shard has images
         self.batch_size = batch_size if isinstance(batch_size, int) else 1
-        self.client = client  # which cannot stream: the pipeline is driven from inside the cluster
+        # which cannot stream: the pipeline is driven from inside the cluster
+        self.client = client
 
     def hashes(self, items: Sequence[Item]) -> Iterator[Hashed]:
         """See `Local`."""
@@ -215,7 +230,11 @@ class OnRay(Local):
             yield from ((sha256, reason) for sha256, reason in found)
 
     def compute(
-        self, store: Store, start: StartExtractor, keys: Sequence[str], items: Sequence[Item]
+        self,
+        store: Store,
+        start: StartExtractor,
+        keys: Sequence[str],
+        items: Sequence[Item],
     ) -> Generator[Done, None, None]:
         """See `Local`."""
         # whole batches, as in a shard
@@ -224,7 +243,9 @@ class OnRay(Local):
         chunks = []
         for first in range(0, len(keys), size):
             part = tuple(keys[first : first + size])
-            known = {name: frozenset(stored & set(part)) for name, stored in columns.items()}
+            known = {
+                name: frozenset(stored & set(part)) for name, stored in columns.items()
+            }
             chunks.append(Chunk(tuple(items[first : first + size]), part, known))
         # the store by its place, without what was read of it
         sent = Store(store.folder.resolve(), store.settings, store.precision)
@@ -252,14 +273,22 @@ class OnRay(Local):
         cluster: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
         nodes = [node["Resources"] for node in cluster if node["Alive"]]
         able = [node for node in nodes if kind in node]
-        shares = [node.get("CPU", 1) / (node["GPU"] if self.gpu else 1) for node in able]
+        shares = [
+            node.get("CPU", 1) / (node["GPU"] if self.gpu else 1) for node in able
+        ]
         threads = max(1, min(torch.get_num_threads(), *map(int, shares or [1])))
         fit = sum(node["GPU"] if self.gpu else node["CPU"] // threads for node in able)
         first = max(1, min(chunks, int(fit)))
-        return threads, ray.data.ActorPoolStrategy(min_size=first, max_size=max(first, chunks))
+        return threads, ray.data.ActorPoolStrategy(
+            min_size=first, max_size=max(first, chunks)
+        )
 
     def _run(
-        self, chunks: Sequence[Chunk], work: Any, options: dict[str, Any], ordered: bool = False
+        self,
+        chunks: Sequence[Chunk],
+        work: Any,
+        options: dict[str, Any],
+        ordered: bool = False,
     ) -> Iterator[Any]:
         """Yield the results of the chunks, as they are ready or in their order."""
         import ray
@@ -292,7 +321,9 @@ def _rows(
     context.execution_options.preserve_order = ordered
     with ray.data.DataContext.current(context):
         # a block a chunk, so that no task has more than one of them to do again
-        data = ray.data.from_items([{"chunk": c} for c in chunks], override_num_blocks=len(chunks))
+        data = ray.data.from_items(
+            [{"chunk": c} for c in chunks], override_num_blocks=len(chunks)
+        )
         yield from data.map_batches(work, batch_size=1, **options).iter_rows()
 
 
@@ -310,7 +341,12 @@ class Worker:
     def __init__(
         self, store: Store, start: StartExtractor, folder: Path | None, threads: int
     ) -> None:
-        self.store, self.start, self.folder, self.threads = store, start, folder, threads
+        self.store, self.start, self.folder, self.threads = (
+            store,
+            start,
+            folder,
+            threads,
+        )
 
     @cached_property
     def extractor(self) -> Extractor:
@@ -326,7 +362,8 @@ class Worker:
         """Return the number of images, the failed contents, and those with a zero gradient."""
         import torch
 
-        torch.set_num_threads(self.threads)  # counts for this thread alone; others round otherwise
+        # counts for this thread alone; others round otherwise
+        torch.set_num_threads(self.threads)
         append = partial(self.store.append, known=chunk.known)
         batches = self.extractor(chunk.items)
         parts = list(write_batches(batches, chunk.keys, chunk.items, append))

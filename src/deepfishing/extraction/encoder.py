@@ -41,7 +41,8 @@ LIBRARIES = {
 }
 QUICKEST = ("onnxruntime", "openvino")  # to start, not to run
 
-Encode = Callable[[Sequence[ImageLike]], Iterator[Batch]]  # an unreadable image is reported
+# an unreadable image is reported
+Encode = Callable[[Sequence[ImageLike]], Iterator[Batch]]
 Notice = Callable[[str], None]
 
 
@@ -62,7 +63,9 @@ def make_encoder(
     a line before a program is made, which takes a few seconds.
     """
     engine = next((name for name in QUICKEST if importlib.util.find_spec(name)), "")
-    plain = settings.network.dtype == "float32" and resources.device == "cpu" and not own
+    plain = (
+        settings.network.dtype == "float32" and resources.device == "cpu" and not own
+    )
     if engine and plain and settings.network.is_unchanged(weights):
         for chosen in _choices(settings, factors):
             key = _key(settings, chosen, engine)

@@ -77,9 +77,11 @@ def kept(key: str) -> bytes | None:
 def keep(key: str, model: bytes) -> None:
     """Keep a model for the next time."""
     folder = home() / "engines"
-    with contextlib.suppress(OSError):  # a folder that cannot be written costs the next export
+    with contextlib.suppress(OSError):
+        # a folder that cannot be written costs the next export
         folder.mkdir(parents=True, exist_ok=True)
-        digest = hashlib.sha256(model).hexdigest()[:16]  # so that a damaged file is found out
+        # so that a damaged file is found out
+        digest = hashlib.sha256(model).hexdigest()[:16]
         with replacing(folder / f"{key}-{digest}.onnx") as partial:
             partial.write_bytes(model)
         newest = sorted(folder.glob("*.onnx"), key=lambda path: -path.stat().st_mtime)
@@ -103,11 +105,20 @@ def _onnxruntime(model: bytes) -> RunOnnx:
     # then a run stays in the thread that calls
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     try:
-        session = package.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except (state.Fail, state.InvalidGraph, state.NotImplemented, state.InvalidProtobuf) as error:
+        session = package.InferenceSession(
+            model, options, providers=["CPUExecutionProvider"]
+        )
+    except (
+        state.Fail,
+        state.InvalidGraph,
+        state.NotImplemented,
+        state.InvalidProtobuf,
+    ) as error:
         raise cannot_run("onnxruntime", error) from None
     names = [output.name for output in session.get_outputs()]
-    return lambda pixels: dict(zip(names, session.run(names, {"pixels": pixels}), strict=True))
+    return lambda pixels: dict(
+        zip(names, session.run(names, {"pixels": pixels}), strict=True)
+    )
 
 
 def _openvino(model: bytes, threads: int) -> RunOnnx:
@@ -118,7 +129,9 @@ def _openvino(model: bytes, threads: int) -> RunOnnx:
         "INFERENCE_PRECISION_HINT": "f32",  # the default is bfloat16 where the CPU has it
     }
     try:
-        compiled = core.compile_model(core.read_model(io.BytesIO(model)), "CPU", settings)
+        compiled = core.compile_model(
+            core.read_model(io.BytesIO(model)), "CPU", settings
+        )
     except RuntimeError as error:
         raise cannot_run("openvino", error) from None
     own = threading.local()  # a request serves one thread at a time

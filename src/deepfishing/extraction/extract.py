@@ -23,7 +23,13 @@ from deepfishing.core.kernels import Comparable
 from deepfishing.core.rank_one import Array
 from deepfishing.core.recipes import parse_recipes
 from deepfishing.errors import FeatureError, ImageError, OptionError, check_choice
-from deepfishing.extraction.batches import Batch, aggregate, gather, leave_out, zero_gradients
+from deepfishing.extraction.batches import (
+    Batch,
+    aggregate,
+    gather,
+    leave_out,
+    zero_gradients,
+)
 from deepfishing.extraction.compute import Computer
 from deepfishing.extraction.options import BatchSize, Resources, choose_batch_size
 from deepfishing.extraction.settings import Settings
@@ -47,7 +53,10 @@ class Features(dict[str, Comparable]):
     """
 
     def __init__(
-        self, features: Mapping[str, Comparable], indices: list[int], failures: dict[int, str]
+        self,
+        features: Mapping[str, Comparable],
+        indices: list[int],
+        failures: dict[int, str],
     ) -> None:
         super().__init__(features)
         self.indices = indices
@@ -171,10 +180,15 @@ class Extractor:
         settings: Settings | None = None,
         resources: Resources | None = None,
     ) -> None:
-        settings, resources = settings or Settings.from_network(network), resources or Resources()
+        settings, resources = (
+            settings or Settings.from_network(network),
+            resources or Resources(),
+        )
         self.views = find_views(settings.views)
         self.preprocess = settings.see
-        self.compute = Computer(network, factors, settings=settings, engine=resources.engine)
+        self.compute = Computer(
+            network, factors, settings=settings, engine=resources.engine
+        )
         batch_size = resources.batch_size
         if batch_size == "auto":
             size = self.compute.bytes_per_input()
@@ -192,7 +206,9 @@ class Extractor:
                 torch.set_num_threads(max(1, cores // 4) if compute.cut else cores)
                 # also a copy: what was made in inference mode could not enter a graph
                 middle = torch.cat(batch.values) if batch.values else None
-                values = {} if middle is None else compute(middle, len(batch.indices) * V)
+                values = (
+                    {} if middle is None else compute(middle, len(batch.indices) * V)
+                )
                 means = {f.name: aggregate(f, value, V) for f, value in values.items()}
                 yield Batch(batch.indices, means, batch.failures)
         finally:
@@ -204,7 +220,8 @@ class TrunkOutput(NamedTuple):
     """Output of the trunk for the images at `indices`, and the images that could not be read."""
 
     indices: list[int]
-    values: list[Tensor]  # of all of them together; the views of an image follow each other
+    # of all of them together; the views of an image follow each other
+    values: list[Tensor]
     failures: dict[int, str]
 
 
@@ -220,23 +237,34 @@ def prepare(
 
     `preprocess` makes float32 pixels (views, 3, S, S) of an image, or raises `ImageError`.
     """
-    size = min(max(1, PIECE // views), batch_size)  # images that a worker takes at a time
+    # images that a worker takes at a time
+    size = min(max(1, PIECE // views), batch_size)
     ahead = 1 + max(1, -(-workers * size // batch_size))  # enough that no worker waits
     numbered = iter(enumerate(images))
     waiting: deque[list[Future[TrunkOutput]]] = deque()
-    with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    with ThreadPoolExecutor(
+        workers, initializer=torch.set_num_threads, initargs=(1,)
+    ) as pool:
         try:
             while True:
-                while len(waiting) < ahead and (batch := list(islice(numbered, batch_size))):
+                while len(waiting) < ahead and (
+                    batch := list(islice(numbered, batch_size))
+                ):
                     parts = [batch[i : i + size] for i in range(0, len(batch), size)]
-                    waiting.append([pool.submit(_piece, p, preprocess, run) for p in parts])
+                    waiting.append(
+                        [pool.submit(_piece, p, preprocess, run) for p in parts]
+                    )
                 if not waiting:
                     return
                 pieces = [future.result() for future in waiting.popleft()]
                 yield TrunkOutput(
                     [index for piece in pieces for index in piece.indices],
                     [part for piece in pieces for part in piece.values],
-                    {i: reason for piece in pieces for i, reason in piece.failures.items()},
+                    {
+                        i: reason
+                        for piece in pieces
+                        for i, reason in piece.failures.items()
+                    },
                 )
         finally:
             for future in chain.from_iterable(waiting):
@@ -244,7 +272,9 @@ def prepare(
 
 
 def _piece(
-    images: Sequence[tuple[int, ImageLike]], preprocess: Callable[[ImageLike], Array], run: RunTrunk
+    images: Sequence[tuple[int, ImageLike]],
+    preprocess: Callable[[ImageLike], Array],
+    run: RunTrunk,
 ) -> TrunkOutput:
     indices, pixels, failures, outputs = [], [], {}, []
     for index, image in images:
@@ -255,5 +285,7 @@ def _piece(
             failures[index] = str(error)
     if pixels:
         inputs = np.concatenate(pixels)
-        outputs = [run(part) for part in np.array_split(inputs, -(-len(inputs) // PIECE))]
+        outputs = [
+            run(part) for part in np.array_split(inputs, -(-len(inputs) // PIECE))
+        ]
     return TrunkOutput(indices, outputs, failures)

@@ -85,7 +85,9 @@ def block_gradients(uses: Sequence[Use]) -> Tensor:
         x, delta = _maps(layer, call)
         each = _weight_gradient(layer, x, delta, layer.groups)
         own = _windows(each, len(call.x)).sum(dim=1)
-        gradients.append(own.reshape(len(own), layer.groups, -1, layer.weight[0].numel()))
+        gradients.append(
+            own.reshape(len(own), layer.groups, -1, layer.weight[0].numel())
+        )
     return gradients[0] if len(gradients) == 1 else torch.stack(gradients).sum(dim=0)
 
 
@@ -128,15 +130,20 @@ def _factors(layer: nn.Module, call: Call) -> tuple[Tensor, Tensor]:
     deltas = deltas.flatten(2).transpose(1, 2)
     if x.ndim == 4:
         return patches, deltas
-    return _windows(patches, len(x)).flatten(1, 2), _windows(deltas, len(x)).flatten(1, 2)
+    return _windows(patches, len(x)).flatten(1, 2), _windows(deltas, len(x)).flatten(
+        1, 2
+    )
 
 
 def _maps(layer: nn.Conv2d, call: Call) -> tuple[Tensor, Tensor]:
     """Return padded input and delta of a convolution, (N, C, H, W), of N images or windows."""
     x, delta = (value.flatten(0, -4) for value in (call.x, _delta(call)))
     size, places, stride = x.shape[2:], delta.shape[2:], layer.stride
-    reach = [d * (k - 1) + 1 for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
-    same: list[int] = []  # as TensorFlow pads to ceil(size / stride) places, smaller half first
+    reach = [
+        d * (k - 1) + 1 for d, k in zip(layer.dilation, layer.kernel_size, strict=True)
+    ]
+    # as TensorFlow pads to ceil(size / stride) places, smaller half first
+    same: list[int] = []
     for i in (1, 0):  # the last direction comes first
         whole = max((-(-size[i] // stride[i]) - 1) * stride[i] + reach[i] - size[i], 0)
         same += [whole // 2, whole - whole // 2]
@@ -222,7 +229,9 @@ def check_gradients(
         weight = _weight(of_path[0][0])
         if weight is not None:
             weights[path] = weight
-    for path, true in _true_gradients(module, one_input, objective, weights, uses).items():
+    for path, true in _true_gradients(
+        module, one_input, objective, weights, uses
+    ).items():
         d = true[0].numel()
         random = torch.Generator().manual_seed(0)
         V = torch.randn(d, DIRECTIONS, generator=random).to(true)
@@ -265,13 +274,17 @@ def _true_gradients(
         with ExitStack() as hooks, frozen(module), torch.enable_grad():
             for layer in layers:
                 # a copy of what goes in, since an in-place operation further on would overwrite it
-                copy = layer.register_forward_pre_hook(lambda _, args: tuple(map(_copied, args)))
+                copy = layer.register_forward_pre_hook(
+                    lambda _, args: tuple(map(_copied, args))
+                )
                 hooks.enter_context(copy)
             for weight in weights.values():
                 weight.requires_grad_(True)
             hooks.enter_context(usual_strides())
             error = objective(module(one_input))
-            found = torch.autograd.grad(error, list(weights.values()), allow_unused=True)
+            found = torch.autograd.grad(
+                error, list(weights.values()), allow_unused=True
+            )
     except RuntimeError as error:
         reason = str(error).partition("\n")[0][:200]
         raise LayerError(

@@ -53,9 +53,17 @@ BLOCK_ROWS = 4096
 # Vectors of one image that differ by no more than this part of their length are the same: networks
 # round differently in batches of other sizes, and files keep fewer digits.
 ROUNDING = 1e-3
-DAMAGED = (OSError, ValueError, LookupError, TypeError, ArithmeticError, pa.ArrowException)
+DAMAGED = (
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    ArithmeticError,
+    pa.ArrowException,
+)
 
-Block = tuple[int, dict[str, list[Any]], dict[str, Array]]  # rows, facts and vectors of them
+# rows, facts and vectors of them
+Block = tuple[int, dict[str, list[Any]], dict[str, Array]]
 
 
 def import_vectors(
@@ -90,8 +98,13 @@ def import_vectors(
     for n, facts, vectors in read():
         names = names or _names(list(vectors), column, source)
         for name in names:
-            if shapes.setdefault(names[name], vectors[name].shape[1:]) != vectors[name].shape[1:]:
-                raise DatasetError(f"vectors of {name} must have one length, got two in {source}")
+            if (
+                shapes.setdefault(names[name], vectors[name].shape[1:])
+                != vectors[name].shape[1:]
+            ):
+                raise DatasetError(
+                    f"vectors of {name} must have one length, got two in {source}"
+                )
         made = _rows(n, facts, {names[c]: vectors[c] for c in names}, len(rows), source)
         for row, check in made:
             if checks.setdefault(str(row.sha256), check) != check:
@@ -104,9 +117,15 @@ def import_vectors(
         )
     _check_rounding(read(), rows, differing, names, source)
     if not rows or len({row.id for row in rows}) < len(rows):
-        what = "ids must be unique, got one twice" if rows else "a file must have rows, got none"
+        what = (
+            "ids must be unique, got one twice"
+            if rows
+            else "a file must have rows, got none"
+        )
         raise DatasetError(f"{what} in {source}")
-    settings = _settings_in(source) or settings_of(names.values(), network or source.stem)
+    settings = _settings_in(source) or settings_of(
+        names.values(), network or source.stem
+    )
     opened = Store(folder, settings, precision)
     with opened.writing():
         before = opened.rows()
@@ -115,7 +134,9 @@ def import_vectors(
             stored |= opened.shards(name).keys()
             shape = opened.shape(name)
             if shape and shape != shapes.get(name, shape):
-                raise StoreError(f"{name} of {folder} is {shape}, got {shapes[name]} in {source}")
+                raise StoreError(
+                    f"{name} of {folder} is {shape}, got {shapes[name]} in {source}"
+                )
         there = stored & checks.keys()
         known = [row.id for row in rows if row.id in before or row.sha256 in there]
         if known and not overwrite:
@@ -131,15 +152,24 @@ def import_vectors(
             for name in names:
                 has = _has(vectors[name])
                 for number, row in enumerate(rows[start : start + n]):
-                    if (name, str(row.sha256)) in written:  # the first vector of an image counts
+                    if (
+                        name,
+                        str(row.sha256),
+                    ) in written:
+                        # the first vector of an image counts
                         has[number] = False
                     elif has[number]:
                         written.add((name, str(row.sha256)))
-                keys = [str(rows[start + number].sha256) for number in np.flatnonzero(has)]
+                keys = [
+                    str(rows[start + number].sha256) for number in np.flatnonzero(has)
+                ]
                 opened.append(keys, {names[name]: vectors[name][has]})
             start += n
         now = {row.sha256: row.factors for row in rows}
-        kept = {i: replace(r, factors=now.get(r.sha256, r.factors)) for i, r in before.items()}
+        kept = {
+            i: replace(r, factors=now.get(r.sha256, r.factors))
+            for i, r in before.items()
+        }
         kept |= {row.id: row for row in rows}
         opened.write_rows(kept.values())
         opened.compact({row.sha256 for row in kept.values() if row.sha256})
@@ -180,7 +210,9 @@ def _is_same(a: Array, b: Array) -> bool:
 def _names(found: list[str], column: str | None, source: Path) -> dict[str, str]:
     """The columns that are taken, and the factors that they become."""
     if column is not None and column not in found:
-        raise OptionError(f"column must be one of {', '.join(found)} of {source}, got {column!r}")
+        raise OptionError(
+            f"column must be one of {', '.join(found)} of {source}, got {column!r}"
+        )
     factors = {}
     for name in found if column is None else [column]:
         with contextlib.suppress(FeatureError):
@@ -190,31 +222,47 @@ def _names(found: list[str], column: str | None, source: Path) -> dict[str, str]
     if len(found) != 1 and column is None:
         many, do = ", ".join(found), "say --column NAME"
         if not found:
-            many, do = "none", "name them by a list per image, or in a .csv v_0, v_1 and so on"
+            many, do = (
+                "none",
+                "name them by a list per image, or in a .csv v_0, v_1 and so on",
+            )
         raise OptionError(f"one column must hold vectors, got {many} in {source}; {do}")
     return {column or found[0]: NAME}
 
 
 def _rows(
-    n: int, facts: Mapping[str, list[Any]], vectors: Mapping[str, Array], start: int, source: Path
+    n: int,
+    facts: Mapping[str, list[Any]],
+    vectors: Mapping[str, Array],
+    start: int,
+    source: Path,
 ) -> list[tuple[Row, int]]:
     """The rows of a block, each with a checksum of its vectors."""
     here = {name: _has(values) for name, values in vectors.items()}
     made = []
     for i in range(n):
         told = {name: values[i] for name, values in facts.items()}
-        id_, path = (str(told[n]) if told.get(n) not in (None, "") else "" for n in ("id", "path"))
+        id_, path = (
+            str(told[n]) if told.get(n) not in (None, "") else ""
+            for n in ("id", "path")
+        )
         id_ = id_ or path or f"{start + i:07d}"
         path = path or id_
         has = tuple(sorted(name for name in vectors if here[name][i]))
         if not has or not all(np.isfinite(vectors[name][i]).all() for name in has):
-            raise DatasetError(f"numbers of an image must be finite, got others: {id_} in {source}")
+            raise DatasetError(
+                f"numbers of an image must be finite, got others: {id_} in {source}"
+            )
         content = b"".join(vectors[name][i].tobytes() for name in has)
         key = told.get("sha256") or _file_hash(source.parent, path)
         key = str(key or hashlib.sha256(id_.encode() + content).hexdigest())
         if not re.fullmatch("[0-9a-f]{64}", key):
-            raise DatasetError(f"sha256 must be 64 hex digits, got {key[:80]!r} in {source}")
-        labels = as_labels(told.get("labels", told.get("label")), several="labels" in told)
+            raise DatasetError(
+                f"sha256 must be 64 hex digits, got {key[:80]!r} in {source}"
+            )
+        labels = as_labels(
+            told.get("labels", told.get("label")), several="labels" in told
+        )
         row = Row(id_, path, key, labels=labels or None, status=OK, factors=has)
         made.append((row, zlib.crc32(content)))
     return made
@@ -268,7 +316,9 @@ def _needs_classifier(factor: Factor) -> bool:
 def _blocks(path: Path, listed: list[Item] | None = None) -> Iterator[Block]:
     kind = path.suffix.lower()
     if kind not in READERS:
-        raise OptionError(f"a file of vectors must end in {', '.join(READERS)}, got {path}")
+        raise OptionError(
+            f"a file of vectors must end in {', '.join(READERS)}, got {path}"
+        )
     if not path.is_file():
         raise DatasetError(f"a file of vectors must exist, got {path}, which does not")
     start = 0
@@ -324,8 +374,12 @@ def _csv(path: Path) -> Iterator[Block]:
     known = _fact_columns(names)
     vectors = _vector_columns([name for name in names if name not in known.values()])
     # told, not guessed by the first rows, in which a column may have only whole numbers
-    kinds = dict.fromkeys((one for columns in vectors.values() for one in columns), pa.float64())
-    convert = pa_csv.ConvertOptions(column_types=kinds | dict.fromkeys(known.values(), pa.string()))
+    kinds = dict.fromkeys(
+        (one for columns in vectors.values() for one in columns), pa.float64()
+    )
+    convert = pa_csv.ConvertOptions(
+        column_types=kinds | dict.fromkeys(known.values(), pa.string())
+    )
     for batch in pa_csv.open_csv(path, parse_options=parse, convert_options=convert):
         facts = {
             fact: [one and unguarded(one) for one in batch[name].to_pylist()]
@@ -333,7 +387,10 @@ def _csv(path: Path) -> Iterator[Block]:
         }
         arrays = {}
         for name, columns in vectors.items():
-            rows = [batch[one].cast(pa.float32()).to_numpy(zero_copy_only=False) for one in columns]
+            rows = [
+                batch[one].cast(pa.float32()).to_numpy(zero_copy_only=False)
+                for one in columns
+            ]
             arrays[name] = np.stack(rows, axis=1)
         yield len(batch), facts, arrays
 
@@ -349,7 +406,9 @@ def _vector_columns(names: list[str]) -> dict[str, list[str]]:
         if columns == [f"{name}{i}" for i in range(len(columns))]:
             vectors[name.removesuffix("_") or "vector"] = columns
         elif name.endswith("_"):  # else some other fact, such as a year
-            raise ValueError(f"columns of {name[:-1]} must be {name}0, {name}1 and so on")
+            raise ValueError(
+                f"columns of {name[:-1]} must be {name}0, {name}1 and so on"
+            )
     return vectors
 
 
@@ -380,7 +439,10 @@ def _arrays(arrays: Mapping[str, Any]) -> Iterator[Block]:
         raise ValueError(f"arrays must be of the same images, got {sorted(sizes)} rows")
     known = _fact_columns([name for name, values in arrays.items() if values.ndim == 1])
     for start in range(0, n := sizes.pop(), BLOCK_ROWS):
-        some = {name: np.asarray(v[start : start + BLOCK_ROWS]) for name, v in arrays.items()}
+        some = {
+            name: np.asarray(v[start : start + BLOCK_ROWS])
+            for name, v in arrays.items()
+        }
         facts = {fact: some[name].tolist() for fact, name in known.items()}
         vectors = {name: v.astype(np.float32) for name, v in some.items() if v.ndim > 1}
         yield min(BLOCK_ROWS, n - start), facts, vectors

@@ -36,9 +36,11 @@ class Layout:
     """
 
     axis: int = 0  # along which the images are
-    rows: int = 1  # how many entries of that axis belong to one image: windows, or tokens
+    # how many entries of that axis belong to one image: windows, or tokens
+    rows: int = 1
     inner: bool = False  # whether neighbours on that axis belong to different images
-    channel: int | None = None  # the channels' axis, images first; None if it is not needed
+    # the channels' axis, images first; None if it is not needed
+    channel: int | None = None
 
     def images_first(self, value: Tensor) -> Tensor:
         """One row per image: (n, ...)."""
@@ -46,7 +48,9 @@ class Layout:
             return value.movedim(self.axis, 0)
         n = value.shape[self.axis] // self.rows
         parts = (self.rows, n) if self.inner else (n, self.rows)
-        return torch.unflatten(value, self.axis, parts).movedim(self.axis + self.inner, 0)
+        return torch.unflatten(value, self.axis, parts).movedim(
+            self.axis + self.inner, 0
+        )
 
     def regroup(self, call: Call) -> Call:
         """Return the call with one row per image; x is right where y is computed row by row."""
@@ -125,7 +129,9 @@ def weighted_mean(means: Sequence[Tensor], weights: Sequence[int]) -> Tensor:
     return torch.stack(parts).sum(dim=0)
 
 
-def _find_images(path: str, one: Tensor, two: Tensor, single: bool, tolerance: float) -> Layout:
+def _find_images(
+    path: str, one: Tensor, two: Tensor, single: bool, tolerance: float
+) -> Layout:
     """Find the axis of the images from the output for one of them and the output for both."""
     if single and one.ndim > 1 and len(one) == 1:
         return Layout()
@@ -170,15 +176,26 @@ class _Event:
         layer, axis = self.layer, 1
         side = "in" if self.kind == "in" else "out"
         if isinstance(layer, nn.LayerNorm):
-            width = layer.normalized_shape[-1] if len(layer.normalized_shape) == 1 else 0
+            width = (
+                layer.normalized_shape[-1] if len(layer.normalized_shape) == 1 else 0
+            )
             axis = value.ndim - 1 if type(layer).forward is nn.LayerNorm.forward else 0
         elif isinstance(layer, nn.Linear):
             width, axis = getattr(layer, f"{side}_features"), value.ndim - 1
         elif isinstance(layer, _ConvNd):
             width = getattr(layer, f"{side}_channels")
         else:
-            width = layer.num_channels if isinstance(layer, nn.GroupNorm) else layer.num_features
-        if plain and axis and self.value.shape == value.shape and value.shape[axis] == width:
+            width = (
+                layer.num_channels
+                if isinstance(layer, nn.GroupNorm)
+                else layer.num_features
+            )
+        if (
+            plain
+            and axis
+            and self.value.shape == value.shape
+            and value.shape[axis] == width
+        ):
             return axis  # the neighbour's own tensor, so its kind tells
         fitting = [i for i in range(1, value.ndim) if value.shape[i] == width]
         return fitting[0] if len(fitting) == 1 else None
@@ -200,7 +217,10 @@ def _channel_axes(
         near = [event for event in events[:at] if event.kind == "out"][-1:]
         if not isinstance(target, _WITH_WIDTH):
             near += [event for event in events[at:] if event.kind == "in"][:1]
-        votes = {event.vote(value, value.shape == raw.shape) for event in near} - {None, 0}
+        votes = {event.vote(value, value.shape == raw.shape) for event in near} - {
+            None,
+            0,
+        }
         long = [axis for axis in range(1, value.ndim) if value.shape[axis] > 1]
         if len(votes) == 1:
             (vote,) = votes
@@ -227,10 +247,14 @@ def _record(module: nn.Module, target: nn.Module, one_input: Tensor) -> list[_Ev
     with ExitStack() as hooks, frozen(module), torch.no_grad():
         for layer in module.modules():
             if isinstance(layer, _WITH_WIDTH):
-                before = layer.register_forward_pre_hook(lambda m, args: note("in", m, *args))
+                before = layer.register_forward_pre_hook(
+                    lambda m, args: note("in", m, *args)
+                )
                 after = layer.register_forward_hook(lambda m, _, y: note("out", m, y))
                 hooks.enter_context(before)
                 hooks.enter_context(after)
-        hooks.enter_context(target.register_forward_hook(lambda m, _, y: note("here", m, y)))
+        hooks.enter_context(
+            target.register_forward_hook(lambda m, _, y: note("here", m, y))
+        )
         module(one_input)
     return events

@@ -31,8 +31,12 @@ class FeatureOptions:
     """Options that do not depend on the network; the part of `Settings` that a user chooses."""
 
     tau: Annotated[float, "Temperature of the SoftMax."] = 2.0
-    label: Annotated[Label, "Label of the error: uniform, predicted or a class number."] = "uniform"
-    views: Annotated[str, "What is seen of an image: centre, flip, scales or crops."] = "centre"
+    label: Annotated[
+        Label, "Label of the error: uniform, predicted or a class number."
+    ] = "uniform"
+    views: Annotated[
+        str, "What is seen of an image: centre, flip, scales or crops."
+    ] = "centre"
 
     def __post_init__(self) -> None:
         # loaded when options are checked, so that the help of commands is quick
@@ -40,7 +44,8 @@ class FeatureOptions:
         from deepfishing.networks.objectives import check_objective
 
         label = self.label
-        is_number = isinstance(label, Integral) and not isinstance(label, bool)  # also NumPy's
+        # also NumPy's
+        is_number = isinstance(label, Integral) and not isinstance(label, bool)
         if is_number or (isinstance(label, str) and label.isdigit()):
             object.__setattr__(self, "label", int(label))  # type: ignore[arg-type]
         check_objective(self.tau, self.label)
@@ -67,9 +72,12 @@ class NetworkOptions(TypedDict, total=False):
         f"[default: {DEFAULT}]",
     ]
     weights: Annotated[
-        Path | str, "Weight file, .pth, .safetensors or .caffemodel; `random` for tests."
+        Path | str,
+        "Weight file, .pth, .safetensors or .caffemodel; `random` for tests.",
     ]
-    prototxt: Annotated[Path | str, "Description of a .caffemodel, if it is not in there."]
+    prototxt: Annotated[
+        Path | str, "Description of a .caffemodel, if it is not in there."
+    ]
     mean: Annotated[
         str | Path,
         "Mean of a .caffemodel network: a .binaryproto image, or BLUE,GREEN,RED such as "
@@ -90,7 +98,8 @@ class NetworkOptions(TypedDict, total=False):
         "Names of classes, a line each, of which a network that reads texts gets a classifier.",
     ]
     prompt: Annotated[
-        str, "What is said of a class, its name in place of {}. [default: a photo of {}]"
+        str,
+        "What is said of a class, its name in place of {}. [default: a photo of {}]",
     ]
     dtype: Annotated[
         str,
@@ -142,7 +151,15 @@ MOST_INPUTS = 32  # images times views; with more the head is hardly faster
 SHARE = 1 / 4  # of the machine's memory,
 CAP = 2 * 2**30  # and never more than this
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+_UNITS = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "ki": 2**10,
+    "mi": 2**20,
+    "gi": 2**30,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,10 +188,14 @@ class Resources:
     deepfishing.errors.OptionError: batch size must be auto or a number from 1, got 0
     """
 
-    batch_size: Annotated[BatchSize, "Images per pass; auto is what memory allows."] = "auto"
+    batch_size: Annotated[BatchSize, "Images per pass; auto is what memory allows."] = (
+        "auto"
+    )
     memory: Annotated[str | int | None, "What a batch may need, such as 2GB."] = None
     device: Annotated[str, "cpu, cuda, cuda:1, mps."] = "cpu"
-    engine: Annotated[str, "What runs the trunk: auto, torch, onnxruntime or openvino."] = "auto"
+    engine: Annotated[
+        str, "What runs the trunk: auto, torch, onnxruntime or openvino."
+    ] = "auto"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "batch_size", parse_batch_size(self.batch_size))
@@ -187,7 +208,9 @@ def parse_batch_size(batch_size: str | int) -> BatchSize:
         return "auto"
     number = int(batch_size) if str(batch_size).isdecimal() else 0
     if number < 1:
-        raise OptionError(f"batch size must be auto or a number from 1, got {batch_size!r}")
+        raise OptionError(
+            f"batch size must be auto or a number from 1, got {batch_size!r}"
+        )
     return number
 
 
@@ -206,7 +229,9 @@ def parse_memory(memory: int | str | None) -> int:
     return int(amount)
 
 
-def choose_batch_size(bytes_per_input: int, views: int, memory: int | str | None = None) -> int:
+def choose_batch_size(
+    bytes_per_input: int, views: int, memory: int | str | None = None
+) -> int:
     """Return the batch size that `auto` means: a power of two, at least 1.
 
     It must be the same whenever a run is resumed, since another one may change the last bit of a

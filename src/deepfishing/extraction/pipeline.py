@@ -28,7 +28,12 @@ from deepfishing.extraction.options import (
 )
 from deepfishing.extraction.relabel import labels_follow_pixels
 from deepfishing.extraction.settings import Settings
-from deepfishing.extraction.to_store import Extraction, Local, OnFailure, extract_to_store
+from deepfishing.extraction.to_store import (
+    Extraction,
+    Local,
+    OnFailure,
+    extract_to_store,
+)
 from deepfishing.images.item import ImageBytes, Item
 from deepfishing.images.sources import find_images
 from deepfishing.images.streams import blocks
@@ -126,7 +131,9 @@ def extract_to(
         if network_options:
             names = ", ".join(field.name for field in FEATURES)
             given = ", ".join(network_options)
-            raise OptionError(f"options beside a loaded network must be {names}, got {given}")
+            raise OptionError(
+                f"options beside a loaded network must be {names}, got {given}"
+            )
         settings = Settings.from_network(loaded, **feature_options)
     else:
         if not (folder / MANIFEST).exists():
@@ -141,13 +148,22 @@ def extract_to(
     factors = needed_factors(parse_recipes(features, settings.network.layers))
     here = None if far else Local()
     is_new = loaded is not None and not (folder / MANIFEST).exists()
-    if here is not None and loaded is not None and is_new and precision is None and items:
-        precision = _measure_precision(here, loaded, factors, settings, resources, items, notice)
+    if (
+        here is not None
+        and loaded is not None
+        and is_new
+        and precision is None
+        and items
+    ):
+        precision = _measure_precision(
+            here, loaded, factors, settings, resources, items, notice
+        )
     opened = Store(folder, settings.as_dict(), precision)
     if far and settings.network.source.kind != PYTHON:
         loaded = None  # workers load it themselves
     if gpu:
-        resources = replace(resources, device="cuda")  # a worker sees its GPU as the only one
+        # a worker sees its GPU as the only one
+        resources = replace(resources, device="cuda")
     with ExitStack() as stack:
         place = here
         if far:
@@ -169,7 +185,9 @@ def extract_to(
         stack.enter_context(labels_follow_pixels(opened))
         if items is not None:
             return run(items)
-        return _joined(map(run, _new(opened, blocks(cast("Iterable[Any]", images), name))))
+        return _joined(
+            map(run, _new(opened, blocks(cast("Iterable[Any]", images), name)))
+        )
 
 
 def _measure_precision(
@@ -187,7 +205,9 @@ def _measure_precision(
 
     if not is_unmeasured(network, factors):
         return None
-    place.extractor = Extractor(network, factors, settings=settings, resources=resources)
+    place.extractor = Extractor(
+        network, factors, settings=settings, resources=resources
+    )
     precision, why = suited_precision(place.extractor, factors, items)
     if why and notice is not None:
         notice(why)
@@ -198,7 +218,9 @@ def _listed(images: str | Path | Iterable[Any]) -> list[Item | Path] | None:
     """Return the files, or None for images that exist only in Python."""
     if isinstance(images, str | Path):
         return [*find_images(images)]
-    if isinstance(images, Sequence) and all(isinstance(i, Item | Path | str) for i in images):
+    if isinstance(images, Sequence) and all(
+        isinstance(i, Item | Path | str) for i in images
+    ):
         return [Path(one) if isinstance(one, str) else one for one in images]
     return None
 
@@ -209,7 +231,11 @@ def _new(store: Store, parts: Iterable[list[Item]]) -> Iterator[list[Item]]:
     for part in parts:
         for item in part:
             row = before.get(item.id)
-            if row and isinstance(item.path, ImageBytes) and row.stamp != item.signature()[1]:
+            if (
+                row
+                and isinstance(item.path, ImageBytes)
+                and row.stamp != item.signature()[1]
+            ):
                 raise StoreError(
                     f"{item.id} is another image in {store.folder}; pass name= for what ids of "
                     "these images begin with, or choose another folder"
@@ -241,7 +267,8 @@ def resolve_settings(
     """
     network_options, feature_options = split_options(options)
     if not (Path(store) / MANIFEST).exists():
-        FeatureOptions(**feature_options)  # refuses a wrong tau before a network is loaded
+        # refuses a wrong tau before a network is loaded
+        FeatureOptions(**feature_options)
         loaded = load_from_options(network_options, device=device)
         return Settings.from_network(loaded, **feature_options), loaded
     stored = Settings.from_dict(read_manifest(Path(store))["settings"])
@@ -276,10 +303,14 @@ def _agree_on_network(options: NetworkOptions, stored: NetworkRef) -> NetworkRef
             raise _contradiction("weights", known, given)
         files = {}
     for role, path in files.items():
-        expected = source.files.get(role, NetworkFile(path="", sha256=stored.weights_sha256))
+        expected = source.files.get(
+            role, NetworkFile(path="", sha256=stored.weights_sha256)
+        )
         found = NetworkFile.of(path)
         if expected.sha256 and found.sha256 != expected.sha256:
-            raise _contradiction(role, f"sha256 {expected.sha256}", f"{path}, {found.sha256}")
+            raise _contradiction(
+                role, f"sha256 {expected.sha256}", f"{path}, {found.sha256}"
+            )
         source = replace(source, kind=FILES, files={**source.files, role: found})
     if "mean" in options:
         pixel = given_mean(options["mean"])
@@ -290,9 +321,13 @@ def _agree_on_network(options: NetworkOptions, stored: NetworkRef) -> NetworkRef
         if pixels != stored.preprocess:
             raise _contradiction("preprocess", stored.preprocess, pixels)
     if "classes" in options and read_classes(options["classes"]) != source.classes:
-        raise _contradiction("classes", ", ".join(source.classes) or "none", options["classes"])
+        raise _contradiction(
+            "classes", ", ".join(source.classes) or "none", options["classes"]
+        )
     if options.get("embedding", source.embedding) != source.embedding:
-        raise _contradiction("embedding", source.embedding or "none", options["embedding"])
+        raise _contradiction(
+            "embedding", source.embedding or "none", options["embedding"]
+        )
     return replace(stored, source=source, dtype=options.get("dtype", stored.dtype))
 
 

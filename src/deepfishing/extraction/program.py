@@ -22,7 +22,9 @@ from deepfishing.images.preprocess import ImageLike
 class Program:
     """A network's work on one input at a time: `run` makes parts of factors by `part_name`."""
 
-    def __init__(self, run: RunOnnx, settings: Settings, factors: Sequence[Factor]) -> None:
+    def __init__(
+        self, run: RunOnnx, settings: Settings, factors: Sequence[Factor]
+    ) -> None:
         self.run, self.settings, self.factors = run, settings, factors
 
     def __call__(self, images: Sequence[ImageLike]) -> Iterator[Batch]:
@@ -34,8 +36,12 @@ class Program:
                 yield Batch([], {}, {index: str(error)})
                 continue
             each, V = [self.factors_of(one[None]) for one in inputs], len(inputs)
-            joined = {f: np.concatenate([values[f] for values in each]) for f in self.factors}
-            yield Batch([index], {f.name: aggregate(f, v, V) for f, v in joined.items()}, {})
+            joined = {
+                f: np.concatenate([values[f] for values in each]) for f in self.factors
+            }
+            yield Batch(
+                [index], {f.name: aggregate(f, v, V) for f, v in joined.items()}, {}
+            )
 
     def factors_of(self, pixels: Array) -> dict[Factor, Array]:
         """Factors of one input (1, 3, S, S)."""
@@ -43,7 +49,9 @@ class Program:
         found = {}
         for factor in self.factors:
             names = part_name(factor, 0), part_name(factor, 1)
-            found[factor] = finish(factor, [outputs[name] for name in names if name in outputs])
+            found[factor] = finish(
+                factor, [outputs[name] for name in names if name in outputs]
+            )
         return found
 
 

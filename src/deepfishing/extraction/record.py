@@ -35,7 +35,9 @@ def make_program(computer: Computer, engine: str) -> bytes:
     if parts is None:
         raise NetworkError(f"{computer.network.name} cannot be cut below its layers")
     if onnx_of(parts.trunk) is not None:
-        raise NetworkError(f"{computer.network.name} is not torch's, which would not record it")
+        raise NetworkError(
+            f"{computer.network.name} is not torch's, which would not record it"
+        )
     # in the plain layout of memory, since in the other one gradients are written by address
     shared: dict[int, Any] = {id(p): p for p in parts.head.parameters() if p.ndim != 4}
     module = copy.deepcopy(parts.head, shared)
@@ -43,9 +45,13 @@ def make_program(computer: Computer, engine: str) -> bytes:
     names: list[str] = []
 
     def head(middle: Tensor) -> list[Tensor]:
-        taps = tap(module, middle, computer.read, computer.gradients, computer.objective)
+        taps = tap(
+            module, middle, computer.read, computer.gradients, computer.objective
+        )
         found = {factor: computer.factor(factor, taps) for factor in computer.factors}
-        names[:] = [part_name(f, n) for f, own in found.items() for n in range(len(own))]
+        names[:] = [
+            part_name(f, n) for f, own in found.items() for n in range(len(own))
+        ]
         return [part.detach().float() for own in found.values() for part in own]
 
     noise = computer.noise(2)
@@ -56,7 +62,9 @@ def make_program(computer: Computer, engine: str) -> bytes:
         written_out = make_fx(head, decomposition_table=steps)(middle)
         pixels = torch.zeros(1, *noise.shape[1:])
         model = export(nn.Sequential(parts.trunk, written_out), pixels, names)
-        program = Program(start_onnx(engine, model, 1), computer.settings, computer.factors)
+        program = Program(
+            start_onnx(engine, model, 1), computer.settings, computer.factors
+        )
         for one in (noise[:1], noise[1:]):
             expected = computer.compute(computer.network.module, torch.from_numpy(one))
             if difference := computer.difference(program.factors_of(one), expected):

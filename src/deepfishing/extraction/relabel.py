@@ -43,7 +43,11 @@ class Relabelled:
 
 
 def label_images(
-    store: Store, table: str | Path, *, origin: str = "python", progress: Progress = silent
+    store: Store,
+    table: str | Path,
+    *,
+    origin: str = "python",
+    progress: Progress = silent,
 ) -> Relabelled:
     """Write the labels of a table to the label log of a store.
 
@@ -74,7 +78,9 @@ def label_images(
     return Relabelled(act, changed, len(changes) - changed, unmatched)
 
 
-def _only_match(found: Sequence[Row], item: Item, unmatched: dict[str, str]) -> Row | None:
+def _only_match(
+    found: Sequence[Row], item: Item, unmatched: dict[str, str]
+) -> Row | None:
     """Return the one row, or note why there is none."""
     contents = {row.sha256 for row in found}
     if not found:
@@ -108,7 +114,9 @@ def export_labels(store: Store, path: str | Path) -> int:
 def record_pixels(store: Store, log: LabelLog, progress: Progress = silent) -> None:
     """Record a hash of the pixels of all labelled images, so that re-saved files are recognised."""
     known = log.pixels()
-    labelled = [content for content, labels in log.current().items() if labels is not None]
+    labelled = [
+        content for content, labels in log.current().items() if labels is not None
+    ]
     wanted = {content for content in labelled if content not in known}
     if not wanted:
         return
@@ -149,7 +157,11 @@ def carry_labels_over(store: Store, log: LabelLog, before: Collection[str]) -> i
     rows = {str(row.sha256): row for row in store.rows().values() if row.sha256}
     lost = {}
     for content, labels in current.items():
-        if labels is not None and content in pixels and not _is_there(store, rows.get(content)):
+        if (
+            labels is not None
+            and content in pixels
+            and not _is_there(store, rows.get(content))
+        ):
             lost[pixels[content]] = content
     sizes = {found.partition(":")[0] for found in lost}
     changes = []

@@ -41,7 +41,10 @@ class Settings(FeatureOptions):
 
     def as_dict(self) -> dict[str, Any]:
         """Return JSON values for a manifest; refuse a network that they would not identify."""
-        for what, identity in (("head", self.network.head), ("logits", self.network.scores)):
+        for what, identity in (
+            ("head", self.network.head),
+            ("logits", self.network.scores),
+        ):
             if identity == UNIDENTIFIED:
                 raise OptionError(
                     f"{what} of {self.network.name} must be told from others before features are "
@@ -53,7 +56,9 @@ class Settings(FeatureOptions):
 
     def decisive(self) -> dict[str, Any]:
         """Return the same without the places of the network's files, which determine no value."""
-        return {name: value for name, value in self.as_dict().items() if name != "source"}
+        return {
+            name: value for name, value in self.as_dict().items() if name != "source"
+        }
 
     def see(self, image: ImageLike) -> Array:
         """Return an image as the network sees it: float32 pixels (views, 3, S, S)."""
@@ -68,7 +73,9 @@ class Settings(FeatureOptions):
     @property
     def digest(self) -> str:
         """Hash of all that is decisive, 64 hex digits."""
-        return hashlib.sha256(json.dumps(self.decisive(), sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(
+            json.dumps(self.decisive(), sort_keys=True).encode()
+        ).hexdigest()
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> Settings:
@@ -79,14 +86,20 @@ class Settings(FeatureOptions):
                 f"settings must have {', '.join(LATER)}, got none of {', '.join(lacking)}, as in "
                 "version 0.1; make the store or the model again"
             )
-        options = {field.name: facts[field.name] for field in FEATURES if field.name in facts}
+        options = {
+            field.name: facts[field.name] for field in FEATURES if field.name in facts
+        }
         tau, label, views = (options.get(name) for name in ("tau", "label", "views"))
         network = NetworkRef.from_dict(facts)
         try:
             if isinstance(label, bool) or not isinstance(label, str | int | list):
-                raise OptionError(f"label must be text, a number or a list, got {str(label)[:60]}")
+                raise OptionError(
+                    f"label must be text, a number or a list, got {str(label)[:60]}"
+                )
             if not isinstance(views, str) or isinstance(tau, bool):
-                raise OptionError(f"views must be text and tau a number, got {str(views)[:60]}")
+                raise OptionError(
+                    f"views must be text and tau a number, got {str(views)[:60]}"
+                )
             return cls(network=network, **options)
         except (TypeError, ValueError, OverflowError) as error:
             raise StoreError(f"{error}; make the store or the model again") from None
@@ -95,6 +108,7 @@ class Settings(FeatureOptions):
         self, *, device: str | torch.device = "cpu", weights: str | Path | None = None
     ) -> Network:
         """Reload this network; `weights` if its file is elsewhere now."""
-        from deepfishing.networks.load import load_reference  # torch takes seconds to load
+        # torch takes seconds to load
+        from deepfishing.networks.load import load_reference
 
         return load_reference(self.network, device=device, weights=weights)

@@ -22,7 +22,12 @@ from deepfishing.errors import LayerError, did_you_mean, one_line
 ErrorFunction = Callable[[Any], Tensor]  # E of a module's output
 
 _BATCH_NORMS = frozenset(
-    {functional.batch_norm, functional.instance_norm, torch.batch_norm, torch.instance_norm}
+    {
+        functional.batch_norm,
+        functional.instance_norm,
+        torch.batch_norm,
+        torch.instance_norm,
+    }
 )
 
 
@@ -82,7 +87,9 @@ def tap(
     modules = {path: find_module(module, path) for path in calls}
 
     def hook_for(path: str) -> Callable[..., Any]:
-        def hook(_: nn.Module, args: tuple[Any, ...], named: Any, output: Any) -> Tensor | None:
+        def hook(
+            _: nn.Module, args: tuple[Any, ...], named: Any, output: Any
+        ) -> Tensor | None:
             x = _only_tensor(path, "input", next(iter((*args, *named.values())), None))
             y = _only_tensor(path, "output", output)
             # clones, since an in-place operation further on would overwrite what we keep
@@ -101,7 +108,9 @@ def tap(
     with frozen(module), torch.set_grad_enabled(bool(gradients)):
         with ExitStack() as stack:
             for path, m in modules.items():
-                stack.enter_context(m.register_forward_hook(hook_for(path), with_kwargs=True))
+                stack.enter_context(
+                    m.register_forward_hook(hook_for(path), with_kwargs=True)
+                )
             if gradients and len(batch) == 1:
                 stack.enter_context(usual_strides())
             output = module(batch)
@@ -109,7 +118,11 @@ def tap(
             if not found:
                 raise LayerError(f"layer {path} did not run in the forward pass")
         if gradients:
-            calls.update(_with_deltas(output, {path: calls[path] for path in gradients}, objective))
+            calls.update(
+                _with_deltas(
+                    output, {path: calls[path] for path in gradients}, objective
+                )
+            )
     return Taps(output, calls)
 
 
@@ -140,7 +153,8 @@ def _with_deltas(
             )
         done[path] = []
         for call, delta in zip(found, of_path, strict=True):
-            if delta is None:  # a call whose output is not used has no part in the gradient
+            if delta is None:
+                # a call whose output is not used has no part in the gradient
                 delta = torch.zeros_like(call.y)
             done[path].append(replace(call, y=call.y.detach(), delta=delta))
     return done
@@ -155,7 +169,9 @@ def _only_tensor(path: str, what: str, value: Any) -> Tensor:
     if value.is_complex():
         raise LayerError(f"the {what} of layer {path} must be real, got {value.dtype}")
     if value.is_inference():
-        raise LayerError(f"layer {path} runs in torch.inference_mode, which allows no gradients")
+        raise LayerError(
+            f"layer {path} runs in torch.inference_mode, which allows no gradients"
+        )
     return value
 
 
@@ -166,7 +182,9 @@ class usual_strides(TorchFunctionMode):  # noqa: N801 - used as a function is
     token. Torch's backward pass of a batch norm then takes channels for places (2.13, on a CPU).
     """
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         if func not in _BATCH_NORMS or not args:
             return func(*args, **(kwargs or {}))
         y = func(_with_usual_strides(args[0]), *args[1:], **(kwargs or {}))
@@ -176,7 +194,9 @@ class usual_strides(TorchFunctionMode):  # noqa: N801 - used as a function is
 
 
 def _with_usual_strides(value: Tensor) -> Tensor:
-    is_unusual = value.ndim > 3 and len(value) == 1 and value.stride(0) != value[0].numel()
+    is_unusual = (
+        value.ndim > 3 and len(value) == 1 and value.stride(0) != value[0].numel()
+    )
     return value.contiguous() if is_unusual else value
 
 

@@ -90,7 +90,8 @@ class TextVectors:
     def _made(self, texts: Sequence[str]) -> dict[str, Array]:
         """Embeddings by the text tower, which is loaded when it is first needed."""
         if self._encode is None:
-            from deepfishing.networks.texts import load_text_tower  # torch takes seconds to load
+            # torch takes seconds to load
+            from deepfishing.networks.texts import load_text_tower
 
             tower = load_text_tower(self.reference)
             self.scale, self.bias, self._encode = tower.scale, tower.bias, tower.encode
@@ -105,7 +106,13 @@ class TextVectors:
             texts = [str(text) for text in facts["texts"]]
             fits = facts["weights_sha256"] == self.reference.weights_sha256
             scale, bias = float(facts["scale"]), float(facts["bias"])
-        except (OSError, ValueError, LookupError, TypeError, safetensors.SafetensorError):
+        except (
+            OSError,
+            ValueError,
+            LookupError,
+            TypeError,
+            safetensors.SafetensorError,
+        ):
             return _Kept({})
         if not fits or vectors.ndim != 2 or len(texts) != len(vectors):
             return _Kept({})
@@ -123,7 +130,9 @@ class TextVectors:
             "bias": kept.bias,
         }
         tensors: dict[str, Array] = {
-            VECTORS: np.stack([kept.vectors[text] for text in texts]).astype(np.float32),
+            VECTORS: np.stack([kept.vectors[text] for text in texts]).astype(
+                np.float32
+            ),
             FACTS: np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8),
         }
         with contextlib.suppress(OSError), replacing(self.path) as partial:

@@ -34,10 +34,12 @@ if TYPE_CHECKING:
     from deepfishing.networks.network import Network
 
 SHARD_IMAGES = 512
-HASH_IMAGES = 64  # hashed between two reports: of photos of 5 MB, some tenths of a second
+# hashed between two reports: of photos of 5 MB, some tenths of a second
+HASH_IMAGES = 64
 
 OnFailure = Callable[[str, str], None]  # id, reason
-Append = Callable[[list[str], dict[str, Array], dict[str, str]], None]  # keys, factors, errors
+# keys, factors, errors
+Append = Callable[[list[str], dict[str, Array], dict[str, str]], None]
 Hashed = tuple[str | None, str]  # SHA-256, or None and the reason
 StartExtractor = Callable[[], "Extractor"]
 
@@ -46,16 +48,22 @@ StartExtractor = Callable[[], "Extractor"]
 class Extraction:
     """Summary of an extraction."""
 
-    keys: tuple[str | None, ...]  # per image, of its features; None where it cannot be used
+    # per image, of its features; None where it cannot be used
+    keys: tuple[str | None, ...]
     computed: int  # contents, now
     failures: dict[str, str]  # id and reason of each image that cannot be used
-    removed: tuple[str, ...]  # ids in the store and not among the images; pruned, if asked for
+    # ids in the store and not among the images; pruned, if asked for
+    removed: tuple[str, ...]
     replaced: tuple[str, ...]  # ids that were another file's, whose features are gone
     factors: tuple[str, ...]
-    zero_gradients: tuple[str, ...] = ()  # ids of images computed now whose gradient is zero
+    # ids of images computed now whose gradient is zero
+    zero_gradients: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        made, out = f"{self.computed:,} computed now", f"{len(self.failures):,} left out"
+        made, out = (
+            f"{self.computed:,} computed now",
+            f"{len(self.failures):,} left out",
+        )
         return f"Extraction({len(self.keys):,} images, {made}, {out}: {', '.join(self.factors)})"
 
 
@@ -101,7 +109,11 @@ class Local:
                 yield from pool.map(_hashed, items[start : start + HASH_IMAGES])
 
     def compute(
-        self, store: Store, start: StartExtractor, keys: Sequence[str], items: Sequence[Item]
+        self,
+        store: Store,
+        start: StartExtractor,
+        keys: Sequence[str],
+        items: Sequence[Item],
     ) -> Generator[Done, None, None]:
         """Write the factors of these contents; when closed, everything computed is on disk."""
         if self.extractor is None:
@@ -192,7 +204,9 @@ def extract_to_store(
 def _as_items(images: Sequence[Item | Path]) -> list[Item]:
     items = []
     for image in images:
-        items.append(Item(as_text(str(image)), image) if isinstance(image, Path) else image)
+        items.append(
+            Item(as_text(str(image)), image) if isinstance(image, Path) else image
+        )
     return items
 
 
@@ -201,7 +215,8 @@ def _unique_pending(rows: Sequence[Row], items: Sequence[Item]) -> dict[str, Ite
     todo: dict[str, Item] = {}
     for row, item in zip(rows, items, strict=True):
         if row.status == PENDING:
-            todo[str(row.sha256)] = item  # of several files with this content the last is read
+            # of several files with this content the last is read
+            todo[str(row.sha256)] = item
     return todo
 
 
@@ -256,7 +271,10 @@ def write_batches(
         for batch in batches:
             part = _usable_part(batch, keys, items)
             waiting.append(part)
-            if sum(len(part.keys) + len(part.errors) for part in waiting) >= SHARD_IMAGES:
+            if (
+                sum(len(part.keys) + len(part.errors) for part in waiting)
+                >= SHARD_IMAGES
+            ):
                 flush()
             zero = [part.keys[i] for i in np.flatnonzero(zero_gradients(part.factors))]
             yield Done(len(batch.indices) + len(batch.failures), part.errors, zero)
@@ -298,11 +316,16 @@ def _joined(parts: Sequence[_Part]) -> _Part:
         if part.keys:
             for name, value in part.factors.items():
                 values.setdefault(name, []).append(value)
-    return _Part(keys, {name: np.concatenate(own) for name, own in values.items()}, errors)
+    return _Part(
+        keys, {name: np.concatenate(own) for name, own in values.items()}, errors
+    )
 
 
 def _list_rows(
-    items: Sequence[Item], old: Mapping[str, Row], report_progress: Progress, place: Local
+    items: Sequence[Item],
+    old: Mapping[str, Row],
+    report_progress: Progress,
+    place: Local,
 ) -> list[Row]:
     """Return a row per image; only files that changed since the last run are hashed."""
     rows: list[Row] = []
@@ -321,9 +344,13 @@ def _list_rows(
         return rows
     report_progress("hashing", 0, len(changed))
     hashes = place.hashes([items[number] for number in changed])
-    for done, (number, (sha256, reason)) in enumerate(zip(changed, hashes, strict=True), 1):
+    for done, (number, (sha256, reason)) in enumerate(
+        zip(changed, hashes, strict=True), 1
+    ):
         row = rows[number]
-        rows[number] = replace(row, sha256=sha256) if sha256 else _unreadable(row, reason)
+        rows[number] = (
+            replace(row, sha256=sha256) if sha256 else _unreadable(row, reason)
+        )
         if done % HASH_IMAGES == 0 or done == len(changed):
             report_progress("hashing", done, len(changed))
     return rows
@@ -333,7 +360,11 @@ def _list_row(item: Item, before: Row | None) -> Row:
     """Return the row of an image as it was if its file is unchanged, else one without a hash."""
     path = str(item)
     size, stamp = item.signature()
-    if before is None or (before.path, before.size, before.stamp) != (path, size, stamp):
+    if before is None or (before.path, before.size, before.stamp) != (
+        path,
+        size,
+        stamp,
+    ):
         return Row(item.id, path, None, size, stamp, item.labels)
     if before.labels == item.labels:
         return before
@@ -352,10 +383,14 @@ def _reason(error: Exception) -> str:
 
 
 def _unreadable(row: Row, reason: str) -> Row:
-    return replace(row, status=ERROR, error=f"image cannot be read: {row.path} ({reason})")
+    return replace(
+        row, status=ERROR, error=f"image cannot be read: {row.path} ({reason})"
+    )
 
 
-def _with_status(store: Store, rows: Sequence[Row], columns: Sequence[str]) -> list[Row]:
+def _with_status(
+    store: Store, rows: Sequence[Row], columns: Sequence[str]
+) -> list[Row]:
     """Return the rows with the status that their contents have in the store now."""
     errors = store.errors()
     wanted = set(columns)
@@ -371,7 +406,9 @@ def _with_status(store: Store, rows: Sequence[Row], columns: Sequence[str]) -> l
             continue
         available = every
         if row.sha256 not in complete:
-            available = tuple(name for name, keys in stored.items() if row.sha256 in keys)
+            available = tuple(
+                name for name, keys in stored.items() if row.sha256 in keys
+            )
         error = None
         status = OK
         if not wanted.issubset(available):
@@ -383,7 +420,9 @@ def _with_status(store: Store, rows: Sequence[Row], columns: Sequence[str]) -> l
     return updated
 
 
-def _update_index(store: Store, rows: Sequence[Row], before: Mapping[str, Row]) -> dict[str, Row]:
+def _update_index(
+    store: Store, rows: Sequence[Row], before: Mapping[str, Row]
+) -> dict[str, Row]:
     """Write the rows if they differ from those of the index."""
     after = {row.id: row for row in rows}  # an image may be given twice
     if after != before:

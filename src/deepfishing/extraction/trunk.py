@@ -43,7 +43,8 @@ class Cut:
     """head(trunk(batch)) is the network."""
 
     trunk: nn.Module  # with its own weights, batch norms folded into the convolutions
-    head: nn.Module  # a batch norm that is not read is a scale and a shift; else as in the network
+    # a batch norm that is not read is a scale and a shift; else as in the network
+    head: nn.Module
 
 
 def cut(module: nn.Module, read: Collection[str]) -> Cut | None:
@@ -52,7 +53,11 @@ def cut(module: nn.Module, read: Collection[str]) -> Cut | None:
     if graph is None or sum(node.op == "placeholder" for node in graph.nodes) != 1:
         return None
     nodes = list(graph.nodes)
-    reading = [place for place, node in enumerate(nodes) if _calls(node) and node.target in read]
+    reading = [
+        place
+        for place, node in enumerate(nodes)
+        if _calls(node) and node.target in read
+    ]
     if not reading:
         return None
     below, above = nodes[: reading[0]], nodes[reading[0] :]
@@ -65,7 +70,9 @@ def cut(module: nn.Module, read: Collection[str]) -> Cut | None:
     if len(crossing) != 1 or crossing[0].op == "placeholder":
         return None
     only = crossing[0]
-    return Cut(_trunk(module, below, only), _head(module, [*weights, *above], only, read))
+    return Cut(
+        _trunk(module, below, only), _head(module, [*weights, *above], only, read)
+    )
 
 
 def cut_by_running(
@@ -79,9 +86,11 @@ def cut_by_running(
     """
     if len(read) > 1:
         return None
-    with torch.no_grad():  # copied weights of TorchScript are else results of a computation
+    with torch.no_grad():
+        # copied weights of TorchScript are else results of a computation
         plain = copy.deepcopy(module).eval()
-    for weight in plain.parameters():  # TorchScript has no `requires_grad_` of a whole module
+    for weight in plain.parameters():
+        # TorchScript has no `requires_grad_` of a whole module
         weight.requires_grad_(False)
     if not read:
         return Cut(RunTrunkModule(plain, pick=pick), _finish(module, None))
@@ -140,7 +149,9 @@ def _trace(module: nn.Module, read: Collection[str]) -> fx.Graph | None:
             return module_qualified_name in read or next(m.children(), None) is None
 
     every = module.modules()
-    if any("forward" in vars(m) or m._forward_hooks or m._forward_pre_hooks for m in every):
+    if any(
+        "forward" in vars(m) or m._forward_hooks or m._forward_pre_hooks for m in every
+    ):
         return None  # changed from outside, which the tracer would not see
     try:
         with frozen(module):  # the mode is written into the graph
@@ -190,7 +201,9 @@ class Affine(nn.Module):
     def __init__(self, norm: nn.BatchNorm2d) -> None:
         super().__init__()
         values = norm.state_dict().items()
-        state = {name: value.detach()[:, None, None] for name, value in values if value.ndim}
+        state = {
+            name: value.detach()[:, None, None] for name, value in values if value.ndim
+        }
         scale = state.get("weight", 1.0) * (state["running_var"] + norm.eps).rsqrt()
         shift = state.get("bias", 0.0) - state["running_mean"] * scale
         self.register_buffer("scale", scale)
@@ -215,7 +228,9 @@ def _fold_batch_norms(trunk: fx.GraphModule) -> None:
         once = targets.count(before.target) == 1 and len(before.users) == 1
         if once and norm.running_mean is not None:
             folded = fuse_conv_bn_eval(conv, norm).requires_grad_(False)
-            folded.weight.data = folded.weight.contiguous(memory_format=torch.channels_last)
+            folded.weight.data = folded.weight.contiguous(
+                memory_format=torch.channels_last
+            )
             trunk.set_submodule(str(before.target), folded)
             node.replace_all_uses_with(before)
             trunk.graph.erase_node(node)
@@ -231,7 +246,9 @@ def start_engine(engine: str, trunk: nn.Module, size: int, threads: int) -> RunT
 
     def run_in_torch(pixels: Array) -> Tensor:
         with torch.inference_mode():
-            batch = torch.from_numpy(pixels).contiguous(memory_format=torch.channels_last)
+            batch = torch.from_numpy(pixels).contiguous(
+                memory_format=torch.channels_last
+            )
             output: Tensor = trunk(batch)
             return output
 
@@ -247,7 +264,9 @@ def exported(trunk: nn.Module, size: int) -> bytes:
     what = f"{trunk}\n{getattr(trunk, 'code', '')}\n{size} {OPSET} {torch.__version__}"
     digest = hashlib.sha256(f"{what} {version_of('onnx')} {__version__}".encode())
     for tensor in trunk.state_dict().values():
-        digest.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy())
+        digest.update(
+            tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+        )
     key = digest.hexdigest()[:32]
     model = kept(key)
     if model is None:
@@ -256,7 +275,9 @@ def exported(trunk: nn.Module, size: int) -> bytes:
     return model
 
 
-def export(module: nn.Module, example: Tensor, names: Sequence[str] = ("trunk",)) -> bytes:
+def export(
+    module: nn.Module, example: Tensor, names: Sequence[str] = ("trunk",)
+) -> bytes:
     """Return a module as ONNX; refuse one whose export might not be the same function."""
     try:
         model, warned = write_onnx(module, example, names)
@@ -265,7 +286,9 @@ def export(module: nn.Module, example: Tensor, names: Sequence[str] = ("trunk",)
     for warning in warned:
         # code that looks at what comes in would be frozen for one case; our own networks and those
         # of libraries look at sizes only, and those are fixed
-        if warning.category.__name__ == "TracerWarning" and not _is_trusted(str(warning.source)):
+        if warning.category.__name__ == "TracerWarning" and not _is_trusted(
+            str(warning.source)
+        ):
             raise cannot_run("ONNX", warning.message)
     return model
 
@@ -275,7 +298,11 @@ def _is_trusted(file: str) -> bool:
     folders = [Path(networks.__file__).parent]
     for package in LIBRARIES:
         spec = importlib.util.find_spec(package)
-        folders += [Path(place) for place in spec.submodule_search_locations or ()] if spec else []
+        folders += (
+            [Path(place) for place in spec.submodule_search_locations or ()]
+            if spec
+            else []
+        )
     return any(Path(file).is_relative_to(folder) for folder in folders)
 
 
@@ -308,9 +335,13 @@ def write_onnx(
     # takes ten and another package
     warned: list[warnings.WarningMessage] = []
 
-    def record(message: Any, category: Any, filename: str, lineno: int, *_: Any) -> None:
+    def record(
+        message: Any, category: Any, filename: str, lineno: int, *_: Any
+    ) -> None:
         caller = _caller_of_torch()
-        warned.append(warnings.WarningMessage(message, category, filename, lineno, source=caller))
+        warned.append(
+            warnings.WarningMessage(message, category, filename, lineno, source=caller)
+        )
 
     with warnings.catch_warnings(), ExitStack() as stack:
         warnings.simplefilter("always")
@@ -327,6 +358,8 @@ def write_onnx(
             opset_version=opset,
             input_names=[name],
             output_names=list(outputs),
-            dynamic_axes={key: {0: "n"} for key in (name, *outputs)} if len(example) > 1 else None,
+            dynamic_axes={key: {0: "n"} for key in (name, *outputs)}
+            if len(example) > 1
+            else None,
         )
     return file.getvalue(), warned

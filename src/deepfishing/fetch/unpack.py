@@ -25,7 +25,8 @@ from deepfishing.util.progress import Progress
 
 RECORD = "fetched.json"
 _MOST_MEMBERS = 150_000  # SUN397, the largest, has 110 thousand
-_LARGER = 10  # how much larger than a compressed archive its content may be: pictures hardly shrink
+# how much larger than a compressed archive its content may be: pictures hardly shrink
+_LARGER = 10
 
 # name, size, why it is refused if it is, and how to unpack it
 _Member = tuple[str, int, str, Callable[[], object]]
@@ -43,7 +44,9 @@ def unpack(
     A file that is not an archive by its name is copied. `made_of` has the digest of each file.
     """
     if not hasattr(tarfile, "data_filter"):
-        raise FetchError(f"unpacking to {folder} needs Python 3.11.4 or newer, for its safe tar")
+        raise FetchError(
+            f"unpacking to {folder} needs Python 3.11.4 or newer, for its safe tar"
+        )
     beside = folder.with_name(f".{folder.name}.unpacking")
     with disk_errors(folder):
         if beside.exists():
@@ -93,7 +96,8 @@ def _unpack_one(path: Path, folder: Path) -> Iterator[int]:
         shutil.copyfile(path, folder / path.name)
         yield length
         return
-    most = length * (_LARGER if packed else 1)  # a plain archive cannot hold more than its length
+    # a plain archive cannot hold more than its length
+    most = length * (_LARGER if packed else 1)
     written = 0
     try:
         with path.open("rb") as file:
@@ -113,7 +117,9 @@ def _unpack_one(path: Path, folder: Path) -> Iterator[int]:
             raise
         reason = " ".join(repr(str(error)).split())[:100].strip("'\"")
         kind = "zip" if path.suffix == ".zip" else "tar"
-        raise FetchError(f"{path} is damaged or not a {kind} archive ({reason})") from None
+        raise FetchError(
+            f"{path} is damaged or not a {kind} archive ({reason})"
+        ) from None
 
 
 def _members(path: Path, file: IO[bytes], folder: Path) -> Iterator[_Member]:
@@ -123,11 +129,14 @@ def _members(path: Path, file: IO[bytes], folder: Path) -> Iterator[_Member]:
                 extract = partial(archive.extract, entry, folder)
                 yield entry.filename, entry.file_size, _outside(entry.filename), extract
         return
-    plain = path.suffix == ".tar"  # no "r:*", which would take what another name promises
+    # no "r:*", which would take what another name promises
+    plain = path.suffix == ".tar"
     with tarfile.open(fileobj=file, mode="r:" if plain else "r:gz") as tar:
         for member in tar:
             # no owner, mode or date of the archive is taken over
-            unpack = partial(tar.extract, member, folder, set_attrs=False, filter="data")
+            unpack = partial(
+                tar.extract, member, folder, set_attrs=False, filter="data"
+            )
             yield member.name, member.size, _problem(member), unpack
         if plain:
             # the reader takes a damaged header for the end; the real end is a block of zeros
@@ -135,7 +144,8 @@ def _members(path: Path, file: IO[bytes], folder: Path) -> Iterator[_Member]:
             if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
                 raise tarfile.ReadError("no end of archive")
         else:
-            while tar.fileobj and tar.fileobj.read(1 << 20):  # up to the checksum at the end
+            while tar.fileobj and tar.fileobj.read(1 << 20):
+                # up to the checksum at the end
                 pass
 
 

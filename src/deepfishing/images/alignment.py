@@ -18,7 +18,8 @@ from scipy.ndimage import uniform_filter
 from deepfishing.core.rank_one import Array
 
 SIDE = 48  # of a thumbnail
-COARSE, FINE = (4, 6, 99), (1, 5, 11)  # a fraction of the size, steps there, pixels of a mean
+# a fraction of the size, steps there, pixels of a mean
+COARSE, FINE = (4, 6, 99), (1, 5, 11)
 WORTH = 0.65  # correlation at the coarse size from which the fine one is looked at
 LEAST_OVERLAP = 0.6  # of the area
 EDGE = 0.14  # of half a side that does not count: borders of up to 7 %
@@ -27,7 +28,9 @@ FLAT = 1.0  # grey levels of deviation below which there is nothing to compare
 
 def thumbnail(image: Image.Image) -> Array:
     """A photo of any shape as SIDE x SIDE grey bytes."""
-    grey = image.convert("L").resize((SIDE, SIDE), Image.Resampling.BOX, reducing_gap=3.0)
+    grey = image.convert("L").resize(
+        (SIDE, SIDE), Image.Resampling.BOX, reducing_gap=3.0
+    )
     return np.asarray(grey)
 
 
@@ -43,7 +46,12 @@ def align(a: Array, b: Array) -> Alignment:
     """Fit two stacks of thumbnails (m, SIDE, SIDE), pair by pair."""
     left, right = (side.astype(np.float32) for side in (a, b))
     # either may be the one with a border, and either the mirror image
-    ways = [(left, right), (right, left), (left, right[:, :, ::-1]), (right, left[:, :, ::-1])]
+    ways = [
+        (left, right),
+        (right, left),
+        (left, right[:, :, ::-1]),
+        (right, left[:, :, ::-1]),
+    ]
     tried = [_align(one, other, COARSE, _UNCHANGED) for one, other in ways]
     coarse = np.stack([correlation for correlation, _ in tried])
     best, score = coarse.argmax(axis=0), coarse.max(axis=0).astype(float)
@@ -51,7 +59,9 @@ def align(a: Array, b: Array) -> Alignment:
     for way, (one, other) in enumerate(ways):
         pairs = np.flatnonzero((best == way) & (coarse[way] > WORTH))
         if len(pairs):
-            score[pairs], warp[pairs] = _align(one[pairs], other[pairs], FINE, warp[pairs])
+            score[pairs], warp[pairs] = _align(
+                one[pairs], other[pairs], FINE, warp[pairs]
+            )
     swapped = best % 2 == 1
     warp[swapped] = _inverse(warp[swapped])
     # b mirrored at s x + t of a: where a was mirrored instead, the shift along x changes its sign
@@ -65,7 +75,9 @@ def _inverse(warp: Array) -> Array:
     return np.stack([1 / s, -t / s], axis=2).reshape(-1, 4)
 
 
-def _align(a: Array, b: Array, stage: tuple[int, int, int], warp: Array) -> tuple[Array, Array]:
+def _align(
+    a: Array, b: Array, stage: tuple[int, int, int], warp: Array
+) -> tuple[Array, Array]:
     """Warp b to fit a; the correlation of the two (m,), and the warp (m, 4)."""
     fraction, steps, around = stage
     a, b = _shrunk(a, fraction), _shrunk(b, fraction)
@@ -124,7 +136,9 @@ def _interpolation(x: Array, s: Array, t: Array) -> tuple[Array, Array]:
     """Matrices (m, side, side) that read a row of pixels at s x + t, and which places are in it."""
     side = len(x)
     at = (s * x + t + 1) * side / 2 - 0.5  # in pixels
-    matrix = np.maximum(0, 1 - np.abs(at[:, :, None] - np.arange(side, dtype=np.float32)))
+    matrix = np.maximum(
+        0, 1 - np.abs(at[:, :, None] - np.arange(side, dtype=np.float32))
+    )
     return matrix, ((at > -0.3) & (at < side - 0.7)).astype(np.float32)
 
 

@@ -30,7 +30,11 @@ from deepfishing.util.files import Remote
 DIFFICULT = ("ignore", "negative")
 
 # What a data set is compared by: the key of a measured row, and what it is called.
-MEASURES = {"map": "mAP", "accuracy": "accuracy", "balanced_accuracy": "mean per-class accuracy"}
+MEASURES = {
+    "map": "mAP",
+    "accuracy": "accuracy",
+    "balanced_accuracy": "mean per-class accuracy",
+}
 
 SHOWN = 20  # classes that a notebook has a picture of
 
@@ -88,7 +92,9 @@ class Split:
         shown: list[tuple[str, ...] | None] = [None] * len(self)
         if self.labels is not None:
             shown = [tuple(np.array(classes)[row == 1].tolist()) for row in self.labels]
-        return [Item(str(p), p, labels) for p, labels in zip(self.paths, shown, strict=True)]
+        return [
+            Item(str(p), p, labels) for p, labels in zip(self.paths, shown, strict=True)
+        ]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -106,7 +112,8 @@ class Dataset:
     test: Split
     official_ap: str
     measure: str = "map"
-    is_drawn: bool = False  # the split was drawn by the reader, so images may change sides
+    # the split was drawn by the reader, so images may change sides
+    is_drawn: bool = False
 
     def __post_init__(self) -> None:
         first = self.train.paths[0]
@@ -133,16 +140,22 @@ class Dataset:
                 f"share images, got {len(both)} in both, first {min(both)}; choose other splits"
             )
         for key, known in (("official_ap", DEFINITIONS), ("measure", MEASURES)):
-            check_choice(f"{key} of {self.name}", getattr(self, key), known, DatasetError)
+            check_choice(
+                f"{key} of {self.name}", getattr(self, key), known, DatasetError
+            )
 
     def __repr__(self) -> str:
-        sizes = " and ".join(f"{len(split):,} {split.name}" for split in (self.train, self.test))
+        sizes = " and ".join(
+            f"{len(split):,} {split.name}" for split in (self.train, self.test)
+        )
         return f"Dataset({self.name!r}, {sizes} images of {len(self.classes)} classes)"
 
     def _repr_html_(self) -> str:
         shows = np.asarray(self.train.labels) == 1
         seen = [c for c in range(len(self.classes)) if shows[:, c].any()][:SHOWN]
-        first = [(self.train.paths[shows[:, c].argmax()], self.classes[c]) for c in seen]
+        first = [
+            (self.train.paths[shows[:, c].argmax()], self.classes[c]) for c in seen
+        ]
         return pictures_html(repr(self), first)
 
 
@@ -170,13 +183,16 @@ class DatasetRecord:
     sizes: tuple[int, int] | None = None  # images to train and to test as published
     files: tuple[Remote, ...] = ()  # what `deepfish fetch` gets
     embedded: bool = False  # in this package, so that no folder is needed
-    protocols: tuple[str, ...] = ("table",)  # what `deepfish reproduce` measures by default
+    # what `deepfish reproduce` measures by default
+    protocols: tuple[str, ...] = ("table",)
     table: str = "all,forward,auto-forward,auto"
 
     def read(self, folder: str | Path | None, **asked: Any) -> Dataset:
         """The data set in this folder."""
         module, _, function = self.reader.partition(":")
-        reader = getattr(importlib.import_module(f"deepfishing.images.{module}"), function)
+        reader = getattr(
+            importlib.import_module(f"deepfishing.images.{module}"), function
+        )
         found: Dataset = reader(folder, **{**self.fixed, **asked})
         return found
 
@@ -197,7 +213,9 @@ def _record(name: str, facts: dict[str, Any]) -> DatasetRecord:
         Remote(url, f"sha256:{sha256}", size, max(1, round(size / 1e6)), tuple(inner))
         for url, size, sha256, *inner in facts.pop("files", ())
     )
-    lists = {key: tuple(value) for key, value in facts.items() if isinstance(value, list)}
+    lists = {
+        key: tuple(value) for key, value in facts.items() if isinstance(value, list)
+    }
     return DatasetRecord(name=name, files=files, **{**facts, **lists})
 
 

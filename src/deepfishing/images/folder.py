@@ -88,7 +88,9 @@ def read_folder(root: str | Path, test_fraction: float = 0.5, seed: int = 0) -> 
             f"{root / 'train' / '<class>'} and {root / 'test' / '<class>'}"
         )
     if not any(test.values()):
-        raise DatasetError(f"a class must have two images to be tested, got one each in {root}")
+        raise DatasetError(
+            f"a class must have two images to be tested, got one each in {root}"
+        )
     dataset = one_class_each(as_text(root.resolve().name), root, train, test)
     return replace(dataset, is_drawn=is_drawn)
 
@@ -162,7 +164,9 @@ def require_utf8(names: Iterable[str], source: object) -> None:
         "\n".join(names).encode()
     except UnicodeEncodeError as error:
         near = error.object[max(error.start - 30, 0) : error.end]
-        raise DatasetError(f"file names must be UTF-8, got ...{near!r} in {source}") from None
+        raise DatasetError(
+            f"file names must be UTF-8, got ...{near!r} in {source}"
+        ) from None
 
 
 def image_ids(root: Path, folder: Path) -> list[str]:
@@ -176,7 +180,9 @@ def image_ids(root: Path, folder: Path) -> list[str]:
     if not ids:
         others = passed_over_text(passed_over(folder))
         reason = f"passed over: {others}" if others else "it has no files"
-        raise DatasetError(f"a folder of images must hold one, got none in {folder}; {reason}")
+        raise DatasetError(
+            f"a folder of images must hold one, got none in {folder}; {reason}"
+        )
     return sorted(ids)
 
 
@@ -213,7 +219,9 @@ def leads_back(folder: Path) -> bool:
     if not os.path.islink(folder):  # noqa: PTH114  # which never raises
         return False
     target = folder.resolve()
-    return any(above.resolve().is_relative_to(target) for above in folder.absolute().parents)
+    return any(
+        above.resolve().is_relative_to(target) for above in folder.absolute().parents
+    )
 
 
 def _ending(name: str) -> str:
@@ -232,7 +240,9 @@ def folder_classes(ids: Sequence[str]) -> list[str | None]:
 def split_folders(ids: Sequence[str]) -> set[str]:
     """Return the outermost folders that are splits, not classes; none in most collections."""
     outermost = {id_.partition("/")[0] for id_ in ids if "/" in id_}
-    splits = {name for name in outermost if name.lower() in (*TRAIN_FOLDERS, *TEST_FOLDERS)}
+    splits = {
+        name for name in outermost if name.lower() in (*TRAIN_FOLDERS, *TEST_FOLDERS)
+    }
     train = {name for name in splits if name.lower() in TRAIN_FOLDERS}
     return splits if splits == outermost or (train and train < splits) else set()
 
@@ -264,13 +274,17 @@ def find_root(
         if os.path.exists(place / marker):  # noqa: PTH110  # which never raises
             return place
     looked = ", ".join(str(place / marker) for place in places)
-    raise DatasetError(f"the data set was not found in {root}: none of {looked} exists; {hint}")
+    raise DatasetError(
+        f"the data set was not found in {root}: none of {looked} exists; {hint}"
+    )
 
 
 def names_in(folder: Path) -> list[str]:
     """Return all names in a folder: one listing instead of one system call per file."""
     do = "; the data set is not complete, get it again"
-    with explained(DatasetError, f"folder {folder} of the data set cannot be read", do, OSError):
+    with explained(
+        DatasetError, f"folder {folder} of the data set cannot be read", do, OSError
+    ):
         return [path.name for path in folder.iterdir()]
 
 
@@ -290,7 +304,9 @@ def require_images(root: Path, ids: Sequence[str]) -> None:
 
 def read_bytes(path: Path, most: int = -1) -> bytes:
     """Return the content of a file, or its first `most` bytes."""
-    cannot = explained(DatasetError, f"{path} cannot be read", "; get it again", OSError)
+    cannot = explained(
+        DatasetError, f"{path} cannot be read", "; get it again", OSError
+    )
     with cannot, path.open("rb") as file:
         return file.read(most)
 

@@ -43,7 +43,13 @@ class Fit:
     fill: tuple[int, int, int] = (0, 0, 0)
 
     def square(
-        self, image: Image.Image, side: int, size: int, resample: str, x: float, y: float
+        self,
+        image: Image.Image,
+        side: int,
+        size: int,
+        resample: str,
+        x: float,
+        y: float,
     ) -> Image.Image:
         """Resize to `side`, then cut out the square of `size` pixels at x, y from 0 to 1."""
         wide, high = self.resized_size(*image.size, side)
@@ -72,7 +78,11 @@ class Fit:
         spare = length - size
         if spare < 0:
             missing = -spare / 2
-            return -math.ceil(missing) if self.rounding == "transformers" else -math.floor(missing)
+            return (
+                -math.ceil(missing)
+                if self.rounding == "transformers"
+                else -math.floor(missing)
+            )
         if position != 0.5:
             return int(spare * position)
         return spare // 2 if self.rounding == "transformers" else round(spare / 2)

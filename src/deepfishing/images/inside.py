@@ -58,7 +58,9 @@ def read_tar(path: Path) -> list[Item]:
                 images[info.name] = Member(info.name, info.offset_data, info.size)
             elif suffix in (".json", ".cls") and info.size <= MAX_LABEL_BYTES:
                 file = tar.extractfile(info)  # reads; does not extract
-                labels[_key(info.name)] = _labels(info.name, file.read() if file else b"")
+                labels[_key(info.name)] = _labels(
+                    info.name, file.read() if file else b""
+                )
     if not images:
         raise DatasetError(f"a tar of images must hold one, got none in {path}")
     classes = _class_folders(list(images))
@@ -99,7 +101,9 @@ def _labels(name: str, content: bytes) -> tuple[str, ...] | None:
             return as_labels(text.strip())
         facts = json.loads(text)
     except (ValueError, RecursionError):
-        raise tarfile.ReadError(f"labels must be UTF-8 text or JSON, got {name!r}") from None
+        raise tarfile.ReadError(
+            f"labels must be UTF-8 text or JSON, got {name!r}"
+        ) from None
     if not isinstance(facts, dict):
         return None
     return as_labels(facts.get("labels", facts.get("label")))
@@ -108,9 +112,14 @@ def _labels(name: str, content: bytes) -> tuple[str, ...] | None:
 def read_video(path: Path, every: float) -> list[Item]:
     """Yield one frame per `every` seconds, or all for 0; names are the times, `t=12.5`."""
     if not every >= 0:
-        raise OptionError(f"every must be a number of seconds, 0 for all frames, got {every}")
+        raise OptionError(
+            f"every must be a number of seconds, 0 for all frames, got {every}"
+        )
     av = need("av", "video")
-    with explained(DatasetError, f"video cannot be read: {path}"), av.open(str(path)) as file:
+    with (
+        explained(DatasetError, f"video cannot be read: {path}"),
+        av.open(str(path)) as file,
+    ):
         stream = file.streams.video[0]
         second = 1 / float(stream.time_base)
         times = sorted({packet.pts for packet in file.demux(stream)} - {None})

@@ -34,7 +34,8 @@ from deepfishing.util.files import SEPARATOR
 # When the content changed last: ctime, for tools set mtime back after they have changed a file. On
 # Windows ctime is when a file was made, so that only mtime is left.
 STAMP = "st_mtime_ns" if os.name == "nt" else "st_ctime_ns"
-MAX_MEMBER = 1 << 30  # a member is read whole, so a larger one is refused: no image is 1 GB
+# a member is read whole, so a larger one is refused: no image is 1 GB
+MAX_MEMBER = 1 << 30
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
@@ -43,7 +44,8 @@ _VERSION = ("ETag", "etag", "md5Hash", "checksum", "generation")
 _TIME = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 
 _OF_EXTRA = ("aiohttp", "requests")  # what http:// needs
-_PACKAGES = {"smbclient": "smbprotocol", "libarchive": "libarchive-c"}  # named unlike their modules
+# named unlike their modules
+_PACKAGES = {"smbclient": "smbprotocol", "libarchive": "libarchive-c"}
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,9 @@ def as_labels(value: Any, *, several: bool = False) -> tuple[str, ...] | None:
     return tuple(part.strip() for part in parts if part.strip())
 
 
-def item_at(folder: Path | str, name: str, id_: str, labels: tuple[str, ...] | None = None) -> Item:
+def item_at(
+    folder: Path | str, name: str, id_: str, labels: tuple[str, ...] | None = None
+) -> Item:
     """Return the item of a name in a list; a path of Windows is converted if there is no file."""
     place = located(folder, name)
     if "\\" in name and isinstance(place, Path) and not place.exists():
@@ -230,15 +234,24 @@ def _file_system(url: str) -> Iterator[tuple[Any, str]]:
     """
     fsspec = need("fsspec.core", "remote")
     if "::" in url:
-        raise DatasetError(f"a URL must have one protocol, got {url}; unpack the archive first")
+        raise DatasetError(
+            f"a URL must have one protocol, got {url}; unpack the archive first"
+        )
     try:
         system, path = fsspec.url_to_fs(url)
     except ImportError as error:
-        module = str(getattr(error.__cause__, "name", None) or "fsspec").partition(".")[0]
+        module = str(getattr(error.__cause__, "name", None) or "fsspec").partition(".")[
+            0
+        ]
         package = _PACKAGES.get(module, module)
-        run = pip_install(extra="remote") if module in _OF_EXTRA else pip_install(package)
-        raise MissingDependencyError(f"{url} needs another package; run `{run}`") from None
-    except Exception as error:  # unknown, or it lacks settings, or fsspec stumbles over it
+        run = (
+            pip_install(extra="remote") if module in _OF_EXTRA else pip_install(package)
+        )
+        raise MissingDependencyError(
+            f"{url} needs another package; run `{run}`"
+        ) from None
+    except Exception as error:
+        # unknown, or it lacks settings, or fsspec stumbles over it
         raise DatasetError(f"URL cannot be used: {url} ({one_line(error)})") from None
     try:
         yield system, str(path)
@@ -255,5 +268,6 @@ def _signature(info: Mapping[str, Any]) -> tuple[int, int]:
         if info.get(key) is not None:
             version = str(info[key])
             break
-    stamp = int(hashlib.sha256(version.encode()).hexdigest()[:15], 16)  # fits into 63 bits
+    # fits into 63 bits
+    stamp = int(hashlib.sha256(version.encode()).hexdigest()[:15], 16)
     return int(info.get("size") or 0), stamp

@@ -85,7 +85,10 @@ class Matcher(Generic[AnImage]):
         if self._by_name is None:
             self._by_name = {}
             for image in self._images:
-                for name in {PurePosixPath(image.id).name, PurePosixPath(str(image.path)).name}:
+                for name in {
+                    PurePosixPath(image.id).name,
+                    PurePosixPath(str(image.path)).name,
+                }:
                     self._by_name.setdefault(name, []).append(image)
         end = _parts(item.id)
         candidates = self._by_name.get(end[-1], []) if end else []
@@ -107,7 +110,9 @@ def keep_known_ids(items: Sequence[Item], known: Mapping[str, _Image]) -> list[I
         id_ = item.id
         if id_ not in known and isinstance(item.path, Path):
             path = absolute(item)
-            id_ = id_of_file.get(path) or id_of_target.get(os.path.realpath(path)) or id_
+            id_ = (
+                id_of_file.get(path) or id_of_target.get(os.path.realpath(path)) or id_
+            )
             id_of_file.setdefault(path, id_)
         kept.append(item if id_ == item.id else replace(item, id=id_))
     return kept

@@ -69,7 +69,8 @@ MAX_PIXELS = 178_956_970
 class View:
     """One square that the network sees."""
 
-    scale: float = 1.0  # of the short side, which for the central square is 1; at least 1
+    # of the short side, which for the central square is 1; at least 1
+    scale: float = 1.0
     x: float = 0.5  # where the square lies: 0 at the left edge, 1 at the right
     y: float = 0.5  # 0 at the upper edge, 1 at the lower
     mirrored: bool = False  # left and right exchanged, after the square was cut out
@@ -77,7 +78,9 @@ class View:
 
 def _with_mirror_images(*views: View) -> tuple[View, ...]:
     return tuple(
-        View(view.scale, view.x, view.y, mirrored) for view in views for mirrored in (False, True)
+        View(view.scale, view.x, view.y, mirrored)
+        for view in views
+        for mirrored in (False, True)
     )
 
 
@@ -174,16 +177,25 @@ class Preprocess:
     def normalise(self, square: Image.Image) -> Array:
         """Pixels (3, size, size), each of the 256 values computed once and looked up."""
         mean, std = (np.asarray(of, dtype=np.float32) for of in (self.mean, self.std))
-        values = (np.arange(256, dtype=np.float32)[:, None] * np.float32(self.scale) - mean) / std
+        values = (
+            np.arange(256, dtype=np.float32)[:, None] * np.float32(self.scale) - mean
+        ) / std
         pixels = np.asarray(square)[:, :, :: -1 if self.order == "BGR" else 1]
         out = np.empty((3, self.size, self.size), np.float32)
         for channel in range(3):
-            values[:, channel].take(pixels[:, :, channel], out=out[channel], mode="clip")
+            values[:, channel].take(
+                pixels[:, :, channel], out=out[channel], mode="clip"
+            )
         return out
 
 
 def resize_and_crop(
-    image: Image.Image, short_side: int, size: int, resample: str, x: float = 0.5, y: float = 0.5
+    image: Image.Image,
+    short_side: int,
+    size: int,
+    resample: str,
+    x: float = 0.5,
+    y: float = 0.5,
 ) -> Image.Image:
     """Short side to `short_side`, aspect kept, then the square of `size` pixels at x, y.
 
@@ -217,7 +229,8 @@ def passed_over_text(counts: Mapping[str, int]) -> str:
     """Describe files that are no pictures by their endings, the most frequent first."""
     order = sorted(counts, key=lambda ending: (-counts[ending], ending))
     text = ", ".join(
-        f"{counts[ending]:,} {ending or 'without an ending'}" for ending in order[:SHOWN]
+        f"{counts[ending]:,} {ending or 'without an ending'}"
+        for ending in order[:SHOWN]
     )
     rest = sum(counts[ending] for ending in order[SHOWN:])
     if rest:
@@ -265,9 +278,13 @@ def open_image(image: ImageLike, draft: int = 0) -> Image.Image:
             f"not an image that Pillow can read: {name}; it must be a {FORMAT_NAMES} file"
         ) from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise ImageError(f"image has too many pixels: {name}; make it smaller first") from None
+        raise ImageError(
+            f"image has too many pixels: {name}; make it smaller first"
+        ) from None
     except Exception as error:  # damaged bytes make the readers raise almost anything
-        raise ImageError(f"image cannot be decoded: {name} ({one_line(error)})") from None
+        raise ImageError(
+            f"image cannot be decoded: {name} ({one_line(error)})"
+        ) from None
 
 
 def as_bytes(pixels: Array) -> Array | None:
@@ -310,8 +327,10 @@ def _range_text(array: Array) -> str:
 
 
 def _to_rgb(image: Image.Image, name: str) -> Image.Image:
-    with contextlib.suppress(Exception):  # unreadable EXIF says nothing about the pixels
-        if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:  # else it would be copied
+    with contextlib.suppress(Exception):
+        # unreadable EXIF says nothing about the pixels
+        if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
+            # else it would be copied
             image = ImageOps.exif_transpose(image)
     if image.mode == "RGB":
         return image
@@ -329,7 +348,9 @@ def _scaled_grey(image: Image.Image, name: str) -> Image.Image:
     low, high = 0.0, 65535.0
     if image.mode == "F":
         if not np.isfinite(values).all():
-            raise ImageError(f"a float image must be finite, got NaN or infinity in {name}")
+            raise ImageError(
+                f"a float image must be finite, got NaN or infinity in {name}"
+            )
         low, high = float(values.min()), float(values.max())
     grey = np.empty(values.shape, np.uint8)
     # a part at a time: the whole in float64 would take 36 bytes per pixel
@@ -347,7 +368,9 @@ def unreadable(items: Sequence[Item], progress: Progress = silent) -> dict[str, 
     """Id and reason of each image that cannot be decoded; each is decoded as small as it can be."""
     found = {}
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        for done, (item, reason) in enumerate(zip(items, pool.map(_reason, items), strict=True), 1):
+        for done, (item, reason) in enumerate(
+            zip(items, pool.map(_reason, items), strict=True), 1
+        ):
             if reason:
                 found[item.id] = reason
             progress("checking", done, len(items))

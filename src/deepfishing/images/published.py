@@ -34,7 +34,8 @@ from deepfishing.images.folder import (
 )
 from deepfishing.images.frames import bmp_bytes
 
-CALTECH_TRAIN, CALTECH_TEST = 30, 50  # images of each kind to train, and at most to test
+# images of each kind to train, and at most to test
+CALTECH_TRAIN, CALTECH_TEST = 30, 50
 BACKGROUND = "BACKGROUND_Google"  # of Caltech-101: photographs of none of its kinds
 EUROSAT_TESTED = 0.2  # of each kind, as its authors do
 LARGEST_MAT = 1 << 20  # bytes of a MATLAB file: the published ones have 15,000
@@ -45,9 +46,18 @@ ARCHIVE = Path(__file__).with_name("groceries.zip")
 # variety -> kind; varieties are named as in the GroceryStoreDataset
 KINDS = {
     **dict.fromkeys(
-        ("Golden-Delicious", "Granny-Smith", "Pink-Lady", "Red-Delicious", "Royal-Gala"), "Apple"
+        (
+            "Golden-Delicious",
+            "Granny-Smith",
+            "Pink-Lady",
+            "Red-Delicious",
+            "Royal-Gala",
+        ),
+        "Apple",
     ),
-    **dict.fromkeys(("Cantaloupe", "Galia-Melon", "Honeydew-Melon", "Watermelon"), "Melon"),
+    **dict.fromkeys(
+        ("Cantaloupe", "Galia-Melon", "Honeydew-Melon", "Watermelon"), "Melon"
+    ),
     "Orange": "Orange",
     **dict.fromkeys(("Anjou", "Conference", "Kaiser"), "Pear"),
     "Satsumas": "Satsumas",
@@ -64,7 +74,11 @@ LABELS = {
 
 
 def load_groceries(
-    folder: str | Path, n_train: int = MOST, n_test: int = MOST, *, labels: str = "variety"
+    folder: str | Path,
+    n_train: int = MOST,
+    n_test: int = MOST,
+    *,
+    labels: str = "variety",
 ) -> Dataset:
     """Read the photographs from `<folder>/groceries`; put those there that are absent.
 
@@ -100,12 +114,18 @@ def load_groceries(
     with zipfile.ZipFile(ARCHIVE) as archive:
         for split, n, first in (("train", n_train, 1), ("test", n_test, 1 + EACH)):
             # one of each variety, then the next of each
-            rounds = [(variety, first + number) for number in range(EACH) for variety in KINDS]
+            rounds = [
+                (variety, first + number) for number in range(EACH) for variety in KINDS
+            ]
             chosen = sorted(rounds[:n])
-            ids = tuple(f"{split}/{name}/{name}_{number:02d}.jpg" for name, number in chosen)
+            ids = tuple(
+                f"{split}/{name}/{name}_{number:02d}.jpg" for name, number in chosen
+            )
             paths = tuple(write_once(root / id_, archive.read(id_)) for id_ in ids)
             positive = [[c in shown[variety] for c in classes] for variety, _ in chosen]
-            splits.append(Split(split, ids, paths, np.where(positive, 1, -1).astype(np.int8)))
+            splits.append(
+                Split(split, ids, paths, np.where(positive, 1, -1).astype(np.int8))
+            )
         write_once(root / "LICENSE", archive.read("LICENSE"))
     return Dataset("groceries", classes, splits[0], splits[1], official_ap="area")
 
@@ -127,13 +147,19 @@ def read_lists(
     makes a path of the former.
     """
     root = find_root(Path(root), train[0], inside)
-    picture = next((one for one in pictures if is_folder((root / one).parent)), pictures[0])
+    picture = next(
+        (one for one in pictures if is_folder((root / one).parent)), pictures[0]
+    )
     splits: list[Classes] = [{}, {}]
     for files, classes in zip((train, test), splits, strict=True):
         for file in files:
-            lines = [one for one in read_lines(root / file) if not one[1].startswith("#")]
+            lines = [
+                one for one in read_lines(root / file) if not one[1].startswith("#")
+            ]
             if not lines:
-                raise DatasetError(f"a list must name an image, got none in {root / file}")
+                raise DatasetError(
+                    f"a list must name an image, got none in {root / file}"
+                )
             for place, text in lines:
                 match = re.fullmatch(line, text)
                 if match is None:
@@ -170,7 +196,9 @@ def read_eurosat(root: str | Path, seed: int = 0) -> Dataset:
     test: Classes = {}
     for kind, ids in read_classes(root, root).items():
         if len(ids) < 2:
-            raise DatasetError(f"every kind must have two images, got one in {root / kind}")
+            raise DatasetError(
+                f"every kind must have two images, got one in {root / kind}"
+            )
         test[kind], train[kind] = divide(ids, EUROSAT_TESTED, seed)
     return one_class_each("eurosat", root, train, test)
 
@@ -180,7 +208,9 @@ def read_flowers102(root: str | Path) -> Dataset:
 
     Classes are numbers in the files, and have names such as `flower 001` here.
     """
-    root = find_root(Path(root), "setid.mat", ["flowers-102", "flowers102", "102flowers"])
+    root = find_root(
+        Path(root), "setid.mat", ["flowers-102", "flowers102", "102flowers"]
+    )
     (kinds,) = _read_mat(root / "imagelabels.mat", "labels")
     trained, valid, tested = _read_mat(root / "setid.mat", "trnid", "valid", "tstid")
 
@@ -206,7 +236,8 @@ def _read_mat(path: Path, *names: str) -> list[Array]:
     from scipy.io import loadmat  # takes a while to load
 
     what = f"{path} must be a MATLAB file with {', '.join(names)}"
-    with explained(DatasetError, what, "; get it again"):  # whatever the parser stumbles over
+    with explained(DatasetError, what, "; get it again"):
+        # whatever the parser stumbles over
         raw = read_bytes(path, LARGEST_MAT + 1)
         if len(raw) > LARGEST_MAT:
             raise ValueError(f"it has more than {LARGEST_MAT:,} bytes")
@@ -234,18 +265,29 @@ def read_cifar(
     `names` has the classes, and `labels` bytes stand before the pixels of each image.
     """
     hint = "the binary version is read, not the pickles of the Python version"
-    root = find_root(Path(root), names, [inside], f"{hint}: run `deepfish fetch {name}`")
+    root = find_root(
+        Path(root), names, [inside], f"{hint}: run `deepfish fetch {name}`"
+    )
     lines = read_bytes(root / names).decode("latin-1").splitlines()
     classes = [line.strip() for line in lines if line.strip()]
-    if strange := [kind for kind in classes if not is_plain_name(kind)]:  # they become folders
-        raise DatasetError(f"a class must be a plain name, got {strange[0]!r} in {root / names}")
+    if strange := [kind for kind in classes if not is_plain_name(kind)]:
+        # they become folders
+        raise DatasetError(
+            f"a class must be a plain name, got {strange[0]!r} in {root / names}"
+        )
     home = Path(into) / name
     splits: dict[str, Classes] = {"train": {}, "test": {}}
     for (split, ids), files in zip(splits.items(), (train, test), strict=True):
-        images = (one for file in files for one in _read_bin(root / file, labels, len(classes)))
+        images = (
+            one
+            for file in files
+            for one in _read_bin(root / file, labels, len(classes))
+        )
         for number, (kind, pixels) in enumerate(images, start=1):
             id_ = f"{split}/{classes[kind]}/{number:05d}.bmp"
-            write_once(home / id_, bmp_bytes(Image.fromarray(np.ascontiguousarray(pixels))))
+            write_once(
+                home / id_, bmp_bytes(Image.fromarray(np.ascontiguousarray(pixels)))
+            )
             ids.setdefault(classes[kind], []).append(id_)
     return one_class_each(name, home, **splits)
 
@@ -262,8 +304,12 @@ def _read_bin(path: Path, labels: int, classes: int) -> zip[tuple[int, Array]]:
     rows = raw.reshape(-1, length)
     kinds = rows[:, labels - 1]
     if kinds.max() >= classes:
-        raise DatasetError(f"{path} must have labels below {classes}, got {kinds.max()}")
-    pixels = rows[:, labels:].reshape(-1, 3, CIFAR_SIDE, CIFAR_SIDE).transpose(0, 2, 3, 1)
+        raise DatasetError(
+            f"{path} must have labels below {classes}, got {kinds.max()}"
+        )
+    pixels = (
+        rows[:, labels:].reshape(-1, 3, CIFAR_SIDE, CIFAR_SIDE).transpose(0, 2, 3, 1)
+    )
     return zip(kinds.tolist(), pixels, strict=True)
 
 

@@ -29,12 +29,16 @@ MIRRORED = "mirrored"
 BORDER = "border added"
 KINDS = (IDENTICAL_FILE, IDENTICAL_PIXELS, RE_ENCODED, CROPPED, MIRRORED, BORDER)
 
-MIN_SCORE = 0.7  # agreement of the thumbnails below which two photos are not aligned further
-MIN_SIDE = 100  # pixels of the shorter side below which text and prints cannot be compared
-MAX_SIDE = 2000  # pixels of the longer side at which photos are compared; text is readable
+# agreement of the thumbnails below which two photos are not aligned further
+MIN_SCORE = 0.7
+# pixels of the shorter side below which text and prints cannot be compared
+MIN_SIDE = 100
+# pixels of the longer side at which photos are compared; text is readable
+MAX_SIDE = 2000
 COARSEST_SIDE = 128  # pixels at which most pairs are refused
 ALIGN_SIDE = 800  # pixels at which the alignment is refined
-MAX_REDUCTION = 2.5  # of one photo against the other; beyond, details of the larger are lost
+# of one photo against the other; beyond, details of the larger are lost
+MAX_REDUCTION = 2.5
 MAX_STRETCH = 0.03  # logarithm of the ratio of the two axes' scales
 MIN_OVERLAP = 0.6  # share of either photo that the other shows
 WHOLE = 0.012  # share of a side that may be missing in a photo that is not cropped
@@ -49,17 +53,22 @@ MAX_MULTIPLE = {(FINE, 0): 8.0, (FINE, 1): 10.0, (COARSE, 0): 4.0, (COARSE, 1): 
 MAX_CHANGED, CHANGED_RADIUS, SOFTEN = 0.3, 3.0, 32.0
 SHARP = 0.7  # radius of the smoothing before that, far below that of a letter
 # A smaller copy has less noise, and its letters are smaller, so that less is allowed.
-RESIZED, RESIZED_MULTIPLE, RESIZED_CHANGED = 0.25, 4.0, 0.04  # the first a logarithm of the scale
+# the first a logarithm of the scale
+RESIZED, RESIZED_MULTIPLE, RESIZED_CHANGED = 0.25, 4.0, 0.04
 MAX_MEAN_CHANGED = 0.35  # of all that varies, at the coarsest side
 ROUNDING = {FINE: 1.0, COARSE: 0.5}  # grey levels that always are allowed
 LEAST_NOISE = 0.25  # grey levels, of rounding to bytes
 MARGIN = 3  # pixels along the edges that do not count: both photos end there
-MIN_STRUCTURE = 0.02  # share of blocks with details, below which a photo is too flat to compare
+# share of blocks with details, below which a photo is too flat to compare
+MIN_STRUCTURE = 0.02
 BLOCK, DETAIL = 16, 5.0  # pixels of such a block, grey levels of its deviation
 FLAT_BORDER = 6.0  # grey levels of deviation of a border
-MAX_CROPPED = 0.8  # difference of a cropped copy; two frames of a burst of pears had 0.95
-MAX_CONTINUED = 0.2  # share of a picture's edge that may have the colour of the border around it
-REAL_DETAIL = 0.3  # finest details against those twice as large; less in an enlarged photo
+# difference of a cropped copy; two frames of a burst of pears had 0.95
+MAX_CROPPED = 0.8
+# share of a picture's edge that may have the colour of the border around it
+MAX_CONTINUED = 0.2
+# finest details against those twice as large; less in an enlarged photo
+REAL_DETAIL = 0.3
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels
 
@@ -134,7 +143,9 @@ def has_real_detail(image: Image.Image, smaller: tuple[int, int]) -> bool:
 def _lost(image: Image.Image, size: tuple[int, int]) -> float:
     """Root mean square of the grey levels that are lost at a smaller size."""
     grey = image.convert("L")
-    back = grey.resize(size, Image.Resampling.LANCZOS).resize(grey.size, Image.Resampling.BICUBIC)
+    back = grey.resize(size, Image.Resampling.LANCZOS).resize(
+        grey.size, Image.Resampling.BICUBIC
+    )
     return float(np.sqrt(((_floats(grey) - _floats(back)) ** 2).mean()))
 
 
@@ -183,7 +194,9 @@ class _Fit:
         for at, value in enumerate(box):
             axis = at % 2
             limit = float(self.b.size[axis])
-            ends.append(min(max(value * self.scale[axis] + self.shift[axis], 0.0), limit))
+            ends.append(
+                min(max(value * self.scale[axis] + self.shift[axis], 0.0), limit)
+            )
         return ends[0], ends[1], ends[2], ends[3]
 
     def is_plausible(self) -> bool:
@@ -228,7 +241,9 @@ class _Fit:
             x = (np.arange(wide) + 0.5) / wide - 0.5
             y = (np.arange(high) + 0.5) / high - 0.5
             weight = 1 / (1 + (gap / max(4.0, 2 * float(np.median(np.abs(gap))))) ** 2)
-            columns = np.stack([across, across * x, down, down * y[:, None]]).reshape(4, -1)
+            columns = np.stack([across, across * x, down, down * y[:, None]]).reshape(
+                4, -1
+            )
             weighted = columns * weight.ravel()
             normal = weighted @ columns.T
             normal += 1e-4 * np.trace(normal) * np.eye(4) / 4
@@ -245,7 +260,8 @@ class _Fit:
         scales, shifts = [], []
         for axis in range(2):
             low, high = box[axis], box[axis + 2]
-            per_pixel = (high - low) / grid[axis] * self.scale[axis]  # of b, for one of the grid
+            # of b, for one of the grid
+            per_pixel = (high - low) / grid[axis] * self.scale[axis]
             offset, stretch = step[2 * axis], step[2 * axis + 1]
             more = stretch * per_pixel / (high - low)
             middle = (low + high) / 2
@@ -265,12 +281,18 @@ class _Fit:
         details = _details(((a + b) / 2)[inner, inner, 0])
         is_resized = abs(np.log(self.scale[0])) > RESIZED
         most_changed = RESIZED_CHANGED if is_resized else MAX_CHANGED
-        worst = _changed_structure(a[inner, inner, 0], b[inner, inner, 0]) / most_changed
+        worst = (
+            _changed_structure(a[inner, inner, 0], b[inner, inner, 0]) / most_changed
+        )
         for channel in range(3):
             for radius in (FINE, COARSE):
                 key = (radius, min(channel, 1))
                 levels = np.abs(gaussian_filter(gap[:, :, channel], radius))
-                noise = float(np.sqrt((levels[details] ** 2).mean())) if details.any() else 0.0
+                noise = (
+                    float(np.sqrt((levels[details] ** 2).mean()))
+                    if details.any()
+                    else 0.0
+                )
                 multiple = MAX_MULTIPLE[key]
                 if key == (FINE, 0) and is_resized:
                     multiple = RESIZED_MULTIPLE

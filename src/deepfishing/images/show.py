@@ -29,7 +29,9 @@ def data_uri(picture: Image.Image, kind: str) -> str:
     """Return a picture as the data URL of a JPEG or PNG."""
     file = io.BytesIO()
     picture.save(file, kind, quality=QUALITY, optimize=True)
-    return f"data:image/{kind.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
+    return (
+        f"data:image/{kind.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
+    )
 
 
 def pictures_html(title: str, pictures: Iterable[tuple[ImageLike | None, str]]) -> str:

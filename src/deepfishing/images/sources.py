@@ -21,7 +21,12 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
-from deepfishing.errors import DatasetError, MissingDependencyError, did_you_mean, explained
+from deepfishing.errors import (
+    DatasetError,
+    MissingDependencyError,
+    did_you_mean,
+    explained,
+)
 from deepfishing.images.folder import (
     folder_classes,
     image_ids,
@@ -30,7 +35,15 @@ from deepfishing.images.folder import (
     require_utf8,
 )
 from deepfishing.images.inside import holds_images, read_inside
-from deepfishing.images.item import Item, RemoteFile, as_text, is_url, item_at, list_files, located
+from deepfishing.images.item import (
+    Item,
+    RemoteFile,
+    as_text,
+    is_url,
+    item_at,
+    list_files,
+    located,
+)
 from deepfishing.images.preprocess import EXTENSIONS, Openable
 from deepfishing.images.tables import TABLES, read_table
 from deepfishing.images.voc import labels_by_id, voc_layout
@@ -102,7 +115,11 @@ def passed_over_in(source: str | Path) -> Counter[str]:
     """
     path = Path(source)
     searched = not is_url(str(source)) and is_folder(path) and voc_layout(path) is None
-    return passed_over(path) if searched and not (path / "store.json").is_file() else Counter()
+    return (
+        passed_over(path)
+        if searched and not (path / "store.json").is_file()
+        else Counter()
+    )
 
 
 def _find(source: str, every: float) -> list[Item]:
@@ -165,7 +182,9 @@ def _in_file(file: Path | RemoteFile, name: str, every: float) -> list[Item]:
         )
     if ending != ".txt":
         return [Item(as_text(name), file)]
-    return _listed(file, file.parent if isinstance(file, Path) else file.url.removesuffix(name))
+    return _listed(
+        file, file.parent if isinstance(file, Path) else file.url.removesuffix(name)
+    )
 
 
 def _listed(file: Path | RemoteFile | None, folder: Path | str) -> list[Item]:
@@ -200,7 +219,9 @@ def _matching(pattern: str, every: float) -> list[Item]:
     parts = Path(pattern).parts
     fixed = next(n for n, part in enumerate(parts) if glob.has_magic(part))
     folder = Path(*parts[:fixed])
-    with explained(DatasetError, f"pattern cannot be used: {pattern}", of=(ValueError, OSError)):
+    with explained(
+        DatasetError, f"pattern cannot be used: {pattern}", of=(ValueError, OSError)
+    ):
         found = sorted(folder.glob("/".join(parts[fixed:])))
     files = {}
     for path in found:
@@ -211,7 +232,9 @@ def _matching(pattern: str, every: float) -> list[Item]:
     if not files:
         raise DatasetError(f"a pattern must match a file, got none for {pattern}")
     if not any(map(holds_images, files.values())):
-        return _in_class_folders(Item(as_text(name), path) for name, path in files.items())
+        return _in_class_folders(
+            Item(as_text(name), path) for name, path in files.items()
+        )
     items: list[Item] = []
     for id_, path in files.items():
         if holds_images(path):
@@ -231,7 +254,9 @@ def _in_class_folders(items: Iterable[Item]) -> list[Item]:
     return labelled
 
 
-def find_again(folder: Path, path: str, sha256: str) -> tuple[Openable, bytes] | tuple[None, None]:
+def find_again(
+    folder: Path, path: str, sha256: str
+) -> tuple[Openable, bytes] | tuple[None, None]:
     """Return place and content of an image by its hash and its path when the store was made."""
     for place in _places(folder.absolute(), path):
         with contextlib.suppress(OSError, ValueError, MissingDependencyError):
@@ -239,7 +264,8 @@ def find_again(folder: Path, path: str, sha256: str) -> tuple[Openable, bytes] |
             if isinstance(place, Path) and not (
                 place.is_file() and 0 < place.stat().st_size <= MAX_FILE
             ):
-                continue  # one that may never end, as a pipe or a file in /proc, or is huge
+                # one that may never end, as a pipe or a file in /proc, or is huge
+                continue
             with place.open("rb") as file:
                 content = file.read(MAX_FILE)
             if content and hashlib.sha256(content).hexdigest() == sha256:
@@ -255,8 +281,13 @@ def _places(folder: Path, path: str) -> Iterator[Openable]:
     for start in (Path(), folder, *folder.parents):
         place = start / path
         yield place
-        for parent in place.parents:  # `photos.tar/a.jpg` is a member, `clip.mp4/t=3` a frame
-            if holds_images(parent) and parent.is_file() and str(place) in _inside(parent):
+        for parent in place.parents:
+            # `photos.tar/a.jpg` is a member, `clip.mp4/t=3` a frame
+            if (
+                holds_images(parent)
+                and parent.is_file()
+                and str(place) in _inside(parent)
+            ):
                 yield _inside(parent)[str(place)]
         if Path(path).is_absolute():
             return

@@ -41,7 +41,9 @@ def samples(source: Iterable[Any]) -> Iterator[tuple[ImageLike, Labels]]:
         )
     if isinstance(source, Mapping):
         several = ", ".join(map(str, source))
-        raise DatasetError(f"images must be one split, got several: {several}; take one of them")
+        raise DatasetError(
+            f"images must be one split, got several: {several}; take one of them"
+        )
     if hasattr(source, "cast_column"):
         yield from _hugging_face(source)
         return
@@ -67,7 +69,11 @@ def _is_image(source: Any) -> bool:
     if isinstance(source, Image.Image | bytes):
         return True
     is_array = isinstance(source, np.ndarray) or hasattr(source, "detach")  # a tensor
-    return is_array and source.ndim in (2, 3) and getattr(source.dtype, "kind", "f") in "uif"
+    return (
+        is_array
+        and source.ndim in (2, 3)
+        and getattr(source.dtype, "kind", "f") in "uif"
+    )
 
 
 def blocks(source: Iterable[Any], name: str = "") -> Iterator[list[Item]]:
@@ -102,12 +108,16 @@ def _hugging_face(source: Any) -> Iterator[tuple[ImageLike, Labels]]:
             f"a data set must have one column of the type Image, got {found}; choose it with "
             "select_columns, or make it one with cast_column"
         )
-    classes = [name for name, kind in kinds.items() if type(kind).__name__ == "ClassLabel"]
+    classes = [
+        name for name, kind in kinds.items() if type(kind).__name__ == "ClassLabel"
+    ]
     label = next((name for name in (*LABEL_KEYS, *classes) if name in kinds), None)
     inside = kinds[label] if label else None
     names = tuple(getattr(getattr(inside, "feature", inside), "names", None) or ())
     # bytes as they are in the files: decoded by us, and identified by their content
-    raw = source.with_format(None).cast_column(images[0], type(kinds[images[0]])(decode=False))
+    raw = source.with_format(None).cast_column(
+        images[0], type(kinds[images[0]])(decode=False)
+    )
     for row in raw:
         cell = row[images[0]]
         labels = None
@@ -125,7 +135,9 @@ def _parts(sample: Any) -> tuple[Any, Any]:
         image = next((key for key in IMAGE_KEYS if key in sample), None)
         label = next((key for key in LABEL_KEYS if key in sample), None)
         if image is None:
-            raise DatasetError(f"a sample must have an image, got {', '.join(map(str, sample))}")
+            raise DatasetError(
+                f"a sample must have an image, got {', '.join(map(str, sample))}"
+            )
         return sample[image], sample[label] if label else None
     if not isinstance(sample, tuple | list):
         return sample, None
@@ -138,7 +150,9 @@ def _picture(image: Any) -> ImageLike:
     if isinstance(image, bytes):
         return ImageBytes("image", image)
     if not hasattr(image, "detach"):
-        if isinstance(image, str | Path | Image.Image | np.ndarray) or hasattr(image, "open"):
+        if isinstance(image, str | Path | Image.Image | np.ndarray) or hasattr(
+            image, "open"
+        ):
             return cast("ImageLike", image)
         raise ImageError(
             "an image must be a path, a PIL image, an array, a tensor or bytes, got "
@@ -170,7 +184,9 @@ def _labels(value: Any, names: Sequence[str], several: bool = False) -> Labels:
     labels = []
     for label in values:
         if isinstance(label, bool) or not isinstance(label, str | int):
-            raise DatasetError(f"a label must be a class or its number, got {str(label)[:60]}")
+            raise DatasetError(
+                f"a label must be a class or its number, got {str(label)[:60]}"
+            )
         if names and isinstance(label, int):
             if not -1 <= label < len(names):
                 raise DatasetError(

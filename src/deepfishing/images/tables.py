@@ -26,7 +26,8 @@ MAX_TABLE_BYTES = 4 * 2**30
 # What others call the column of paths.
 OTHER_PATHS = ("filename", "file_name", "filepath", "file", "image_path", "image")
 _COLUMNS = ("path", "id", "label", "labels")
-_DELIMITERS = {".csv": ",;\t", ".tsv": "\t,;"}  # the first by which there is a column path
+# the first by which there is a column path
+_DELIMITERS = {".csv": ",;\t", ".tsv": "\t,;"}
 
 
 def read_table(path: Path) -> list[Item]:
@@ -41,13 +42,17 @@ def read_table(path: Path) -> list[Item]:
             "rename the one that holds the paths, or put a line such as path,label above the rows"
         )
     if {"label", "labels"} <= columns.keys():
-        raise DatasetError(f"a table must have one column label or labels, got both in {path}")
+        raise DatasetError(
+            f"a table must have one column label or labels, got both in {path}"
+        )
     paths = columns["path"]
     ids = columns.get("id", paths)
     several = "labels" in columns
     labels = columns.get("labels", columns.get("label", [None] * len(paths)))
     items: dict[str, Item] = {}
-    for row, (name, id_, label) in enumerate(zip(paths, ids, labels, strict=True), start=1):
+    for row, (name, id_, label) in enumerate(
+        zip(paths, ids, labels, strict=True), start=1
+    ):
         if not name or not isinstance(name, str) or id_ is None or id_ == "":
             raise DatasetError(
                 f"each row of a table must have a path and an id, got {name!r} and {id_!r} in "
@@ -73,7 +78,9 @@ def _joined(known: Item, item: Item, several: bool, where: str) -> Item:
             f"{item.labels[0]!r} for {item.id!r} in {where}; delete one of the rows, or call the "
             "column labels if an image may have several"
         )
-    return replace(known, labels=tuple(dict.fromkeys((*(known.labels or ()), *item.labels))))
+    return replace(
+        known, labels=tuple(dict.fromkeys((*(known.labels or ()), *item.labels)))
+    )
 
 
 def labels_in(path: Path) -> int:
@@ -139,4 +146,6 @@ def _parquet(path: Path) -> dict[str, list[Any]]:
         if "path" not in known:
             return {name: [] for name in names}
         table = file.read(columns=list(known.values()))
-        return {column: table.column(name).to_pylist() for column, name in known.items()}
+        return {
+            column: table.column(name).to_pylist() for column, name in known.items()
+        }

@@ -24,13 +24,39 @@ from deepfishing.errors import (
     explained,
 )
 from deepfishing.images.dataset import Dataset, Split, is_plain_name
-from deepfishing.images.folder import is_folder, names_in, read_bytes, read_lines, require_images
+from deepfishing.images.folder import (
+    is_folder,
+    names_in,
+    read_bytes,
+    read_lines,
+    require_images,
+)
 from deepfishing.metrics import official_ap
 from deepfishing.util.files import replacing
 
 CLASSES = (
-    *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
-    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa"),
+    *(
+        "aeroplane",
+        "bicycle",
+        "bird",
+        "boat",
+        "bottle",
+        "bus",
+        "car",
+        "cat",
+        "chair",
+        "cow",
+    ),
+    *(
+        "diningtable",
+        "dog",
+        "horse",
+        "motorbike",
+        "person",
+        "pottedplant",
+        "sheep",
+        "sofa",
+    ),
     *("train", "tvmonitor"),
 )
 
@@ -65,7 +91,8 @@ def read_voc(
     root, voc = Path(root), f"VOC{year}"
     places = [root / voc, root / "VOCdevkit" / voc]
     given = root.resolve().name
-    if given == voc or not given.upper().startswith("VOC20"):  # not another year's folder
+    if given == voc or not given.upper().startswith("VOC20"):
+        # not another year's folder
         places.insert(0, root)
     for place in places:
         if is_folder(place / "ImageSets" / "Main"):
@@ -87,7 +114,9 @@ def read_voc_layout(
     folder = Path(folder)
     splits = []
     for split in (train, test):
-        ids, classes, labels = read_split(folder, split, classes, must_be_labelled=split == train)
+        ids, classes, labels = read_split(
+            folder, split, classes, must_be_labelled=split == train
+        )
         require_images(folder, [f"JPEGImages/{id_}.jpg" for id_ in ids])
         paths = tuple(folder / "JPEGImages" / f"{id_}.jpg" for id_ in ids)
         splits.append(Split(split, ids, paths, labels))
@@ -98,7 +127,9 @@ def voc_layout(folder: Path) -> Path | None:
     """Return the folder in VOC layout that a folder is or holds, if any."""
 
     def fits(place: Path) -> bool:
-        return is_folder(place / "JPEGImages") and is_folder(place / "ImageSets" / "Main")
+        return is_folder(place / "JPEGImages") and is_folder(
+            place / "ImageSets" / "Main"
+        )
 
     if fits(folder):
         return folder
@@ -115,7 +146,9 @@ def voc_layout(folder: Path) -> Path | None:
 def labels_by_id(folder: Path) -> dict[str, tuple[str, ...]]:
     """Classes of each image that is in a labelled split; difficult ones are not counted."""
     named: dict[str, tuple[str, ...]] = {}
-    for split in sorted(split_names(folder), key=lambda name: (name != "trainval", name)):
+    for split in sorted(
+        split_names(folder), key=lambda name: (name != "trainval", name)
+    ):
         ids = _read_ids(folder, split)
         if named.keys() >= set(ids):
             continue  # train and val, once trainval is known
@@ -151,7 +184,11 @@ def read_split(
     """
     ids = _read_ids(folder, split)
     ending = f"_{split}"
-    lists = [stem.removesuffix(ending) for stem in _list_names(folder) if stem.endswith(ending)]
+    lists = [
+        stem.removesuffix(ending)
+        for stem in _list_names(folder)
+        if stem.endswith(ending)
+    ]
     wanted = tuple(lists if classes is None else classes)
     missing = [c for c in wanted if c not in lists]
     if wanted and not missing:
@@ -217,11 +254,17 @@ def _read_class(path: Path, ids: tuple[str, ...]) -> Labels:
     for place, text in read_lines(path):
         id_, *values = text.split()
         if len(values) != 1 or values[0] not in _VALUES:
-            raise DatasetError(f"a line must be an image id and 1, -1 or 0, got {place}")
+            raise DatasetError(
+                f"a line must be an image id and 1, -1 or 0, got {place}"
+            )
         if id_ not in found:
-            raise DatasetError(f"a class list must only have ids of its split, got {place}")
+            raise DatasetError(
+                f"a class list must only have ids of its split, got {place}"
+            )
         if found[id_] is not None:
-            raise DatasetError(f"an image must have one line in a class list, got a second {place}")
+            raise DatasetError(
+                f"an image must have one line in a class list, got a second {place}"
+            )
         found[id_] = _VALUES[values[0]]
     missing = [id_ for id_, value in found.items() if value is None]
     if missing:
@@ -236,12 +279,15 @@ def _read_annotations(folder: Path, ids: tuple[str, ...]) -> dict[Path, dict[str
     """Return the classes of each annotation, 0 if all difficult; {} if one is missing."""
     folder = folder / "Annotations"
     files = [folder / f"{id_}.xml" for id_ in ids]
-    if not is_folder(folder) or not {file.name for file in files}.issubset(names_in(folder)):
+    if not is_folder(folder) or not {file.name for file in files}.issubset(
+        names_in(folder)
+    ):
         return {}
     found: dict[Path, dict[str, int]] = {}
     for path in files:
         with explained(DatasetError, f"annotation must be plain XML, got {path}"):
-            root = fromstring(read_bytes(path))  # damaged, forbidden (entity bombs), oddly encoded
+            # damaged, forbidden (entity bombs), oddly encoded
+            root = fromstring(read_bytes(path))
         shown = found[path] = {}
         for node in root.iterfind("object"):
             name = (node.findtext("name") or "").strip()
@@ -256,7 +302,10 @@ def _read_annotations(folder: Path, ids: tuple[str, ...]) -> dict[Path, dict[str
 
 
 def write_submission(
-    folder: str | Path, dataset: Dataset, scores: np.ndarray[Any, Any], competition: str = "comp1"
+    folder: str | Path,
+    dataset: Dataset,
+    scores: np.ndarray[Any, Any],
+    competition: str = "comp1",
 ) -> tuple[Path, ...]:
     """Write `<folder>/results/VOC2012/Main/comp1_cls_test_aeroplane.txt` and so on.
 
@@ -271,9 +320,13 @@ def write_submission(
             f"scores must have shape {shape}, got {scores.shape}; no submission was written"
         )
     if not np.isfinite(scores).all():
-        raise FeatureError("scores must be finite, got NaN or infinity; no submission was written")
+        raise FeatureError(
+            "scores must be finite, got NaN or infinity; no submission was written"
+        )
     main = Path(folder) / "results" / dataset.name.upper() / "Main"
-    names = [f"{competition}_cls_{dataset.test.name}_{name}.txt" for name in dataset.classes]
+    names = [
+        f"{competition}_cls_{dataset.test.name}_{name}.txt" for name in dataset.classes
+    ]
     with explained(DatasetError, f"submission cannot be written to {main}", of=OSError):
         main.mkdir(parents=True, exist_ok=True)
         for name, column in zip(names, scores.T, strict=True):

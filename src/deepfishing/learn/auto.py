@@ -43,7 +43,13 @@ from deepfishing.learn.choice import (
     Tried,
     at_temperature,
 )
-from deepfishing.learn.folds import FOLDS, Folds, check_groups, make_folds, validation_groups
+from deepfishing.learn.folds import (
+    FOLDS,
+    Folds,
+    check_groups,
+    make_folds,
+    validation_groups,
+)
 from deepfishing.learn.leave_one_out import choose_by_leaving_out
 from deepfishing.learn.linear import train_linear
 from deepfishing.learn.mixtures import likeness, mixtures_for
@@ -52,15 +58,19 @@ from deepfishing.util.progress import Progress, silent
 
 MAX_IMAGES = 2000  # that the candidates are compared on
 ENOUGH = 20  # examples per class
-MIN_POOL = 100  # photos, labelled or not, from which neighbours and prototypes are learnt
-FEW_LABELS = 24  # per class, below which mixtures are compared instead of all candidates
+# photos, labelled or not, from which neighbours and prototypes are learnt
+MIN_POOL = 100
+# per class, below which mixtures are compared instead of all candidates
+FEW_LABELS = 24
 MIN_EXAMPLES_FOR_FOLDS = 5  # per class, below which folds say nothing about costs
 MIN_GAIN = 0.05  # points of mAP that count as better
 CLEARLY = 0.97  # share of draws in which no candidate would look so good by chance
-OTHER_SCORES = 0.4  # of the length of delta8, which int8 changes by 0.01 and int4 by 0.3
+# of the length of delta8, which int8 changes by 0.01 and int4 by 0.3
+OTHER_SCORES = 0.4
 JITTER = 1e-3  # keeps a kernel matrix in single precision positive
 
-Candidate = tuple[str, float | None]  # a recipe, and a temperature; None for the store's
+# a recipe, and a temperature; None for the store's
+Candidate = tuple[str, float | None]
 
 
 def looked_at(labels: Array, seed: int = 0) -> Array:
@@ -130,7 +140,9 @@ def choose(
             kernels = Kernels(factors, layers, few_pool)
             of_pool = {} if pool is None else pool.factors
             alike = likeness(of_pool.get(SCORES, factors.get(SCORES)))
-            return choose_by_leaving_out(mixtures, kernels, counted, examples, groups, alike)
+            return choose_by_leaving_out(
+                mixtures, kernels, counted, examples, groups, alike
+            )
     folds = make_folds(counted, groups, FOLDS, seed)
     if examples < MIN_EXAMPLES_FOR_FOLDS:
         words = "example per class is" if examples == 1 else "examples per class are"
@@ -145,7 +157,10 @@ def choose(
 
 
 def _usable_recipes(
-    recipe: str | None, factors: Mapping[str, Array], layers: Mapping[int, str], kind: str
+    recipe: str | None,
+    factors: Mapping[str, Array],
+    layers: Mapping[int, str],
+    kind: str,
 ) -> list[str]:
     """The recipe, or the candidates whose factors are there, the simplest first."""
     if recipe:
@@ -160,7 +175,9 @@ def _usable_recipes(
             usable.append(feature.name)
     if not usable:
         had = ", ".join(factors) or "none of them"
-        raise FeatureError(f"{kind} needs features that can be compared, got {had}; extract x7")
+        raise FeatureError(
+            f"{kind} needs features that can be compared, got {had}; extract x7"
+        )
     return usable
 
 
@@ -178,7 +195,9 @@ def examples_per_class(labels: Array) -> float:
     return float(np.median(trained)) if len(trained) else 0.0
 
 
-def _preferred(recipe: str | None, kind: str, layers: Mapping[int, str]) -> tuple[str, ...]:
+def _preferred(
+    recipe: str | None, kind: str, layers: Mapping[int, str]
+) -> tuple[str, ...]:
     """The candidates that are taken where they are as good as the best one."""
     if recipe:
         return ()
@@ -190,13 +209,26 @@ class _Search:
     """Candidates that are compared by cross-validated SVMs."""
 
     def __init__(
-        self, kernels: Kernels, labels: Array, folds: Folds, groups: Array, difficult: str
+        self,
+        kernels: Kernels,
+        labels: Array,
+        folds: Folds,
+        groups: Array,
+        difficult: str,
     ) -> None:
-        self.kernels, self.labels, self.folds, self.difficult = kernels, labels, folds, difficult
+        self.kernels, self.labels, self.folds, self.difficult = (
+            kernels,
+            labels,
+            folds,
+            difficult,
+        )
         self.groups = check_groups(groups, len(labels))
 
     def choose(
-        self, names: Sequence[Candidate], preferred: Sequence[str], report_progress: Progress
+        self,
+        names: Sequence[Candidate],
+        preferred: Sequence[str],
+        report_progress: Progress,
     ) -> Choice:
         """Compare recipes at a cost of 1, then costs of the recipe that was chosen."""
         held_out = HeldOut(self.labels, self.groups, self.folds.measurable)
@@ -208,7 +240,11 @@ class _Search:
         behind, errors = held_out.behind(best, everyone)
         tried = []
         for number, (recipe, temperature) in enumerate(names):
-            figures = held_out.maps[number], float(behind[number]), float(errors[number])
+            figures = (
+                held_out.maps[number],
+                float(behind[number]),
+                float(errors[number]),
+            )
             tried.append(Tried(recipe, temperature, COSTS[0], *figures))
         report_progress("recipes", len(names), len(names) + 1)
         name, tau = names[chosen]
@@ -220,11 +256,17 @@ class _Search:
         behind, errors = held_out.behind(top, at_costs)
         cost = COSTS[int(np.flatnonzero(behind <= errors)[0])]
         for number in range(1, len(COSTS)):
-            figures = held_out.maps[at_costs[number]], float(behind[number]), float(errors[number])
+            figures = (
+                held_out.maps[at_costs[number]],
+                float(behind[number]),
+                float(errors[number]),
+            )
             tried.append(Tried(name, tau, COSTS[number], *figures))
         report_progress("recipes", len(names) + 1, len(names) + 1)
         gain = held_out.difference(chosen, 0) if chosen else None
-        return Choice(name, _why(tried, tried[chosen], cost, gain), tau, cost, tuple(tried), gain)
+        return Choice(
+            name, _why(tried, tried[chosen], cost, gain), tau, cost, tuple(tried), gain
+        )
 
     def _held_out_scores(self, candidate: Candidate, C: float) -> Array:
         """Scores (n, C) of images by classifiers that were trained without their fold."""
@@ -236,7 +278,9 @@ class _Search:
         return scores
 
 
-def _pick(held_out: HeldOut, names: Sequence[str], preferred: Sequence[str]) -> tuple[int, int]:
+def _pick(
+    held_out: HeldOut, names: Sequence[str], preferred: Sequence[str]
+) -> tuple[int, int]:
     """Numbers of the candidate to take and of the best one.
 
     The first and simplest is kept unless one of the preferred, or of all, is clearly better. Then
@@ -250,7 +294,9 @@ def _pick(held_out: HeldOut, names: Sequence[str], preferred: Sequence[str]) -> 
     )
     if maps[best] < maps[0] + MIN_GAIN or not is_better:
         return 0, best
-    everyone = [number for number in first if maps[number] > maps[0]] + list(range(len(names)))
+    everyone = [number for number in first if maps[number] > maps[0]] + list(
+        range(len(names))
+    )
     behind, errors = held_out.behind(best, everyone)
     return everyone[int(np.flatnonzero(behind <= errors)[0])], best
 
@@ -269,7 +315,9 @@ def _is_clearly_better(held_out: HeldOut, some: Sequence[int]) -> bool:
     if not draws.shape[1]:
         return False
     errors = np.maximum(draws.std(axis=1), 1e-9)
-    by_chance = ((draws - draws.mean(axis=1, keepdims=True)) / errors[:, None]).max(axis=0)
+    by_chance = ((draws - draws.mean(axis=1, keepdims=True)) / errors[:, None]).max(
+        axis=0
+    )
     return bool((gains / errors).max() > np.quantile(by_chance, CLEARLY))
 
 
@@ -293,7 +341,9 @@ def _vectors(K: Array) -> Array:
     return np.ascontiguousarray(root, dtype=np.float32)
 
 
-def _why(tried: Sequence[Tried], chosen: Tried, cost: float, gain: Difference | None) -> str:
+def _why(
+    tried: Sequence[Tried], chosen: Tried, cost: float, gain: Difference | None
+) -> str:
     simplest = tried[0]
     why = f"cross-validated mAP {chosen.map:.1f}"
     if gain is not None:

@@ -68,15 +68,22 @@ class Kernels:
         factors = self.factors if tau is None else at_temperature(self.factors, tau)
         return self._of(parse_recipe(name, self.layers), tau, factors)
 
-    def _of(self, recipe: Recipe, tau: float | None, factors: Mapping[str, Array]) -> Array:
+    def _of(
+        self, recipe: Recipe, tau: float | None, factors: Mapping[str, Array]
+    ) -> Array:
         if recipe.step == "one":
             return np.ones((1, 1), dtype=np.float32)
         if recipe.step == "mean":
             total = sum(part.weight for part in recipe.parts)
-            parts = (self._of(p, tau, factors) * np.float32(p.weight / total) for p in recipe.parts)
+            parts = (
+                self._of(p, tau, factors) * np.float32(p.weight / total)
+                for p in recipe.parts
+            )
             return np.asarray(sum(parts))
         if recipe.step == "product":
-            return functools.reduce(np.multiply, (self._of(p, tau, factors) for p in recipe.parts))
+            return functools.reduce(
+                np.multiply, (self._of(p, tau, factors) for p in recipe.parts)
+            )
         if recipe.step == "rbf":
             inner = self._of(recipe.parts[0], tau, factors)
             return np.asarray(np.exp(np.float32(2 * recipe.number) * (inner - 1)))
@@ -127,7 +134,8 @@ class HeldOut:
         centred = gaps - np.nanmean(gaps, axis=1, keepdims=True)
         errors = np.maximum(np.nanstd(gaps, axis=1), 1e-9)
         ratios = np.abs(centred) / errors[:, None]
-        ratios = ratios[:, np.isfinite(ratios).any(axis=0)]  # some draws have no class to measure
+        # some draws have no class to measure
+        ratios = ratios[:, np.isfinite(ratios).any(axis=0)]
         largest = np.nanmax(ratios, axis=0)
         half = float(np.nanquantile(largest, LEVEL)) * float(errors[a])
         plain = self.difference(a, b)

@@ -59,14 +59,18 @@ class FewLabels:
     vectors: Array
 
     @classmethod
-    def prepare(cls, x: Array, neighbours: int = DEFAULT_NEIGHBOURS, seed: int = 0) -> FewLabels:
+    def prepare(
+        cls, x: Array, neighbours: int = DEFAULT_NEIGHBOURS, seed: int = 0
+    ) -> FewLabels:
         """Describe all photos by their embeddings (n, d), such as the factor x7 of a store."""
         x = np.asarray(x, dtype=np.float32)
         pool = Neighbours.fit(x)
         fitted = parse_recipe(RECIPE).fit({"x7": x})
         sample = np.sort(np.random.default_rng(seed).permutation(len(x))[:FIT_IMAGES])
         project = Vectors.fit(fitted({"x7": x[sample]}), GRADIENT_NUMBERS, seed)
-        blocks = [slice(start, start + BLOCK_ROWS) for start in range(0, len(x), BLOCK_ROWS)]
+        blocks = [
+            slice(start, start + BLOCK_ROWS) for start in range(0, len(x), BLOCK_ROWS)
+        ]
         parts = [project(fitted({"x7": x[rows]})).astype(np.float16) for rows in blocks]
         plain = np.concatenate(parts)
         vectors: Array = np.empty(plain.shape, dtype=np.float32)
@@ -82,7 +86,10 @@ class FewLabels:
         There are as many columns as the largest class number says. A class without a label scores
         lowest everywhere.
         """
-        rows, classes = np.asarray(rows, dtype=np.int64), np.asarray(classes, dtype=np.int64)
+        rows, classes = (
+            np.asarray(rows, dtype=np.int64),
+            np.asarray(classes, dtype=np.int64),
+        )
         if rows.ndim != 1 or rows.shape != classes.shape or not len(rows):
             raise FeatureError(
                 "labels must be numbers of photos and as many numbers of classes, got "
@@ -119,7 +126,9 @@ class FewLabels:
         weights, bias, left_out = self._solve(rows, target, groups)
         return self.vectors @ weights.astype(np.float32) + bias, left_out
 
-    def left_out(self, rows: Array, target: Array, groups: Array | None = None) -> Array:
+    def left_out(
+        self, rows: Array, target: Array, groups: Array | None = None
+    ) -> Array:
         """Return the left-out scores of `fit_targets` alone, which costs less."""
         return self._solve(rows, target, groups)[2]
 

@@ -59,7 +59,10 @@ class Folds:
 
     def reason(self, column: int) -> str:
         """Return why a class has no cross-validated figure; empty if it has one."""
-        sides = {"its images": self.positive_groups, "the images without it": self.negative_groups}
+        sides = {
+            "its images": self.positive_groups,
+            "the images without it": self.negative_groups,
+        }
         for side, groups in sides.items():
             found = int(groups[column])
             if found < self.count:
@@ -92,7 +95,9 @@ def make_folds(
     """
     labels = np.asarray(labels)
     if labels.ndim != 2:
-        raise FeatureError(f"labels must be (n, n_classes), got an array of shape {labels.shape}")
+        raise FeatureError(
+            f"labels must be (n, n_classes), got an array of shape {labels.shape}"
+        )
     if folds < 2:
         raise OptionError(f"folds must be at least 2, got {folds}")
     group = check_groups(groups, len(labels))
@@ -112,12 +117,16 @@ def make_folds(
     )
 
 
-def validation_groups(arrays: Mapping[str, Array], keys: Sequence[str] | None = None) -> Array:
+def validation_groups(
+    arrays: Mapping[str, Array], keys: Sequence[str] | None = None
+) -> Array:
     """Return the group of each image by its factors and, if they are given, its content hashes."""
     return similar_groups(find_embedding(arrays), keys)
 
 
-def read_groups(read: Callable[[Array], Mapping[str, Array]], keys: Sequence[str]) -> Array:
+def read_groups(
+    read: Callable[[Array], Mapping[str, Array]], keys: Sequence[str]
+) -> Array:
     """Return `validation_groups` of images whose factors are read a block at a time.
 
     `read` returns the factors of the images with these numbers. Embeddings of very many images are
@@ -129,7 +138,9 @@ def read_groups(read: Callable[[Array], Mapping[str, Array]], keys: Sequence[str
         x = l2_normalize(find_embedding(read(rows)))
         if len(keys) > EXACT_IMAGES:
             if random is None:
-                random = np.random.default_rng(0).normal(size=(x.shape[1], PROJECTED_NUMBERS))
+                random = np.random.default_rng(0).normal(
+                    size=(x.shape[1], PROJECTED_NUMBERS)
+                )
             x = x @ random
         projected.append(x.astype(np.float32))
     return similar_groups(np.concatenate(projected), keys)
@@ -137,7 +148,9 @@ def read_groups(read: Callable[[Array], Mapping[str, Array]], keys: Sequence[str
 
 def find_embedding(arrays: Mapping[str, Array]) -> Array:
     """Return the factor by which images are compared: x7, else the first; positions averaged."""
-    x = np.asarray(arrays[EMBEDDING] if EMBEDDING in arrays else next(iter(arrays.values())))
+    x = np.asarray(
+        arrays[EMBEDDING] if EMBEDDING in arrays else next(iter(arrays.values()))
+    )
     return x if x.ndim == 2 else x.mean(axis=1)
 
 

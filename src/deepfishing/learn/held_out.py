@@ -29,7 +29,9 @@ class HeldOut:
     @classmethod
     def from_svm(cls, keys: Sequence[str], svm: KernelSVM) -> HeldOut:
         """Return the probabilities of images whose contents have these hashes."""
-        packed = np.frombuffer(bytes.fromhex("".join(keys)), np.uint8).reshape(-1, HASH_BYTES)
+        packed = np.frombuffer(bytes.fromhex("".join(keys)), np.uint8).reshape(
+            -1, HASH_BYTES
+        )
         chances = np.full((len(keys), len(svm.trained)), NONE, dtype=np.float32)
         if svm.held_out is not None:
             is_known = ~np.isnan(svm.held_out)
@@ -42,8 +44,13 @@ class HeldOut:
         if KEYS not in tensors:
             return None
         keys, chances = tensors[KEYS], tensors[PROBABILITIES]
-        if keys.shape != (len(keys), HASH_BYTES) or chances.shape != (len(keys), classes):
-            raise ValueError("held-out predictions must be of the model's images and classes")
+        if keys.shape != (len(keys), HASH_BYTES) or chances.shape != (
+            len(keys),
+            classes,
+        ):
+            raise ValueError(
+                "held-out predictions must be of the model's images and classes"
+            )
         return cls(keys, chances)
 
     def tensors(self) -> dict[str, Array]:

@@ -46,7 +46,9 @@ class LabelPool:
     def numbers_of(self, keys: pa.Array) -> Array:
         """Return the row of each content; -1 for one that is not in the pool."""
         found = pc.index_in(keys, value_set=self.keys)
-        numbers: Array = pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+        numbers: Array = (
+            pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+        )
         return numbers
 
 
@@ -59,12 +61,19 @@ def open_label_pool(store: Store) -> LabelPool | None:
     if facts.get("format") != FORMAT or facts.get("settings") != _settings(store):
         return None
     vectors, packed = arrays["vectors"], arrays["keys"]
-    if vectors.ndim != 2 or packed.ndim != 2 or len(vectors) != len(packed) or not len(vectors):
+    if (
+        vectors.ndim != 2
+        or packed.ndim != 2
+        or len(vectors) != len(packed)
+        or not len(vectors)
+    ):
         return None
     return LabelPool(unpack_keys(packed), FewLabels(vectors))
 
 
-def make_label_pool(store: Store, progress: Progress = silent, *, keep: bool = True) -> LabelPool:
+def make_label_pool(
+    store: Store, progress: Progress = silent, *, keep: bool = True
+) -> LabelPool:
     """Describe the photos of a store and keep the vectors in its folder."""
     if EMBEDDING not in store.factors():
         raise StoreError(
@@ -74,14 +83,18 @@ def make_label_pool(store: Store, progress: Progress = silent, *, keep: bool = T
     contents = Contents.of(store, [EMBEDDING])
     numbers = np.arange(len(contents))
     if len(numbers) > MAX_CONTENTS:
-        numbers = np.linspace(0, len(contents) - 1, MAX_CONTENTS).round().astype(np.int64)
+        numbers = (
+            np.linspace(0, len(contents) - 1, MAX_CONTENTS).round().astype(np.int64)
+        )
     x = _read(contents, numbers, progress)
     progress("neighbours", 0, 1)
     vectors = shortened(FewLabels.prepare(x).vectors)
     keys = contents.keys.take(pa.array(numbers))
     arrays = {"vectors": vectors, "keys": pack_keys(keys)}
     if keep:
-        write_side(store.folder, NAME, {"format": FORMAT, "settings": _settings(store)}, arrays)
+        write_side(
+            store.folder, NAME, {"format": FORMAT, "settings": _settings(store)}, arrays
+        )
     return LabelPool(keys, FewLabels(vectors))
 
 
@@ -113,7 +126,9 @@ def _read(contents: Contents, numbers: Array, progress: Progress) -> Array:
     parts = []
     for start in range(0, len(numbers), BLOCK_ROWS):
         progress("reading", start, len(numbers))
-        values = contents.read(numbers[start : start + BLOCK_ROWS], [EMBEDDING])[EMBEDDING]
+        values = contents.read(numbers[start : start + BLOCK_ROWS], [EMBEDDING])[
+            EMBEDDING
+        ]
         parts.append(values if values.ndim == 2 else values.mean(axis=1))
     return np.concatenate(parts)
 

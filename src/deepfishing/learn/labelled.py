@@ -41,7 +41,8 @@ class Labelled:
 
     classes: tuple[str, ...]
     rows: Mapping[str, Array]
-    is_split: bool = False  # of a data set in which all other images are of other splits
+    # of a data set in which all other images are of other splits
+    is_split: bool = False
 
     def of(self, images: Sequence[AnImage]) -> tuple[list[AnImage], Array]:
         """The images that have labels, and these (n, C)."""
@@ -102,11 +103,15 @@ def read_labels(
             "either; sort them into folders, or pass --labels with a table"
         )
     if train:  # another split lies beside it
-        named = {id_: names for id_, names in named.items() if id_.startswith(f"{train}/")}
+        named = {
+            id_: names for id_, names in named.items() if id_.startswith(f"{train}/")
+        }
     return _from_names(named, "the images")
 
 
-def _in_table(source: Path, images: Sequence[_Image]) -> dict[str, tuple[str, ...] | None]:
+def _in_table(
+    source: Path, images: Sequence[_Image]
+) -> dict[str, tuple[str, ...] | None]:
     """Labels by image, which a row names by its id or by its file."""
     listed = [item for item in read_table(source) if item.labels is not None]
     if not listed:
@@ -163,4 +168,6 @@ def _voc(source: Path, split: str) -> Labelled:
             "JPEGImages and ImageSets/Main"
         )
     ids, classes, labels = read_split(folder, split, must_be_labelled=True)
-    return Labelled(classes, dict(zip(ids, np.asarray(labels), strict=True)), is_split=True)
+    return Labelled(
+        classes, dict(zip(ids, np.asarray(labels), strict=True)), is_split=True
+    )

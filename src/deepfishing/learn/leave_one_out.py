@@ -28,8 +28,10 @@ from deepfishing.learn.mixtures import UNKNOWN, Mixture
 
 RIDGE = 1.0
 FEW_LABELS_COST = 3.0  # which gives a higher accuracy than 1, and about the same mAP
-MANY_FOR_COST = 4  # labels per class from which it does so, too, with several classes per photo
-EVIDENCE = 2.0  # weight of a point of held-out mAP beside an expected one, with very many labels
+# labels per class from which it does so, too, with several classes per photo
+MANY_FOR_COST = 4
+# weight of a point of held-out mAP beside an expected one, with very many labels
+EVIDENCE = 2.0
 HALF = 10  # held-out positive images with which it has half of that weight
 
 
@@ -83,9 +85,8 @@ def choose_by_leaving_out(
     for number, name in enumerate(names):
         figures = held_out.maps[number], float(behind[number]), float(errors[number])
         tried.append(Tried(name, None, cost, *figures))
-    why = (
-        f"{words}: {mixtures[chosen].words} has mAP {held_out.maps[chosen]:.1f} on images left out"
-    )
+    left_out_map = f"mAP {held_out.maps[chosen]:.1f} on images left out"
+    why = f"{words}: {mixtures[chosen].words} has {left_out_map}"
     gain = None
     if chosen:
         gain = held_out.simultaneous_difference(chosen, 0)
@@ -139,13 +140,17 @@ def left_out_scores(
     # classes whose labels are known for the same images share the inverse
     shared: dict[bytes, list[int]] = {}
     for column in range(labels.shape[1]):
-        shared.setdefault(np.flatnonzero(labels[:, column]).tobytes(), []).append(column)
+        shared.setdefault(np.flatnonzero(labels[:, column]).tobytes(), []).append(
+            column
+        )
     for numbers in shared.values():
         columns = np.array(numbers)
         rows = np.flatnonzero(labels[:, columns[0]])
         if len(rows) > 1:
             known = labels[np.ix_(rows, columns)]
-            inverse = np.linalg.inv(K[np.ix_(rows, rows)] + (1.0 + ridge * np.eye(len(rows))))
+            inverse = np.linalg.inv(
+                K[np.ix_(rows, rows)] + (1.0 + ridge * np.eye(len(rows)))
+            )
             total = np.zeros(known.shape)
             for sign in (1, -1):
                 target = (known == sign).astype(np.float64)
@@ -162,7 +167,9 @@ def _held_out(inverse: Array, target: Array, group: Array) -> Array:
     numbers, counts = np.unique(group, return_counts=True)
     for number in numbers[counts > 1]:
         rows = np.flatnonzero(group == number)
-        predicted[rows] = target[rows] - np.linalg.solve(inverse[np.ix_(rows, rows)], alpha[rows])
+        predicted[rows] = target[rows] - np.linalg.solve(
+            inverse[np.ix_(rows, rows)], alpha[rows]
+        )
     return predicted
 
 

@@ -43,7 +43,8 @@ class LinearSVM:
 
     w: Array  # (m, C)
     bias: Array  # (C,), as the others
-    trained: Array  # false for a class whose labels allowed no classifier; its column of w is zero
+    # false for a class whose labels allowed no classifier; its column of w is zero
+    trained: Array
     gap: Array
     rounds: int  # how often every image was visited
 
@@ -54,7 +55,10 @@ class LinearSVM:
             raise FeatureError(
                 f"vectors must be (n, {len(self.w)}) as in training, got {vectors.shape}"
             )
-        return _Centred(vectors, np.zeros(len(self.w), np.float32)).scores(self.w) + self.bias
+        return (
+            _Centred(vectors, np.zeros(len(self.w), np.float32)).scores(self.w)
+            + self.bias
+        )
 
 
 def train_linear(
@@ -218,7 +222,8 @@ class _Block:
         """Maximise the dual in each beta in turn: beta, w and b change."""
         v = self.vectors.read()
         self.met[:] = v @ w
-        alone = (self.y - self.met - bias) / self.curvature  # where each beta alone would go
+        # where each beta alone would go
+        alone = (self.y - self.met - bias) / self.curvature
         end = self.y * self.cost
         low, high = np.minimum(end, 0.0) - self.beta, np.maximum(end, 0.0) - self.beta
         change = np.zeros_like(alone)
@@ -270,7 +275,9 @@ def _balanced(beta: Array) -> Array:
 
 def _gap(primal: Array, dual: Array) -> Array:
     """How far P is above a lower bound of the optimum, as a part of P; 0 where P is 0."""
-    gap: Array = np.divide(primal - dual, primal, out=np.zeros_like(primal), where=primal > 0)
+    gap: Array = np.divide(
+        primal - dual, primal, out=np.zeros_like(primal), where=primal > 0
+    )
     return gap
 
 
@@ -287,7 +294,9 @@ def _best_bias(at_margin: Array, y: Array, cost: Array) -> Array:
             order = np.argsort(at_margin[used, c])
             below = np.cumsum(cost[used, c][order])
             wanted = cost[used & (y[:, c] > 0), c].sum()
-            bias[c] = at_margin[used, c][order][np.searchsorted(below, wanted * (1 - 1e-12))]
+            bias[c] = at_margin[used, c][order][
+                np.searchsorted(below, wanted * (1 - 1e-12))
+            ]
             continue
         positives = np.count_nonzero(y[used, c] > 0)
         middle = (positives - 1, positives)

@@ -30,7 +30,8 @@ from deepfishing.core.recipes.language import forward_kernels
 from deepfishing.core.recipes.recipe import spell
 
 LABELS = (1, 2, 4, 8, 16)  # per class, to which gains belong
-UNLIKE_PEAK, LIKE_PEAK = 0.15, 0.25  # mean of the largest probability, between which gains change
+# mean of the largest probability, between which gains change
+UNLIKE_PEAK, LIKE_PEAK = 0.15, 0.25
 UNKNOWN = 0.5  # how alike photos are taken to be where the network has no classes
 Gains = tuple[float, float, float, float, float]
 # the kernels of each part, and what they count for in it
@@ -64,7 +65,9 @@ class Mixture:
     @property
     def uses_pool(self) -> bool:
         """Whether it learns from unlabelled photos."""
-        return max(self.neighbours, self.own, self.smoothed) > 0 or "smooth" in self.alone
+        return (
+            max(self.neighbours, self.own, self.smoothed) > 0 or "smooth" in self.alone
+        )
 
     def expected(self, labels: float, likeness: float = UNKNOWN) -> float:
         """Return the expected gain with so many labels per class, for a likeness from 0 to 1.
@@ -131,9 +134,19 @@ MIXTURES = (
     # forward features alone, of which the first is what all are compared with, and with neighbours
     Mixture(NO_GAIN, NO_GAIN),
     Mixture((0.6, 0.6, 0.7, 0.4, 0.4), (-0.3, 0.1, 0.1, -0.1, -0.2), alone=ROOT_RBF),
-    Mixture((-0.7, -0.5, -0.5, -0.2, -0.4), (-0.5, -0.4, -0.4, -0.1, -0.2), alone="low*x7"),
-    Mixture((1.0, 1.0, 0.7, 0.3, 0.2), (3.4, 3.1, 2.2, 1.4, 0.5), alone=f"2*{ROOT_RBF}+smooth(x7)"),
-    Mixture((0.9, 1.1, 0.5, 0.0, -0.2), (4.0, 3.6, 2.5, 1.5, 0.3), alone=f"{ROOT_RBF}+smooth(x7)"),
+    Mixture(
+        (-0.7, -0.5, -0.5, -0.2, -0.4), (-0.5, -0.4, -0.4, -0.1, -0.2), alone="low*x7"
+    ),
+    Mixture(
+        (1.0, 1.0, 0.7, 0.3, 0.2),
+        (3.4, 3.1, 2.2, 1.4, 0.5),
+        alone=f"2*{ROOT_RBF}+smooth(x7)",
+    ),
+    Mixture(
+        (0.9, 1.1, 0.5, 0.0, -0.2),
+        (4.0, 3.6, 2.5, 1.5, 0.3),
+        alone=f"{ROOT_RBF}+smooth(x7)",
+    ),
     Mixture((0.4, 0.6, 0.1, -0.1, -0.1), (3.5, 3.1, 2.2, 1.5, 0.6), neighbours=0.5),
     Mixture((0.6, 0.6, 0.0, -0.3, -0.4), (4.0, 3.7, 2.5, 1.6, 0.5), neighbours=1),
     Mixture((0.2, 0.3, -1.3, -1.4, -2.3), (4.4, 4.0, 2.4, 1.2, -0.4), neighbours=4),
@@ -146,11 +159,23 @@ MIXTURES = (
         own=0.25,
         head=0.25,
     ),
-    Mixture((0.0, -0.4, -1.8, -2.7, -2.6), (4.6, 4.3, 2.9, 1.7, 0.6), neighbours=1, own=1),
-    Mixture((-0.2, -0.6, -1.7, -2.3, -2.2), (4.8, 4.5, 3.3, 2.2, 1.1), neighbours=1, own=1, head=1),
+    Mixture(
+        (0.0, -0.4, -1.8, -2.7, -2.6), (4.6, 4.3, 2.9, 1.7, 0.6), neighbours=1, own=1
+    ),
+    Mixture(
+        (-0.2, -0.6, -1.7, -2.3, -2.2),
+        (4.8, 4.5, 3.3, 2.2, 1.1),
+        neighbours=1,
+        own=1,
+        head=1,
+    ),
     Mixture((0.4, 0.0, -1.0, -1.7, -1.8), (5.0, 4.5, 3.1, 1.7, 0.3), smoothed=1),
-    Mixture((0.1, -0.2, -1.0, -1.6, -1.6), (5.2, 4.8, 3.5, 2.2, 0.9), smoothed=1, head=0.5),
-    Mixture((-0.1, -0.5, -1.6, -2.4, -2.5), (5.5, 5.0, 3.5, 2.1, 0.6), smoothed=2, head=1),
+    Mixture(
+        (0.1, -0.2, -1.0, -1.6, -1.6), (5.2, 4.8, 3.5, 2.2, 0.9), smoothed=1, head=0.5
+    ),
+    Mixture(
+        (-0.1, -0.5, -1.6, -2.4, -2.5), (5.5, 5.0, 3.5, 2.1, 0.6), smoothed=2, head=1
+    ),
 )
 
 
@@ -164,7 +189,9 @@ def likeness(scores: Array | None) -> float:
     """
     if scores is None or not len(scores):
         return UNKNOWN
-    peak = float(softmax(np.asarray(scores, dtype=np.float64), axis=1).max(axis=1).mean())
+    peak = float(
+        softmax(np.asarray(scores, dtype=np.float64), axis=1).max(axis=1).mean()
+    )
     return float(np.clip((peak - UNLIKE_PEAK) / (LIKE_PEAK - UNLIKE_PEAK), 0.0, 1.0))
 
 
@@ -174,7 +201,9 @@ def mixtures_for(
     """Return the candidates whose factors are there, the forward kernel first; none without x7."""
     usable = []
     for mixture in MIXTURES:
-        if (mixture.is_gradient and kind != AUTO) or (mixture.uses_pool and not has_pool):
+        if (mixture.is_gradient and kind != AUTO) or (
+            mixture.uses_pool and not has_pool
+        ):
             continue
         if mixture.head and not has_classifier(layers):
             continue

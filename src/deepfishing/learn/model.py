@@ -122,7 +122,9 @@ class Model:
         """Probability (m, C) that a class is present, each class on its own."""
         return self.svm.calibrate(self.scores(arrays))
 
-    def decision_function(self, images: Images, *, network: Network | None = None) -> Array:
+    def decision_function(
+        self, images: Images, *, network: Network | None = None
+    ) -> Array:
         """Decision scores (n, C); an image that cannot be used is an error.
 
         Parameters
@@ -174,7 +176,9 @@ class Model:
             shape = (len(scores), len(self.classes)) if several else (len(scores),)
             raise OptionError(f"y must have the shape {shape}, got {truth.shape}")
         if several:
-            mean = evaluate(np.where(truth == 1, 1, -1), scores, self.classes).map["sklearn"]
+            mean = evaluate(np.where(truth == 1, 1, -1), scores, self.classes).map[
+                "sklearn"
+            ]
             return float("nan") if mean is None else mean / 100
         return float((self._answers(scores) == truth).mean())
 
@@ -202,14 +206,18 @@ class Model:
         for part in smoothed:
             for number, name in enumerate(part.columns):
                 pool[name] = state[f"{part.name}/{number}"].astype(np.float32)
-        if set(recipe.columns) - set(pool):  # a part that is not smoothed has factors of its own
+        if set(recipe.columns) - set(pool):
+            # a part that is not smoothed has factors of its own
             return compact
         calibration = _adapted(self.svm, self.scores(pool), compact.scores(pool))
         return replace(compact, svm=replace(self.svm, calibration=calibration))
 
     def check_store(self, store: Store) -> None:
         """Refuse a store whose features are others, or which lacks some."""
-        mine, theirs = self.settings.decisive(), Settings.from_dict(store.settings).decisive()
+        mine, theirs = (
+            self.settings.decisive(),
+            Settings.from_dict(store.settings).decisive(),
+        )
         for key in mine:
             if mine[key] != theirs[key] and key != "network":
                 raise WeightsError(
@@ -227,9 +235,13 @@ class Model:
         """Write the model; one that exists is replaced."""
         svm = self.svm
         if svm.calibration is None:
-            raise OptionError("a model must have probabilities, got none; make it with train_model")
+            raise OptionError(
+                "a model must have probabilities, got none; make it with train_model"
+            )
         tensors = {f"{FACTOR}{name}": values for name, values in self.support.items()}
-        tensors |= {f"{STATE}{name}": values for name, values in self.fitted.state.items()}
+        tensors |= {
+            f"{STATE}{name}": values for name, values in self.fitted.state.items()
+        }
         tensors |= {"dual": svm.dual, "bias": svm.bias, "calibration": svm.calibration}
         if not self.support:  # classifiers on vectors
             tensors[MACHINES] = np.asarray(svm.features)
@@ -255,7 +267,13 @@ class Model:
         document, tensors = read_files(folder)
         try:
             model = _from_parts(document, tensors)
-        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        except (
+            LookupError,
+            TypeError,
+            ValueError,
+            ArithmeticError,
+            AttributeError,
+        ) as error:
             reason = str(error) if isinstance(error, DeepFishingError) else repr(error)
             raise damaged(folder / DOCUMENT, reason) from None
         projected = any(factor.kind == "projected" for factor in model.factors)
@@ -276,7 +294,9 @@ def _from_parts(document: Mapping[str, Any], tensors: Mapping[str, Array]) -> Mo
     support = _part(FACTOR, tensors)
     is_linear = MACHINES in tensors and not support
     if not is_linear and set(support) != set(recipe.columns):
-        raise ValueError(f"recipe {recipe.name} must have {recipe.columns}, got {list(support)}")
+        raise ValueError(
+            f"recipe {recipe.name} must have {recipe.columns}, got {list(support)}"
+        )
     if support:
         support = {name: support[name] for name in recipe.columns}
     if len({len(values) for values in support.values()}) > 1:
@@ -317,7 +337,9 @@ def _check_tensors(tensors: Mapping[str, Array], n: int, C: int) -> None:
     """Refuse numbers that do not belong to n support vectors and C classes."""
     for name, shape in {"dual": (n, C), "bias": (C,), "calibration": (2, C)}.items():
         if tensors[name].shape != shape:
-            raise ValueError(f"{name} must be of shape {shape}, got {tensors[name].shape}")
+            raise ValueError(
+                f"{name} must be of shape {shape}, got {tensors[name].shape}"
+            )
     if not all(np.isfinite(values).all() for values in tensors.values()):
         raise ValueError("numbers must be finite, got NaN or infinity")
 
@@ -325,7 +347,9 @@ def _check_tensors(tensors: Mapping[str, Array], n: int, C: int) -> None:
 def _per_class(document: Mapping[str, Any], C: int) -> dict[str, Array]:
     """Arrays (C,) that the document has."""
     kinds = {"trained": bool, "cost": float, "ap": float}
-    arrays = {name: np.array(document[name], dtype=kind) for name, kind in kinds.items()}
+    arrays = {
+        name: np.array(document[name], dtype=kind) for name, kind in kinds.items()
+    }
     if C == 0 or any(values.shape != (C,) for values in arrays.values()):
         raise ValueError(f"{', '.join(kinds)} must have {C} entries, one per class")
     return arrays

@@ -49,7 +49,9 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LEFTOVER = re.compile(rf"\.+({re.escape(TENSORS)}|{re.escape(DOCUMENT)})")
 
 
-def write_files(folder: Path, document: Mapping[str, Any], tensors: Mapping[str, Array]) -> None:
+def write_files(
+    folder: Path, document: Mapping[str, Any], tensors: Mapping[str, Array]
+) -> None:
     """Write the two files; a model that exists is replaced by this one, or stays as it is."""
     content = tensor_bytes({n: np.ascontiguousarray(t) for n, t in tensors.items()})
     sha256 = hashlib.sha256(content).hexdigest()
@@ -58,7 +60,10 @@ def write_files(folder: Path, document: Mapping[str, Any], tensors: Mapping[str,
         "version": __version__,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    text = json.dumps(sealed({**head, **document, "sha256": {TENSORS: sha256}}), indent=1) + "\n"
+    text = (
+        json.dumps(sealed({**head, **document, "sha256": {TENSORS: sha256}}), indent=1)
+        + "\n"
+    )
     do = "; choose another folder"
     with explained(WeightsError, f"model cannot be written: {folder}", do, OSError):
         folder.mkdir(parents=True, exist_ok=True)
@@ -131,10 +136,13 @@ def _expected(document: dict[str, Any]) -> str:
 def read_tensors_of(folder: Path, document: dict[str, Any]) -> dict[str, Array]:
     """Read `model.safetensors`, which must be the file that the document names."""
     path, expected = folder / TENSORS, _expected(document)
-    waiting = _waiting(folder, expected)  # left there by a writer killed at its last step
+    # left there by a writer killed at its last step
+    waiting = _waiting(folder, expected)
     do = "; copy the whole folder"
     with explained(WeightsError, f"model cannot be read: {path}", do, OSError):
-        content = read_regular(waiting if waiting.is_file() else path, MAX_TENSORS_BYTES)
+        content = read_regular(
+            waiting if waiting.is_file() else path, MAX_TENSORS_BYTES
+        )
     found = hashlib.sha256(content).hexdigest()
     if found != expected:
         raise damaged(path, f"sha256 must be {expected or None}, got {found}")

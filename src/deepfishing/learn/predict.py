@@ -30,7 +30,8 @@ class Prediction:
     index: int  # its number among the images
     scores: Array
     probabilities: Array
-    error: str | None = None  # why it cannot be used; then scores and probabilities are empty
+    # why it cannot be used; then scores and probabilities are empty
+    error: str | None = None
 
 
 def predict(
@@ -56,10 +57,16 @@ def predict(
     encode: Encode
     if network is None and len(images) <= FEW:
         encode = make_encoder(
-            settings, model.factors, load, resources=resources, weights=weights, notice=notice
+            settings,
+            model.factors,
+            load,
+            resources=resources,
+            weights=weights,
+            notice=notice,
         )
     else:
-        from deepfishing.extraction.extract import Extractor  # torch takes seconds to load
+        # torch takes seconds to load
+        from deepfishing.extraction.extract import Extractor
         from deepfishing.networks.load import check_same
 
         if network is not None:
@@ -68,9 +75,13 @@ def predict(
             if notice is not None:
                 notice(f"loading {settings.network.name}")
             network = load()
-        encode = Extractor(network, model.factors, settings=settings, resources=resources)
+        encode = Extractor(
+            network, model.factors, settings=settings, resources=resources
+        )
     for batch in encode(images):
-        found = [Prediction(i, none, none, reason) for i, reason in batch.failures.items()]
+        found = [
+            Prediction(i, none, none, reason) for i, reason in batch.failures.items()
+        ]
         if batch.indices:
             scores = model.scores(batch.factors)
             probabilities = model.svm.calibrate(scores)

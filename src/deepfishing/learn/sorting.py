@@ -81,7 +81,9 @@ def classes_of(model: Model, probabilities: Array) -> list[int]:
     rather than to a class that is less probable.
     """
     limits = model.limits
-    order = [int(c) for c in (-probabilities).argsort(kind="stable") if model.svm.trained[c]]
+    order = [
+        int(c) for c in (-probabilities).argsort(kind="stable") if model.svm.trained[c]
+    ]
     asked = order if model.has_several else order[:1]
     return [c for c in asked if probabilities[c] >= limits[c]]
 
@@ -158,4 +160,7 @@ def _is_same(place: Path, content: bytes) -> bool:
     if place.stat().st_size != len(content):
         return False
     with place.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").digest() == hashlib.sha256(content).digest()
+        return (
+            hashlib.file_digest(file, "sha256").digest()
+            == hashlib.sha256(content).digest()
+        )

@@ -91,13 +91,17 @@ def model_folder(store: Path) -> Path:
     return store / FOLDER / NAME
 
 
-def train_store_model(store: Store, recipe: str = AUTO, progress: Progress = silent) -> StoreModel:
+def train_store_model(
+    store: Store, recipe: str = AUTO, progress: Progress = silent
+) -> StoreModel:
     """Train on the labels that a store has now; keep the model, its figures and predictions."""
     rows = store.labelled_rows()
     labelled = read_labels(rows)
     options: dict[str, Any] = {"C": AUTO if recipe.strip() == AUTO else 1.0}
     progress("training", 0, 1)
-    model, _ = train_on_store(store, rows, labelled, recipe, progress=progress, **options)
+    model, _ = train_on_store(
+        store, rows, labelled, recipe, progress=progress, **options
+    )
     folder = model_folder(store.folder)
     model = replace(model, thresholds=_earlier_thresholds(folder, model))
     held_out, truth, groups = _held_out(store, model, rows, labelled, progress)
@@ -112,7 +116,10 @@ def train_store_model(store: Store, recipe: str = AUTO, progress: Progress = sil
     }
     arrays = {"keys": pack_keys(contents.keys), "probabilities": probabilities}
     if held_out is not None and truth is not None:
-        arrays |= {"held_out": held_out.astype(np.float32), "truth": truth.astype(np.int8)}
+        arrays |= {
+            "held_out": held_out.astype(np.float32),
+            "truth": truth.astype(np.int8),
+        }
     side_folder(store.folder)
     model.save(folder)
     write_side(store.folder, NAME, facts, arrays)
@@ -143,7 +150,9 @@ def work(folder: Path, options: dict[str, Any], progress: Progress) -> dict[str,
     return {"classes": len(found.model.classes)}
 
 
-def set_threshold(store: Store, found: StoreModel, name: str, value: float | None) -> StoreModel:
+def set_threshold(
+    store: Store, found: StoreModel, name: str, value: float | None
+) -> StoreModel:
     """Choose the threshold of a class, or take the usual one with None; kept with the model."""
     if value is not None and not 0 <= value <= 1:
         raise OptionError(f"a threshold must be a probability from 0 to 1, got {value}")
@@ -214,7 +223,9 @@ def figures(
 ) -> dict[str, Any]:
     """Return the accuracy of held-out photos with its interval, and what it is of."""
     if held_out is None or truth is None or groups is None:
-        return {"why": f"not measured above {LARGE:,} labelled photos; see the AP of each class"}
+        return {
+            "why": f"not measured above {LARGE:,} labelled photos; see the AP of each class"
+        }
     per_photo = (truth == 1).sum(axis=1)
     if (per_photo > 1).any():
         return {"why": "photos have several classes; see the AP of each class"}
@@ -222,12 +233,16 @@ def figures(
     scores = np.where(np.isfinite(held_out), held_out, -1.0)[one]
     right = scores.argmax(axis=1) == truth[one].argmax(axis=1)
     if not len(right) or np.isnan(held_out[one]).all(axis=1).any():
-        return {"why": "not measurable: too few labelled photos that are not similar to each other"}
+        return {
+            "why": "not measurable: too few labelled photos that are not similar to each other"
+        }
     independent = len(np.unique(groups[one]))
     # similar photos are right or wrong together, so groups are counted and not photos
     interval = proportion_interval(float(right.mean()) * independent, independent)
     confusion: dict[str, dict[str, int]] = {}
-    for given, taken in zip(truth[one].argmax(axis=1), scores.argmax(axis=1), strict=True):
+    for given, taken in zip(
+        truth[one].argmax(axis=1), scores.argmax(axis=1), strict=True
+    ):
         line = confusion.setdefault(model.classes[given], {})
         name = model.classes[taken]
         line[name] = line.get(name, 0) + 1
@@ -273,11 +288,19 @@ def _factors(store: Store, model: Model, keys: list[str]) -> dict[str, Array]:
     tau = model.settings.tau
     if tau == store.settings.get("tau", tau):
         return {name: store.read(keys, name) for name in model.columns}
-    stored = {name: store.read(keys, name) for name in dict.fromkeys((*model.columns, "y8"))}
-    return {name: v for name, v in at_temperature(stored, tau).items() if name in model.columns}
+    stored = {
+        name: store.read(keys, name) for name in dict.fromkeys((*model.columns, "y8"))
+    }
+    return {
+        name: v
+        for name, v in at_temperature(stored, tau).items()
+        if name in model.columns
+    }
 
 
-def _predict_all(store: Store, model: Model, contents: Contents, progress: Progress) -> Array:
+def _predict_all(
+    store: Store, model: Model, contents: Contents, progress: Progress
+) -> Array:
     """Probabilities (n, C) of all contents, in half precision."""
     n = len(contents)
     probabilities = np.empty((n, len(model.classes)), dtype=np.float16)
@@ -293,7 +316,9 @@ def _predict_all(store: Store, model: Model, contents: Contents, progress: Progr
 def _counts(labelled: Labelled, rows: list[Row]) -> dict[str, int]:
     """How many of the photos that are trained on have each class."""
     _, labels = labelled.of(rows)
-    return {name: int((labels[:, c] == 1).sum()) for c, name in enumerate(labelled.classes)}
+    return {
+        name: int((labels[:, c] == 1).sum()) for c, name in enumerate(labelled.classes)
+    }
 
 
 def _earlier_thresholds(folder: Path, model: Model) -> Array | None:
@@ -308,10 +333,14 @@ def _earlier_thresholds(folder: Path, model: Model) -> Array | None:
         return None
     chosen = dict(zip(earlier.classes, earlier.thresholds.tolist(), strict=True))
     limits = replace(model, thresholds=None).limits
-    return np.array([chosen.get(name, limits[c]) for c, name in enumerate(model.classes)])
+    return np.array(
+        [chosen.get(name, limits[c]) for c, name in enumerate(model.classes)]
+    )
 
 
-def export_onnx(folder: Path, options: dict[str, Any], progress: Progress) -> dict[str, Any]:
+def export_onnx(
+    folder: Path, options: dict[str, Any], progress: Progress
+) -> dict[str, Any]:
     """Write the model of a store as .onnx, as a task of the server."""
     from deepfishing.learn.to_onnx import export_model  # torch takes seconds to load
 
@@ -319,7 +348,10 @@ def export_onnx(folder: Path, options: dict[str, Any], progress: Progress) -> di
     model = Model.load(model_folder(folder))
     network = model.settings.load_network(weights=options.get("weights"))
     difference = export_model(model, onnx_file(folder), network=network)
-    return {"difference": difference, "model": json.dumps(model.training, default=str)[:200]}
+    return {
+        "difference": difference,
+        "model": json.dumps(model.training, default=str)[:200],
+    }
 
 
 def onnx_file(store: Path) -> Path:

@@ -24,7 +24,8 @@ from deepfishing.util.machine import memory
 
 # Test images are scored this many at a time, so that their Gram matrix is never whole.
 SCORE_BLOCK = 1024
-DEFAULT_COST = 1.0  # the paper's: of a class that has too few examples to be cross-validated
+# the paper's: of a class that has too few examples to be cross-validated
+DEFAULT_COST = 1.0
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class CostSearch:
     costs: tuple[float, ...]  # `DEFAULT_COST` among them, if they are several
     folds: int = FOLDS
     shared: bool = False  # one cost for all classes instead of one each
-    positive_weight: float | None = None  # on the cost of positives, unless one is asked for
+    # on the cost of positives, unless one is asked for
+    positive_weight: float | None = None
 
     @classmethod
     def of(cls, C: float | str) -> CostSearch:
@@ -50,7 +52,9 @@ SEARCHES = {
     "auto": CostSearch((1.0, 3.0, 10.0), shared=True),
     "cv": CostSearch(_COSTS),
     "cv-shared": CostSearch(_COSTS, shared=True),
-    "vissl": CostSearch((0.01, 0.1, 1, 2, 5, 10, 15, 20, 50, 100, 1000), positive_weight=2.0),
+    "vissl": CostSearch(
+        (0.01, 0.1, 1, 2, 5, 10, 15, 20, 50, 100, 1000), positive_weight=2.0
+    ),
 }
 
 
@@ -64,12 +68,15 @@ class KernelSVM:
     features: Comparable
     dual: Array  # (n, C)
     bias: Array  # (C,), as the others
-    trained: Array  # false for a class whose labels allowed no classifier; its dual is zero
+    # false for a class whose labels allowed no classifier; its dual is zero
+    trained: Array
     cost: Array
-    ap: Array  # of all images, each held out once (area, in percent); NaN if not measurable
+    # of all images, each held out once (area, in percent); NaN if not measurable
+    ap: Array
     calibration: Array | None = None  # slope and offset (2, C), if they were asked for
     folds: Folds | None = None  # by which `ap`, `cost` and `calibration` were found
-    held_out: Array | None = None  # scores (n, C) of images when they were held out, NaN without
+    # scores (n, C) of images when they were held out, NaN without
+    held_out: Array | None = None
 
     def __repr__(self) -> str:
         of = "probabilities" if self.calibration is not None else "scores alone"
@@ -165,16 +172,22 @@ def train_svm(
     # libsvm releases the interpreter lock, so threads share the one matrix without a copy
     # what a fold copies of it, about two thirds, must fit into memory for all threads together
     room = max(1, memory() // (3 * max(K.nbytes, 1)))
-    pool = Parallel(n_jobs=n_jobs or min(os.cpu_count() or 1, room), backend="threading")
+    pool = Parallel(
+        n_jobs=n_jobs or min(os.cpu_count() or 1, room), backend="threading"
+    )
     folds = None
     held: list[list[_Fold]] = [[] for _ in tasks]
     if len(search.costs) > 1 or calibrated:
-        counted = np.where(labels == 0, -1, labels) if difficult == "negative" else labels
+        counted = (
+            np.where(labels == 0, -1, labels) if difficult == "negative" else labels
+        )
         folds = make_folds(counted, groups, search.folds, seed)
         jobs = []
         for number, task in enumerate(tasks):
             jobs += [(number, *rows) for rows in task.split(folds, number)]
-        done = pool(delayed(tasks[n].validate)(*rows, search.costs) for n, *rows in jobs)
+        done = pool(
+            delayed(tasks[n].validate)(*rows, search.costs) for n, *rows in jobs
+        )
         for (number, *_), fold in zip(jobs, done, strict=True):
             held[number].append(fold)
     ap = np.full((len(tasks), len(search.costs)), np.nan)
@@ -183,7 +196,10 @@ def train_svm(
             ap[number] = np.nanmean([task.ap(fold) for fold in held[number]], axis=0)
     chosen = choose_costs(ap, search)
     costs = np.array(search.costs)[chosen]
-    fits = pool(delayed(task.train)(cost) for task, cost in zip(tasks, costs.tolist(), strict=True))
+    fits = pool(
+        delayed(task.train)(cost)
+        for task, cost in zip(tasks, costs.tolist(), strict=True)
+    )
     pooled = np.full(len(tasks), np.nan)
     for number, task in enumerate(tasks):
         if held[number]:
@@ -219,7 +235,9 @@ def check_labels(labels: Array, n: int, what: str = "labels") -> None:
         )
 
 
-def check_options(C: float | str, difficult: str, class_weight: str | float | None = None) -> None:
+def check_options(
+    C: float | str, difficult: str, class_weight: str | float | None = None
+) -> None:
     """Refuse a cost or a weight that is not positive, and unknown words."""
     if isinstance(C, str) and C not in SEARCHES:
         raise OptionError(
@@ -253,8 +271,14 @@ class _OneVsRest:
     weight: str | float | None  # on the cost of positives
 
     @classmethod
-    def of(cls, K: Array, column: Array, difficult: str, weight: str | float | None) -> _OneVsRest:
-        kept = np.flatnonzero(column != 0) if difficult == "ignore" else np.arange(len(column))
+    def of(
+        cls, K: Array, column: Array, difficult: str, weight: str | float | None
+    ) -> _OneVsRest:
+        kept = (
+            np.flatnonzero(column != 0)
+            if difficult == "ignore"
+            else np.arange(len(column))
+        )
         return cls(K, kept, np.where(column[kept] == 1, 1, -1), weight)
 
     @property
@@ -282,11 +306,13 @@ class _OneVsRest:
     def ap(self, fold: _Fold) -> list[float]:
         """AP of one fold at every cost, by which the cost is chosen; NaN without a positive."""
         held, scores = fold
-        if not (
-            self.target[held] == 1
-        ).any():  # groups of several classes need not be spread evenly
+        if not (self.target[held] == 1).any():
+            # groups of several classes need not be spread evenly
             return [np.nan] * len(scores)
-        return [average_precision(self.target[held], at_cost, "sklearn") for at_cost in scores]
+        return [
+            average_precision(self.target[held], at_cost, "sklearn")
+            for at_cost in scores
+        ]
 
     def pooled_ap(self, folds: Sequence[_Fold], best: int) -> float:
         """AP of all images, each scored by the classifier that was trained without its fold."""
@@ -310,7 +336,9 @@ class _OneVsRest:
         K = self.K if len(images) == len(self.K) else self.K[np.ix_(images, images)]
         classes = {1: float(weight), -1: 1.0} if isinstance(weight, Real) else weight
         for cost in costs:
-            svm = SVC(C=cost, kernel="precomputed", cache_size=500, class_weight=classes)
+            svm = SVC(
+                C=cost, kernel="precomputed", cache_size=500, class_weight=classes
+            )
             # K was looked at once; scikit-learn would look at all of it again for every classifier
             with config_context(assume_finite=True):
                 svm.fit(K, self.target[rows])
@@ -319,7 +347,9 @@ class _OneVsRest:
             found.append((dual, float(svm.intercept_[0])))
         return found
 
-    def calibration(self, folds: Sequence[_Fold], best: int, own: Array) -> tuple[float, float]:
+    def calibration(
+        self, folds: Sequence[_Fold], best: int, own: Array
+    ) -> tuple[float, float]:
         """Slope and offset, from scores of images that were held out.
 
         A class of too few groups for folds has only the scores of its own training images; without
@@ -327,7 +357,9 @@ class _OneVsRest:
         """
         if not self.fewest:
             positives = np.count_nonzero(self.target == 1)
-            return 0.0, float(np.log((positives + 1) / (len(self.target) - positives + 1)))
+            return 0.0, float(
+                np.log((positives + 1) / (len(self.target) - positives + 1))
+            )
         scores = own.copy()
         for held, at_costs in folds:
             scores[held] = at_costs[best]
@@ -371,6 +403,8 @@ def platt(scores: Array, target: Array) -> tuple[float, float]:
     start = np.array([0.0, np.log((p + 1) / (q + 1))])
     bounds = [(0.0, None), (None, None)]
     options = {"ftol": 1e-14, "gtol": 1e-9, "maxiter": 1000}
-    found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    found = minimize(
+        loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options
+    )
     slope = found.x[0] / spread
     return float(slope), float(found.x[1] - slope * centre)

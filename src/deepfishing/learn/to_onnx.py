@@ -63,12 +63,16 @@ _BACK: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     **dict.fromkeys(("dropout", "identity"), lambda x, y, g: g),
     **dict.fromkeys(
         ("adaptiveavgpool2d", "mean"),
-        lambda x, y, g: (g.flatten(1)[:, :, None, None] / math.prod(x.shape[2:])).expand_as(x),
+        lambda x, y, g: (
+            g.flatten(1)[:, :, None, None] / math.prod(x.shape[2:])
+        ).expand_as(x),
     ),
 }
 
 
-def export_model(model: Model, file: str | Path, *, network: Network | None = None) -> float:
+def export_model(
+    model: Model, file: str | Path, *, network: Network | None = None
+) -> float:
     """Write a model as .onnx; return by how much its probabilities differ from the model's.
 
     A model with `smooth` is written in its compact form (`Model.compact`), which does not average
@@ -87,30 +91,52 @@ def export_model(model: Model, file: str | Path, *, network: Network | None = No
     read = {f.path(network.layers) for f in model.factors if f.kind != "probabilities"}
     parts = cut(network.module, read or {network.layers[TOP]})
     if parts is None or callable(network.head) or settings.network.scores:
-        raise _refused(f"the network {network.name}, which cannot be cut below its last layers,")
+        raise _refused(
+            f"the network {network.name}, which cannot be cut below its last layers,"
+        )
     below, above = _Below(network.preprocess), _Above(model, network, parts.head)
     own, size = onnx_of(parts.trunk), network.preprocess.size
     pixels = torch.zeros(2, size, size, 3, dtype=torch.uint8)
     if own is None:
-        whole = _export(nn.Sequential(below, parts.trunk, above), pixels, "pixels", OUTPUTS)
+        whole = _export(
+            nn.Sequential(below, parts.trunk, above), pixels, "pixels", OUTPUTS
+        )
     else:  # the trunk is in ONNX already
         trunk, middle = onnx.load_from_string(own), parts.trunk(below(pixels))
         shape = ["n", *middle.shape[1:]]
-        trunk.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("trunk", 1, shape))
-        opset = next(o.version for o in trunk.opset_import if o.domain in ("", "ai.onnx"))
+        trunk.graph.output[0].CopyFrom(
+            onnx.helper.make_tensor_value_info("trunk", 1, shape)
+        )
+        opset = next(
+            o.version for o in trunk.opset_import if o.domain in ("", "ai.onnx")
+        )
         first = _export(below, pixels, "pixels", ["below"], opset)
         last = _export(above, middle, "above", OUTPUTS, opset)
-        whole = _joined(_joined(first, trunk, "below", "pixels"), last, "trunk", "above")
+        whole = _joined(
+            _joined(first, trunk, "below", "pixels"), last, "trunk", "above"
+        )
     reference = settings.network.as_dict()
-    facts = {"classes": list(model.classes), "recipe": model.recipe, "version": __version__}
-    facts |= {name: reference[name] for name in ("network", "weights_sha256", "preprocess")}
+    facts = {
+        "classes": list(model.classes),
+        "recipe": model.recipe,
+        "version": __version__,
+    }
+    facts |= {
+        name: reference[name] for name in ("network", "weights_sha256", "preprocess")
+    }
     onnx.helper.set_model_props(
-        whole, {KEY.replace("preprocess", name): json.dumps(fact) for name, fact in facts.items()}
+        whole,
+        {
+            KEY.replace("preprocess", name): json.dumps(fact)
+            for name, fact in facts.items()
+        },
     )
     content = whole.SerializeToString()
     difference = _difference(model, network, content)
     if not difference <= TOLERANCE:
-        raise _refused(f"a model whose probabilities in ONNX differ by {difference:.2g}")
+        raise _refused(
+            f"a model whose probabilities in ONNX differ by {difference:.2g}"
+        )
     with replacing(Path(file)) as partial:
         partial.write_bytes(content)
     return difference
@@ -137,7 +163,9 @@ class _Above(nn.Module):
         super().__init__()
         self.model, self.network, self.head = model, network, head
         self.recipe = parse_recipe(model.recipe, network.layers).unsmoothed()
-        self.nodes = {str(n.target): n for n in head.graph.nodes if n.op == "call_module"}
+        self.nodes = {
+            str(n.target): n for n in head.graph.nodes if n.op == "call_module"
+        }
         for factor in model.factors:
             path = factor.path(network.layers) if factor.kind != "probabilities" else ""
             layer = head.get_submodule(path)
@@ -153,7 +181,8 @@ class _Above(nn.Module):
     def forward(self, middle: Tensor) -> tuple[Tensor, Tensor]:
         svm = self.model.svm
         K = self.kernel(self.recipe, svm.features, self.factors(middle))
-        level = K.mean(1, keepdim=True)  # kernels are near 1, and what counts is how they differ
+        # kernels are near 1, and what counts is how they differ
+        level = K.mean(1, keepdim=True)
         scores = (K - level) @ _constant(svm.dual) + level * _constant(svm.dual.sum(0))
         scores = scores + _constant(svm.bias)
         slope, offset = _constant(svm.calibration)
@@ -164,9 +193,14 @@ class _Above(nn.Module):
         run = fx.Interpreter(self.head, garbage_collect_values=False)
         scores = run.run(middle)
         deltas, factors = self.deltas(run.env, scores), self.model.factors
-        return {factor.name: self.factor(factor, run.env, scores, deltas) for factor in factors}
+        return {
+            factor.name: self.factor(factor, run.env, scores, deltas)
+            for factor in factors
+        }
 
-    def factor(self, factor: Factor, values: Values, scores: Tensor, deltas: Tensors) -> Tensor:
+    def factor(
+        self, factor: Factor, values: Values, scores: Tensor, deltas: Tensors
+    ) -> Tensor:
         if factor.kind == "probabilities":
             return find_objective(str(self.network.head)).probabilities(scores)
         path = factor.path(self.network.layers)
@@ -188,7 +222,9 @@ class _Above(nn.Module):
         """dE/dy of the layers whose gradients are read, from the top down."""
         layers, found = self.network.layers, dict[str, Tensor]()
         wanted = {f.path(layers) for f in self.model.factors if f.needs_backward}
-        (node,) = next(n for n in self.head.graph.nodes if n.op == "output").all_input_nodes
+        (node,) = next(
+            n for n in self.head.graph.nodes if n.op == "output"
+        ).all_input_nodes
         g = self.top(scores)
         while wanted:
             if (path := str(node.target)) in wanted:
@@ -197,7 +233,11 @@ class _Above(nn.Module):
                 continue
             below = node.all_input_nodes
             module = self.head.get_submodule(path) if node.op == "call_module" else None
-            name = type(module).__name__ if module else getattr(node.target, "__name__", path)
+            name = (
+                type(module).__name__
+                if module
+                else getattr(node.target, "__name__", path)
+            )
             if len(below) != 1 or len(below[0].users) != 1:
                 raise _refused(f"a network whose last layers are no chain ({name})")
             x, y, node = values[below[0]], values[node], below[0]
@@ -216,7 +256,11 @@ class _Above(nn.Module):
 
     def top(self, y: Tensor) -> Tensor:
         """dE/dy of the scores: (sigma(y / tau) - g_bar) / tau."""
-        tau, label, head = self.model.settings.tau, self.model.settings.label, self.network.head
+        tau, label, head = (
+            self.model.settings.tau,
+            self.model.settings.label,
+            self.network.head,
+        )
         floor = smallest_log_error(y.dtype)
         p = find_objective(str(head)).probabilities(y / tau)
         if head == "softmax":
@@ -230,7 +274,9 @@ class _Above(nn.Module):
         if label == "predicted":
             sign = torch.where(y > 0, -1.0, 1.0)
             return sign * raise_margins(sign * y / tau, floor).sigmoid() / tau
-        g_bar = torch.full_like(y, 0.5) if label == "uniform" else label_vector(label, y)
+        g_bar = (
+            torch.full_like(y, 0.5) if label == "uniform" else label_vector(label, y)
+        )
         return (p - g_bar) / tau
 
     def kernel(self, recipe: Recipe, support: Comparable, factors: Tensors) -> Tensor:
@@ -267,7 +313,9 @@ class _Above(nn.Module):
             return self.own(recipe, inner[0])
         if recipe.step == "pow":
             return [_unit(v.sign() * v.abs() ** recipe.number) for v in inner]
-        roots = [self.model.fitted.state[f"{recipe.name}/{i}"] for i in range(len(inner))]
+        roots = [
+            self.model.fitted.state[f"{recipe.name}/{i}"] for i in range(len(inner))
+        ]
         inverses = [_constant(np.linalg.inv(root.astype(np.float64))) for root in roots]
         return [_unit(v @ L.T) for v, L in zip(inner, inverses, strict=True)]
 
@@ -296,10 +344,14 @@ def _constant(values: Any) -> Tensor:
     return torch.from_numpy(np.array(values, dtype=np.float32))
 
 
-def _export(module: nn.Module, example: Tensor, name: str, outputs: Any, opset: int = OPSET) -> Any:
+def _export(
+    module: nn.Module, example: Tensor, name: str, outputs: Any, opset: int = OPSET
+) -> Any:
     try:
         with torch.no_grad():  # what it warns of is seen in `_difference`
-            content, _ = write_onnx(module.eval(), example, outputs, name=name, opset=opset)
+            content, _ = write_onnx(
+                module.eval(), example, outputs, name=name, opset=opset
+            )
     except (RuntimeError, TypeError, ValueError) as error:
         raise _refused(f"this network ({one_line(error)})") from None
     return package("onnx").load_from_string(content)
@@ -308,7 +360,9 @@ def _export(module: nn.Module, example: Tensor, name: str, outputs: Any, opset: 
 def _joined(first: Any, second: Any, output: str, name: str) -> Any:
     """Two models as one, the first's output being the second's input."""
     compose = package("onnx.compose")
-    inside = compose.add_prefix(second, f"{output}/", rename_inputs=True, rename_outputs=False)
+    inside = compose.add_prefix(
+        second, f"{output}/", rename_inputs=True, rename_outputs=False
+    )
     inside.ir_version = first.ir_version = max(first.ir_version, second.ir_version)
     return compose.merge_models(first, inside, io_map=[(output, f"{output}/{name}")])
 
@@ -316,14 +370,20 @@ def _joined(first: Any, second: Any, output: str, name: str) -> Any:
 def _difference(model: Model, network: Network, content: bytes) -> float:
     """The largest difference of a probability on pictures of noise."""
     made = network.preprocess
-    noise = np.random.default_rng(0).integers(0, 256, (3, made.size, made.size, 3), dtype=np.uint8)
+    noise = np.random.default_rng(0).integers(
+        0, 256, (3, made.size, made.size, 3), dtype=np.uint8
+    )
     batch = np.stack([made.normalise(Image.fromarray(picture)) for picture in noise])
     computer = Computer(network, model.factors, settings=model.settings, engine="torch")
     factors = computer.compute(network.module, torch.from_numpy(batch))
-    expected = model.probabilities({factor.name: value for factor, value in factors.items()})
+    expected = model.probabilities(
+        {factor.name: value for factor, value in factors.items()}
+    )
     found = start_session(content).run(["probabilities"], {"pixels": noise})[0]
     return float(np.abs(found - expected).max())
 
 
 def _refused(what: str) -> NetworkError:
-    return NetworkError(f"{what} cannot be exported to ONNX; see docs/onnx.md for what can")
+    return NetworkError(
+        f"{what} cannot be exported to ONNX; see docs/onnx.md for what can"
+    )

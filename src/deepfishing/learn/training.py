@@ -98,7 +98,9 @@ def train_on_store(
     absent = [name for name in columns if store.missing(usable, [name])]
     if recipe.strip() in CHOSEN:  # makes do with what there is
         columns = tuple(name for name in columns if name not in absent)
-        columns = columns or tuple(n for n in store.factors() if not store.missing(usable, [n]))
+        columns = columns or tuple(
+            n for n in store.factors() if not store.missing(usable, [n])
+        )
     elif absent:
         raise StoreError(
             f"store {store.folder} must hold {', '.join(columns)} for {recipe}, but lacks "
@@ -132,7 +134,9 @@ def _read_pool(
 
     `also` names factors that are read where all of these photos have them.
     """
-    keys = dict.fromkeys(str(row.sha256) for row in rows if row.sha256 and not row.error)
+    keys = dict.fromkeys(
+        str(row.sha256) for row in rows if row.sha256 and not row.error
+    )
     ready = sorted(set(keys) - set(store.missing(list(keys), columns)))
     drawn = np.sort(np.random.default_rng(0).permutation(len(ready))[:LARGE])
     chosen = [ready[number] for number in drawn]
@@ -168,15 +172,21 @@ def train_on_images(
     settings = Settings.from_dict(store.settings)
     features = _learnt_from_pool(recipe, settings, labels)
     if features and not labelled_only:
-        unlabelled = [image for image in labelled.pool(images) if image.id not in labelled.rows]
+        unlabelled = [
+            image for image in labelled.pool(images) if image.id not in labelled.rows
+        ]
         some = _some_of(unlabelled)
         if some:
             told["strict"] = False  # an unlabelled image that cannot be read is no loss
-            extract_to(folder, some, features=features, retry=True, **told, **extraction)
+            extract_to(
+                folder, some, features=features, retry=True, **told, **extraction
+            )
             rows = Store.open(folder).rows()
             found += [rows[image.id] for image in some if image.id in rows]
         told["strict"] = strict
-    return train_on_store(Store.open(folder), found, labelled, recipe, **told, **options)
+    return train_on_store(
+        Store.open(folder), found, labelled, recipe, **told, **options
+    )
 
 
 def _learnt_from_pool(recipe: str, settings: Settings, labels: Array) -> list[str]:
@@ -214,13 +224,18 @@ class Task:
     progress: Progress | None = None
     choice: Choice | None = None  # of `auto`, once it has chosen
     pool: Pool | None = None  # photos that prototypes and neighbours may be learnt from
-    groups: Array | None = None  # of each image, of `validation_groups`; folds never split one
+    # of each image, of `validation_groups`; folds never split one
+    groups: Array | None = None
 
     @property
     def counted_labels(self) -> Array:
         """The labels with difficult examples as they are used: 0 where they are left out."""
         labels = np.asarray(self.labels)
-        return np.where(labels == 0, -1, labels) if self.difficult == "negative" else labels
+        return (
+            np.where(labels == 0, -1, labels)
+            if self.difficult == "negative"
+            else labels
+        )
 
     @property
     def parsed(self) -> Recipe:
@@ -247,7 +262,9 @@ class Task:
         )
         settings = replace(self.settings, tau=choice.tau or self.settings.tau)
         C = choice.cost if self.C == AUTO else self.C
-        return replace(self, recipe=choice.recipe, settings=settings, C=C, choice=choice)
+        return replace(
+            self, recipe=choice.recipe, settings=settings, C=C, choice=choice
+        )
 
     def factors(self, arrays: Mapping[str, Array]) -> Mapping[str, Array]:
         """The factors at the temperature that was chosen."""
@@ -258,11 +275,15 @@ class Task:
         """Record how the figures of a model were cross-validated, and of which classes not."""
         if folds is None:
             return {}
-        reasons = {name: folds.reason(column) for column, name in enumerate(self.classes)}
+        reasons = {
+            name: folds.reason(column) for column, name in enumerate(self.classes)
+        }
         return {
             "folds": folds.count,
             "groups": len(np.unique(check_groups(self.groups, len(self.labels)))),
-            "not_measurable": {name: reason for name, reason in reasons.items() if reason},
+            "not_measurable": {
+                name: reason for name, reason in reasons.items() if reason
+            },
         }
 
     def model(
@@ -277,14 +298,23 @@ class Task:
         training = {
             "images": len(self.labels),
             "labels": ONE if has_one_class(np.asarray(self.labels)) else SEVERAL,
-            **{name: getattr(self, name) for name in ("C", "class_weight", "difficult", "seed")},
+            **{
+                name: getattr(self, name)
+                for name in ("C", "class_weight", "difficult", "seed")
+            },
             "validation": self._validation(svm.folds),
             **({"auto": asdict(self.choice)} if self.choice else {}),
             **({"pool": len(self.pool)} if self.pool and self.parsed.uses_pool else {}),
             **facts,
         }
         return Model(
-            self.parsed.name, self.settings, tuple(self.classes), support, fitted, svm, training
+            self.parsed.name,
+            self.settings,
+            tuple(self.classes),
+            support,
+            fitted,
+            svm,
+            training,
         )
 
 
@@ -320,8 +350,12 @@ def train_model(
         groups=task.groups,
     )
     used = np.flatnonzero(svm.dual.any(axis=1))
-    support = {name: np.ascontiguousarray(arrays[name][used]) for name in task.parsed.columns}
-    return task.model(fitted, replace(svm, features=fitted(support), dual=svm.dual[used]), support)
+    support = {
+        name: np.ascontiguousarray(arrays[name][used]) for name in task.parsed.columns
+    }
+    return task.model(
+        fitted, replace(svm, features=fitted(support), dual=svm.dual[used]), support
+    )
 
 
 def train_large(read: Read, task: Task) -> Model:
@@ -340,7 +374,9 @@ def train_large(read: Read, task: Task) -> Model:
     fitted = recipe.fit(some)
     numbers = min(NUMBERS, memory() // (6 * n))
     project = Vectors.fit(fitted(some)[:FIT_IMAGES], numbers, task.seed)
-    width = project(fitted({name: values[:2] for name, values in some.items()})).shape[1]
+    width = project(fitted({name: values[:2] for name, values in some.items()})).shape[
+        1
+    ]
     vectors: Array = np.empty((n, width), dtype=np.float16)
     # those that are held out once come first, so that neither they nor the others are copied
     folds = make_folds(task.counted_labels, task.groups, FOLDS, task.seed)
@@ -353,11 +389,15 @@ def train_large(read: Read, task: Task) -> Model:
         vectors[place[rows]] = project(fitted(factors(rows)))
     tell("vectors", n, n)
     held = int((folds.number == 0).sum())
-    svm = replace(_train_linear(vectors, task.labels[order], held, task, folds), folds=folds)
+    svm = replace(
+        _train_linear(vectors, task.labels[order], held, task, folds), folds=folds
+    )
     return task.model(on_vectors(fitted, project), svm, {}, vectors=width)
 
 
-def _train_linear(vectors: Array, labels: Array, held: int, task: Task, folds: Folds) -> KernelSVM:
+def _train_linear(
+    vectors: Array, labels: Array, held: int, task: Task, folds: Folds
+) -> KernelSVM:
     """Linear classifiers on all vectors; costs and probabilities by those without the first."""
     search = CostSearch.of(task.C)
     weight = search.positive_weight if task.class_weight is None else task.class_weight
@@ -367,7 +407,9 @@ def _train_linear(vectors: Array, labels: Array, held: int, task: Task, folds: F
     for C in search.costs:
         svm = train_linear(vectors[held:], labels[held:], C, **options)
         scores.append(svm.decision_function(vectors[:held]))
-        held_out = [_ap(*column) for column in zip(labels[:held].T, scores[-1].T, strict=True)]
+        held_out = [
+            _ap(*column) for column in zip(labels[:held].T, scores[-1].T, strict=True)
+        ]
         ap.append(np.where(folds.measurable, held_out, np.nan))
     chosen = choose_costs(np.array(ap).T, search)
     cost = np.array(search.costs)[chosen]

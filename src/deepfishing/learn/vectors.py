@@ -37,7 +37,9 @@ class Vectors:
         """Find principal axes of these images; about m numbers per vector."""
         found: list[Projection] = []
         # a product keeps m numbers of what is below it; the parts of a sum share them
-        shared = max(1, sum(isinstance(part, RankOne) for part in getattr(sample, "parts", ())))
+        shared = max(
+            1, sum(isinstance(part, RankOne) for part in getattr(sample, "parts", ()))
+        )
         each = m // shared if isinstance(sample, KernelSum) else m
 
         def project(gradients: RankOne, g: float | None = None) -> Array:

@@ -64,7 +64,9 @@ def zero_shot_model(
     support = {EMBEDDING: texts}
     fitted = recipe.fit(support)
     keys = sorted(store.shards(EMBEDDING).keys())
-    chosen = np.sort(np.random.default_rng(0).permutation(len(keys))[:CALIBRATION_PHOTOS])
+    chosen = np.sort(
+        np.random.default_rng(0).permutation(len(keys))[:CALIBRATION_PHOTOS]
+    )
     photos = store.read([keys[number] for number in chosen], EMBEDDING)
     scores = scale * (l2_normalize(photos.astype(np.float32)) @ texts.T)
     count = len(names)
@@ -77,7 +79,11 @@ def zero_shot_model(
         ap=np.full(count, np.nan),
         calibration=np.stack([np.full(count, scale), -_of_others(scores)]),
     )
-    training = {"images": 0, "labels": ONE, "zero_shot": {"prompt": prompt, "bias": bias}}
+    training = {
+        "images": 0,
+        "labels": ONE,
+        "zero_shot": {"prompt": prompt, "bias": bias},
+    }
     return Model(recipe.name, settings, names, support, fitted, svm, training)
 
 
@@ -87,7 +93,9 @@ def suggest_labels(
     """Return the most probable class of each photo without a label, the surest first."""
     names = read_classes(classes)
     rows = [
-        row for row in store.labelled_rows() if row.sha256 and not row.error and row.labels is None
+        row
+        for row in store.labelled_rows()
+        if row.sha256 and not row.error and row.labels is None
     ]
     rows = [row for row in rows if EMBEDDING in row.factors]
     if not rows:
@@ -103,7 +111,9 @@ def suggest_labels(
     return sorted(found, key=lambda one: (-one.probability, one.id))
 
 
-def _texts(store: Store, names: Sequence[str], prompt: str) -> tuple[Array, float, float]:
+def _texts(
+    store: Store, names: Sequence[str], prompt: str
+) -> tuple[Array, float, float]:
     """Embeddings (C, d) of classes, and how the library makes scores of cosines."""
     if EMBEDDING not in store.factors():
         raise StoreError(
@@ -118,5 +128,8 @@ def _texts(store: Store, names: Sequence[str], prompt: str) -> tuple[Array, floa
 def _of_others(scores: Array) -> Array:
     """The mean, over photos, of what the other classes together score, for each class (C,)."""
     columns = range(scores.shape[1])
-    others = [logsumexp(np.delete(scores, column, axis=1), axis=1).mean() for column in columns]
+    others = [
+        logsumexp(np.delete(scores, column, axis=1), axis=1).mean()
+        for column in columns
+    ]
     return np.array(others)

@@ -84,7 +84,9 @@ class AcrossChannels(nn.Module):
         return (wide * root * root.sqrt()).to(a.dtype)
 
 
-def _convolutions(counts: tuple[int, ...], ceil: bool = False) -> OrderedDict[str, nn.Module]:
+def _convolutions(
+    counts: tuple[int, ...], ceil: bool = False
+) -> OrderedDict[str, nn.Module]:
     """VGG below the fully connected layers, under the names of Caffe's files.
 
     Versions differ only in how many 3x3 convolutions stand before each of the five poolings.
@@ -143,7 +145,9 @@ def _torchvision(features: nn.Module, side: int, classifier: nn.Module) -> nn.Mo
 def _widths(shapes: Shapes, fc6: str, fc7: str, fc8: str) -> list[int]:
     """Outputs of the fully connected layers, by their names in the weight file."""
     usual = {fc6: 4096, fc7: 4096, fc8: 1000}
-    return [_width(shapes, f"{name}.weight", default) for name, default in usual.items()]
+    return [
+        _width(shapes, f"{name}.weight", default) for name, default in usual.items()
+    ]
 
 
 def _width(shapes: Shapes, name: str, default: int) -> int:
@@ -165,7 +169,8 @@ _STAGES = (
     (5, 2, 6, 192, 4),
     (3, 1, 6, 320, 1),
 )
-_STEM = 32  # channels; the stem is not scaled, neither are head, first and last stage in depth
+# channels; the stem is not scaled, neither are head, first and last stage in depth
+_STEM = 32
 
 _batch_norm = partial(nn.BatchNorm2d, eps=1e-3)
 
@@ -177,7 +182,11 @@ class SameConv2d(nn.Conv2d):
         """Pad as much as this input needs, the smaller half left and above, and convolve."""
         (kernel, *_), (stride, *_) = self.kernel_size, self.stride
         pads = []
-        for size in (input.shape[3], input.shape[2]):  # `pad` begins with the last dimension
+        for size in (
+            input.shape[3],
+            input.shape[2],
+        ):
+            # `pad` begins with the last dimension
             total = max((math.ceil(size / stride) - 1) * stride + kernel - size, 0)
             pads += [total // 2, total - total // 2]
         return super().forward(nn.functional.pad(input, pads))
@@ -186,7 +195,9 @@ class SameConv2d(nn.Conv2d):
 class Block(nn.Module):
     """Inverted bottleneck: expand 1x1, filter each channel, project 1x1, perhaps add the input."""
 
-    def __init__(self, before: int, after: int, kernel: int, stride: int, expansion: int) -> None:
+    def __init__(
+        self, before: int, after: int, kernel: int, stride: int, expansion: int
+    ) -> None:
         super().__init__()
         inner = before * expansion
         if expansion != 1:
@@ -194,9 +205,13 @@ class Block(nn.Module):
             self._bn0 = _batch_norm(inner)
         # with stride 1 "same" is symmetric, and the convolution pads without a copy
         self._depthwise_conv = (
-            nn.Conv2d(inner, inner, kernel, padding=kernel // 2, groups=inner, bias=False)
+            nn.Conv2d(
+                inner, inner, kernel, padding=kernel // 2, groups=inner, bias=False
+            )
             if stride == 1
-            else SameConv2d(inner, inner, kernel, stride=stride, groups=inner, bias=False)
+            else SameConv2d(
+                inner, inner, kernel, stride=stride, groups=inner, bias=False
+            )
         )
         self._bn1 = _batch_norm(inner)
         self._project_conv = nn.Conv2d(inner, after, 1, bias=False)
@@ -220,7 +235,9 @@ def _efficientnet_lite(wider: float, deeper: float, shapes: Shapes) -> nn.Module
         after = int(channels * wider + 4) // 8 * 8  # the nearest multiple of 8
         ends = stage in (0, len(_STAGES) - 1)
         for place in range(count if ends else math.ceil(count * deeper)):
-            blocks.append(Block(before, after, kernel, stride if place == 0 else 1, expansion))
+            blocks.append(
+                Block(before, after, kernel, stride if place == 0 else 1, expansion)
+            )
             before = after
     head = _width(shapes, "_conv_head.weight", 1280)
     return nn.Sequential(

@@ -53,7 +53,9 @@ class Found:
     no_scores: str = ""
 
 
-def find_layers(module: nn.Module, preprocess: Preprocess, pick: Callable[[Any], Tensor]) -> Found:
+def find_layers(
+    module: nn.Module, preprocess: Preprocess, pick: Callable[[Any], Tensor]
+) -> Found:
     """Find the classifier and the fully connected layers right below it."""
     runs, scores = _run_blank(module, preprocess, pick)
     makers = _made_of(scores, runs)
@@ -77,7 +79,11 @@ def find_below(
     """Find the fully connected layers that an embedding is made of, 7 the last of them."""
     runs, embedding = _run_blank(module, preprocess, pick)
     makers = _made_of(embedding, runs)
-    if not makers or not _is_connected(makers[-1]) or len({run.path for run in makers}) > 1:
+    if (
+        not makers
+        or not _is_connected(makers[-1])
+        or len({run.path for run in makers}) > 1
+    ):
         return {}
     same_width = makers[-1].y.shape[1] == embedding.shape[1]
     if not same_width or _step_behind(embedding, makers[-1]) is not None:
@@ -88,11 +94,14 @@ def find_below(
 def _chain(first: _Run, runs: Sequence[_Run], top: int = TOP) -> dict[int, str]:
     """Number a layer and the fully connected ones right below it, downwards."""
     layers = {top: first.path}
-    weights = [first.layer.weight]  # a number is that of weights, wherever they are used
+    # a number is that of weights, wherever they are used
+    weights = [first.layer.weight]
     below = _made_of(first.x, runs)
     while below and len(layers) < top:
         run = below[-1]
-        if not _is_connected(run) or any(run.layer.weight is weight for weight in weights):
+        if not _is_connected(run) or any(
+            run.layer.weight is weight for weight in weights
+        ):
             break
         weights.append(run.layer.weight)
         layers[top - len(layers)] = run.path
@@ -192,7 +201,9 @@ def _check_scores(scores: Tensor, makers: Sequence[_Run]) -> None:
     is_softmax = is_softmax and abs(float(values.sum()) - 1) < CLOSE
     is_sigmoid = any(float((y.sigmoid() - values).abs().max()) < CLOSE for y in outputs)
     if is_softmax or is_sigmoid:
-        end, back = ("SoftMax", "torch.log") if is_softmax else ("sigmoid", "torch.logit")
+        end, back = (
+            ("SoftMax", "torch.log") if is_softmax else ("sigmoid", "torch.logit")
+        )
         raise LayerError(
             f"the module's output must be scores, got probabilities: it ends with a {end}; wrap "
             f"the module without it, or take it back with wrap(..., logits={back})"
@@ -214,7 +225,9 @@ def check_layers(module: nn.Module, layers: Mapping[int, str]) -> None:
     for k, path in layers.items():
         layer = known.get(path)
         if not isinstance(k, int) or not 1 <= k <= TOP:
-            raise LayerError(f"layers are numbered 1 to {TOP}, {TOP} the classifier, got {k!r}")
+            raise LayerError(
+                f"layers are numbered 1 to {TOP}, {TOP} the classifier, got {k!r}"
+            )
         if not (isinstance(layer, nn.Linear) or _is_pointwise(layer)):
             raise LayerError(
                 f"a numbered layer must be the path of a Linear or a 1x1 Conv2d, got {path!r} for "

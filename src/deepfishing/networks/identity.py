@@ -27,12 +27,47 @@ from deepfishing.networks.reference import UNIDENTIFIED
 
 MOST = 20_000  # things that are looked at
 TRUSTED = {"torch", "numpy", "deepfishing", *sys.stdlib_module_names} - {"__main__"}
-_PLAIN = (bool, int, float, complex, str, bytes, range, slice, type(None), type(Ellipsis))
-_NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format, np.dtype, enum.Enum)
+_PLAIN = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    range,
+    slice,
+    type(None),
+    type(Ellipsis),
+)
+_NAMED = (
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    np.dtype,
+    enum.Enum,
+)
 _SAYS_NOTHING = {  # of a class
-    *("__module__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__qualname__"),
-    *("__firstlineno__", "__static_attributes__", "__annotate__", "__annotations_cache__"),
-    *("__dataclass_fields__", "__dataclass_params__", "__abstractmethods__", "_abc_impl"),
+    *(
+        "__module__",
+        "__doc__",
+        "__dict__",
+        "__weakref__",
+        "__annotations__",
+        "__qualname__",
+    ),
+    *(
+        "__firstlineno__",
+        "__static_attributes__",
+        "__annotate__",
+        "__annotations_cache__",
+    ),
+    *(
+        "__dataclass_fields__",
+        "__dataclass_params__",
+        "__abstractmethods__",
+        "_abc_impl",
+    ),
 }
 _OF_ANY_MODULE = frozenset(vars(torch.nn.Module()))  # its weights and parts among them
 # What is nothing but its parts, and these.
@@ -74,24 +109,40 @@ def architecture(module: torch.nn.Module) -> bytes:
     """
     hasher = _Hasher()
     if isinstance(module, torch.jit.ScriptModule):
-        hasher.add(re.sub(r" # .*", "", str(module.inlined_graph)))  # without places in files
+        # without places in files
+        hasher.add(re.sub(r" # .*", "", str(module.inlined_graph)))
         return hasher.digest.digest()
     hasher.add(re.sub(r" at 0x[0-9a-f]+", "", repr(module)))
-    kinds = dict.fromkeys(base for part in module.modules() for base in type(part).__mro__)
+    kinds = dict.fromkeys(
+        base for part in module.modules() for base in type(part).__mro__
+    )
     for kind in kinds:
         if not _is_trusted(kind):
             for name, value in vars(kind).items():
-                function = getattr(value, "fget", None) or getattr(value, "__func__", value)
+                function = getattr(value, "fget", None) or getattr(
+                    value, "__func__", value
+                )
                 if isinstance(function, types.FunctionType):
                     hasher.add(name)
                     hasher.add_new(function.__code__)
     for path, part in module.named_modules():
-        kept = part._buffers.keys() - part._non_persistent_buffers_set  # among the weights
+        # among the weights
+        kept = part._buffers.keys() - part._non_persistent_buffers_set
         hooks = [part._forward_pre_hooks, part._forward_hooks]
-        own = {name: value for name, value in vars(part).items() if name not in _OF_ANY_MODULE}
-        changing = {name: value for name, value in part._buffers.items() if name not in kept}
+        own = {
+            name: value
+            for name, value in vars(part).items()
+            if name not in _OF_ANY_MODULE
+        }
+        changing = {
+            name: value for name, value in part._buffers.items() if name not in kept
+        }
         hasher.add(path)
-        for name, value in [*own.items(), *changing.items(), *(("", [*h.values()]) for h in hooks)]:
+        for name, value in [
+            *own.items(),
+            *changing.items(),
+            *(("", [*h.values()]) for h in hooks),
+        ]:
             hasher.add(name)
             with contextlib.suppress(_UnidentifiedError, RecursionError):
                 hasher.add_thing(value)
@@ -104,11 +155,14 @@ class _Hasher:
     def __init__(self) -> None:
         self.digest = hashlib.sha256()
         self.seen: dict[int, int] = {}
-        self.kept: list[Any] = []  # so that no other thing gets the address of one that was seen
+        # so that no other thing gets the address of one that was seen
+        self.kept: list[Any] = []
 
     def add(self, *texts: object) -> None:
         for text in texts:
-            content = text if isinstance(text, bytes) else str(text).encode(errors="replace")
+            content = (
+                text if isinstance(text, bytes) else str(text).encode(errors="replace")
+            )
             self.digest.update(f"{len(content)}:".encode() + content)
 
     def add_thing(self, thing: Any) -> None:
@@ -135,7 +189,9 @@ class _Hasher:
 
 
 def _describe(thing: Any) -> _Description:
-    if whole := next((parts for kind, parts in _WHOLES if isinstance(thing, kind)), None):
+    if whole := next(
+        (parts for kind, parts in _WHOLES if isinstance(thing, kind)), None
+    ):
         return (), whole(thing)
     if isinstance(thing, types.ModuleType):
         return (thing.__name__,), None
@@ -151,7 +207,12 @@ def _describe(thing: Any) -> _Description:
     if isinstance(thing, set | frozenset):
         return sorted(map(repr, thing)), None
     if isinstance(thing, types.CodeType):
-        names = (*thing.co_names, *thing.co_varnames, *thing.co_freevars, *thing.co_cellvars)
+        names = (
+            *thing.co_names,
+            *thing.co_varnames,
+            *thing.co_freevars,
+            *thing.co_cellvars,
+        )
         counts = (thing.co_argcount, thing.co_kwonlyargcount, thing.co_flags)
         return (thing.co_code, *counts, *names), thing.co_consts
     if isinstance(thing, type):
@@ -167,14 +228,21 @@ def _describe(thing: Any) -> _Description:
         return (), [thing.__code__, *_flat(_found_by_name(thing)), *rest]
     if inspect.isroutine(thing):  # built in
         owner = getattr(thing, "__self__", None)
-        owners = () if owner is None or isinstance(owner, types.ModuleType) else (owner,)
+        owners = (
+            () if owner is None or isinstance(owner, types.ModuleType) else (owner,)
+        )
         return (getattr(thing, "__module__", ""), thing.__qualname__), owners
     # an instance by its class and what it holds, if nothing of it is hidden in compiled code
     kind, is_module = type(thing), isinstance(thing, torch.nn.Module)
-    hidden = [c for c in kind.__mro__[:-1] if _is_trusted(c) and c.__module__ != "typing"]
+    hidden = [
+        c for c in kind.__mro__[:-1] if _is_trusted(c) and c.__module__ != "typing"
+    ]
     if (hidden and not is_module) or not hasattr(thing, "__dict__"):
         raise _UnidentifiedError
-    return (), [kind, *_flat(pair for pair in vars(thing).items() if pair[0] != "training")]
+    return (), [
+        kind,
+        *_flat(pair for pair in vars(thing).items() if pair[0] != "training"),
+    ]
 
 
 def _flat(pairs: Iterable[tuple[Any, Any]]) -> list[Any]:
@@ -192,7 +260,9 @@ def _found_by_name(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     while codes:
         code = codes.pop()
         names |= dict.fromkeys(code.co_names)
-        codes += [value for value in code.co_consts if isinstance(value, types.CodeType)]
+        codes += [
+            value for value in code.co_consts if isinstance(value, types.CodeType)
+        ]
     for name in names:
         if name not in function.__globals__:
             continue
@@ -200,5 +270,9 @@ def _found_by_name(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
         yield name, value
         if isinstance(value, types.ModuleType):
             root = value.__name__.partition(".")[0]
-            parts = () if root in TRUSTED else (part for part in names if hasattr(value, part))
+            parts = (
+                ()
+                if root in TRUSTED
+                else (part for part in names if hasattr(value, part))
+            )
             yield from ((part, getattr(value, part)) for part in parts)

@@ -31,7 +31,14 @@ from deepfishing.networks.libraries import (
     transformers_models,
 )
 from deepfishing.networks.libraries.facts import ModelFacts
-from deepfishing.networks.network import Network, cast, make_network, ready, torch_target, wrap
+from deepfishing.networks.network import (
+    Network,
+    cast,
+    make_network,
+    ready,
+    torch_target,
+    wrap,
+)
 from deepfishing.networks.onnx_file import load_onnx
 from deepfishing.networks.outputs import Pick
 from deepfishing.networks.prompts import PROMPT, prompts_of, read_classes
@@ -46,14 +53,27 @@ from deepfishing.networks.reference import (
     NetworkRef,
     Source,
 )
-from deepfishing.networks.state_dicts import match_by_order, missing_layers, remove_layers
+from deepfishing.networks.state_dicts import (
+    match_by_order,
+    missing_layers,
+    remove_layers,
+)
 from deepfishing.networks.text_head import add_text_head, with_weights
 from deepfishing.networks.texts import unpack
 from deepfishing.networks.weights import load_into, read_weights
-from deepfishing.networks.zoo import DEFAULT, RECORDS, Record, find_weights, is_network_file, record
+from deepfishing.networks.zoo import (
+    DEFAULT,
+    RECORDS,
+    Record,
+    find_weights,
+    is_network_file,
+    record,
+)
 
 
-def as_network(network: Network | str | nn.Module, device: str | None = None) -> Network:
+def as_network(
+    network: Network | str | nn.Module, device: str | None = None
+) -> Network:
     """Return a network: itself, one loaded by its name, or a wrapped torch module."""
     if isinstance(network, str):
         return load_network(network, device=device or "cpu")
@@ -132,14 +152,22 @@ def load_network(
     if (prototxt or mean) and not is_caffe:
         raise OptionError(f"prototxt and mean go with a .caffemodel file, got {name!r}")
     if preprocess and not name.endswith(".onnx"):
-        raise OptionError(f"preprocess goes with an .onnx file, got {name!r}, which has its own")
+        raise OptionError(
+            f"preprocess goes with an .onnx file, got {name!r}, which has its own"
+        )
     if embedding and not name.endswith(".onnx"):
-        raise OptionError(f"embedding goes with an .onnx file, got {name!r}; use wrap in Python")
+        raise OptionError(
+            f"embedding goes with an .onnx file, got {name!r}; use wrap in Python"
+        )
     if is_network_file(name):
         if weights is not None:
-            raise OptionError(f"{name} brings its own weights, got weights {str(weights)!r} too")
+            raise OptionError(
+                f"{name} brings its own weights, got weights {str(weights)!r} too"
+            )
         if not is_caffe:
-            return load_onnx(name, preprocess, embedding=embedding, device=device, dtype=dtype)
+            return load_onnx(
+                name, preprocess, embedding=embedding, device=device, dtype=dtype
+            )
         return load_caffe(name, prototxt, mean, device=device, dtype=dtype)
     if model and hub in HUBS:
         return _load_hub(hub, model, weights, device, dtype)
@@ -148,8 +176,12 @@ def load_network(
         return random_network(name, dtype=dtype, device=device)
     path = find_weights(entry, weights)
     if path.suffix == ".caffemodel":
-        network = load_caffe(path, device=device, dtype=dtype, preprocess=entry.preprocess)
-        return replace(network, name=name, source=_source(weights, network.source.files[WEIGHTS]))
+        network = load_caffe(
+            path, device=device, dtype=dtype, preprocess=entry.preprocess
+        )
+        return replace(
+            network, name=name, source=_source(weights, network.source.files[WEIGHTS])
+        )
     place, torch_dtype = torch_target(device, dtype)
     tensors, file = read_weights(path), NetworkFile.of(path)
     if weights is None and not file.sha256.startswith(entry.weights.sha256):
@@ -173,7 +205,8 @@ def _source(weights: str | Path | None, file: NetworkFile | None = None) -> Sour
 
 def _build(entry: Record, shapes: architectures.Shapes) -> nn.Module:
     """The module of a record, with widths read off the weights' shapes and without memory."""
-    with torch.device("meta"):  # no memory and no random numbers for what is replaced anyway
+    with torch.device("meta"):
+        # no memory and no random numbers for what is replaced anyway
         module: nn.Module = getattr(architectures, entry.build)(shapes)
     return module
 
@@ -199,10 +232,18 @@ def load_reference(
         how = "only Python has it: pass network= to Searcher or predict"
         if ref.source.kind != PYTHON:
             how = "pass --weights with the .caffemodel or .onnx file that was used"
-        raise WeightsError(f"the network {ref.name!r} is not one that is found by name; {how}")
-    path = files[WEIGHTS].find(WEIGHTS, weights) if WEIGHTS in files and not random else None
+        raise WeightsError(
+            f"the network {ref.name!r} is not one that is found by name; {how}"
+        )
+    path = (
+        files[WEIGHTS].find(WEIGHTS, weights)
+        if WEIGHTS in files and not random
+        else None
+    )
     if is_known:
-        network = load_network(ref.name, RANDOM if random else path, device=device, dtype=ref.dtype)
+        network = load_network(
+            ref.name, RANDOM if random else path, device=device, dtype=ref.dtype
+        )
         if ref.source.text_head:
             W = unpack(ref.source.text_head)
             network = with_weights(network, ref.source.classes, W)
@@ -212,9 +253,15 @@ def load_reference(
             str(path), ref.preprocess, embedding=tensor, device=device, dtype=ref.dtype
         )
     else:
-        prototxt = files[PROTOTXT].find(PROTOTXT, weights) if PROTOTXT in files else None
+        prototxt = (
+            files[PROTOTXT].find(PROTOTXT, weights) if PROTOTXT in files else None
+        )
         network = load_caffe(
-            str(path), prototxt, device=device, dtype=ref.dtype, preprocess=ref.preprocess
+            str(path),
+            prototxt,
+            device=device,
+            dtype=ref.dtype,
+            preprocess=ref.preprocess,
         )
     network = replace(network, name=ref.name, preprocess=ref.preprocess)
     check_same(reference, network)
@@ -249,7 +296,9 @@ def random_network(
     entry, other = record(name), dict(sorted((widths or {}).items()))
     if not set(other) <= set(entry.layers):
         raise LayerError(f"widths must be of layers {list(entry.layers)}, got {widths}")
-    module = _build(entry, {f"{entry.layers[k]}.weight": (n, 1) for k, n in other.items()})
+    module = _build(
+        entry, {f"{entry.layers[k]}.weight": (n, 1) for k, n in other.items()}
+    )
     random = torch.Generator().manual_seed(seed)
     tensors = {n: _random_like(n, t, random) for n, t in module.state_dict().items()}
     load_into(module, cast(tensors, torch_dtype), f"random-{seed}")
@@ -261,7 +310,8 @@ def random_network(
 def _random_like(name: str, tensor: Tensor, random: torch.Generator) -> Tensor:
     if not tensor.is_floating_point():
         return torch.zeros(tensor.shape, dtype=tensor.dtype)
-    if tensor.ndim > 1:  # He's scale keeps the signal alive through many rectified layers
+    if tensor.ndim > 1:
+        # He's scale keeps the signal alive through many rectified layers
         scale = math.sqrt(2 / tensor[0].numel())
         return torch.randn(tensor.shape, generator=random) * scale
     # one value per channel: a scale or a variance around 1, a bias or a mean around 0
@@ -270,7 +320,11 @@ def _random_like(name: str, tensor: Tensor, random: torch.Generator) -> Tensor:
 
 
 def _load_hub(
-    hub: str, model: str, weights: str | Path | None, device: str | torch.device, dtype: str
+    hub: str,
+    model: str,
+    weights: str | Path | None,
+    device: str | torch.device,
+    dtype: str,
 ) -> Network:
     """A model of another library with its published weights, a file's, or random ones."""
     place, torch_dtype = torch_target(device, dtype)
@@ -281,7 +335,8 @@ def _load_hub(
         tensors = read_weights(weights)
     notes: list[str] = []
     made = "be made with its published weights" if weights is None else "be made"
-    do = "; give --weights FILE, or --weights random"  # no connection, or whatever its code raises
+    # no connection, or whatever its code raises
+    do = "; give --weights FILE, or --weights random"
     with (
         explained(WeightsError, f"{name} cannot {made}", do),
         torch.random.fork_rng(devices=()),  # what the caller draws stays as it is
@@ -295,12 +350,18 @@ def _load_hub(
     module = module.to(place, torch_dtype)
     network = make_network(module, facts, name=name)
     network = replace(network, notes=(*network.notes, *notes))
-    source = replace(_source(weights), classes=facts.classes, reads_texts=facts.reads_texts)
+    source = replace(
+        _source(weights), classes=facts.classes, reads_texts=facts.reads_texts
+    )
     return replace(network, source=source)
 
 
 def _fitted(
-    hub: str, model: str, module: nn.Module, facts: ModelFacts, tensors: Mapping[str, Tensor]
+    hub: str,
+    model: str,
+    module: nn.Module,
+    facts: ModelFacts,
+    tensors: Mapping[str, Tensor],
 ) -> tuple[nn.Module, ModelFacts, Mapping[str, Tensor], list[str]]:
     """A module and the tensors of a file that fit each other as far as possible, and notes."""
     if hub == "timm":
@@ -316,12 +377,19 @@ def _fitted(
     top = [numbered[k] for k in sorted(numbered, reverse=True)][: len(missing)]
     if missing != set(top):
         return module, facts, tensors, notes
-    notes.append(f"the file lacks {' and '.join(sorted(missing))}: there is no classifier")
+    notes.append(
+        f"the file lacks {' and '.join(sorted(missing))}: there is no classifier"
+    )
     if hub == "timm":
         return (*HUBS[hub](model, False, num_classes=0), tensors, notes)
     remove_layers(module, missing)
     what = "the input of the classifier, which the file of weights lacks"
-    return module, replace(facts, embeds=True, embedding=what, classes=()), tensors, notes
+    return (
+        module,
+        replace(facts, embeds=True, embedding=what, classes=()),
+        tensors,
+        notes,
+    )
 
 
 def _resolved(model: str) -> str:

@@ -20,7 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from deepfishing.core.features import NO_CLASSIFIER, TOP
-from deepfishing.errors import LayerError, OptionError, WeightsError, check_choice, did_you_mean
+from deepfishing.errors import (
+    LayerError,
+    OptionError,
+    WeightsError,
+    check_choice,
+    did_you_mean,
+)
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.discover import (
     check_layers,
@@ -111,7 +117,10 @@ class Network:
     embedding: str = ""
 
     def __repr__(self) -> str:
-        layers = ", ".join(f"{k} {path}" for k, path in self.layers.items()) or "none numbered"
+        layers = (
+            ", ".join(f"{k} {path}" for k, path in self.layers.items())
+            or "none numbered"
+        )
         size, dtype = self.preprocess.size, str(self.dtype).removeprefix("torch.")
         return f"Network({self.name!r}, layers {layers}, {size} pixels, {dtype} on {self.device})"
 
@@ -139,7 +148,11 @@ class Network:
             preprocess=self.preprocess,
             dtype=str(self.dtype).removeprefix("torch."),
             head=self.head if isinstance(self.head, str) else identity(self.head),
-            scores="" if self.pick is None else known() if known else identity(self.pick),
+            scores=""
+            if self.pick is None
+            else known()
+            if known
+            else identity(self.pick),
             prefix_tokens=self.prefix_tokens,
             source=self.source,
         )
@@ -229,7 +242,8 @@ def wrap(
     facts = describe(module)
     if is_script:
         facts = ModelFacts(
-            embeds=True, embedding="the output of a TorchScript program, whose layers are closed"
+            embeds=True,
+            embedding="the output of a TorchScript program, whose layers are closed",
         )
     if preprocess is not None:
         facts = replace(facts, preprocess=as_preprocess(preprocess))
@@ -341,9 +355,13 @@ def _check_meaning(
     if tokens:
         check_choice("tokens", tokens, TOKENS)
     if logits is not None and embedding is not None:
-        raise OptionError("logits and embedding must not both be given; take one of them")
+        raise OptionError(
+            "logits and embedding must not both be given; take one of them"
+        )
     if embedding is not None and head not in (None, EMBEDDING, RANDOM):
-        raise OptionError(f"an embedding has no class scores, got head {head!r}; leave head out")
+        raise OptionError(
+            f"an embedding has no class scores, got head {head!r}; leave head out"
+        )
     if logits in EMBEDDING_PARTS and head is None:
         raise OptionError(
             f"{logits} is an embedding, not class scores; pass embedding={logits!r}, or head= if "
@@ -380,14 +398,20 @@ def _find_output(
     if meaning.embedding is not None or head == EMBEDDING:
         return _asked_embedding(module, pixels, facts, meaning)
     if head is None and logits is None and facts.embeds:
-        return _embedding(module, pixels, facts, facts.part, facts.tokens, facts.embedding)
+        return _embedding(
+            module, pixels, facts, facts.part, facts.tokens, facts.embedding
+        )
     part = facts.part if logits is None and facts.embeds is False else logits
     if head is None and part is None:
         output = run_blank(module, pixels)
         part = named_part(output)
         value = take_part(output, part)
         if part in EMBEDDING_PARTS or (isinstance(value, Tensor) and value.ndim == 4):
-            kind = f"{part} of the output" if part else "the mean of the output's feature map"
+            kind = (
+                f"{part} of the output"
+                if part
+                else "the mean of the output's feature map"
+            )
             why = f"{kind}, which has no class scores"
             return _embedding(module, pixels, facts, part, meaning.tokens, why)
     pick = Pick(part)
@@ -439,7 +463,11 @@ def _embedding(
     tokens = tokens or _usual_tokens(module, pixels, facts, part)
     pick = Pick(part, embeds=True, tokens=tokens, prefix_tokens=facts.prefix_tokens)
     layers = {**find_below(module, pixels, pick), TOP: NO_CLASSIFIER}
-    taken = {"class": ", class token", "patches": ", mean of the patches", "mean": ", mean"}
+    taken = {
+        "class": ", class token",
+        "patches": ", mean of the patches",
+        "mean": ", mean",
+    }
     text = why + (taken.get(tokens, "") if tokens != facts.tokens else "")
     return _Output(pick, EMBEDDING, layers, (f"no classifier: x7 is {text}",), text)
 
@@ -465,14 +493,18 @@ def state_sha256(module: nn.Module) -> str:
                 "its weights first, and do not quantise it"
             )
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(
+            tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
+        )
     return digest.hexdigest()
 
 
 def _has_numbers(tensor: Any) -> bool:
     is_plain = isinstance(tensor, Tensor) and not nn.parameter.is_lazy(tensor)
     return (
-        is_plain and tensor.layout == torch.strided and not (tensor.is_meta or tensor.is_quantized)
+        is_plain
+        and tensor.layout == torch.strided
+        and not (tensor.is_meta or tensor.is_quantized)
     )
 
 
@@ -488,15 +520,19 @@ def cast(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]
     return {n: t.to(dtype) if t.is_floating_point() else t for n, t in tensors.items()}
 
 
-def torch_target(device: str | torch.device, dtype: str) -> tuple[torch.device, torch.dtype]:
+def torch_target(
+    device: str | torch.device, dtype: str
+) -> tuple[torch.device, torch.dtype]:
     """A device that exists and can hold numbers of this dtype, and the dtype as torch has it."""
     check_choice("dtype", dtype, DTYPES)
     torch_dtype: torch.dtype = getattr(torch, dtype)
     try:
         place = torch.device(device)
-        torch.zeros(1, dtype=torch_dtype, device=place).item()  # the only way to know that it works
+        # the only way to know that it works
+        torch.zeros(1, dtype=torch_dtype, device=place).item()
     except (RuntimeError, AssertionError, TypeError) as error:
-        reason = str(error).partition("\n")[0].partition(". ")[0]  # torch explains at length
+        # torch explains at length
+        reason = str(error).partition("\n")[0].partition(". ")[0]
         raise OptionError(
             f"device must be cpu, or cuda or mps where there is one, got {str(device)!r} ({reason})"
         ) from None
@@ -510,7 +546,9 @@ def _check_bfloat16() -> None:
     """Refuse bfloat16 where it would end the process."""
     # some virtual machines announce AMX instructions but do not let programs use them; torch then
     # dies of an illegal instruction, so only another process can find out
-    code = "import torch; torch.nn.Linear(64, 64).bfloat16()(torch.ones(8, 64).bfloat16())"
+    code = (
+        "import torch; torch.nn.Linear(64, 64).bfloat16()(torch.ones(8, 64).bfloat16())"
+    )
     tried = subprocess.run([sys.executable, "-c", code], capture_output=True)  # noqa: S603
     if tried.returncode:
         raise OptionError(

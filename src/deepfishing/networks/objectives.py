@@ -58,7 +58,9 @@ def cross_entropy(tau: float = 2.0, label: Label = "uniform") -> ErrorFunction:
         floor = smallest_log_error(y.dtype)
         y = y if y.dtype == torch.float64 else y.float()
         if isinstance(label, int) or (isinstance(label, str) and label == "predicted"):
-            return softplus(one_class_margin(y / tau, class_mask(label, y), floor)).sum()
+            return softplus(
+                one_class_margin(y / tau, class_mask(label, y), floor)
+            ).sum()
         return -(label_vector(label, y) * torch.log_softmax(y / tau, dim=1)).sum()
 
     return objective
@@ -150,16 +152,22 @@ def label_vector(label: Label, y: Tensor) -> Tensor:
         return class_mask(label, y).to(y.dtype)
     if isinstance(label, int):
         return class_mask(label, y).to(y.dtype)
-    g = torch.as_tensor(np.asarray(label, dtype=np.float64), dtype=y.dtype, device=y.device)
+    g = torch.as_tensor(
+        np.asarray(label, dtype=np.float64), dtype=y.dtype, device=y.device
+    )
     if g.shape != (classes,):
-        raise OptionError(f"a label vector must have {classes} entries, got shape {tuple(g.shape)}")
+        raise OptionError(
+            f"a label vector must have {classes} entries, got shape {tuple(g.shape)}"
+        )
     return g
 
 
 def check_objective(tau: float, label: Label) -> None:
     """Refuse a temperature that is not positive, and a label that no error takes."""
     if not isinstance(tau, int | float) or not math.isfinite(tau) or tau <= 0:
-        raise OptionError(f"tau must be a positive number, got {tau!r}; the paper takes 2")
+        raise OptionError(
+            f"tau must be a positive number, got {tau!r}; the paper takes 2"
+        )
     if isinstance(label, str) and label not in WORDS:
         raise OptionError(
             f"label must be uniform, predicted, a class number or a vector, got {label!r}"
@@ -197,5 +205,7 @@ def _softmax(y: Tensor) -> Tensor:
 # by the name that `wrap(head=...)` takes, and that stores and models keep
 OBJECTIVES: Mapping[str, Objective] = {
     "softmax": Objective(cross_entropy, _softmax),  # an image has one class
-    "sigmoid": Objective(sigmoid_cross_entropy, lambda y: y.sigmoid()),  # or any number of them
+    "sigmoid": Objective(
+        sigmoid_cross_entropy, lambda y: y.sigmoid()
+    ),  # or any number of them
 }

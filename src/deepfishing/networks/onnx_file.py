@@ -94,7 +94,9 @@ def load_onnx(
     """
     path = Path(file)
     if str(device) != "cpu" or dtype != "float32":
-        raise OptionError(f"{path.name} runs on cpu in float32, got {device} and {dtype}")
+        raise OptionError(
+            f"{path.name} runs on cpu in float32, got {device} and {dtype}"
+        )
     model = _read(path)
     pixels = _input(model, path)
     wanted = _wanted_pixels(model, path, preprocess)
@@ -134,7 +136,9 @@ def _wanted_pixels(
 
 def _heads(model: Any) -> list[_Head]:
     """What makes the outputs that are class scores."""
-    heads = [head for out in model.graph.output if (head := _head(model, out.name)).layers]
+    heads = [
+        head for out in model.graph.output if (head := _head(model, out.name)).layers
+    ]
     # an embedding that is an output, too, is no classifier
     return [h for h in heads if not any(h.output in other.below for other in heads)]
 
@@ -175,7 +179,9 @@ def _embedding_network(
     model: Any, pixels: _Pixels, wanted: Preprocess, path: Path, embedding: str
 ) -> Network:
     """A network without a classifier, one tensor of which is x7."""
-    name, _, tokens = embedding.rpartition("@") if "@" in embedding else (embedding, "", "")
+    name, _, tokens = (
+        embedding.rpartition("@") if "@" in embedding else (embedding, "", "")
+    )
     if tokens:
         check_choice("tokens of --embedding", tokens, TOKENS)
     made = {out for node in model.graph.node for out in node.output}
@@ -192,7 +198,11 @@ def _embedding_network(
         )
     weights = NetworkFile.of(path)
     digest = hashlib.sha256(f"{weights.sha256} {embedding}".encode()).hexdigest()
-    what = {2: "", 3: f", {TOKEN_WORDS.get(tokens, '')}", 4: ", the mean of the feature map"}
+    what = {
+        2: "",
+        3: f", {TOKEN_WORDS.get(tokens, '')}",
+        4: ", the mean of the feature map",
+    }
     text = f"the tensor {name}{what[len(shape)]}"
     model, pooled = _with_pooling(model, name, len(shape), tokens)
     trunk = OnnxTrunk(model, pixels, {"trunk": pooled})
@@ -221,7 +231,9 @@ def _with_pooling(model: Any, tensor: str, rank: int, tokens: str) -> tuple[Any,
     graph, make = changed.graph, onnx.helper.make_node
     if tokens == "class":
         graph.initializer.append(_numbers("deepfishing_first", 0))
-        graph.node.append(make("Gather", [tensor, "deepfishing_first"], [POOLED], axis=1))
+        graph.node.append(
+            make("Gather", [tensor, "deepfishing_first"], [POOLED], axis=1)
+        )
         return changed, POOLED
     if tokens == "patches":
         limits = {"starts": [1], "ends": [LAST], "axes": [1]}
@@ -231,7 +243,9 @@ def _with_pooling(model: Any, tensor: str, rank: int, tokens: str) -> tuple[Any,
         graph.node.append(make("Slice", [tensor, *names], ["deepfishing_patches"]))
         tensor = "deepfishing_patches"
     axes = [2, 3] if rank == 4 else [1]
-    opset = max(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
+    opset = max(
+        entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")
+    )
     if opset < OPSET_OF_MEAN_BY_INPUT:
         graph.node.append(make("ReduceMean", [tensor], [POOLED], axes=axes, keepdims=0))
     else:
@@ -243,7 +257,9 @@ def _with_pooling(model: Any, tensor: str, rank: int, tokens: str) -> tuple[Any,
 
 def _numbers(name: str, values: Any) -> Any:
     """Whole numbers as a constant of a graph."""
-    return package("onnx").numpy_helper.from_array(np.array(values, dtype=np.int64), name)
+    return package("onnx").numpy_helper.from_array(
+        np.array(values, dtype=np.int64), name
+    )
 
 
 @dataclass(frozen=True)
@@ -261,7 +277,8 @@ class OnnxTrunk(nn.Module):
     def __init__(self, model: Any, pixels: _Pixels, outputs: dict[str, str]) -> None:
         super().__init__()
         self.model, self.pixels = model, pixels
-        self.outputs = outputs  # the file's tensor behind each part of the network, also the trunk
+        # the file's tensor behind each part of the network, also the trunk
+        self.outputs = outputs
         self.single = False  # whether the file takes one image at a time
 
     def up_to(self, part: str) -> bytes:
@@ -270,14 +287,23 @@ class OnnxTrunk(nn.Module):
         whole = onnx.ModelProto()
         whole.CopyFrom(self.model)
         graph, info = whole.graph, onnx.helper.make_tensor_value_info
-        for stale in ("value_info", "input", "output"):  # of a fixed number of images, perhaps
+        for stale in (
+            "value_info",
+            "input",
+            "output",
+        ):
+            # of a fixed number of images, perhaps
             graph.ClearField(stale)
         step = onnx.helper.make_node("Identity", ["pixels"], [self.pixels.name])
         if self.pixels.channels_last:
             order = [0, 2, 3, 1]
-            step = onnx.helper.make_node("Transpose", ["pixels"], [self.pixels.name], perm=order)
+            step = onnx.helper.make_node(
+                "Transpose", ["pixels"], [self.pixels.name], perm=order
+            )
         graph.node.insert(0, step)
-        graph.node.append(onnx.helper.make_node("Identity", [self.outputs[part]], ["trunk"]))
+        graph.node.append(
+            onnx.helper.make_node("Identity", [self.outputs[part]], ["trunk"])
+        )
         sides = ["n", 3, self.pixels.size or "high", self.pixels.size or "wide"]
         graph.value_info.extend([info("pixels", 1, sides), info("trunk", 1, None)])
         cut = onnx.utils.Extractor(whole).extract_model(["pixels"], ["trunk"])
@@ -295,7 +321,9 @@ class OnnxTrunk(nn.Module):
     def shape(self) -> tuple[int, ...]:
         """Shape of what it makes of two images; finds out whether it takes one at a time."""
         side = self.pixels.size or ANY_SIDE
-        noise = np.random.default_rng(0).normal(size=(2, 3, side, side)).astype(np.float32)
+        noise = (
+            np.random.default_rng(0).normal(size=(2, 3, side, side)).astype(np.float32)
+        )
         problem = ""
         for self.single in (False, True):
             try:
@@ -307,7 +335,8 @@ class OnnxTrunk(nn.Module):
                 ):
                     return tuple(both.shape)
                 problem = "two images together give other numbers than each alone"
-            except Exception as error:  # onnxruntime's errors have no other common class
+            except Exception as error:
+                # onnxruntime's errors have no other common class
                 problem = one_line(error)
         raise NetworkError(
             f"the file must give the same for images together and alone, but {problem}; such a "
@@ -330,7 +359,9 @@ def onnx_of(trunk: nn.Module) -> bytes | None:
     if not isinstance(own, OnnxTrunk):
         return None
     if own.single:
-        raise NetworkError("it takes one image at a time; export it with a dynamic batch axis")
+        raise NetworkError(
+            "it takes one image at a time; export it with a dynamic batch axis"
+        )
     return own.up_to(list(parts)[-1])
 
 
@@ -356,7 +387,9 @@ def _head(model: Any, output: str) -> _Head:
     used = Counter(name for node in model.graph.node for name in node.input)
     constants = _constants(model)
     uses = _uses(model, constants)
-    end = made[output].op_type if output in made and made[output].op_type in _ENDS else ""
+    end = (
+        made[output].op_type if output in made and made[output].op_type in _ENDS else ""
+    )
     name = top = behind = made[output].input[0] if end else output
     steps: list[tuple[str, nn.Module]] = []
     layers: dict[int, str] = {}
@@ -367,8 +400,11 @@ def _head(model: Any, output: str) -> _Head:
         data = [i for i in node.input if i and i not in constants]
         if len(data) != 1 or (bias is not None and node.op_type != "MatMul"):
             break
-        if any(uses[i] > 1 and constants[i].ndim > 1 for i in node.input if i in constants):
-            break  # weights that are used elsewhere, too: their gradient is more than this layer's
+        if any(
+            uses[i] > 1 and constants[i].ndim > 1 for i in node.input if i in constants
+        ):
+            # weights that are used elsewhere, too: their gradient is more than this layer's
+            break
         behind = behind if bias is not None else name
         name, values = data[0], [constants.get(i) for i in node.input]
         if node.op_type == "Add":
@@ -391,7 +427,9 @@ def _head(model: Any, output: str) -> _Head:
 
 def _module(node: Any, values: list[Any]) -> nn.Module | None:
     """A step of the head in torch; None where it is not known."""
-    says = {a.name: package("onnx").helper.get_attribute_value(a) for a in node.attribute}
+    says = {
+        a.name: package("onnx").helper.get_attribute_value(a) for a in node.attribute
+    }
     op, second, third = node.op_type, values[1], [*values, None][2]
     shape: tuple[int, ...] = () if second is None else second.shape
     if op in ("Gemm", "MatMul") and len(shape) == 2 and not says.get("transA"):
@@ -404,13 +442,25 @@ def _module(node: Any, values: list[Any]) -> nn.Module | None:
             return _layer(partial(nn.Conv2d, kernel_size=1), second, third)
     if op == "Clip":
         low, high = says.get("min", second), says.get("max", third)
-        low, high = -np.inf if low is None else float(low), np.inf if high is None else float(high)
+        low, high = (
+            -np.inf if low is None else float(low),
+            np.inf if high is None else float(high),
+        )
         return nn.ReLU6() if (low, high) == (0, 6) else nn.Hardtanh(low, high)
     axes = says.get("axes", second)
-    if op == "ReduceMean" and axes is not None and sorted(a % 4 for a in axes) == [2, 3]:
+    if (
+        op == "ReduceMean"
+        and axes is not None
+        and sorted(a % 4 for a in axes) == [2, 3]
+    ):
         pool = nn.AdaptiveAvgPool2d(1)
         return pool if says.get("keepdims", 1) else nn.Sequential(pool, nn.Flatten())
-    if op in ("Flatten", "Reshape", "Squeeze"):  # whether that is all they do, `_compare` tells
+    if op in (
+        "Flatten",
+        "Reshape",
+        "Squeeze",
+    ):
+        # whether that is all they do, `_compare` tells
         flattens = says.get("axis", 1) == 1 if op == "Flatten" else shape == (2,)
         return nn.Flatten() if flattens else None
     known: dict[str, Callable[[], nn.Module]] = {
@@ -432,8 +482,13 @@ def _layer(kind: Callable[..., Any], W: Any, bias: Any) -> nn.Module | None:
     if bias.size not in (1, len(W)):
         return None
     layer: nn.Module = kind(W.shape[1], W.shape[0], device="meta")
-    weight, bias = np.array(W, np.float32), np.zeros(len(W), np.float32) + bias.reshape(-1)
-    layer.weight, layer.bias = (nn.Parameter(torch.from_numpy(v)) for v in (weight, bias))
+    weight, bias = (
+        np.array(W, np.float32),
+        np.zeros(len(W), np.float32) + bias.reshape(-1),
+    )
+    layer.weight, layer.bias = (
+        nn.Parameter(torch.from_numpy(v)) for v in (weight, bias)
+    )
     return layer.float()
 
 
@@ -448,7 +503,9 @@ def _constants(model: Any) -> dict[str, Any]:
         elif node.op_type in ("Identity", "Transpose") and node.input[0] in found:
             order = list(says["perm"].ints) if "perm" in says else None
             value = found[node.input[0]]
-            found[node.output[0]] = value if node.op_type == "Identity" else value.transpose(order)
+            found[node.output[0]] = (
+                value if node.op_type == "Identity" else value.transpose(order)
+            )
     return found
 
 
@@ -471,8 +528,11 @@ def _read(path: Path) -> Any:
         raise
     except FileNotFoundError:
         raise NetworkError(f"network file not found: {path}; check --network") from None
-    except Exception as error:  # protobuf has errors of its own, which change with its versions
-        raise NetworkError(f"{path} is damaged or not an ONNX file ({one_line(error)})") from None
+    except Exception as error:
+        # protobuf has errors of its own, which change with its versions
+        raise NetworkError(
+            f"{path} is damaged or not an ONNX file ({one_line(error)})"
+        ) from None
     if any(tensor.external_data for tensor in model.graph.initializer):
         raise NetworkError(
             f"{path} must hold all its weights, got some in other files; write one file with "
@@ -495,7 +555,9 @@ def _input(model: Any, path: Path) -> _Pixels:
         case [[_, 3, high, wide]] if kinds[0].elem_type == 1 and (
             high == wide or not isinstance(high, int)
         ):
-            return _Pixels(inputs[0].name, high if isinstance(high, int) and high else None)
+            return _Pixels(
+                inputs[0].name, high if isinstance(high, int) and high else None
+            )
         case [[_, high, wide, 3]] if kinds[0].elem_type == 1 and (
             high == wide or not isinstance(high, int)
         ):
@@ -513,13 +575,19 @@ def _compare(network: Network, trunk: OnnxTrunk, model: Any, head: _Head) -> Non
     noise = np.random.default_rng(0).normal(size=(2, 3, side, side)).astype(np.float32)
     number = [o.name for o in model.graph.output].index
     problem = ""
-    for trunk.single in (False, True):  # a file may have been made for one image at a time
+    for trunk.single in (
+        False,
+        True,
+    ):
+        # a file may have been made for one image at a time
         try:
             order = (1, 2, 0) if trunk.pixels.channels_last else (0, 1, 2)
             images = [np.ascontiguousarray(one.transpose(order))[None] for one in noise]
             outputs = [whole.run(None, {trunk.pixels.name: image}) for image in images]
             with torch.no_grad():
-                found = _ENDS[head.end][0](network.module(torch.from_numpy(noise))).numpy()
+                found = _ENDS[head.end][0](
+                    network.module(torch.from_numpy(noise))
+                ).numpy()
             expected = np.concatenate([out[number(head.output)] for out in outputs])
             error = np.abs(found - expected.reshape(found.shape)).max()
             if found.ndim == 2 and error <= TOLERANCE * np.abs(expected).max():
@@ -537,7 +605,10 @@ def start_session(model: bytes) -> Any:
     """What runs a model, each call on one core."""
     runtime = package("onnxruntime")
     options = runtime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1  # callers bring the threads
+    # callers bring the threads
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
     with explained(NetworkError, "onnxruntime cannot run the .onnx file"):
-        return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        return runtime.InferenceSession(
+            model, options, providers=["CPUExecutionProvider"]
+        )

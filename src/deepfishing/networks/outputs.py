@@ -137,6 +137,7 @@ def named_part(output: Any) -> str | None:
 @cache
 def _random_head(seed: int, width: int) -> Tensor:
     random = torch.Generator().manual_seed(seed)
-    with torch.inference_mode(False):  # so that gradients can go through it, whoever asks first
+    with torch.inference_mode(False):
+        # so that gradients can go through it, whoever asks first
         head: Tensor = torch.randn(width, RANDOM_CLASSES, generator=random) / width**0.5
         return head

@@ -21,7 +21,11 @@ def read_classes(classes: str | Path | Sequence[str]) -> tuple[str, ...]:
         names = tuple(line.strip() for line in lines if line.strip())
     else:
         names = tuple(str(name).strip() for name in classes)
-    if not 2 <= len(names) <= MAX_CLASSES or len(set(names)) < len(names) or "" in names:
+    if (
+        not 2 <= len(names) <= MAX_CLASSES
+        or len(set(names)) < len(names)
+        or "" in names
+    ):
         raise OptionError(
             f"names of classes must be 2 to {MAX_CLASSES:,} different ones, got {len(names):,}, "
             f"{len(set(names)):,} of them different"
@@ -36,5 +40,7 @@ def prompts_of(classes: Sequence[str], prompt: str = PROMPT) -> list[str]:
     ['a photo of cat', 'a photo of red bicycle']
     """
     if "{}" not in prompt:
-        raise OptionError(f"a prompt must have {{}} where the class goes, got {prompt!r}")
+        raise OptionError(
+            f"a prompt must have {{}} where the class goes, got {prompt!r}"
+        )
     return [prompt.replace("{}", name) for name in classes]

@@ -18,7 +18,13 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from deepfishing.errors import OptionError, StoreError, WeightsError, did_you_mean, one_line
+from deepfishing.errors import (
+    OptionError,
+    StoreError,
+    WeightsError,
+    did_you_mean,
+    one_line,
+)
 from deepfishing.images.geometry import FITS, RESAMPLES, ROUNDINGS
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.zoo import IMAGENET, RECORDS, find_weights
@@ -27,10 +33,12 @@ from deepfishing.util.files import check_regular
 PUBLISHED, RANDOM, FILES, PYTHON = KINDS = ("published", "random", "files", "python")
 WEIGHTS, PROTOTXT, MEAN = ROLES = ("weights", "prototxt", "mean")
 OVERSAMPLING_0_1 = 2  # of `Preprocess`, which version 0.1 did not write down
-FIT_FIELDS = ("fit", "rounding", "fill")  # of `Preprocess`, which older stores do not have
+# of `Preprocess`, which older stores do not have
+FIT_FIELDS = ("fit", "rounding", "fill")
 MAX_PREFIX_TOKENS = 64
 MAX_SIDE = 8192  # pixels of a network's input: 0.8 GB in float32
-EMBEDDING = "none"  # the head of a network whose output is an embedding, not class scores
+# the head of a network whose output is an embedding, not class scores
+EMBEDDING = "none"
 UNIDENTIFIED = "?"  # a head or a choice of scores that cannot be identified
 # How networks are known to want their pixels.
 KNOWN_PIXELS: Mapping[str, Preprocess] = {
@@ -56,9 +64,17 @@ class NetworkFile:
         path = Path(self.path)
         if weights is not None:
             beside = Path(weights).parent / path.name
-            path = Path(weights) if role == WEIGHTS else beside if beside.is_file() else path
+            path = (
+                Path(weights)
+                if role == WEIGHTS
+                else beside
+                if beside.is_file()
+                else path
+            )
         needed = f" with the sha256 {self.sha256}" if self.sha256 else ""
-        elsewhere = "pass --weights FILE" + ("" if role == WEIGHTS else " with it in that folder")
+        elsewhere = "pass --weights FILE" + (
+            "" if role == WEIGHTS else " with it in that folder"
+        )
         problem = ""
         if not path.is_file():
             problem = "which does not exist; put it back"
@@ -79,8 +95,10 @@ class Source:
     files: Mapping[str, NetworkFile] = field(default_factory=dict)  # by their role
     classes: tuple[str, ...] = ()  # names of the classes, where its library has them
     reads_texts: bool = False  # whether its library has a text tower that belongs to it
-    text_head: str = ""  # weights of a classifier made of texts, see `networks.text_head`
-    embedding: str = ""  # the tensor of an .onnx file that is x7, empty where there is a classifier
+    # weights of a classifier made of texts, see `networks.text_head`
+    text_head: str = ""
+    # the tensor of an .onnx file that is x7, empty where there is a classifier
+    embedding: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values; of classes and texts only where there are some."""
@@ -103,15 +121,18 @@ class Source:
 class NetworkRef:
     """All of a network that decides a feature, and where it comes from."""
 
-    name: str  # as in the zoo, `timm:NAME`, `torchvision:NAME`, or that of a file or a module
+    # as in the zoo, `timm:NAME`, `torchvision:NAME`, or that of a file or a module
+    name: str
     weights_sha256: str  # which weights these are, and which prototxt if there is one
     layers: Mapping[int, str]  # k -> path of the module that holds W_k
     preprocess: Preprocess
     dtype: str = "float32"  # in which it computes
     # meaning of its scores, `EMBEDDING` if it has none, or the identity of a user's own error
     head: str = "softmax"
-    scores: str = ""  # which part of its output the scores are; empty where they are all of it
-    prefix_tokens: int = 0  # tokens before those of the patches, the first is the class token
+    # which part of its output the scores are; empty where they are all of it
+    scores: str = ""
+    # tokens before those of the patches, the first is the class token
+    prefix_tokens: int = 0
     source: Source = field(default_factory=Source, compare=False)  # decides nothing
 
     def is_unchanged(self, weights: str | Path | None = None) -> bool:
@@ -120,7 +141,10 @@ class NetworkRef:
         if str(weights) == RANDOM:
             return kind == RANDOM
         if kind == PUBLISHED and self.name in RECORDS:
-            return sha256_of(find_weights(RECORDS[self.name], weights)) == self.weights_sha256
+            return (
+                sha256_of(find_weights(RECORDS[self.name], weights))
+                == self.weights_sha256
+            )
         if kind != FILES:
             return weights is None and kind != PYTHON
         needed = {role: files[role] for role in (WEIGHTS, PROTOTXT) if role in files}
@@ -150,7 +174,10 @@ class NetworkRef:
             if not isinstance(facts.get(key), str):
                 raise _unusable(key, facts.get(key), "text")
         prefix_tokens = facts.get("prefix_tokens", 0)
-        if type(prefix_tokens) is not int or not 0 <= prefix_tokens <= MAX_PREFIX_TOKENS:
+        if (
+            type(prefix_tokens) is not int
+            or not 0 <= prefix_tokens <= MAX_PREFIX_TOKENS
+        ):
             raise _unusable("prefix_tokens", prefix_tokens, "a small number")
         return cls(
             name=facts["network"],
@@ -169,7 +196,9 @@ def layers_of(facts: Mapping[str, Any]) -> dict[int, str]:
     """A network's layers, from the settings of a store or a model, which may be damaged."""
     layers = facts.get("layers")
     pairs = layers.items() if isinstance(layers, dict) else [("", layers)]
-    if not all(re.fullmatch("[0-9]{1,2}", k) and isinstance(path, str) for k, path in pairs):
+    if not all(
+        re.fullmatch("[0-9]{1,2}", k) and isinstance(path, str) for k, path in pairs
+    ):
         raise _unusable("layers", layers, "numbers with the paths of modules")
     return {int(k): str(path) for k, path in pairs}
 
@@ -202,11 +231,15 @@ def _source(settings: Mapping[str, Any]) -> Source:
     if not isinstance(files, dict) or facts.get("kind") not in KINDS:
         raise _unusable("source", facts, f"kind ({', '.join(KINDS)}) and files")
     for role, file in files.items():
-        is_text = isinstance(file, dict) and all(isinstance(text, str) for text in file.values())
+        is_text = isinstance(file, dict) and all(
+            isinstance(text, str) for text in file.values()
+        )
         if role not in ROLES or not is_text or set(file) != {"path", "sha256"}:
             raise _unusable("source", facts, "a path and a sha256 for each file")
     classes = facts.get("classes", ())
-    if not isinstance(classes, list | tuple) or not all(isinstance(c, str) for c in classes):
+    if not isinstance(classes, list | tuple) or not all(
+        isinstance(c, str) for c in classes
+    ):
         raise _unusable("source", facts, "names of classes as text")
     found = {role: NetworkFile(**file) for role, file in files.items()}
     return Source(
@@ -234,14 +267,23 @@ def read_preprocess(facts: Any) -> Preprocess:
     try:
         given = {k: tuple(v) if isinstance(v, list) else v for k, v in facts.items()}
         made = Preprocess(**{"oversampling": OVERSAMPLING_0_1, **given})  # type: ignore[arg-type]
-        numbers = (made.size, made.short_side, made.oversampling, made.scale, *made.mean, *made.std)
+        numbers = (
+            made.size,
+            made.short_side,
+            made.oversampling,
+            made.scale,
+            *made.mean,
+            *made.std,
+        )
         if not all(isinstance(n, int | float) for n in numbers) or len(numbers) != 10:
             raise TypeError
         if made.order not in ("RGB", "BGR") or made.resample not in RESAMPLES:
             raise TypeError
         if made.fit not in FITS or made.rounding not in ROUNDINGS:
             raise TypeError
-        if len(made.fill) != 3 or not all(type(n) is int and 0 <= n <= 255 for n in made.fill):
+        if len(made.fill) != 3 or not all(
+            type(n) is int and 0 <= n <= 255 for n in made.fill
+        ):
             raise TypeError
         if not (1 <= made.size <= MAX_SIDE and 1 <= made.short_side <= MAX_SIDE):
             raise TypeError
@@ -270,13 +312,26 @@ def find_preprocess(given: str | Path | Preprocess, size: int | None) -> Preproc
     elif text in KNOWN_PIXELS:
         known = KNOWN_PIXELS[text]
         margin = known.short_side / known.size
-        known = replace(known, size=size, short_side=round(margin * size)) if size else known
+        known = (
+            replace(known, size=size, short_side=round(margin * size))
+            if size
+            else known
+        )
     elif text.startswith("{") or path.suffix == ".json":
         try:
-            facts = json.loads(text if text.startswith("{") else path.read_text("utf-8"))
+            facts = json.loads(
+                text if text.startswith("{") else path.read_text("utf-8")
+            )
             side = facts.get("size", size)
-            usual = {"order": "RGB", "resample": "bilinear", "scale": 1.0, "oversampling": 4}
-            known = read_preprocess({**usual, "size": side, "short_side": side, **facts})
+            usual = {
+                "order": "RGB",
+                "resample": "bilinear",
+                "scale": 1.0,
+                "oversampling": 4,
+            }
+            known = read_preprocess(
+                {**usual, "size": side, "short_side": side, **facts}
+            )
             numbers = (*known.mean, *known.std, known.scale)
             if not all(map(math.isfinite, numbers)) or 0 in known.std:
                 raise ValueError

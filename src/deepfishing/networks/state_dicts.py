@@ -56,7 +56,9 @@ def remove_layers(module: nn.Module, paths: set[str]) -> None:
 
 
 def _without_counters(tensors: Tensors) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in tensors.items() if not name.endswith(COUNTER)}
+    return {
+        name: tensor for name, tensor in tensors.items() if not name.endswith(COUNTER)
+    }
 
 
 def _is_like(name: str, tensor: Tensor, other_name: str, other: Tensor) -> bool:

@@ -26,13 +26,17 @@ from deepfishing.networks.texts import hash_with_texts, load_text_tower, pack
 class TextHead(nn.Module):
     """An image tower and scores of classes: images to (n, C)."""
 
-    def __init__(self, tower: nn.Module, pick: Callable[[Any], Tensor], W: Array) -> None:
+    def __init__(
+        self, tower: nn.Module, pick: Callable[[Any], Tensor], W: Array
+    ) -> None:
         super().__init__()
         self.tower = tower
         self.pick = pick
         count, width = W.shape
         self.texts = nn.Linear(width, count, bias=False)
-        self.texts.weight = nn.Parameter(torch.from_numpy(np.array(W)), requires_grad=False)
+        self.texts.weight = nn.Parameter(
+            torch.from_numpy(np.array(W)), requires_grad=False
+        )
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Return the scores of images (n, 3, S, S)."""
@@ -42,7 +46,9 @@ class TextHead(nn.Module):
         return scores
 
 
-def add_text_head(network: Network, classes: Sequence[str], prompts: Sequence[str]) -> Network:
+def add_text_head(
+    network: Network, classes: Sequence[str], prompts: Sequence[str]
+) -> Network:
     """Return a network whose classifier is made of these texts, one for each class."""
     tower = load_text_tower(network.reference())
     W = (tower.scale * tower.encode(prompts)).astype(np.float32)
@@ -63,7 +69,9 @@ def with_weights(network: Network, classes: Sequence[str], W: Array) -> Network:
         head="softmax",
         pick=None,
         prefix_tokens=network.prefix_tokens,
-        notes=(f"the classifier is made of {len(classes)} texts; x7 is {network.embedding}",),
+        notes=(
+            f"the classifier is made of {len(classes)} texts; x7 is {network.embedding}",
+        ),
         embedding="",
         source=replace(network.source, classes=tuple(classes), text_head=pack(W)),
     )

@@ -25,8 +25,12 @@ from deepfishing.networks.libraries.facts import EncodeTexts
 from deepfishing.networks.network import weights_hash
 from deepfishing.networks.reference import RANDOM, NetworkRef
 
-LIBRARIES: Mapping[str, ModuleType] = {"hf": transformers_models, "open_clip": open_clip_models}
-MAX_BYTES = 32 * 2**20  # of the embeddings of texts that are kept among the settings of a store
+LIBRARIES: Mapping[str, ModuleType] = {
+    "hf": transformers_models,
+    "open_clip": open_clip_models,
+}
+# of the embeddings of texts that are kept among the settings of a store
+MAX_BYTES = 32 * 2**20
 DEFAULT_SCALE = 100.0  # of cosines before a softmax, that of CLIP
 
 
@@ -128,4 +132,6 @@ def unpack(text: str) -> Array:
 
 def hash_with_texts(weights_sha256: str, W: Array) -> str:
     """Hash of an image tower's weights and of the texts above it."""
-    return hashlib.sha256(weights_sha256.encode() + W.astype("<f4").tobytes()).hexdigest()
+    return hashlib.sha256(
+        weights_sha256.encode() + W.astype("<f4").tobytes()
+    ).hexdigest()

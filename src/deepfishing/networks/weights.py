@@ -20,9 +20,18 @@ from torch import Tensor, nn
 from deepfishing.errors import WeightsError, one_line
 from deepfishing.networks.reference import weights_errors
 
-SUFFIXES = (".pth", ".pt", ".ckpt", ".bin", ".tar", ".safetensors")  # .tar as in .pth.tar
+# .tar as in .pth.tar
+SUFFIXES = (".pth", ".pt", ".ckpt", ".bin", ".tar", ".safetensors")
 # where training scripts put the weights, and what wrappers of modules put before their names
-KEYS = ("state_dict", "model_state_dict", "model", "net", "state_dict_ema", "model_ema", "ema")
+KEYS = (
+    "state_dict",
+    "model_state_dict",
+    "model",
+    "net",
+    "state_dict_ema",
+    "model_ema",
+    "ema",
+)
 PREFIXES = ("module.", "_orig_mod.", "model.", "net.")
 
 
@@ -40,7 +49,9 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     with weights_errors(path):
         if not path.stat().st_size or path.is_dir():
             what = "a folder" if path.is_dir() else "an empty file"
-            raise WeightsError(f"weights must be a file with tensors, got {what}: {path}")
+            raise WeightsError(
+                f"weights must be a file with tensors, got {what}: {path}"
+            )
     return _plain_tensors(_read(path), path)
 
 
@@ -50,12 +61,18 @@ def load_into(module: nn.Module, tensors: Mapping[str, Tensor], source: str) -> 
     The module may live on the meta device (no memory spent yet); the tensors become its own.
     """
     # counters of batch normalisation may be absent
-    counters = {name for name in module.state_dict() if name.endswith("num_batches_tracked")}
+    counters = {
+        name for name in module.state_dict() if name.endswith("num_batches_tracked")
+    }
     expected = {n: t for n, t in module.state_dict().items() if n not in counters}
     given = {n: t for n, t in tensors.items() if n not in counters}
     problems = {
-        "missing": [f"{n} {tuple(t.shape)}" for n, t in expected.items() if n not in given],
-        "unexpected": [f"{n} {tuple(t.shape)}" for n, t in given.items() if n not in expected],
+        "missing": [
+            f"{n} {tuple(t.shape)}" for n, t in expected.items() if n not in given
+        ],
+        "unexpected": [
+            f"{n} {tuple(t.shape)}" for n, t in given.items() if n not in expected
+        ],
         "wrong": [
             f"{name} must be {_kind(expected[name])}, got {_kind(tensor)}"
             for name, tensor in given.items()
@@ -63,12 +80,16 @@ def load_into(module: nn.Module, tensors: Mapping[str, Tensor], source: str) -> 
         ],
     }
     if any(problems.values()):
-        text = "; ".join(f"{len(v)} {key}: {_first_few(v)}" for key, v in problems.items() if v)
+        text = "; ".join(
+            f"{len(v)} {key}: {_first_few(v)}" for key, v in problems.items() if v
+        )
         raise WeightsError(
             f"{source} does not fit the network: {text}; "
             "give the weights of this network, see `deepfish models`"
         )
-    broken = [f"{name} ({t.dtype})" for name, t in given.items() if not t.isfinite().all()]
+    broken = [
+        f"{name} ({t.dtype})" for name, t in given.items() if not t.isfinite().all()
+    ]
     if broken:
         raise WeightsError(
             f"weights must be finite, got NaN or infinity in {len(broken)}: {_first_few(broken)} "
@@ -83,7 +104,8 @@ def _read(path: Path) -> object:
     is_torch = path.suffix.lower() != ".safetensors"
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of old formats; what matters is checked below
+            # of old formats; what matters is checked below
+            warnings.simplefilter("ignore")
             if is_torch:
                 return torch.load(path, map_location="cpu", weights_only=True)
             return safetensors.torch.load_file(path)
@@ -111,14 +133,20 @@ def _plain_tensors(found: object, path: Path) -> dict[str, Tensor]:
             f"{path} must hold a dict of named tensors, got {type(found).__name__} of "
             f"{len(found) if isinstance(found, dict) else 1}; save `module.state_dict()`"
         )
-    others = [f"{name} ({type(t).__name__})" for name, t in found.items() if not _is_plain(name, t)]
+    others = [
+        f"{name} ({type(t).__name__})"
+        for name, t in found.items()
+        if not _is_plain(name, t)
+    ]
     if others:
         raise WeightsError(
             f"{path} must hold named dense tensors only, got {len(others)} other: "
             f"{_first_few(others)}; save `module.state_dict()`"
         )
     prefix = ""
-    while more := next((p for p in PREFIXES if all(n.startswith(prefix + p) for n in found)), ""):
+    while more := next(
+        (p for p in PREFIXES if all(n.startswith(prefix + p) for n in found)), ""
+    ):
         prefix += more
     return {
         name.removeprefix(prefix): tensor.float()

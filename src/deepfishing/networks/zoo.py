@@ -61,11 +61,17 @@ CAFFE = Preprocess(
 )
 # What most networks trained on ImageNet take: torchvision's mean and deviation of its pixels.
 IMAGENET = Preprocess(
-    size=224, short_side=224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), scale=1 / 255
+    size=224,
+    short_side=224,
+    mean=(0.485, 0.456, 0.406),
+    std=(0.229, 0.224, 0.225),
+    scale=1 / 255,
 )
 
 
-def _torchvision_file(stem: str, sha256: str, size: int = 0, megabytes: int = 0) -> WeightSource:
+def _torchvision_file(
+    stem: str, sha256: str, size: int = 0, megabytes: int = 0
+) -> WeightSource:
     # torchvision ends its file names with the first 8 digits of the sha256
     file = f"{stem}-{sha256[:8]}.pth"
     return WeightSource(
@@ -127,7 +133,9 @@ _RECORDS = (
         summary="VGG16 as its authors published it for Caffe, the paper's",
         build="vgg16_caffe",
         layers={6: "fc6", 7: "fc7", 8: "fc8"},
-        preprocess=replace(CAFFE, size=224, short_side=224, mean=(103.939, 116.779, 123.68)),
+        preprocess=replace(
+            CAFFE, size=224, short_side=224, mean=(103.939, 116.779, 123.68)
+        ),
         weights=WeightSource(
             file="VGG_ILSVRC_16_layers.caffemodel",
             url="http://www.robots.ox.ac.uk/~vgg/software/very_deep/caffe/VGG_ILSVRC_16_layers.caffemodel",
@@ -151,8 +159,16 @@ _RECORDS = (
     ),
     _vgg(11, "8a719046", megabytes=531),
     _vgg(13, "19584684", megabytes=532),
-    _vgg(16, "397923af8e79cdbb6a7127f12361acd7a2f83e06b05044ddf496e83de57a5bf0", 553_433_881),
-    _vgg(19, "dcbb9e9dad569fff7a846263a77324fc34978fea2bfb039c012d710e1776ae44", 574_673_361),
+    _vgg(
+        16,
+        "397923af8e79cdbb6a7127f12361acd7a2f83e06b05044ddf496e83de57a5bf0",
+        553_433_881,
+    ),
+    _vgg(
+        19,
+        "dcbb9e9dad569fff7a846263a77324fc34978fea2bfb039c012d710e1776ae44",
+        574_673_361,
+    ),
     _efficientnet_lite(
         0, 224, 19, "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
     ),
@@ -175,7 +191,9 @@ RECORDS: Mapping[str, Record] = {record.name: record for record in _RECORDS}
 
 def home() -> Path:
     """Folder for what is kept between runs: $DEEPFISHING_HOME or ~/.cache/deepfishing."""
-    return Path(os.environ.get("DEEPFISHING_HOME") or "~/.cache/deepfishing").expanduser()
+    return Path(
+        os.environ.get("DEEPFISHING_HOME") or "~/.cache/deepfishing"
+    ).expanduser()
 
 
 def is_library_name(name: str) -> bool:
@@ -212,7 +230,10 @@ def record(name: str) -> Record:
 
 def _elsewhere(name: str) -> str:
     """Where a network may be that is not one of ours."""
-    if Path(name).suffix in (".pth", ".pt", ".ckpt", ".bin", ".tar", ".safetensors") or "/" in name:
+    if (
+        Path(name).suffix in (".pth", ".pt", ".ckpt", ".bin", ".tar", ".safetensors")
+        or "/" in name
+    ):
         return (
             "; a file of weights goes with --weights, and --network says which network it is of; "
             "a TorchScript program is used from Python: wrap(torch.jit.load(FILE))"

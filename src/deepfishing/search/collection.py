@@ -25,7 +25,8 @@ from deepfishing.store.label_log import LabelLog
 from deepfishing.store.manifest import INDEX, SCHEMA
 from deepfishing.util.files import check_regular
 
-CURRENT = "current_labels"  # those of the label log, or else `labels`, those of the source
+# those of the label log, or else `labels`, those of the source
+CURRENT = "current_labels"
 COLUMNS = ["id", "path", "sha256", "labels", "factors"]
 SUGGEST = 20_000  # ids beyond which a mistyped one is not looked for
 
@@ -70,8 +71,14 @@ class Collection:
         place = pc.index_in(sha256, value_set=contents.keys)
         _check_promises(store, table.filter(place.is_null()), factors)
         # index_in finds null in a set without null nowhere, so rows without content drop out here
-        table = table.append_column(CURRENT, _current_labels(table, LabelLog.open(store.folder)))
-        table = table.drop_columns(["sha256", "factors"]).filter(place.is_valid()).combine_chunks()
+        table = table.append_column(
+            CURRENT, _current_labels(table, LabelLog.open(store.folder))
+        )
+        table = (
+            table.drop_columns(["sha256", "factors"])
+            .filter(place.is_valid())
+            .combine_chunks()
+        )
         numbers = place.drop_null().to_numpy(zero_copy_only=False).astype(np.int32)
         if not len(table):
             raise StoreError(
@@ -87,7 +94,9 @@ class Collection:
         return len(self.table)
 
     def __getitem__(self, row: int) -> Picture:
-        id_, path, labels = (self.table.column(n)[row].as_py() for n in ("id", "path", CURRENT))
+        id_, path, labels = (
+            self.table.column(n)[row].as_py() for n in ("id", "path", CURRENT)
+        )
         return Picture(id_, path, None if labels is None else tuple(labels))
 
     def rows_of(self, content: int) -> Array:
@@ -130,7 +139,9 @@ class Collection:
             counts[found["values"]] = found["counts"]
         return dict(sorted(counts.items()))
 
-    def passing(self, labels: Sequence[str] = (), path: str | None = None) -> Array | None:
+    def passing(
+        self, labels: Sequence[str] = (), path: str | None = None
+    ) -> Array | None:
         """Which rows have all of the labels and a path or id like the pattern; None if all do."""
         if not labels and path is None:
             return None
@@ -148,10 +159,15 @@ class Collection:
         if path is not None:
             like = re.compile(fnmatch.translate(path)).match
             for number in np.flatnonzero(passed):
-                texts = (self.table.column(name)[number].as_py() for name in ("path", "id"))
+                texts = (
+                    self.table.column(name)[number].as_py() for name in ("path", "id")
+                )
                 passed[number] = any(like(text) for text in texts)
         if not passed.any():
-            asked = [*(f"label {label}" for label in labels), *([f"path {path}"] if path else [])]
+            asked = [
+                *(f"label {label}" for label in labels),
+                *([f"path {path}"] if path else []),
+            ]
             raise OptionError(
                 f"a filter must leave images to search in, got none of {len(self)} in "
                 f"{self.folder} for {' and '.join(asked)}; widen it"
@@ -179,7 +195,9 @@ def _check_promises(store: Store, table: pa.Table, factors: Sequence[str]) -> No
         promised &= _holding(table.column("factors"), factor)
     if not promised.any():
         return
-    ids, keys = (table.column(name).filter(promised).to_pylist() for name in ("id", "sha256"))
+    ids, keys = (
+        table.column(name).filter(promised).to_pylist() for name in ("id", "sha256")
+    )
     store.look_again()  # another process may have added them meanwhile
     lost = set(store.missing(keys, factors))
     absent = [id_ for id_, key in zip(ids, keys, strict=True) if key in lost]
@@ -193,6 +211,10 @@ def _check_promises(store: Store, table: pa.Table, factors: Sequence[str]) -> No
 def _holding(column: pa.ChunkedArray, text: str) -> Array:
     """Which rows of a column of lists have this text."""
     lists = column.combine_chunks()
-    found = pc.equal(pc.list_flatten(lists), text).to_numpy(zero_copy_only=False).astype(bool)
+    found = (
+        pc.equal(pc.list_flatten(lists), text)
+        .to_numpy(zero_copy_only=False)
+        .astype(bool)
+    )
     rows = pc.list_parent_indices(lists).to_numpy()[found]
     return np.bincount(rows, minlength=len(column)).astype(bool)

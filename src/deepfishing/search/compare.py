@@ -59,7 +59,8 @@ def choose_recipe(
         for recipe in known_recipes(defaults, layers).values():
             if there.issuperset(recipe.columns):
                 return recipe
-        if others := features_of(there):  # of a layer that has no number: a gradient, if any
+        if others := features_of(there):
+            # of a layer that has no number: a gradient, if any
             return parse_recipe(others[-1].name, layers)
         raise StoreError(
             f"{store.folder} has no factors of a default recipe, got {', '.join(sorted(there))}; "
@@ -108,7 +109,9 @@ class Features:
 
     def blocks(self, numbers: Array | None = None) -> Iterator[Comparable]:
         """Features of these contents, or of all, in order and a block at a time."""
-        per_image = 4 * sum(math.prod(self.contents.shapes[c]) for c in self.recipe.columns)
+        per_image = 4 * sum(
+            math.prod(self.contents.shapes[c]) for c in self.recipe.columns
+        )
         step = max(1, BLOCK_BYTES // per_image)
         chosen = np.arange(len(self)) if numbers is None else numbers
         blocks = (self.of(chosen[i : i + step]) for i in range(0, len(chosen), step))
@@ -128,7 +131,9 @@ class Features:
             for start in range(0, len(codes), QUICK_ROWS):
                 some = column.decode(codes[start : start + QUICK_ROWS])
                 norm = np.sqrt(np.einsum("nd,nd->n", some, some))[:, None]
-                parts.append(some @ query.factors[name].T / np.maximum(norm, np.float32(1e-30)))
+                parts.append(
+                    some @ query.factors[name].T / np.maximum(norm, np.float32(1e-30))
+                )
             cosines[name] = np.concatenate(parts)
         scores: Array = _kernel(self.recipe, cosines) @ query.weights
         return scores
@@ -140,7 +145,9 @@ def share_arrays(features: Comparable, seen: list[Array]) -> Comparable:
     `dW8+x7+own(x7,64)` has three times x7, of unit length but for rounding.
     """
     if isinstance(features, Combination):
-        return replace(features, parts=tuple(share_arrays(p, seen) for p in features.parts))
+        return replace(
+            features, parts=tuple(share_arrays(p, seen) for p in features.parts)
+        )
     if isinstance(features, RankOne):
         return RankOne(_first_of(features.x, seen), _first_of(features.delta, seen))
     return _first_of(features, seen)
@@ -165,14 +172,19 @@ def _kernel(recipe: Recipe, cosines: Mapping[str, Array]) -> Array:
     weights = None
     if recipe.step == "one":
         return np.ones_like(next(iter(cosines.values())))
-    if recipe.feature:  # factors side by side, each of norm 1, have the mean of their cosines
+    if recipe.feature:
+        # factors side by side, each of norm 1, have the mean of their cosines
         parts = [cosines[factor.name] for factor in recipe.feature.factors]
         is_product = recipe.feature.is_gradient and not recipe.feature.is_projected
     else:
         parts = [_kernel(part, cosines) for part in recipe.parts]
         is_product = recipe.step == "product"
         weights = [part.weight for part in recipe.parts]
-    K: Array = np.prod(parts, axis=0) if is_product else np.average(parts, axis=0, weights=weights)
+    K: Array = (
+        np.prod(parts, axis=0)
+        if is_product
+        else np.average(parts, axis=0, weights=weights)
+    )
     return K
 
 
@@ -190,11 +202,16 @@ class Query:
     positive: int
     weights: Array
     factors: Mapping[str, Array]  # of the examples, each of norm 1
-    rows: tuple[int, ...] = ()  # of the collection, given as examples and not to be found again
+    # of the collection, given as examples and not to be found again
+    rows: tuple[int, ...] = ()
 
     @classmethod
     def of(
-        cls, factors: Mapping[str, Array], fitted: Fitted, positive: int, rows: tuple[int, ...]
+        cls,
+        factors: Mapping[str, Array],
+        fitted: Fitted,
+        positive: int,
+        rows: tuple[int, ...],
     ) -> Query:
         """The query of these examples, the first `positive` of which are positive ones."""
         examples = fitted(factors)

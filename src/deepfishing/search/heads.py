@@ -54,7 +54,11 @@ def fit_to_store(recipe: Recipe, contents: Contents, store: Store) -> Fitted:
     """
     if not recipe.learns:
         return recipe.fit({})  # nothing to learn, so nothing is read
-    parts = [part for part in recipe.all_parts() if part.step == "own" and not part.parts[0].learns]
+    parts = [
+        part
+        for part in recipe.all_parts()
+        if part.step == "own" and not part.parts[0].learns
+    ]
     learnt: dict[str, Array] = {}
     for part in parts:
         learnt |= _read(part, contents, store)
@@ -86,7 +90,12 @@ def _facts(part: Recipe, store: Store, arrays: dict[str, Array]) -> dict[str, An
     for name in sorted(arrays):
         digest.update(arrays[name].tobytes())
     plain = json.loads(json.dumps(settings))
-    return {"format": FORMAT, "of": part.name, "settings": plain, "sha256": digest.hexdigest()}
+    return {
+        "format": FORMAT,
+        "of": part.name,
+        "settings": plain,
+        "sha256": digest.hexdigest(),
+    }
 
 
 def _read(part: Recipe, contents: Contents, store: Store) -> dict[str, Array]:
@@ -110,7 +119,9 @@ def _read(part: Recipe, contents: Contents, store: Store) -> dict[str, Array]:
     return arrays
 
 
-def _write(part: Recipe, contents: Contents, store: Store, learnt: dict[str, Array]) -> None:
+def _write(
+    part: Recipe, contents: Contents, store: Store, learnt: dict[str, Array]
+) -> None:
     """Keep a head, if the folder can be written."""
     path = _path(part, store)
     arrays = {name: np.ascontiguousarray(learnt[name]) for name in _names(part)}

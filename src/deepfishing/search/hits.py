@@ -80,7 +80,9 @@ class Hits(list[Hit]):
     `of` says what was searched, and `photo` leads from an id to the bytes of its file, or None.
     """
 
-    def __init__(self, hits: Iterable[Hit], of: str, photo: Callable[[str], bytes | None]) -> None:
+    def __init__(
+        self, hits: Iterable[Hit], of: str, photo: Callable[[str], bytes | None]
+    ) -> None:
         super().__init__(hits)
         self.of = of
         self.photo = photo
@@ -93,7 +95,10 @@ class Hits(list[Hit]):
         """The file of each hit, None if it is gone, and a caption."""
         files = ((hit, self.photo(hit.id)) for hit in self)
         return [
-            (None if file is None else ImageBytes(hit.id, file), f"{hit.score:.3f} {hit.caption}")
+            (
+                None if file is None else ImageBytes(hit.id, file),
+                f"{hit.score:.3f} {hit.caption}",
+            )
             for hit, file in files
         ]
 
@@ -120,7 +125,9 @@ class Explanation:
                 return cls(number, has_classes=True)
         return cls(0 if recipe.gradients else None, has_classes=False)
 
-    def similarities(self, images: Comparable, examples: Comparable) -> tuple[Array, Array | None]:
+    def similarities(
+        self, images: Comparable, examples: Comparable
+    ) -> tuple[Array, Array | None]:
         """Forward <x, x'> and backward <delta, delta'>, (n, m) each, or the kernel and None."""
         if self.gradient is None:
             return gram(images, examples), None
@@ -128,7 +135,10 @@ class Explanation:
         return gram(left.x, right.x), gram(left.delta, right.delta)
 
     def class_terms(
-        self, images: Comparable, examples: Comparable, names: Sequence[str] | None = None
+        self,
+        images: Comparable,
+        examples: Comparable,
+        names: Sequence[str] | None = None,
     ) -> list[tuple[ClassTerm, ...]]:
         """The classes that add most to the mean backward similarity, per image; none if none do."""
         if not self.has_classes:
@@ -137,14 +147,19 @@ class Explanation:
         if names is None and len(mean) == IMAGENET_CLASSES:
             names = imagenet_names()
         if names and len(names) != len(mean):
-            raise OptionError(f"class names must be {len(mean)}, one per line, got {len(names)}")
+            raise OptionError(
+                f"class names must be {len(mean)}, one per line, got {len(names)}"
+            )
         found = []
         for row in self._halves(images).delta * mean:
             best = np.argpartition(-row, min(TOP_CLASSES, len(row) - 1))[:TOP_CLASSES]
             terms = [(int(c), round(float(row[c]), 6)) for c in best if row[c] > 0]
             terms.sort(key=lambda term: (-term[1], term[0]))
             found.append(
-                tuple(ClassTerm(c, names[c] if names else f"class {c}", term) for c, term in terms)
+                tuple(
+                    ClassTerm(c, names[c] if names else f"class {c}", term)
+                    for c, term in terms
+                )
             )
         return found
 
@@ -164,7 +179,9 @@ def read_class_names(path: Path) -> list[str]:
 @cache
 def imagenet_names() -> list[str]:
     """Names of ImageNet's 1,000 classes, in the order of a network's outputs."""
-    lines = (Path(__file__).parent / "imagenet_names.txt").read_text("utf-8").splitlines()
+    lines = (
+        (Path(__file__).parent / "imagenet_names.txt").read_text("utf-8").splitlines()
+    )
     return [line for line in lines if not line.startswith("#")]
 
 
@@ -182,7 +199,9 @@ def contact_sheet(tiles: Sequence[Tile]) -> Image.Image:
             with contextlib.suppress(ImageError):
                 tile = open_image(image, draft=TILE)
                 tile.thumbnail((TILE, TILE))
-        sheet.paste(tile, (left + (TILE - tile.width) // 2, top + (TILE - tile.height) // 2))
+        sheet.paste(
+            tile, (left + (TILE - tile.width) // 2, top + (TILE - tile.height) // 2)
+        )
         for line, text in enumerate(lines):
             font = font_for(text)
             fitting = fit_text(text, font, TILE)

@@ -70,7 +70,8 @@ MAX_LISTS = 512
 TRAIN_PER_LIST = 40  # fewer, and FAISS complains
 ROUNDS = 8  # of k-means
 QUANTISED = 2  # numbers in four bits
-QUANTISED_IMAGES = 50_000  # fewer are kept in a byte per number, which is precise and little
+# fewer are kept in a byte per number, which is precise and little
+QUANTISED_IMAGES = 50_000
 BLOCK_IMAGES = 4096
 PROBES = 32  # lists that a query looks into
 CANDIDATES = 500  # that are compared
@@ -143,13 +144,17 @@ class Index:
             coded += "" if features.is_quick else ",Refine(SQ6)"
         m = embedding.root.shape[1]
         lists = max(1, min(MAX_LISTS, n // LIST_IMAGES))
-        vectors = faiss.index_factory(m, f"IVF{lists},{coded}", faiss.METRIC_INNER_PRODUCT)
+        vectors = faiss.index_factory(
+            m, f"IVF{lists},{coded}", faiss.METRIC_INNER_PRODUCT
+        )
         centres = _lists_of(vectors).cp
         centres.niter, centres.seed = ROUNDS, SEED + 1
         chosen = sample(n, max(TRAIN_PER_LIST * lists, LANDMARKS))
         blocks = np.array_split(chosen, max(1, len(chosen) // BLOCK_IMAGES))
         progress("training", 0, 1)
-        vectors.train(np.concatenate([embedding(features.of(block)) for block in blocks]))
+        vectors.train(
+            np.concatenate([embedding(features.of(block)) for block in blocks])
+        )
         progress("training", 1, 1)
         index = cls(embedding, vectors, n)
         index.extend(features, progress)
@@ -174,11 +179,15 @@ class Index:
             # the rarer they are, the more lists it takes to find enough of them
             probes = probes * len(allowed) // max(int(allowed.sum()), 1)
         # a sum of examples is linear too
-        vector = query.weights.astype(np.float32)[None] @ self.embedding.linear(query.examples)
+        vector = query.weights.astype(np.float32)[None] @ self.embedding.linear(
+            query.examples
+        )
         numbers: Array = self.nearest(vector, n, probes, allowed)[0]
         return numbers[numbers >= 0]
 
-    def nearest(self, vectors: Array, k: int, probes: int, allowed: Array | None = None) -> Array:
+    def nearest(
+        self, vectors: Array, k: int, probes: int, allowed: Array | None = None
+    ) -> Array:
         """Numbers (n, k) of the contents next to each of n vectors; -1 where there are too few."""
         import faiss  # takes a while to load
 
@@ -189,7 +198,9 @@ class Index:
             options["sel"] = faiss.IDSelectorBitmap(bits)
         params = faiss.SearchParametersIVF(**options)
         if hasattr(self.vectors, "refine_index"):
-            params = faiss.IndexRefineSearchParameters(k_factor=COARSE, base_index_params=params)
+            params = faiss.IndexRefineSearchParameters(
+                k_factor=COARSE, base_index_params=params
+            )
         numbers: Array = self.vectors.search(vectors, k, params=params)[1]
         numbers[numbers >= len(self)] = -1  # a damaged index may name any image
         return numbers
@@ -227,7 +238,11 @@ def open_index(
 ) -> tuple[Index, Features]:
     """An index that covers all of the store; `notice` is told why one is made again."""
     # a recipe may hold anything, so its hash is the name
-    folder = store.folder / FOLDER / hashlib.sha256(recipe.name.encode()).hexdigest()[:DIGITS]
+    folder = (
+        store.folder
+        / FOLDER
+        / hashlib.sha256(recipe.name.encode()).hexdigest()[:DIGITS]
+    )
     check_no_link(folder.parent)
     check_no_link(folder)
     try:
@@ -249,7 +264,9 @@ def open_index(
         with _locked(folder):
             _write(folder, index, features, _facts(store, recipe))
     except OSError as error:
-        notice(f"index cannot be kept: {folder} ({error.strerror}); it is made anew next time")
+        notice(
+            f"index cannot be kept: {folder} ({error.strerror}); it is made anew next time"
+        )
     return index, features
 
 
@@ -257,7 +274,9 @@ def _reason(error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
         return f"{Path(error.filename).name} does not exist"
     # RuntimeError: FAISS's, also if a newer one was made just now
-    return str(error) if isinstance(error, _Unfit) else f"it is damaged: {one_line(error)}"
+    return (
+        str(error) if isinstance(error, _Unfit) else f"it is damaged: {one_line(error)}"
+    )
 
 
 def _facts(store: Store, recipe: Recipe) -> dict[str, Any]:
@@ -284,10 +303,17 @@ def _read(folder: Path, store: Store, recipe: Recipe) -> tuple[Index, Features, 
     ends, text = (pa.py_buffer(arrays[name]) for name in ("key_ends", "keys"))
     keys = pa.StringArray.from_buffers(len(arrays["key_ends"]) - 1, ends, text)
     keys.validate(full=True)
-    vectors, root, made_for = _read_vectors(paths["vectors"]), arrays["root"], facts["made_for"]
+    vectors, root, made_for = (
+        _read_vectors(paths["vectors"]),
+        arrays["root"],
+        facts["made_for"],
+    )
     if not 0 < made_for <= len(keys) == vectors.ntotal or vectors.d != root.shape[1]:
         raise _Unfit(f"{paths['vectors'].name} has other images than its keys")
-    shards = {name: [path.name for path in shard_files(store, name)] for name in recipe.columns}
+    shards = {
+        name: [path.name for path in shard_files(store, name)]
+        for name in recipe.columns
+    }
     is_whole = facts["shards"] == shards
     if is_whole:
         contents = Contents(keys, _columns(store, facts, arrays, len(keys)))
@@ -296,8 +322,14 @@ def _read(folder: Path, store: Store, recipe: Recipe) -> tuple[Index, Features, 
         if not contents.keys[: len(keys)].equals(keys):
             raise _Unfit("images of it are no longer in the store")
         if len(contents) > GROWTH * made_for:
-            raise _Unfit(f"the store has grown from {made_for} to {len(contents)} images")
-    state = {name.removeprefix(STATE): a for name, a in arrays.items() if name.startswith(STATE)}
+            raise _Unfit(
+                f"the store has grown from {made_for} to {len(contents)} images"
+            )
+    state = {
+        name.removeprefix(STATE): a
+        for name, a in arrays.items()
+        if name.startswith(STATE)
+    }
     features = Features(contents, recipe, recipe.load(state))
     landmarks = features.of(sample(made_for, len(root)))
     return Index(Embedding(landmarks, root), vectors, made_for), features, is_whole
@@ -343,7 +375,9 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _write(folder: Path, index: Index, features: Features, facts: dict[str, Any]) -> None:
+def _write(
+    folder: Path, index: Index, features: Features, facts: dict[str, Any]
+) -> None:
     contents = features.contents
     keys = contents.keys.to_pylist()
     arrays = {STATE + name: values for name, values in features.fitted.state.items()}
@@ -354,14 +388,23 @@ def _write(folder: Path, index: Index, features: Features, facts: dict[str, Any]
         arrays.update({f"{factor}/{name}": getattr(column, name) for name in PLACES})
     before = set(folder.glob("*-*.*"))
     # safetensors writes the bytes as they lie in memory
-    content = tensor_bytes({name: np.ascontiguousarray(a) for name, a in arrays.items()})
+    content = tensor_bytes(
+        {name: np.ascontiguousarray(a) for name, a in arrays.items()}
+    )
     files = {
-        "vectors": _kept(folder, "vectors-{}.faiss", lambda to: _write_vectors(index, to)),
-        "arrays": _kept(folder, "arrays-{}.safetensors", lambda to: to.write_bytes(content)),
+        "vectors": _kept(
+            folder, "vectors-{}.faiss", lambda to: _write_vectors(index, to)
+        ),
+        "arrays": _kept(
+            folder, "arrays-{}.safetensors", lambda to: to.write_bytes(content)
+        ),
     }
     facts = {
         **facts,
-        "shards": {name: [path.name for path in c.files] for name, c in contents.columns.items()},
+        "shards": {
+            name: [path.name for path in c.files]
+            for name, c in contents.columns.items()
+        },
         "version": __version__,
         "images": len(index),
         "made_for": index.made_for,

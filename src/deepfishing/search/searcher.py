@@ -61,8 +61,10 @@ if TYPE_CHECKING:
     from deepfishing.networks.network import Network
 
 EXACT_IMAGES = 100_000
-EXACT_FILTERED = 20_000  # that a filter leaves: then comparing all of them is quick and sure
-LAST = 64  # candidates that the recipe itself compares, where cosines of factors choose them
+# that a filter leaves: then comparing all of them is quick and sure
+EXACT_FILTERED = 20_000
+# candidates that the recipe itself compares, where cosines of factors choose them
+LAST = 64
 METHODS = ("auto", "exact", "index")
 NO_WORDS = "words need a network with a text tower, hf:ORG/NAME or open_clip:NAME/TAG"
 _KINDS = (int, ImageBytes, Words)  # what examples become, in the order of their factors
@@ -139,7 +141,11 @@ class Searcher:
         self.contents = self.features.contents
         self.collection = Collection.of(self.store, self.contents, self.recipe.columns)
         self.encoder = Encoder(
-            self.store.settings, network=network, weights=weights, device=device, notice=notice
+            self.store.settings,
+            network=network,
+            weights=weights,
+            device=device,
+            notice=notice,
         )
         self.texts = TextVectors(self.store.folder, self.store.settings)
 
@@ -185,10 +191,14 @@ class Searcher:
         if k < 1:
             raise OptionError(f"k must be at least 1, got {k}")
         if self._is_default and self.recipe.name != WORDS_FEATURE:
-            examples = (self.read(example) for example in (*_listed(like), *_listed(unlike)))
+            examples = (
+                self.read(example) for example in (*_listed(like), *_listed(unlike))
+            )
             if any(isinstance(example, Words) for example in examples):
                 by_words = self._by_words
-                return by_words.search(like, k, unlike, labels, path, candidates, probes)
+                return by_words.search(
+                    like, k, unlike, labels, path, candidates, probes
+                )
         passed = self.collection.passing(labels, path)
         if among is not None:
             passed = among if passed is None else passed & among
@@ -250,19 +260,27 @@ class Searcher:
         )
 
     def _nearest(
-        self, query: Query, k: int, passed: Array | None, candidates: int | None, probes: int
+        self,
+        query: Query,
+        k: int,
+        passed: Array | None,
+        candidates: int | None,
+        probes: int,
     ) -> tuple[Array, Array]:
         """Rows and scores of the k nearest images that passed a filter."""
         n, allowed = len(self.contents), self.collection.contents_of(passed)
         left = n if allowed is None else int(allowed.sum())
         if self.index is None or (passed is not None and left <= EXACT_FILTERED):
             numbers = np.arange(n) if allowed is None else np.flatnonzero(allowed)
-            everything = left > n // 2  # then reading the rest too is quicker than choosing
+            # then reading the rest too is quicker than choosing
+            everything = left > n // 2
             blocks = self.features.blocks(None if everything else numbers)
             scores = np.concatenate([query.scores(block) for block in blocks])
             scores = scores[numbers] if left < n and everything else scores
         else:
-            numbers, scores = self._proposed(self.index, query, k, allowed, candidates, probes)
+            numbers, scores = self._proposed(
+                self.index, query, k, allowed, candidates, probes
+            )
         found = [
             (int(row), float(scores[best]))
             # one more for each example, whose row is not to be found again
@@ -270,7 +288,9 @@ class Searcher:
             for row in self.collection.rows_of(int(numbers[best]))
             if row not in query.rows and (passed is None or passed[row])
         ]
-        return np.array([row for row, _ in found[:k]], int), np.array([s for _, s in found[:k]])
+        return np.array([row for row, _ in found[:k]], int), np.array(
+            [s for _, s in found[:k]]
+        )
 
     def _proposed(
         self,
@@ -286,7 +306,9 @@ class Searcher:
         So many `candidates` if they are given; by default more and more of them, up to
         `EXACT_IMAGES`, until the order of the index means something.
         """
-        wanted = max(candidates or CANDIDATES * (COARSE if index.is_coarse else 1), 4 * k)
+        wanted = max(
+            candidates or CANDIDATES * (COARSE if index.is_coarse else 1), 4 * k
+        )
         last = max(LAST, 4 * k + len(query.rows))
         while True:
             numbers = index.candidates(query, wanted, allowed, probes)
@@ -318,32 +340,54 @@ class Searcher:
         features = self.features.of(self.collection.content[rows])
         forward, backward = self.explanation.similarities(features, query.likes)
         classes = self.explanation.class_terms(features, query.likes, self._names)
-        for at, (row, score) in enumerate(zip(rows.tolist(), scores.tolist(), strict=True)):
+        for at, (row, score) in enumerate(
+            zip(rows.tolist(), scores.tolist(), strict=True)
+        ):
             picture, ahead = self.collection[row], float(forward[at].mean())
             back = None if backward is None else float(backward[at].mean())
-            yield Hit(picture.id, picture.path, picture.labels, score, ahead, back, classes[at])
+            yield Hit(
+                picture.id,
+                picture.path,
+                picture.labels,
+                score,
+                ahead,
+                back,
+                classes[at],
+            )
 
-    def _query(self, like: Example | Sequence[Example], unlike: Sequence[Example]) -> Query:
+    def _query(
+        self, like: Example | Sequence[Example], unlike: Sequence[Example]
+    ) -> Query:
         likes = _listed(like)
         if not likes:
-            raise OptionError("a search needs at least one example to be like, got none")
+            raise OptionError(
+                "a search needs at least one example to be like, got none"
+            )
         examples = [self.read(example) for example in (*likes, *_listed(unlike))]
-        rows = [self.collection.row_of(e) if isinstance(e, str) else None for e in examples]
+        rows = [
+            self.collection.row_of(e) if isinstance(e, str) else None for e in examples
+        ]
         found = [
             self._find(one) if row is None else int(self.collection.content[row])
             for one, row in zip(examples, rows, strict=True)
         ]
-        numbers = np.array([one for one in found if isinstance(one, int)], dtype=np.int64)
+        numbers = np.array(
+            [one for one in found if isinstance(one, int)], dtype=np.int64
+        )
         new = [one for one in found if isinstance(one, ImageBytes)]
         texts = [one.text for one in found if isinstance(one, Words)]
-        stored = self.contents.read(numbers, self.recipe.columns) if len(numbers) else {}
+        stored = (
+            self.contents.read(numbers, self.recipe.columns) if len(numbers) else {}
+        )
         computed = self.encoder.factors(new, self.recipe.factors) if new else {}
         read = self._factors_of_texts(texts) if texts else {}
         # back into the order that they were given in
         kinds = np.array([_KINDS.index(type(one)) for one in found])
         order = np.argsort(np.argsort(kinds, kind="stable"), kind="stable")
         arrays = {
-            name: np.concatenate([side[name] for side in (stored, computed, read) if side])[order]
+            name: np.concatenate(
+                [side[name] for side in (stored, computed, read) if side]
+            )[order]
             for name in self.recipe.columns
         }
         known = tuple(row for row in rows if row is not None)
@@ -413,11 +457,14 @@ class Encoder:
         self._lock = threading.Lock()
         self._encoders: dict[tuple[Factor, ...], Encode] = {}
 
-    def factors(self, images: Sequence[ImageBytes], wanted: tuple[Factor, ...]) -> dict[str, Array]:
+    def factors(
+        self, images: Sequence[ImageBytes], wanted: tuple[Factor, ...]
+    ) -> dict[str, Array]:
         """Factors of images, each (n, d) or (n, P, d); one that cannot be read is an error."""
         with self._lock:  # one query at a time: the network has all cores already
             if wanted not in self._encoders:
-                for image in images:  # what cannot be read is told before the network is loaded
+                for image in images:
+                    # what cannot be read is told before the network is loaded
                     open_image(image, draft=1)
             return gather(self._encoder(wanted)(images))
 
@@ -462,7 +509,11 @@ def _listed(examples: Example | Sequence[Example]) -> list[Example]:
 def _largest(scores: Array, k: int) -> Array:
     """Where the k largest scores are, the largest first, and the first of two that are the same."""
     # with all that are as large as the last one, so that the first of them can be told
-    least = np.partition(scores, len(scores) - k)[len(scores) - k] if k < len(scores) else -np.inf
+    least = (
+        np.partition(scores, len(scores) - k)[len(scores) - k]
+        if k < len(scores)
+        else -np.inf
+    )
     chosen: Array = np.flatnonzero(scores >= least)
     return chosen[np.argsort(-scores[chosen], kind="stable")][:k]
 

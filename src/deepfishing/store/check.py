@@ -13,7 +13,14 @@ import pyarrow as pa
 from deepfishing.errors import StoreError, explained
 from deepfishing.store.journal import JOURNALS, check_no_link, leftovers
 from deepfishing.store.manifest import ERROR, OK, PENDING, Row, read_manifest
-from deepfishing.store.shards import PATTERN, checksum, decoded, read_table, stored, undamaged
+from deepfishing.store.shards import (
+    PATTERN,
+    checksum,
+    decoded,
+    read_table,
+    stored,
+    undamaged,
+)
 from deepfishing.store.store import ERRORS, Store
 from deepfishing.util.files import check_regular
 
@@ -33,14 +40,18 @@ def info(store: Store) -> dict[str, Any]:
                 "bytes": size,
                 "bytes_per_image": round(size / max(len(shards), 1)),
             }
-    total = sum(path.stat().st_size for path in store.folder.rglob("*") if path.is_file())
+    total = sum(
+        path.stat().st_size for path in store.folder.rglob("*") if path.is_file()
+    )
     return {
         "store": str(store.folder),
         **read_manifest(store.folder),
         "images": len(rows),
         "contents": len({row.sha256 for row in rows.values() if row.sha256}),
         **{name: status[name] for name in (OK, ERROR, PENDING)},
-        "labels": len({label for row in store.labelled_rows() for label in row.labels or ()}),
+        "labels": len(
+            {label for row in store.labelled_rows() for label in row.labels or ()}
+        ),
         "factors": factors,
         "bytes": total,
         "bytes_per_image": round(total / max(len(rows), 1)),
@@ -104,14 +115,22 @@ def _sound_table(store: Store, name: str, path: Path) -> pa.Table:
         check_regular(path)
         found = checksum(path.read_bytes())
     if path.stem != f"shard-{found}":
-        raise StoreError(f"{path}: damaged, its checksum is {found}; delete it and extract again")
+        raise StoreError(
+            f"{path}: damaged, its checksum is {found}; delete it and extract again"
+        )
     table = read_table(path)
     with undamaged(path):
         table.validate(full=True)  # that keys are text, which Parquet only claims
     codec = store.codec
-    expected = ["sha256", "error"] if name == ERRORS else ["sha256", name, f"{name}_{codec.scale}"]
+    expected = (
+        ["sha256", "error"]
+        if name == ERRORS
+        else ["sha256", name, f"{name}_{codec.scale}"]
+    )
     if table.column_names != expected:
-        raise StoreError(f"{path}: columns must be {expected}, got {table.column_names}")
+        raise StoreError(
+            f"{path}: columns must be {expected}, got {table.column_names}"
+        )
     if name != ERRORS:
         codes, scale, _ = stored(path, name, codec)
         if not np.array_equal(codes, decoded(path)) or not np.isfinite(scale).all():

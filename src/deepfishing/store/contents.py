@@ -42,10 +42,14 @@ class Contents:
     columns: Mapping[str, Column]
 
     @classmethod
-    def of(cls, store: Store, factors: Sequence[str], first: pa.Array | None = None) -> Contents:
+    def of(
+        cls, store: Store, factors: Sequence[str], first: pa.Array | None = None
+    ) -> Contents:
         """All contents that have the factors; those of `first`, if given, come first."""
         files = {factor: shard_files(store, factor) for factor in factors}
-        listed = {factor: [read_keys(path) for path in files[factor]] for factor in factors}
+        listed = {
+            factor: [read_keys(path) for path in files[factor]] for factor in factors
+        }
         found = {factor: pa.concat_arrays(some) for factor, some in listed.items()}
         keys = found[factors[0]]
         for others in found.values():
@@ -53,7 +57,9 @@ class Contents:
         keys = keys.unique()
         if first is not None:
             new = keys.filter(pc.invert(pc.is_in(keys, value_set=first)))
-            keys = pa.concat_arrays([first.filter(pc.is_in(first, value_set=keys)), new])
+            keys = pa.concat_arrays(
+                [first.filter(pc.is_in(first, value_set=keys)), new]
+            )
         columns = {}
         for factor in factors:
             place = pc.index_in(keys, value_set=found[factor]).to_numpy()
@@ -72,7 +78,10 @@ class Contents:
 
     def mapped(self) -> Contents:
         """Return the same contents with shards mapped into memory."""
-        columns = {name: MappedColumn.from_column(column) for name, column in self.columns.items()}
+        columns = {
+            name: MappedColumn.from_column(column)
+            for name, column in self.columns.items()
+        }
         return replace(self, columns=columns)
 
     @property
@@ -85,7 +94,9 @@ def shard_files(store: Store, factor: str) -> tuple[Path, ...]:
     """Return the shards of a factor; a name has the checksum of its content."""
     files = tuple(files_in(store.shards_folder(factor)))
     if not files:
-        raise StoreError(f"{factor} must be in {store.folder}, got no shard; extract it first")
+        raise StoreError(
+            f"{factor} must be in {store.folder}, got no shard; extract it first"
+        )
     return files
 
 
@@ -146,7 +157,9 @@ class MappedShard:
     is_checked: bool = False
 
     @classmethod
-    def open(cls, path: Path, offset: int, width: int, dtype: np.dtype[Any]) -> MappedShard:
+    def open(
+        cls, path: Path, offset: int, width: int, dtype: np.dtype[Any]
+    ) -> MappedShard:
         """Map a file, or decode it if another writer made it."""
         if offset == DECODED:
             codes = decoded(path)

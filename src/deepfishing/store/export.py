@@ -41,7 +41,9 @@ def compress(
     folder = Path(folder)
     check_precision(precision)
     if folder.resolve() == source.folder.resolve():
-        raise OptionError(f"a compressed copy must be another folder, got {folder} for both")
+        raise OptionError(
+            f"a compressed copy must be another folder, got {folder} for both"
+        )
     if precision == source.precision:
         raise OptionError(
             f"a compressed copy must have another precision than {source.folder}, got {precision} "
@@ -50,10 +52,15 @@ def compress(
     settings = {k: v for k, v in source.settings.items() if k != "dtype"}
     copy = Store(folder, settings, precision)
     with copy.writing():
-        work = {name: copy.missing(source.shards(name).keys(), [name]) for name in source.factors()}
+        work = {
+            name: copy.missing(source.shards(name).keys(), [name])
+            for name in source.factors()
+        }
         total, done = sum(map(len, work.values())), 0
         for name, keys in work.items():
-            step = max(1, min(4096, COPIED_VALUES // max(math.prod(source.shape(name)), 1)))
+            step = max(
+                1, min(4096, COPIED_VALUES // max(math.prod(source.shape(name)), 1))
+            )
             for start in range(0, len(keys), step):
                 some = keys[start : start + step]
                 copy.append(some, {name: source.read(some, name)})
@@ -68,18 +75,28 @@ def compress(
 
 
 def export(
-    store: Store, path: str | Path, features: str | None = None, *, overwrite: bool = False
+    store: Store,
+    path: str | Path,
+    features: str | None = None,
+    *,
+    overwrite: bool = False,
 ) -> int:
     """Write a store into one file of the kind of its extension; return the number of images."""
     path = Path(path)
     write = WRITERS.get(path.suffix.lower())
     if write is None:
-        raise OptionError(f"a file of features must end in {', '.join(WRITERS)}, got {path}")
+        raise OptionError(
+            f"a file of features must end in {', '.join(WRITERS)}, got {path}"
+        )
     if path.is_dir() or (path.exists() and not overwrite):
-        raise OptionError(f"{path} exists; choose another name, or replace a file by --overwrite")
+        raise OptionError(
+            f"{path} exists; choose another name, or replace a file by --overwrite"
+        )
     n, columns = len(store.usable()), store.columns_of(features)
     if not n or not columns:
-        raise StoreError(f"a store must have images to export, got none in {store.folder}")
+        raise StoreError(
+            f"a store must have images to export, got none in {store.folder}"
+        )
     cannot = explained(StoreError, f"features cannot be written: {path}", of=OSError)
     with cannot, replacing(path) as partial:
         write(partial, store, columns)
@@ -88,7 +105,9 @@ def export(
 
 def _parquet(path: Path, store: Store, columns: list[str]) -> None:
     reader = store.to_batches(columns)
-    schema = reader.schema.with_metadata({SETTINGS: json.dumps(store.settings).encode()})
+    schema = reader.schema.with_metadata(
+        {SETTINGS: json.dumps(store.settings).encode()}
+    )
     with pq.ParquetWriter(path, schema) as file:
         for batch in reader:
             file.write_batch(batch)
@@ -96,11 +115,18 @@ def _parquet(path: Path, store: Store, columns: list[str]) -> None:
 
 def _csv(path: Path, store: Store, columns: list[str]) -> None:
     """Numbers are columns `x7_0`, `x7_1`..., empty where an image lacks the factor."""
-    numbers = [f"{name}_{i}" for name in columns for i in range(math.prod(store.shape(name)))]
-    schema = pa.schema([(n, pa.string()) for n in FACTS] + [(n, pa.float32()) for n in numbers])
+    numbers = [
+        f"{name}_{i}" for name in columns for i in range(math.prod(store.shape(name)))
+    ]
+    schema = pa.schema(
+        [(n, pa.string()) for n in FACTS] + [(n, pa.float32()) for n in numbers]
+    )
     with pa_csv.CSVWriter(path, schema) as file:
         for batch in store.to_batches(columns):
-            cells = [pa.array(map(_cell, batch[name].to_pylist()), pa.string()) for name in FACTS]
+            cells = [
+                pa.array(map(_cell, batch[name].to_pylist()), pa.string())
+                for name in FACTS
+            ]
             for name in columns:
                 values = filled(batch[name]).reshape(len(batch), -1)
                 cells += [pa.array(one, from_pandas=True) for one in values.T]
@@ -135,7 +161,9 @@ def _h5(path: Path, store: Store, columns: list[str]) -> None:
         for name, values in facts.items():
             file.create_dataset(name, data=values, dtype=h5py.string_dtype())
         for name in columns:
-            whole = file.create_dataset(name, (len(facts["id"]), *store.shape(name)), "f4")
+            whole = file.create_dataset(
+                name, (len(facts["id"]), *store.shape(name)), "f4"
+            )
             start = 0
             for batch in store.to_batches([name]):
                 whole[start : start + len(batch)] = filled(batch[name])
@@ -152,7 +180,9 @@ WRITERS: Mapping[str, Callable[[Path, Store, list[str]], None]] = {
 
 def _facts(store: Store) -> dict[str, list[str]]:
     """Return id, path, hash and labels of the images, as text."""
-    found: dict[str, Any] = {n: [getattr(row, n) for row in store.usable()] for n in FACTS}
+    found: dict[str, Any] = {
+        n: [getattr(row, n) for row in store.usable()] for n in FACTS
+    }
     found["labels"] = [SEPARATOR.join(labels or ()) for labels in found["labels"]]
     return found
 
@@ -161,7 +191,11 @@ def filled(column: pa.Array) -> Array:
     """Return lists as an array, with NaN where there is no list."""
     values, kind, shape = column, column.type, [len(column) - column.null_count]
     while pa.types.is_fixed_size_list(kind):
-        values, kind, shape = values.flatten(), kind.value_type, [*shape, kind.list_size]
+        values, kind, shape = (
+            values.flatten(),
+            kind.value_type,
+            [*shape, kind.list_size],
+        )
     found: Array = values.to_numpy(zero_copy_only=False).reshape(shape)
     if not column.null_count:
         return found

@@ -20,7 +20,9 @@ from deepfishing.util.files import read_regular, remove_file, rename_file, repla
 
 JOURNALS = ".journal*"
 MAX_JOURNAL_BYTES = 1 << 28
-LEFTOVER = re.compile(r"\.(shard-\w+\.parquet|index\.parquet|store\.json|\.journal-\d+)\.\d+")
+LEFTOVER = re.compile(
+    r"\.(shard-\w+\.parquet|index\.parquet|store\.json|\.journal-\d+)\.\d+"
+)
 
 
 class Journal:
@@ -86,15 +88,20 @@ def _finish(journal: Path) -> None:
     folder = journal.parent
     try:
         todo = json.loads(read_regular(journal, MAX_JOURNAL_BYTES))
-        new = [(_below(folder, a), _below(folder, b)) for a, b in todo["rename"].items()]
+        new = [
+            (_below(folder, a), _below(folder, b)) for a, b in todo["rename"].items()
+        ]
         old = [_below(folder, name) for name in todo["remove"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise StoreError(f"journal is damaged: {journal}; delete it and extract again") from None
+        raise StoreError(
+            f"journal is damaged: {journal}; delete it and extract again"
+        ) from None
     for partial, path in new:
         with contextlib.suppress(FileNotFoundError):  # done already
             _put_in_place(partial, path)
     for path in old:
-        remove_file(path)  # one that Windows keeps has rows of no image, which the next run drops
+        # one that Windows keeps has rows of no image, which the next run drops
+        remove_file(path)
     journal.unlink(missing_ok=True)
 
 

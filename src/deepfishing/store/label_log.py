@@ -33,10 +33,17 @@ from deepfishing.util.locks import hold_lock
 LOG = "labels.jsonl"
 LOG_LOCK = ".labels.lock"
 MAX_LOG_BYTES = 4 * 2**30
-LOCK_SECONDS = 30.0  # an act takes milliseconds, so that a longer wait means that something hangs
+# an act takes milliseconds, so that a longer wait means that something hangs
+LOCK_SECONDS = 30.0
 
 # Kinds of acts
-SET, ADD_CLASS, RENAME_CLASS, PIXELS, UNDO = "set", "add class", "rename class", "pixels", "undo"
+SET, ADD_CLASS, RENAME_CLASS, PIXELS, UNDO = (
+    "set",
+    "add class",
+    "rename class",
+    "pixels",
+    "undo",
+)
 
 Labels = tuple[str, ...] | None  # () for "none of the classes", None for "not labelled"
 
@@ -66,13 +73,20 @@ class Act:
     origin: str  # the program or page that wrote it
     author: str
     changes: tuple[Change, ...] = ()  # of "set"
-    classes: tuple[str, ...] = ()  # the new one of "add class"; old and new of "rename class"
-    pixels: Mapping[str, str] = field(default_factory=dict)  # of "pixels": hash by content
+    # the new one of "add class"; old and new of "rename class"
+    classes: tuple[str, ...] = ()
+    # of "pixels": hash by content
+    pixels: Mapping[str, str] = field(default_factory=dict)
     undoes: str = ""  # of "undo": the id of an act
 
     def as_dict(self) -> dict[str, Any]:
         """Return the act as it is written to the log."""
-        about = {"id": self.id, "time": self.time, "origin": self.origin, "author": self.author}
+        about = {
+            "id": self.id,
+            "time": self.time,
+            "origin": self.origin,
+            "author": self.author,
+        }
         document: dict[str, Any] = {**about, "kind": self.kind}
         if self.kind == SET:
             document["changes"] = [
@@ -98,8 +112,13 @@ class Act:
         changes = []
         for entry in document.get("changes", ()):
             labels, before = _as_tuple(entry["after"]), _as_tuple(entry["before"])
-            changes.append(Change(str(entry["content"]), str(entry["path"]), labels, before))
-        about = {name: str(document[name]) for name in ("id", "time", "kind", "origin", "author")}
+            changes.append(
+                Change(str(entry["content"]), str(entry["path"]), labels, before)
+            )
+        about = {
+            name: str(document[name])
+            for name in ("id", "time", "kind", "origin", "author")
+        }
         return cls(
             **about,
             changes=tuple(changes),
@@ -115,8 +134,10 @@ class _State:
 
     labels: dict[str, Labels] = field(default_factory=dict)  # by content
     classes: dict[str, None] = field(default_factory=dict)  # declared, in order
-    renamed: dict[str, str] = field(default_factory=dict)  # of labels that the log does not hold
-    pixels: dict[str, str] = field(default_factory=dict)  # hash of the pixels by content
+    # of labels that the log does not hold
+    renamed: dict[str, str] = field(default_factory=dict)
+    # hash of the pixels by content
+    pixels: dict[str, str] = field(default_factory=dict)
 
     def apply(self, act: Act) -> None:
         if act.kind == SET:
@@ -137,7 +158,9 @@ class _State:
                 self.labels[content] = _renamed(labels, mapping)
         self.renamed = {name: mapping.get(to, to) for name, to in self.renamed.items()}
         self.renamed.setdefault(old, new)
-        self.classes = dict.fromkeys(mapping.get(name, name) for name in (*self.classes, new))
+        self.classes = dict.fromkeys(
+            mapping.get(name, name) for name in (*self.classes, new)
+        )
 
 
 class LabelLog:
@@ -261,7 +284,9 @@ class LabelLog:
                 labels = _checked(change.labels)
                 known = change.content in self._state.labels
                 if not (known and self._state.labels[change.content] == labels):
-                    effective.append(Change(change.content, change.path, labels, before))
+                    effective.append(
+                        Change(change.content, change.path, labels, before)
+                    )
             if not effective:
                 return None
             return self._write(SET, origin, author, changes=tuple(effective))
@@ -293,7 +318,9 @@ class LabelLog:
                 return None
             return self._write(SET, origin, author, changes=tuple(changes))
 
-    def add_class(self, name: str, *, origin: str, author: str | None = None) -> Act | None:
+    def add_class(
+        self, name: str, *, origin: str, author: str | None = None
+    ) -> Act | None:
         """Declare a class that no image has yet."""
         checked = _checked((name,)) or ()
         with self._writing():
@@ -318,16 +345,22 @@ class LabelLog:
         """Record the hash of the pixels by content, so that a re-saved file is found again."""
         with self._writing():
             known = self._state.pixels
-            new = {key: value for key, value in pixels.items() if known.get(key) != value}
+            new = {
+                key: value for key, value in pixels.items() if known.get(key) != value
+            }
             return self._write(PIXELS, origin, None, pixels=new) if new else None
 
-    def undo(self, id_: str | None = None, *, origin: str, author: str | None = None) -> Act | None:
+    def undo(
+        self, id_: str | None = None, *, origin: str, author: str | None = None
+    ) -> Act | None:
         """Undo an act, by default the last one that counts; return it, or None if there is none.
 
         Acts that came later keep their effect. Undoing again undoes the act before.
         """
         with self._writing():
-            candidates = [act for act in _active(self._acts) if act.kind not in (UNDO, PIXELS)]
+            candidates = [
+                act for act in _active(self._acts) if act.kind not in (UNDO, PIXELS)
+            ]
             if id_ is not None:
                 candidates = [act for act in candidates if act.id == id_]
                 if not candidates:
@@ -345,7 +378,9 @@ class LabelLog:
         with self._writing():
             undos = {act.id for act in self._acts if act.kind == UNDO}
             counting = [
-                act for act in _active(self._acts) if act.kind != PIXELS and act.undoes not in undos
+                act
+                for act in _active(self._acts)
+                if act.kind != PIXELS and act.undoes not in undos
             ]
             if not counting or counting[-1].kind != UNDO:
                 return None
@@ -361,15 +396,21 @@ class LabelLog:
     def _writing(self) -> Iterator[None]:
         """Hold the lock of the log, and see all acts of others."""
         if not self.folder.is_dir():
-            raise StoreError(f"a label log must be in a store's folder, got {self.folder}")
+            raise StoreError(
+                f"a label log must be in a store's folder, got {self.folder}"
+            )
         busy = StoreError(
             f"labels cannot be written: {self.path} (another process has held its lock for "
             f"{LOCK_SECONDS:.0f} seconds); stop that process"
         )
         do = "; make the folder writable"
         with contextlib.ExitStack() as stack:
-            with explained(StoreError, f"labels cannot be written: {self.path}", do, OSError):
-                lock = hold_lock(self.folder / LOG_LOCK, seconds=LOCK_SECONDS, busy=busy)
+            with explained(
+                StoreError, f"labels cannot be written: {self.path}", do, OSError
+            ):
+                lock = hold_lock(
+                    self.folder / LOG_LOCK, seconds=LOCK_SECONDS, busy=busy
+                )
                 stack.enter_context(lock)
             stack.enter_context(self._threads)
             self._refresh()
@@ -387,11 +428,14 @@ class LabelLog:
         )
         line = json.dumps(sealed(act.as_dict()), ensure_ascii=False).encode() + b"\n"
         do = "; nothing was changed, free some space or make it writable and try again"
-        with explained(StoreError, f"labels cannot be written: {self.path}", do, OSError):
+        with explained(
+            StoreError, f"labels cannot be written: {self.path}", do, OSError
+        ):
             is_new = not self.path.exists()
             with self.path.open("ab") as file:
                 if file.tell() > self._read_bytes:
-                    file.truncate(self._read_bytes)  # the end of a line of a killed writer
+                    # the end of a line of a killed writer
+                    file.truncate(self._read_bytes)
                 try:
                     file.write(line)
                     file.flush()
@@ -415,7 +459,10 @@ class LabelLog:
                 raise OSError(errno.EFBIG, f"it has more than {MAX_LOG_BYTES:,} bytes")
             with self.path.open("rb") as file:
                 about = os.fstat(file.fileno())
-                if about.st_ino != self._file_number or about.st_size < self._read_bytes:
+                if (
+                    about.st_ino != self._file_number
+                    or about.st_size < self._read_bytes
+                ):
                     self._forget()
                     self._file_number = about.st_ino
                 file.seek(self._read_bytes)
@@ -424,7 +471,9 @@ class LabelLog:
             self._forget()
             return
         except OSError as error:
-            raise StoreError(f"labels cannot be read: {self.path} ({error.strerror})") from None
+            raise StoreError(
+                f"labels cannot be read: {self.path} ({error.strerror})"
+            ) from None
         whole = content[: content.rfind(b"\n") + 1]
         if not whole:
             return
@@ -490,7 +539,9 @@ def _checked(labels: Labels) -> Labels:
     names = [str(label).strip() for label in labels]
     for name in names:
         if not name or not name.isprintable() or ";" in name:
-            raise OptionError(f"a label must be a name without ; and line breaks, got {name!r}")
+            raise OptionError(
+                f"a label must be a name without ; and line breaks, got {name!r}"
+            )
     return tuple(dict.fromkeys(names))
 
 

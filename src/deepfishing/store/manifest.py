@@ -19,7 +19,13 @@ import pyarrow.parquet as pq
 
 from deepfishing import __version__
 from deepfishing.errors import StoreError, explained
-from deepfishing.util.files import check_regular, is_intact, read_regular, replacing, sealed
+from deepfishing.util.files import (
+    check_regular,
+    is_intact,
+    read_regular,
+    replacing,
+    sealed,
+)
 from deepfishing.util.locks import hold_lock
 
 MANIFEST = "store.json"
@@ -95,7 +101,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             "`deepfish extract PHOTOS STORE`"
         ) from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        raise StoreError(f"store manifest cannot be read: {path}; choose another folder") from None
+        raise StoreError(
+            f"store manifest cannot be read: {path}; choose another folder"
+        ) from None
     if not is_intact(facts):
         raise StoreError(
             f"store manifest is damaged: {path} (it is not as it was written); put a copy of it "
@@ -147,7 +155,9 @@ def write_index(folder: Path, rows: Iterable[Row]) -> None:
     do = "; the features that are in the store stay, run the command again to go on"
     cannot = explained(StoreError, f"index cannot be written: {path}", do, OSError)
     with cannot, replacing(path) as partial:
-        pq.write_table(pa.table(arrays, schema=SCHEMA), partial, write_page_checksum=True)
+        pq.write_table(
+            pa.table(arrays, schema=SCHEMA), partial, write_page_checksum=True
+        )
 
 
 def read_index(folder: Path) -> dict[str, Row]:
@@ -166,7 +176,9 @@ def read_index(folder: Path) -> dict[str, Row]:
             table = file.read()
         table.validate(full=True)  # that text is UTF-8, which Parquet only claims
         if table.schema.remove_metadata() != SCHEMA:
-            raise ValueError(f"columns must be {SCHEMA.names}, got {table.column_names}")
+            raise ValueError(
+                f"columns must be {SCHEMA.names}, got {table.column_names}"
+            )
         for name in ("id", "path", "status", "factors"):
             if table.column(name).null_count:
                 raise ValueError(f"every row must have {name}, got one without")

@@ -123,7 +123,8 @@ def encode(keys: Sequence[str], name: str, values: Array, codec: Codec) -> pa.Ta
         raise StoreError(f"{name} must be finite, got NaN or infinity for {keys[bad]}")
     codes, scale = codec.encode(flat, norm)
     about = {"shape": json.dumps(values.shape[1:])}
-    if codec.dtype.name in BYTES:  # one block per row: in a list Parquet gives each four bytes
+    if codec.dtype.name in BYTES:
+        # one block per row: in a list Parquet gives each four bytes
         about["numbers"] = codec.dtype.name
         block = pa.py_buffer(np.ascontiguousarray(codes))
         kind = pa.binary(codes.shape[1])
@@ -138,7 +139,9 @@ def encode(keys: Sequence[str], name: str, values: Array, codec: Codec) -> pa.Ta
         pa.field(name, column.type, nullable=False, metadata=about),
         pa.field(f"{name}_{codec.scale}", pa.float64(), nullable=False),
     ]
-    return pa.table([pa.array(keys, pa.string()), column, scale], schema=pa.schema(fields))
+    return pa.table(
+        [pa.array(keys, pa.string()), column, scale], schema=pa.schema(fields)
+    )
 
 
 def write_shard(folder: Path, table: pa.Table, journal: Journal) -> Path:
@@ -173,7 +176,9 @@ def check_shard(path: Path) -> None:
         return
     with undamaged(path):
         stat = path.stat()
-        found = _digits(path, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+        found = _digits(
+            path, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+        )
         if path.stem != f"shard-{found}":
             raise ValueError(f"its checksum is {found}")
 
@@ -225,7 +230,10 @@ def read_keys(path: Path) -> pa.Array:
 def check_projection(path: Path, schema: pa.Schema) -> None:
     """Refuse a shard that was projected by matrices that are no longer drawn."""
     found = schema.metadata or {}
-    if is_projected(unquote(path.parent.name)) and not PROJECTED.items() <= found.items():
+    if (
+        is_projected(unquote(path.parent.name))
+        and not PROJECTED.items() <= found.items()
+    ):
         raise StoreError(
             f"{path.parent} was projected by an earlier version, with matrices that cannot stand "
             "beside today's; delete this folder and run `deepfish extract` again"
@@ -248,7 +256,9 @@ def stored(path: Path, name: str, codec: Codec) -> tuple[Array, Array, tuple[int
         shape = tuple(int(n) for n in json.loads(field.metadata[b"shape"]))
         dtype, width = codec.dtype, codec.width(shape)
         if (found := _numbers(field)) != (dtype, width):
-            raise ValueError(f"values must be {width} x {dtype}, got {found[1]} x {found[0]}")
+            raise ValueError(
+                f"values must be {width} x {dtype}, got {found[1]} x {found[0]}"
+            )
         if not ONE_PAGE.items() <= (schema.metadata or {}).items():
             return decoded(path), scale, shape
         types = [pa.string(), pa.float64()]
@@ -260,7 +270,9 @@ def stored(path: Path, name: str, codec: Codec) -> tuple[Array, Array, tuple[int
         start = scales.data_page_offset - len(scale) * width * dtype.itemsize
         if start < keys.data_page_offset + keys.total_compressed_size:
             raise ValueError("it has fewer values than rows")
-        codes = np.memmap(path, dtype, mode="r", offset=start, shape=(len(scale), width))
+        codes = np.memmap(
+            path, dtype, mode="r", offset=start, shape=(len(scale), width)
+        )
         return codes, scale, shape
 
 
@@ -282,8 +294,12 @@ def _numbers(field: pa.Field) -> tuple[np.dtype[Any], int]:
         name = field.metadata[b"numbers"].decode()
         if name in BYTES:
             return np.dtype(name), int(field.type.byte_width)
-    elif pa.types.is_fixed_size_list(field.type) and pa.types.is_floating(field.type.value_type):
-        return np.dtype(field.type.value_type.to_pandas_dtype()), int(field.type.list_size)
+    elif pa.types.is_fixed_size_list(field.type) and pa.types.is_floating(
+        field.type.value_type
+    ):
+        return np.dtype(field.type.value_type.to_pandas_dtype()), int(
+            field.type.list_size
+        )
     raise ValueError(f"values must be lists of floats or bytes, got {field.type}")
 
 
@@ -367,7 +383,9 @@ class Column:
             codes, scale, shape = stored(path, self.factor, self.codec)
             with undamaged(path):
                 if shape != self.shape:
-                    raise ValueError(f"one image must have shape {self.shape}, got {shape}")
+                    raise ValueError(
+                        f"one image must have shape {self.shape}, got {shape}"
+                    )
                 if row[places[-1]] >= len(codes):
                     raise ValueError("it has fewer values than keys")
             take(places, row[places], np.asarray(codes), scale)

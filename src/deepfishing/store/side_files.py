@@ -46,7 +46,9 @@ def side_folder(store: Path) -> Path:
     """Return the folder beside the features; made if absent."""
     folder = store / FOLDER
     check_no_link(folder)
-    with explained(StoreError, f"store cannot be written: {store}", "; make it writable", OSError):
+    with explained(
+        StoreError, f"store cannot be written: {store}", "; make it writable", OSError
+    ):
         folder.mkdir(exist_ok=True)
     return folder
 

@@ -51,7 +51,8 @@ from deepfishing.util.locks import hold_lock
 ERRORS = "errors"
 BATCH_ROWS = 4096
 BATCH_VALUES = 1 << 25  # numbers of a batch, 128 MB
-FACTS = ("id", "path", "sha256", "labels")  # columns of the index that a table begins with
+# columns of the index that a table begins with
+FACTS = ("id", "path", "sha256", "labels")
 
 
 class Store:
@@ -108,7 +109,8 @@ class Store:
         self.precision = check_precision(precision or theirs.get("dtype", DEFAULT))
         self.codec = CODECS[self.precision]  # how numbers are written
         self.settings = {**settings, "dtype": self.precision}
-        self._shards: dict[str, Shards] = {}  # by factor, looked at when first asked for
+        # by factor, looked at when first asked for
+        self._shards: dict[str, Shards] = {}
         do = "; choose another folder"
         with explained(StoreError, f"store cannot be made: {folder}", do, OSError):
             folder.mkdir(parents=True, exist_ok=True)
@@ -117,7 +119,9 @@ class Store:
         manifest.agree_on_settings(folder, self.settings)
 
     def __repr__(self) -> str:
-        factors = ", ".join(self.factors() if self.folder.is_dir() else []) or "no factors"
+        factors = (
+            ", ".join(self.factors() if self.folder.is_dir() else []) or "no factors"
+        )
         about = f"{factors} in {self.precision}, of {self.settings.get('network')}"
         return f"Store({str(self.folder)!r}: {manifest.count_rows(self.folder):,} images, {about})"
 
@@ -173,7 +177,9 @@ class Store:
         known: Mapping[str, Collection[str]],
     ) -> Iterator[tuple[str, pa.Table]]:
         """The shards to write: the rows that do not exist yet."""
-        new = {key: why for key, why in errors.items() if key not in known.get(ERRORS, ())}
+        new = {
+            key: why for key, why in errors.items() if key not in known.get(ERRORS, ())
+        }
         if new:
             yield ERRORS, pa.table({"sha256": list(new), "error": list(new.values())})
         for name, values in factors.items():
@@ -197,8 +203,12 @@ class Store:
         )
         do = "; make it writable or choose another folder"
         with contextlib.ExitStack() as stack:
-            with explained(StoreError, f"store cannot be written: {self.folder}", do, OSError):
-                stack.enter_context(hold_lock(self.folder / manifest.LOCK, seconds=0, busy=busy))
+            with explained(
+                StoreError, f"store cannot be written: {self.folder}", do, OSError
+            ):
+                stack.enter_context(
+                    hold_lock(self.folder / manifest.LOCK, seconds=0, busy=busy)
+                )
             self._clear_up()
             manifest.keep_source(self.folder, self.settings.get(SOURCE))
             yield
@@ -222,7 +232,9 @@ class Store:
         self._compact([*self.factors(), ERRORS], set(keep))
 
     def _compact(self, names: Iterable[str], keep: Set[str]) -> None:
-        stale = [shards for shards in map(self.shards, names) if not shards.keys() <= keep]
+        stale = [
+            shards for shards in map(self.shards, names) if not shards.keys() <= keep
+        ]
         if stale:
             with self._at_once() as journal:
                 for shards in stale:
@@ -253,7 +265,11 @@ class Store:
         factors = []
         for path in self.folder.iterdir():
             name = unquote(path.name)
-            if name == ERRORS or name.startswith(".") or path != self.shards_folder(name):
+            if (
+                name == ERRORS
+                or name.startswith(".")
+                or path != self.shards_folder(name)
+            ):
                 continue  # such as ".partial" and "%2e%2e"
             # there may be other folders, for instance the photos themselves
             if path.is_dir() and not path.is_symlink() and any(path.glob(PATTERN)):
@@ -277,7 +293,9 @@ class Store:
         found: dict[str, str] = {}
         for path in self.shards(ERRORS).files:
             check_shard(path)
-            keys, errors = (read_table(path).column(name) for name in ("sha256", "error"))
+            keys, errors = (
+                read_table(path).column(name) for name in ("sha256", "error")
+            )
             found.update(zip(keys.to_pylist(), errors.to_pylist(), strict=True))
         return found
 
@@ -298,7 +316,9 @@ class Store:
             raise StoreError(
                 f"{factor} of {len(absent)} images is not in {self.folder}, first {absent[0]}"
             )
-        return Column.of(shards.files, *shards.find(keys), self.codec, factor).read_scaled()
+        return Column.of(
+            shards.files, *shards.find(keys), self.codec, factor
+        ).read_scaled()
 
     def shape(self, factor: str) -> tuple[int, ...]:
         """Return the shape of one image's factor, or () if no content has it."""
@@ -330,8 +350,12 @@ class Store:
         """
         images = with_current_labels(self.usable(), LabelLog.open(self.folder))
         shapes = {name: self.shape(name) for name in self.columns_of(features)}
-        lists = {n: self._lists([], n, shape).type for n, shape in shapes.items() if shape}
-        schema = pa.schema([*(manifest.SCHEMA.field(name) for name in FACTS), *lists.items()])
+        lists = {
+            n: self._lists([], n, shape).type for n, shape in shapes.items() if shape
+        }
+        schema = pa.schema(
+            [*(manifest.SCHEMA.field(name) for name in FACTS), *lists.items()]
+        )
         values = sum(int(np.prod(shape)) for shape in shapes.values())
         step = max(1, min(rows, BATCH_VALUES // max(values, 1)))
 
@@ -380,7 +404,9 @@ class Store:
                 "deepfishing.estimators.Whiten, or use `deepfish train`"
             )
         self.columns_of([name])
-        return recipe.fit({})({column: self.to_numpy(column) for column in recipe.columns})
+        return recipe.fit({})(
+            {column: self.to_numpy(column) for column in recipe.columns}
+        )
 
     def columns_of(self, features: str | Iterable[str] | None) -> list[str]:
         """The factors that features are made of, each once; an error if the store lacks one."""
@@ -407,12 +433,16 @@ class Store:
             return parse_recipe(name, None)
         return parse_recipe(name, {int(k): path for k, path in layers.items()})
 
-    def _lists(self, keys: Sequence[str], name: str, shape: tuple[int, ...]) -> pa.Array:
+    def _lists(
+        self, keys: Sequence[str], name: str, shape: tuple[int, ...]
+    ) -> pa.Array:
         """One factor of some images as lists of lists, null where it does not exist."""
         shards = self.shards(name)
         has = np.array([key in shards for key in keys], dtype=bool)
         some = [key for key in keys if key in shards]
-        lists = pa.array(self.read(some, name).ravel() if some else np.empty(0, np.float32))
+        lists = pa.array(
+            self.read(some, name).ravel() if some else np.empty(0, np.float32)
+        )
         for size in reversed(shape):
             lists = pa.FixedSizeListArray.from_arrays(lists, size)
         return lists if has.all() else lists.take(pa.array(has.cumsum() - 1, mask=~has))

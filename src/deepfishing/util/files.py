@@ -25,7 +25,8 @@ from typing import Any
 from deepfishing.errors import OptionError
 
 SEAL = "seal"
-WAITS = (0.01, 0.03, 0.1, 0.3, 1.0)  # seconds between attempts to rename a file that is in use
+# seconds between attempts to rename a file that is in use
+WAITS = (0.01, 0.03, 0.1, 0.3, 1.0)
 IN_USE = (5, 32, 33)  # Windows: access denied, sharing violation, lock violation
 KINDS = (".csv", ".json")  # of files that records are written to
 SEPARATOR = ";"  # of the labels of an image, where a cell is text
@@ -115,7 +116,9 @@ def check_out(path: Path | None, kinds: Sequence[str] = KINDS) -> None:
     if path is not None and path.suffix.lower() not in kinds:
         raise OptionError(f"--out must end in {' or '.join(kinds)}, got {path}")
     if path is not None and not path.parent.is_dir():
-        raise OptionError(f"--out must be in a folder that exists, got {path}; make it first")
+        raise OptionError(
+            f"--out must be in a folder that exists, got {path}; make it first"
+        )
     if path is not None and not os.access(path.parent, os.W_OK):
         raise OptionError(
             f"--out must be in a folder that can be written to, got {path}; choose another"
@@ -130,7 +133,9 @@ def write_records(
         return
     check_out(path)
     if path.suffix.lower() == ".json":
-        text = json.dumps([{name: one[name] for name in columns} for one in records], indent=1)
+        text = json.dumps(
+            [{name: one[name] for name in columns} for one in records], indent=1
+        )
     else:
         lines = io.StringIO()
         writer = csv.writer(lines, lineterminator="\n")

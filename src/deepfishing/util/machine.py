@@ -36,7 +36,8 @@ def memory() -> int:
             continue
         inner = root / path.lstrip("/")
         for folder in (inner, *inner.parents):
-            limits += [int(text) for text in _lines(folder / name) if text.isdecimal()]  # or "max"
+            # or "max"
+            limits += [int(text) for text in _lines(folder / name) if text.isdecimal()]
     return min(limits)
 
 
@@ -79,5 +80,6 @@ def release_memory() -> None:
     import pyarrow as pa  # takes a while to load
 
     pa.default_memory_pool().release_unused()
-    with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library than glibc
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        # another C library than glibc
         ctypes.CDLL(None).malloc_trim(0)

@@ -28,20 +28,29 @@ class WorkError(DeepFishingError, RuntimeError):
     """Work in another process that failed."""
 
 
-def run_apart(task: str, arguments: Sequence[str], progress: Progress) -> dict[str, Any]:
+def run_apart(
+    task: str, arguments: Sequence[str], progress: Progress
+) -> dict[str, Any]:
     """Do a task of `deepfishing.web.work` in a process of its own; return its answer.
 
     `progress` is called several times a second and may raise an exception, which ends the work.
     """
     pipe = subprocess.PIPE
     with subprocess.Popen(  # noqa: S603
-        [sys.executable, "-m", MODULE, task, *arguments], stdin=pipe, stdout=pipe, stderr=pipe
+        [sys.executable, "-m", MODULE, task, *arguments],
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
     ) as process:
         lines: queue.Queue[bytes | None] = queue.Queue()
         complaints: list[bytes] = []
         readers = [
-            threading.Thread(target=_read_lines, args=(process.stdout, lines), daemon=True),
-            threading.Thread(target=_read_all, args=(process.stderr, complaints), daemon=True),
+            threading.Thread(
+                target=_read_lines, args=(process.stdout, lines), daemon=True
+            ),
+            threading.Thread(
+                target=_read_all, args=(process.stderr, complaints), daemon=True
+            ),
         ]
         for reader in readers:
             reader.start()
@@ -55,13 +64,17 @@ def run_apart(task: str, arguments: Sequence[str], progress: Progress) -> dict[s
     if answer is None:
         said = b"".join(complaints).decode(errors="replace").strip()[-MAX_ERROR:]
         sys.stderr.write(f"{said}\n")
-        raise WorkError(f"the work ended with code {process.returncode}; the terminal says why")
+        raise WorkError(
+            f"the work ended with code {process.returncode}; the terminal says why"
+        )
     if "error" in answer:
         raise StoreError(str(answer["error"]))
     return answer
 
 
-def _follow(lines: queue.Queue[bytes | None], progress: Progress) -> dict[str, Any] | None:
+def _follow(
+    lines: queue.Queue[bytes | None], progress: Progress
+) -> dict[str, Any] | None:
     """Report progress until the answer comes; None if the process ended without one."""
     last = ("starting", 0, 0)
     answer: dict[str, Any] | None = None

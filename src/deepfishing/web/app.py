@@ -55,7 +55,9 @@ def make_site() -> FastAPI:
     paths = (path for path in STATIC.rglob("*") if path.is_file())
     files = {path.relative_to(STATIC).as_posix(): path.read_bytes() for path in paths}
     templates = b"".join(_template(view.name, files) for view in VIEWS)
-    files[INDEX] = files[INDEX].replace(NAVIGATION, _links()).replace(TEMPLATES, templates)
+    files[INDEX] = (
+        files[INDEX].replace(NAVIGATION, _links()).replace(TEMPLATES, templates)
+    )
 
     @app.get("/")
     async def index(request: Request) -> Response:
@@ -71,7 +73,13 @@ def make_site() -> FastAPI:
             raise HTTPException(404)
         return _file(request, name, files[name])
 
-    for kind in (RefusedError, RequestValidationError, HTTPException, DeepFishingError, Exception):
+    for kind in (
+        RefusedError,
+        RequestValidationError,
+        HTTPException,
+        DeepFishingError,
+        Exception,
+    ):
         app.add_exception_handler(kind, _answer)
     return app
 
@@ -121,8 +129,14 @@ async def _answer(request: Request, error: Exception) -> JSONResponse:
             where = ".".join(map(str, first["loc"][1:])) or "the body"
             status, line = 400, f"{where}: {first['msg']}"
         case HTTPException():
-            lines = {404: "there is nothing here", 405: "this address takes another method"}
-            status, line = error.status_code, lines.get(error.status_code, str(error.detail))
+            lines = {
+                404: "there is nothing here",
+                405: "this address takes another method",
+            }
+            status, line = (
+                error.status_code,
+                lines.get(error.status_code, str(error.detail)),
+            )
         case DeepFishingError():
             _log.warning("deepfish: %s", error)
             status, line = 503, "the server cannot do this now; its terminal says why"

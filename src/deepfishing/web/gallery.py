@@ -21,7 +21,12 @@ import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from deepfishing.core.features import Factor, features_of, needed_factors, table_features
+from deepfishing.core.features import (
+    Factor,
+    features_of,
+    needed_factors,
+    table_features,
+)
 from deepfishing.core.groups import similar_groups
 from deepfishing.core.rank_one import Array
 from deepfishing.core.recipes import Recipe, parse_recipe
@@ -52,7 +57,8 @@ OPEN = 6  # recipes whose features are kept at a time
 POINTS = 20_000  # that a plot shows at most
 NEAREST = 2_000  # that it shows of a store too large to look at all
 MAX_HITS = 200
-LOOK_FURTHER, MAX_LOOKED_AT = 3, 600  # hits that are looked at for each one that is shown
+# hits that are looked at for each one that is shown
+LOOK_FURTHER, MAX_LOOKED_AT = 3, 600
 NEW, HELD_OUT, SEEN = "new", "held out", "seen"  # what a prediction is made of
 MAX_EXAMPLES = 50
 MAX_TEXT = 4096  # of an id, a label, a text
@@ -132,7 +138,9 @@ class Offer:
         return name in self.forward or name in self.gradient
 
 
-def make_offer(store: Store, forward: str | None = None, gradient: str | None = None) -> Offer:
+def make_offer(
+    store: Store, forward: str | None = None, gradient: str | None = None
+) -> Offer:
     """What a store can be searched by, beginning with the recipes that the user named."""
     there = set(store.factors())
     layers = layers_of(store.settings)
@@ -159,7 +167,9 @@ def make_offer(store: Store, forward: str | None = None, gradient: str | None = 
             sides[recipe.is_gradient].setdefault(recipe.title, recipe)
     if not sides[False] and not sides[True]:
         choose_recipe(store)  # an empty store, or one with nothing known in it: says so
-        raise OptionError(f"{store.folder} has no factors that the page knows; pass --forward")
+        raise OptionError(
+            f"{store.folder} has no factors that the page knows; pass --forward"
+        )
     recipes = (*sides[False].values(), *sides[True].values())
     return Offer(tuple(sides[False]), tuple(sides[True]), needed_factors(recipes))
 
@@ -192,7 +202,9 @@ class Gallery:
             self.model.check_store(self.store)
             self._judged = Contents.of(self.store, self.model.columns)
             needed = (*needed, *self.model.factors)
-        self.uploads = Uploads(self.store.settings, tuple(dict.fromkeys(needed)), weights=weights)
+        self.uploads = Uploads(
+            self.store.settings, tuple(dict.fromkeys(needed)), weights=weights
+        )
         self.thumbnails = Thumbnails(self.store.folder)
         self._lock = threading.Lock()
         self._progress = progress
@@ -231,10 +243,14 @@ class Gallery:
             "images": len(self.collection),
             "forward": self.offer.forward,
             "gradient": self.offer.gradient,
-            "labels": [{"name": name, "images": n} for name, n in self.live.counts().items()],
+            "labels": [
+                {"name": name, "images": n} for name, n in self.live.counts().items()
+            ],
             "words": self.reads_words,
             "unread": self.unread,
-            "model": None if self.model is None else parse_recipe(self.model.recipe).title,
+            "model": None
+            if self.model is None
+            else parse_recipe(self.model.recipe).title,
         }
 
     @property
@@ -279,7 +295,9 @@ class Gallery:
 
     def ids_of(self, contents: Collection[str]) -> list[str]:
         """Ids of all images that have one of these contents."""
-        numbers = pc.index_in(pa.array(contents, pa.string()), value_set=self.keys).drop_null()
+        numbers = pc.index_in(
+            pa.array(contents, pa.string()), value_set=self.keys
+        ).drop_null()
         rows = [self.collection.rows_of(number) for number in numbers.to_pylist()]
         return [self.id_of(int(row)) for some in rows for row in some]
 
@@ -306,7 +324,9 @@ class Gallery:
                 "score": _number(hit.score),
                 "forward": _number(hit.forward),
                 "backward": None if hit.backward is None else _number(hit.backward),
-                "classes": [{"name": one.name, "term": _number(one.term)} for one in hit.classes],
+                "classes": [
+                    {"name": one.name, "term": _number(one.term)} for one in hit.classes
+                ],
             }
             for hit, similar in firsts
         ]
@@ -320,12 +340,17 @@ class Gallery:
         """Whether each row of a searcher's collection is one of these rows; None if all are."""
         if rows is None:
             return None
-        ids, others = self.collection.table.column("id"), searcher.collection.table.column("id")
+        ids, others = (
+            self.collection.table.column("id"),
+            searcher.collection.table.column("id"),
+        )
         passed = np.zeros(len(self.collection), dtype=bool)
         passed[rows] = True
         if ids.equals(others):
             return passed
-        among: Array = pc.is_in(others, value_set=ids.filter(pa.array(passed))).to_numpy()
+        among: Array = pc.is_in(
+            others, value_set=ids.filter(pa.array(passed))
+        ).to_numpy()
         return among
 
     def scatter(self, question: Question) -> dict[str, Any]:
@@ -388,7 +413,9 @@ class Gallery:
             basis, chances = HELD_OUT, np.where(held_out >= 0, held_out, np.nan)
         else:
             basis = NEW if held_out is None else SEEN
-            chances = self.model.probabilities({name: arrays[name] for name in columns})[0]
+            chances = self.model.probabilities(
+                {name: arrays[name] for name in columns}
+            )[0]
         best = np.argsort(-chances, kind="stable")[:TOP]
         classes = [
             {"name": self.model.classes[c], "probability": round(float(chances[c]), 4)}
@@ -402,7 +429,9 @@ class Gallery:
         texts: list[Key] = []
         if question.words.strip():
             if not self.reads_words:
-                raise UnknownError("words need a network with a text tower, which this store lacks")
+                raise UnknownError(
+                    "words need a network with a text tower, which this store lacks"
+                )
             texts = [Words(question.words.strip())]
         searcher = self.searcher(question.recipe)
 
@@ -412,10 +441,16 @@ class Gallery:
                 return example.upload.encode()
             self.row(example.id)
             if searcher.collection.row_of(example.id) is None:
-                raise UnknownError(f"the image has no features for {searcher.recipe.name}")
+                raise UnknownError(
+                    f"the image has no features for {searcher.recipe.name}"
+                )
             return example.id
 
-        return searcher, [*texts, *map(key, question.like)], [*map(key, question.unlike)]
+        return (
+            searcher,
+            [*texts, *map(key, question.like)],
+            [*map(key, question.unlike)],
+        )
 
     def row(self, id_: str) -> int:
         """The row of an id; an `UnknownError` if there is none."""

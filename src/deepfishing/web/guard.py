@@ -48,7 +48,9 @@ class Guard:
     `Authorization: Bearer TOKEN`.
     """
 
-    def __init__(self, app: ASGIApp, host: str, port: int, token: str | None = None) -> None:
+    def __init__(
+        self, app: ASGIApp, host: str, port: int, token: str | None = None
+    ) -> None:
         self.app = app
         self.host = host
         self.cookie = f"deepfish_{port}"  # cookies do not know ports
@@ -94,10 +96,15 @@ class Guard:
             return None
         asked = visit.query_params.get("token", "")
         if scope["path"] == "/" and self.is_token(asked):
-            answer = RedirectResponse("/", status_code=303)  # out of the address, and the history
-            answer.set_cookie(self.cookie, quote(asked, safe=""), httponly=True, samesite="lax")
+            # out of the address, and the history
+            answer = RedirectResponse("/", status_code=303)
+            answer.set_cookie(
+                self.cookie, quote(asked, safe=""), httponly=True, samesite="lax"
+            )
             return answer
-        return _refuse(401, "open the address with ?token= that `deepfish serve` printed, once")
+        return _refuse(
+            401, "open the address with ?token= that `deepfish serve` printed, once"
+        )
 
     def is_token(self, text: str) -> bool:
         """Whether it is the token, in a time that tells nothing."""
@@ -149,7 +156,9 @@ def _refuse(status: int, line: str) -> JSONResponse:
 class RefusedError(Exception):
     """A request that is not answered: the status and one line why."""
 
-    def __init__(self, status: int, line: str, headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, status: int, line: str, headers: dict[str, str] | None = None
+    ) -> None:
         super().__init__(line)
         self.status = status
         self.line = line
@@ -253,7 +262,9 @@ async def read_body(
 ) -> bytes:
     """The body, in memory; refused as soon as it is larger than the limit or takes too long."""
     too_large = RefusedError(
-        413, f"a request must have at most {limit:,} bytes, got more; send a smaller one", CLOSE
+        413,
+        f"a request must have at most {limit:,} bytes, got more; send a smaller one",
+        CLOSE,
     )
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared[:20]) > limit:
@@ -262,7 +273,9 @@ async def read_body(
     clock = asyncio.get_running_loop().time
     end = clock() + seconds
     try:
-        async with asyncio.timeout_at(min(end, clock() + SILENT_SECONDS)) as arrival.deadline:
+        async with asyncio.timeout_at(
+            min(end, clock() + SILENT_SECONDS)
+        ) as arrival.deadline:
             async for chunk in request.stream():
                 arrival.body += chunk
                 if len(arrival.body) > limit:

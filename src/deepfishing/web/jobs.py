@@ -119,6 +119,9 @@ def _run(job: Job, work: Callable[[Progress], None]) -> None:
         job.error, job.state = str(error), FAILED
     except Exception:
         _log.exception("deepfish: %s failed", job.name)
-        job.error, job.state = "the work failed; the terminal of the server says why", FAILED
+        job.error, job.state = (
+            "the work failed; the terminal of the server says why",
+            FAILED,
+        )
     else:
         job.state = DONE

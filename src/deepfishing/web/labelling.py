@@ -55,7 +55,9 @@ class Nothing(_Body):
 class FilterBody(_Body):
     """The filter of all views, in a body."""
 
-    labels: Annotated[list[Annotated[str, Field(max_length=MAX_TEXT)]], Field(max_length=20)] = []
+    labels: Annotated[
+        list[Annotated[str, Field(max_length=MAX_TEXT)]], Field(max_length=20)
+    ] = []
     text: Annotated[str, Field(max_length=MAX_TEXT)] = ""
     selection: Annotated[str, Field(max_length=MAX_TEXT)] = ""
 
@@ -83,10 +85,14 @@ class LabelChange(_Body):
     @model_validator(mode="after")
     def _has_one(self) -> LabelChange:
         if bool(self.ids) is bool(self.selection):
-            raise PydanticCustomError("images", "images must be named by ids or by a selection")
+            raise PydanticCustomError(
+                "images", "images must be named by ids or by a selection"
+            )
         is_edit = bool(self.add or self.remove)
         if is_edit is ("labels" in self.model_fields_set):
-            raise PydanticCustomError("labels", "a change has either labels, or add and remove")
+            raise PydanticCustomError(
+                "labels", "a change has either labels, or add and remove"
+            )
         return self
 
 
@@ -114,7 +120,9 @@ class ClassChange(_Body):
         if (self.add is None) is (self.rename is None) or (self.rename is None) != (
             self.to is None
         ):
-            raise PydanticCustomError("class", "a class is added, or renamed to another name")
+            raise PydanticCustomError(
+                "class", "a class is added, or renamed to another name"
+            )
         return self
 
 
@@ -154,7 +162,9 @@ class Labelling:
                 )
             else:
                 labels = None if asked.labels is None else tuple(asked.labels)
-                changes = [Change(content, path, labels) for content, path in images.items()]
+                changes = [
+                    Change(content, path, labels) for content, path in images.items()
+                ]
                 act = self.log.append(changes, origin=ORIGIN, base=base)
         return self._answer(act)
 
@@ -162,7 +172,9 @@ class Labelling:
         """Undo an act; return the ids of the images that it changed."""
         act = self.log.undo(asked.act, origin=ORIGIN)
         self.learner.nudge()
-        contents = [] if act is None else list({change.content for change in act.changes})
+        contents = (
+            [] if act is None else list({change.content for change in act.changes})
+        )
         return {"ids": self.gallery.ids_of(contents)}
 
     def change_class(self, asked: ClassChange) -> dict[str, Any]:
@@ -171,7 +183,9 @@ class Labelling:
             return self._answer(self.log.add_class(asked.add, origin=ORIGIN))
         rename, to = asked.rename or "", asked.to or ""
         if rename not in self.live.counts():
-            raise RefusedError(404, f"there is no class {rename!r} to rename; reload the page")
+            raise RefusedError(
+                404, f"there is no class {rename!r} to rename; reload the page"
+            )
         return self._answer(self.log.rename_class(rename, to, origin=ORIGIN))
 
     def forget_folders(self) -> dict[str, Any]:
@@ -179,7 +193,8 @@ class Labelling:
         rows = self._rows_of_source()
         if len(rows) > MAX_AT_ONCE:
             raise RefusedError(
-                400, f"at most {MAX_AT_ONCE:,} labels can be removed at once, got {len(rows):,}"
+                400,
+                f"at most {MAX_AT_ONCE:,} labels can be removed at once, got {len(rows):,}",
             )
         images = dict(map(self._content_of, rows))
         changes = [Change(content, path, None) for content, path in images.items()]
@@ -227,8 +242,12 @@ class Labelling:
             try:
                 done = label_images(self.gallery.store, path, origin=ORIGIN)
             except DatasetError as error:
-                raise RefusedError(400, str(error).replace(str(path), "the file")) from None
-        unmatched = [f"{name} ({reason})" for name, reason in list(done.unmatched.items())[:5]]
+                raise RefusedError(
+                    400, str(error).replace(str(path), "the file")
+                ) from None
+        unmatched = [
+            f"{name} ({reason})" for name, reason in list(done.unmatched.items())[:5]
+        ]
         return {
             **self._answer(done.act),
             "changed": done.changed,
@@ -244,7 +263,11 @@ class Labelling:
 
     def _about(self, row: int) -> dict[str, Any]:
         id_, labels = self.gallery.id_of(row), self.live.of_row(row)
-        return {"id": id_, "labels": labels, "suggestions": self.learner.suggestions(row)}
+        return {
+            "id": id_,
+            "labels": labels,
+            "suggestions": self.learner.suggestions(row),
+        }
 
     def _ids(self, rows: list[int]) -> list[str]:
         return [self.gallery.id_of(row) for row in rows]
@@ -255,7 +278,8 @@ class Labelling:
         rows = self.gallery.selections.get(asked.selection).rows
         if len(rows) > MAX_AT_ONCE:
             raise RefusedError(
-                400, f"at most {MAX_AT_ONCE:,} photos are labelled at once, got {len(rows):,}"
+                400,
+                f"at most {MAX_AT_ONCE:,} photos are labelled at once, got {len(rows):,}",
             )
         return rows
 
@@ -267,8 +291,14 @@ class Labelling:
         seen = None if asked.seen is None else tuple(asked.seen)
         for labels in self.live.of_rows(rows):
             if labels != seen:
-                now = "without a label" if labels is None else ", ".join(labels) or "none of these"
-                raise RefusedError(409, f"somebody has changed the labels meanwhile, to: {now}")
+                now = (
+                    "without a label"
+                    if labels is None
+                    else ", ".join(labels) or "none of these"
+                )
+                raise RefusedError(
+                    409, f"somebody has changed the labels meanwhile, to: {now}"
+                )
 
     def _content_of(self, row: int) -> tuple[str, str]:
         return self.gallery.key_of_row(row), self.gallery.path_of(row)

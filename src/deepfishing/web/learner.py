@@ -115,7 +115,9 @@ class Learner:
             return
         except Exception:
             _log.exception("deepfish: suggestions cannot be made")
-            self.error = "suggestions cannot be made; the terminal of the server says why"
+            self.error = (
+                "suggestions cannot be made; the terminal of the server says why"
+            )
             return
         while True:
             self._wake.wait()
@@ -192,7 +194,9 @@ class Learner:
         """Return the labelled photos of the pool, in the order in which they were labelled."""
         live, number_of_row = self.gallery.live, prepared.number_of_row
         rows = np.flatnonzero(live.is_labelled() & (number_of_row >= 0))
-        by_number = dict(zip(number_of_row[rows].tolist(), live.of_rows(rows), strict=True))
+        by_number = dict(
+            zip(number_of_row[rows].tolist(), live.of_rows(rows), strict=True)
+        )
         order: dict[int, None] = {}
         first: dict[str, None] = {}
         for act in live.log.history():
@@ -212,7 +216,11 @@ class Learner:
         taught = self.taught
         job = self.jobs.get(JOB)
         about: dict[str, Any] = {
-            "state": "failed" if self.error else "preparing" if self.prepared is None else "ready",
+            "state": "failed"
+            if self.error
+            else "preparing"
+            if self.prepared is None
+            else "ready",
             "error": self.error,
             "job": job.as_dict() if job is not None and job.state == RUNNING else None,
             "version": self.gallery.live.version,
@@ -243,7 +251,10 @@ class Learner:
         scores = learned.scores[[number]]
         confidence = learned.confidence(scores)
         best = np.argsort(-scores[0], kind="stable")[:SUGGESTIONS]
-        found = [{"name": learned.classes[c], "none": learned.classes[c] == NONE} for c in best]
+        found = [
+            {"name": learned.classes[c], "none": learned.classes[c] == NONE}
+            for c in best
+        ]
         if confidence is not None:
             found[0]["probability"] = round(float(confidence[0]), 3)
         return found
@@ -263,7 +274,9 @@ class Learner:
         numbers = prepared.number_of_row[rows]
         skipped = prepared.number_of_row[np.asarray(passed_over, dtype=np.int64)]
         done, _ = self._labelled(prepared)
-        known = np.concatenate([np.asarray(done, dtype=np.int64), skipped[skipped >= 0]])
+        known = np.concatenate(
+            [np.asarray(done, dtype=np.int64), skipped[skipped >= 0]]
+        )
         among = np.unique(numbers[numbers >= 0])
         chosen = choose_next(prepared.pool.few, known, taught.learned, among)
         row_of = dict(zip(numbers[::-1].tolist(), rows[::-1].tolist(), strict=True))

@@ -40,7 +40,9 @@ class LiveLabels:
         self.collection = collection
         self.keys = keys
         self._lock = threading.RLock()
-        self._source_sets, self._source_codes = _encode(collection.table.column("labels"))
+        self._source_sets, self._source_codes = _encode(
+            collection.table.column("labels")
+        )
         self._last: Act | None = None
         self._seen = 0
         self._version = 0
@@ -55,7 +57,11 @@ class LiveLabels:
     def refresh(self) -> None:
         """Read what was written to the log since."""
         with self._lock:
-            last = self.log.lines(self._seen - 1) if self._last is not None else self.log.lines()
+            last = (
+                self.log.lines(self._seen - 1)
+                if self._last is not None
+                else self.log.lines()
+            )
             if self._last is not None and (not last or last[0] != self._last):
                 self._start_again()  # the file was replaced
                 return
@@ -80,7 +86,9 @@ class LiveLabels:
 
     def from_source(self) -> Array:
         """Return the rows whose labels come from their source, and that nobody has labelled."""
-        is_labelled = np.array([labels is not None for labels in self._source_sets], dtype=bool)
+        is_labelled = np.array(
+            [labels is not None for labels in self._source_sets], dtype=bool
+        )
         rows: Array = np.flatnonzero(is_labelled[self._source_codes] & ~self._in_log)
         return rows
 
@@ -90,7 +98,9 @@ class LiveLabels:
 
     def has(self, label: str) -> Array:
         """Whether each row has a label."""
-        return self._rows_whose_set(lambda labels: labels is not None and label in labels)
+        return self._rows_whose_set(
+            lambda labels: labels is not None and label in labels
+        )
 
     def is_labelled(self) -> Array:
         """Whether each row is labelled, be it with none of the classes."""

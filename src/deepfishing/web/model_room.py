@@ -96,7 +96,8 @@ class ModelRoom:
         """Train on the labels of now, in a process of its own."""
         options = json.dumps({"recipe": recipe})
         run_apart(TRAIN, [str(self.gallery.store.folder), options], progress)
-        onnx_file(self.gallery.store.folder).unlink(missing_ok=True)  # of the model before
+        # of the model before
+        onnx_file(self.gallery.store.folder).unlink(missing_ok=True)
         self.reload()
 
     def write_onnx(self, progress: Progress) -> None:
@@ -163,7 +164,9 @@ class ModelRoom:
             "several": model.has_several,
             "figures": facts.get("figures", {}),
             "changed_labels": changed,
-            "classes": [self._class(found, number) for number in range(len(model.classes))],
+            "classes": [
+                self._class(found, number) for number in range(len(model.classes))
+            ],
         }
 
     def _class(self, found: StoreModel, number: int) -> dict[str, Any]:
@@ -191,7 +194,9 @@ class ModelRoom:
     def set_threshold(self, name: str, value: float | None) -> dict[str, Any]:
         """Choose the threshold of a class; return the class as it is now."""
         with self._lock:
-            found = set_threshold(self.gallery.store, self._with_class(name), name, value)
+            found = set_threshold(
+                self.gallery.store, self._with_class(name), name, value
+            )
             self.found = found
         return self._class(found, found.class_number(name))
 
@@ -207,11 +212,15 @@ class ModelRoom:
                     f"the page must compute {', '.join(absent)} for this model, but does not; "
                     "start the server again",
                 )
-            chances = model.probabilities({name: arrays[name] for name in model.columns})[0]
+            chances = model.probabilities(
+                {name: arrays[name] for name in model.columns}
+            )[0]
         else:
             number = int(self._numbers(found)[self.gallery.row(example.id)])
             if number < 0:
-                raise RefusedError(409, "the photo has come after the model; train again")
+                raise RefusedError(
+                    409, "the photo has come after the model; train again"
+                )
             chances = np.asarray(found.probabilities[number], dtype=np.float64)
         order = np.argsort(-np.where(model.svm.trained, chances, -1), kind="stable")
         names = folder_names(model.classes)
@@ -243,14 +252,18 @@ class ModelRoom:
             picture = self.gallery.collection[row]
             chances = np.asarray(found.probabilities[numbers[row]], dtype=np.float64)
             for one in sort_photo(model, picture.path, picture.id, chances, names):
-                cells = [guarded(cell) for cell in (one.path, one.id, one.folder, one.label)]
+                cells = [
+                    guarded(cell) for cell in (one.path, one.id, one.folder, one.label)
+                ]
                 writer.writerow([*cells, f"{one.probability:.4f}"])
         return text.getvalue().encode("utf-8", "surrogateescape")
 
     def folders(self, rows: Array | None) -> list[dict[str, Any]]:
         """Return how many photos would be sorted into each folder."""
         counts: dict[str, int] = {}
-        for line in csv.DictReader(io.StringIO(self.sorted_csv(rows).decode(errors="replace"))):
+        for line in csv.DictReader(
+            io.StringIO(self.sorted_csv(rows).decode(errors="replace"))
+        ):
             counts[line["folder"]] = counts.get(line["folder"], 0) + 1
         order = sorted(counts, key=lambda name: (name == UNSURE, name))
         return [{"name": name, "photos": counts[name]} for name in order]
@@ -276,7 +289,9 @@ class ModelRoom:
         """Return the model as .onnx, once it was written."""
         path = onnx_file(self.gallery.store.folder)
         if not path.is_file():
-            raise UnknownError("the model was not written as .onnx yet; ask for it first")
+            raise UnknownError(
+                "the model was not written as .onnx yet; ask for it first"
+            )
         return path.read_bytes()
 
     def report(self) -> bytes:

@@ -52,9 +52,13 @@ class Place:
 def find_place(photos: Path) -> Place:
     """Return where the store of a folder is kept: in it, if it can be written to."""
     if not is_folder(photos):
-        raise OptionError(f"PHOTOS must be a folder, got {photos}; give one that exists")
+        raise OptionError(
+            f"PHOTOS must be a folder, got {photos}; give one that exists"
+        )
     if (photos / MANIFEST).exists():
-        raise OptionError(f"PHOTOS must be a folder of photos, got a store; try serve {photos}")
+        raise OptionError(
+            f"PHOTOS must be a folder of photos, got a store; try serve {photos}"
+        )
     beside = photos / FOLDER
     if beside.is_symlink():
         raise OptionError(f"{beside} must be a folder, got a link; remove it")
@@ -78,7 +82,10 @@ def data_folder() -> Path:
     elif sys.platform == "darwin":
         base, default = "", Path.home() / "Library" / "Application Support"
     else:
-        base, default = os.environ.get("XDG_DATA_HOME", ""), Path.home() / ".local" / "share"
+        base, default = (
+            os.environ.get("XDG_DATA_HOME", ""),
+            Path.home() / ".local" / "share",
+        )
     return (Path(base) if base else default) / "deepfishing"
 
 
@@ -121,7 +128,8 @@ class Opening:
         self._site.include_router(self._routes())
         self._page: ASGIApp | None = None
         self._lock = threading.Lock()
-        self._warming: threading.Thread | None = None  # loads the network for visitors' photos
+        # loads the network for visitors' photos
+        self._warming: threading.Thread | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer with the page, or with how far it is."""
@@ -211,7 +219,9 @@ class Opening:
             job = self.jobs.get(JOB)
             if job is not None and job.state == RUNNING:
                 raise RefusedError(409, "the photos are still being read; cancel first")
-            unread = job.total - job.done if job is not None and job.stage == IMAGES else 0
+            unread = (
+                job.total - job.done if job is not None and job.stage == IMAGES else 0
+            )
             try:
                 self.show(unread)
             except DeepFishingError as error:

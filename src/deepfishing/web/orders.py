@@ -53,10 +53,16 @@ class Orders:
             return str(PurePosixPath(self.gallery.id_of(row)).parent)
         if order == "label":
             labels = self.gallery.live.of_row(row)
-            return "not labelled" if labels is None else ", ".join(labels) or "none of these"
+            return (
+                "not labelled"
+                if labels is None
+                else ", ".join(labels) or "none of these"
+            )
         if order == "date":
             seconds = int(self._ranks("date")[row]) // -SECONDS
-            return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m")
+            return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime(
+                "%Y-%m"
+            )
         return ""
 
     def _ranks(self, order: Order) -> Array:
@@ -69,7 +75,9 @@ class Orders:
             "date": self._by_date,
             "odd": self._by_oddness,
             "similar": self._by_similarity,
-            "random": lambda: np.random.default_rng(0).permutation(len(self.gallery.collection)),
+            "random": lambda: np.random.default_rng(0).permutation(
+                len(self.gallery.collection)
+            ),
         }
         with self._lock:  # one thread computes, the others wait for it
             if order not in self._kept:
@@ -100,7 +108,9 @@ class Orders:
         check_regular(path)
         with pq.ParquetFile(path) as file:
             table = file.read(columns=["id", MODIFIED])
-        place = pc.index_in(self.gallery.collection.table.column("id"), value_set=table["id"])
+        place = pc.index_in(
+            self.gallery.collection.table.column("id"), value_set=table["id"]
+        )
         stamps = pc.fill_null(table[MODIFIED].take(place), 0)
         newest_first: Array = -stamps.to_numpy().astype(np.int64)
         return newest_first
@@ -108,7 +118,9 @@ class Orders:
     def _by_oddness(self) -> Array:
         searcher = self.gallery.first_searcher
         if len(searcher.contents) > EXACT_CONTENTS and searcher.index is None:
-            raise RefusedError(409, "there are too many photos; use `deepfish curate odd`")
+            raise RefusedError(
+                409, "there are too many photos; use `deepfish curate odd`"
+            )
         odd = oddness(searcher)
         ranks: Array = -odd[searcher.collection.content]
         return ranks
@@ -120,11 +132,17 @@ class Orders:
         prepared = self.learner.prepared
         self.learner.nudge()
         if prepared is None:
-            raise RefusedError(409, "the photos are being compared; try again in a moment")
+            raise RefusedError(
+                409, "the photos are being compared; try again in a moment"
+            )
         vectors = np.ascontiguousarray(prepared.pool.few.vectors, dtype=np.float32)
         count = max(1, len(vectors) // PER_CLUSTER)
         kmeans = faiss.Kmeans(
-            vectors.shape[1], min(count, 1000), niter=8, seed=0, min_points_per_centroid=1
+            vectors.shape[1],
+            min(count, 1000),
+            niter=8,
+            seed=0,
+            min_points_per_centroid=1,
         )
         kmeans.train(vectors)
         near, cluster = kmeans.index.search(vectors, 1)

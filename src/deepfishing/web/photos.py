@@ -31,7 +31,8 @@ from deepfishing.search.searcher import Encoder
 from deepfishing.util.machine import release_memory
 
 FULL = "full"
-SIDES = {"small": 320, "large": 1024, FULL: 65_500}  # pixels of the longer side; JPEG has no more
+# pixels of the longer side; JPEG has no more
+SIDES = {"small": 320, "large": 1024, FULL: 65_500}
 QUALITY = {"small": 80, "large": 85, FULL: 92}
 KEEP_BYTES = 64 << 20
 
@@ -74,7 +75,9 @@ class Thumbnails:
     def _make(self, path: str, sha256: str, size: str) -> bytes:
         _, content = find_again(self.folder, path, sha256)
         if content is None:
-            raise ImageError("the image is gone or has changed since its features were extracted")
+            raise ImageError(
+                "the image is gone or has changed since its features were extracted"
+            )
         side = SIDES[size]
         try:
             image = open_image(ImageBytes("the image", content), draft=side)
@@ -124,7 +127,9 @@ class Uploads(Encoder):
                 self._factors_of(empty.getvalue())
             except Exception as error:  # whatever it is, the page must not end
                 self.network_state = FAILED
-                line = str(error) if isinstance(error, DeepFishingError) else repr(error)
+                line = (
+                    str(error) if isinstance(error, DeepFishingError) else repr(error)
+                )
                 _log.warning("deepfish: photos cannot be searched with: %s", line)
             else:
                 release_memory()
@@ -154,15 +159,21 @@ class Uploads(Encoder):
         """The factors of a photo, each (1, d) or (1, P, d)."""
         with self._order:
             if key not in self._remembered:
-                raise ForgottenError("the photo is not in memory any more; upload it again")
+                raise ForgottenError(
+                    "the photo is not in memory any more; upload it again"
+                )
             self._remembered.move_to_end(key)
             return self._remembered[key]
 
-    def factors(self, images: Sequence[ImageBytes], wanted: Sequence[Factor]) -> dict[str, Array]:
+    def factors(
+        self, images: Sequence[ImageBytes], wanted: Sequence[Factor]
+    ) -> dict[str, Array]:
         """What a searcher asks for: factors of photos whose content is their key."""
         found = [self.recall(image.content.decode()) for image in images]
         names = [factor.name for factor in wanted]
-        return {name: np.concatenate([values[name] for values in found]) for name in names}
+        return {
+            name: np.concatenate([values[name] for values in found]) for name in names
+        }
 
 
 def check_photo(content: bytes) -> None:
@@ -174,6 +185,8 @@ def check_photo(content: bytes) -> None:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise ImageError(f"{too_large}far more; make it smaller first") from None
     except Exception:  # damaged bytes make the readers raise almost anything
-        raise ImageError(f"a photo must be a {FORMAT_NAMES} file, got none of them") from None
+        raise ImageError(
+            f"a photo must be a {FORMAT_NAMES} file, got none of them"
+        ) from None
     if width * height > MAX_PIXELS:
         raise ImageError(f"{too_large}{width}x{height}; make it smaller first")

@@ -30,7 +30,8 @@ from deepfishing.web.opening import END_SECONDS, Opening
 PORT = 8765
 SHORTEST = 16  # characters of a token that somebody chose
 HEAPS = 2
-LARGE_BYTES = 1 << 20  # blocks that are given back to the system as soon as they are freed
+# blocks that are given back to the system as soon as they are freed
+LARGE_BYTES = 1 << 20
 HEAD_SECONDS = 20.0
 
 
@@ -47,7 +48,11 @@ class Address:
     @property
     def shown(self) -> str:
         """What to print: a token that was chosen stays out of terminals and logs."""
-        return self.url.partition("=")[0] + "=$DEEPFISHING_TOKEN" if self.chosen else self.url
+        return (
+            self.url.partition("=")[0] + "=$DEEPFISHING_TOKEN"
+            if self.chosen
+            else self.url
+        )
 
     @property
     def url(self) -> str:
@@ -55,7 +60,9 @@ class Address:
         everywhere = self.host in ("0.0.0.0", "::")  # noqa: S104 - asked for, not bound
         host = socket.gethostname() if everywhere else self.host
         name = f"[{host}]" if ":" in host else host
-        return f"http://{name}:{self.port}/" + (f"?token={quote(self.token)}" if self.token else "")
+        return f"http://{name}:{self.port}/" + (
+            f"?token={quote(self.token)}" if self.token else ""
+        )
 
 
 def bind(host: str, port: int | None = None) -> Address:
@@ -69,7 +76,9 @@ def bind(host: str, port: int | None = None) -> Address:
             return bind(host, PORT)
         return bind(host, 0)
     chosen = os.environ.get("DEEPFISHING_TOKEN", "")
-    if chosen and (len(chosen) < SHORTEST or not chosen.isascii() or not chosen.isprintable()):
+    if chosen and (
+        len(chosen) < SHORTEST or not chosen.isascii() or not chosen.isprintable()
+    ):
         raise OptionError(
             f"DEEPFISHING_TOKEN must have at least {SHORTEST} characters, printable ASCII, got "
             f"{len(chosen)}; make one with `openssl rand -hex 24`"
@@ -78,7 +87,9 @@ def bind(host: str, port: int | None = None) -> Address:
         if not 0 <= port < 1 << 16:
             raise OSError("a port is a number up to 65535")
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        listening = socket.create_server(found[0][4][:2], family=found[0][0], backlog=512)
+        listening = socket.create_server(
+            found[0][4][:2], family=found[0][0], backlog=512
+        )
     except OSError as error:
         # Python adds the address to the system's words; those of unknown hosts have no number
         number = error.errno or 0
@@ -88,7 +99,9 @@ def bind(host: str, port: int | None = None) -> Address:
             f"{port} ({reason}); leave --port out to take a free one"
         ) from None
     token = chosen or (None if is_loopback(host) else secrets.token_urlsafe(24))
-    return Address(listening, host, int(listening.getsockname()[1]), token, bool(chosen))
+    return Address(
+        listening, host, int(listening.getsockname()[1]), token, bool(chosen)
+    )
 
 
 class PromptProtocol(H11Protocol):
@@ -102,7 +115,9 @@ class PromptProtocol(H11Protocol):
         """Start watching."""
         # head and body of an answer are sent one after the other, and the body would wait for the
         # client's word on the head; asyncio sees to it only for sockets that were made in its way
-        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        transport.get_extra_info("socket").setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+        )
         super().connection_made(transport)
         self._seen: object = None
         self._watch()
@@ -129,7 +144,8 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End; what takes longer than the patience of the settings is cut off."""
-        logging.getLogger("uvicorn.error").addFilter(_nothing)  # else a traceback for each
+        # else a traceback for each
+        logging.getLogger("uvicorn.error").addFilter(_nothing)
         await super().shutdown(sockets)
 
 
@@ -144,15 +160,18 @@ def share_heaps() -> None:
     there for the others, so a server whose requests wander between threads grows for many minutes.
     """
     most = -8  # M_ARENA_MAX
-    threshold = -3  # M_MMAP_THRESHOLD: else it rises to 32 MB, and heaps keep what is below
-    with contextlib.suppress(OSError, AttributeError, TypeError):  # of another C library
+    # M_MMAP_THRESHOLD: else it rises to 32 MB, and heaps keep what is below
+    threshold = -3
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        # of another C library
         ctypes.CDLL(None).mallopt(most, HEAPS)
         ctypes.CDLL(None).mallopt(threshold, LARGE_BYTES)
 
 
 def make_server(page: Gallery | Opening, address: Address) -> Server:
     """A server that has not started."""
-    logging.getLogger("uvicorn.error").removeFilter(_nothing)  # of another that has ended
+    # of another that has ended
+    logging.getLogger("uvicorn.error").removeFilter(_nothing)
     app = make_page(page) if isinstance(page, Gallery) else page
     config = uvicorn.Config(
         Guard(app, address.host, address.port, address.token),

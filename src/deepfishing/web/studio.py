@@ -37,10 +37,12 @@ class Studio:
         self.learner = Learner(gallery, self.jobs)
         self.labelling = Labelling(gallery, self.learner)
         self.model_room = ModelRoom(gallery, self.jobs)
-        self.computing = Gate(running=2, waiting=64)  # searches: numpy has the cores to itself
+        # searches: numpy has the cores to itself
+        self.computing = Gate(running=2, waiting=64)
         self.decoding = Gate(running=2, waiting=256)  # thumbnails
         self.receiving = Receiver(MAX_RECEIVED)  # photos
-        self.encoding = Gate(running=1, waiting=64)  # one at a time, in no search's place
+        # one at a time, in no search's place
+        self.encoding = Gate(running=1, waiting=64)
         self.writing = Gate(running=1, waiting=64)  # labels
 
 
@@ -53,7 +55,9 @@ def wanted_filter(
     return Filter(tuple(label), text, selection)
 
 
-async def answer(gate: Gate, work: Callable[..., object], *arguments: object) -> JSONResponse:
+async def answer(
+    gate: Gate, work: Callable[..., object], *arguments: object
+) -> JSONResponse:
     """Do work in a thread of a gate, and answer with what it returns."""
     return JSONResponse(await gate.run(partial(work, *arguments)), headers=NEVER_KEPT)
 
@@ -66,5 +70,9 @@ async def read_json(request: Request, model: type[Body], limit: int = MAX_JSON) 
     try:
         return model.model_validate_json(await read_body(request, limit))
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        raise RequestValidationError([{**first, "loc": ("body", *first["loc"])}]) from None
+        first = error.errors(
+            include_url=False, include_input=False, include_context=False
+        )[0]
+        raise RequestValidationError(
+            [{**first, "loc": ("body", *first["loc"])}]
+        ) from None

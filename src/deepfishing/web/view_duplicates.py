@@ -25,7 +25,11 @@ from deepfishing.web.view_photos import Wanted
 
 JOB = "duplicates"
 MAX_GROUPS = 50  # in one answer
-FORMS = {"tab": "text/tab-separated-values", "nul": "application/octet-stream", "csv": "text/csv"}
+FORMS = {
+    "tab": "text/tab-separated-values",
+    "nul": "application/octet-stream",
+    "csv": "text/csv",
+}
 FILES = {"tab": "copies.tsv", "nul": "copies.nul", "csv": "copies.csv"}
 
 Form = Literal["tab", "nul", "csv"]
@@ -51,11 +55,15 @@ def make_routes(studio: Studio) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=MAX_GROUPS)] = 20,
         open_only: bool = False,
     ) -> JSONResponse:
-        return await answer(studio.computing, copies.summary, wanted, offset, limit, open_only)
+        return await answer(
+            studio.computing, copies.summary, wanted, offset, limit, open_only
+        )
 
     @routes.post("/find")
     async def find() -> JSONResponse:
-        return JSONResponse(studio.jobs.start(JOB, copies.find).as_dict(), headers=NEVER_KEPT)
+        return JSONResponse(
+            studio.jobs.start(JOB, copies.find).as_dict(), headers=NEVER_KEPT
+        )
 
     @routes.post("/decide")
     async def decide(request: Request) -> JSONResponse:
@@ -70,8 +78,12 @@ def make_routes(studio: Studio) -> APIRouter:
 
     @routes.get("/export")
     async def export(wanted: Wanted, form: Form = "tab") -> Response:
-        content, headers = await studio.computing.run(lambda: copies.export(wanted, form))
-        return Response(content, media_type=FORMS[form], headers={**NEVER_KEPT, **headers})
+        content, headers = await studio.computing.run(
+            lambda: copies.export(wanted, form)
+        )
+        return Response(
+            content, media_type=FORMS[form], headers={**NEVER_KEPT, **headers}
+        )
 
     return routes
 
@@ -89,11 +101,15 @@ class Copies:
         run_apart("duplicates", [str(self.gallery.store.folder)], progress)
         self.review.reload()
 
-    def summary(self, wanted: Filter, offset: int, limit: int, open_only: bool) -> dict[str, Any]:
+    def summary(
+        self, wanted: Filter, offset: int, limit: int, open_only: bool
+    ) -> dict[str, Any]:
         """Return some of the groups that have a photo that passes a filter."""
         review = self.review
         among = self._ids_among(wanted)
-        groups = [group for group in review.groups if self._passes(group, among, open_only)]
+        groups = [
+            group for group in review.groups if self._passes(group, among, open_only)
+        ]
         shown = groups[offset : offset + limit]
         job = self.studio.jobs.get(JOB)
         photos = len(self.gallery.collection)
@@ -101,7 +117,9 @@ class Copies:
         return {
             "job": None if job is None else job.as_dict(),
             "found": review.images is not None,
-            "new_photos": 0 if review.images is None else max(0, photos - review.images),
+            "new_photos": 0
+            if review.images is None
+            else max(0, photos - review.images),
             "total": len(groups),
             "aside": aside,
             "groups": [self._group(group) for group in shown],
@@ -125,7 +143,9 @@ class Copies:
     def export(self, wanted: Filter, form: Form) -> tuple[bytes, dict[str, str]]:
         """Return the list of photos that may go, and headers that say what it lacks."""
         among = self._ids_among(wanted)
-        listed, refused = self.review.listed(None if among is None else among.__contains__)
+        listed, refused = self.review.listed(
+            None if among is None else among.__contains__
+        )
         content, unwritable = as_text(listed, form)
         return content, {
             "Content-Disposition": f'attachment; filename="{FILES[form]}"',
@@ -133,13 +153,17 @@ class Copies:
             "X-Left-Out": str(len(refused) + unwritable),
         }
 
-    def _passes(self, group: CopyGroup, among: set[str] | None, open_only: bool) -> bool:
+    def _passes(
+        self, group: CopyGroup, among: set[str] | None, open_only: bool
+    ) -> bool:
         if among is not None and not any(copy.id in among for copy in group.copies):
             return False
         if not open_only:
             return True
         decided = self.review.decisions.of
-        return not any(decided(copy.id, copy.sha256) is not None for copy in group.copies)
+        return not any(
+            decided(copy.id, copy.sha256) is not None for copy in group.copies
+        )
 
     def _ids_among(self, wanted: Filter) -> set[str] | None:
         """Ids of photos of groups that pass a filter; None if all do."""
@@ -150,7 +174,10 @@ class Copies:
         return passing_ids(self.gallery.collection.table.column("id"), rows, ids)
 
     def _group(self, group: CopyGroup) -> dict[str, Any]:
-        return {"why": group.why, "photos": [self._photo(copy) for copy in group.copies]}
+        return {
+            "why": group.why,
+            "photos": [self._photo(copy) for copy in group.copies],
+        }
 
     def _photo(self, copy: Copy) -> dict[str, Any]:
         shown = ("id", "width", "height", "bytes", "kind", "is_file")

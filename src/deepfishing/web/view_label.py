@@ -64,12 +64,18 @@ def make_routes(studio: Studio) -> APIRouter:
     @routes.get("/labels.csv")
     async def table() -> Response:
         content = await writing.run(labelling.table)
-        headers = {**NEVER_KEPT, "Content-Disposition": 'attachment; filename="labels.csv"'}
+        headers = {
+            **NEVER_KEPT,
+            "Content-Disposition": 'attachment; filename="labels.csv"',
+        }
         return Response(content, media_type="text/csv", headers=headers)
 
     @routes.post("/labels.csv")
     async def read_table(request: Request) -> JSONResponse:
-        if request.headers.get("content-type", "").partition(";")[0].strip() != "text/csv":
+        if (
+            request.headers.get("content-type", "").partition(";")[0].strip()
+            != "text/csv"
+        ):
             raise RefusedError(415, "Content-Type must be text/csv")
         content = await read_body(request, MAX_TABLE_BYTES)
         return await answer(writing, labelling.read_table, content)

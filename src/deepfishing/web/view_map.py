@@ -34,7 +34,8 @@ MAX_POINTS = 200_000  # that are drawn
 MAX_CORNERS = 2000
 MAX_COLOURS = 24  # classes with a colour of their own; the rarest share one
 PLACES = 65_535  # steps of a coordinate
-LABELLED_SHARE = 0.5  # of the labelled photos of a region, from which their label names it
+# of the labelled photos of a region, from which their label names it
+LABELLED_SHARE = 0.5
 MIN_LABELLED = 3
 MAX_LABELS = 200  # the most common ones, that a region may be named by
 BLOCK_ROWS = 1 << 16
@@ -189,7 +190,9 @@ class Chart:
     def photo(self, point: int) -> dict[str, Any]:
         """Return the photo of a point."""
         if point >= len(self.shown):
-            raise RefusedError(400, f"point must be below {len(self.shown)}, got {point}")
+            raise RefusedError(
+                400, f"point must be below {len(self.shown)}, got {point}"
+            )
         row = int(self.shown[point])
         predicted = self._predicted()
         about: dict[str, Any] = {
@@ -210,7 +213,10 @@ class Chart:
         elif by == "prediction":
             names, codes = self._predictions()
         elif by == "region":
-            names, codes = [one["name"] for one in self.regions()["regions"]], self.group
+            names, codes = (
+                [one["name"] for one in self.regions()["regions"]],
+                self.group,
+            )
         else:
             names, codes = self._folders()
         return _legend(names, codes, codes[self.shown])
@@ -219,7 +225,9 @@ class Chart:
         predicted = self._predicted()
         if predicted is None:
             raise RefusedError(409, "doubt needs a model or more labels, got neither")
-        doubt = np.where(predicted.codes >= 0, 1 - predicted.probability, 0.0)[self.shown]
+        doubt = np.where(predicted.codes >= 0, 1 - predicted.probability, 0.0)[
+            self.shown
+        ]
         levels = (np.clip(doubt, 0, 1) * 255).round().astype(np.uint8)
         return {"scale": ["sure", "unsure"], "codes": _base64(levels)}
 
@@ -237,7 +245,9 @@ class Chart:
     def _predictions(self) -> tuple[list[str], Array]:
         predicted = self._predicted()
         if predicted is None:
-            raise RefusedError(409, "predictions need a model or more labels, got neither")
+            raise RefusedError(
+                409, "predictions need a model or more labels, got neither"
+            )
         return list(predicted.classes), predicted.codes
 
     def _folders(self) -> tuple[list[str], Array]:
@@ -256,7 +266,9 @@ class Chart:
         for number, by_network in enumerate(self.layout.names):
             rows = self.placed[self.group[self.placed] == number]
             if not len(rows):
-                found.append({"name": by_network, "photos": 0, "x": 0.5, "y": 0.5, "by": ""})
+                found.append(
+                    {"name": by_network, "photos": 0, "x": 0.5, "y": 0.5, "by": ""}
+                )
                 continue
             label = of_labels[number]
             x = float(np.median(self.places[rows, 0]))
@@ -310,7 +322,9 @@ class Chart:
             raise RefusedError(400, "corners must be finite numbers")
         inside = [
             block[is_inside(self.places[block], corners)]
-            for block in np.split(self.placed, range(BLOCK_ROWS, len(self.placed), BLOCK_ROWS))
+            for block in np.split(
+                self.placed, range(BLOCK_ROWS, len(self.placed), BLOCK_ROWS)
+            )
         ]
         rows = np.concatenate(inside)
         if not len(rows):

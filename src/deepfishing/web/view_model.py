@@ -51,7 +51,9 @@ def make_routes(studio: Studio) -> APIRouter:
     @routes.post("/train")
     async def train(request: Request) -> JSONResponse:
         asked = await read_json(request, Training)
-        job = studio.jobs.start(TRAIN, lambda progress: room.train(asked.recipe, progress))
+        job = studio.jobs.start(
+            TRAIN, lambda progress: room.train(asked.recipe, progress)
+        )
         return JSONResponse(job.as_dict(), headers=NEVER_KEPT)
 
     @routes.get("/curve")
@@ -71,13 +73,16 @@ def make_routes(studio: Studio) -> APIRouter:
     @routes.get("/folders")
     async def folders(wanted: Wanted) -> JSONResponse:
         return await answer(
-            studio.computing, lambda: {"folders": room.folders(studio.gallery.rows(wanted))}
+            studio.computing,
+            lambda: {"folders": room.folders(studio.gallery.rows(wanted))},
         )
 
     @routes.post("/onnx")
     async def onnx() -> JSONResponse:
         room.require()
-        return JSONResponse(studio.jobs.start(ONNX, room.write_onnx).as_dict(), headers=NEVER_KEPT)
+        return JSONResponse(
+            studio.jobs.start(ONNX, room.write_onnx).as_dict(), headers=NEVER_KEPT
+        )
 
     @routes.get("/download")
     async def download(wanted: Wanted, what: What) -> Response:
@@ -90,7 +95,10 @@ def make_routes(studio: Studio) -> APIRouter:
         }
         content = await studio.computing.run(makers[what])
         name, kind = FILES[what]
-        headers = {**NEVER_KEPT, "Content-Disposition": f'attachment; filename="{name}"'}
+        headers = {
+            **NEVER_KEPT,
+            "Content-Disposition": f'attachment; filename="{name}"',
+        }
         return Response(content, media_type=kind, headers=headers)
 
     return routes

@@ -13,7 +13,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from deepfishing.web.gallery import MAX_TEXT, Example, Filter, Question, UnknownError
 from deepfishing.web.orders import Order, Orders
 from deepfishing.web.photos import MAX_BYTES
-from deepfishing.web.studio import NEVER_KEPT, QueryText, Studio, answer, read_json, wanted_filter
+from deepfishing.web.studio import (
+    NEVER_KEPT,
+    QueryText,
+    Studio,
+    answer,
+    read_json,
+    wanted_filter,
+)
 
 MAX_PAGE = 500
 MAX_SELECTED = 10_000
@@ -75,7 +82,10 @@ def make_routes(studio: Studio) -> APIRouter:
         size: Literal["small", "large", "full"] = "small",
     ) -> Response:
         path, sha256 = gallery.content(id)
-        headers = {"ETag": f'"{sha256[:32]}-{size}"', "Cache-Control": "private, max-age=3600"}
+        headers = {
+            "ETag": f'"{sha256[:32]}-{size}"',
+            "Cache-Control": "private, max-age=3600",
+        }
         if request.headers.get("if-none-match") == headers["ETag"]:
             return Response(status_code=304, headers=headers)
         make = partial(gallery.thumbnails.jpeg, path, sha256, size)
@@ -84,19 +94,25 @@ def make_routes(studio: Studio) -> APIRouter:
 
     @routes.get("/uploads")
     async def uploads() -> JSONResponse:
-        return JSONResponse({"network": gallery.uploads.network_state}, headers=NEVER_KEPT)
+        return JSONResponse(
+            {"network": gallery.uploads.network_state}, headers=NEVER_KEPT
+        )
 
     @routes.post("/uploads")
     async def upload(request: Request) -> JSONResponse:
         async with studio.receiving.body(request, MAX_BYTES) as content:
-            return await answer(studio.encoding, lambda: {"upload": gallery.uploads.add(content)})
+            return await answer(
+                studio.encoding, lambda: {"upload": gallery.uploads.add(content)}
+            )
 
     @routes.post("/search")
     async def search(request: Request) -> JSONResponse:
         asked = await read_json(request, Question)
         # the text tower has all cores
         gate = studio.encoding if asked.words else studio.computing
-        return await answer(gate, lambda: {"by": asked.recipe, "hits": gallery.search(asked)})
+        return await answer(
+            gate, lambda: {"by": asked.recipe, "hits": gallery.search(asked)}
+        )
 
     @routes.post("/scatter")
     async def scatter(request: Request) -> JSONResponse:
@@ -120,7 +136,9 @@ def make_routes(studio: Studio) -> APIRouter:
 
     @routes.get("/selections")
     async def selection(key: QueryText) -> JSONResponse:
-        return await answer(studio.computing, lambda: studio.selections.get(key).as_dict())
+        return await answer(
+            studio.computing, lambda: studio.selections.get(key).as_dict()
+        )
 
     @routes.get("/jobs")
     async def job(name: QueryText) -> JSONResponse:

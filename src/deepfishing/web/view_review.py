@@ -17,7 +17,12 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from deepfishing.core.rank_one import Array
-from deepfishing.curate.review import DoubtfulLabel, Judged, judge_labels, nearest_of_class
+from deepfishing.curate.review import (
+    DoubtfulLabel,
+    Judged,
+    judge_labels,
+    nearest_of_class,
+)
 from deepfishing.curate.selection import open_photos
 from deepfishing.errors import DatasetError
 from deepfishing.search import Searcher
@@ -94,12 +99,16 @@ class ReviewRoom:
         contents = self.gallery.collection.content[rows]
         _, first = np.unique(contents, return_index=True)
         rows = rows[np.sort(first)]
-        keys = self.gallery.keys.take(pa.array(self.gallery.collection.content[rows])).to_pylist()
+        keys = self.gallery.keys.take(
+            pa.array(self.gallery.collection.content[rows])
+        ).to_pylist()
         progress("reading", 0, 0)
         if self._photos is None:
             self._photos = open_photos(self.gallery.store)
         try:
-            judged = judge_labels(self._photos, keys, live.of_rows(rows), progress=progress)
+            judged = judge_labels(
+                self._photos, keys, live.of_rows(rows), progress=progress
+            )
         except DatasetError as error:
             self.too_few, self._too_few_version = str(error), version
             return
@@ -125,12 +134,18 @@ class ReviewRoom:
         about: dict[str, Any] = {
             "is_running": is_running,
             "is_stale": is_stale,
-            "error": self.too_few if is_hopeless else (job.error if job is not None else ""),
+            "error": self.too_few
+            if is_hopeless
+            else (job.error if job is not None else ""),
             "job": None if job is None else job.as_dict(),
         }
         if review is None or is_hopeless:
             return about
-        return {**about, **self._summary(review), "doubts": self._doubts(review, wanted)}
+        return {
+            **about,
+            **self._summary(review),
+            "doubts": self._doubts(review, wanted),
+        }
 
     def _summary(self, review: _Review) -> dict[str, Any]:
         judged = review.judged
@@ -168,7 +183,9 @@ class ReviewRoom:
             found.append(self._doubt(doubt, row, labels))
         return {"total": len(found), "first": found[:MAX_DOUBTS]}
 
-    def _doubt(self, doubt: DoubtfulLabel, row: int, labels: tuple[str, ...]) -> dict[str, Any]:
+    def _doubt(
+        self, doubt: DoubtfulLabel, row: int, labels: tuple[str, ...]
+    ) -> dict[str, Any]:
         return {
             "id": self.gallery.id_of(row),
             "given": labels,
@@ -186,23 +203,33 @@ class ReviewRoom:
         row = self.gallery.row(id_)
         numbers = np.flatnonzero(review.rows == row)
         if not len(numbers):
-            raise UnknownError("the photo is not labelled, or was not when labels were judged")
+            raise UnknownError(
+                "the photo is not labelled, or was not when labels were judged"
+            )
         beside = {}
         for side, name in (("loses", loses), ("gains", gains)):
             column = self._column(review, name)
-            near = nearest_of_class(photos, review.judged, int(numbers[0]), column, NEAREST)
+            near = nearest_of_class(
+                photos, review.judged, int(numbers[0]), column, NEAREST
+            )
             beside[side] = [self.gallery.id_of(int(review.rows[at])) for at in near]
         return beside
 
     def select_cell(self, cell: Cell) -> dict[str, Any]:
         """Make a selection of the photos of a cell."""
         review, _ = self._judged()
-        given, predicted = (self._column(review, name) for name in (cell.given, cell.predicted))
+        given, predicted = (
+            self._column(review, name) for name in (cell.given, cell.predicted)
+        )
         numbers = review.judged.cell(given, predicted)
         if not len(numbers):
             raise UnknownError("no photo is in this cell any more; look again")
         names = [name or "none of these" for name in (cell.given, cell.predicted)]
-        words = f"{names[0]}, taken for {names[1]}" if given != predicted else f"{names[0]}, right"
+        words = (
+            f"{names[0]}, taken for {names[1]}"
+            if given != predicted
+            else f"{names[0]}, right"
+        )
         return self.studio.selections.add(review.rows[numbers], words).as_dict()
 
     def of_class(self, name: str) -> dict[str, Any]:
@@ -211,12 +238,19 @@ class ReviewRoom:
         column = self._column(review, name)
         numbers, ahead = review.judged.certainty(column)
         shown = [
-            {"id": self.gallery.id_of(int(review.rows[number])), "ahead": round(float(by), 3)}
+            {
+                "id": self.gallery.id_of(int(review.rows[number])),
+                "ahead": round(float(by), 3),
+            }
             for number, by in zip(numbers, ahead, strict=True)
             if np.isfinite(by)
         ]
         half = min(CERTAIN, len(shown) // 2)
-        return {"photos": len(numbers), "most": shown[:half], "least": shown[::-1][:half]}
+        return {
+            "photos": len(numbers),
+            "most": shown[:half],
+            "least": shown[::-1][:half],
+        }
 
     def keep(self, asked: Kept) -> dict[str, Any]:
         """Remember that the labels of a photo are right."""
@@ -232,12 +266,16 @@ class ReviewRoom:
 
     def _judged(self) -> tuple[_Review, Searcher]:
         if self.review is None or self._photos is None:
-            raise RefusedError(409, "the labels have not been looked at yet; wait a moment")
+            raise RefusedError(
+                409, "the labels have not been looked at yet; wait a moment"
+            )
         return self.review, self._photos
 
     def _column(self, review: _Review, name: str) -> int:
         if name not in review.judged.classes:
-            raise UnknownError("there is no such class among the labels that were looked at")
+            raise UnknownError(
+                "there is no such class among the labels that were looked at"
+            )
         return review.judged.classes.index(name)
 
 
@@ -257,7 +295,9 @@ def make_routes(studio: Studio) -> APIRouter:
         return await answer(studio.computing, room.state, Filter())
 
     @routes.get("/beside")
-    async def beside(id: QueryText, loses: QueryText = "", gains: QueryText = "") -> JSONResponse:
+    async def beside(
+        id: QueryText, loses: QueryText = "", gains: QueryText = ""
+    ) -> JSONResponse:
         return await answer(studio.computing, room.beside, id, loses, gains)
 
     @routes.get("/class")

@@ -16,11 +16,30 @@ from deepfishing.metrics import evaluate
 from deepfishing.store.manifest import Row, write_index
 
 STRENGTH = {
-    **{"x5": 1.3, "x6": 1.6, "x7": 1.7, "y8": 1.65, "x8": 1.5, "x5;x6": 1.6, "dW6": 1.8},
+    **{
+        "x5": 1.3,
+        "x6": 1.6,
+        "x7": 1.7,
+        "y8": 1.65,
+        "x8": 1.5,
+        "x5;x6": 1.6,
+        "dW6": 1.8,
+    },
     **{"x6;x7": 1.7, "dW7": 1.9, "x7;y8": 1.75, "dW8": 1.72},
 }
 KNN = ("neighbours k", "mAP, %")
-DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+DIGITS = (
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+)
 
 
 @pytest.fixture
@@ -57,12 +76,16 @@ def add_rows(rng):
             "version": "0.1.0",
             **changes,
         }
-        labels = rng.choice([-1, 0, 1], p=[0.75, 0.05, 0.2], size=(n, len(row["classes"])))
+        labels = rng.choice(
+            [-1, 0, 1], p=[0.75, 0.05, 0.2], size=(n, len(row["classes"]))
+        )
         labels = labels.astype(np.int8)
         labels[0] = 1  # every class has a positive example
         if one_class:
             names = len(row["classes"])
-            labels = np.where(np.eye(names)[np.arange(n) % names] == 1, 1, -1).astype(np.int8)
+            labels = np.where(np.eye(names)[np.arange(n) % names] == 1, 1, -1).astype(
+                np.int8
+            )
         ids = tuple(f"{i:06d}" for i in range(n))
         split = Split("test", ids, tuple(map(Path, ids)), labels if labelled else None)
         noise = rng.normal(size=labels.shape)
@@ -84,7 +107,9 @@ def add_rows(rng):
                 new |= measure_accuracy(labels, scores, row["classes"]).as_row()
             if not labelled:
                 new["submission"] = f"submission/{feature.replace(';', '_')}"
-            new["key"] = row_key(**{k: v for k, v in new.items() if k not in ("map", "ap")})
+            new["key"] = row_key(
+                **{k: v for k, v in new.items() if k not in ("map", "ap")}
+            )
             results.add(new, scores, split)
         return results
 
@@ -117,7 +142,9 @@ def add_images(rng):
             Image.new("RGB", (120, 90), colour).save(path)
             content = path.read_bytes()
             sha256 = hashlib.sha256(content).hexdigest()
-            rows.append(Row(path_of(path), path_of(path), sha256, len(content), status="ok"))
+            rows.append(
+                Row(path_of(path), path_of(path), sha256, len(content), status="ok")
+            )
         place = folder / "features" / store
         place.mkdir(parents=True, exist_ok=True)
         write_index(place, rows)
@@ -131,7 +158,12 @@ def add_points():
     """Keep synthetic points of a protocol in a folder; each is (series, x, y, low, high)."""
 
     def add(
-        folder, points, protocol="knn", feature=None, axes=("neighbours k", "mAP, %"), **changes
+        folder,
+        points,
+        protocol="knn",
+        feature=None,
+        axes=("neighbours k", "mAP, %"),
+        **changes,
     ):
         lines = [
             {
@@ -161,7 +193,9 @@ def add_points():
                 "seconds": 1.5,
                 "command": f"deepfish reproduce voc2007 --protocol {protocol}",
                 "version": "0.1.0",
-                "key": row_key(protocol=protocol, series=series, x=x, axes=axes, **changes),
+                "key": row_key(
+                    protocol=protocol, series=series, x=x, axes=axes, **changes
+                ),
                 **changes,
             }
             for series, x, y, low, high in points

@@ -22,7 +22,10 @@ from deepfishing.evaluation.report.text import terminal, write_latex, write_mark
 
 FEATURES = [
     *(("x7", 2**i, 40.0 + 5 * i, 38.5 + 5 * i, 41.5 + 5 * i) for i in range(7)),
-    *(("pow(dW8,0.5)", 2**i, 41.0 + 6 * i, 40.0 + 6 * i, 42.0 + 6 * i) for i in range(7)),
+    *(
+        ("pow(dW8,0.5)", 2**i, 41.0 + 6 * i, 40.0 + 6 * i, 42.0 + 6 * i)
+        for i in range(7)
+    ),
 ]
 TIMES = [
     *(("principal, 2,048", n, n / 2000, None, None) for n in (1000, 10_000, 50_000)),
@@ -43,7 +46,9 @@ def test_ticks_are_few_even_and_around_the_range(low, spread):
     np.testing.assert_allclose(np.diff(ticks), ticks[1] - ticks[0])
 
 
-@pytest.mark.parametrize(("low", "high"), [(0.2, 0.2), (1.0, 10.0), (0.013, 0.9), (3e-3, 4e4)])
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.2, 0.2), (1.0, 10.0), (0.013, 0.9), (3e-3, 4e4)]
+)
 def test_logarithmic_ticks_are_few_and_around_the_range(low, high):
     ticks = log_ticks(low, high)
     assert ticks[0] <= low < ticks[-1]
@@ -59,7 +64,10 @@ def drawn(page):
     return [
         (
             [
-                [tuple(map(float, pair)) for pair in re.findall(rf"[ML]{number} {number}", path)]
+                [
+                    tuple(map(float, pair))
+                    for pair in re.findall(rf"[ML]{number} {number}", path)
+                ]
                 for path in re.findall(r'<path d="([^"]*)"', chart)
             ],
             [
@@ -87,7 +95,9 @@ def test_the_page_draws_every_point_where_its_figures_say(tmp_path, add_points):
         for _, x, y, _, _ in FEATURES
     ]
     np.testing.assert_allclose(circles, expected, atol=0.02)
-    np.testing.assert_allclose([point for path in paths for point in path], expected, atol=0.02)
+    np.testing.assert_allclose(
+        [point for path in paths for point in path], expected, atol=0.02
+    )
     assert page.count('class="interval"') == len(FEATURES)
     assert "Few examples" in page
     assert "Nearest neighbours" not in page
@@ -106,11 +116,15 @@ def test_the_page_draws_every_point_where_its_figures_say(tmp_path, add_points):
 def test_every_protocol_has_its_own_explanation(tmp_path, add_points, protocol, says):
     add_points(tmp_path, FEATURES, protocol)
     page = write_report(tmp_path).read_text(encoding="utf-8")
-    texts = re.findall(r'<h3>.*?</h3>\s*<p class="soft">(.*?)</p>', page, flags=re.DOTALL)
+    texts = re.findall(
+        r'<h3>.*?</h3>\s*<p class="soft">(.*?)</p>', page, flags=re.DOTALL
+    )
     assert [says in text for text in texts] == [True]
 
 
-def test_times_are_drawn_on_logarithmic_axes_and_a_missing_one_is_told(tmp_path, add_points):
+def test_times_are_drawn_on_logarithmic_axes_and_a_missing_one_is_told(
+    tmp_path, add_points
+):
     add_points(tmp_path, TIMES, "approximation", "dW8", IMAGES)
     page = write_report(tmp_path).read_text(encoding="utf-8")
     (((line, exact), circles),) = drawn(page)
@@ -123,8 +137,13 @@ def test_times_are_drawn_on_logarithmic_axes_and_a_missing_one_is_told(tmp_path,
 
 
 def test_a_level_is_a_line_across(tmp_path, add_points):
-    points = [("exact kernel", None, 82.4, None, None), ("product", 1024, 80.0, None, None)]
-    rows = add_points(tmp_path, points, "approximation", "dW8", ("numbers per vector", "mAP, %"))
+    points = [
+        ("exact kernel", None, 82.4, None, None),
+        ("product", 1024, 80.0, None, None),
+    ]
+    rows = add_points(
+        tmp_path, points, "approximation", "dW8", ("numbers per vector", "mAP, %")
+    )
     ((chart,),) = (panel.charts for panel in panels(rows))
     (left, right) = chart.path(chart.series[0])
     assert (left[0], right[0]) == (0, 100)
@@ -136,7 +155,10 @@ def test_a_chart_without_any_figure_can_be_drawn():
     assert empty.path(empty.series[0]) == []
     assert empty.across.place(5) == 50.0
     assert empty.up.ticks
-    assert Panel("knn", None, "k", (empty,)).text(empty, empty.series[0].at(5)) == ("", "")
+    assert Panel("knn", None, "k", (empty,)).text(empty, empty.series[0].at(5)) == (
+        "",
+        "",
+    )
 
 
 def test_a_page_has_tables_and_curves_together_and_neither_without_points(
@@ -155,7 +177,9 @@ def test_a_page_has_tables_and_curves_together_and_neither_without_points(
 
 def test_names_of_lines_are_only_text(tmp_path, add_points):
     add_points(tmp_path, [("x:<script>", 1, 5.0, None, None)])
-    add_points(tmp_path, [("<script>", 1, 5.0, None, None)], "approximation", "dW:<script>")
+    add_points(
+        tmp_path, [("<script>", 1, 5.0, None, None)], "approximation", "dW:<script>"
+    )
     assert "<script>" not in write_report(tmp_path).read_text(encoding="utf-8")
 
 

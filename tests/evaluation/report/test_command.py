@@ -9,7 +9,9 @@ import pytest
         (("--format", "latex"), "report.tex", "% needs \\usepackage{booktabs}"),
     ],
 )
-def test_each_format_is_written_and_named(tmp_path, add_rows, deepfish, options, name, start):
+def test_each_format_is_written_and_named(
+    tmp_path, add_rows, deepfish, options, name, start
+):
     folder = tmp_path / "results"
     add_rows(folder, features=("x7", "dW7"))
     ran = deepfish("report", folder, *options)

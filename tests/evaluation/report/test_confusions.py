@@ -11,7 +11,12 @@ from deepfishing.errors import StoreError
 from deepfishing.evaluation.report.html import write_report
 from deepfishing.evaluation.report.rows import gains, open_results
 from deepfishing.evaluation.report.sheets import table_sheets
-from deepfishing.evaluation.report.tables import comparison, confusions, interval_text, one_decimal
+from deepfishing.evaluation.report.tables import (
+    comparison,
+    confusions,
+    interval_text,
+    one_decimal,
+)
 from deepfishing.evaluation.report.text import terminal, write_latex, write_markdown
 
 FEATURES = {"x7": 1.5, "dW7": 2.5}
@@ -21,9 +26,15 @@ SCRIPTS = ("собака", "قطة", "כלב", "猫", "🐟", "<b>&$_{}~^\\", "a
 @pytest.fixture
 def measured(tmp_path, add_rows):
     def add(classes, n=60, **options):
-        changes = {"dataset": "photos", "network": "efficientnet-lite0", "official_ap": "area"}
+        changes = {
+            "dataset": "photos",
+            "network": "efficientnet-lite0",
+            "official_ap": "area",
+        }
         given = {"one_class": True, "intervals": True, **changes, **options}
-        return add_rows(tmp_path, tuple(FEATURES), n, strength=FEATURES, classes=classes, **given)
+        return add_rows(
+            tmp_path, tuple(FEATURES), n, strength=FEATURES, classes=classes, **given
+        )
 
     return add
 
@@ -58,7 +69,9 @@ def test_the_matrix_is_that_of_the_best_row_and_the_pairs_count_both(measured):
     assert by_best == sorted(by_best, reverse=True)
 
 
-def test_every_form_of_the_report_has_the_accuracies_with_their_intervals(measured, tmp_path):
+def test_every_form_of_the_report_has_the_accuracies_with_their_intervals(
+    measured, tmp_path
+):
     results = measured(["ape", "bee", "cat"])
     rows = results.rows
     page = write_report(tmp_path).read_text()
@@ -70,7 +83,9 @@ def test_every_form_of_the_report_has_the_accuracies_with_their_intervals(measur
         for name in ("accuracy", "balanced_accuracy"):
             figure = one_decimal(row[name])
             interval = interval_text(tuple(row[f"{name}_interval"]))
-            cell = rf'<td class="\w+">{figure}</td>\s*<td class="interval">{interval}</td>'
+            cell = (
+                rf'<td class="\w+">{figure}</td>\s*<td class="interval">{interval}</td>'
+            )
             assert re.search(cell.replace(interval, interval.replace("-", "–")), page)
             assert f"| {figure} | {interval} |" in text
             assert f"& {figure} & {interval.replace('-', '--')} &" in tex
@@ -82,7 +97,9 @@ def test_every_form_of_the_report_has_the_accuracies_with_their_intervals(measur
 
 
 @pytest.mark.parametrize("n_classes", [2, 7, 20, 21, 100])
-def test_any_number_of_classes_has_its_matrix_and_fits_the_terminal(measured, tmp_path, n_classes):
+def test_any_number_of_classes_has_its_matrix_and_fits_the_terminal(
+    measured, tmp_path, n_classes
+):
     names = [f"class number {i}" for i in range(n_classes)]
     rows = measured(names, n=2 * n_classes, intervals=False).rows
     page = write_report(tmp_path).read_text()
@@ -110,12 +127,16 @@ def test_names_in_any_script_are_shown_as_they_are_and_not_obeyed(measured, tmp_
         assert name in write_markdown(tmp_path).read_text()
 
 
-def test_rows_of_older_versions_have_no_accuracy_and_stand_beside_new_ones(measured, tmp_path):
+def test_rows_of_older_versions_have_no_accuracy_and_stand_beside_new_ones(
+    measured, tmp_path
+):
     rows = measured(["ape", "bee", "cat"]).rows
     for name in list(rows[0]):
         if "accuracy" in name or name == "confusion":
             del rows[0][name]
-    (tmp_path / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "results.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in rows)
+    )
     assert open_results(tmp_path).rows == rows
     found = confusions(comparison(rows))
     assert [line.feature for line in found.compared] == ["dW7"]
@@ -148,7 +169,9 @@ def test_images_with_several_classes_have_neither(tmp_path, add_rows):
         ("confusion", {"ape": {"bee": 0.5}}),
     ],
 )
-def test_a_malformed_accuracy_is_refused_by_reader_and_writer(measured, tmp_path, name, value):
+def test_a_malformed_accuracy_is_refused_by_reader_and_writer(
+    measured, tmp_path, name, value
+):
     results = measured(["ape", "bee"])
     row = {**results.rows[0], name: value}
     with pytest.raises(StoreError, match=f"usable '{name}'"):

@@ -25,7 +25,14 @@ from deepfishing.evaluation.report.tables import comparison
 from deepfishing.evaluation.report.text import terminal, write_latex, write_markdown
 from deepfishing.evaluation.report.words import curve_words, plain
 
-ROWS = {"x7": 1.0, "forward": 1.3, "smooth(x7)": 3.0, "auto-forward": 1.6, "dW7": 1.1, "auto": 2.2}
+ROWS = {
+    "x7": 1.0,
+    "forward": 1.3,
+    "smooth(x7)": 3.0,
+    "auto-forward": 1.6,
+    "dW7": 1.1,
+    "auto": 2.2,
+}
 PHOTOS = "labelled photos per class"
 LINES = {
     "x7": (50.0, 60.0),
@@ -46,11 +53,17 @@ def low_shot_points(folder, add_points):
     points = []
     for number, (name, figures) in enumerate(LINES.items()):
         for x, y in zip((1, 4), figures, strict=True):
-            draws = (y + np.array([-1.0, 0.5, 0.0, 0.25, 0.25]) * (1 + 0.1 * number)).tolist()
+            draws = (
+                y + np.array([-1.0, 0.5, 0.0, 0.25, 0.25]) * (1 + 0.1 * number)
+            ).tolist()
             points.append((name, x, y, y - 1, y + 1, draws))
     for name, x, y, low, high, draws in points:
         add_points(
-            folder, [(name, x, y, low, high)], "low-shot", axes=(PHOTOS, "mAP, %"), draws=draws
+            folder,
+            [(name, x, y, low, high)],
+            "low-shot",
+            axes=(PHOTOS, "mAP, %"),
+            draws=draws,
         )
     return open_points(folder)
 
@@ -72,7 +85,9 @@ def test_the_three_rows_are_the_strongest_plain_forward_row_and_both_choices(tab
         assert gain.interval == pytest.approx((expected.low, expected.high))
 
 
-def test_the_papers_table_has_only_rows_of_one_cost_and_the_other_table_the_three(table):
+def test_the_papers_table_has_only_rows_of_one_cost_and_the_other_table_the_three(
+    table,
+):
     results, lines = table
     paper, gained, *_ = table_sheets(lines, table_split(results, lines))
     first = [row[0] for block in paper.blocks for row in block]
@@ -106,7 +121,9 @@ def test_each_number_of_labels_has_its_own_strongest_forward_line(tmp_path, add_
     assert "With 4 labelled photos per class, auto has 65.0 % mAP" in words
 
 
-def test_every_form_of_the_report_has_the_rows_and_the_gains(tmp_path, add_rows, add_points):
+def test_every_form_of_the_report_has_the_rows_and_the_gains(
+    tmp_path, add_rows, add_points
+):
     add_rows(tmp_path, tuple(ROWS), strength=ROWS, intervals=True)
     points = low_shot_points(tmp_path, add_points)
     page = write_report(tmp_path).read_text(encoding="utf-8")
@@ -126,8 +143,15 @@ def test_every_form_of_the_report_has_the_rows_and_the_gains(tmp_path, add_rows,
 
 def test_a_run_writes_the_gains_into_its_lines(dataset, network, tmp_path):
     features = "x7,auto"
-    found = measure(dataset, network, tmp_path, ["table", "low-shot"], features=features)
-    assert [row["feature"] for row in found.rows] == ["forward", "auto-forward", "x7", "auto"]
+    found = measure(
+        dataset, network, tmp_path, ["table", "low-shot"], features=features
+    )
+    assert [row["feature"] for row in found.rows] == [
+        "forward",
+        "auto-forward",
+        "x7",
+        "auto",
+    ]
     for name, kept in (("results", found.rows), ("curves", found.points["low-shot"])):
         text = (tmp_path / f"{name}.jsonl").read_text(encoding="utf-8")
         lines = [json.loads(line) for line in text.splitlines()]
@@ -138,5 +162,7 @@ def test_a_run_writes_the_gains_into_its_lines(dataset, network, tmp_path):
             for key in ("gain_of_pool", "gain_of_gradients"):
                 assert set(line[key]) == {"over", "mean", "low", "high", "p"}
     row = next(row for row in found.rows if row["feature"] == "auto")
-    assert row["gain_of_gradients"]["mean"] == pytest.approx(found.split.of_gradients.mean)
+    assert row["gain_of_gradients"]["mean"] == pytest.approx(
+        found.split.of_gradients.mean
+    )
     assert any("unlabelled photos give" in words for words in found.words)

@@ -8,7 +8,9 @@ from deepfishing.core.statistics import compare
 from deepfishing.evaluation.report.rows import gains
 
 
-def test_a_gain_is_the_paired_bootstrap_against_the_best_forward_row(tmp_path, add_rows):
+def test_a_gain_is_the_paired_bootstrap_against_the_best_forward_row(
+    tmp_path, add_rows
+):
     results = add_rows(tmp_path, features=("x6", "x7", "x6;x7", "dW7"))
     value = {row["feature"]: row["map"]["11point"] for row in results.rows}
     best = max(("x6", "x7", "x6;x7"), key=value.__getitem__)
@@ -56,7 +58,9 @@ def test_rows_that_cannot_be_compared_have_no_gain(tmp_path, add_rows):
     assert gains(hidden, hidden.rows) == {}
 
 
-def test_draws_are_computed_once_and_again_for_new_scores(tmp_path, add_rows, monkeypatch):
+def test_draws_are_computed_once_and_again_for_new_scores(
+    tmp_path, add_rows, monkeypatch
+):
     results = add_rows(tmp_path, features=("x7", "dW7"))
     first = gains(results, results.rows)
     computed = []
@@ -76,7 +80,8 @@ def test_draws_are_computed_once_and_again_for_new_scores(tmp_path, add_rows, mo
     assert len(computed) == 1
 
 
-OPEN = b"\x93NUMPY\x01\0\x10\0" + b"{'descr': ('<f8" + b"\n"  # a header that does not close
+# a header that does not close
+OPEN = b"\x93NUMPY\x01\0\x10\0" + b"{'descr': ('<f8" + b"\n"
 
 
 @pytest.mark.parametrize(
@@ -89,5 +94,7 @@ def test_damaged_draws_are_made_again(tmp_path, add_rows, content):
         if isinstance(content, bytes):
             file.write_bytes(content)
         else:
-            np.save(file, np.zeros(3) if content == "short" else np.zeros(1000, dtype=int))
+            np.save(
+                file, np.zeros(3) if content == "short" else np.zeros(1000, dtype=int)
+            )
     assert gains(results, results.rows) == first

@@ -10,7 +10,19 @@ from deepfishing.evaluation.report.html import write_report
 from deepfishing.evaluation.report.rows import gains
 from deepfishing.evaluation.report.tables import one_decimal
 
-VOID = {"meta", "link", "br", "img", "hr", "input", "line", "circle", "rect", "path", "polyline"}
+VOID = {
+    "meta",
+    "link",
+    "br",
+    "img",
+    "hr",
+    "input",
+    "line",
+    "circle",
+    "rect",
+    "path",
+    "polyline",
+}
 VOID |= {"use", "image"}
 
 
@@ -24,7 +36,12 @@ class Page(HTMLParser):
         assert self.open == []
 
     def handle_starttag(self, tag, attrs):
-        element = {"tag": tag, "attrs": dict(attrs), "text": "", "within": list(self.open)}
+        element = {
+            "tag": tag,
+            "attrs": dict(attrs),
+            "text": "",
+            "within": list(self.open),
+        }
         self.elements.append(element)
         if tag not in VOID:
             self.open.append(element)
@@ -55,7 +72,8 @@ class Page(HTMLParser):
             [
                 cell["text"].strip()
                 for cell in self.elements
-                if cell["tag"] in ("th", "td") and any(outer is row for outer in cell["within"])
+                if cell["tag"] in ("th", "td")
+                and any(outer is row for outer in cell["within"])
             ]
             for row in self.find("tr", within=table)
         ]
@@ -87,7 +105,15 @@ def test_table_1_has_each_feature_once_with_its_figures(tmp_path, add_rows):
     head, *body = page.cells(table)
     best = max((row for row in rows if "W" not in row["feature"]), key=official)
     gain = f"gainon {letters(best['feature'])}"
-    assert head == ["feature", "11-pointofficial", gain, "area", "sklearn", "paper", "difference"]
+    assert head == [
+        "feature",
+        "11-pointofficial",
+        gain,
+        "area",
+        "sklearn",
+        "paper",
+        "difference",
+    ]
     assert len(body) == len(rows)
     by_name = {cells[0]: cells[1:] for cells in body}
     assert len(by_name) == len(rows)
@@ -95,8 +121,12 @@ def test_table_1_has_each_feature_once_with_its_figures(tmp_path, add_rows):
         first, gain, *others, paper, difference = by_name[letters(row["feature"])]
         measured = [first, *others]
         points = official(row) - official(best)
-        assert gain.rstrip("!") == (minus(one_decimal(points, True)) if row is not best else "")
-        assert measured == [f"{row['map'][m]:.1f}" for m in ("11point", "area", "sklearn")]
+        assert gain.rstrip("!") == (
+            minus(one_decimal(points, True)) if row is not best else ""
+        )
+        assert measured == [
+            f"{row['map'][m]:.1f}" for m in ("11point", "area", "sklearn")
+        ]
         assert difference == minus(f"{row['map']['11point'] - float(paper):+.1f}")
 
 
@@ -111,8 +141,12 @@ def test_only_the_best_official_figure_of_table_1_is_bold(tmp_path, add_rows):
     assert page.find("th", within=line)[0]["text"] == letters(best["feature"])
 
 
-def test_the_class_table_has_each_class_once_and_the_best_of_it_bold(tmp_path, add_rows):
-    rows = add_rows(tmp_path, features=("x6", "x7", "dW7"), strength={"x6": 2, "x7": 1, "dW7": 2})
+def test_the_class_table_has_each_class_once_and_the_best_of_it_bold(
+    tmp_path, add_rows
+):
+    rows = add_rows(
+        tmp_path, features=("x6", "x7", "dW7"), strength={"x6": 2, "x7": 1, "dW7": 2}
+    )
     ap = {row["feature"]: row["ap"]["11point"] for row in rows.rows}
     page = page_of(tmp_path)
     [table] = page.find("table", class_="classes")
@@ -133,7 +167,9 @@ def test_each_class_has_a_plot_with_the_curve_of_each_row(tmp_path, add_rows):
     rows = add_rows(tmp_path).rows
     page = page_of(tmp_path)
     plots = [
-        svg for svg in page.find("svg") if "Precision-recall" in svg["attrs"].get("aria-label", "")
+        svg
+        for svg in page.find("svg")
+        if "Precision-recall" in svg["attrs"].get("aria-label", "")
     ]
     assert len(plots) == len(rows[0]["classes"])
     for name, svg in zip(rows[0]["classes"], plots, strict=True):
@@ -158,7 +194,9 @@ def test_the_curves_are_those_of_the_scores(tmp_path, add_rows):
         scores, labels, _ = results.scores(results.rows[which])
         kept = labels[:, column] != 0
         truth, score = labels[kept, column] == 1, scores[kept, column]
-        points = [tuple(map(float, p.split(","))) for p in line["attrs"]["points"].split()]
+        points = [
+            tuple(map(float, p.split(","))) for p in line["attrs"]["points"].split()
+        ]
         found = np.argsort(-score)  # one positive after the other, each a point
         expected = [
             (100 * k / truth.sum(), 100 - 100 * k / rank)
@@ -168,16 +206,22 @@ def test_the_curves_are_those_of_the_scores(tmp_path, add_rows):
         np.testing.assert_allclose(points[1:], expected, rtol=1e-3)
 
 
-def test_the_best_two_rows_are_ticked_and_every_other_has_its_switch(tmp_path, add_rows):
+def test_the_best_two_rows_are_ticked_and_every_other_has_its_switch(
+    tmp_path, add_rows
+):
     rows = add_rows(tmp_path).rows
     page = page_of(tmp_path)
     switches = page.find("input", type="checkbox")
-    ticked = [row for row, s in zip(rows, switches, strict=True) if "checked" in s["attrs"]]
+    ticked = [
+        row for row, s in zip(rows, switches, strict=True) if "checked" in s["attrs"]
+    ]
     best = [
         max((row for row in rows if ("W" in row["feature"]) == gradient), key=official)
         for gradient in (False, True)
     ]
-    assert sorted(row["feature"] for row in ticked) == sorted(row["feature"] for row in best)
+    assert sorted(row["feature"] for row in ticked) == sorted(
+        row["feature"] for row in best
+    )
     [style] = page.find("style")
     for i, switch in enumerate(switches):
         assert switch["attrs"]["class"] == f"s{i}"
@@ -188,11 +232,16 @@ def test_the_dots_stand_in_the_order_of_the_figures(tmp_path, add_rows):
     rows = add_rows(tmp_path).rows
     page = page_of(tmp_path)
     [dots] = page.find("div", class_="dots")
-    measured = [c for c in page.find("circle", within=dots) if "class" not in c["attrs"]]
+    measured = [
+        c for c in page.find("circle", within=dots) if "class" not in c["attrs"]
+    ]
     places = [float(c["attrs"]["cx"].rstrip("%")) for c in measured]
     assert all(0 <= place <= 100 for place in places)
-    values = [row["map"]["11point"] for row in rows]  # the fixture's order is the paper's
-    assert sorted(range(11), key=places.__getitem__) == sorted(range(11), key=values.__getitem__)
+    # the fixture's order is the paper's
+    values = [row["map"]["11point"] for row in rows]
+    assert sorted(range(11), key=places.__getitem__) == sorted(
+        range(11), key=values.__getitem__
+    )
     assert len(page.find("circle", within=dots, class_="printed")) == 11
 
 
@@ -208,7 +257,9 @@ def test_a_perfect_score_is_not_drawn_beyond_100(tmp_path, add_rows):
 
 @pytest.mark.parametrize(("strength", "word"), [(4.0, "above"), (0.2, "below")])
 def test_the_headline_says_which_is_better(tmp_path, add_rows, strength, word):
-    rows = add_rows(tmp_path, features=("x7", "dW7"), strength={"x7": 1.5, "dW7": strength}).rows
+    rows = add_rows(
+        tmp_path, features=("x7", "dW7"), strength={"x7": 1.5, "dW7": strength}
+    ).rows
     page = page_of(tmp_path)
     [headline] = page.find("div", class_="headline")
     [verdict] = page.find("strong", within=headline)
@@ -217,9 +268,15 @@ def test_the_headline_says_which_is_better(tmp_path, add_rows, strength, word):
     assert "In the paper the same two rows differ by +1.5." in headline["text"]
 
 
-@pytest.mark.parametrize(("strength", "said"), [(4.0, "holds at 95 %"), (1.5, "could be chance")])
-def test_the_headline_says_whether_the_difference_holds(tmp_path, add_rows, strength, said):
-    results = add_rows(tmp_path, features=("x7", "dW7"), strength={"x7": 1.5, "dW7": strength})
+@pytest.mark.parametrize(
+    ("strength", "said"), [(4.0, "holds at 95 %"), (1.5, "could be chance")]
+)
+def test_the_headline_says_whether_the_difference_holds(
+    tmp_path, add_rows, strength, said
+):
+    results = add_rows(
+        tmp_path, features=("x7", "dW7"), strength={"x7": 1.5, "dW7": strength}
+    )
     known = gains(results, results.rows)["dW7"]
     page = page_of(tmp_path)
     [headline] = page.find("div", class_="headline")
@@ -292,7 +349,9 @@ def test_a_split_without_labels_points_to_its_submission_files(tmp_path, add_row
 
 
 def test_a_class_that_was_left_out_says_why(tmp_path, add_rows):
-    results = add_rows(tmp_path, features=("x7", "dW7"), left_out={"cow": "no positive example"})
+    results = add_rows(
+        tmp_path, features=("x7", "dW7"), left_out={"cow": "no positive example"}
+    )
     for row in results.rows:
         for method in row["ap"].values():
             method["cow"] = None
@@ -301,7 +360,9 @@ def test_a_class_that_was_left_out_says_why(tmp_path, add_rows):
     [table] = page.find("table", class_="classes")
     [cow] = [cells for cells in page.cells(table) if cells[0] == "cow"]
     assert cow == ["cow", "no positive example", "68.2", "no positive example", "70.4"]
-    assert "The mean is over 19 of 20 classes" in re.sub(r"\s+", " ", page.elements[0]["text"])
+    assert "The mean is over 19 of 20 classes" in re.sub(
+        r"\s+", " ", page.elements[0]["text"]
+    )
 
 
 def test_nothing_is_loaded_from_anywhere(tmp_path, add_rows):
@@ -311,13 +372,21 @@ def test_nothing_is_loaded_from_anywhere(tmp_path, add_rows):
     assert "url(" not in text
     assert "@import" not in text
     page = Page(text)
-    assert page.find("script") == page.find("link") == page.find("img") == page.find("image") == []
+    assert (
+        page.find("script")
+        == page.find("link")
+        == page.find("img")
+        == page.find("image")
+        == []
+    )
     for element in page.elements:
         assert not element["attrs"].keys() & {"src", "srcset", "data"}
         assert element["attrs"].get("href", "#").startswith("#")
 
 
-@pytest.mark.parametrize("key", ["class", "dataset", "network", "command", "unreadable", "version"])
+@pytest.mark.parametrize(
+    "key", ["class", "dataset", "network", "command", "unreadable", "version"]
+)
 def test_hostile_names_are_shown_and_not_obeyed(tmp_path, add_rows, key):
     evil = "<script>alert('\"&')</script>"
     changes = {
@@ -332,7 +401,9 @@ def test_hostile_names_are_shown_and_not_obeyed(tmp_path, add_rows, key):
 
 def test_the_page_tells_what_it_was_measured_with(tmp_path, add_rows):
     evil = "<script>1</script>"
-    add_rows(tmp_path, features=("x7", "dW7"), versions={"Python": "3.11.0", "torch": evil})
+    add_rows(
+        tmp_path, features=("x7", "dW7"), versions={"Python": "3.11.0", "torch": evil}
+    )
     page = page_of(tmp_path)
     assert page.find("script") == []
     assert f"Python 3.11.0, torch {evil}" in page.elements[0]["text"]
@@ -354,14 +425,20 @@ def test_missing_scores_are_told_in_place_of_their_curves(tmp_path, add_rows):
     curve, pictures = page.find("p", class_="problem")
     assert str(lost) in curve["text"]
     assert str(lost) in pictures["text"]
-    assert {line["attrs"]["class"] for line in page.find("polyline")} == {"line gradient r1"}
+    assert {line["attrs"]["class"] for line in page.find("polyline")} == {
+        "line gradient r1"
+    }
 
 
-def test_headings_go_down_one_level_at_a_time_and_tables_have_scopes(tmp_path, add_rows, groceries):
+def test_headings_go_down_one_level_at_a_time_and_tables_have_scopes(
+    tmp_path, add_rows, groceries
+):
     add_rows(tmp_path)
     add_rows(tmp_path, features=("x7", "dW7"), **groceries)
     page = page_of(tmp_path)
-    levels = [int(e["tag"][1]) for e in page.elements if re.fullmatch(r"h[1-6]", e["tag"])]
+    levels = [
+        int(e["tag"][1]) for e in page.elements if re.fullmatch(r"h[1-6]", e["tag"])
+    ]
     assert levels[0] == 1
     assert levels.count(1) == 1
     assert all(b <= a + 1 for a, b in pairwise(levels))
@@ -370,11 +447,28 @@ def test_headings_go_down_one_level_at_a_time_and_tables_have_scopes(tmp_path, a
 
 def test_how_it_was_measured_is_on_the_page(tmp_path, add_rows):
     add_rows(tmp_path, features=("x7",), tau=3.5, unreadable=["a/broken.jpg"])
-    add_rows(tmp_path, features=("dW7",), tau=3.5, command="deepfish reproduce voc2007 --again")
+    add_rows(
+        tmp_path,
+        features=("dW7",),
+        tau=3.5,
+        command="deepfish reproduce voc2007 --again",
+    )
     text = re.sub(r"\s+", " ", page_of(tmp_path).elements[0]["text"])
     for said in (
-        *("ab" * 32, "τ = 3.5", "uniform label", "C = 1", "negative in training", "61 images"),
-        *("a/broken.jpg", "--network alexnet-torchvision", "--again", "deepfishing 0.1.0"),
+        *(
+            "ab" * 32,
+            "τ = 3.5",
+            "uniform label",
+            "C = 1",
+            "negative in training",
+            "61 images",
+        ),
+        *(
+            "a/broken.jpg",
+            "--network alexnet-torchvision",
+            "--again",
+            "deepfishing 0.1.0",
+        ),
     ):
         assert said in text
 

@@ -6,7 +6,11 @@ import pytest
 from deepfishing.core.statistics import mean_interval
 from deepfishing.errors import StoreError
 from deepfishing.evaluation.report.gain_split import table_split
-from deepfishing.evaluation.report.overview import find_folders, overview, write_overview
+from deepfishing.evaluation.report.overview import (
+    find_folders,
+    overview,
+    write_overview,
+)
 from deepfishing.evaluation.report.rows import gains
 from deepfishing.evaluation.report.tables import comparison, one_decimal
 from deepfishing.evaluation.results import Results
@@ -43,7 +47,9 @@ def test_every_gain_is_that_of_the_folders_own_report(folders):
     ]
     for number, folder in enumerate(folders):
         results = Results(folder)
-        assert parts["dW8"].gains[number].difference == gains(results, results.rows)["dW8"]
+        assert (
+            parts["dW8"].gains[number].difference == gains(results, results.rows)["dW8"]
+        )
 
 
 def test_gains_with_few_examples_are_paired_over_the_draws(folders):
@@ -57,11 +63,15 @@ def test_gains_with_few_examples_are_paired_over_the_draws(folders):
         assert series.marks[x].interval == pytest.approx(mean_interval(paired.tolist()))
 
 
-def test_data_sets_with_other_definitions_of_ap_are_lines_of_one_chart(folders, add_points):
+def test_data_sets_with_other_definitions_of_ap_are_lines_of_one_chart(
+    folders, add_points
+):
     for series, draws in DRAWS.items():
         y = float(np.mean(draws))
         axes = AXES[0], "11-point mAP, %"
-        add_points(folders[0], [(series, 4, y, y, y)], "low-shot", axes=axes, draws=draws)
+        add_points(
+            folders[0], [(series, 4, y, y, y)], "low-shot", axes=axes, draws=draws
+        )
     (part,) = [part for part in overview(folders) if part.feature == "dW8"]
     (panel,) = part.panels
     assert [len(series.marks) for series in panel.charts[0].series] == [1, 2]
@@ -78,21 +88,28 @@ def test_settings_of_one_data_set_are_told_apart_by_what_differs(tmp_path, add_r
 
 
 @pytest.mark.parametrize(
-    ("given", "where"), [(("r",), "r/gains.html"), (("r/voc", "r/photos"), "gains.html")]
+    ("given", "where"),
+    [(("r",), "r/gains.html"), (("r/voc", "r/photos"), "gains.html")],
 )
-def test_the_command_writes_a_page_of_all_folders(folders, deepfish, tmp_path, given, where):
+def test_the_command_writes_a_page_of_all_folders(
+    folders, deepfish, tmp_path, given, where
+):
     ran = deepfish("report", *given)
     assert (ran.code, ran.out.strip(), ran.err) == (0, where, "")
     page = (tmp_path / where).read_text(encoding="utf-8")
     results = Results(folders[1])
-    shown = one_decimal(gains(results, results.rows)["dW8"].mean, sign=True).replace("-", "−")
+    shown = one_decimal(gains(results, results.rows)["dW8"].mean, sign=True).replace(
+        "-", "−"
+    )
     assert f"{shown}<b>" in page
     assert "photos, alexnet-torchvision" in page
     assert "<script" not in page
     assert "Few examples" in page
 
 
-def test_markdown_has_a_line_per_data_set_and_only_the_features_asked_for(folders, deepfish):
+def test_markdown_has_a_line_per_data_set_and_only_the_features_asked_for(
+    folders, deepfish
+):
     ran = deepfish("report", "r", "--format", "markdown", "--features", "dW7")
     assert ran.out.strip() == "r/gains.md"
     text = (folders[0].parent / "gains.md").read_text(encoding="utf-8")
@@ -129,7 +146,9 @@ def test_forward_features_alone_have_no_gain(tmp_path, add_rows):
         write_overview([tmp_path / "r"], tmp_path / "gains.html")
 
 
-def test_the_three_rows_are_split_into_what_the_pool_and_gradients_give(tmp_path, add_rows):
+def test_the_three_rows_are_split_into_what_the_pool_and_gradients_give(
+    tmp_path, add_rows
+):
     strength = {"x7": 1.0, "forward": 1.3, "auto-forward": 1.6, "dW7": 1.1, "auto": 2.2}
     results = add_rows(tmp_path / "a", tuple(strength), strength=strength)
     split = table_split(results, comparison(results.rows))

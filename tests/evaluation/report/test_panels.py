@@ -6,7 +6,11 @@ from deepfishing.errors import StoreError
 from deepfishing.evaluation.report.charts import panels
 from deepfishing.evaluation.report.rows import group_points, open_points
 
-SOME = [("x7", 1, 60.0, 58.0, 62.0), ("x7", 5, 70.0, 69.0, 71.0), ("dW7", 1, 61.0, 59.0, 63.0)]
+SOME = [
+    ("x7", 1, 60.0, 58.0, 62.0),
+    ("x7", 5, 70.0, 69.0, 71.0),
+    ("dW7", 1, 61.0, 59.0, 63.0),
+]
 
 
 def test_points_become_lines_of_the_charts_of_a_panel(tmp_path, add_points):
@@ -30,16 +34,26 @@ def test_points_come_in_order_and_the_last_measurement_counts(tmp_path, add_poin
     add_points(tmp_path, SOME[1::-1], version="0.1.0")
     points = add_points(tmp_path, [("x7", 5, 75.0, None, None)], version="0.2.0")
     ((chart,),) = (panel.charts for panel in panels(points))
-    assert [(x, mark.y) for x, mark in chart.series[0].marks.items()] == [(1, 60.0), (5, 75.0)]
+    assert [(x, mark.y) for x, mark in chart.series[0].marks.items()] == [
+        (1, 60.0),
+        (5, 75.0),
+    ]
 
 
-def test_a_projection_belongs_to_its_feature_and_a_level_to_every_x(tmp_path, add_points):
-    lines = [("exact kernel", None, 82.4, None, None), ("product", 1024, 80.0, None, None)]
+def test_a_projection_belongs_to_its_feature_and_a_level_to_every_x(
+    tmp_path, add_points
+):
+    lines = [
+        ("exact kernel", None, 82.4, None, None),
+        ("product", 1024, 80.0, None, None),
+    ]
     axes = ("numbers per vector", "mAP, %")
     for feature in ("dW7", "dW8"):
         points = add_points(tmp_path, lines, "approximation", feature, axes)
         points = [{**p, "key": p["feature"] + p["key"]} for p in points]
-        (tmp_path / "curves.jsonl").write_text("".join(json.dumps(p) + "\n" for p in points))
+        (tmp_path / "curves.jsonl").write_text(
+            "".join(json.dumps(p) + "\n" for p in points)
+        )
     both = panels(open_points(tmp_path))
     assert [panel.feature for panel in both] == ["dW7", "dW8"]
     level, line = both[1].charts[0].series
@@ -73,8 +87,12 @@ def test_protocols_and_settings_are_kept_apart(tmp_path, add_points):
 def test_a_malformed_point_is_named_with_its_line(tmp_path, add_points, key, value):
     good, bad = add_points(tmp_path, SOME)[:2]
     bad[key] = value
-    (tmp_path / "curves.jsonl").write_text(json.dumps(good) + "\n" + json.dumps(bad) + "\n")
-    with pytest.raises(StoreError, match=rf"usable '{key}', got .*curves\.jsonl line 2"):
+    (tmp_path / "curves.jsonl").write_text(
+        json.dumps(good) + "\n" + json.dumps(bad) + "\n"
+    )
+    with pytest.raises(
+        StoreError, match=rf"usable '{key}', got .*curves\.jsonl line 2"
+    ):
         open_points(tmp_path)
 
 

@@ -11,7 +11,12 @@ def one_class(rng):
 
 
 def naive_ranking(truth, scores, ids):
-    return [i for _, i in sorted((-s, i) for t, s, i in zip(truth, scores, ids, strict=True) if t)]
+    return [
+        i
+        for _, i in sorted(
+            (-s, i) for t, s, i in zip(truth, scores, ids, strict=True) if t
+        )
+    ]
 
 
 def test_the_first_are_those_of_the_sorted_scores(one_class):
@@ -36,7 +41,10 @@ def test_the_last_show_the_class_and_stand_at_the_end(one_class):
 
 def test_the_higher_are_found_by_one_kernel_and_lowest_by_the_other(one_class):
     truth, scores, other, ids = one_class
-    ranking, others = naive_ranking(truth, scores, ids), naive_ranking(truth, other, ids)
+    ranking, others = (
+        naive_ranking(truth, scores, ids),
+        naive_ranking(truth, other, ids),
+    )
     found = ranking[: int((truth == 1).sum())]
     lost = sorted(found, key=others.index, reverse=True)
     expected = [i for i in lost if others.index(i) > ranking.index(i)][:5]
@@ -47,7 +55,9 @@ def test_difficult_images_are_in_no_strip(one_class):
     truth, scores, other, ids = one_class
     scores[truth == 0] = 100.0
     found = strips(truth, scores, other, ids, most=40)
-    shown = {tile.id for strip in (found.first, found.last, found.higher) for tile in strip}
+    shown = {
+        tile.id for strip in (found.first, found.last, found.higher) for tile in strip
+    }
     assert shown == {i for i, t in zip(ids, truth, strict=True) if t}
 
 

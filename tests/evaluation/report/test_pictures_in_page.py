@@ -22,9 +22,16 @@ def made(tmp_path, add_rows, add_images):
 
 def tiles(text):
     """The pictures of the page in their order: id, rank, and which data URI is shown."""
-    uris = dict(re.findall(r'<image id="(p\d+)" width="96" height="96" href="([^"]+)"/>', text))
-    shown = re.findall(r'aria-label="(\d{6}): ([^"]*), rank (\d+).*?<use href="#(p\d+)"/>', text)
-    return [(image_id, said, int(rank), uris[place]) for image_id, said, rank, place in shown]
+    uris = dict(
+        re.findall(r'<image id="(p\d+)" width="96" height="96" href="([^"]+)"/>', text)
+    )
+    shown = re.findall(
+        r'aria-label="(\d{6}): ([^"]*), rank (\d+).*?<use href="#(p\d+)"/>', text
+    )
+    return [
+        (image_id, said, int(rank), uris[place])
+        for image_id, said, rank, place in shown
+    ]
 
 
 def test_the_page_has_the_thumbnails_that_the_scores_imply(made):
@@ -47,7 +54,8 @@ def test_the_page_has_the_thumbnails_that_the_scores_imply(made):
             chosen = [*ranking[:5], *positive[::-1][:5], *higher[:5]]
             expected += [(ids[i], ranking.index(i) + 1, truth[i] == 1) for i in chosen]
     assert [
-        (image_id, rank, not said.startswith("does not")) for image_id, said, rank, _ in shown
+        (image_id, rank, not said.startswith("does not"))
+        for image_id, said, rank, _ in shown
     ] == expected
     pictures = {}
     for image_id, _, _, uri in shown:  # one picture per image, and its own
@@ -90,7 +98,9 @@ def test_where_all_images_are_gone_one_sentence_says_what_to_do(made):
     assert "No pictures: none of" in text
     assert "--images" in text
     assert tiles(text) == []
-    assert tiles(write_report(folder, folder.parent / "gone").read_text(encoding="utf-8"))
+    assert tiles(
+        write_report(folder, folder.parent / "gone").read_text(encoding="utf-8")
+    )
 
 
 def test_a_damaged_index_is_told_in_place_of_the_pictures(made):
@@ -101,7 +111,9 @@ def test_a_damaged_index_is_told_in_place_of_the_pictures(made):
     assert f"No pictures: index is damaged: {index}" in text
 
 
-def test_of_many_classes_those_are_shown_in_which_the_two_differ_most(made, monkeypatch):
+def test_of_many_classes_those_are_shown_in_which_the_two_differ_most(
+    made, monkeypatch
+):
     folder, results = made
     monkeypatch.setattr(pictures, "MOST_CLASSES", 1)
     a, b = (row["ap"]["11point"] for row in results.rows)
@@ -112,7 +124,9 @@ def test_of_many_classes_those_are_shown_in_which_the_two_differ_most(made, monk
     assert "Of 3 classes these are the 1 in which" in text
 
 
-def test_rows_on_other_images_are_not_compared_by_pictures(tmp_path, add_rows, add_images):
+def test_rows_on_other_images_are_not_compared_by_pictures(
+    tmp_path, add_rows, add_images
+):
     results = add_rows(tmp_path, features=("x7",))
     add_rows(tmp_path, features=("dW7",))  # other labels, drawn anew
     add_images(tmp_path, tmp_path / "VOC2007", results.scores(results.rows[0])[2])

@@ -9,7 +9,9 @@ from deepfishing.evaluation.report.rows import group_rows, open_results, setting
 from deepfishing.extraction.settings import Settings
 
 
-def test_rows_come_in_the_order_of_table_1_however_they_were_measured(tmp_path, add_rows, rng):
+def test_rows_come_in_the_order_of_table_1_however_they_were_measured(
+    tmp_path, add_rows, rng
+):
     paper = table_features({6: "fc6", 7: "fc7", 8: "fc8"})
     rows = add_rows(tmp_path, features=tuple(rng.permutation(paper).tolist())).rows
     [group] = group_rows(rows)
@@ -47,7 +49,9 @@ def test_rows_of_different_settings_never_share_a_table(tmp_path, add_rows, chan
 
 
 def test_every_setting_tells_rows_and_points_apart(toy_network):
-    assert {"compute_dtype", "preprocess", "layers", "prefix_tokens", "tau"} <= set(SETTINGS)
+    assert {"compute_dtype", "preprocess", "layers", "prefix_tokens", "tau"} <= set(
+        SETTINGS
+    )
     settings = Settings.from_network(toy_network)
     assert set(settings.decisive()) | {"prefix_tokens"} == set(SETTINGS)
     same = dict.fromkeys((*SETTINGS, *POINT_SETTING, *ROW_SETTING), "same")
@@ -61,7 +65,9 @@ def test_the_last_measurement_of_a_feature_counts(tmp_path, add_rows):
     add_rows(tmp_path, features=("x7",), version="0.1.0")
     rows = add_rows(tmp_path, features=("x7",), version="0.2.0").rows
     assert len(rows) == 2
-    assert [[row["version"] for row in group] for group in group_rows(rows)] == [["0.2.0"]]
+    assert [[row["version"] for row in group] for group in group_rows(rows)] == [
+        ["0.2.0"]
+    ]
 
 
 def test_rows_that_the_paper_does_not_have_come_last(tmp_path, add_rows):
@@ -111,7 +117,9 @@ def test_empty_results_are_refused(tmp_path):
         ("ap_interval", {"area": {"cow": [1.0, float("nan")]}}),
     ],
 )
-def test_a_malformed_row_is_one_line_with_file_and_number(tmp_path, add_rows, name, value):
+def test_a_malformed_row_is_one_line_with_file_and_number(
+    tmp_path, add_rows, name, value
+):
     add_rows(tmp_path, features=("x7", "dW7"))
     file = tmp_path / "results.jsonl"
     first, second = map(json.loads, file.read_text().splitlines())
@@ -127,7 +135,9 @@ def test_a_row_without_figures_or_with_half_a_character_is_refused(tmp_path, add
     add_rows(tmp_path, features=("x7",))
     file = tmp_path / "results.jsonl"
     row = json.loads(file.read_text())
-    file.write_text(json.dumps({k: v for k, v in row.items() if k not in ("map", "ap")}) + "\n")
+    file.write_text(
+        json.dumps({k: v for k, v in row.items() if k not in ("map", "ap")}) + "\n"
+    )
     with pytest.raises(StoreError, match="usable 'map', got 'None'"):
         open_results(tmp_path)
     file.write_text(json.dumps({**row, "command": "\ud800"}) + "\n")

@@ -10,7 +10,9 @@ def counted(truth, scores):
     points = set()
     for threshold in scores:
         above = truth[scores >= threshold]
-        points.add(((above == 1).sum() / (truth == 1).sum(), (above == 1).sum() / len(above)))
+        points.add(
+            ((above == 1).sum() / (truth == 1).sum(), (above == 1).sum() / len(above))
+        )
     return points
 
 
@@ -41,7 +43,9 @@ def test_row_curves_skip_classes_without_an_ap(tmp_path, add_rows):
     results = add_rows(tmp_path, features=("x7",))
     [row] = results.rows
     row["ap"]["11point"]["cow"] = None
-    assert list(row_curves(results, row)) == [name for name in row["classes"] if name != "cow"]
+    assert list(row_curves(results, row)) == [
+        name for name in row["classes"] if name != "cow"
+    ]
 
 
 def test_scores_of_another_shape_are_refused(tmp_path, add_rows):

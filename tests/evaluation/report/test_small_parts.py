@@ -41,7 +41,9 @@ def test_figures_have_the_digits_that_tell_something():
 
 def test_ticks_are_round_numbers_around_a_range():
     assert charts.round_ticks(41.2, 78.0) == (40.0, 50.0, 60.0, 70.0, 80.0)
-    assert charts.round_ticks(-0.0062, -0.0023) == tuple(-i / 1000 for i in range(7, 1, -1))
+    assert charts.round_ticks(-0.0062, -0.0023) == tuple(
+        -i / 1000 for i in range(7, 1, -1)
+    )
     assert charts.log_ticks(0.3, 7.0) == (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
     assert charts.log_ticks(0.3, 2000.0) == (0.1, 1.0, 10.0, 100.0, 1000.0, 10000.0)
     assert charts.Axis((1, 10, 100), logarithmic=True).place(10) == 50.0
@@ -50,9 +52,18 @@ def test_ticks_are_round_numbers_around_a_range():
 
 def test_lines_of_one_projection_have_one_colour_and_other_dashes():
     names = ("exact kernel", "product, 2,048", "product, 8,192", "nystroem")
-    chart = charts.Chart("seconds", (), tuple(charts.Series(name, {}) for name in names))
-    styles = charts.Panel("approximation", "dW8", "training images", (chart,)).styles.values()
-    assert [(one.hue, one.dash) for one in styles] == [(None, 1), (206, 0), (206, 1), (20, 0)]
+    chart = charts.Chart(
+        "seconds", (), tuple(charts.Series(name, {}) for name in names)
+    )
+    styles = charts.Panel(
+        "approximation", "dW8", "training images", (chart,)
+    ).styles.values()
+    assert [(one.hue, one.dash) for one in styles] == [
+        (None, 1),
+        (206, 0),
+        (206, 1),
+        (20, 0),
+    ]
 
 
 def test_features_have_titles_blocks_and_the_papers_letters():
@@ -63,23 +74,41 @@ def test_features_have_titles_blocks_and_the_papers_letters():
     assert feature_label("x6;x7") == "x<sub>6</sub>;&thinsp;x<sub>7</sub>"
     assert feature_label("dW7") == "∂E/∂W<sub>7</sub>"
     assert feature_label("dW:head.<b>@exact") == "∂E/∂W<sub>head.&lt;b&gt;</sub> exact"
-    assert feature_label("pow(dW7,0.5)+x7") == "pow(∂E/∂W<sub>7</sub>,0.5)+<wbr>x<sub>7</sub>"
+    assert (
+        feature_label("pow(dW7,0.5)+x7")
+        == "pow(∂E/∂W<sub>7</sub>,0.5)+<wbr>x<sub>7</sub>"
+    )
 
 
 def test_a_line_has_the_official_figure_first_and_the_printed_one_beside_it():
-    row = {"dataset": "voc2007", "test": "test", "network": "vgg16", "official_ap": "area"}
+    row = {
+        "dataset": "voc2007",
+        "test": "test",
+        "network": "vgg16",
+        "official_ap": "area",
+    }
     row |= {"feature": "dW7", "map": {"11point": 88.25, "area": 91.5, "sklearn": 91.0}}
     [line] = tables.comparison([row]).lines
-    assert list(line.map.items()) == [("area", 91.5), ("11point", 88.25), ("sklearn", 91.0)]
+    assert list(line.map.items()) == [
+        ("area", 91.5),
+        ("11point", 88.25),
+        ("sklearn", 91.0),
+    ]
     assert (line.printed, line.difference, line.block) == (90.0, 1.5, 7)
 
 
 def test_labels_and_absent_classes_are_said_in_words():
     said = [tables.label_text({"label": label}) for label in ("uniform", 3, [0.5] * 2)]
-    words = ["uniform label", "one-hot label of class 3", "given label vector of 2 entries"]
+    words = [
+        "uniform label",
+        "one-hot label of class 3",
+        "given label vector of 2 entries",
+    ]
     assert said == words
     absent = [{"left_out": {"cat": "no image", "dog": "no image", "cow": "no label"}}]
-    assert tables.left_out_text(absent, 1) == "cat and 1 more (no image), cow (no label)"
+    assert (
+        tables.left_out_text(absent, 1) == "cat and 1 more (no image), cow (no label)"
+    )
     places = [_place(difference) for difference in (1.94, -1.0, 0.04)]
     assert places == ["1.9 points above", "1.0 point below", "level with"]
     assert plain(("The best is ", Named("dW7", True), ".")) == "The best is dW7."
@@ -92,14 +121,19 @@ def test_a_curve_begins_at_recall_0_and_has_its_true_points():
 
 def test_strips_have_the_first_the_last_and_those_that_two_kernels_rank_differently():
     truth, ids = np.array([1, -1, 1, 0]), ["a", "b", "c", "d"]
-    found = strips(truth, np.array([3.0, 2.0, 1.0, 9.0]), np.array([1.0, 3.0, 2.0, 9.0]), ids)
+    found = strips(
+        truth, np.array([3.0, 2.0, 1.0, 9.0]), np.array([1.0, 3.0, 2.0, 9.0]), ids
+    )
     assert [tile.id for tile in found.first] == ["a", "b", "c"]
     assert [tile.id for tile in found.last] == ["c", "a"]
     assert found.higher == (Tile(id="a", shows=True, rank=1, other=3),)
 
 
 def test_ids_are_matched_in_the_folder_of_the_data_set():
-    rows = [Row(path, path) for path in ("VOC2007/a.jpg", "VOC2007/b.jpg", "groceries/a.jpg")]
+    rows = [
+        Row(path, path)
+        for path in ("VOC2007/a.jpg", "VOC2007/b.jpg", "groceries/a.jpg")
+    ]
     found = match_ids(rows, "voc2007", ["b", "a"]).values()
     assert [row.path for row in found] == ["VOC2007/b.jpg", "VOC2007/a.jpg"]
     assert match_ids(rows, "voc2007", ["a", "c"]) == {}
@@ -107,6 +141,8 @@ def test_ids_are_matched_in_the_folder_of_the_data_set():
 
 def test_a_sheet_in_markdown_and_in_latex():
     sheet = Sheet("mAP", ["feature", "a|b"], [[["x7", Bold("80.9")]]])
-    assert markdown(sheet) == "mAP\n\n| feature | a\\|b |\n|---|---:|\n| x7 | **80.9** |\n"
+    assert (
+        markdown(sheet) == "mAP\n\n| feature | a\\|b |\n|---|---:|\n| x7 | **80.9** |\n"
+    )
     row = [FeatureName("dW7*x6;x7"), Bold("-0.4")]
     assert latex(Sheet("50 %", ["feature", "gain"], [[row]])) == LATEX

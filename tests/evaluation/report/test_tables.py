@@ -5,7 +5,9 @@ from deepfishing.evaluation.report.words import plain, table_words
 from deepfishing.metrics import DEFINITIONS, Definition
 
 
-def test_table_1_has_the_measured_values_unrounded_and_the_official_one_first(tmp_path, add_rows):
+def test_table_1_has_the_measured_values_unrounded_and_the_official_one_first(
+    tmp_path, add_rows
+):
     rows = add_rows(tmp_path, official_ap="area").rows
     for line, row in zip(comparison(rows).lines, rows, strict=True):
         assert line.feature == row["feature"]
@@ -31,18 +33,25 @@ def test_a_network_that_the_paper_does_not_have_has_no_printed_numbers(
     rows = add_rows(tmp_path, features=("x7", "dW7"), **groceries).rows
     assert [line.printed for line in comparison(rows).lines] == [None, None]
     assert [line.difference for line in comparison(rows).lines] == [None, None]
-    assert {cell.printed for cells in per_class(rows, ["x7"]).values() for cell in cells} == {None}
+    assert {
+        cell.printed for cells in per_class(rows, ["x7"]).values() for cell in cells
+    } == {None}
 
 
 def test_a_test_split_without_labels_has_a_note_instead_of_figures(tmp_path, add_rows):
     rows = add_rows(
-        tmp_path, features=("x6;x7", "dW7"), labelled=False, dataset="voc2012", official_ap="area"
+        tmp_path,
+        features=("x6;x7", "dW7"),
+        labelled=False,
+        dataset="voc2012",
+        official_ap="area",
     ).rows
     found = comparison(rows)
     both, gradient = found.lines
     assert both.map == {"area": None, "11point": None, "sklearn": None}
     assert both.note == "no labels; submission files in submission/x6_x7"
-    assert (gradient.printed, gradient.difference) == (76.5, None)  # the paper, Table 1 right
+    # the paper, Table 1 right
+    assert (gradient.printed, gradient.difference) == (76.5, None)
     assert found.best is None
 
 
@@ -55,11 +64,16 @@ def test_per_class_values_are_those_of_the_rows(tmp_path, add_rows):
         assert x5.measured == row_of["x5"]["ap"]["11point"][name]
         assert dw7.measured == row_of["dW7"]["ap"]["11point"][name]
         assert x5.printed is None
-    assert [table[name][1].printed for name in ("aeroplane", "tvmonitor")] == [96.6, 73.5]
+    assert [table[name][1].printed for name in ("aeroplane", "tvmonitor")] == [
+        96.6,
+        73.5,
+    ]
 
 
 def test_a_class_that_was_left_out_says_why(tmp_path, add_rows):
-    [row] = add_rows(tmp_path, features=("x7",), left_out={"cow": "no positive test example"}).rows
+    [row] = add_rows(
+        tmp_path, features=("x7",), left_out={"cow": "no positive test example"}
+    ).rows
     row["ap"]["11point"]["cow"] = None
     [cell] = per_class([row], ["x7"])["cow"]
     assert (cell.measured, cell.note) == (None, "no positive test example")
@@ -76,14 +90,18 @@ def test_the_finding_compares_the_best_of_each_kind(tmp_path, add_rows):
     assert found.best.feature == max(value, key=value.__getitem__)
     points = value[gradient] - value[forward]
     side = "above" if points > 0 else "below"
-    assert f"{abs(points):.1f} points {side} the best forward" in plain(table_words(found))
+    assert f"{abs(points):.1f} points {side} the best forward" in plain(
+        table_words(found)
+    )
     pairs = [("x5;x6", "dW6"), ("x6;x7", "dW7"), ("x7;y8", "dW8")]
     assert [(a.feature, b.feature) for a, b in found.layers] == pairs
     assert found.layers_won == sum(value[b] > value[a] for a, b in pairs)
 
 
 def test_a_worse_gradient_is_found_worse(tmp_path, add_rows):
-    rows = add_rows(tmp_path, features=("x7", "dW7"), strength={"x7": 3.0, "dW7": 0.5}).rows
+    rows = add_rows(
+        tmp_path, features=("x7", "dW7"), strength={"x7": 3.0, "dW7": 0.5}
+    ).rows
     found = comparison(rows)
     assert "below the best forward feature" in plain(table_words(found))
     assert found.best.feature == "x7"
@@ -100,12 +118,20 @@ def test_there_is_no_difference_with_one_kind_only(tmp_path, add_rows):
 def test_another_definition_of_ap_has_its_column_and_its_explanation(
     tmp_path, add_rows, monkeypatch
 ):
-    first = Definition("first", "first-score", "how pure the top is", lambda r: 100 * r.best[0])
+    first = Definition(
+        "first", "first-score", "how pure the top is", lambda r: 100 * r.best[0]
+    )
     monkeypatch.setitem(DEFINITIONS, "first", first)
-    [row] = add_rows(tmp_path, features=("x7",), official_ap="first", intervals=True).rows
+    [row] = add_rows(
+        tmp_path, features=("x7",), official_ap="first", intervals=True
+    ).rows
     page = write_report(tmp_path).read_text()
     assert '<th scope="col" class="map official">first-score<small>official' in page
     assert "<dt>first-score AP</dt><dd>how pure the top is</dd>" in page
-    for text in (page, write_markdown(tmp_path).read_text(), write_latex(tmp_path).read_text()):
+    for text in (
+        page,
+        write_markdown(tmp_path).read_text(),
+        write_latex(tmp_path).read_text(),
+    ):
         assert "first-score" in text
         assert f"{row['map']['first']:.1f}" in text

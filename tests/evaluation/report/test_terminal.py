@@ -28,8 +28,12 @@ def test_the_table_shows_every_figure_within_80_columns(tmp_path, add_rows):
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80
     for row in rows:
-        [line] = [line.split() for line in lines if line.split()[:1] == [row["feature"]]]
-        figures = [f"{row['map'][method]:.1f}" for method in ("11point", "area", "sklearn")]
+        [line] = [
+            line.split() for line in lines if line.split()[:1] == [row["feature"]]
+        ]
+        figures = [
+            f"{row['map'][method]:.1f}" for method in ("11point", "area", "sklearn")
+        ]
         assert line[1:4] == figures
         assert f"{row['map']['11point'] - float(line[4]):+.1f}" == line[5]
     assert "11-point*" in text
@@ -53,14 +57,18 @@ def test_only_the_best_official_figure_is_bold(tmp_path, add_rows):
     assert bold == [f"{max(row['map']['11point'] for row in rows):.1f}"]
 
 
-def test_columns_of_the_paper_are_left_out_where_it_has_no_figures(tmp_path, add_rows, groceries):
+def test_columns_of_the_paper_are_left_out_where_it_has_no_figures(
+    tmp_path, add_rows, groceries
+):
     rows = add_rows(tmp_path, features=("x7", "dW7"), **groceries).rows
     assert [str(column.header) for column in table_1(rows).columns] == [
         *("feature", "area*", "11-point", "sklearn"),
     ]
 
 
-def test_intervals_and_gains_fit_80_columns_and_only_what_holds_is_marked(tmp_path, add_rows):
+def test_intervals_and_gains_fit_80_columns_and_only_what_holds_is_marked(
+    tmp_path, add_rows
+):
     results = add_rows(tmp_path, intervals=True, strength={**STRENGTH, "dW7": 4.0})
     rows, known = results.rows, gains(results, results.rows)
     text = printed(rows, known)

@@ -27,14 +27,23 @@ def html_tables(folder):
 
 def _plain(cell):
     cell = re.sub(r"<small>.*?</small>", "", cell)
-    return html.unescape(re.sub(r"<.*?>", "", cell)).strip().replace("−", "-").replace("–", "-")
+    return (
+        html.unescape(re.sub(r"<.*?>", "", cell))
+        .strip()
+        .replace("−", "-")
+        .replace("–", "-")
+    )
 
 
 def markdown_tables(folder):
     text = write_markdown(folder).read_text(encoding="utf-8")
     tables = re.findall(r"(?:^\|.*\n)+", text, re.M)
     split = [
-        [re.split(r"(?<!\\)\|", line)[1:-1] for line in table.splitlines() if "---" not in line]
+        [
+            re.split(r"(?<!\\)\|", line)[1:-1]
+            for line in table.splitlines()
+            if "---" not in line
+        ]
         for table in tables
     ]
     return [[[_unmarked(cell) for cell in row] for row in table] for table in split]
@@ -48,7 +57,9 @@ def _unmarked(cell):
 def latex_tables(folder):
     """Cells of each tabular, from a reader that only knows `&`, two backslashes and rules."""
     text = write_latex(folder).read_text(encoding="utf-8")
-    found = re.findall(r"\\begin\{tabular\}\{(l?r*)\}\n(.*?)\\end\{tabular\}", text, re.S)
+    found = re.findall(
+        r"\\begin\{tabular\}\{(l?r*)\}\n(.*?)\\end\{tabular\}", text, re.S
+    )
     tables = []
     for columns, body in found:
         rows = [line for line in body.splitlines() if not line.endswith("rule")]
@@ -66,7 +77,9 @@ def _untexed(cell):
 
 @pytest.mark.parametrize("read", [markdown_tables, latex_tables])
 @pytest.mark.parametrize("intervals", [False, True])
-def test_the_tables_have_the_figures_of_the_page(tmp_path, add_rows, groceries, read, intervals):
+def test_the_tables_have_the_figures_of_the_page(
+    tmp_path, add_rows, groceries, read, intervals
+):
     add_rows(tmp_path, intervals=intervals)
     add_rows(tmp_path, features=("x7", "dW7"), **groceries)
     expected, found = html_tables(tmp_path), read(tmp_path)
@@ -86,7 +99,10 @@ def test_markdown_names_features_as_the_commands_do(tmp_path, add_rows):
 def test_latex_names_features_in_the_papers_letters(tmp_path, add_rows):
     add_rows(tmp_path, features=("x6;x7", "dW7"))
     first, _ = latex_tables(tmp_path)
-    assert [row[0] for row in first[1:]] == [r"$x_{6}$; $x_{7}$", r"$\partial E / \partial W_{7}$"]
+    assert [row[0] for row in first[1:]] == [
+        r"$x_{6}$; $x_{7}$",
+        r"$\partial E / \partial W_{7}$",
+    ]
 
 
 def test_the_best_is_bold_in_both(tmp_path, add_rows):
@@ -108,7 +124,9 @@ def test_hostile_names_are_only_text(tmp_path, add_rows):
     )
 
 
-def test_a_split_without_labels_has_no_table_of_classes_and_says_why(tmp_path, add_rows):
+def test_a_split_without_labels_has_no_table_of_classes_and_says_why(
+    tmp_path, add_rows
+):
     add_rows(tmp_path, features=("x7", "dW7"), labelled=False, dataset="voc2012")
     text = write_markdown(tmp_path).read_text(encoding="utf-8")
     assert "no labels; submission files in submission/dW7" in text
@@ -122,11 +140,15 @@ def test_tables_that_cannot_be_written_are_one_clear_error(tmp_path, add_rows):
         write_markdown(tmp_path)
 
 
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex to compile with")
+@pytest.mark.skipif(
+    shutil.which("pdflatex") is None, reason="no pdflatex to compile with"
+)
 def test_latex_compiles(tmp_path, add_rows):
     add_rows(tmp_path, classes=["cat", EVIL])
     write_latex(tmp_path)
-    paper = r"\documentclass{article}\usepackage{booktabs}\begin{document}\input{report}"
+    paper = (
+        r"\documentclass{article}\usepackage{booktabs}\begin{document}\input{report}"
+    )
     (tmp_path / "paper.tex").write_text(paper + r"\end{document}")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=600)

@@ -25,7 +25,10 @@ def thumbnails(folder, images=None, dataset="voc2007", ids=IDS):
     album = Album(Results(folder), images)
     known = match_ids(album.rows, dataset, ids)
     places = [album.place(known.get(i)) for i in ids]
-    return [place if isinstance(place, str) else album.pictures[place].uri for place in places]
+    return [
+        place if isinstance(place, str) else album.pictures[place].uri
+        for place in places
+    ]
 
 
 def test_a_thumbnail_shows_its_image(tmp_path, add_images):
@@ -41,7 +44,8 @@ def test_a_thumbnail_shows_its_image(tmp_path, add_images):
 def test_images_that_moved_are_found_again(tmp_path, add_images, moved):
     folder = tmp_path / "results"
     add_images(folder, folder / "data" / "groceries", IDS)
-    if moved == "both":  # the pictures of the embedded data set lie in the folder itself
+    if moved == "both":
+        # the pictures of the embedded data set lie in the folder itself
         folder = folder.rename(tmp_path / "elsewhere")
         found = thumbnails(folder, dataset="groceries")
     else:
@@ -51,7 +55,9 @@ def test_images_that_moved_are_found_again(tmp_path, add_images, moved):
     assert all(thumbnail.startswith("data:") for thumbnail in found)
 
 
-def test_a_relative_path_counts_from_where_the_command_ran(tmp_path, add_images, monkeypatch):
+def test_a_relative_path_counts_from_where_the_command_ran(
+    tmp_path, add_images, monkeypatch
+):
     work = tmp_path / "work"
     folder = work / "results" / "voc"
     place = lambda path: os.path.relpath(path, work)  # noqa: E731
@@ -102,7 +108,9 @@ def test_data_sets_that_share_ids_are_told_apart_by_name(tmp_path, add_images):
         assert [f"/{name}/" in found[i].path for i in IDS] == [True] * 3
 
 
-def test_where_it_is_not_clear_which_image_an_id_means_there_is_none(tmp_path, add_images):
+def test_where_it_is_not_clear_which_image_an_id_means_there_is_none(
+    tmp_path, add_images
+):
     for store in ("one", "two"):
         add_images(tmp_path, tmp_path / store, IDS, store=store)
     assert match_ids(Album(Results(tmp_path)).rows, "voc2007", IDS) == {}
@@ -110,7 +118,10 @@ def test_where_it_is_not_clear_which_image_an_id_means_there_is_none(tmp_path, a
 
 def test_the_same_images_in_two_stores_are_as_good_as_one(tmp_path, add_images):
     rows = add_images(tmp_path, tmp_path / "a", IDS)
-    copies = [Row(f"b/{i}.png", f"b/{i}.png", row.sha256) for i, row in zip(IDS, rows, strict=True)]
+    copies = [
+        Row(f"b/{i}.png", f"b/{i}.png", row.sha256)
+        for i, row in zip(IDS, rows, strict=True)
+    ]
     assert list(match_ids([*rows, *copies], "folder", IDS)) == IDS
 
 
@@ -118,4 +129,6 @@ def test_ids_with_folders_and_suffixes_are_those_of_a_folder(tmp_path, add_image
     names = ["test/cat/1", "test/dog/1"]
     add_images(tmp_path, tmp_path / "photos", names)
     ids = [f"{name}.png" for name in names]
-    assert all(t.startswith("data:") for t in thumbnails(tmp_path, dataset="folder", ids=ids))
+    assert all(
+        t.startswith("data:") for t in thumbnails(tmp_path, dataset="folder", ids=ids)
+    )

@@ -30,7 +30,9 @@ def test_rows_keep_the_formula(folder):
 
 def test_the_terminal_calls_it_best(tmp_path, add_rows, add_points, groceries):
     rows = add_rows(tmp_path, tuple(STRENGTH), strength=STRENGTH, **groceries).rows
-    points = add_points(tmp_path, [("x7", 1, 80.0, 79.0, 81.0), (BEST, 1, 83.0, 82.0, 84.0)])
+    points = add_points(
+        tmp_path, [("x7", 1, 80.0, 79.0, 81.0), (BEST, 1, 83.0, 82.0, 84.0)]
+    )
     first, *_ = table_sheets(comparison(rows), narrow=True)
     for sheet in (first, *curve_sheets(points, narrow=True)):
         out = io.StringIO()

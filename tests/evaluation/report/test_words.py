@@ -31,8 +31,16 @@ def line(feature, official, gain=None):
             (1.0, 3.6),
             "82.3 mAP, 2.3 points above the best forward feature, x7 (80.0).",
         ),
-        ((80.0, 79.0), (-2.0, -0.1), "79.0 mAP, 1.0 point below the best forward feature, x7"),
-        ((80.0, 80.04), (-1.0, 1.0), "80.0 mAP, level with the best forward feature, x7"),
+        (
+            (80.0, 79.0),
+            (-2.0, -0.1),
+            "79.0 mAP, 1.0 point below the best forward feature, x7",
+        ),
+        (
+            (80.0, 80.04),
+            (-1.0, 1.0),
+            "80.0 mAP, level with the best forward feature, x7",
+        ),
     ],
 )
 def test_a_table_in_words(figures, gain, said):
@@ -54,7 +62,9 @@ def points_of(add_points, folder, lines, xs=(1, 2)):
     return rows
 
 
-def test_curves_in_words_are_the_mean_gain_over_the_same_draws(tmp_path, add_points, rng):
+def test_curves_in_words_are_the_mean_gain_over_the_same_draws(
+    tmp_path, add_points, rng
+):
     base = rng.normal(60, 5, size=(2, 5))
     gained = base + rng.normal(2, 0.1, size=(2, 5))
     rows = points_of(add_points, tmp_path, {"x7": base, "dW7": gained, "dW8": base - 1})
@@ -66,7 +76,10 @@ def test_curves_in_words_are_the_mean_gain_over_the_same_draws(tmp_path, add_poi
         f"With 1 to 2 examples per class, dW7 is on average {mean:.1f} points above x7; over 5 "
         f"draws of the examples that holds at 95 %: its interval is {ends}."
     )
-    assert f"dW7 is the best line: {gained[0].mean():.1f}, x7 {base[0].mean():.1f}." in words
+    assert (
+        f"dW7 is the best line: {gained[0].mean():.1f}, x7 {base[0].mean():.1f}."
+        in words
+    )
 
 
 def test_curves_in_which_the_gradient_loses_say_so(tmp_path, add_points):
@@ -86,18 +99,27 @@ def test_the_page_has_the_words_and_the_curves_in_the_part_of_their_table(
     tmp_path, add_rows, add_points
 ):
     results = add_rows(tmp_path, features=("x7", "dW7"))
-    same = {name: results.rows[0][name] for name in ("network", "weights_sha256", "difficult")}
+    same = {
+        name: results.rows[0][name]
+        for name in ("network", "weights_sha256", "difficult")
+    }
     same["n_test"] = results.rows[0]["n_test"]
     for name, y in (("x7", 50.0), ("dW7", 51.5)):
         rows = add_points(tmp_path, [(name, 1, y, None, None)], **LOW_SHOT, **same)
     page = write_report(tmp_path).read_text()
     text = re.sub(r"<[^>]+>|\s+", " ", page)
-    assert "With 1 example per class, ∂E/∂W 7 is 1.5 points above x 7 ." in re.sub(" +", " ", text)
+    assert "With 1 example per class, ∂E/∂W 7 is 1.5 points above x 7 ." in re.sub(
+        " +", " ", text
+    )
     assert page.count('class="setting"') == 1
     assert (
-        page.index("<h3>mAP by feature") < page.index("<h3>Few examples") < page.index("<h3>Cost")
+        page.index("<h3>mAP by feature")
+        < page.index("<h3>Few examples")
+        < page.index("<h3>Cost")
     )
     assert said(rows) == "With 1 example per class, dW7 is 1.5 points above x7."
     # curves of another setting stand apart
-    add_points(tmp_path, [("x7", 1, 50.0, None, None)], **LOW_SHOT, **{**same, "tau": 9.0})
+    add_points(
+        tmp_path, [("x7", 1, 50.0, None, None)], **LOW_SHOT, **{**same, "tau": 9.0}
+    )
     assert write_report(tmp_path).read_text().count('class="setting"') == 2

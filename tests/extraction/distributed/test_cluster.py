@@ -25,7 +25,9 @@ def test_without_ray_the_error_has_the_pip_command(monkeypatch):
         connect("ray").__enter__()
 
 
-@pytest.mark.parametrize("on", ["", "Ray", "spark", "ray:", "ray://", "ray://host", "ray://a/b:1"])
+@pytest.mark.parametrize(
+    "on", ["", "Ray", "spark", "ray:", "ray://", "ray://host", "ray://a/b:1"]
+)
 def test_what_is_no_place_is_refused(on):
     with pytest.raises(OptionError, match=r"local, ray or ray://HOST:PORT, got"):
         connect(on).__enter__()
@@ -50,7 +52,9 @@ def test_an_address_where_nothing_listens_is_one_line_and_makes_no_store(
 def test_a_local_place_does_not_load_ray():
     code = "from deepfishing.cli import main; import sys; print('ray' in sys.modules)"
 
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert ran.stdout.strip() == "False"
 
 
@@ -64,5 +68,7 @@ with distributed.connect("ray"):
     ray.data.DataContext.get_current()
     print(*(logging.getLogger(name).getEffectiveLevel() for name in ("ray", "ray.data._internal")))
 """
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert ran.stdout.split() == ["40", "40"]

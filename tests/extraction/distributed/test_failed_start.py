@@ -14,7 +14,9 @@ from deepfishing.extraction.distributed import start
 SECONDS = 600  # by then a machine under load has ended a process
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # Ray leaves files of its own open
+    pytest.mark.filterwarnings(
+        "ignore::ResourceWarning"
+    ),  # Ray leaves files of its own open
     pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),
 ]
 
@@ -64,7 +66,9 @@ def test_a_start_that_fails_is_told_and_ended_and_the_next_one_works(failures):
     import ray
 
     seen = failures(1)
-    with pytest.warns(UserWarning, match=r"^Ray did not start \(planted failure\); it is tried"):
+    with pytest.warns(
+        UserWarning, match=r"^Ray did not start \(planted failure\); it is tried"
+    ):
         start("", attempts=20, num_cpus=1)
     try:
         assert len(seen[0]) >= 2
@@ -79,7 +83,9 @@ def test_a_start_that_fails_is_told_and_ended_and_the_next_one_works(failures):
 @pytest.mark.filterwarnings("ignore:Ray did not start")
 def test_a_start_that_fails_every_time_is_one_line_and_leaves_no_process(failures):
     seen = failures(2)
-    with pytest.raises(OptionError, match=r"^Ray must start on this machine, got planted failure;"):
+    with pytest.raises(
+        OptionError, match=r"^Ray must start on this machine, got planted failure;"
+    ):
         start("", attempts=2)
     assert len(seen) == 2
     assert all(len(running) >= 2 for running in seen)

@@ -37,7 +37,9 @@ def children(root):
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+            parents[int(stat.parent.name)] = int(
+                stat.read_text().rpartition(")")[2].split()[1]
+            )
         except OSError:  # it has ended
             continue
     found = {root}
@@ -48,7 +50,9 @@ def children(root):
 
 def ended(pid):
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return (
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        )
     except OSError:
         return True
 
@@ -84,7 +88,17 @@ def test_after_the_death_of_everything_only_unfinished_chunks_are_computed(
     (pictures / "06.jpg").write_bytes(b"broken")
     environment = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
     run = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, "extract", "pictures", "s", *ARGUMENTS, "--on", "ray"],
+        [
+            sys.executable,
+            "-c",
+            COMMAND,
+            "extract",
+            "pictures",
+            "s",
+            *ARGUMENTS,
+            "--on",
+            "ray",
+        ],
         cwd=tmp_path,
         env={**environment, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
@@ -92,7 +106,11 @@ def test_after_the_death_of_everything_only_unfinished_chunks_are_computed(
         start_new_session=True,
     )
     end = time.monotonic() + SECONDS
-    while run.poll() is None and time.monotonic() < end and not list(tmp_path.glob("s/delta8/sh*")):
+    while (
+        run.poll() is None
+        and time.monotonic() < end
+        and not list(tmp_path.glob("s/delta8/sh*"))
+    ):
         time.sleep(0.02)
     kill_all(run.pid)
     said = run.communicate()[0].decode()
@@ -100,7 +118,8 @@ def test_after_the_death_of_everything_only_unfinished_chunks_are_computed(
     assert said == ""
 
     monkeypatch.setattr(to_store, "SHARD_IMAGES", 4)
-    with Store.open(tmp_path / "s").writing():  # what a journal promises is finished work, too
+    with Store.open(tmp_path / "s").writing():
+        # what a journal promises is finished work, too
         finished = shards(tmp_path / "s")
         keys = Store.open(tmp_path / "s").shards("x7").keys()
     assert 0 < len(keys) < 40
@@ -112,4 +131,6 @@ def test_after_the_death_of_everything_only_unfinished_chunks_are_computed(
     assert deepfish("extract", "pictures", "reference", *ARGUMENTS).code == 0
     names = [{p.name for p in shards(tmp_path / store)} for store in ("s", "reference")]
     assert names[0] == names[1]
-    assert Store.open(tmp_path / "s").rows() == Store.open(tmp_path / "reference").rows()
+    assert (
+        Store.open(tmp_path / "s").rows() == Store.open(tmp_path / "reference").rows()
+    )

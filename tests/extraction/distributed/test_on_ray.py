@@ -28,7 +28,9 @@ from deepfishing.store.check import verify
 
 FACTORS = (Factor("input", 8), Factor("delta", 8))
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # Ray leaves files of its own open
+    pytest.mark.filterwarnings(
+        "ignore::ResourceWarning"
+    ),  # Ray leaves files of its own open
     pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),
 ]
 
@@ -74,7 +76,9 @@ def flat():
 @pytest.fixture
 def run(tmp_path):
     def extract(name, images, factors=FACTORS, precision="float32", **more):
-        store = Store(tmp_path / name, Settings.from_network(flat()).as_dict(), precision)
+        store = Store(
+            tmp_path / name, Settings.from_network(flat()).as_dict(), precision
+        )
         given = {"settings": Settings.from_network(flat()), "network": flat(), **more}
         given["resources"] = Resources(batch_size=2, engine="torch")
         return extract_to_store(store, images, factors, **given)
@@ -88,11 +92,16 @@ def stored(folder):
     return sorted(files), Store.open(folder).rows()
 
 
-def test_the_store_equals_that_of_a_local_run_to_the_last_bit(run, pictures, place, tmp_path):
+def test_the_store_equals_that_of_a_local_run_to_the_last_bit(
+    run, pictures, place, tmp_path
+):
     seen, told = [], []
     images = find_images(pictures)
     local = run("local", images)
-    watch = {"progress": lambda *e: seen.append(e), "on_failure": lambda *f: told.append(f)}
+    watch = {
+        "progress": lambda *e: seen.append(e),
+        "on_failure": lambda *f: told.append(f),
+    }
     far = run("ray", images, on=place, **watch)
     assert far == local
     assert far.computed == 16
@@ -108,7 +117,9 @@ def test_the_store_equals_that_of_a_local_run_to_the_last_bit(run, pictures, pla
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["int8", "int4"])
-def test_in_fewer_bits_it_equals_that_of_a_local_run_too(run, pictures, place, tmp_path, precision):
+def test_in_fewer_bits_it_equals_that_of_a_local_run_too(
+    run, pictures, place, tmp_path, precision
+):
     images = find_images(pictures)
     run("local", images, precision=precision)
     run("ray", images, precision=precision, on=place)
@@ -127,7 +138,10 @@ def test_only_factors_that_are_missing_are_written(run, pictures, place, tmp_pat
     assert before.items() < after.items()
     for factor in FACTORS:
         keys = [key for key in done.keys if key]
-        values = [Store.open(tmp_path / name).read(keys, factor.name) for name in ("ray", "local")]
+        values = [
+            Store.open(tmp_path / name).read(keys, factor.name)
+            for name in ("ray", "local")
+        ]
         np.testing.assert_allclose(*values, rtol=1e-5)
     assert verify(Store.open(tmp_path / "ray")) == []
 
@@ -185,7 +199,8 @@ def test_images_behind_urls_and_relative_paths_are_read_by_workers(
     names[4:9] = [f"file://{tmp_path}/{name}" for name in names[4:9]]
     (tmp_path / "list.txt").write_text("\n".join(names))
     far, near = (
-        run(s, find_images("list.txt"), on=on) for s, on in (("ray", place), ("not", None))
+        run(s, find_images("list.txt"), on=on)
+        for s, on in (("ray", place), ("not", None))
     )
     assert far == near
     assert far.computed == 16

@@ -116,7 +116,8 @@ class L:
     tops: list[str] | None = None
     blobs: list[np.ndarray] = field(default_factory=list)
     params: dict[str, Any] = field(default_factory=dict)
-    extra: dict[str, Any] = field(default_factory=dict)  # include, exclude, transform_param
+    # include, exclude, transform_param
+    extra: dict[str, Any] = field(default_factory=dict)
 
     def made(self) -> list[str]:
         return [self.name] if self.tops is None else self.tops
@@ -139,7 +140,9 @@ def tagged(number: int, wire_type: int, content: bytes) -> bytes:
     return varint(number << 3 | wire_type) + length + content
 
 
-def encode(kind: str, values: dict[str, Any], numbers: dict[str, int] | None = None) -> bytes:
+def encode(
+    kind: str, values: dict[str, Any], numbers: dict[str, int] | None = None
+) -> bytes:
     """A message: ints, bools, floats, texts, enums, dicts, and lists of them."""
     out = b""
     for name, value in values.items():
@@ -182,17 +185,23 @@ def encode_layer(layer: L, old: bool, style: str) -> bytes:
         out += tagged(2, 2, layer.type.encode())
     out += b"".join(tagged(numbers["bottom"], 2, b.encode()) for b in layer.bottoms)
     out += b"".join(tagged(numbers["top"], 2, t.encode()) for t in layer.made())
-    out += b"".join(tagged(numbers["blobs"], 2, encode_blob(b, style)) for b in layer.blobs)
+    out += b"".join(
+        tagged(numbers["blobs"], 2, encode_blob(b, style)) for b in layer.blobs
+    )
     out += encode("", layer.extra, numbers)
     if layer.params:
-        out += tagged(old_number if old else new_number, 2, encode(field_name, layer.params))
+        out += tagged(
+            old_number if old else new_number, 2, encode(field_name, layer.params)
+        )
     return out
 
 
 def encode_net(layers: list[L], old: bool = False, style: str = "") -> bytes:
     style = style or ("legacy" if old else "shape")
     out = tagged(1, 2, b"test")
-    return out + b"".join(tagged(2 if old else 100, 2, encode_layer(x, old, style)) for x in layers)
+    return out + b"".join(
+        tagged(2 if old else 100, 2, encode_layer(x, old, style)) for x in layers
+    )
 
 
 # --- text ---------------------------------------------------------------------------------------
@@ -205,7 +214,11 @@ def print_message(values: dict[str, Any], indent: str = "  ") -> str:
             if isinstance(one, dict):
                 out += f"{indent}{name} {{\n{print_message(one, indent + '  ')}{indent}}}\n"
                 continue
-            text = f'"{one}"' if isinstance(one, str) and not isinstance(one, Enum) else str(one)
+            text = (
+                f'"{one}"'
+                if isinstance(one, str) and not isinstance(one, Enum)
+                else str(one)
+            )
             text = text.lower() if isinstance(one, bool) else text
             out += f"{indent}{name}: {text}\n"
     return out
@@ -230,7 +243,9 @@ def print_net(layers: list[L], old: bool = False, size: int | None = None) -> st
 # --- running ------------------------------------------------------------------------------------
 
 
-def opencv_outputs(prototxt: Path, caffemodel: Path, images: np.ndarray, names: Any) -> Any:
+def opencv_outputs(
+    prototxt: Path, caffemodel: Path, images: np.ndarray, names: Any
+) -> Any:
     """What OpenCV computes for these layers, by name."""
     net = cv2.dnn.readNetFromCaffe(str(prototxt), str(caffemodel))
     net.setPreferableBackend(cv2.dnn.DNN_BACKEND_OPENCV)
@@ -239,11 +254,15 @@ def opencv_outputs(prototxt: Path, caffemodel: Path, images: np.ndarray, names: 
     return dict(zip(names, net.forward(list(names)), strict=True))
 
 
-def our_outputs(network: Network, images: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
+def our_outputs(
+    network: Network, images: np.ndarray
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """What each of our modules computes, by name, and the scores."""
     found: dict[str, np.ndarray] = {}
     for name, module in network.module.named_children():
-        module.register_forward_hook(lambda m, a, y, name=name: found.update({name: y.numpy()}))
+        module.register_forward_hook(
+            lambda m, a, y, name=name: found.update({name: y.numpy()})
+        )
     return found, network.module(torch.from_numpy(images)).numpy()
 
 
@@ -302,7 +321,9 @@ def caffe() -> SimpleNamespace:
 def write(tmp_path: Path):
     """Write a net of square images as prototxt and caffemodel; returns both paths."""
 
-    def write(layers: list[L], size: int = 16, old: bool = False, style: str = "") -> Any:
+    def write(
+        layers: list[L], size: int = 16, old: bool = False, style: str = ""
+    ) -> Any:
         data = L("data", "Input", params={"shape": {"dim": [1, 3, size, size]}})
         prototxt, caffemodel = tmp_path / "net.prototxt", tmp_path / "net.caffemodel"
         text = print_net(layers, old, size) if old else print_net([data, *layers])

@@ -21,15 +21,27 @@ def small_net(caffe, w):
         ),
         caffe.L("pool5", "Pooling", ["conv1"], params={"kernel_size": 3, "stride": 3}),
         caffe.L(
-            "fc7", "InnerProduct", ["pool5"], blobs=[w(6, 100), w(6)], params={"num_output": 6}
+            "fc7",
+            "InnerProduct",
+            ["pool5"],
+            blobs=[w(6, 100), w(6)],
+            params={"num_output": 6},
         ),
         caffe.L("relu7", "ReLU", ["fc7"], ["fc7"]),
-        caffe.L("fc8", "InnerProduct", ["fc7"], blobs=[w(5, 6), w(5)], params={"num_output": 5}),
+        caffe.L(
+            "fc8",
+            "InnerProduct",
+            ["fc7"],
+            blobs=[w(5, 6), w(5)],
+            params={"num_output": 5},
+        ),
         caffe.L("prob", "Softmax", ["fc8"]),
     ]
 
 
-@pytest.mark.filterwarnings("ignore:.* images have a zero gradient")  # a ReLU without output
+@pytest.mark.filterwarnings(
+    "ignore:.* images have a zero gradient"
+)  # a ReLU without output
 def test_features_of_a_caffemodel_are_extracted_by_its_layers_names(
     caffe, w, write, deepfish, shapes, tmp_path
 ):
@@ -46,7 +58,10 @@ def test_features_of_a_caffemodel_are_extracted_by_its_layers_names(
         load_caffe(caffemodel, prototxt), sorted(shapes.rglob("*.jpg")), "x:pool5,dW7"
     )
     order = [sorted(shapes.rglob("*.jpg")).index(shapes / row.id) for row in rows]
-    for factor, values in (("x:pool5", expected["x:pool5"]), ("delta7", expected["dW7"].delta)):
+    for factor, values in (
+        ("x:pool5", expected["x:pool5"]),
+        ("delta7", expected["dW7"].delta),
+    ):
         found = l2_normalize(store.read(keys, factor))
         assert np.abs(found).max() > 0
         np.testing.assert_allclose(found, values[order], atol=1e-5)

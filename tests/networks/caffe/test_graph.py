@@ -39,29 +39,51 @@ RULES = {
 
 @pytest.mark.parametrize("generation", ["layer", "layers"])
 def test_rules_keep_what_caffe_keeps_for_testing(generation):
-    net = read("".join(f"{generation} {{ name: '{i}' {rule} }}" for i, rule in enumerate(RULES)))
+    net = read(
+        "".join(
+            f"{generation} {{ name: '{i}' {rule} }}" for i, rule in enumerate(RULES)
+        )
+    )
     kept = [layer.name for layer in in_test_phase(net, read_layers(net))]
     assert kept == [str(i) for i, keep in enumerate(RULES.values()) if keep]
 
 
 def test_level_and_stage_of_the_net_count():
-    rules = ["include { stage: 'deploy' }", "include { min_level: 2 }", "exclude { min_level: 3 }"]
+    rules = [
+        "include { stage: 'deploy' }",
+        "include { min_level: 2 }",
+        "exclude { min_level: 3 }",
+    ]
     rules += ["include { not_stage: 'deploy' }", "include { max_level: 1 }"]
     layers = "".join(f"layer {{ name: '{i}' {rule} }}" for i, rule in enumerate(rules))
     net = read(f"state {{ level: 2 stage: 'deploy' phase: TRAIN }} {layers}")
-    assert [layer.name for layer in in_test_phase(net, read_layers(net))] == ["0", "1", "2"]
+    assert [layer.name for layer in in_test_phase(net, read_layers(net))] == [
+        "0",
+        "1",
+        "2",
+    ]
 
 
 def test_include_and_exclude_together_are_an_error():
-    net = read("\n\nlayer { name: 'a' include { phase: TEST } exclude { phase: TRAIN } }")
-    with pytest.raises(NetworkError, match=r"net.prototxt, line 3: layer 'a' .* got both"):
+    net = read(
+        "\n\nlayer { name: 'a' include { phase: TEST } exclude { phase: TRAIN } }"
+    )
+    with pytest.raises(
+        NetworkError, match=r"net.prototxt, line 3: layer 'a' .* got both"
+    ):
         in_test_phase(net, read_layers(net))
 
 
 def training_net(c, w):
     """As people train: data for two phases, an auxiliary classifier, losses and accuracies."""
     fc = {"num_output": 4}
-    crop = {"transform_param": {"crop_size": 6, "mean_value": [10.0, 20.0, 30.0], "scale": 0.5}}
+    crop = {
+        "transform_param": {
+            "crop_size": 6,
+            "mean_value": [10.0, 20.0, 30.0],
+            "scale": 0.5,
+        }
+    }
     train, test = {"include": {"phase": c.TRAIN}}, {"include": {"phase": c.TEST}}
     return [
         c.L("train", "Data", tops=["data", "label"], extra=crop | train, params={"batch_size": 9}),
@@ -85,15 +107,22 @@ def training_net(c, w):
 @pytest.mark.parametrize("old", [False, True], ids=["layer", "layers"])
 def test_only_what_the_scores_depend_on_is_built(old, caffe, w, tmp_path, rng):
     layers = training_net(caffe, w)
-    prototxt, caffemodel = tmp_path / "train_val.prototxt", tmp_path / "iter_1000.caffemodel"
+    prototxt, caffemodel = (
+        tmp_path / "train_val.prototxt",
+        tmp_path / "iter_1000.caffemodel",
+    )
     prototxt.write_text(caffe.print_net(layers, old))
     # a snapshot holds the net as it was trained: without the layers for testing
     kept = [x for x in layers if x.name not in ("test", "accuracy")]
     caffemodel.write_bytes(caffe.encode_net(kept, old))
     images = rng.normal(size=(2, 3, 6, 6)).astype(np.float32)
-    conv, fc = (next(x for x in layers if x.name == n).blobs for n in ("conv", "classifier"))
+    conv, fc = (
+        next(x for x in layers if x.name == n).blobs for n in ("conv", "classifier")
+    )
     inner = torch.nn.functional.conv2d(*map(torch.from_numpy, (images, *conv))).relu()
-    expected = torch.nn.functional.avg_pool2d(inner, 2).flatten(1).numpy() @ fc[0].T + fc[1]
+    expected = (
+        torch.nn.functional.avg_pool2d(inner, 2).flatten(1).numpy() @ fc[0].T + fc[1]
+    )
     for text in (prototxt, None):
         network = load_caffe(caffemodel, text)
         names = [name for name, _ in network.module.named_children()]
@@ -142,7 +171,10 @@ def chain(*types):
     [
         ("InnerProduct", {8: 0}),
         ("InnerProduct ReLU Dropout InnerProduct Softmax", {7: 0, 8: 3}),
-        ("InnerProduct InnerProduct ReLU InnerProduct ReLU InnerProduct", {6: 1, 7: 3, 8: 5}),
+        (
+            "InnerProduct InnerProduct ReLU InnerProduct ReLU InnerProduct",
+            {6: 1, 7: 3, 8: 5},
+        ),
         ("InnerProduct Pooling InnerProduct SoftmaxWithLoss", {8: 2}),
         ("InnerProduct BatchNorm Scale ReLU InnerProduct Sigmoid", {7: 0, 8: 4}),
         ("Convolution Convolution ReLU Pooling Softmax Accuracy", {8: 1}),
@@ -154,9 +186,13 @@ def test_layers_are_numbered_from_the_classifier_down(types, numbers):
     assert numbered_layers(chain(*types.split())) == numbers
 
 
-@pytest.mark.parametrize("types", ["ReLU", "InnerProduct LRN", "InnerProduct Concat Softmax"])
+@pytest.mark.parametrize(
+    "types", ["ReLU", "InnerProduct LRN", "InnerProduct Concat Softmax"]
+)
 def test_a_net_without_classifier_is_an_error(types):
-    with pytest.raises(NetworkError, match="must follow a fully connected layer or convolution"):
+    with pytest.raises(
+        NetworkError, match="must follow a fully connected layer or convolution"
+    ):
         numbered_layers(chain(*types.split()))
 
 

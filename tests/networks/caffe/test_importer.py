@@ -12,7 +12,9 @@ from deepfishing.networks.caffe.importer import load_caffe
 
 def classifier(c, w, bottom="data", name="fc", inputs=12):
     params = {"num_output": 5}
-    return c.L(name, "InnerProduct", [bottom], blobs=[w(5, inputs), w(5)], params=params)
+    return c.L(
+        name, "InnerProduct", [bottom], blobs=[w(5, inputs), w(5)], params=params
+    )
 
 
 def test_preprocessing_is_bgr_with_the_mean_of_imagenet(caffe, w, write):
@@ -30,12 +32,16 @@ def test_mean_image_gives_its_mean_pixel(style, caffe, w, write, tmp_path, rng):
     path.write_bytes(caffe.encode_blob(image, style))
     prototxt, caffemodel = write([classifier(caffe, w)], size=2)
     found = load_caffe(caffemodel, prototxt, path).preprocess.mean
-    np.testing.assert_allclose(found, image.mean(axis=(0, 2, 3), dtype=np.float64), rtol=1e-6)
+    np.testing.assert_allclose(
+        found, image.mean(axis=(0, 2, 3), dtype=np.float64), rtol=1e-6
+    )
 
 
 def test_caffe_scales_after_it_subtracts(caffe, w, tmp_path, rng):
     transform = {"crop_size": 2, "mean_value": [10.0, 20.0, 30.0], "scale": 0.017}
-    data = caffe.L("data", "Data", tops=["data", "label"], extra={"transform_param": transform})
+    data = caffe.L(
+        "data", "Data", tops=["data", "label"], extra={"transform_param": transform}
+    )
     path = tmp_path / "net.caffemodel"
     path.write_bytes(caffe.encode_net([data, classifier(caffe, w)]))
     picture = rng.integers(0, 256, size=(2, 2, 3), dtype=np.uint8)
@@ -50,7 +56,9 @@ def test_mean_is_looked_for_in_the_prototxt_then_in_the_caffemodel(caffe, w, tmp
         return caffe.L("data", "Data", extra={"transform_param": transform})
 
     prototxt, caffemodel = tmp_path / "net.prototxt", tmp_path / "net.caffemodel"
-    caffemodel.write_bytes(caffe.encode_net([data(1.0, 2.0, 3.0), classifier(caffe, w)]))
+    caffemodel.write_bytes(
+        caffe.encode_net([data(1.0, 2.0, 3.0), classifier(caffe, w)])
+    )
     prototxt.write_text(caffe.print_net([data(7.0), classifier(caffe, w)]))
     assert load_caffe(caffemodel, prototxt).preprocess.mean == (7.0, 7.0, 7.0)
     prototxt.write_text(caffe.print_net([data(), classifier(caffe, w)]))
@@ -107,7 +115,9 @@ def test_text_of_one_generation_goes_with_weights_of_the_other(caffe, w, write, 
     prototxt, caffemodel = write(layers, size=2)
     expected = load_caffe(caffemodel, prototxt).module(images)
     prototxt.write_text(caffe.print_net(layers, old=True, size=2))
-    torch.testing.assert_close(load_caffe(caffemodel, prototxt).module(images), expected)
+    torch.testing.assert_close(
+        load_caffe(caffemodel, prototxt).module(images), expected
+    )
 
 
 def test_scale_of_old_data_layers_counts(caffe, w, tmp_path):
@@ -136,22 +146,39 @@ def test_module_is_frozen_and_weights_of_other_layers_are_ignored(caffe, w, writ
     assert list(network.module.state_dict()) == ["fc.weight", "fc.bias"]
     assert not network.module.training
     assert not any(p.requires_grad for p in network.module.parameters())
-    np.testing.assert_array_equal(network.module.state_dict()["fc.bias"], layers[0].blobs[1])
+    np.testing.assert_array_equal(
+        network.module.state_dict()["fc.bias"], layers[0].blobs[1]
+    )
 
 
 @pytest.mark.parametrize(
     ("head", "message"),
     [
-        ("input: 'data'", "does not say how large the images are; give the deploy prototxt"),
-        ("layer { name: 'x' type: 'Data' top: 'data' }", "layer 'x' (Data) does not say how large"),
-        ("input: 'data' input_shape { dim: [1, 1, 2, 2] }", "images of 3 channels, got 1x2x2"),
+        (
+            "input: 'data'",
+            "does not say how large the images are; give the deploy prototxt",
+        ),
+        (
+            "layer { name: 'x' type: 'Data' top: 'data' }",
+            "layer 'x' (Data) does not say how large",
+        ),
+        (
+            "input: 'data' input_shape { dim: [1, 1, 2, 2] }",
+            "images of 3 channels, got 1x2x2",
+        ),
         (
             "input: 'data' input_shape { dim: [1, 3, 2, 4] }",
             "must take square images of 3 channels, got 3x2x4",
         ),
-        ("input: 'data' input_shape { dim: [1, 3, 2] }", "square images of 3 channels, got 3x2"),
+        (
+            "input: 'data' input_shape { dim: [1, 3, 2] }",
+            "square images of 3 channels, got 3x2",
+        ),
         ("input: 'data' input_shape { dim: [1, 3, -2, -2] }", "got 3x-2x-2"),
-        ("input: 'data' input_shape { dim: [1, 3, 99999, 99999] }", "at most 134,217,728 values"),
+        (
+            "input: 'data' input_shape { dim: [1, 3, 99999, 99999] }",
+            "at most 134,217,728 values",
+        ),
         (
             "layer { name: 'x' type: 'Data' top: 'data' transform_param { crop_size: 2 "
             "mean_value: [1, 2] } }",
@@ -174,15 +201,21 @@ def test_input_that_is_no_picture_is_a_clear_error(head, message, caffe, w, writ
 def test_a_layer_without_weights_is_named(caffe, w, write):
     prototxt, caffemodel = write([classifier(caffe, w)], size=2)
     prototxt.write_text(caffe.print_net([classifier(caffe, w, name="fc8_voc")], size=2))
-    expected = re.escape("layer 'fc8_voc' (InnerProduct) must have weights of 5x12, 5, got none")
+    expected = re.escape(
+        "layer 'fc8_voc' (InnerProduct) must have weights of 5x12, 5, got none"
+    )
     with pytest.raises(WeightsError, match=f"{caffemodel}: {expected}"):
         load_caffe(caffemodel, prototxt)
 
 
 def test_weights_given_twice_are_an_error(caffe, w, tmp_path, write):
     prototxt, caffemodel = write([classifier(caffe, w)], size=2)
-    caffemodel.write_bytes(caffe.encode_net([classifier(caffe, w), classifier(caffe, w)]))
-    with pytest.raises(WeightsError, match=r"net.caffemodel must hold the weights of 'fc' once"):
+    caffemodel.write_bytes(
+        caffe.encode_net([classifier(caffe, w), classifier(caffe, w)])
+    )
+    with pytest.raises(
+        WeightsError, match=r"net.caffemodel must hold the weights of 'fc' once"
+    ):
         load_caffe(caffemodel, prototxt)
 
 
@@ -191,12 +224,16 @@ def test_weights_that_are_not_finite_are_an_error(value, dtype, caffe, w, write)
     fc = classifier(caffe, w)
     fc.blobs[0][3, 7] = value
     _, caffemodel = write([fc], size=2)
-    with pytest.raises(WeightsError, match=r"must be finite, got NaN or infinity in 1: fc.weight"):
+    with pytest.raises(
+        WeightsError, match=r"must be finite, got NaN or infinity in 1: fc.weight"
+    ):
         load_caffe(caffemodel, dtype=dtype)
 
 
 def test_statistics_that_are_not_finite_are_an_error(caffe, w, write):
-    norm = caffe.L("bn", "BatchNorm", ["data"], blobs=[w(3), w(3) * np.inf, np.zeros(1)])
+    norm = caffe.L(
+        "bn", "BatchNorm", ["data"], blobs=[w(3), w(3) * np.inf, np.zeros(1)]
+    )
     _, caffemodel = write([norm, classifier(caffe, w, "bn")], size=2)
     with pytest.raises(WeightsError, match=r"must be finite, .* in 1: bn.running_var"):
         load_caffe(caffemodel)
@@ -215,7 +252,9 @@ def test_a_map_of_scores_is_no_classifier(caffe, w, write):
     conv = caffe.L("score", "Convolution", ["data"], blobs=[w(5, 3, 1, 1), w(5)])
     conv.params = {"num_output": 5, "kernel_size": 1}
     _, caffemodel = write([conv, caffe.L("prob", "Softmax", ["score"])], size=2)
-    with pytest.raises(NetworkError, match="must make one score per class, got a map of 5x2x2"):
+    with pytest.raises(
+        NetworkError, match="must make one score per class, got a map of 5x2x2"
+    ):
         load_caffe(caffemodel)
 
 
@@ -223,8 +262,14 @@ def test_a_mean_that_is_none_is_a_clear_error(caffe, w, write, tmp_path):
     _, caffemodel = write([classifier(caffe, w)], size=2)
     path = tmp_path / "mean.binaryproto"
     for content, message in [
-        (caffe.encode_blob(np.ones((1, 1, 4, 4))), "of 3 channels, got a blob of shape"),
-        (caffe.encode_blob(np.full((1, 3, 2, 2), np.inf)), "finite numbers, got NaN or infinity"),
+        (
+            caffe.encode_blob(np.ones((1, 1, 4, 4))),
+            "of 3 channels, got a blob of shape",
+        ),
+        (
+            caffe.encode_blob(np.full((1, 3, 2, 2), np.inf)),
+            "finite numbers, got NaN or infinity",
+        ),
         (caffe.encode_blob(np.ones((3, 0, 0))), "of 3 channels, got a blob of shape"),
         (b"\x89PNG\r\n", "is damaged or not of this format"),
         (b"", "got an empty file"),
@@ -237,9 +282,13 @@ def test_a_mean_that_is_none_is_a_clear_error(caffe, w, write, tmp_path):
 
 def test_files_that_are_none_are_clear_errors(caffe, w, write, tmp_path):
     prototxt, caffemodel = write([classifier(caffe, w)], size=2)
-    with pytest.raises(WeightsError, match=f"file not found: {tmp_path / 'no.caffemodel'}"):
+    with pytest.raises(
+        WeightsError, match=f"file not found: {tmp_path / 'no.caffemodel'}"
+    ):
         load_caffe(tmp_path / "no.caffemodel")
-    with pytest.raises(WeightsError, match=f"{tmp_path} must be a binary Caffe file, got no file"):
+    with pytest.raises(
+        WeightsError, match=f"{tmp_path} must be a binary Caffe file, got no file"
+    ):
         load_caffe(tmp_path)
     with pytest.raises(NetworkError, match="prototxt not found"):
         load_caffe(caffemodel, tmp_path / "no.prototxt")
@@ -255,7 +304,11 @@ def test_files_that_are_none_are_clear_errors(caffe, w, write, tmp_path):
 
 def test_the_oldest_format_is_named(caffe, tmp_path):
     path = tmp_path / "v0.caffemodel"
-    connection = caffe.tagged(1, 2, caffe.tagged(1, 2, b"conv1") + caffe.tagged(2, 2, b"conv"))
+    connection = caffe.tagged(
+        1, 2, caffe.tagged(1, 2, b"conv1") + caffe.tagged(2, 2, b"conv")
+    )
     path.write_bytes(caffe.tagged(2, 2, connection))
-    with pytest.raises(NetworkError, match=r"\(V0\) is not supported; convert the file"):
+    with pytest.raises(
+        NetworkError, match=r"\(V0\) is not supported; convert the file"
+    ):
         load_caffe(path)

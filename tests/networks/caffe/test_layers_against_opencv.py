@@ -130,7 +130,10 @@ def check(caffe, w, write, rng, body, old):
         assert list(found) == names[:-1]
         for name, value in found.items():
             np.testing.assert_allclose(
-                value.reshape(expected[name].shape), expected[name], atol=1e-4, err_msg=name
+                value.reshape(expected[name].shape),
+                expected[name],
+                atol=1e-4,
+                err_msg=name,
             )
         np.testing.assert_allclose(logits, expected["fc"].reshape(2, 5), atol=1e-4)
         assert network.layers[8] == "fc"

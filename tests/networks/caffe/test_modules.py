@@ -42,7 +42,12 @@ def test_pooling_is_caffes_for_all_windows(average, ceil, rng):
             for low, high in ((3, 12), (1, 6), (1, 5), (0, 4))
         )
         fits = all(k <= n + 2 * p for n, k, p in zip(size, kernel, pad, strict=True))
-        if not fits or pad[0] >= kernel[0] or pad[1] >= kernel[1] or max(stride) > min(kernel):
+        if (
+            not fits
+            or pad[0] >= kernel[0]
+            or pad[1] >= kernel[1]
+            or max(stride) > min(kernel)
+        ):
             continue
         tried += 1
         image = rng.normal(size=size)
@@ -50,16 +55,32 @@ def test_pooling_is_caffes_for_all_windows(average, ceil, rng):
         expected = slow_pooling(image, average, kernel, stride, pad, ceil)
         found = pool(torch.from_numpy(image)[None, None])[0, 0].numpy()
         assert pool.output_size(size) == expected.shape
-        np.testing.assert_allclose(found, expected, atol=1e-12, err_msg=f"{size} {pool}")
+        np.testing.assert_allclose(
+            found, expected, atol=1e-12, err_msg=f"{size} {pool}"
+        )
 
 
 def test_floor_pooling_is_read_from_the_file(caffe, w, write, rng):
-    params = {"pool": caffe.AVE, "kernel_size": 2, "stride": 2, "round_mode": caffe.FLOOR}
-    fc = caffe.L("fc", "InnerProduct", ["p"], blobs=[np.eye(12), w(12)], params={"num_output": 12})
-    prototxt, caffemodel = write([caffe.L("p", "Pooling", ["data"], params=params), fc], size=5)
+    params = {
+        "pool": caffe.AVE,
+        "kernel_size": 2,
+        "stride": 2,
+        "round_mode": caffe.FLOOR,
+    }
+    fc = caffe.L(
+        "fc",
+        "InnerProduct",
+        ["p"],
+        blobs=[np.eye(12), w(12)],
+        params={"num_output": 12},
+    )
+    prototxt, caffemodel = write(
+        [caffe.L("p", "Pooling", ["data"], params=params), fc], size=5
+    )
     images = rng.normal(size=(1, 3, 5, 5))
     expected = [
-        slow_pooling(image, True, (2, 2), (2, 2), (0, 0), ceil=False) for image in images[0]
+        slow_pooling(image, True, (2, 2), (2, 2), (0, 0), ceil=False)
+        for image in images[0]
     ]
     for text in (prototxt, None):
         network = load_caffe(caffemodel, text, dtype="float64")
@@ -88,7 +109,9 @@ def test_lrn_within_a_channel_is_caffes(size, rng):
             columns = slice(max(column - size // 2, 0), column + size // 2 + 1)
             total = (a[:, :, rows, columns] ** 2).sum(axis=(2, 3))
             # the size of the window counts its padding; k of the file does not count
-            expected[:, :, row, column] = a[:, :, row, column] / (1 + 0.3 / size**2 * total) ** 0.6
+            expected[:, :, row, column] = (
+                a[:, :, row, column] / (1 + 0.3 / size**2 * total) ** 0.6
+            )
     lrn = LocalResponseNorm(size, alpha=0.3, beta=0.6, k=2.0, within=True)
     np.testing.assert_allclose(lrn(torch.from_numpy(a)).numpy(), expected, atol=1e-12)
 
@@ -119,4 +142,6 @@ def test_batch_norm_that_was_never_trained_has_mean_and_variance_zero(caffe, w, 
     fc = caffe.L("fc", "InnerProduct", ["bn"], blobs=[np.eye(12)])
     fc.params = {"num_output": 12, "bias_term": False}
     network = load_caffe(write([norm, fc], size=2)[1])
-    torch.testing.assert_close(network.module(torch.ones(1, 3, 2, 2)), torch.full((1, 12), 2.0))
+    torch.testing.assert_close(
+        network.module(torch.ones(1, 3, 2, 2)), torch.full((1, 12), 2.0)
+    )

@@ -27,7 +27,8 @@ SAME = {
     "octal": PLAIN.replace("3", "03"),
     "lists": 'name: ["a"] layer: [{type: "Pooling" pooling_param {kernel_size: [3] pool: AVE}}]',
     "escapes": PLAIN.replace('"a"', r'"\x61"').replace("Poo", r"\120\157o"),
-    "unknown fields": "x: 1 y { z: '}' u { v: [1, -2.5, W] } } t: -inf s: '\"' " + PLAIN,
+    "unknown fields": "x: 1 y { z: '}' u { v: [1, -2.5, W] } } t: -inf s: '\"' "
+    + PLAIN,
     "returns": PLAIN.replace(" ", "\r\n"),
 }
 
@@ -44,7 +45,14 @@ def test_every_way_of_writing_means_the_same(style):
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        *[("1", 1.0), ("-1", -1.0), ("- 1", -1.0), (".5", 0.5), ("1.", 1.0), ("1e-4", 1e-4)],
+        *[
+            ("1", 1.0),
+            ("-1", -1.0),
+            ("- 1", -1.0),
+            (".5", 0.5),
+            ("1.", 1.0),
+            ("1e-4", 1e-4),
+        ],
         *[("1.5f", 1.5), ("2.5E+3", 2500.0), ("-.25", -0.25), ("+3", 3.0)],
     ],
 )
@@ -58,10 +66,14 @@ def test_integers_keep_their_sign_and_size():
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("true", True), ("false", False), ("1", True), ("0", False), ("t", True)]
+    ("text", "value"),
+    [("true", True), ("false", False), ("1", True), ("0", False), ("t", True)],
 )
 def test_truth_values(text, value):
-    assert read(f"bias_term: {text}", "ScaleParameter").one("bias_term", not value) is value
+    assert (
+        read(f"bias_term: {text}", "ScaleParameter").one("bias_term", not value)
+        is value
+    )
 
 
 def test_names_of_any_script_are_the_same_in_text_and_in_bytes():
@@ -103,9 +115,18 @@ WRONG = {
     "input_dim: [1, 2": (1, "a comma or"),
     "layers {\ntype: CONVOLUTIO }": (2, "got 'CONVOLUTIO'; did you mean CONVOLUTION?"),
     "layers { type: 'Convolution' }": (1, "type must be given without quotes"),
-    "layer { type: CONVOLUTION }": (1, "type must be a text in quotes, got 'CONVOLUTION'"),
-    "layer { pooling_param { pool: 7 } }": (1, "pool must be one of MAX, AVE, STOCHASTIC, got '7'"),
-    "layer { scale_param { bias_term: yes } }": (1, "bias_term must be true or false, got 'yes'"),
+    "layer { type: CONVOLUTION }": (
+        1,
+        "type must be a text in quotes, got 'CONVOLUTION'",
+    ),
+    "layer { pooling_param { pool: 7 } }": (
+        1,
+        "pool must be one of MAX, AVE, STOCHASTIC, got '7'",
+    ),
+    "layer { scale_param { bias_term: yes } }": (
+        1,
+        "bias_term must be true or false, got 'yes'",
+    ),
     "layer { elu_param { alpha: 1.2.3 } }": (1, "alpha must be a number, got '1.2.3'"),
     "name: '" + "a" * 300 + "'": (1, "name must have at most 256 bytes"),
     "a {" * 40 + "}" * 40: (1, "at most 32 deep"),
@@ -128,7 +149,9 @@ def test_wrong_text_is_named_with_its_line(text):
 
 
 def test_a_field_given_twice_is_an_error_where_one_is_wanted():
-    with pytest.raises(NetworkError, match="line 1: name must be given once, got 2 times"):
+    with pytest.raises(
+        NetworkError, match="line 1: name must be given once, got 2 times"
+    ):
         read("name: 'a' name: 'b'").one("name", "")
 
 

@@ -71,7 +71,9 @@ def test_search_predict_and_extract_need_no_option_of_the_network(
     x7 = opened.read([row.sha256], "x7")[0]
     np.testing.assert_allclose(x7 / np.linalg.norm(x7), direct.x[0], atol=1e-5)
 
-    trained = deepfish("train", store, "model", "--labels", _labels(shapes), "--features", "x7")
+    trained = deepfish(
+        "train", store, "model", "--labels", _labels(shapes), "--features", "x7"
+    )
     assert trained.code == 0, trained.err
     predicted = deepfish("predict", "model", new)
     assert predicted.code == 0, predicted.err
@@ -122,7 +124,10 @@ def test_a_file_that_is_gone_or_changed_is_named_with_what_to_type(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--mean", "104,117,123"], "mean = (90.0, 100.0, 110.0), got (104.0, 117.0, 123.0)"),
+        (
+            ["--mean", "104,117,123"],
+            "mean = (90.0, 100.0, 110.0), got (104.0, 117.0, 123.0)",
+        ),
         (["--network", "efficientnet-lite0"], "network = net, got efficientnet-lite0"),
         (["--weights", "random"], "weights = "),
         (["--weights", "net.prototxt"], "weights = sha256"),
@@ -134,7 +139,9 @@ def test_a_file_that_is_gone_or_changed_is_named_with_what_to_type(
         (["--mean", "104,117"], "three finite numbers"),
     ],
 )
-def test_options_that_contradict_the_store_are_one_line(store, deepfish, shapes, options, words):
+def test_options_that_contradict_the_store_are_one_line(
+    store, deepfish, shapes, options, words
+):
     ran = deepfish("extract", shapes / "test", store, "--features", "x7,dW8", *options)
     assert ran.code == 1
     assert words in ran.err
@@ -144,7 +151,17 @@ def test_options_that_contradict_the_store_are_one_line(store, deepfish, shapes,
 
 def test_options_that_say_the_same_are_taken(store, files, deepfish, shapes):
     given = [part for pair in files.items() for part in pair]
-    same = (*given, "--tau", "3.0", "--views", "flip", "--label", "uniform", "--dtype", "float32")
+    same = (
+        *given,
+        "--tau",
+        "3.0",
+        "--views",
+        "flip",
+        "--label",
+        "uniform",
+        "--dtype",
+        "float32",
+    )
     ran = deepfish("extract", shapes / "test", store, "--features", "x7,dW8", *same)
     assert ran.code == 0, ran.err
     pixel = ",".join(map(str, MEAN))
@@ -156,7 +173,10 @@ def test_a_store_of_version_0_1_is_refused_in_one_line(store, deepfish, shapes):
     facts = json.loads(manifest.read_text())
     del facts["settings"]["source"], facts["seal"]
     manifest.write_text(json.dumps(facts))
-    for command in (("search", store, shapes / "test/light/0.jpg"), ("extract", shapes, store)):
+    for command in (
+        ("search", store, shapes / "test/light/0.jpg"),
+        ("extract", shapes, store),
+    ):
         ran = deepfish(*command)
         assert ran.code == 1
         assert ran.err.count("\n") == 1
@@ -177,11 +197,17 @@ def test_models_shows_layers_features_and_the_mean(files, deepfish):
 
 def test_a_mean_file_that_was_not_given_is_warned_of(caffe, w, tmp_path):
     def data(**transform):
-        return caffe.L("data", "Data", extra={"transform_param": {"crop_size": 2, **transform}})
+        return caffe.L(
+            "data", "Data", extra={"transform_param": {"crop_size": 2, **transform}}
+        )
 
     def load(*layers, mean=None):
         classifier = caffe.L(
-            "fc", "InnerProduct", ["data"], blobs=[w(5, 12), w(5)], params={"num_output": 5}
+            "fc",
+            "InnerProduct",
+            ["data"],
+            blobs=[w(5, 12), w(5)],
+            params={"num_output": 5},
         )
         prototxt, caffemodel = tmp_path / "net.prototxt", tmp_path / "net.caffemodel"
         prototxt.write_text(caffe.print_net([layers[0], classifier]))
@@ -190,7 +216,9 @@ def test_a_mean_file_that_was_not_given_is_warned_of(caffe, w, tmp_path):
 
     named = data(mean_file="data/flowers_mean.binaryproto")
     for layers in ((named, named), (data(), named), (named, data())):
-        with pytest.warns(UserWarning, match=r"'data/flowers_mean.binaryproto', which was not"):
+        with pytest.warns(
+            UserWarning, match=r"'data/flowers_mean.binaryproto', which was not"
+        ):
             network = load(*layers)
         assert "ImageNet's" in network.notes[0]
     assert "as given" in load(named, mean="1,2,3").notes[0]

@@ -13,13 +13,19 @@ from deepfishing.networks.objectives import cross_entropy
 def conv(c, w, name, bottom, channels, outputs, kernel=3, bias=True, group=1, **params):
     blobs = [w(outputs, channels // group, kernel, kernel)] + [w(outputs)] * bias
     params = {"num_output": outputs, "kernel_size": kernel, "group": group} | params
-    return c.L(name, "Convolution", [bottom], blobs=blobs, params=params | {"bias_term": bias})
+    return c.L(
+        name, "Convolution", [bottom], blobs=blobs, params=params | {"bias_term": bias}
+    )
 
 
 def fc(c, w, name, bottom, inputs, outputs):
     params = {"num_output": outputs}
     return c.L(
-        name, "InnerProduct", [bottom], blobs=[w(outputs, inputs), w(outputs)], params=params
+        name,
+        "InnerProduct",
+        [bottom],
+        blobs=[w(outputs, inputs), w(outputs)],
+        params=params,
     )
 
 
@@ -59,7 +65,9 @@ def alexnet(c, w):
         pool(c, "pool2", "norm2", c.MAX, **overlapping),  # -> 3
         conv(c, w, "conv3", "pool2", 8, 6, pad=1),
         relu(c, "relu3", "conv3"),
-        pool(c, "pool5", "conv3", c.MAX, kernel_size=2, stride=2),  # -> 2, the last cut off
+        pool(
+            c, "pool5", "conv3", c.MAX, kernel_size=2, stride=2
+        ),  # -> 2, the last cut off
         *head(c, w, "pool5", 6 * 4),
     ]
 
@@ -103,7 +111,11 @@ def googlenet(c, w):
         conv(c, w, branch + "3x3", branch + "3x3_reduce", 2, 4, pad=1),
         pool(c, branch + "pool", "pool1/3x3_s2", c.MAX, kernel_size=3, stride=1, pad=1),
         conv(c, w, branch + "pool_proj", branch + "pool", 6, 2, kernel=1),
-        c.L(branch + "output", "Concat", [branch + n for n in ("1x1", "3x3", "pool_proj")]),
+        c.L(
+            branch + "output",
+            "Concat",
+            [branch + n for n in ("1x1", "3x3", "pool_proj")],
+        ),
         pool(c, "pool5/7x7_s1", branch + "output", c.AVE, kernel_size=8, stride=1),
         c.L("pool5/drop", "Dropout", ["pool5/7x7_s1"], ["pool5/7x7_s1"]),
         fc(c, w, "loss3/classifier", "pool5/7x7_s1", 9, 5),
@@ -172,9 +184,13 @@ def test_network_equals_opencv_in_every_layer(family, old, caffe, w, write, rng)
     found, scores = caffe.our_outputs(network, images)
     assert list(found) == names[:-1]
     for name, value in found.items():
-        np.testing.assert_allclose(value, expected[name].reshape(value.shape), atol=1e-4)
+        np.testing.assert_allclose(
+            value, expected[name].reshape(value.shape), atol=1e-4
+        )
     softmax = torch.softmax(torch.from_numpy(scores), dim=1).numpy()
-    np.testing.assert_allclose(softmax, expected[names[-1]].reshape(softmax.shape), atol=1e-4)
+    np.testing.assert_allclose(
+        softmax, expected[names[-1]].reshape(softmax.shape), atol=1e-4
+    )
     assert network.layers == numbers
     assert network.name == "net"
 
@@ -182,16 +198,23 @@ def test_network_equals_opencv_in_every_layer(family, old, caffe, w, write, rng)
 @pytest.mark.parametrize("old", [False, True], ids=["layer", "layers"])
 @pytest.mark.parametrize("alone", [False, True], ids=["prototxt", "caffemodel_alone"])
 @pytest.mark.parametrize("name", ["alexnet-caffe", "vgg16-caffe"])
-def test_the_papers_networks_equal_those_of_the_zoo(name, alone, old, caffe, write, rng):
+def test_the_papers_networks_equal_those_of_the_zoo(
+    name, alone, old, caffe, write, rng
+):
     zoo = random_network(name, widths={6: 16, 7: 12, 8: 5})
     size = zoo.preprocess.size
     weights = {name: tensor.numpy() for name, tensor in zoo.module.state_dict().items()}
     lrn = {"local_size": 5, "alpha": 0.0001, "beta": 0.75}
     layers, blob = [], "data"
     for part, module in zoo.module.named_children():
-        blobs = [weights[key] for key in (f"{part}.weight", f"{part}.bias") if key in weights]
+        blobs = [
+            weights[key] for key in (f"{part}.weight", f"{part}.bias") if key in weights
+        ]
         if part.startswith("conv"):
-            params = {"num_output": module.out_channels, "kernel_size": module.kernel_size[0]}
+            params = {
+                "num_output": module.out_channels,
+                "kernel_size": module.kernel_size[0],
+            }
             params |= {"stride": module.stride[0], "pad": module.padding[0]}
             params |= {"group": module.groups}
             layers.append(caffe.L(part, "Convolution", [blob], None, blobs, params))
@@ -213,11 +236,20 @@ def test_the_papers_networks_equal_those_of_the_zoo(name, alone, old, caffe, wri
             layers.append(caffe.L(part, "InnerProduct", [blob], None, blobs, params))
         elif part != "flatten":  # Caffe's inner product does that by itself
             layers.append(
-                caffe.L(part, "ReLU" if part.startswith("relu") else "Dropout", [blob], [blob])
+                caffe.L(
+                    part,
+                    "ReLU" if part.startswith("relu") else "Dropout",
+                    [blob],
+                    [blob],
+                )
             )
         blob = layers[-1].made()[0]
-    prototxt, caffemodel = write([*layers, caffe.L("prob", "Softmax", [blob])], size, old)
-    images = torch.from_numpy(rng.normal(size=(1, 3, size, size)).astype(np.float32) * 50)
+    prototxt, caffemodel = write(
+        [*layers, caffe.L("prob", "Softmax", [blob])], size, old
+    )
+    images = torch.from_numpy(
+        rng.normal(size=(1, 3, size, size)).astype(np.float32) * 50
+    )
     scores = zoo.module(images)
     by_file = load_caffe(caffemodel, None if alone else prototxt)
     by_name = load_network(name, weights=caffemodel)
@@ -240,7 +272,9 @@ def test_gradient_features_equal_the_gradients_of_each_image(caffe, w, write, rn
         for picture, found in zip(pictures, features[f"dW{k}"].dense(), strict=True):
             image = torch.from_numpy(network.preprocess(picture)[None]).double()
             weight.requires_grad_(True)
-            (gradient,) = torch.autograd.grad(cross_entropy()(network.module(image)), weight)
+            (gradient,) = torch.autograd.grad(
+                cross_entropy()(network.module(image)), weight
+            )
             weight.requires_grad_(False)
             expected = (gradient / gradient.norm()).T.numpy()
             np.testing.assert_allclose(found, expected, atol=1e-6)

@@ -29,7 +29,8 @@ def peak_memory():
 @pytest.mark.parametrize("style", ["shape", "legacy", "unpacked", "double"])
 def test_blob_is_read_in_every_encoding(style, caffe, rng):
     values = rng.normal(size=(2, 3, 1, 5)).astype(np.float32)
-    data = memoryview(b"\x0a\x00" + caffe.encode_blob(values, style))[2:]  # also unaligned
+    # also unaligned
+    data = memoryview(b"\x0a\x00" + caffe.encode_blob(values, style))[2:]
     found = blob_array(decode(data, "BlobProto", "a"))
     np.testing.assert_array_equal(found, values)
     assert found.dtype == (np.float64 if style == "double" else np.float32)
@@ -38,14 +39,19 @@ def test_blob_is_read_in_every_encoding(style, caffe, rng):
 def test_numbers_in_several_packed_runs_are_one_blob(caffe):
     runs = [np.arange(4, dtype="<f4"), np.arange(4, 6, dtype="<f4")]
     data = b"".join(caffe.tagged(5, 2, run.tobytes()) for run in runs)
-    data += caffe.tagged(7, 2, caffe.tagged(1, 0, b"\x02") + caffe.tagged(1, 0, b"\x03"))
+    data += caffe.tagged(
+        7, 2, caffe.tagged(1, 0, b"\x02") + caffe.tagged(1, 0, b"\x03")
+    )
     blob = blob_array(decode(memoryview(data), "BlobProto", "a"))
     np.testing.assert_array_equal(blob, np.arange(6).reshape(2, 3))
 
 
 def test_gradients_beside_the_weights_are_passed_over(caffe):
     data = caffe.encode_blob(np.ones((2, 2))) + caffe.tagged(6, 2, b"\x00" * 16)
-    assert blob_array(decode(memoryview(data), "BlobProto", "a")).tolist() == [[1, 1], [1, 1]]
+    assert blob_array(decode(memoryview(data), "BlobProto", "a")).tolist() == [
+        [1, 1],
+        [1, 1],
+    ]
 
 
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 2**31 - 1, -1, -(2**31), 2**62])
@@ -55,8 +61,14 @@ def test_integers_of_every_length(value, caffe):
 
 
 HOSTILE = {
-    "a length beyond the end": (b"\x12\xff\xff\xff\xff\x0f", "a field of 4294967295 bytes"),
-    "a length beyond its message": (b"\x12\x02\x0a\x02\x00\x00", "2 bytes begins, but 0 are left"),
+    "a length beyond the end": (
+        b"\x12\xff\xff\xff\xff\x0f",
+        "a field of 4294967295 bytes",
+    ),
+    "a length beyond its message": (
+        b"\x12\x02\x0a\x02\x00\x00",
+        "2 bytes begins, but 0 are left",
+    ),
     "a number without an end": (b"\x12" + b"\xff" * 20, "does not end"),
     "a number of eleven bytes": (b"\x20" + b"\x80" * 10 + b"\x01", "does not end"),
     "field number zero": (b"\x02\x00", "the number 0"),
@@ -64,8 +76,14 @@ HOSTILE = {
     "a wire type that is none": (b"\x17", "the type 7"),
     "a text as number": (b"\x08\x05", "name must have the wire type 2, got 0"),
     "a number as text": (b"\x22\x01\x00\x25\x00\x00\x00\x00", "wire type 0, got 5"),
-    "four bytes that are three": (b"\x25\x00\x00\x00", "a field of 4 bytes begins, but 3"),
-    "a name of a megabyte": (b"\x0a\x80\x80\x40" + b"a" * 2**20, "name has 1048576 bytes"),
+    "four bytes that are three": (
+        b"\x25\x00\x00\x00",
+        "a field of 4 bytes begins, but 3",
+    ),
+    "a name of a megabyte": (
+        b"\x0a\x80\x80\x40" + b"a" * 2**20,
+        "name has 1048576 bytes",
+    ),
     "a page of HTML": (b"<!DOCTYPE html><html><body>404</body></html>", "the type 4"),
     "a packed float that ends too soon": (
         b"\xa2\x06\x08\xf2\x06\x05\x12\x03\x00\x00\x00",
@@ -94,7 +112,10 @@ def test_millions_of_tiny_fields_end_soon_and_small(piece, monkeypatch):
     monkeypatch.setattr(files, "MAX_FIELDS", 100_000)  # a tenth, since tracing is slow
     data = memoryview(piece * (20_000_000 // len(piece)))
     began = time.process_time()
-    with peak_memory() as peak, pytest.raises(WeightsError, match="more than 100,000 fields"):
+    with (
+        peak_memory() as peak,
+        pytest.raises(WeightsError, match="more than 100,000 fields"),
+    ):
         decode(data, "NetParameter", "a")
     assert time.process_time() - began < 10
     assert peak() < 20e6
@@ -153,7 +174,11 @@ def test_an_fc6_of_forty_megabytes_is_copied_once(caffe, write, rng):
     params = {"num_output": 4096, "bias_term": False}
     layers = [
         caffe.L(
-            "fc5", "InnerProduct", ["data"], blobs=[small], params=params | {"num_output": 2560}
+            "fc5",
+            "InnerProduct",
+            ["data"],
+            blobs=[small],
+            params=params | {"num_output": 2560},
         ),
         caffe.L("fc6", "InnerProduct", ["fc5"], blobs=[weight], params=params),
     ]

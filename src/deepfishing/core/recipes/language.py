@@ -56,9 +56,21 @@ BEYOND = (
     # forward features alone
     *("pow(x7,0.5)", "whiten(x7,0.5)", "x6+x7+y8", "low+x7", "low*x7", "(2*low+1)*x7"),
     # one gradient
-    *("pow(dW7,0.5)", "pow(dW8,0.5)", "whiten(dW7,0.5)", "whiten(dW8,0.5)", "whiten(dW8)"),
+    *(
+        "pow(dW7,0.5)",
+        "pow(dW8,0.5)",
+        "whiten(dW7,0.5)",
+        "whiten(dW8,0.5)",
+        "whiten(dW8)",
+    ),
     # gradients and forward features
-    *("dW7+x7", "dW8+x7", "dW6+dW7+x5", "pow(dW8,0.5)+pow(x7,0.5)", "whiten(dW8,0.5)+x7"),
+    *(
+        "dW7+x7",
+        "dW8+x7",
+        "dW6+dW7+x5",
+        "pow(dW8,0.5)+pow(x7,0.5)",
+        "whiten(dW8,0.5)+x7",
+    ),
     *("whiten(dW7,0.5)+low+x7", "whiten(dW7,0.5)+whiten(dW8,0.5)+x7", "low*dW8"),
     "low*(whiten(dW7,0.5)+whiten(dW8,0.5)+pow(dW8,0.5)+x7)",
     "(2*low+1)*(whiten(dW7,0.5)+whiten(dW8,0.5)+pow(dW8,0.5)+x7)",
@@ -70,7 +82,9 @@ _DEEPEST = 20  # parentheses in parentheses
 _WEIGHT = "a weight above 0 and up to 1000"
 
 
-def parse_recipes(text: str | Iterable[str], layers: Mapping[int, str]) -> tuple[Recipe, ...]:
+def parse_recipes(
+    text: str | Iterable[str], layers: Mapping[int, str]
+) -> tuple[Recipe, ...]:
     """Read a comma-separated list; `all` and `beyond` stand for rows whose layers exist."""
     found: dict[str, Recipe] = {}
     for name in expand_names(text, layers):
@@ -96,14 +110,21 @@ def parse_recipe(text: str, layers: Mapping[int, str] | None = None) -> Recipe:
     """Read one recipe against a network's layers, k -> module path; without, any number will do."""
     text = text.strip()
     if text in ("all", "beyond"):
-        raise FeatureError(f"one recipe is needed here, got {text!r}, a list; try {BEST}")
-    if text in CHOSEN:  # before anything is chosen it has the features of all candidates
+        raise FeatureError(
+            f"one recipe is needed here, got {text!r}, a list; try {BEST}"
+        )
+    if text in CHOSEN:
+        # before anything is chosen it has the features of all candidates
         known = layers or {TOP: ""}
         scores = [SCORES] if text == AUTO and has_classifier(known) else []
         names = parse_recipes([*candidates(known, text), *scores], known)
-        features = dict.fromkeys(feature for recipe in names for feature in recipe.features)
+        features = dict.fromkeys(
+            feature for recipe in names for feature in recipe.features
+        )
         return Recipe(text, AUTO, tuple(map(leaf, features)))
-    recipe = _Parser(best_recipe(layers or {}) if text == BEST else text, layers).whole()
+    recipe = _Parser(
+        best_recipe(layers or {}) if text == BEST else text, layers
+    ).whole()
     if not recipe.features:
         raise FeatureError(f"recipe {text!r} must name a feature, got only a number")
     if layers is None:  # those that it names
@@ -127,7 +148,9 @@ class _Parser:
 
     def __init__(self, text: str, layers: Mapping[int, str] | None) -> None:
         self.text, self.layers = text, layers
-        self.words = [(match.group(), match.start()) for match in re.finditer(_WORD, text)]
+        self.words = [
+            (match.group(), match.start()) for match in re.finditer(_WORD, text)
+        ]
         self.words.append(("", len(text)))
         self.at = self.depth = 0
 
@@ -163,7 +186,9 @@ class _Parser:
             )
         if word == ")":
             before = self.text[:start].strip()
-            raise FeatureError(f"recipe {self.text!r} has one ) too many behind {before!r}")
+            raise FeatureError(
+                f"recipe {self.text!r} has one ) too many behind {before!r}"
+            )
         if word:
             raise self.error("+ or *")
         return recipe
@@ -171,7 +196,9 @@ class _Parser:
     def sum(self) -> Recipe:
         self.depth += 1
         if self.depth > _DEEPEST:
-            raise FeatureError(f"recipe {self.text[:40]!r} must not nest deeper than {_DEEPEST}")
+            raise FeatureError(
+                f"recipe {self.text[:40]!r} must not nest deeper than {_DEEPEST}"
+            )
         parts = [self.product()]
         while self.skip("+"):
             parts.append(self.product())
@@ -288,7 +315,12 @@ def forward_candidates(layers: Mapping[int, str]) -> tuple[str, ...]:
     """The forward recipes that `auto` compares, the simplest first."""
     names = ["x7", "pow(x7,0.5)", "rbf(x7,2)", "rbf(pow(x7,0.5),2)"]
     for below in {7: ("x6",), 6: ("x6", "x5")}.get(min(layers), ()):
-        names += [f"{below}+x7", f"(2*{below}+1)*x7", f"{below}*x7", f"rbf({below}+x7,2)"]
+        names += [
+            f"{below}+x7",
+            f"(2*{below}+1)*x7",
+            f"{below}*x7",
+            f"rbf({below}+x7,2)",
+        ]
         names += [f"rbf(pow(x7,0.5),1)*{below}"]
     if min(layers) == TOP - 2:
         names += ["x5+x6", "x5+x6+x7", "x5*(x6+x7)", "rbf(x5+x6,2)", "rbf(x5+x6+x7,2)"]
@@ -305,7 +337,12 @@ def candidates(layers: Mapping[int, str], kind: str = AUTO) -> tuple[str, ...]:
         return tuple(dict.fromkeys([*forward, *OWN_HEAD_CANDIDATES]))
     low, full = f"x{min(layers) - 1}", f"{_whitened(layers)}+{ROOT}+x7"
     names = ["x7", f"{low}+x7", "dW8", "dW7", ROOT, "dW8+x7", "dW7+x7", f"{ROOT}+dW8"]
-    names += [f"{ROOT}+pow(x7,0.5)", f"pow(dW7,0.5)+{ROOT}", f"{ROOT}+dW8+dW7", prior(layers)]
+    names += [
+        f"{ROOT}+pow(x7,0.5)",
+        f"pow(dW7,0.5)+{ROOT}",
+        f"{ROOT}+dW8+dW7",
+        prior(layers),
+    ]
     names += [f"{_whitened(layers)}+x7", full, f"(2*{low}+1)*x7", f"{low}*x7"]
     for part in (f"{ROOT}+x7", "dW7+x7", prior(layers), full):
         names += [f"(2*{low}+1)*({part})", f"{low}*({part})"]

@@ -47,7 +47,8 @@ class Fitted:
     """A recipe that has seen the training images: makes of factors what `gram` compares."""
 
     transform: Callable[[Arrays], Comparable]
-    state: dict[str, Array]  # all that it learnt, the roots of its whitenings, for `Recipe.load`
+    # all that it learnt, the roots of its whitenings, for `Recipe.load`
+    state: dict[str, Array]
 
     def __call__(self, arrays: Arrays) -> Comparable:
         """Turn the factors of some images into the feature, or the features, of this recipe."""
@@ -76,7 +77,9 @@ class Recipe:
         """The features that it is made of, each once."""
         if self.feature:
             return (self.feature,)
-        return tuple(dict.fromkeys(feature for part in self.parts for feature in part.features))
+        return tuple(
+            dict.fromkeys(feature for part in self.parts for feature in part.features)
+        )
 
     @property
     def factors(self) -> tuple[Factor, ...]:
@@ -114,12 +117,16 @@ class Recipe:
     def pool_columns(self) -> tuple[str, ...]:
         """The names of the factors that it learns from unlabelled photos."""
         pooled = [recipe for recipe in self._learning() if recipe.step in POOLED]
-        return tuple(dict.fromkeys(name for recipe in pooled for name in recipe.columns))
+        return tuple(
+            dict.fromkeys(name for recipe in pooled for name in recipe.columns)
+        )
 
     @property
     def is_plain(self) -> bool:
         """Whether it is one feature or a transform of it, not a combination of kernels."""
-        return self.feature is not None or (self.step in STEPS and STEPS[self.step].is_plain)
+        return self.feature is not None or (
+            self.step in STEPS and STEPS[self.step].is_plain
+        )
 
     @property
     def is_chosen_later(self) -> bool:
@@ -132,7 +139,10 @@ class Recipe:
         return bool(self._learning()) or self.is_chosen_later
 
     def fit(
-        self, train: Arrays, pool: Arrays | None = None, learnt: dict[str, Array] | None = None
+        self,
+        train: Arrays,
+        pool: Arrays | None = None,
+        learnt: dict[str, Array] | None = None,
     ) -> Fitted:
         """Learn what there is to learn from the training images' factors.
 
@@ -141,7 +151,9 @@ class Recipe:
         taken from there, and what is learnt of the pool is added to it.
         """
         if self.is_chosen_later:
-            raise FeatureError(f"{self.name!r} is chosen by `deepfish train`; name a recipe here")
+            raise FeatureError(
+                f"{self.name!r} is chosen by `deepfish train`; name a recipe here"
+            )
         of_pool = {} if learnt is None or pool is None else learnt
         state: dict[str, Array] = {}
         for recipe in self._learning():
@@ -150,7 +162,9 @@ class Recipe:
             from_pool = pool is not None and recipe.step in POOLED
             if not (from_pool and set(names) <= of_pool.keys()):
                 arrays = pool if pool is not None and from_pool else train
-                values = dict(zip(names, step.learn(recipe, arrays, state), strict=True))
+                values = dict(
+                    zip(names, step.learn(recipe, arrays, state), strict=True)
+                )
                 (of_pool if from_pool else state).update(values)
             if from_pool:
                 state |= {name: of_pool[name] for name in names}
@@ -161,7 +175,9 @@ class Recipe:
         for recipe in self._learning():
             count = STEPS[recipe.step].arrays(recipe)
             if any(f"{recipe.name}/{n}" not in state for n in range(count)):
-                raise FeatureError(f"state of recipe {self.name} must hold {recipe.name}, got none")
+                raise FeatureError(
+                    f"state of recipe {self.name} must hold {recipe.name}, got none"
+                )
         return Fitted(lambda arrays: self.value(arrays, state), dict(state))
 
     def value(self, arrays: Arrays, state: Arrays) -> Comparable:
@@ -198,8 +214,12 @@ class Recipe:
         if inner.feature and not inner.is_gradient:
             (vectors,) = arrays_of(assemble(inner.feature, arrays))
             return vectors
-        forward = [factor for factor in inner.factors if factor.kind in ("input", "output")]
-        highest = max(forward, key=lambda factor: (factor.kind == "input", str(factor.layer)))
+        forward = [
+            factor for factor in inner.factors if factor.kind in ("input", "output")
+        ]
+        highest = max(
+            forward, key=lambda factor: (factor.kind == "input", str(factor.layer))
+        )
         return arrays[highest.name]
 
     def _learning(self) -> list[Recipe]:
@@ -212,12 +232,15 @@ class Step:
     """How a recipe is made of its parts: from their values, and what was learnt, to its own."""
 
     value: Callable[[Recipe, tuple[Comparable, ...], Arrays], Comparable]
-    is_plain: bool = False  # makes one feature of one feature, not a combination of kernels
+    # makes one feature of one feature, not a combination of kernels
+    is_plain: bool = False
     number: str = ""  # what a function takes: "an exponent"
     most: float = 1.0  # that this number may be
     optional: bool = False
     # arrays that it learns from factors, of which its parts are made with what they have learnt
-    learn: Callable[[Recipe, Arrays, Arrays], list[Array]] = lambda recipe, arrays, state: []
+    learn: Callable[[Recipe, Arrays, Arrays], list[Array]] = (
+        lambda recipe, arrays, state: []
+    )
     # how many these are
     arrays: Callable[[Recipe], int] = lambda recipe: 1 + len(recipe.gradients)
 
@@ -241,7 +264,9 @@ def _whiten(recipe: Recipe, parts: tuple[Comparable, ...], state: Arrays) -> Com
 def _learn_roots(recipe: Recipe, arrays: Arrays, state: Arrays) -> list[Array]:
     """The roots of the second moments of a feature, or of the two factors of a gradient."""
     part = recipe.parts[0].value(arrays, state)
-    return [second_moment_root(values, recipe.number or None) for values in arrays_of(part)]
+    return [
+        second_moment_root(values, recipe.number or None) for values in arrays_of(part)
+    ]
 
 
 def _learn_prototypes(recipe: Recipe, arrays: Arrays, state: Arrays) -> list[Array]:
@@ -263,8 +288,12 @@ def _learn_pool(recipe: Recipe, arrays: Arrays, state: Arrays) -> list[Array]:
     learnt = []
     for name in recipe.columns:
         if arrays[name].ndim != 2:
-            raise FeatureError(f"smooth takes pooled features, got {name} with positions")
-        learnt.append(l2_normalize(arrays[name][kept].astype(np.float32)).astype(np.float16))
+            raise FeatureError(
+                f"smooth takes pooled features, got {name} with positions"
+            )
+        learnt.append(
+            l2_normalize(arrays[name][kept].astype(np.float32)).astype(np.float16)
+        )
     return learnt
 
 
@@ -279,7 +308,9 @@ def _smooth(recipe: Recipe, arrays: Arrays, state: Arrays) -> Comparable:
     is_new = itself < 0
     places = np.where(is_new, len(pool.neighbours) + np.cumsum(is_new) - 1, itself)
     numbers = np.concatenate([places[:, None], numbers], axis=1)
-    weights = np.concatenate([np.ones((len(numbers), 1), weights.dtype), weights], axis=1)
+    weights = np.concatenate(
+        [np.ones((len(numbers), 1), weights.dtype), weights], axis=1
+    )
     used, numbers = np.unique(numbers, return_inverse=True)
     from_pool = used[used < len(pool.neighbours)]
     stacked = {}
@@ -314,13 +345,19 @@ DEFAULT_NEIGHBOURS = 10
 _LAST_POOL: list[tuple[Array, _Pool]] = []
 
 STEPS = {
-    "mean": Step(lambda recipe, parts, _: KernelSum(parts, tuple(p.weight for p in recipe.parts))),
+    "mean": Step(
+        lambda recipe, parts, _: KernelSum(parts, tuple(p.weight for p in recipe.parts))
+    ),
     "product": Step(lambda recipe, parts, _: KernelProduct(parts)),
     "pow": Step(_power, is_plain=True, number="an exponent", most=4.0),
     # Ledoit and Wolf's shrinkage unless one is given
-    "whiten": Step(_whiten, is_plain=True, number="a shrinkage", optional=True, learn=_learn_roots),
+    "whiten": Step(
+        _whiten, is_plain=True, number="a shrinkage", optional=True, learn=_learn_roots
+    ),
     "rbf": Step(
-        lambda recipe, parts, _: KernelRBF(parts, recipe.number), number="a width", most=100.0
+        lambda recipe, parts, _: KernelRBF(parts, recipe.number),
+        number="a width",
+        most=100.0,
     ),
     "own": Step(
         _own,
@@ -362,12 +399,17 @@ def apply(function: str, inner: Recipe, number: float | None = None) -> Recipe:
         raise FeatureError(
             f"{function} must take a forward feature such as x7, got the gradient {inner.name}"
         )
-    if function == "smooth" and any(part.step == "smooth" for part in inner.all_parts()):
-        raise FeatureError(f"smooth must not be smoothed again, got {inner.name}; use it once")
+    if function == "smooth" and any(
+        part.step == "smooth" for part in inner.all_parts()
+    ):
+        raise FeatureError(
+            f"smooth must not be smoothed again, got {inner.name}; use it once"
+        )
     if function in POOLED and number is not None and number != int(number):
         raise FeatureError(f"recipe needs {step.number}, a whole one, got {number}")
     for feature in inner.features:
-        if function == "pow" and feature.is_projected:  # the power of a projection is another thing
+        if function == "pow" and feature.is_projected:
+            # the power of a projection is another thing
             whole = replace(feature.factors[0], positions="pooled").name
             raise FeatureError(
                 f"{name} cannot be computed: of {feature.name} only a projection is known, and pow "
@@ -384,7 +426,9 @@ def spell(number: float) -> str:
 
 def _unit(factors: list[Array]) -> Array | RankOne:
     """One feature of its arrays, normalised."""
-    return RankOne(*factors).normalize() if len(factors) == 2 else l2_normalize(factors[0])
+    return (
+        RankOne(*factors).normalize() if len(factors) == 2 else l2_normalize(factors[0])
+    )
 
 
 def second_moment_root(rows: Array, shrinkage: float | None = None) -> Array:

@@ -13,7 +13,13 @@ from dataclasses import dataclass
 
 from deepfishing.core.recipes import parse_recipe
 from deepfishing.core.statistics import Interval
-from deepfishing.evaluation.approximation import BIAS, EXACT, RMS, SECONDS, WITH_PROJECTION
+from deepfishing.evaluation.approximation import (
+    BIAS,
+    EXACT,
+    RMS,
+    SECONDS,
+    WITH_PROJECTION,
+)
 from deepfishing.evaluation.checks import ACCURACY, BALANCED, Result
 from deepfishing.evaluation.report.rows import title
 
@@ -52,7 +58,8 @@ class Mark:
     y: float | None  # None where it could not be measured; `note` says why
     interval: Interval | None
     note: str = ""
-    draws: tuple[float, ...] = ()  # of which it is the mean, in the same order for all lines
+    # of which it is the mean, in the same order for all lines
+    draws: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,13 +99,17 @@ class Chart:
     @property
     def whole(self) -> list[Series]:
         """The lines that have a figure at every x, if there is any x."""
-        known = [(s, {x for x, mark in s.marks.items() if mark.y is not None}) for s in self.series]
+        known = [
+            (s, {x for x, mark in s.marks.items() if mark.y is not None})
+            for s in self.series
+        ]
         return [s for s, xs in known if xs and xs.issuperset(self.xs)]
 
     @property
     def across(self) -> Axis:
         """The axis to the right: counts that double, so logarithmic, with a tick at each."""
-        return Axis(self.xs or (1,), logarithmic=True)  # without any: a chart of levels alone
+        # without any: a chart of levels alone
+        return Axis(self.xs or (1,), logarithmic=True)
 
     @property
     def up(self) -> Axis:
@@ -116,7 +127,11 @@ class Chart:
         marks = [(across.place(x), mark) for x, mark in series.marks.items()]
         if series.level:
             marks = [(0.0, series.level), (100.0, series.level)]
-        return [(x, round(100 - up.place(mark.y), 2)) for x, mark in marks if mark.y is not None]
+        return [
+            (x, round(100 - up.place(mark.y), 2))
+            for x, mark in marks
+            if mark.y is not None
+        ]
 
 
 @dataclass(frozen=True)
@@ -124,7 +139,8 @@ class Panel:
     """Charts with the same axis and lines."""
 
     protocol: str
-    feature: str | None  # what was measured, where the lines are not features themselves
+    # what was measured, where the lines are not features themselves
+    feature: str | None
     x_axis: str
     charts: tuple[Chart, ...]
 
@@ -136,7 +152,9 @@ class Panel:
     @property
     def names(self) -> tuple[str, ...]:
         """The lines of its charts, each once."""
-        return tuple(dict.fromkeys(s.name for chart in self.charts for s in chart.series))
+        return tuple(
+            dict.fromkeys(s.name for chart in self.charts for s in chart.series)
+        )
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -191,9 +209,13 @@ def panels(points: Sequence[Result]) -> tuple[Panel, ...]:
     found: dict[tuple[str, str, str], list[Result]] = {}
     for point in points:
         subject = "" if point["series"] == point["feature"] else point["feature"]
-        found.setdefault((point["protocol"], subject, point["x_axis"]), []).append(point)
+        found.setdefault((point["protocol"], subject, point["x_axis"]), []).append(
+            point
+        )
     order = sorted(found, key=lambda key: (protocols.index(key[0]), key[1]))
-    return tuple(Panel(key[0], key[1] or None, key[2], _charts(found[key])) for key in order)
+    return tuple(
+        Panel(key[0], key[1] or None, key[2], _charts(found[key])) for key in order
+    )
 
 
 def _charts(points: Iterable[Result]) -> tuple[Chart, ...]:
@@ -204,14 +226,17 @@ def _charts(points: Iterable[Result]) -> tuple[Chart, ...]:
         by_figure.setdefault(p["y_axis"], {}).setdefault(p["series"], {})[p["x"]] = mark
     charts = []
     for y_axis, lines in by_figure.items():
-        xs = tuple(sorted({x for marks in lines.values() for x in marks if x is not None}))
+        xs = tuple(
+            sorted({x for marks in lines.values() for x in marks if x is not None})
+        )
         series = (
             Series(name, {x: marks[x] for x in xs if x in marks}, marks.get(None))
             for name, marks in lines.items()
         )
         charts.append(Chart(y_axis, xs, tuple(series)))
     figures = {chart.y_axis: _figures(chart) for chart in charts}
-    if figures.get(BALANCED) == figures.get(ACCURACY):  # of as many test images of each class
+    if figures.get(BALANCED) == figures.get(ACCURACY):
+        # of as many test images of each class
         charts = [chart for chart in charts if chart.y_axis != BALANCED]
     return tuple(charts)
 
@@ -221,7 +246,9 @@ def _figures(chart: Chart) -> list[tuple[str, int, float]]:
     found = []
     for series in chart.series:
         found += [
-            (series.name, x, round(m.y, 6)) for x, m in series.marks.items() if m.y is not None
+            (series.name, x, round(m.y, 6))
+            for x, m in series.marks.items()
+            if m.y is not None
         ]
     return found
 
@@ -230,7 +257,9 @@ def round_ticks(low: float, high: float, least: float = 0.0) -> tuple[float, ...
     """Round numbers in even steps of at least `least` around a range, at most eight."""
     spread = high - low or 1.0
     scale = 10.0 ** math.floor(math.log10(spread))
-    step = max(least, next(s * scale for s in (0.2, 0.5, 1, 2) if spread <= 5 * s * scale))
+    step = max(
+        least, next(s * scale for s in (0.2, 0.5, 1, 2) if spread <= 5 * s * scale)
+    )
     digits = max(0, 1 - math.floor(math.log10(step)))
     first = math.floor(round(low / step, 6))
     last = max(math.ceil(round(high / step, 6)), first + 1)
@@ -260,7 +289,13 @@ def figure_text(y_axis: str, value: float | None, exact: bool = False) -> str:
     if value is None:
         return ""
     if y_axis in TIMES:
-        return f"{value:.2f}" if value < 1 else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
+        return (
+            f"{value:.2f}"
+            if value < 1
+            else f"{value:.1f}"
+            if value < 100
+            else f"{value:,.0f}"
+        )
     if y_axis in (BIAS, RMS):
         return f"{value:+.4f}" if y_axis == BIAS else f"{value:.4f}"
     return f"{value:.2f}" if exact else f"{value:.1f}"

@@ -111,7 +111,11 @@ def columns(table: Comparison) -> list[Column]:
             note="paper: the paper's figure for its own network and weights; difference: ours "
             "minus that.",
         ),
-        Column("difference", "difference", lambda line: one_decimal(line.difference, sign=True)),
+        Column(
+            "difference",
+            "difference",
+            lambda line: one_decimal(line.difference, sign=True),
+        ),
     ]
     return [column for column in found if any(map(column.cell, lines))]
 
@@ -131,7 +135,9 @@ def official_measure(table: Comparison) -> str:
 
 def _other_definition(method: str, narrow: bool) -> Column:
     label = DEFINITIONS[method].label
-    return Column(method, label, lambda line: one_decimal(line.map[method]), narrow=narrow)
+    return Column(
+        method, label, lambda line: one_decimal(line.map[method]), narrow=narrow
+    )
 
 
 def _gain_text(line: Line) -> str:

@@ -24,7 +24,12 @@ from deepfishing.core.statistics import Difference, Interval, paired_difference
 from deepfishing.evaluation.checks import Result
 from deepfishing.evaluation.report.charts import Chart, Mark, Panel, Series, panels
 from deepfishing.evaluation.report.rows import gain_over, is_plain_forward, title
-from deepfishing.evaluation.report.tables import Comparison, Line, one_decimal, signed_ends
+from deepfishing.evaluation.report.tables import (
+    Comparison,
+    Line,
+    one_decimal,
+    signed_ends,
+)
 from deepfishing.evaluation.results import Results
 
 FORWARD_NAME = "forward (no pool)"
@@ -109,18 +114,23 @@ def table_split(results: Results, table: Comparison) -> GainSplit | None:
     if forward is None or not {AUTO, AUTO_FORWARD} <= set(by_name):
         return None
     lines = forward, by_name[AUTO_FORWARD], by_name[AUTO]
-    figures = [Figure(line.feature, line.official or 0.0, line.interval) for line in lines]
+    figures = [
+        Figure(line.feature, line.official or 0.0, line.interval) for line in lines
+    ]
     row_of = {row["feature"]: row for row in table.rows}
     differences = []
     for lower, higher in itertools.pairwise(lines):
-        differences.append(gain_over(results, row_of[higher.feature], row_of[lower.feature]))
+        differences.append(
+            gain_over(results, row_of[higher.feature], row_of[lower.feature])
+        )
     return _split(None, figures, differences)
 
 
 def chart_splits(chart: Chart) -> list[GainSplit]:
     """Return the split at each number of labels of a chart where the rows are measured."""
     series = {one.name: one for one in chart.series}
-    if not {AUTO, AUTO_FORWARD} <= set(series):  # then lines may be anything, not only features
+    if not {AUTO, AUTO_FORWARD} <= set(series):
+        # then lines may be anything, not only features
         return []
     forward = [series[name] for name in plain_forward_lines(chart)]
     if not forward:
@@ -128,8 +138,13 @@ def chart_splits(chart: Chart) -> list[GainSplit]:
     found = []
     for x in chart.xs:
         best = max(forward, key=lambda one: _value(one, x))
-        marks = [(one, one.marks.get(x)) for one in (best, series[AUTO_FORWARD], series[AUTO])]
-        known = [(one, mark, mark.y) for one, mark in marks if mark and mark.y is not None]
+        marks = [
+            (one, one.marks.get(x))
+            for one in (best, series[AUTO_FORWARD], series[AUTO])
+        ]
+        known = [
+            (one, mark, mark.y) for one, mark in marks if mark and mark.y is not None
+        ]
         if len(known) == len(marks):
             figures = [Figure(one.name, y, mark.interval) for one, mark, y in known]
             pairs = itertools.pairwise(known)
@@ -166,11 +181,15 @@ def _strongest_forward(table: Comparison) -> Line | None:
 
 
 def _split(
-    labels: int | None, figures: Sequence[Figure], differences: Sequence[Difference | None]
+    labels: int | None,
+    figures: Sequence[Figure],
+    differences: Sequence[Difference | None],
 ) -> GainSplit:
     forward, with_pool, auto = figures
     gains = []
-    for lower, higher, difference in zip(figures[:-1], figures[1:], differences, strict=True):
+    for lower, higher, difference in zip(
+        figures[:-1], figures[1:], differences, strict=True
+    ):
         gains.append(Gain(title(lower.feature), higher.value - lower.value, difference))
     return GainSplit(labels, forward, with_pool, auto, *gains)
 

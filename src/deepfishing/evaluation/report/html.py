@@ -83,7 +83,9 @@ def write_report(folder: str | Path, images: str | Path | None = None) -> Path:
     found = open_folder(folder)
     album = Album(found.results, Path(images) if images else None)
     curves = {setting(points[0]): points for points in found.curves}
-    groups = [_group(rows, curves.pop(setting(rows[0]), []), album) for rows in found.tables]
+    groups = [
+        _group(rows, curves.pop(setting(rows[0]), []), album) for rows in found.tables
+    ]
     page = render(
         "report.html.j2",
         groups=groups,
@@ -164,10 +166,13 @@ def _shared(measured: Sequence[Result], points: Sequence[Result]) -> dict[str, A
     shown = panels(points)
     commands: dict[str, dict[str, None]] = {}
     versions: dict[str, dict[str, None]] = {}
-    for row in measured:  # features by the command and by the versions that they were measured with
+    for row in measured:
+        # features by the command and by the versions that they were measured with
         others = row.get("versions")  # older rows have the package's own alone
         others = others if isinstance(others, dict) else {}
-        made_with = ", ".join([row["version"], *(f"{name} {n}" for name, n in others.items())])
+        made_with = ", ".join(
+            [row["version"], *(f"{name} {n}" for name, n in others.items())]
+        )
         for text, found in ((row["command"], commands), (made_with, versions)):
             if text:
                 found.setdefault(text, {})[title(row["feature"])] = None
@@ -205,14 +210,22 @@ def _group(rows: list[Result], points: list[Result], album: Album) -> dict[str, 
         "columns": columns(table),
         "column_notes": [note.removeprefix("* ") for note in column_notes(table)],
         "formulas": formulas(
-            [*features, *(name for panel in shared["panels"] for name in panel.features)], rows
+            [
+                *features,
+                *(name for panel in shared["panels"] for name in panel.features),
+            ],
+            rows,
         ),
         "confusions": confused,
-        "ap": {row["feature"]: row["ap"][row["official_ap"]] for row in rows if row["ap"]},
+        "ap": {
+            row["feature"]: row["ap"][row["official_ap"]] for row in rows if row["ap"]
+        },
         "curves": curves,
         "problems": problems,
         "album": album.show(table),
-        "summary": summary_words(table, confused, _precision(album.results, table), points),
+        "summary": summary_words(
+            table, confused, _precision(album.results, table), points
+        ),
         "leak": leak_words(rows[0]),
         "split": _split(rows[0]),
         "words": table_words(table),
@@ -234,7 +247,8 @@ def _precision(results: Results, table: Comparison) -> float | None:
     row = next(row for row in table.rows if row["feature"] == table.best.feature)
     try:
         return precision_at_size(results, row)
-    except DeepFishingError:  # the page names the problem where it would draw these scores
+    except DeepFishingError:
+        # the page names the problem where it would draw these scores
         return None
 
 
@@ -257,7 +271,9 @@ def _pixels(preprocess: Any) -> str:
 
 def _axis(table: Comparison) -> Axis:
     """An axis of mAP around all values. It need not start at 0: dots are drawn on it, not bars."""
-    shown = [(line.official, line.printed, *(line.interval or ())) for line in table.lines]
+    shown = [
+        (line.official, line.printed, *(line.interval or ())) for line in table.lines
+    ]
     # a mean may be a hair above 100
     values = [round(value, 6) for some in shown for value in some if value is not None]
     return Axis(round_ticks(min(values), max(values), least=1))

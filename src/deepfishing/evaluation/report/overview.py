@@ -60,7 +60,17 @@ OVER = {
 # What tells settings of the same data set and network apart, where they differ in it.
 TOLD = tuple(
     dict.fromkeys(
-        ("train", "test", "tau", "label", "views", "C", "difficult", "weights_sha256", *SETTINGS)
+        (
+            "train",
+            "test",
+            "tau",
+            "label",
+            "views",
+            "C",
+            "difficult",
+            "weights_sha256",
+            *SETTINGS,
+        )
     )
 )
 
@@ -109,7 +119,9 @@ def find_folders(given: Sequence[Path]) -> list[Path]:
     for folder in given:
         below = [folder, *(sorted(folder.iterdir()) if folder.is_dir() else ())]
         names = (Results.name, Curves.name)
-        with_results = [path for path in below if any((path / name).is_file() for name in names)]
+        with_results = [
+            path for path in below if any((path / name).is_file() for name in names)
+        ]
         if not with_results:
             open_results(folder)  # says what is missing
         found += [folder] if folder in with_results else with_results
@@ -122,7 +134,9 @@ def overview(folders: Iterable[Path]) -> list[Part]:
     for held in map(open_folder, folders):
         tables += [(held.results, rows) for rows in held.tables]
         curves += held.curves
-    names = _names([*(rows[0] for _, rows in tables), *(points[0] for points in curves)])
+    names = _names(
+        [*(rows[0] for _, rows in tables), *(points[0] for points in curves)]
+    )
     found: dict[str, list[Gain]] = {}
     for results, rows in tables:
         table, setting = comparison(rows), names[_facts(rows[0])]
@@ -142,7 +156,9 @@ def overview(folders: Iterable[Path]) -> list[Part]:
         shown = []
         for (protocol, x_axis, y_axis), some in lines.get(feature, {}).items():
             xs = tuple(sorted({x for series in some for x in series.marks}))
-            shown.append(Panel(protocol, feature, x_axis, (Chart(y_axis, xs, tuple(some)),)))
+            shown.append(
+                Panel(protocol, feature, x_axis, (Chart(y_axis, xs, tuple(some)),))
+            )
         parts.append(Part(feature, tuple(found.get(feature, ())), tuple(shown)))
     return sorted(parts, key=lambda part: (part.feature not in OVER, -len(part.gains)))
 
@@ -164,10 +180,14 @@ def _is_fixed_gradient(feature: str) -> bool:
     return parse_recipe(feature).is_gradient and not is_chosen(feature)
 
 
-def write_overview(folders: Sequence[Path], page: Path, features: str | None = None) -> Path:
+def write_overview(
+    folders: Sequence[Path], page: Path, features: str | None = None
+) -> Path:
     """Write the page, or the tables if its name ends in `.md`; of these features only, if given."""
     wanted = None if features is None else split_names(features)
-    parts = [part for part in overview(folders) if wanted is None or part.feature in wanted]
+    parts = [
+        part for part in overview(folders) if wanted is None or part.feature in wanted
+    ]
     if not parts:
         raise StoreError(
             f"results must have {features or 'a gradient'} and a forward feature to compare it "
@@ -178,7 +198,9 @@ def write_overview(folders: Sequence[Path], page: Path, features: str | None = N
         return save_report(page, "\n".join(map(markdown, sheets(parts))))
     from deepfishing.evaluation.report.html import render
 
-    ends = [e for p in parts for g in p.gains for e in (g.difference.low, g.difference.high)]
+    ends = [
+        e for p in parts for g in p.gains for e in (g.difference.low, g.difference.high)
+    ]
     axis = Axis(round_ticks(min((0.0, *ends)), max((0.0, *ends))))
     return save_report(page, render("overview.html.j2", parts=parts, axis=axis))
 
@@ -208,18 +230,28 @@ def _lines(
     """Gains over the best forward line: their feature, protocol and both axes, and the line."""
     for panel in panels(points):
         for chart in panel.charts if panel.protocol in WITH_EXAMPLES else ():
-            figure = "mAP" if "mAP" in chart.y_axis else chart.y_axis.removesuffix(", %")
-            axis = f"gain, points of {figure}"  # each data set by its official definition
+            figure = (
+                "mAP" if "mAP" in chart.y_axis else chart.y_axis.removesuffix(", %")
+            )
+            # each data set by its official definition
+            axis = f"gain, points of {figure}"
             place = panel.protocol, panel.x_axis, axis
             for name, marks in _split_marks(chart).items():
                 yield name, place, Series(setting, marks)
-            forward = [series for series in chart.whole if is_plain_forward(series.name)]
+            forward = [
+                series for series in chart.whole if is_plain_forward(series.name)
+            ]
             if not forward:
                 continue
-            best = max(forward, key=lambda series: sum(m.y or 0.0 for m in series.marks.values()))
+            best = max(
+                forward,
+                key=lambda series: sum(m.y or 0.0 for m in series.marks.values()),
+            )
             for series in chart.whole:
                 if _is_fixed_gradient(series.name):
-                    marks = {x: _minus(series.marks[x], best.marks[x]) for x in chart.xs}
+                    marks = {
+                        x: _minus(series.marks[x], best.marks[x]) for x in chart.xs
+                    }
                     yield title(series.name), place, Series(setting, marks)
 
 
@@ -228,7 +260,9 @@ def _split_marks(chart: Chart) -> dict[str, dict[int, Mark]]:
     marks: dict[str, dict[int, Mark]] = {}
     for split in chart_splits(chart):
         for name, gain in ((AUTO, split.of_gradients), (AUTO_FORWARD, split.of_pool)):
-            marks.setdefault(name, {})[split.labels or 0] = Mark(gain.mean, gain.interval)
+            marks.setdefault(name, {})[split.labels or 0] = Mark(
+                gain.mean, gain.interval
+            )
     return marks
 
 
@@ -250,7 +284,10 @@ def sheets(parts: Sequence[Part]) -> Iterable[Sheet]:
         body = []
         for setting, (over, forward) in settings.items():
             found = [differences.get(setting) for differences in known]
-            cells = ["" if d is None else _with_interval(d.mean, (d.low, d.high)) for d in found]
+            cells = [
+                "" if d is None else _with_interval(d.mean, (d.low, d.high))
+                for d in found
+            ]
             body.append([setting, f"{over} {one_decimal(forward)}", *cells])
         yield Sheet(
             "mAP of the best forward feature, and how much each gradient is above it (interval at "
@@ -264,7 +301,9 @@ def sheets(parts: Sequence[Part]) -> Iterable[Sheet]:
             body = []
             for series in chart.series:
                 marks = [series.marks.get(x, NOTHING) for x in chart.xs]
-                body.append([series.name, *(_with_interval(m.y, m.interval) for m in marks)])
+                body.append(
+                    [series.name, *(_with_interval(m.y, m.interval) for m in marks)]
+                )
             head = [panel.x_axis, *(f"{x:,}" for x in chart.xs)]
             caption = f"{part.feature}, {panel.title.lower()}: {chart.y_axis}"
             yield Sheet(caption, head, [body])

@@ -55,7 +55,8 @@ class Strips:
     """What one kernel makes of one class."""
 
     first: tuple[Tile, ...]  # the highest scores
-    last: tuple[Tile, ...]  # the lowest scores of images that show the class, the worst one first
+    # the lowest scores of images that show the class, the worst one first
+    last: tuple[Tile, ...]
     # Of the first P images, P being how many show the class, those that the other kernel ranks
     # lowest, and lower than this one.
     higher: tuple[Tile, ...]
@@ -70,7 +71,8 @@ def strips(
     """
     kept = np.flatnonzero(truth != 0)
     orders = (np.argsort(-some[kept], kind="stable") for some in (scores, other))
-    rank, rank_other = (np.argsort(order) + 1 for order in orders)  # 1 for the highest score
+    # 1 for the highest score
+    rank, rank_other = (np.argsort(order) + 1 for order in orders)
     shows = truth[kept] == 1
     positive = np.flatnonzero(shows)
     found = np.flatnonzero((rank <= len(positive)) & (rank < rank_other))
@@ -101,7 +103,8 @@ class SettingPictures:
     """The pictures of one setting."""
 
     classes: tuple[ClassPictures, ...] = ()
-    place: dict[str, int | str] = field(default_factory=dict)  # by id: its number, or why none
+    # by id: its number, or why none
+    place: dict[str, int | str] = field(default_factory=dict)
     of: int = 0  # how many classes could be shown
     problem: str = ""  # why nothing is shown at all
 
@@ -110,7 +113,9 @@ class SettingPictures:
         """A picture that shows the class, for each class that has one."""
         found: dict[str, int] = {}
         for pictures in self.classes:
-            for tile in (tile for _, _, side in reversed(pictures.sides) for tile in side.first):
+            for tile in (
+                tile for _, _, side in reversed(pictures.sides) for tile in side.first
+            ):
                 place = self.place[tile.id]
                 if tile.shows and isinstance(place, int):
                     found.setdefault(pictures.name, place)
@@ -145,18 +150,26 @@ class Album:
         """The pictures for rows of one setting, or why there are none."""
         try:
             if table.forward is None or table.gradient is None:
-                raise StoreError("pictures need a forward and a gradient feature to compare")
+                raise StoreError(
+                    "pictures need a forward and a gradient feature to compare"
+                )
             row_of = {row["feature"]: row for row in table.rows}
             rows = row_of[table.forward.feature], row_of[table.gradient.feature]
             if not same_test(self.results, *rows):
-                raise StoreError("the two best features were measured on different images")
+                raise StoreError(
+                    "the two best features were measured on different images"
+                )
             ids = self.results.scores(rows[0])[2]
             classes = self._classes((table.forward, table.gradient), rows, ids)
             known = match_ids(self.rows, rows[0]["dataset"], ids)
         except DeepFishingError as error:
             return SettingPictures(problem=str(error))
-        apart = sorted(classes, key=lambda c: abs(c.sides[0][1] - c.sides[1][1]), reverse=True)
-        chosen = tuple(pictures for pictures in classes if pictures in apart[:MOST_CLASSES])
+        apart = sorted(
+            classes, key=lambda c: abs(c.sides[0][1] - c.sides[1][1]), reverse=True
+        )
+        chosen = tuple(
+            pictures for pictures in classes if pictures in apart[:MOST_CLASSES]
+        )
         shown = (
             tile.id
             for pictures in chosen
@@ -229,11 +242,15 @@ def match_ids(rows: Sequence[Row], dataset: str, ids: Sequence[str]) -> dict[str
             for tail in (str(path), str(path.with_suffix(""))):
                 if f"/{tail}".endswith(f"/{image_id}"):
                     folders[tail.removesuffix(image_id)][image_id] = row
-    whole = {name: found for name, found in folders.items() if len(found) == len(set(ids))}
+    whole = {
+        name: found for name, found in folders.items() if len(found) == len(set(ids))
+    }
     by_name = {name: found for name, found in whole.items() if dataset in name.lower()}
     for candidates in (by_name, whole):
         # the same contents in two places are as good as one
-        contents = {tuple(found[i].sha256 for i in ids): found for found in candidates.values()}
+        contents = {
+            tuple(found[i].sha256 for i in ids): found for found in candidates.values()
+        }
         if len(contents) == 1:
             return next(iter(contents.values()))
     return {}

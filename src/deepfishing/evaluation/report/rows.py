@@ -21,7 +21,13 @@ from deepfishing.core.recipes import AUTO, Recipe, parse_recipe
 from deepfishing.core.recipes.recipe import AUTO_FORWARD
 from deepfishing.core.statistics import RESAMPLES, Difference, bootstrap, difference
 from deepfishing.errors import DeepFishingError, StoreError, explained
-from deepfishing.evaluation.checks import POINT_SETTING, ROW_SETTING, SETTINGS, UNSAID, Result
+from deepfishing.evaluation.checks import (
+    POINT_SETTING,
+    ROW_SETTING,
+    SETTINGS,
+    UNSAID,
+    Result,
+)
 from deepfishing.evaluation.results import DAMAGED, Curves, Results
 from deepfishing.metrics import precision_recall
 from deepfishing.util.files import replacing
@@ -113,10 +119,16 @@ def title(feature: str) -> str:
     return parse_recipe(feature).title
 
 
-def formulas(features: Iterable[str], rows: Iterable[Result] = ()) -> list[tuple[str, str]]:
+def formulas(
+    features: Iterable[str], rows: Iterable[Result] = ()
+) -> list[tuple[str, str]]:
     """Titles that are not the names of their features, and these; of `auto` what it has chosen."""
-    found = [(title(name), name) for name in dict.fromkeys(features) if title(name) != name]
-    return found + [(row["feature"], choice_text(row["auto"])) for row in rows if row.get("auto")]
+    found = [
+        (title(name), name) for name in dict.fromkeys(features) if title(name) != name
+    ]
+    return found + [
+        (row["feature"], choice_text(row["auto"])) for row in rows if row.get("auto")
+    ]
 
 
 def choice_text(choice: Mapping[str, Any]) -> str:
@@ -142,7 +154,12 @@ def paper_order(row: Result) -> tuple[int, bool, int, bool]:
     recipe = parse_recipe(row["feature"])
     place, (letter, layer, _) = block(recipe), recipe.features[0].symbols[0]
     single = place == 0
-    return place, recipe.is_gradient, int(layer) if single else 0, single and letter == "x"
+    return (
+        place,
+        recipe.is_gradient,
+        int(layer) if single else 0,
+        single and letter == "x",
+    )
 
 
 def curve(truth: Array, scores: Array, most: int = MOST_POINTS) -> Curve:
@@ -236,7 +253,11 @@ def official_map(row: Result) -> float | None:
 def is_plain_forward(feature: str) -> bool:
     """Whether a feature has no gradient and uses no unlabelled photos."""
     recipe = parse_recipe(feature)
-    return not recipe.is_gradient and not recipe.uses_pool and feature not in (AUTO, AUTO_FORWARD)
+    return (
+        not recipe.is_gradient
+        and not recipe.uses_pool
+        and feature not in (AUTO, AUTO_FORWARD)
+    )
 
 
 def is_chosen(feature: str) -> bool:
@@ -252,13 +273,19 @@ def is_fixed_forward(feature: str) -> bool:
 def same_test(results: Results, a: Result, b: Result) -> bool:
     """Whether two rows were measured on the same images, labels and classes."""
     (_, labels_a, ids_a), (_, labels_b, ids_b) = results.scores(a), results.scores(b)
-    return ids_a == ids_b and np.array_equal(labels_a, labels_b) and _columns(a) == _columns(b)
+    return (
+        ids_a == ids_b
+        and np.array_equal(labels_a, labels_b)
+        and _columns(a) == _columns(b)
+    )
 
 
 def _columns(row: Result) -> list[int]:
     """The classes that have an AP."""
     ap = row["ap"][row["official_ap"]]
-    return [column for column, name in enumerate(row["classes"]) if ap.get(name) is not None]
+    return [
+        column for column, name in enumerate(row["classes"]) if ap.get(name) is not None
+    ]
 
 
 def _map_draws(results: Results, row: Result) -> Array:

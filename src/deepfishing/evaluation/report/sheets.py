@@ -92,7 +92,9 @@ def curve_sheets(points: Sequence[Result], *, narrow: bool = False) -> list[Shee
     found = []
     for panel in panels(points):
         notes = [] if narrow else [_setting(points[0])]
-        notes += [f"Not measured: {note}." for note in panel.notes] + _formulas(panel.features)
+        notes += [f"Not measured: {note}." for note in panel.notes] + _formulas(
+            panel.features
+        )
         for chart in panel.charts:
             splits = chart_splits(chart)
             if splits:
@@ -111,7 +113,9 @@ def curve_sheets(points: Sequence[Result], *, narrow: bool = False) -> list[Shee
                         figure += f" ({interval})"
                     cells.append(figure)
                 body.append(cells)
-            heading = f"{panel.heading(chart)}, on {points[0]['dataset']} {points[0]['test']}"
+            heading = (
+                f"{panel.heading(chart)}, on {points[0]['dataset']} {points[0]['test']}"
+            )
             head = [panel.x_axis, *(f"{x:,}" for x in chart.xs)]
             found.append(Sheet(heading, head, [body], notes))
     return found
@@ -135,7 +139,9 @@ def _table_1(table: Comparison, narrow: bool) -> Sheet:
         notes.append("results.jsonl has the other definitions of AP.")
     if absent := left_out_text(table.rows):
         notes.append(f"Left out of the mean: {absent}.")
-    notes += [f"{line.title}: {line.note}." for line in table.lines if line.official is None]
+    notes += [
+        f"{line.title}: {line.note}." for line in table.lines if line.official is None
+    ]
     notes += _formulas(line.feature for line in table.table_1)
     heading = f"mAP in percent on {row['dataset']} {row['test']}"
     return Sheet(heading, head, list(blocks.values()), notes)
@@ -228,7 +234,9 @@ def _classes(table: Comparison) -> Sheet:
         mean += [one_decimal(line.official), *[one_decimal(line.printed)] * has_printed]
     body = []
     for name, cells in table.classes.items():
-        top = max((cell.measured for cell in cells if cell.measured is not None), default=None)
+        top = max(
+            (cell.measured for cell in cells if cell.measured is not None), default=None
+        )
         row = [name]
         for cell, (_, has_printed) in zip(cells, table.class_columns, strict=True):
             figure = one_decimal(cell.measured)
@@ -250,17 +258,26 @@ def _confusions(row: Result, found: Confusions, narrow: bool) -> Sheet:
     digits = max(len(str(number)) for number in (n, *map(max, found.counts)))
     if NAMES + (digits + 2) * n <= WIDTH if narrow else found.numbered:
         body = []
-        for i, (name, counts) in enumerate(zip(found.classes, found.counts, strict=True)):
+        for i, (name, counts) in enumerate(
+            zip(found.classes, found.counts, strict=True)
+        ):
             cells = [str(count or ("·" if narrow else "")) for count in counts]
             cells[i] = Bold(cells[i])
             body.append([f"{i + 1} {name}", *cells])
         head = ["class", *(str(i + 1) for i in range(n))]
         notes.insert(0, "Rows: what images show; columns: what they are taken for.")
         return Sheet(f"Confusions of {found.line.title}, {where}", head, [body], notes)
-    pairs = [[pair.truth, pair.answer, *map(str, (*pair.images, pair.of))] for pair in found.pairs]
+    pairs = [
+        [pair.truth, pair.answer, *map(str, (*pair.images, pair.of))]
+        for pair in found.pairs
+    ]
     head = ["shows", "taken for", *map(_name, found.compared), "of"]
     if found.of_pairs > len(pairs):
-        more = "; the matrix is in the report" if narrow else f", of which these are {len(pairs)}"
+        more = (
+            "; the matrix is in the report"
+            if narrow
+            else f", of which these are {len(pairs)}"
+        )
         notes.insert(0, f"{found.of_pairs:,} pairs in all{more}.")
     notes.insert(0, "Images that are taken for another class, of so many.")
     return Sheet(f"Most frequent confusions of classes, {where}", head, [pairs], notes)

@@ -44,7 +44,8 @@ class Line:
     note: str  # why it was not measured
     interval: Interval | None  # of the official mAP
     gain: Difference | None  # the official mAP against the best forward row
-    top1: float | None = None  # accuracy over all images; `balanced` is that over all classes
+    # accuracy over all images; `balanced` is that over all classes
+    top1: float | None = None
     top1_interval: Interval | None = None
     balanced: float | None = None
     balanced_interval: Interval | None = None
@@ -116,8 +117,14 @@ class Comparison:
     def layers(self) -> list[tuple[Line, Line]]:
         """For each layer the concatenation of its input and output, and the gradient."""
         blocks = sorted({line.block for line in self.lines} - {0, OTHER})
-        parts = [Comparison((), [ln for ln in self.lines if ln.block == k]) for k in blocks]
-        return [(part.forward, part.gradient) for part in parts if part.forward and part.gradient]
+        parts = [
+            Comparison((), [ln for ln in self.lines if ln.block == k]) for k in blocks
+        ]
+        return [
+            (part.forward, part.gradient)
+            for part in parts
+            if part.forward and part.gradient
+        ]
 
     @property
     def measured(self) -> list[Line]:
@@ -142,7 +149,11 @@ class Comparison:
     def measure(self) -> str:
         """What the data set is compared by, of `MEASURES`; mAP where its rows do not say it."""
         named = self.rows[0].get("official_measure")
-        return named if named in MEASURES and self.rows[0].get(named) is not None else "map"
+        return (
+            named
+            if named in MEASURES and self.rows[0].get(named) is not None
+            else "map"
+        )
 
     @property
     def detailed(self) -> list[Line]:
@@ -160,14 +171,20 @@ class Comparison:
     def class_columns(self) -> list[tuple[Line, bool]]:
         """The detailed lines, and whether the paper prints the AP of their classes."""
         columns = zip(*self.classes.values(), strict=True)
-        printed = [any(cell.printed is not None for cell in column) for column in columns]
+        printed = [
+            any(cell.printed is not None for cell in column) for column in columns
+        ]
         return list(zip(self.detailed, printed, strict=False))
 
 
-def comparison(rows: Sequence[Result], gains: Mapping[str, Difference] | None = None) -> Comparison:
+def comparison(
+    rows: Sequence[Result], gains: Mapping[str, Difference] | None = None
+) -> Comparison:
     """Table 1 of these rows in the paper's order; `gains` are those of `report.rows`."""
     rows = sorted(rows, key=paper_order)
-    return Comparison(rows, [_line(row, (gains or {}).get(row["feature"])) for row in rows])
+    return Comparison(
+        rows, [_line(row, (gains or {}).get(row["feature"])) for row in rows]
+    )
 
 
 def per_class(rows: Sequence[Result], features: Iterable[str]) -> dict[str, list[Cell]]:
@@ -237,8 +254,12 @@ def _line(row: Result, gain: Difference | None) -> Line:
         feature=row["feature"],
         gradient=recipe.is_gradient,
         block=block(recipe),
-        map={m: measured.get(m) for m in (first, *(m for m in DEFINITIONS if m != first))},
-        printed=printed_map(row["dataset"], row["test"], row["network"], row["feature"]),
+        map={
+            m: measured.get(m) for m in (first, *(m for m in DEFINITIONS if m != first))
+        },
+        printed=printed_map(
+            row["dataset"], row["test"], row["network"], row["feature"]
+        ),
         note=note,
         interval=row.get("map_interval", {}).get(first),
         gain=gain,
@@ -277,7 +298,8 @@ class Confusions:
 
     line: Line
     classes: tuple[str, ...]  # that were tested or answered
-    counts: tuple[tuple[int, ...], ...]  # [i][j] images of class i are taken for class j
+    # [i][j] images of class i are taken for class j
+    counts: tuple[tuple[int, ...], ...]
     compared: tuple[Line, ...]  # the lines that `pairs` count
     pairs: tuple[Pair, ...]  # in falling order by `line`
     of_pairs: int
@@ -288,16 +310,22 @@ class Confusions:
         return len(self.classes) <= NUMBERED
 
     def __repr__(self) -> str:
-        wrong = sum(map(sum, self.counts)) - sum(self.counts[i][i] for i in range(len(self.counts)))
+        wrong = sum(map(sum, self.counts)) - sum(
+            self.counts[i][i] for i in range(len(self.counts))
+        )
         return f"Confusions of {self.line.title}: {wrong:,} images of {len(self.classes)} classes"
 
     def _repr_html_(self) -> str:
         if not self.numbered:
             head = ["shows", "taken for", *(line.title for line in self.compared), "of"]
-            pairs = [[p.truth, p.answer, *map(str, p.images), str(p.of)] for p in self.pairs]
+            pairs = [
+                [p.truth, p.answer, *map(str, p.images), str(p.of)] for p in self.pairs
+            ]
             return table_html(repr(self), head, pairs)
         n = range(len(self.classes))
-        rows = [[name, *map(str, self.counts[i])] for i, name in enumerate(self.classes)]
+        rows = [
+            [name, *map(str, self.counts[i])] for i, name in enumerate(self.classes)
+        ]
         shade = [[0.0, *(self.share(i, j) for j in n)] for i in n]
         return table_html(repr(self), ["shows", *self.classes], rows, shade)
 
@@ -308,7 +336,9 @@ class Confusions:
 
 def confusions(table: Comparison) -> Confusions | None:
     """What is confused in rows of one setting; None where images have several classes."""
-    matrices = {row["feature"]: row["confusion"] for row in table.rows if row.get("confusion")}
+    matrices = {
+        row["feature"]: row["confusion"] for row in table.rows if row.get("confusion")
+    }
     found = Comparison(table.rows, [ln for ln in table.lines if ln.feature in matrices])
     if found.best is None:
         return None
@@ -329,7 +359,11 @@ def confusions(table: Comparison) -> Confusions | None:
     place = {name: number for number, name in enumerate(classes)}
     pairs = sorted(
         wrong,
-        key=lambda pair: (*(-count(ln, *pair) for ln in order), place[pair[0]], place[pair[1]]),
+        key=lambda pair: (
+            *(-count(ln, *pair) for ln in order),
+            place[pair[0]],
+            place[pair[1]],
+        ),
     )
     matrix = matrices[best.feature]
     seen = {*matrix, *(answer for answers in matrix.values() for answer in answers)}
@@ -343,7 +377,10 @@ def confusions(table: Comparison) -> Confusions | None:
             Pair(
                 *pair,
                 images=tuple(count(line, *pair) for line in compared),
-                of=max(sum(matrices[ln.feature].get(pair[0], {}).values()) for ln in compared),
+                of=max(
+                    sum(matrices[ln.feature].get(pair[0], {}).values())
+                    for ln in compared
+                ),
             )
             for pair in pairs[:MOST_PAIRS]
         ),

@@ -47,7 +47,9 @@ def write_latex(folder: str | Path) -> Path:
     return _write(Path(folder), "report.tex", latex, "% needs \\usepackage{booktabs}\n")
 
 
-def _write(folder: Path, name: str, write: Callable[[Sheet], str], first: str = "") -> Path:
+def _write(
+    folder: Path, name: str, write: Callable[[Sheet], str], first: str = ""
+) -> Path:
     found, sheets = open_folder(folder), []
     for rows in found.tables:
         table = comparison(rows, gains(found.results, rows))
@@ -90,9 +92,15 @@ def terminal(sheet: Sheet) -> Table:
             texts = []
             for cell in row:
                 first, _, below = cell.partition("\n")
-                style = "bold" if isinstance(cell, Bold) else "dim" if cell == "·" else ""
-                texts.append(Text(first, style).append(f"\n{below}" if below else "", "dim"))
-            table.add_row(*texts, style="cyan" if isinstance(row[0], GradientName) else None)
+                style = (
+                    "bold" if isinstance(cell, Bold) else "dim" if cell == "·" else ""
+                )
+                texts.append(
+                    Text(first, style).append(f"\n{below}" if below else "", "dim")
+                )
+            table.add_row(
+                *texts, style="cyan" if isinstance(row[0], GradientName) else None
+            )
         if block is not sheet.blocks[-1]:
             table.add_section()
     return table
@@ -108,14 +116,18 @@ def markdown(sheet: Sheet) -> str:
     rows = [row for block in sheet.blocks for row in block]
     rule = "|---|" + "---:|" * (len(sheet.head) - 1)
     written = [f"| {' | '.join(map(write, row))} |" for row in (sheet.head, *rows)]
-    return "\n".join([_markdown_text(sheet.caption), "", written[0], rule, *written[1:], ""])
+    return "\n".join(
+        [_markdown_text(sheet.caption), "", written[0], rule, *written[1:], ""]
+    )
 
 
 def latex(sheet: Sheet) -> str:
     """A table in LaTeX, with the rules of booktabs."""
 
     def write(cell: str) -> str:
-        text = _latex_feature(cell) if isinstance(cell, FeatureName) else _latex_text(cell)
+        text = (
+            _latex_feature(cell) if isinstance(cell, FeatureName) else _latex_text(cell)
+        )
         return rf"\textbf{{{text}}}" if isinstance(cell, Bold) and text else text
 
     def row(cells: Cells) -> str:

@@ -92,7 +92,9 @@ def summary_words(
 
 def _few_labels(points: Sequence[Result]) -> str:
     """Say how many photos `auto` recognises with the fewest labels and with the most."""
-    shown = [p for p in points if (p["series"], p["y_axis"]) == (AUTO, ACCURACY) and p["y"]]
+    shown = [
+        p for p in points if (p["series"], p["y_axis"]) == (AUTO, ACCURACY) and p["y"]
+    ]
     if len(shown) < 2:
         return ""
     few, many = (pick(shown, key=lambda point: point["x"]) for pick in (min, max))
@@ -118,7 +120,9 @@ def _most_confused(confused: Confusions) -> str:
 def _easiest_and_hardest(rows: Sequence[Result], best: Line) -> str:
     """Name the classes with the highest and the lowest AP."""
     row = next(row for row in rows if row["feature"] == best.feature)
-    measured = {name: ap for name, ap in row["ap"][row["official_ap"]].items() if ap is not None}
+    measured = {
+        name: ap for name, ap in row["ap"][row["official_ap"]].items() if ap is not None
+    }
     if len(measured) < 3:
         return ""
     easiest = max(measured, key=lambda name: measured[name])
@@ -157,7 +161,9 @@ def table_words(table: Comparison) -> Paragraph:
         f" ({one_decimal(forward.official)}).",
     )
     if gradient.gain:
-        words += (f" The difference {_certainty((gradient.gain.low, gradient.gain.high))}.",)
+        words += (
+            f" The difference {_certainty((gradient.gain.low, gradient.gain.high))}.",
+        )
     printed = minus(gradient.printed, forward.printed)
     if printed is not None:
         figure = one_decimal(printed, sign=True)
@@ -210,7 +216,11 @@ def curve_words(points: Sequence[Result]) -> list[Paragraph]:
         # where photos have one class each, accuracy is what users look at
         chart = next((c for c in panel.charts if c.y_axis == ACCURACY), panel.charts[0])
         splits = chart_splits(chart)
-        said = _split_words(panel, chart, splits) if splits else _chart_words(chart, panel.protocol)
+        said = (
+            _split_words(panel, chart, splits)
+            if splits
+            else _chart_words(chart, panel.protocol)
+        )
         if said:
             paragraphs.append(said)
     return paragraphs
@@ -245,11 +255,15 @@ def _chart_words(chart: Chart, protocol: str) -> Paragraph:
     sides = [forward_lines, [s for s in chart.whole if s.gradient]]
     if not all(sides):
         return ()
-    forward, gradient = (max(side, key=lambda s: float(_figures(s).mean())) for side in sides)
+    forward, gradient = (
+        max(side, key=lambda s: float(_figures(s).mean())) for side in sides
+    )
     few, many = chart.xs[0], chart.xs[-1]
     number = f"{few}{f' to {many}' if many > few else ''} example{'s' * (many > 1)}"
     words: Paragraph = (
-        f"In search by {number}, " if protocol == "search" else f"With {number} per class, ",
+        f"In search by {number}, "
+        if protocol == "search"
+        else f"With {number} per class, ",
         Named(gradient.name, True),
         " is on average " if many > few else " is ",
         Verdict(_place(float(_figures(gradient).mean() - _figures(forward).mean()))),

@@ -21,8 +21,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from deepfishing.errors import NetworkError, OptionError, WeightsError, did_you_mean, explained
-from deepfishing.networks.caffe.schema import ENUMS, FIELDS, MAX_NAME, Message, blob_array
+from deepfishing.errors import (
+    NetworkError,
+    OptionError,
+    WeightsError,
+    did_you_mean,
+    explained,
+)
+from deepfishing.networks.caffe.schema import (
+    ENUMS,
+    FIELDS,
+    MAX_NAME,
+    Message,
+    blob_array,
+)
 
 # Fields decoded at most; a message counts as ten. ResNet-152's caffemodel has some 60,000.
 MAX_FIELDS = 1_000_000
@@ -50,7 +62,14 @@ _TOKEN = re.compile(
       | (?P<other>.)""",
     re.VERBOSE | re.ASCII,
 )
-_ESCAPES = {b"a": b"\a", b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
+_ESCAPES = {
+    b"a": b"\a",
+    b"b": b"\b",
+    b"f": b"\f",
+    b"n": b"\n",
+    b"r": b"\r",
+    b"t": b"\t",
+}
 _BOOLS = dict.fromkeys(("true", "True", "t", "1"), True)
 _BOOLS |= dict.fromkeys(("false", "False", "f", "0"), False)
 
@@ -62,7 +81,9 @@ def read_binary(path: Path, kind: str) -> Message:
             raise WeightsError(f"file not found: {path}; check the path")
         if not path.is_file() or path.stat().st_size == 0:
             what = "an empty file" if path.is_file() else "no file"
-            raise WeightsError(f"{path} must be a binary Caffe file, got {what}; check the path")
+            raise WeightsError(
+                f"{path} must be a binary Caffe file, got {what}; check the path"
+            )
         with path.open("rb") as file:
             # pages come in when a weight is read, and are not counted as this process's memory
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -95,11 +116,15 @@ class _Decoder:
                 found.unknown.append(f"field {number}")
                 continue
             name, field_kind = _BY_NUMBER[kind][number]
-            values = self.values(f"{place} {name}", field_kind, wire_type, begin, position)
+            values = self.values(
+                f"{place} {name}", field_kind, wire_type, begin, position
+            )
             found.values.setdefault(name, []).extend(values)
         return found
 
-    def content(self, place: str, position: int, end: int, wire_type: int) -> tuple[int, int]:
+    def content(
+        self, place: str, position: int, end: int, wire_type: int
+    ) -> tuple[int, int]:
         """Return the begin and the end of a field's content."""
         if wire_type == _VARINT:
             after = self.varint(position, end)[1]
@@ -112,15 +137,21 @@ class _Decoder:
             raise self.damaged(f"{place} a field has the type {wire_type}")
         if after > end:
             size, left = after - position, end - position
-            raise self.damaged(f"{place} a field of {size} bytes begins, but {left} are left")
+            raise self.damaged(
+                f"{place} a field of {size} bytes begins, but {left} are left"
+            )
         return position, after
 
-    def values(self, field: str, kind: str, wire_type: int, begin: int, end: int) -> list[Any]:
+    def values(
+        self, field: str, kind: str, wire_type: int, begin: int, end: int
+    ) -> list[Any]:
         if kind == "skip":
             return [None]
         expected = _WIRE_TYPES.get(kind, _BYTES)
         if wire_type not in (expected, _BYTES):
-            raise self.damaged(f"{field} must have the wire type {expected}, got {wire_type}")
+            raise self.damaged(
+                f"{field} must have the wire type {expected}, got {wire_type}"
+            )
         if kind in FIELDS:
             return [self.message(kind, begin, end)]
         content = self.data[begin:end]
@@ -166,7 +197,9 @@ class _Decoder:
     def spend(self, fields: int, position: int) -> None:
         self.fields_left -= fields
         if self.fields_left < 0:
-            raise self.damaged(f"more than {MAX_FIELDS:,} fields before byte {position}")
+            raise self.damaged(
+                f"more than {MAX_FIELDS:,} fields before byte {position}"
+            )
 
     def damaged(self, what: str) -> WeightsError:
         return WeightsError(
@@ -190,7 +223,9 @@ def read_prototxt(path: Path) -> Message:
         if not path.exists():
             raise NetworkError(f"prototxt not found: {path}; check the path")
         if not path.is_file() or path.stat().st_size > MAX_BYTES:
-            raise NetworkError(f"prototxt must be a file of at most {MAX_BYTES:,} bytes: {path}")
+            raise NetworkError(
+                f"prototxt must be a file of at most {MAX_BYTES:,} bytes: {path}"
+            )
         text = path.read_bytes().decode("utf-8-sig", "backslashreplace")
     return parse(text, "NetParameter", str(path))
 
@@ -213,7 +248,8 @@ class _Parser:
             if token.kind == "other":
                 got = text[match.start() : match.start() + 20]
                 raise self.error(
-                    f"text of a network expected, got {got!r}; is this a prototxt?", token
+                    f"text of a network expected, got {got!r}; is this a prototxt?",
+                    token,
                 )
             if token.kind != "space":
                 yield token
@@ -229,7 +265,11 @@ class _Parser:
 
     def take(self, *marks: str) -> str:
         """Step over the present token if it is one of these marks."""
-        return self.next().text if self.token.kind == "mark" and self.token.text in marks else ""
+        return (
+            self.next().text
+            if self.token.kind == "mark" and self.token.text in marks
+            else ""
+        )
 
     def message(self, kind: str, end: str, depth: int, line: int) -> Message:
         """Fields up to the closing mark, or to the end of the text."""
@@ -242,7 +282,9 @@ class _Parser:
             if token.kind != "word":
                 raise self.error(f"a field's name expected, got {token.shown}", token)
             name = token.text[:MAX_SHOWN]  # longer than any name that is known
-            values = self.field(name, known[name][1] if name in known else "skip", depth)
+            values = self.field(
+                name, known[name][1] if name in known else "skip", depth
+            )
             if name in known:
                 found.values.setdefault(name, []).extend(values)
             else:
@@ -271,14 +313,20 @@ class _Parser:
             found = self.message(kind, "}" if opened == "{" else ">", depth + 1, line)
             return None if kind == "skip" else found
         if kind in FIELDS:
-            raise self.error(f"{name} must be a message in braces, got {self.token.shown}")
+            raise self.error(
+                f"{name} must be a message in braces, got {self.token.shown}"
+            )
         sign = self.take("-")  # alone before inf, or before a blank
         token = self.next()
         if kind == "string" or token.kind == "string":
             return self.string(name, kind, token)
         if token.kind not in ("word", "number"):
             raise self.error(f"{name} must have a value, got {token.shown}", token)
-        return None if kind == "skip" else self.scalar(name, kind, token, sign + token.text)
+        return (
+            None
+            if kind == "skip"
+            else self.scalar(name, kind, token, sign + token.text)
+        )
 
     def scalar(self, name: str, kind: str, token: _Token, text: str) -> Any:
         what, convert = _SCALARS.get(kind, ("a number", _number))
@@ -291,7 +339,9 @@ class _Parser:
 
     def string(self, name: str, kind: str, token: _Token) -> str | None:
         if token.kind != "string" or kind not in ("string", "skip"):
-            expected = "a text in quotes" if kind == "string" else "given without quotes"
+            expected = (
+                "a text in quotes" if kind == "string" else "given without quotes"
+            )
             raise self.error(f"{name} must be {expected}, got {token.shown}", token)
         parts = [token.text]
         while self.token.kind == "string":
@@ -316,12 +366,15 @@ def _unquoted(text: str) -> str:
         return bytes([(int(hexadecimal, 16) if hexadecimal else int(octal, 8)) & 0xFF])
 
     # escapes stand for bytes: several of them may be one letter
-    raw = re.sub(rb"\\(?:x([0-9a-fA-F]{1,2})|([0-7]{1,3})|(.))", plain, text[1:-1].encode())
+    raw = re.sub(
+        rb"\\(?:x([0-9a-fA-F]{1,2})|([0-7]{1,3})|(.))", plain, text[1:-1].encode()
+    )
     return raw.decode("utf-8", "backslashreplace")
 
 
 def _integer(text: str) -> int:
-    if len(text) > 24 or "_" in text:  # more than 64 bits; Python's own way to group digits
+    if len(text) > 24 or "_" in text:
+        # more than 64 bits; Python's own way to group digits
         raise ValueError(text)
     value = int(text, 8 if re.fullmatch(r"-?0[0-7]+", text) else 0)
     if not -(1 << 63) <= value < 1 << 64:
@@ -336,7 +389,9 @@ def _number(text: str) -> float:
 
 
 def _enum(names: tuple[str, ...]) -> tuple[str, Callable[[str], str]]:
-    known = {str(number): name for number, name in enumerate(names)} | {n: n for n in names}
+    known = {str(number): name for number, name in enumerate(names)} | {
+        n: n for n in names
+    }
     few = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     return f"one of {few}", known.__getitem__
 

@@ -24,30 +24,65 @@ from torch import nn
 from deepfishing.core.rank_one import Array
 from deepfishing.errors import WeightsError
 from deepfishing.images.preprocess import Preprocess
-from deepfishing.networks.caffe.files import given_mean, is_mean_pixel, read_binary, read_prototxt
+from deepfishing.networks.caffe.files import (
+    given_mean,
+    is_mean_pixel,
+    read_binary,
+    read_prototxt,
+)
 from deepfishing.networks.caffe.layers import MAX_VALUES, build
 from deepfishing.networks.caffe.modules import CaffeNet
 from deepfishing.networks.caffe.schema import V1_TYPES, Layer, Message, blob_array
 from deepfishing.networks.network import Network, cast, ready, torch_target
-from deepfishing.networks.reference import FILES, MEAN, PROTOTXT, WEIGHTS, NetworkFile, Source
+from deepfishing.networks.reference import (
+    FILES,
+    MEAN,
+    PROTOTXT,
+    WEIGHTS,
+    NetworkFile,
+    Source,
+)
 from deepfishing.networks.weights import load_into
 from deepfishing.networks.zoo import CAFFE
 
 # Their first top is the image.
-SOURCES = frozenset({"Input", "Data", "ImageData", "MemoryData", "WindowData", "HDF5Data"})
+SOURCES = frozenset(
+    {"Input", "Data", "ImageData", "MemoryData", "WindowData", "HDF5Data"}
+)
 # They say something about the scores, and stand after what makes them.
 _MEASURES = frozenset({"Accuracy", "ArgMax", "Silence", "HDF5Output"})
 # They turn scores into probabilities, or compare them with labels.
 _ENDS = frozenset(
-    {"Softmax", "SoftmaxWithLoss", "MultinomialLogisticLoss", "InfogainLoss", "HingeLoss"}
+    {
+        "Softmax",
+        "SoftmaxWithLoss",
+        "MultinomialLogisticLoss",
+        "InfogainLoss",
+        "HingeLoss",
+    }
     | {"Sigmoid", "SigmoidCrossEntropyLoss", "EuclideanLoss"}
 )
 _NOBODY = -1  # makes what a layer takes
 _ELEMENT_WISE = frozenset(
-    {"ReLU", "PReLU", "ELU", "Sigmoid", "TanH", "Dropout", "BatchNorm", "Scale", "Flatten"}
+    {
+        "ReLU",
+        "PReLU",
+        "ELU",
+        "Sigmoid",
+        "TanH",
+        "Dropout",
+        "BatchNorm",
+        "Scale",
+        "Flatten",
+    }
 )
 # Where a data layer says how pixels become numbers: the first place, and those of old files.
-_DATA_FIELDS = ("transform_param", "data_param", "image_data_param", "window_data_param")
+_DATA_FIELDS = (
+    "transform_param",
+    "data_param",
+    "image_data_param",
+    "window_data_param",
+)
 
 
 def load_caffe(
@@ -75,7 +110,8 @@ def load_caffe(
     place, torch_dtype = torch_target(device, dtype)
     path = Path(caffemodel)
     trained = read_layers(read_binary(path, "NetParameter"))
-    layers = trained  # its rules were applied when the training net was made, not for testing
+    # its rules were applied when the training net was made, not for testing
+    layers = trained
     if prototxt is not None:
         net = read_prototxt(Path(prototxt))
         layers = in_test_phase(net, read_layers(net))
@@ -94,18 +130,28 @@ def load_caffe(
                 stacklevel=2,
             )
     names = _module_names(graph)
-    module, arrays = _assemble(graph, names, preprocess.size, _blobs(trained, path), path)
+    module, arrays = _assemble(
+        graph, names, preprocess.size, _blobs(trained, path), path
+    )
     wide = np.float64 if torch_dtype == torch.float64 else np.float32
-    with np.errstate(over="ignore"):  # what is not finite afterwards is refused by `load_into`
+    with np.errstate(over="ignore"):
+        # what is not finite afterwards is refused by `load_into`
         # the only copy of a weight: from the mapped file to the tensor
-        copies = {name: np.array(array, dtype=wide, order="C") for name, array in arrays.items()}
+        copies = {
+            name: np.array(array, dtype=wide, order="C")
+            for name, array in arrays.items()
+        }
     tensors = {name: torch.from_numpy(copy) for name, copy in copies.items()}
     load_into(module, cast(tensors, torch_dtype), str(path))
     given = {WEIGHTS: path, PROTOTXT: prototxt}
     given[MEAN] = None if mean is None or is_mean_pixel(mean) else mean
-    files = {role: NetworkFile.of(file) for role, file in given.items() if file is not None}
+    files = {
+        role: NetworkFile.of(file) for role, file in given.items() if file is not None
+    }
     # which network this is: the weights, and the prototxt if it came apart from them
-    sha256 = "".join(files[role].sha256 for role in (WEIGHTS, PROTOTXT) if role in files)
+    sha256 = "".join(
+        files[role].sha256 for role in (WEIGHTS, PROTOTXT) if role in files
+    )
     if PROTOTXT in files:
         sha256 = hashlib.sha256(sha256.encode()).hexdigest()
     return Network(
@@ -125,21 +171,26 @@ class Graph:
 
     source: Layer  # where the image comes in
     layers: tuple[Layer, ...]  # in the order in which they run
-    inputs: tuple[tuple[int, ...], ...]  # per layer: 0 is the image, i the output of the i-th layer
+    # per layer: 0 is the image, i the output of the i-th layer
+    inputs: tuple[tuple[int, ...], ...]
 
 
 def read_layers(net: Message) -> list[Layer]:
     """All layers of a network, the inputs that the file lists apart from them first."""
     old, new = net.many("layers"), net.many("layer")
     if old and new:
-        raise net.error("a network must have `layer` or `layers`, got both; use one generation")
+        raise net.error(
+            "a network must have `layer` or `layers`, got both; use one generation"
+        )
     if any(layer.many("layer") for layer in old):
         raise net.error(
             "the format of Caffe before 2014 (V0) is not supported; convert the file with Caffe's "
             "upgrade_net_proto_text or upgrade_net_proto_binary"
         )
     if not old and not new:
-        raise net.error("a network must have layers, got none; is this a Caffe network?")
+        raise net.error(
+            "a network must have layers, got none; is this a Caffe network?"
+        )
     shapes = net.many("input_shape")
     if dims := net.many("input_dim"):  # four numbers per input
         starts = range(0, len(dims), 4)
@@ -186,18 +237,24 @@ def trace(layers: Sequence[Layer]) -> Graph:
 
     def below(place: int, most: int | None = None) -> list[int]:
         """The layers that a layer takes its inputs, or the first few of them, from."""
-        for name, taken in list(zip(layers[place].bottoms, takes[place], strict=True))[:most]:
+        for name, taken in list(zip(layers[place].bottoms, takes[place], strict=True))[
+            :most
+        ]:
             if taken == _NOBODY:
                 raise layers[place].error(
                     f"takes {name!r}, which no layer before it makes; check its bottom"
                 )
         return takes[place][:most]
 
-    last = [i for i, layer in enumerate(layers) if layer.type not in _MEASURES | SOURCES][-1:]
+    last = [
+        i for i, layer in enumerate(layers) if layer.type not in _MEASURES | SOURCES
+    ][-1:]
     while last and layers[last[0]].type in _ENDS:
         last = below(last[0], most=1)
     if not last:
-        raise layers[-1].error("ends a file without class scores; is this a classifier?")
+        raise layers[-1].error(
+            "ends a file without class scores; is this a classifier?"
+        )
     end = last[0]
     needed = {end}
     for place in range(end, -1, -1):  # a layer takes what layers before it make
@@ -209,7 +266,9 @@ def trace(layers: Sequence[Layer]) -> Graph:
         raise layers[end].error(f"must depend on one image input, got {names}")
     run = sorted(needed - set(sources))
     if not run:
-        raise layers[end].error("is all there is; a network must have layers after its input")
+        raise layers[end].error(
+            "is all there is; a network must have layers after its input"
+        )
     number = {place: i for i, place in enumerate(sources + run)}
     inputs = tuple(tuple(number[taken] for taken in takes[place]) for place in run)
     return Graph(layers[sources[0]], tuple(layers[place] for place in run), inputs)
@@ -223,7 +282,9 @@ def _connections(layers: Sequence[Layer]) -> list[list[int]]:
         takes.append([made.get(name, _NOBODY) for name in layer.bottoms])
         for top in layer.tops:
             if top in made and top not in layer.bottoms:
-                raise layer.error(f"makes {top!r}, which {layers[made[top]].name!r} has made")
+                raise layer.error(
+                    f"makes {top!r}, which {layers[made[top]].name!r} has made"
+                )
         # a split's tops are its bottom; any other second top (a label, a mask) is not followed
         is_split = layer.type == "Split"
         origin = takes[-1][0] if is_split and layer.bottoms else _NOBODY
@@ -247,7 +308,11 @@ def numbered_layers(graph: Graph) -> dict[int, int]:
         if not value or graph.layers[value - 1].type not in wanted:
             break
         found[k] = value - 1
-        value, through, wanted = graph.inputs[value - 1][0], _ELEMENT_WISE, {"InnerProduct"}
+        value, through, wanted = (
+            graph.inputs[value - 1][0],
+            _ELEMENT_WISE,
+            {"InnerProduct"},
+        )
     if not found:
         raise graph.layers[-1].error(
             "must follow a fully connected layer or convolution that makes the class scores"
@@ -259,7 +324,9 @@ def _module_names(graph: Graph) -> list[str]:
     reserved = CaffeNet({}, ())
     names: dict[str, Layer] = {}
     for layer in graph.layers:
-        name = "".join(c if c.isprintable() and c not in " .,;@" else "_" for c in layer.name)
+        name = "".join(
+            c if c.isprintable() and c not in " .,;@" else "_" for c in layer.name
+        )
         name += "_" if hasattr(reserved, name) else ""
         if not name:
             raise layer.error("must have a name")
@@ -272,7 +339,11 @@ def _module_names(graph: Graph) -> list[str]:
 
 
 def _assemble(
-    graph: Graph, names: Sequence[str], size: int, blobs: dict[str, list[Array]], path: Path
+    graph: Graph,
+    names: Sequence[str],
+    size: int,
+    blobs: dict[str, list[Array]],
+    path: Path,
 ) -> tuple[nn.Module, dict[str, Array]]:
     """The module without memory for its weights, and the weights where they are in the file."""
     shapes: list[tuple[int, ...]] = [(3, size, size)]
@@ -296,13 +367,17 @@ def _blobs(layers: Sequence[Layer], path: Path) -> dict[str, list[Array]]:
     for layer in layers:
         blobs = layer.message.many("blobs")
         if blobs and layer.name in found:
-            raise WeightsError(f"{path} must hold the weights of {layer.name!r} once, got two")
+            raise WeightsError(
+                f"{path} must hold the weights of {layer.name!r} once, got two"
+            )
         if blobs:
             found[layer.name] = [blob_array(blob) for blob in blobs]
     return found
 
 
-def _mean(data: Sequence[Layer], mean: str | Path | None) -> tuple[Sequence[float], str, str]:
+def _mean(
+    data: Sequence[Layer], mean: str | Path | None
+) -> tuple[Sequence[float], str, str]:
     """Return the mean pixel, its origin, and a mean file that was not given."""
     if mean is not None:
         return given_mean(mean), "as given", ""
@@ -313,7 +388,9 @@ def _mean(data: Sequence[Layer], mean: str | Path | None) -> tuple[Sequence[floa
         pixel = message.child("transform_param").many("mean_value")
         pixel = pixel * 3 if len(pixel) == 1 else pixel
         if pixel and (len(pixel) != 3 or not all(map(math.isfinite, pixel))):
-            raise data[0].error(f"must have 1 or 3 finite values of mean_value, got {pixel[:4]}")
+            raise data[0].error(
+                f"must have 1 or 3 finite values of mean_value, got {pixel[:4]}"
+            )
         if pixel:
             return pixel, f"mean_value of {message.where}", unread
     return CAFFE.mean, "ImageNet's, since neither --mean nor the files give one", unread
@@ -322,13 +399,17 @@ def _mean(data: Sequence[Layer], mean: str | Path | None) -> tuple[Sequence[floa
 def _preprocess(data: Sequence[Layer], pixel: Sequence[float]) -> Preprocess:
     source, size = data[0], _input_size(data[0])
     scales = [layer.message.child(name) for layer in data for name in _DATA_FIELDS]
-    scale = next((given.one("scale", 1.0) for given in scales if given.many("scale")), 1.0)
+    scale = next(
+        (given.one("scale", 1.0) for given in scales if given.many("scale")), 1.0
+    )
     if not 1e-6 < abs(scale) < 1e6:
         raise source.error(f"must have a scale between 1e-6 and 1e6, got {scale}")
     # Caffe multiplies after it has subtracted the mean
     blue, green, red = pixel
     std = (1 / scale, 1 / scale, 1 / scale)
-    return Preprocess(size=size, short_side=size, mean=(blue, green, red), std=std, order="BGR")
+    return Preprocess(
+        size=size, short_side=size, mean=(blue, green, red), std=std, order="BGR"
+    )
 
 
 def _input_size(source: Layer) -> int:
@@ -343,11 +424,15 @@ def _input_size(source: Layer) -> int:
         crops = [message.child(name).one("crop_size", 0) for name in _DATA_FIELDS]
         shape = [3, max(crops), max(crops)] if any(crops) else []
     if not shape:
-        raise source.error("does not say how large the images are; give the deploy prototxt")
+        raise source.error(
+            "does not say how large the images are; give the deploy prototxt"
+        )
     if len(shape) != 3 or shape[0] != 3 or shape[1] != shape[2] or shape[1] < 1:
         raise source.error(
             f"must take square images of 3 channels, got {'x'.join(map(str, shape[:5]))}"
         )
     if math.prod(shape) > MAX_VALUES:
-        raise source.error(f"must take images of at most {MAX_VALUES:,} values, got {shape}")
+        raise source.error(
+            f"must take images of at most {MAX_VALUES:,} values, got {shape}"
+        )
     return shape[1]

@@ -36,14 +36,20 @@ class Built:
     tensors: Mapping[str, Array] = field(default_factory=dict)
 
 
-def build(layer: Layer, shapes: Sequence[Shape], blobs: Sequence[Array], source: str) -> Built:
+def build(
+    layer: Layer, shapes: Sequence[Shape], blobs: Sequence[Array], source: str
+) -> Built:
     """Make the module of a layer; `source` is the file of its blobs, for error messages."""
     if layer.type not in _BUILDERS:
-        raise layer.error(f"is not supported; supported are {', '.join(sorted(_BUILDERS))}")
+        raise layer.error(
+            f"is not supported; supported are {', '.join(sorted(_BUILDERS))}"
+        )
     parameter, builder = _BUILDERS[layer.type]
     several = layer.type in ("Concat", "Eltwise")
     if not shapes or (len(shapes) > 1 and not several):
-        raise layer.error(f"must have {'inputs' if several else 'one input'}, got {len(shapes)}")
+        raise layer.error(
+            f"must have {'inputs' if several else 'one input'}, got {len(shapes)}"
+        )
     # the first generation has no field for the parameters that came later: all are defaults
     given = layer.message.child(parameter)
     if given.unknown:
@@ -78,7 +84,9 @@ class _Part:
     def map_shape(self) -> tuple[int, int, int]:
         """Channels, height and width of the only input."""
         if len(self.shape) != 3:
-            raise self.layer.error(f"must take a map of 3 axes, got {_text(self.shape)}")
+            raise self.layer.error(
+                f"must take a map of 3 axes, got {_text(self.shape)}"
+            )
         return self.shape[0], self.shape[1], self.shape[2]
 
     def count(self, name: str, default: int) -> int:
@@ -94,7 +102,9 @@ class _Part:
         sides = [f"{name.removesuffix('_size')}_{side}" for side in "hw"]
         if any(map(self.given.many, sides)):
             if values:
-                raise self.layer.error(f"must have {name} or {' and '.join(sides)}, got both")
+                raise self.layer.error(
+                    f"must have {name} or {' and '.join(sides)}, got both"
+                )
             values = [self.given.one(side, default) for side in sides]
         values = values or [default]
         if len(values) > 2 or not all(least <= value <= MAX_WINDOW for value in values):
@@ -107,7 +117,9 @@ class _Part:
         """One of the allowed names, the first if the file gives none."""
         value = self.given.one(name, allowed[0])
         if value not in allowed:
-            raise self.layer.error(f"must have {name} {' or '.join(allowed)}, got {value}")
+            raise self.layer.error(
+                f"must have {name} {' or '.join(allowed)}, got {value}"
+            )
         return value
 
     def axis(self, name: str, default: int) -> int:
@@ -116,7 +128,9 @@ class _Part:
         value = self.given.one(name, default)
         axis = value + axes if value < 0 else value
         if not 1 <= axis < axes:
-            raise self.layer.error(f"must have {name} between 1 and {axes - 1}, got {value}")
+            raise self.layer.error(
+                f"must have {name} between 1 and {axes - 1}, got {value}"
+            )
         return axis
 
     def weights(self, **expected: Shape | None) -> dict[str, Array]:
@@ -173,7 +187,10 @@ def _inner_product(part: _Part) -> Built:
     inputs, outputs = math.prod(part.shape), part.count("num_output", 0)
     if part.axis("axis", 1) != 1:
         raise part.layer.error("must have axis 1")
-    bias, transposed = part.given.one("bias_term", True), part.given.one("transpose", False)
+    bias, transposed = (
+        part.given.one("bias_term", True),
+        part.given.one("transpose", False),
+    )
     weight = (inputs, outputs) if transposed else (outputs, inputs)
     tensors = part.weights(weight=weight, bias=(outputs,) if bias else None)
     if transposed:
@@ -208,9 +225,16 @@ def _lrn(part: _Part) -> Built:
     part.map_shape()
     size = part.count("local_size", 5)
     if size % 2 == 0 or size > MAX_WINDOW:
-        raise part.layer.error(f"must have an odd local_size up to {MAX_WINDOW}, got {size}")
-    within = part.choice("norm_region", "ACROSS_CHANNELS", "WITHIN_CHANNEL") == "WITHIN_CHANNEL"
-    alpha, beta, k = (part.given.one(*it) for it in (("alpha", 1.0), ("beta", 0.75), ("k", 1.0)))
+        raise part.layer.error(
+            f"must have an odd local_size up to {MAX_WINDOW}, got {size}"
+        )
+    within = (
+        part.choice("norm_region", "ACROSS_CHANNELS", "WITHIN_CHANNEL")
+        == "WITHIN_CHANNEL"
+    )
+    alpha, beta, k = (
+        part.given.one(*it) for it in (("alpha", 1.0), ("beta", 0.75), ("k", 1.0))
+    )
     return Built(modules.LocalResponseNorm(size, alpha, beta, k, within), part.shape)
 
 
@@ -238,7 +262,8 @@ def _batch_norm(part: _Part) -> Built:
     # Caffe stores sums and by what to divide them; 0 before any training
     factor = float(stored["factor"][0])
     scale = 1.0 / factor if factor else 0.0
-    with np.errstate(all="ignore"):  # what is not finite is found with all other weights
+    with np.errstate(all="ignore"):
+        # what is not finite is found with all other weights
         tensors = {f"running_{name}": stored[name] * scale for name in ("mean", "var")}
     kind = nn.BatchNorm2d if len(part.shape) == 3 else nn.BatchNorm1d
     return Built(kind(*channels, eps=eps, affine=False), part.shape, tensors)
@@ -263,7 +288,9 @@ def _eltwise(part: _Part) -> Built:
             f"{len(part.shapes)} inputs and {operation}"
         )
     if len(set(part.shapes)) > 1:
-        raise part.layer.error(f"must have inputs of one shape, got {_text(*part.shapes)}")
+        raise part.layer.error(
+            f"must have inputs of one shape, got {_text(*part.shapes)}"
+        )
     functions = {
         "SUM": functools.partial(modules.weighted_sum, coefficients=coefficients),
         "PROD": functools.partial(functools.reduce, torch.mul),
@@ -289,21 +316,36 @@ def _flatten(part: _Part) -> Built:
     if first > last:
         raise part.layer.error(f"must have axis up to end_axis, got {first} and {last}")
     middle = math.prod(part.shape[first - 1 : last])
-    return Built(nn.Flatten(first, last), (*part.shape[: first - 1], middle, *part.shape[last:]))
+    return Built(
+        nn.Flatten(first, last), (*part.shape[: first - 1], middle, *part.shape[last:])
+    )
 
 
 def _reshape(part: _Part) -> Built:
     dims = part.given.child("shape").many("dim")
-    if part.given.one("axis", 0) != 0 or part.given.one("num_axes", -1) != -1 or dims[:1] != [0]:
-        raise part.layer.error("must keep the batch: a shape that begins with dim: 0, axis 0")
+    if (
+        part.given.one("axis", 0) != 0
+        or part.given.one("num_axes", -1) != -1
+        or dims[:1] != [0]
+    ):
+        raise part.layer.error(
+            "must keep the batch: a shape that begins with dim: 0, axis 0"
+        )
     count = math.prod(part.shape)
-    shape = [part.shape[i] if d == 0 and i < len(part.shape) else d for i, d in enumerate(dims[1:])]
+    shape = [
+        part.shape[i] if d == 0 and i < len(part.shape) else d
+        for i, d in enumerate(dims[1:])
+    ]
     if shape.count(-1) == 1:
         rest = -math.prod(shape)
         shape[shape.index(-1)] = count // rest if rest > 0 else 0
     if len(shape) > 32 or not shape or min(shape) < 1 or math.prod(shape) != count:
-        raise part.layer.error(f"must keep {count} values of {_text(part.shape)}, got dims {dims}")
-    return Built(nn.Sequential(nn.Flatten(), nn.Unflatten(1, tuple(shape))), tuple(shape))
+        raise part.layer.error(
+            f"must keep {count} values of {_text(part.shape)}, got dims {dims}"
+        )
+    return Built(
+        nn.Sequential(nn.Flatten(), nn.Unflatten(1, tuple(shape))), tuple(shape)
+    )
 
 
 def _plain(module: Callable[[_Part], nn.Module]) -> Callable[[_Part], Built]:
@@ -315,7 +357,10 @@ _BUILDERS: Mapping[str, tuple[str, Callable[[_Part], Built]]] = {
     "BatchNorm": ("batch_norm_param", _batch_norm),
     "Concat": ("concat_param", _concat),
     "Convolution": ("convolution_param", _convolution),
-    "Dropout": ("dropout_param", _plain(lambda _: nn.Identity())),  # Caffe scales while training
+    "Dropout": (
+        "dropout_param",
+        _plain(lambda _: nn.Identity()),
+    ),  # Caffe scales while training
     "ELU": ("elu_param", _plain(lambda part: nn.ELU(part.given.one("alpha", 1.0)))),
     "Eltwise": ("eltwise_param", _eltwise),
     "Flatten": ("flatten_param", _flatten),

@@ -22,7 +22,9 @@ class CaffeNet(nn.Module):
     `inputs` has per layer the values it takes: 0 is the image, i the output of the i-th layer.
     """
 
-    def __init__(self, layers: Mapping[str, nn.Module], inputs: Sequence[tuple[int, ...]]) -> None:
+    def __init__(
+        self, layers: Mapping[str, nn.Module], inputs: Sequence[tuple[int, ...]]
+    ) -> None:
         super().__init__()
         for name, module in layers.items():
             self.add_module(name, module)
@@ -42,7 +44,8 @@ class CaffeNet(nn.Module):
             taken = [values[v] for v in self._inputs[step]]
             for v in self._forget[step]:
                 del values[v]
-            if isinstance(module, nn.Linear):  # Caffe's inner product takes maps as they are
+            if isinstance(module, nn.Linear):
+                # Caffe's inner product takes maps as they are
                 taken = [taken[0].flatten(1)]
             values[step + 1] = module(*taken)
         return values[len(self._inputs)].flatten(1)
@@ -85,7 +88,10 @@ class Pool(nn.Module):
         out = self.output_size(size)
         # pixels that the last windows need beyond the image, as far as padding goes and further
         beyond = [
-            max((out[i] - 1) * self.stride[i] + self.kernel[i] - size[i] - self.pad[i], 0)
+            max(
+                (out[i] - 1) * self.stride[i] + self.kernel[i] - size[i] - self.pad[i],
+                0,
+            )
             for i in (0, 1)
         ]
         around = (self.pad[1], beyond[1], self.pad[0], beyond[0])
@@ -113,7 +119,9 @@ class LocalResponseNorm(nn.Module):
     pixels around; there Caffe takes k = 1, whatever the file says.
     """
 
-    def __init__(self, size: int, alpha: float, beta: float, k: float, within: bool) -> None:
+    def __init__(
+        self, size: int, alpha: float, beta: float, k: float, within: bool
+    ) -> None:
         super().__init__()
         self.size, self.alpha, self.beta, self.within = size, alpha, beta, within
         self.k = 1.0 if within else k
@@ -124,11 +132,15 @@ class LocalResponseNorm(nn.Module):
         wide = a.float() if a.dtype in (torch.float16, torch.bfloat16) else a
         square = wide * wide
         if self.within:
-            mean = functional.avg_pool2d(square, self.size, stride=1, padding=self.size // 2)
+            mean = functional.avg_pool2d(
+                square, self.size, stride=1, padding=self.size // 2
+            )
         else:  # a band of ones as 1x1 convolution is several times faster than nn.LocalResponseNorm
             channel = torch.arange(a.shape[1], device=a.device)
             near = (channel[:, None] - channel).abs() <= self.size // 2
-            mean = functional.conv2d(square, (near.to(wide.dtype) / self.size)[:, :, None, None])
+            mean = functional.conv2d(
+                square, (near.to(wide.dtype) / self.size)[:, :, None, None]
+            )
         return (wide * (self.k + self.alpha * mean) ** -self.beta).to(a.dtype)
 
 
@@ -161,5 +173,9 @@ class Join(nn.Module):
 
 def weighted_sum(maps: Sequence[Tensor], coefficients: tuple[float, ...]) -> Tensor:
     """Maps of the same shape, each times its coefficient, added from the first to the last."""
-    weighted = [c * m for c, m in zip(coefficients, maps, strict=True)] if coefficients else maps
+    weighted = (
+        [c * m for c, m in zip(coefficients, maps, strict=True)]
+        if coefficients
+        else maps
+    )
     return functools.reduce(torch.add, weighted)

@@ -160,7 +160,8 @@ class Message:
 
     where: str  # file and line, or file and byte, for error messages
     values: dict[str, list[Any]] = field(default_factory=dict)
-    unknown: list[str] = field(default_factory=list)  # fields that the table does not know
+    # fields that the table does not know
+    unknown: list[str] = field(default_factory=list)
 
     def many(self, name: str) -> list[Any]:
         """All values of a field, [] if it is absent."""
@@ -207,7 +208,9 @@ class Layer:
 
 def blob_array(blob: Message) -> Array:
     """View a blob as an array of float32, or of float64 where the file has that."""
-    name, dtype = ("double_data", "<f8") if blob.many("double_data") else ("data", "<f4")
+    name, dtype = (
+        ("double_data", "<f8") if blob.many("double_data") else ("data", "<f4")
+    )
     chunks = blob.many(name)
     # one chunk is what Caffe writes; unpacked numbers come one per chunk
     values = np.frombuffer(chunks[0] if len(chunks) == 1 else b"".join(chunks), dtype)
@@ -218,8 +221,11 @@ def blob_array(blob: Message) -> Array:
     elif any(map(blob.many, old)):
         shape = tuple(blob.one(name, 0) for name in old)
     if len(shape) > 32:  # Caffe's limit
-        raise WeightsError(f"{blob.where}: a blob must have at most 32 axes, got {len(shape)}")
-    if math.prod(max(size, 1) for size in shape) > MOST_NUMBERS:  # an empty one may claim any
+        raise WeightsError(
+            f"{blob.where}: a blob must have at most 32 axes, got {len(shape)}"
+        )
+    if math.prod(max(size, 1) for size in shape) > MOST_NUMBERS:
+        # an empty one may claim any
         raise WeightsError(
             f"{blob.where}: a blob must have at most {MOST_NUMBERS:,} numbers, as in Caffe, got "
             f"shape {shape}; get the file again"

@@ -34,7 +34,9 @@ def load_both(model: str, pretrained: bool) -> nn.Module:
             f"{len(known)} models, see open_clip.list_pretrained()"
         )
     if pretrained and not tag and not name.startswith("local-dir:"):
-        tags = open_clip.list_pretrained_tags_by_model(name) or ["none that are published"]
+        tags = open_clip.list_pretrained_tags_by_model(name) or [
+            "none that are published"
+        ]
         raise NetworkError(
             f"open_clip:{name} must name its weights as in open_clip:{name}/TAG, got none; it has "
             f"{', '.join(tags)}"
@@ -61,7 +63,9 @@ def source_name(model: str) -> tuple[str, str]:
     if Path(model).is_dir():
         config = Path(model) / "open_clip_config.json"
         if not config.is_file():
-            raise WeightsError(f"open_clip:{model} must hold open_clip_config.json; put it there")
+            raise WeightsError(
+                f"open_clip:{model} must hold open_clip_config.json; put it there"
+            )
         return f"local-dir:{model}", ""
     name, _, tag = model.partition("/")
     return name, tag
@@ -79,7 +83,14 @@ def text_encoder(module: nn.Module, model: str) -> EncodeTexts | None:
     name, _ = source_name(model)
     try:
         tokenizer = open_clip.get_tokenizer(name)
-    except (OSError, ValueError, RuntimeError, KeyError, ImportError, TypeError) as error:
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+        KeyError,
+        ImportError,
+        TypeError,
+    ) as error:
         raise WeightsError(
             f"open_clip:{model} needs the files of its tokenizer to read words "
             f"({one_line(error)[:120]}); connect once to fill the cache"
@@ -96,7 +107,9 @@ def text_encoder(module: nn.Module, model: str) -> EncodeTexts | None:
 def describe(module: nn.Module) -> ModelFacts:
     """Read preprocessing and embedding from an image tower."""
     settings = getattr(module, "preprocess_cfg", None)
-    has_token = any(name.endswith("class_embedding") for name, _ in module.named_parameters())
+    has_token = any(
+        name.endswith("class_embedding") for name, _ in module.named_parameters()
+    )
     return ModelFacts(
         preprocess=_preprocess(settings, type(module).__name__) if settings else None,
         embeds=True,
@@ -112,7 +125,9 @@ def _preprocess(settings: Any, name: str) -> Preprocess:
     size = settings["size"]
     high, wide = (size, size) if isinstance(size, int) else size
     if high != wide:
-        raise NetworkError(f"{name} of open_clip must take squares, got {wide} x {high}")
+        raise NetworkError(
+            f"{name} of open_clip must take squares, got {wide} x {high}"
+        )
     fill = int(settings.get("fill_color") or 0)
     preprocess = Preprocess(
         size=int(high),
@@ -128,5 +143,7 @@ def _preprocess(settings: Any, name: str) -> Preprocess:
     )
     transforms = import_package("open_clip.transform")
     config = transforms.PreprocessCfg(**settings)
-    check_pixels(preprocess, transforms.image_transform_v2(config, is_train=False), name)
+    check_pixels(
+        preprocess, transforms.image_transform_v2(config, is_train=False), name
+    )
     return preprocess

@@ -10,7 +10,12 @@ import deepfishing_torchvision
 from deepfishing.errors import MissingDependencyError, NetworkError, pip_install
 
 # by package: the extra that installs it
-EXTRAS = {"timm": "hub", "torchvision": "hub", "transformers": "hf", "open_clip": "open-clip"}
+EXTRAS = {
+    "timm": "hub",
+    "torchvision": "hub",
+    "transformers": "hf",
+    "open_clip": "open-clip",
+}
 
 
 def import_package(package: str) -> ModuleType:

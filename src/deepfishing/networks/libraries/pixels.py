@@ -11,11 +11,14 @@ from PIL import Image
 from deepfishing.errors import NetworkError
 from deepfishing.images.preprocess import Preprocess
 
-TOLERANCE = 1e-5  # of a normalised pixel; a value of 8 bits is 0.004 before it is divided by std
+# of a normalised pixel; a value of 8 bits is 0.004 before it is divided by std
+TOLERANCE = 1e-5
 SIZES = ((97, 61), (64, 150))  # of the images that are compared: odd, wide and high
 
 
-def check_pixels(preprocess: Preprocess, reference: Callable[[Any], Any], name: str) -> None:
+def check_pixels(
+    preprocess: Preprocess, reference: Callable[[Any], Any], name: str
+) -> None:
     """Refuse a model whose own processor gives other pixels than ours.
 
     `reference` takes a PIL image in RGB and returns pixels (3, size, size).
@@ -27,7 +30,9 @@ def check_pixels(preprocess: Preprocess, reference: Callable[[Any], Any], name: 
         expected = np.asarray(reference(image), dtype=np.float32)
         found = preprocess(image)
         if expected.shape != found.shape:
-            raise _other(name, f"its processor gives {expected.shape}, ours {found.shape}")
+            raise _other(
+                name, f"its processor gives {expected.shape}, ours {found.shape}"
+            )
         difference = float(np.abs(expected - found).max())
         if not difference <= TOLERANCE:
             raise _other(name, f"pixels differ by {difference:.2g}")

@@ -15,7 +15,8 @@ from deepfishing.networks.libraries.facts import ModelFacts
 from deepfishing.networks.libraries.packages import import_package
 from deepfishing.networks.libraries.pixels import check_pixels
 
-FITS = {"center": "short", "squash": "squash", "border": "border"}  # by timm's crop_mode
+# by timm's crop_mode
+FITS = {"center": "short", "squash": "squash", "border": "border"}
 IMAGENET_CLASSES = 1000
 
 
@@ -55,7 +56,11 @@ def convert(module: nn.Module, tensors: Mapping[str, Tensor]) -> Mapping[str, Te
         changed: dict[str, Tensor] = dict(change(dict(tensors), module))
     except (KeyError, RuntimeError, ValueError, AttributeError, TypeError, IndexError):
         return tensors  # of another model
-    return changed if all(isinstance(value, Tensor) for value in changed.values()) else tensors
+    return (
+        changed
+        if all(isinstance(value, Tensor) for value in changed.values())
+        else tensors
+    )
 
 
 def describe(module: nn.Module) -> ModelFacts:

@@ -17,7 +17,9 @@ def load(model: str, pretrained: bool, num_classes: int | None = None) -> nn.Mod
     """Make a model by its name, with published or random weights."""
     models = import_package("torchvision").models
     published = _published(model)
-    options: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
+    options: dict[str, Any] = (
+        {} if num_classes is None else {"num_classes": num_classes}
+    )
     weights = published if pretrained else None
     module: nn.Module = models.get_model(model, weights=weights, **options)
     return module

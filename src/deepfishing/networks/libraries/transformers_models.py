@@ -17,7 +17,8 @@ from deepfishing.networks.libraries.packages import import_package
 from deepfishing.networks.libraries.pixels import check_pixels
 
 CLASSIFIER = "ForImageClassification"  # how the names of classes with a classifier end
-CONVNEXT_SQUASHES_FROM = 384  # pixels; smaller images are cropped, as its processor does
+# pixels; smaller images are cropped, as its processor does
+CONVNEXT_SQUASHES_FROM = 384
 
 
 def load(model: str, pretrained: bool, num_classes: int | None = None) -> nn.Module:
@@ -53,7 +54,11 @@ def _advice(model: str, error: Exception) -> str:
     """Which file is missing, and where it is put."""
     files = "config.json, preprocessor_config.json and model.safetensors"
     if Path(model).is_dir():
-        lacking = [name for name in ("config.json", "model.safetensors") if not _has(model, name)]
+        lacking = [
+            name
+            for name in ("config.json", "model.safetensors")
+            if not _has(model, name)
+        ]
         if lacking:
             return f"hf:{model} must hold {files}, but lacks {' and '.join(lacking)}; put it there"
     return (
@@ -81,8 +86,17 @@ def text_encoder(module: nn.Module, model: str) -> EncodeTexts | None:
         return None
     transformers = import_package("transformers")
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(model, trust_remote_code=False)
-    except (OSError, ValueError, RuntimeError, KeyError, ImportError, TypeError) as error:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            model, trust_remote_code=False
+        )
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+        KeyError,
+        ImportError,
+        TypeError,
+    ) as error:
         raise WeightsError(
             f"hf:{model} needs the files of its tokenizer to read words, tokenizer.json and "
             f"tokenizer_config.json ({one_line(error)[:120]}); put them beside config.json"
@@ -94,7 +108,11 @@ def text_encoder(module: nn.Module, model: str) -> EncodeTexts | None:
 
     def encode(texts: Sequence[str]) -> Tensor:
         tokens = tokenizer(
-            list(texts), padding=padding, max_length=length, truncation=True, return_tensors="pt"
+            list(texts),
+            padding=padding,
+            max_length=length,
+            truncation=True,
+            return_tensors="pt",
         )
         known = {name: tokens[name] for name in tokens if name != "token_type_ids"}
         output = whole.get_text_features(**known)
@@ -107,7 +125,9 @@ def text_encoder(module: nn.Module, model: str) -> EncodeTexts | None:
 class ImageTower(nn.Module):
     """Image tower and projection of CLIP, SigLIP and the like: pixels to an embedding (n, d)."""
 
-    def __init__(self, vision: nn.Module, projection: nn.Module | None, config: Any) -> None:
+    def __init__(
+        self, vision: nn.Module, projection: nn.Module | None, config: Any
+    ) -> None:
         super().__init__()
         self.vision_model = vision
         self.visual_projection = projection if projection is not None else nn.Identity()
@@ -203,8 +223,14 @@ def read_processor(processor: Any) -> Preprocess:
             "give wrap(module, preprocess=Preprocess(...))"
         )
     size = dict(processor.size)
-    crop = dict(processor.crop_size or {}) if getattr(processor, "do_center_crop", False) else {}
-    fit, side, square = _geometry(size, crop, getattr(processor, "crop_pct", None), name)
+    crop = (
+        dict(processor.crop_size or {})
+        if getattr(processor, "do_center_crop", False)
+        else {}
+    )
+    fit, side, square = _geometry(
+        size, crop, getattr(processor, "crop_pct", None), name
+    )
     scale = float(processor.rescale_factor) if processor.do_rescale else 1.0
     normalises = bool(processor.do_normalize)
     preprocess = Preprocess(
@@ -227,10 +253,17 @@ def read_processor(processor: Any) -> Preprocess:
 
 
 def _geometry(
-    size: Mapping[str, Any], crop: Mapping[str, Any], crop_share: float | None, name: str
+    size: Mapping[str, Any],
+    crop: Mapping[str, Any],
+    crop_share: float | None,
+    name: str,
 ) -> tuple[str, int, int]:
     """How an image is fitted, the side that it is resized to, and the side of the square."""
-    shortest, high, wide = size.get("shortest_edge"), size.get("height"), size.get("width")
+    shortest, high, wide = (
+        size.get("shortest_edge"),
+        size.get("height"),
+        size.get("width"),
+    )
     cropped = crop.get("height") if crop.get("height") == crop.get("width") else None
     if crop_share and shortest:
         if shortest >= CONVNEXT_SQUASHES_FROM:
