@@ -17,11 +17,11 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from deepfishing.core.metrics import evaluate
 from deepfishing.core.recipes import parse_recipe
 from deepfishing.extraction.settings import Settings
 from deepfishing.images.voc import read_voc
 from deepfishing.learn.training import LARGE, Task, train_large, train_model
-from deepfishing.metrics import evaluate
 from deepfishing.store import Store
 from deepfishing.util.machine import peak_memory
 

@@ -21,11 +21,11 @@ from pathlib import Path
 
 import numpy as np
 
+from deepfishing.core.metrics import evaluate
 from deepfishing.core.recipes import parse_recipe
 from deepfishing.extraction.to_store import SHARD_IMAGES
 from deepfishing.images.voc import read_voc
 from deepfishing.learn.model import Model
-from deepfishing.metrics import evaluate
 from deepfishing.store import Row, Store
 from deepfishing.store.precision import DEFAULT as PRECISION
 

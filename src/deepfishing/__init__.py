@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from deepfishing.core.kernels import gram as gram
     from deepfishing.core.kernels import linear_kernel as linear_kernel
     from deepfishing.core.kernels import trace_kernel as trace_kernel
+    from deepfishing.core.metrics import average_precision as average_precision
+    from deepfishing.core.metrics import evaluate as evaluate
     from deepfishing.core.rank_one import RankOne as RankOne
     from deepfishing.errors import DeepFishingError as DeepFishingError
     from deepfishing.evaluation.measuring import measure as measure
@@ -37,8 +39,6 @@ if TYPE_CHECKING:
     from deepfishing.learn.model import Model as Model
     from deepfishing.learn.svm import KernelSVM as KernelSVM
     from deepfishing.learn.svm import train_svm as train_svm
-    from deepfishing.metrics import average_precision as average_precision
-    from deepfishing.metrics import evaluate as evaluate
     from deepfishing.networks.load import load_network as load_network
     from deepfishing.networks.network import Network as Network
     from deepfishing.networks.network import wrap as wrap
@@ -57,8 +57,8 @@ _HOME = {
     "Resources": "extraction.options",
     "Searcher": "search",
     "Store": "store",
-    "average_precision": "metrics",
-    "evaluate": "metrics",
+    "average_precision": "core.metrics",
+    "evaluate": "core.metrics",
     "extract": "extraction.extract",
     "extract_to": "extraction.pipeline",
     "find_images": "images.sources",

@@ -6,9 +6,9 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from deepfishing.core.metrics import DEFINITIONS
 from deepfishing.core.statistics import bootstrap, bounded, compare
 from deepfishing.evaluation.protocols import LowShot, nearest_neighbours
-from deepfishing.metrics import DEFINITIONS
 
 SHAPES = st.tuples(st.integers(1, 40), st.integers(1, 3))
 LABELS = SHAPES.flatmap(

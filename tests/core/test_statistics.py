@@ -5,6 +5,7 @@ import pytest
 from scipy.stats import binom, binomtest
 
 import deepfishing.core.statistics as module
+from deepfishing.core.metrics import DEFINITIONS, evaluate
 from deepfishing.core.statistics import (
     Difference,
     bootstrap,
@@ -13,7 +14,6 @@ from deepfishing.core.statistics import (
     proportion_interval,
 )
 from deepfishing.errors import DatasetError, FeatureError, OptionError
-from deepfishing.metrics import DEFINITIONS, evaluate
 
 
 def problem(rng, n=60, C=5, ties=False):

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 import deepfishing.evaluation.curate as module
+from deepfishing.core.metrics import evaluate
 from deepfishing.core.recipes import parse_recipe
 from deepfishing.curate import choose_rows
 from deepfishing.errors import DatasetError
@@ -11,7 +12,6 @@ from deepfishing.evaluation.report.charts import panels
 from deepfishing.evaluation.report.gain_split import chart_splits
 from deepfishing.evaluation.reproduce import Protocol, prepare
 from deepfishing.learn.svm import train_svm
-from deepfishing.metrics import evaluate
 
 
 def test_points_are_those_of_machines_on_the_photos_chosen(

@@ -6,6 +6,7 @@ import pytest
 
 import deepfishing.evaluation.approximation as approximation
 import deepfishing.evaluation.curves as module
+from deepfishing.core.metrics import evaluate
 from deepfishing.core.recipes import parse_recipe
 from deepfishing.errors import DatasetError, FeatureError, OptionError, StoreError
 from deepfishing.evaluation.approximation import (
@@ -18,7 +19,6 @@ from deepfishing.evaluation.approximation import (
 from deepfishing.evaluation.curves import measure_curves
 from deepfishing.evaluation.protocols import label_photos, low_shot, nearest_neighbours
 from deepfishing.evaluation.reproduce import Protocol, prepare, reproduce
-from deepfishing.metrics import evaluate
 
 KEYS = {
     *("protocol", "dataset", "network", "feature", "series", "x", "y", "low", "high"),

@@ -8,11 +8,11 @@ import pytest
 
 import deepfishing
 from deepfishing import Searcher, extract_to, plot, read_folder
+from deepfishing.core.metrics import precision_recall
 from deepfishing.errors import MissingDependencyError, OptionError
 from deepfishing.evaluation.measuring import measure
 from deepfishing.evaluation.report.rows import row_scores
 from deepfishing.evaluation.results import Results
-from deepfishing.metrics import precision_recall
 
 mpl.use("agg")
 

@@ -7,6 +7,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.svm import SVC
 
 from deepfishing.core.kernels import KernelSum
+from deepfishing.core.metrics import DEFINITIONS, evaluate
 from deepfishing.core.rank_one import l2_normalize
 from deepfishing.core.statistics import bootstrap
 from deepfishing.errors import DatasetError, FeatureError, OptionError
@@ -18,7 +19,6 @@ from deepfishing.evaluation.protocols import (
 )
 from deepfishing.evaluation.reproduce import reproduce
 from deepfishing.evaluation.results import Results
-from deepfishing.metrics import DEFINITIONS, evaluate
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from sklearn.svm import SVC
 
+from deepfishing.core.metrics import average_precision
 from deepfishing.core.rank_one import l2_normalize
 from deepfishing.core.recipes import parse_recipe
 from deepfishing.evaluation.protocols import low_shot
-from deepfishing.metrics import average_precision
 
 SHOTS = 3
 

@@ -5,6 +5,7 @@ import hashlib
 import numpy as np
 import pytest
 
+from deepfishing.core.metrics import evaluate
 from deepfishing.errors import DatasetError
 from deepfishing.evaluation.reproduce import Protocol, reproduce
 from deepfishing.evaluation.splits import (
@@ -14,7 +15,6 @@ from deepfishing.evaluation.splits import (
     split_words,
 )
 from deepfishing.images.folder import read_folder
-from deepfishing.metrics import evaluate
 
 
 def test_a_group_is_on_one_side_and_classes_stay_spread():

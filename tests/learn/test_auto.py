@@ -3,6 +3,7 @@ import pytest
 from sklearn.svm import SVC
 
 from deepfishing.core.kernels import gram
+from deepfishing.core.metrics import average_precision
 from deepfishing.core.recipes import parse_recipe
 from deepfishing.core.recipes.language import (
     best_recipe,
@@ -15,7 +16,6 @@ from deepfishing.learn.auto import FEW_LABELS, choose, looked_at
 from deepfishing.learn.choice import at_temperature
 from deepfishing.learn.folds import FOLDS, make_folds, validation_groups
 from deepfishing.learn.pool import Pool
-from deepfishing.metrics import average_precision
 
 LAYERS = {7: "fc7", 8: "fc8"}
 

@@ -6,12 +6,12 @@ from sklearn.metrics import average_precision_score
 from sklearn.svm import SVC
 
 from deepfishing.core.kernels import gram
+from deepfishing.core.metrics import average_precision
 from deepfishing.errors import FeatureError, OptionError
 from deepfishing.learn import svm as classify
 from deepfishing.learn.folds import make_folds
 from deepfishing.learn.linear import train_linear
 from deepfishing.learn.svm import SEARCHES, platt, train_svm
-from deepfishing.metrics import average_precision
 
 
 def labelled(rng, random_rank_one, n=60, classes=3):

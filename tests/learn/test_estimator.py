@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from deepfishing import Model, Store, extract_to
+from deepfishing.core.metrics import evaluate
 from deepfishing.errors import ImageError, OptionError, StoreError, WeightsError
 from deepfishing.extraction.settings import Settings
 from deepfishing.learn.labelled import read_labels
 from deepfishing.learn.training import train_model, train_on_store
-from deepfishing.metrics import evaluate
 
 
 @pytest.fixture

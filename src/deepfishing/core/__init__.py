@@ -1,1 +1,1 @@
-"""The mathematics: rank-1 gradients, kernels, recipes, projections and statistics."""
+"""The mathematics: rank-1 gradients, kernels, recipes, projections, AP and statistics."""

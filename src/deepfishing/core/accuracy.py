@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from deepfishing.core.metrics import Array, check_columns
 from deepfishing.core.statistics import (
     Interval,
     mean_proportion_interval,
@@ -21,7 +22,6 @@ from deepfishing.core.statistics import (
     proportion_interval,
 )
 from deepfishing.errors import DatasetError, FeatureError
-from deepfishing.metrics import Array, check_columns
 
 KEYS = (  # of a row; None where images have several classes
     *(
@@ -68,7 +68,7 @@ def measure_accuracy(
 ) -> Accuracy | None:
     """Accuracy of the class with the highest score; None if no image shows a usable class.
 
-    Labels and scores are arrays (n, C) as for `metrics.evaluate`, `usable` (C,) is False for a
+    Labels and scores are arrays (n, C) as for `core.metrics.evaluate`, `usable` (C,) is False for a
     class that has no classifier. Images of one group, such as copies of a photo, count as one in
     the width of the intervals; by default each image is a group.
     """

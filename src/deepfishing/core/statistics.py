@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from deepfishing.errors import DatasetError, OptionError
-from deepfishing.metrics import (
+from deepfishing.core.metrics import (
     DEFINITIONS,
     Array,
     Evaluation,
@@ -28,6 +27,7 @@ from deepfishing.metrics import (
     check_definition,
     evaluate,
 )
+from deepfishing.errors import DatasetError, OptionError
 
 RESAMPLES = 1000
 SEED = 0
@@ -202,8 +202,8 @@ def bootstrap(
 ) -> Bootstrap:
     """AP of every class on `resamples` draws of the test images, by all definitions or by some.
 
-    Labels, scores and classes are as for `metrics.evaluate`. Images of one group, such as copies of
-    a photo, are drawn together; by default each image is a group.
+    Labels, scores and classes are as for `core.metrics.evaluate`. Images of one group, such as
+    copies of a photo, are drawn together; by default each image is a group.
     """
     if resamples < 1:
         raise OptionError(f"resamples must be at least 1, got {resamples}")

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from deepfishing.core.kernels import Comparable, gram
+from deepfishing.core.metrics import evaluate
 from deepfishing.core.projections import KINDS, fit_projection
 from deepfishing.core.rank_one import Array, RankOne, l2_normalize
 from deepfishing.evaluation.checks import Result, Run, map_axis, point
 from deepfishing.images.dataset import DIFFICULT
 from deepfishing.learn.linear import train_linear
 from deepfishing.learn.svm import train_svm
-from deepfishing.metrics import evaluate
 
 if TYPE_CHECKING:  # it imports torch, and reports need the names of the axes only
     from deepfishing.evaluation.reproduce import Experiment

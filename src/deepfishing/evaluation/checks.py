@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from deepfishing.core.metrics import DEFAULT, DEFINITIONS
 from deepfishing.core.recipes import parse_recipe
 from deepfishing.errors import FeatureError
-from deepfishing.metrics import DEFAULT, DEFINITIONS
 from deepfishing.networks.reference import network_settings
 
 if TYPE_CHECKING:  # scipy takes longer to load than a help to show

@@ -22,6 +22,7 @@ import numpy as np
 
 from deepfishing.core.accuracy import has_one_class
 from deepfishing.core.kernels import Comparable, gram
+from deepfishing.core.metrics import evaluate
 from deepfishing.core.rank_one import Array
 from deepfishing.core.recipes import AUTO, Recipe, parse_recipe
 from deepfishing.core.recipes.language import known_recipes
@@ -46,7 +47,6 @@ from deepfishing.evaluation.checks import (
 )
 from deepfishing.evaluation.reproduce import Experiment
 from deepfishing.learn.svm import train_svm
-from deepfishing.metrics import evaluate
 
 CLASSIFIER = "pow(dW8,0.5)"
 LABELLED = (50, 100, 200)

@@ -24,6 +24,7 @@ from deepfishing.core.kernels import (
     gram,
     nearest_columns,
 )
+from deepfishing.core.metrics import Evaluation, evaluate
 from deepfishing.core.rank_one import Array
 from deepfishing.core.statistics import (
     SEED,
@@ -36,7 +37,6 @@ from deepfishing.core.statistics import (
 )
 from deepfishing.errors import DatasetError, FeatureError, OptionError
 from deepfishing.learn.svm import SCORE_BLOCK, check_labels
-from deepfishing.metrics import Evaluation, evaluate
 
 # As many negatives per positive as a class has among 20 of one size.
 NEGATIVES = 19

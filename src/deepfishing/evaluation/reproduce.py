@@ -19,6 +19,7 @@ import numpy as np
 from deepfishing import __version__
 from deepfishing.core.accuracy import KEYS, has_one_class, measure_accuracy
 from deepfishing.core.kernels import Comparable
+from deepfishing.core.metrics import evaluate
 from deepfishing.core.rank_one import Array
 from deepfishing.core.recipes import AUTO, Arrays, Recipe, parse_recipe, parse_recipes
 from deepfishing.core.recipes.language import known_recipes
@@ -47,7 +48,6 @@ from deepfishing.learn.choice import Choice, at_temperature
 from deepfishing.learn.folds import EMBEDDING
 from deepfishing.learn.pool import Pool
 from deepfishing.learn.svm import check_options, train_svm
-from deepfishing.metrics import evaluate
 from deepfishing.networks.network import Network
 from deepfishing.store import Store
 from deepfishing.util.progress import Progress, silent

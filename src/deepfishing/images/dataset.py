@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from deepfishing.core.metrics import DEFINITIONS
 from deepfishing.errors import DatasetError, check_choice
 from deepfishing.images.item import Item
 from deepfishing.images.show import pictures_html
-from deepfishing.metrics import DEFINITIONS
 from deepfishing.util.files import Remote
 
 # What difficult examples are in training, the default first: left out, as the devkit's
@@ -103,7 +103,7 @@ class Dataset:
 
     A class per column of the labels; the test split may be without labels and shares no image with
     the other. `official_ap` is the data set's own definition of average precision, of
-    `metrics.DEFINITIONS`; `measure` is what its figures are compared by, of `MEASURES`.
+    `core.metrics.DEFINITIONS`; `measure` is what its figures are compared by, of `MEASURES`.
     """
 
     name: str

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
+from deepfishing.core.metrics import DEFAULT
 from deepfishing.errors import DatasetError, OptionError, explained
 from deepfishing.images.dataset import Dataset, Split
 from deepfishing.images.item import as_text
 from deepfishing.images.preprocess import EXTENSIONS, passed_over_text
-from deepfishing.metrics import DEFAULT
 from deepfishing.util.files import replacing
 
 # Folders of these names alone, or one to train on and another, are splits, not classes. Capital

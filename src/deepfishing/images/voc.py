@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from defusedxml.ElementTree import fromstring
 
+from deepfishing.core.metrics import official_ap
 from deepfishing.errors import (
     DatasetError,
     FeatureError,
@@ -31,7 +32,6 @@ from deepfishing.images.folder import (
     read_lines,
     require_images,
 )
-from deepfishing.metrics import official_ap
 from deepfishing.util.files import replacing
 
 CLASSES = (

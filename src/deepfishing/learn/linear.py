@@ -22,11 +22,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from deepfishing.core.metrics import check_signs
 from deepfishing.core.rank_one import Array
 from deepfishing.errors import FeatureError, OptionError
 from deepfishing.images.dataset import DIFFICULT
 from deepfishing.learn.svm import check_options
-from deepfishing.metrics import check_signs
 from deepfishing.util.progress import Progress, silent
 
 BLOCK = 64  # images whose dual variables are updated between two reads of w

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deepfishing.core.features import Factor
+from deepfishing.core.metrics import evaluate
 from deepfishing.core.projections import SCHEME
 from deepfishing.core.rank_one import Array
 from deepfishing.core.recipes import Fitted, parse_recipe
@@ -33,7 +34,6 @@ from deepfishing.learn.held_out import HeldOut
 from deepfishing.learn.model_files import DOCUMENT, damaged, read_files, write_files
 from deepfishing.learn.svm import KernelSVM
 from deepfishing.learn.vectors import VECTORS, Vectors, on_vectors
-from deepfishing.metrics import evaluate
 from deepfishing.store import Store
 
 if TYPE_CHECKING:

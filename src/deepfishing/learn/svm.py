@@ -15,11 +15,11 @@ from numbers import Real
 import numpy as np
 
 from deepfishing.core.kernels import Comparable, finite_gram, gram
+from deepfishing.core.metrics import average_precision, check_signs
 from deepfishing.core.rank_one import Array
 from deepfishing.errors import FeatureError, OptionError, check_choice, did_you_mean
 from deepfishing.images.dataset import DIFFICULT
 from deepfishing.learn.folds import FOLDS, Folds, make_folds
-from deepfishing.metrics import average_precision, check_signs
 from deepfishing.util.machine import memory
 
 # Test images are scored this many at a time, so that their Gram matrix is never whole.

@@ -19,6 +19,7 @@ import numpy as np
 
 from deepfishing.core.accuracy import has_one_class
 from deepfishing.core.features import has_classifier
+from deepfishing.core.metrics import average_precision
 from deepfishing.core.projections import FIT_IMAGES
 from deepfishing.core.rank_one import Array
 from deepfishing.core.recipes import AUTO, CHOSEN, Arrays, Fitted, Recipe, parse_recipe
@@ -54,7 +55,6 @@ from deepfishing.learn.svm import (
     train_svm,
 )
 from deepfishing.learn.vectors import Vectors, on_vectors
-from deepfishing.metrics import average_precision
 from deepfishing.store import Row, Store
 from deepfishing.util.machine import memory
 from deepfishing.util.progress import Progress, silent

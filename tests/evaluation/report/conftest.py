@@ -8,11 +8,11 @@ import pytest
 from PIL import Image
 
 from deepfishing.core.accuracy import measure_accuracy
+from deepfishing.core.metrics import evaluate
 from deepfishing.core.statistics import bootstrap
 from deepfishing.evaluation.results import Curves, Results, row_key
 from deepfishing.images.dataset import Split
 from deepfishing.images.voc import CLASSES
-from deepfishing.metrics import evaluate
 from deepfishing.store.manifest import Row, write_index
 
 STRENGTH = {

@@ -1,8 +1,8 @@
+from deepfishing.core.metrics import DEFINITIONS, Definition
 from deepfishing.evaluation.report.html import write_report
 from deepfishing.evaluation.report.tables import comparison, left_out, per_class
 from deepfishing.evaluation.report.text import write_latex, write_markdown
 from deepfishing.evaluation.report.words import plain, table_words
-from deepfishing.metrics import DEFINITIONS, Definition
 
 
 def test_table_1_has_the_measured_values_unrounded_and_the_official_one_first(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from deepfishing.core.metrics import DEFINITIONS
 from deepfishing.evaluation.report.tables import (
     Comparison,
     Line,
@@ -16,7 +17,6 @@ from deepfishing.evaluation.report.tables import (
     signed_ends,
 )
 from deepfishing.images.dataset import MEASURES
-from deepfishing.metrics import DEFINITIONS
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from deepfishing import __version__
+from deepfishing.core.metrics import DEFINITIONS
 from deepfishing.core.recipes import pieces
 from deepfishing.errors import DeepFishingError, ImageError
 from deepfishing.evaluation.checks import Result
@@ -58,7 +59,6 @@ from deepfishing.evaluation.report.words import (
 from deepfishing.evaluation.results import Results
 from deepfishing.images.dataset import DATASETS
 from deepfishing.images.folder import is_folder
-from deepfishing.metrics import DEFINITIONS
 
 
 def write_report(folder: str | Path, images: str | Path | None = None) -> Path:

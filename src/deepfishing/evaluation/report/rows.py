@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from deepfishing.core.metrics import precision_recall
 from deepfishing.core.rank_one import Array
 from deepfishing.core.recipes import AUTO, Recipe, parse_recipe
 from deepfishing.core.recipes.recipe import AUTO_FORWARD
@@ -29,7 +30,6 @@ from deepfishing.evaluation.checks import (
     Result,
 )
 from deepfishing.evaluation.results import DAMAGED, Curves, Results
-from deepfishing.metrics import precision_recall
 from deepfishing.util.files import replacing
 
 MOST_POINTS = 100  # of a curve: as many as a small plot has pixels

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from deepfishing.core.metrics import DEFINITIONS
 from deepfishing.core.statistics import Interval
 from deepfishing.evaluation.checks import Result
 from deepfishing.evaluation.report.charts import Chart, Panel, panels
@@ -32,7 +33,6 @@ from deepfishing.evaluation.report.tables import (
     one_decimal,
     signed_ends,
 )
-from deepfishing.metrics import DEFINITIONS
 
 WIDTH, NAMES = 80, 20  # of a terminal, and of the classes' names beside a matrix
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from deepfishing.core.metrics import DEFINITIONS
 from deepfishing.core.recipes import parse_recipe
 from deepfishing.core.statistics import Difference, Interval
 from deepfishing.evaluation.checks import Result
@@ -25,7 +26,6 @@ from deepfishing.evaluation.report.rows import (
 )
 from deepfishing.images.dataset import MEASURES
 from deepfishing.images.show import table_html
-from deepfishing.metrics import DEFINITIONS
 
 ALWAYS_SHOWN = ("x7", "dW7")  # the two that the paper's per-class tables have
 MOST_PAIRS = 10

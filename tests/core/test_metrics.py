@@ -8,10 +8,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score
 
-from deepfishing.core.statistics import bootstrap
-from deepfishing.errors import DatasetError, FeatureError, OptionError
-from deepfishing.images.dataset import Dataset, Split
-from deepfishing.metrics import (
+from deepfishing.core.metrics import (
     DEFINITIONS,
     Definition,
     average_precision,
@@ -19,6 +16,9 @@ from deepfishing.metrics import (
     official_ap,
     precision_recall,
 )
+from deepfishing.core.statistics import bootstrap
+from deepfishing.errors import DatasetError, FeatureError, OptionError
+from deepfishing.images.dataset import Dataset, Split
 
 
 def curve(truth, scores):
@@ -227,7 +227,7 @@ def test_another_definition_is_one_more_record(monkeypatch):
 
 
 def test_the_docs_say_what_the_records_say():
-    text = (Path(__file__).parents[1] / "docs/notation.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/notation.md").read_text()
     rows = re.findall(r"\| `(\w+)` \| (.*) \| ?(.*) \|\n", text)
     for one in DEFINITIONS.values():
         assert (one.name, one.help, ", ".join(one.official_for)) in rows
