@@ -4,7 +4,7 @@ import sys
 import torch
 from torch import nn
 
-from deepfishing.extraction.compute import peak_bytes
+from deepfishing.extraction.peak import peak_bytes
 
 
 def chain(steps):
@@ -37,7 +37,7 @@ def test_what_is_left_is_forgotten_when_it_dies():
 
 def test_measuring_does_not_load_the_compiler_of_torch():
     code = (
-        "import sys, torch; from deepfishing.extraction.compute import peak_bytes;"
+        "import sys, torch; from deepfishing.extraction.peak import peak_bytes;"
         "peak_bytes(lambda: torch.ones(2) + 1); print('torch._dynamo' in sys.modules)"
     )
     ran = subprocess.run(

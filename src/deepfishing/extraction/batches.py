@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -38,8 +38,29 @@ def gather(batches: Iterable[Batch]) -> dict[str, Array]:
     return {name: np.concatenate(values) for name, values in parts.items()}
 
 
-def finite_rows(batch: Batch) -> Array:
-    """Which images of a batch have no NaN and no infinity in any factor."""
+def drop_unusable(
+    batch: Batch, name: Callable[[int], str] = "image {}".format
+) -> Batch:
+    """Return a batch with the images whose factors are not finite among its failures.
+
+    `name` gives the name of an image in the reason by its index.
+    """
+    finite = _finite_images(batch)
+    if finite.all():
+        return batch
+    indices = []
+    failures = dict(batch.failures)
+    for index, is_finite in zip(batch.indices, finite, strict=True):
+        if is_finite:
+            indices.append(index)
+        else:
+            failures[index] = f"features are not finite: {name(index)}"
+    factors = {factor: values[finite] for factor, values in batch.factors.items()}
+    return Batch(indices, factors, failures)
+
+
+def _finite_images(batch: Batch) -> Array:
+    """Return which images of a batch have no NaN and no infinity in any factor."""
     n = len(batch.indices)
     finite = np.ones(n, dtype=bool)
     for factor, values in batch.factors.items():
@@ -53,15 +74,10 @@ def finite_rows(batch: Batch) -> Array:
 
 
 def leave_out(batches: Iterable[Batch], failures: dict[int, str]) -> Iterator[Batch]:
-    """Batches of usable images alone; the others go into `failures` with the reason."""
-    for batch in batches:
+    """Yield batches of usable images alone; the others go into `failures` with the reason."""
+    for batch in map(drop_unusable, batches):
         failures.update(batch.failures)
-        finite = finite_rows(batch)
-        for index, usable in zip(batch.indices, finite, strict=True):
-            if not usable:
-                failures[index] = f"features of image {index} are not finite"
-        indices = [i for i in batch.indices if i not in failures]
-        yield Batch(indices, {name: v[finite] for name, v in batch.factors.items()}, {})
+        yield replace(batch, failures={})
 
 
 def zero_gradients(factors: Mapping[str, Array]) -> Array:

@@ -7,8 +7,8 @@ agree with those of torch.
 from __future__ import annotations
 
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,8 +16,6 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from deepfishing.core.features import TOKENS, TOP, Factor, has_classifier
 from deepfishing.core.rank_one import Array
@@ -40,6 +38,7 @@ from deepfishing.extraction.layout import (
     own_axis,
 )
 from deepfishing.extraction.options import FeatureOptions
+from deepfishing.extraction.peak import peak_bytes
 from deepfishing.extraction.settings import Settings
 from deepfishing.extraction.tap import ErrorFunction, Taps, find_module, tap
 from deepfishing.extraction.trunk import (
@@ -60,9 +59,11 @@ TOLERANCE = 1e-3  # of a factor's largest value; in float32 engines differ by ab
 COARSE = 5e-2  # the same in half precision
 
 Layouts = dict[str, tuple[Layout, ...]]
+# from the tensors of a batch to the parts of a factor, which `finish` puts together
+Reader = Callable[[Taps], tuple[Tensor, ...]]
 
 # layouts of the networks that were examined, by the factors that were asked for
-_known: WeakKeyDictionary[Network, dict[Any, Layouts]] = WeakKeyDictionary()
+_layouts: WeakKeyDictionary[Network, dict[Any, Layouts]] = WeakKeyDictionary()
 
 
 class Computer:
@@ -77,6 +78,7 @@ class Computer:
         engine: str,
     ) -> None:
         self.network, self.factors, self.settings = network, factors, settings
+        self.device, self.dtype = network.device, network.dtype
         self.objective = _error(network, settings)
         # per factor the module that it is read from, and the others that have the same weights
         self.paths: dict[Factor, tuple[str, ...]] = {}
@@ -97,6 +99,7 @@ class Computer:
         self.module: nn.Module = network.module
         self.run: RunTrunk = torch.from_numpy
         self.layouts = self.learn()
+        self.readers = {factor: self.reader(factor) for factor in factors}
         self.cut = self.start(engine)
 
     def __call__(self, batch: Tensor, n: int) -> dict[Factor, Array]:
@@ -125,11 +128,11 @@ class Computer:
 
     def compute(self, module: nn.Module, batch: Tensor) -> dict[Factor, Array]:
         """Run a module on a batch and return its factors."""
-        batch = batch.to(self.network.device, self.network.dtype)
+        batch = batch.to(self.device, self.dtype)
         taps = tap(module, batch, self.read, self.gradients, self.objective)
         values = {}
-        for factor in self.factors:
-            parts = [_to_numpy(part) for part in self.factor(factor, taps)]
+        for factor, read in self.readers.items():
+            parts = [_to_numpy(part) for part in read(taps)]
             values[factor] = finish(factor, parts)
         return values
 
@@ -146,16 +149,14 @@ class Computer:
         Gradients of one input are also compared with those of a backward pass of torch.
         """
         key = tuple(self.factors)
-        known = _known.setdefault(self.network, {})
-        if key not in known:
-            known[key] = self._learn()
-        return known[key]
+        layouts = _layouts.setdefault(self.network, {})
+        if key not in layouts:
+            layouts[key] = self._learn()
+        return layouts[key]
 
     def _learn(self) -> Layouts:
         module = self.network.module
-        inputs = torch.from_numpy(self.noise(2)).to(
-            self.network.device, self.network.dtype
-        )
+        inputs = torch.from_numpy(self.noise(2)).to(self.device, self.dtype)
         one = inputs[:1]
         alone = tap(module, one, self.read, self.gradients, self.objective)
         again = tap(module, one, self.read, self.gradients, self.objective)
@@ -189,11 +190,9 @@ class Computer:
     @property
     def tolerance(self) -> float:
         """Largest difference between two computations of a factor, relative to its maximum."""
-        return (
-            COARSE
-            if self.network.dtype in (torch.float16, torch.bfloat16)
-            else TOLERANCE
-        )
+        if self.dtype in (torch.float16, torch.bfloat16):
+            return COARSE
+        return TOLERANCE
 
     def start(self, engine: str) -> bool:
         """Cut the network and start the first engine whose results agree with torch's."""
@@ -262,7 +261,7 @@ class Computer:
     def parts(self) -> Cut | None:
         """Return the network cut below the lowest layer that is read; None if it is not cut."""
         network = self.network
-        if network.device.type != "cpu" or network.dtype != torch.float32:
+        if self.device.type != "cpu" or self.dtype != torch.float32:
             return None
         read = self.read
         if not read and has_classifier(network.layers):
@@ -283,31 +282,58 @@ class Computer:
                 uses.append((self.layers[path], layout.regroup(call)))
         return uses
 
-    def factor(self, factor: Factor, taps: Taps) -> tuple[Tensor, ...]:
-        """Return the parts of one factor, which `finish` puts together."""
+    def reader(self, factor: Factor) -> Reader:
+        """Return the function that reads a factor from the tensors of a batch."""
         if _is_embedding(factor, self.network):
-            return (_scores(self.network, taps.output),)
+            return self.read_scores
         if factor.kind == "probabilities":
-            return (self._probabilities(taps.output),)
+            return self.read_probabilities
         if _of_module(factor):
-            return (self._module_output(factor, taps),)
-        uses = self.uses(factor, taps, self.layouts)
-        layer = uses[0][0]
+            return partial(self.read_module, factor)
         if factor.needs_backward:
-            return _gradient_parts(factor, uses)
-        values = [call.y if factor.kind == "output" else call.x for _, call in uses]
-        axis = own_axis(layer) or -1
-        return (mean_over_positions(values, [axis] * len(values)),)
+            return partial(self.read_gradient, factor)
+        axis = own_axis(self.layers[self.paths[factor][0]]) or -1
+        return partial(self.read_layer, factor, axis)
 
-    def _probabilities(self, output: Any) -> Tensor:
-        y = _scores(self.network, output)
+    def read_scores(self, taps: Taps) -> tuple[Tensor]:
+        """Return the scores, or the embedding that takes their place."""
+        return (_scores(self.network, taps.output),)
+
+    def read_probabilities(self, taps: Taps) -> tuple[Tensor]:
+        """Return the probabilities of the classes."""
+        y = _scores(self.network, taps.output)
         if y.dtype != torch.float64:
             y = y.float()
         head = self.network.head
         name = "softmax" if callable(head) else head
-        return find_objective(name).probabilities(y)
+        return (find_objective(name).probabilities(y),)
 
-    def _module_output(self, factor: Factor, taps: Taps) -> Tensor:
+    def read_layer(self, factor: Factor, axis: int, taps: Taps) -> tuple[Tensor]:
+        """Return input or output of a layer; the axes but `axis`, its channels, are averaged."""
+        uses = self.uses(factor, taps, self.layouts)
+        values = [call.y if factor.kind == "output" else call.x for _, call in uses]
+        return (mean_over_positions(values, [axis] * len(values)),)
+
+    def read_gradient(self, factor: Factor, taps: Taps) -> tuple[Tensor, ...]:
+        """Return both factors of a gradient that is projected, or the one that is asked for."""
+        uses = self.uses(factor, taps, self.layouts)
+        is_block_diagonal = is_grouped(uses[0][0])
+        if isinstance(factor.positions, tuple):
+            if is_block_diagonal:
+                return (block_gradients(uses),)
+            return gradient_factors(uses)
+        is_delta = factor.kind == "delta"
+        if factor.positions == "pooled":
+            return (pooled_factors(uses)[is_delta],)
+        if not is_block_diagonal:
+            return (gradient_factors(uses)[is_delta],)
+        # no larger than the weights: x is the whole gradient, and delta is 1
+        blocks = block_gradients(uses).flatten(1)
+        if is_delta:
+            return (torch.ones_like(blocks[:, :1]),)
+        return (blocks,)
+
+    def read_module(self, factor: Factor, taps: Taps) -> tuple[Tensor]:
         """Return a module's output, averaged over positions or over some tokens."""
         (path,) = self.paths[factor]
         outputs = []
@@ -318,7 +344,7 @@ class Computer:
                 output = self.tokens(factor, output)
             outputs.append(output)
             axes.append(layout.channel or 0)
-        return mean_over_positions(outputs, axes)
+        return (mean_over_positions(outputs, axes),)
 
     def tokens(self, factor: Factor, value: Tensor) -> Tensor:
         """Return the class token or the patch tokens of an output (n, tokens, channels)."""
@@ -342,25 +368,6 @@ class Computer:
             if not error <= self.tolerance * np.abs(value).max() + 1e-12:
                 return f"{factor.name} of an image changes by {error:.2g}"
         return ""
-
-
-def _gradient_parts(factor: Factor, uses: Sequence[Use]) -> tuple[Tensor, ...]:
-    """Return both factors of a gradient that is projected, or the one that is asked for."""
-    is_block_diagonal = is_grouped(uses[0][0])
-    if isinstance(factor.positions, tuple):
-        if is_block_diagonal:
-            return (block_gradients(uses),)
-        return gradient_factors(uses)
-    is_delta = factor.kind == "delta"
-    if factor.positions == "pooled":
-        return (pooled_factors(uses)[is_delta],)
-    if not is_block_diagonal:
-        return (gradient_factors(uses)[is_delta],)
-    # no larger than the weights: x is the whole gradient, and delta is 1
-    blocks = block_gradients(uses).flatten(1)
-    if is_delta:
-        return (torch.ones_like(blocks[:, :1]),)
-    return (blocks,)
 
 
 def _differ(once: Sequence[Tensor], twice: Sequence[Tensor], tolerance: float) -> bool:
@@ -448,53 +455,3 @@ def _to_numpy(value: Tensor) -> Array:
     value = value if value.dtype == torch.float64 else value.float()
     array: Array = value.detach().cpu().numpy()
     return array
-
-
-def peak_bytes(compute: Callable[[], Any]) -> int:
-    """Run a function and return the peak of the bytes of new tensors, on any device.
-
-    Tensors that a backward pass waits for are included; a kernel's own memory is not.
-    """
-    watch = _Watch()
-    with watch:
-        compute()
-    return watch.peak
-
-
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every operation; a storage is known until it is freed."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.alive = self.peak = 0
-        self.known: set[int] = set()
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        self.meet((args, kwargs), new=False)  # weights and inputs, which exist anyway
-        result = func(*args, **kwargs)
-        self.meet(result, new=True)
-        self.peak = max(self.peak, self.alive)
-        return result
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # nothing is compiled here; otherwise torch would load its compiler
-        return False
-
-    def meet(self, tree: Any, new: bool) -> None:
-        for tensor in tree_leaves(tree):
-            if isinstance(tensor, Tensor):
-                storage = tensor.untyped_storage()
-                address = storage.data_ptr()
-                if address not in self.known:
-                    self.known.add(address)
-                    size = storage.nbytes() if new else 0
-                    self.alive += size
-                    weakref.finalize(storage, self.forget, address, size)
-
-    def forget(self, address: int, size: int) -> None:
-        self.known.discard(address)
-        self.alive -= size

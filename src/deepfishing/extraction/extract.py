@@ -6,6 +6,7 @@ are in progress at a time, so memory does not depend on the number of images.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -180,12 +181,10 @@ class Extractor:
         settings: Settings | None = None,
         resources: Resources | None = None,
     ) -> None:
-        settings, resources = (
-            settings or Settings.from_network(network),
-            resources or Resources(),
-        )
+        settings = settings or Settings.from_network(network)
+        resources = resources or Resources()
         self.views = find_views(settings.views)
-        self.preprocess = settings.see
+        self.preprocess = settings.preprocessing()
         self.compute = Computer(
             network, factors, settings=settings, engine=resources.engine
         )
@@ -196,23 +195,28 @@ class Extractor:
         self.batch_size = batch_size
 
     def __call__(self, images: Iterable[ImageLike]) -> Iterator[Batch]:
-        """Compute the factors of some images."""
-        compute, V = self.compute, len(self.views)
+        """Yield the factors of the images, batch by batch."""
+        compute = self.compute
+        V = len(self.views)
         cores = torch.get_num_threads()
-        todo = prepare(images, self.preprocess, compute.run, self.batch_size, cores, V)
+        # beside a trunk on every core the head needs few threads, and more would wait
+        head_threads = max(1, cores // 4) if compute.cut else cores
+        trunk_outputs = prepare(
+            images, self.preprocess, compute.run, self.batch_size, cores, V
+        )
         try:
-            for batch in todo:
-                # beside a trunk on every core the head needs few threads, and more would wait
-                torch.set_num_threads(max(1, cores // 4) if compute.cut else cores)
-                # also a copy: what was made in inference mode could not enter a graph
-                middle = torch.cat(batch.values) if batch.values else None
-                values = (
-                    {} if middle is None else compute(middle, len(batch.indices) * V)
-                )
-                means = {f.name: aggregate(f, value, V) for f, value in values.items()}
-                yield Batch(batch.indices, means, batch.failures)
+            for output in trunk_outputs:
+                torch.set_num_threads(head_threads)
+                factors = {}
+                if output.values:
+                    # a copy: what was made in inference mode could not enter a graph
+                    middle = torch.cat(output.values)
+                    values = compute(middle, len(output.indices) * V)
+                    for factor, value in values.items():
+                        factors[factor.name] = aggregate(factor, value, V)
+                yield Batch(output.indices, factors, output.failures)
         finally:
-            todo.close()
+            trunk_outputs.close()
             torch.set_num_threads(cores)
 
 
@@ -240,42 +244,42 @@ def prepare(
     # images that a worker takes at a time
     size = min(max(1, PIECE // views), batch_size)
     ahead = 1 + max(1, -(-workers * size // batch_size))  # enough that no worker waits
-    numbered = iter(enumerate(images))
+    numbered = enumerate(images)
     waiting: deque[list[Future[TrunkOutput]]] = deque()
     with ThreadPoolExecutor(
         workers, initializer=torch.set_num_threads, initargs=(1,)
     ) as pool:
         try:
             while True:
-                while len(waiting) < ahead and (
-                    batch := list(islice(numbered, batch_size))
-                ):
-                    parts = [batch[i : i + size] for i in range(0, len(batch), size)]
-                    waiting.append(
-                        [pool.submit(_piece, p, preprocess, run) for p in parts]
-                    )
+                while len(waiting) < ahead:
+                    batch = list(islice(numbered, batch_size))
+                    if not batch:
+                        break
+                    futures = []
+                    for start in range(0, len(batch), size):
+                        piece = batch[start : start + size]
+                        futures.append(pool.submit(_run_piece, piece, preprocess, run))
+                    waiting.append(futures)
                 if not waiting:
                     return
-                pieces = [future.result() for future in waiting.popleft()]
-                yield TrunkOutput(
-                    [index for piece in pieces for index in piece.indices],
-                    [part for piece in pieces for part in piece.values],
-                    {
-                        i: reason
-                        for piece in pieces
-                        for i, reason in piece.failures.items()
-                    },
-                )
+                whole = TrunkOutput([], [], {})
+                for future in waiting.popleft():
+                    output = future.result()
+                    whole.indices.extend(output.indices)
+                    whole.values.extend(output.values)
+                    whole.failures.update(output.failures)
+                yield whole
         finally:
             for future in chain.from_iterable(waiting):
                 future.cancel()
 
 
-def _piece(
+def _run_piece(
     images: Sequence[tuple[int, ImageLike]],
     preprocess: Callable[[ImageLike], Array],
     run: RunTrunk,
 ) -> TrunkOutput:
+    """Decode some images and run the trunk on them, `PIECE` inputs at a time."""
     indices, pixels, failures, outputs = [], [], {}, []
     for index, image in images:
         try:
@@ -285,7 +289,6 @@ def _piece(
             failures[index] = str(error)
     if pixels:
         inputs = np.concatenate(pixels)
-        outputs = [
-            run(part) for part in np.array_split(inputs, -(-len(inputs) // PIECE))
-        ]
+        parts = np.array_split(inputs, math.ceil(len(inputs) / PIECE))
+        outputs = [run(part) for part in parts]
     return TrunkOutput(indices, outputs, failures)

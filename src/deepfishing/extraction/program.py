@@ -25,34 +25,34 @@ class Program:
     def __init__(
         self, run: RunOnnx, settings: Settings, factors: Sequence[Factor]
     ) -> None:
-        self.run, self.settings, self.factors = run, settings, factors
+        self.run = run
+        self.factors = factors
+        self.preprocess = settings.preprocessing()
 
     def __call__(self, images: Sequence[ImageLike]) -> Iterator[Batch]:
         """Compute the factors of some images, one by one."""
         for index, image in enumerate(images):
             try:
-                inputs = self.settings.see(image)
+                inputs = self.preprocess(image)
             except ImageError as error:
                 yield Batch([], {}, {index: str(error)})
                 continue
-            each, V = [self.factors_of(one[None]) for one in inputs], len(inputs)
-            joined = {
-                f: np.concatenate([values[f] for values in each]) for f in self.factors
-            }
-            yield Batch(
-                [index], {f.name: aggregate(f, v, V) for f, v in joined.items()}, {}
-            )
+            views = [self.factors_of(pixels[None]) for pixels in inputs]
+            factors = {}
+            for factor in self.factors:
+                values = np.concatenate([view[factor] for view in views])
+                factors[factor.name] = aggregate(factor, values, len(views))
+            yield Batch([index], factors, {})
 
     def factors_of(self, pixels: Array) -> dict[Factor, Array]:
-        """Factors of one input (1, 3, S, S)."""
+        """Return the factors of one input (1, 3, S, S)."""
         outputs = self.run(pixels)
-        found = {}
+        factors = {}
         for factor in self.factors:
             names = part_name(factor, 0), part_name(factor, 1)
-            found[factor] = finish(
-                factor, [outputs[name] for name in names if name in outputs]
-            )
-        return found
+            parts = [outputs[name] for name in names if name in outputs]
+            factors[factor] = finish(factor, parts)
+        return factors
 
 
 def part_name(factor: Factor, number: int) -> str:

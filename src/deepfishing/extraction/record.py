@@ -48,11 +48,13 @@ def make_program(computer: Computer, engine: str) -> bytes:
         taps = tap(
             module, middle, computer.read, computer.gradients, computer.objective
         )
-        found = {factor: computer.factor(factor, taps) for factor in computer.factors}
-        names[:] = [
-            part_name(f, n) for f, own in found.items() for n in range(len(own))
-        ]
-        return [part.detach().float() for own in found.values() for part in own]
+        names.clear()
+        values = []
+        for factor, read in computer.readers.items():
+            for number, part in enumerate(read(taps)):
+                names.append(part_name(factor, number))
+                values.append(part.detach().float())
+        return values
 
     noise = computer.noise(2)
     try:

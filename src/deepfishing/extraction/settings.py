@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,9 +61,9 @@ class Settings(FeatureOptions):
             name: value for name, value in self.as_dict().items() if name != "source"
         }
 
-    def see(self, image: ImageLike) -> Array:
-        """Return an image as the network sees it: float32 pixels (views, 3, S, S)."""
-        return self.network.preprocess.see(image, find_views(self.views))
+    def preprocessing(self) -> Callable[[ImageLike], Array]:
+        """Return the function from an image to float32 pixels (views, 3, S, S)."""
+        return partial(self.network.preprocess.see, views=find_views(self.views))
 
     @property
     def temperable(self) -> bool:

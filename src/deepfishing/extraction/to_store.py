@@ -1,6 +1,8 @@
 """Extraction into a store: only missing factors are computed.
 
-A crash loses `SHARD_IMAGES` images at most. Torch is loaded only if there is something to compute.
+`extract_to_store` lists the images, finds out what the store lacks, and lets a place of work
+compute it: `Local`, this process, or `OnRay`, a cluster. A crash loses `SHARD_IMAGES` images at
+most. Torch is loaded only if there is something to compute.
 """
 
 from __future__ import annotations
@@ -12,13 +14,13 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from deepfishing.core.features import Factor
 from deepfishing.core.rank_one import Array
-from deepfishing.extraction.batches import finite_rows, zero_gradients
+from deepfishing.extraction.batches import drop_unusable, zero_gradients
 from deepfishing.extraction.options import Resources
 from deepfishing.extraction.settings import Settings
 from deepfishing.images.item import Item, as_text
@@ -46,46 +48,47 @@ StartExtractor = Callable[[], "Extractor"]
 
 @dataclass(frozen=True, repr=False)
 class Extraction:
-    """Summary of an extraction."""
+    """Summary of an extraction.
 
-    # per image, of its features; None where it cannot be used
+    Attributes
+    ----------
+    keys : tuple of str or None
+        The key of each image's features; None for an image that cannot be used.
+    computed : int
+        Number of contents that were computed now.
+    failures : dict
+        Id and reason of each image that cannot be used.
+    removed : tuple of str
+        Ids in the store that are not among the images; dropped if `prune` was asked for.
+    replaced : tuple of str
+        Ids that were those of other files, whose features are dropped.
+    factors : tuple of str
+        Names of the factors.
+    zero_gradients : tuple of str
+        Ids of images computed now whose gradient is zero.
+    """
+
     keys: tuple[str | None, ...]
-    computed: int  # contents, now
-    failures: dict[str, str]  # id and reason of each image that cannot be used
-    # ids in the store and not among the images; pruned, if asked for
+    computed: int
+    failures: dict[str, str]
     removed: tuple[str, ...]
-    replaced: tuple[str, ...]  # ids that were another file's, whose features are gone
+    replaced: tuple[str, ...]
     factors: tuple[str, ...]
-    # ids of images computed now whose gradient is zero
     zero_gradients: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        made, out = (
-            f"{self.computed:,} computed now",
-            f"{len(self.failures):,} left out",
-        )
-        return f"Extraction({len(self.keys):,} images, {made}, {out}: {', '.join(self.factors)})"
-
-
-def start_extractor(
-    factors: tuple[Factor, ...],
-    settings: Settings,
-    resources: Resources | None,
-    network: Network | None,
-) -> Extractor:
-    """Return the network ready to work; without `network` the settings load it."""
-    from deepfishing.extraction.extract import Extractor  # torch takes seconds to load
-
-    resources = resources or Resources()
-    network = network or settings.load_network(device=resources.device)
-    return Extractor(network, factors, settings=settings, resources=resources)
+        images = f"{len(self.keys):,} images"
+        computed = f"{self.computed:,} computed now"
+        failed = f"{len(self.failures):,} left out"
+        return f"Extraction({images}, {computed}, {failed}: {', '.join(self.factors)})"
 
 
 @dataclass(frozen=True)
 class Done:
     """Finished part of the work.
 
-    How many images it has, which of their contents failed, and which have a zero gradient.
+    `errors` has the reason for each content that cannot be used, `zero_gradients` the contents
+    whose gradient is zero.
     """
 
     images: int
@@ -106,7 +109,7 @@ class Local:
         """Yield the hashes of all items, in their order."""
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             for start in range(0, len(items), HASH_IMAGES):
-                yield from pool.map(_hashed, items[start : start + HASH_IMAGES])
+                yield from pool.map(_hash, items[start : start + HASH_IMAGES])
 
     def compute(
         self,
@@ -119,6 +122,20 @@ class Local:
         if self.extractor is None:
             self.extractor = start()
         yield from write_batches(self.extractor(items), keys, items, store.append)
+
+
+def start_extractor(
+    factors: tuple[Factor, ...],
+    settings: Settings,
+    resources: Resources | None,
+    network: Network | None,
+) -> Extractor:
+    """Return the network ready to work; without `network` the settings load it."""
+    from deepfishing.extraction.extract import Extractor  # torch takes seconds to load
+
+    resources = resources or Resources()
+    network = network or settings.load_network(device=resources.device)
+    return Extractor(network, factors, settings=settings, resources=resources)
 
 
 def extract_to_store(
@@ -150,7 +167,7 @@ def extract_to_store(
     retry : bool
         Try images again that could not be used before; otherwise they wait for another content.
     prune : bool
-        Drop ids that are not among the images. Features that no id needs always go.
+        Drop ids that are not among the images. Features that no id needs are always dropped.
     strict : bool
         Stop if an image cannot be used, before anything is computed; otherwise it is left out.
     progress, on_failure : callable
@@ -169,26 +186,18 @@ def extract_to_store(
             store.forget_errors({row.sha256 for row in rows if row.sha256})
         removed = tuple(sorted(old.keys() - {row.id for row in rows}))
         other_rows = [] if prune else [old[id_] for id_ in removed]
-        rows = _with_status(store, rows, columns)
-        written = _update_index(store, [*other_rows, *rows], old)
+        rows, index = _update_index(store, rows, other_rows, columns, old)
         todo = _unique_pending(rows, items)
         if strict:
-            refused = {row.id: str(row.error) for row in rows if row.status == ERROR}
-            if type(place) is Local:  # others may see files that this machine does not
-                refused |= unreadable(list(todo.values()), report_progress)
-            if on_failure is not None:
-                for id_, reason in refused.items():
-                    on_failure(id_, reason)
-            refuse_unreadable(refused, len(items))
+            _check_all(rows, todo, place, report_progress, on_failure)
         total = Done(0, {})
         report_progress("images", 0, len(todo))
         if todo:
             try:
                 total = _compute(store, place, start, todo, report_progress, on_failure)
             finally:  # also when interrupted: computed features stay
-                rows = _with_status(store, rows, columns)
-                _update_index(store, [*other_rows, *rows], written)
-        store.compact({row.sha256 for row in [*other_rows, *rows] if row.sha256})
+                rows, index = _update_index(store, rows, other_rows, columns, index)
+        store.compact({row.sha256 for row in index.values() if row.sha256})
     zero = set(total.zero_gradients)
     return Extraction(
         keys=tuple(row.sha256 if row.status == OK else None for row in rows),
@@ -202,12 +211,128 @@ def extract_to_store(
 
 
 def _as_items(images: Sequence[Item | Path]) -> list[Item]:
+    """Return the images as items; the id of a path is the path itself."""
     items = []
     for image in images:
-        items.append(
-            Item(as_text(str(image)), image) if isinstance(image, Path) else image
-        )
+        if isinstance(image, Path):
+            image = Item(as_text(str(image)), image)
+        items.append(image)
     return items
+
+
+def _list_rows(
+    items: Sequence[Item],
+    old: Mapping[str, Row],
+    report_progress: Progress,
+    place: Local,
+) -> list[Row]:
+    """Return a row per image; only files that changed since the last run are hashed."""
+    rows: list[Row] = []
+    changed: list[int] = []
+    for number, item in enumerate(items):
+        try:
+            row = _list_row(item, old.get(item.id))
+        except (OSError, ValueError) as error:
+            row = Row(item.id, str(item), labels=item.labels)
+            rows.append(_unreadable(row, _reason(error)))
+            continue
+        rows.append(row)
+        if row.sha256 is None:
+            changed.append(number)
+    if not changed:
+        return rows
+    report_progress("hashing", 0, len(changed))
+    hashes = place.hashes([items[number] for number in changed])
+    for done, (sha256, reason) in enumerate(hashes, start=1):
+        number = changed[done - 1]
+        row = rows[number]
+        if sha256:
+            rows[number] = replace(row, sha256=sha256)
+        else:
+            rows[number] = _unreadable(row, reason)
+        if done % HASH_IMAGES == 0 or done == len(changed):
+            report_progress("hashing", done, len(changed))
+    return rows
+
+
+def _list_row(item: Item, before: Row | None) -> Row:
+    """Return the row of an image as it was if its file is unchanged, else one without a hash."""
+    path = str(item)
+    size, stamp = item.signature()
+    file = (path, size, stamp)
+    if before is None or (before.path, before.size, before.stamp) != file:
+        return Row(item.id, path, None, size, stamp, item.labels)
+    if before.labels == item.labels:
+        return before
+    return replace(before, labels=item.labels)
+
+
+def _hash(item: Item) -> Hashed:
+    try:
+        return item.sha256(), ""
+    except (OSError, ValueError) as error:
+        return None, _reason(error)
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error)
+
+
+def _unreadable(row: Row, reason: str) -> Row:
+    return replace(
+        row, status=ERROR, error=f"image cannot be read: {row.path} ({reason})"
+    )
+
+
+def _is_replaced(row: Row, before: Row | None) -> bool:
+    """Whether an id was that of another file with another content; a moved file is not replaced."""
+    if before is None or before.sha256 is None:
+        return False
+    return row.path != before.path and row.sha256 != before.sha256
+
+
+def _update_index(
+    store: Store,
+    rows: Sequence[Row],
+    other_rows: Sequence[Row],
+    columns: Sequence[str],
+    index: Mapping[str, Row],
+) -> tuple[list[Row], dict[str, Row]]:
+    """Return the rows with the status that their contents have now, and the index with them.
+
+    `other_rows` are those of images that were not given this time. The index is written if it
+    differs from `index`, which is on disk.
+    """
+    errors = store.errors()
+    wanted = set(columns)
+    stored = {name: store.shards(name).keys() for name in store.factors()}
+    all_factors = tuple(stored)
+    complete: set[str] = set()  # most contents have all factors
+    if stored:
+        complete = set.intersection(*map(set, stored.values()))
+    updated = []
+    for row in rows:
+        if row.sha256 is None:
+            updated.append(row)
+            continue
+        available = all_factors
+        if row.sha256 not in complete:
+            available = tuple(
+                name for name, keys in stored.items() if row.sha256 in keys
+            )
+        error = None
+        status = OK
+        if not wanted.issubset(available):
+            error = errors.get(row.sha256)
+            status = ERROR if error else PENDING
+        if (row.status, row.error, row.factors) != (status, error, available):
+            row = replace(row, status=status, error=error, factors=available)
+        updated.append(row)
+    # by id, since an image may be given twice
+    new_index = {row.id: row for row in [*other_rows, *updated]}
+    if new_index != index:
+        store.write_rows(new_index.values())
+    return updated, new_index
 
 
 def _unique_pending(rows: Sequence[Row], items: Sequence[Item]) -> dict[str, Item]:
@@ -218,6 +343,23 @@ def _unique_pending(rows: Sequence[Row], items: Sequence[Item]) -> dict[str, Ite
             # of several files with this content the last is read
             todo[str(row.sha256)] = item
     return todo
+
+
+def _check_all(
+    rows: Sequence[Row],
+    todo: Mapping[str, Item],
+    place: Local,
+    report_progress: Progress,
+    on_failure: OnFailure | None,
+) -> None:
+    """Refuse images that cannot be used, before anything is computed."""
+    failures = {row.id: str(row.error) for row in rows if row.status == ERROR}
+    if type(place) is Local:  # others may see files that this machine does not
+        failures |= unreadable(list(todo.values()), report_progress)
+    if on_failure is not None:
+        for id_, reason in failures.items():
+            on_failure(id_, reason)
+    refuse_unreadable(failures, len(rows))
 
 
 def _compute(
@@ -244,13 +386,6 @@ def _compute(
     return Done(images, errors, zero_gradients)
 
 
-def _is_replaced(row: Row, before: Row | None) -> bool:
-    """Whether an id was that of another file with another content; a moved file is not replaced."""
-    if before is None or before.sha256 is None:
-        return False
-    return row.path != before.path and row.sha256 != before.sha256
-
-
 def write_batches(
     batches: Iterable[Batch], keys: Sequence[str], items: Sequence[Item], append: Append
 ) -> Generator[Done, None, None]:
@@ -260,171 +395,36 @@ def write_batches(
     cannot be used is on disk with its neighbours. So a run that goes on after a crash makes the
     same batches as one that was not interrupted, and the same features to the last bit.
     """
-    waiting: list[_Part] = []
-
-    def flush() -> None:
-        parts = waiting.copy()
-        waiting.clear()
-        append(*_joined(parts))
-
+    waiting: list[Batch] = []
+    images_waiting = 0
     try:
         for batch in batches:
-            part = _usable_part(batch, keys, items)
-            waiting.append(part)
-            if (
-                sum(len(part.keys) + len(part.errors) for part in waiting)
-                >= SHARD_IMAGES
-            ):
-                flush()
-            zero = [part.keys[i] for i in np.flatnonzero(zero_gradients(part.factors))]
-            yield Done(len(batch.indices) + len(batch.failures), part.errors, zero)
+            batch = drop_unusable(batch, lambda index: str(items[index]))
+            images = len(batch.indices) + len(batch.failures)
+            waiting.append(batch)
+            images_waiting += images
+            if images_waiting >= SHARD_IMAGES:
+                images_waiting = 0
+                _write_waiting(waiting, keys, append)
+            errors = {keys[index]: why for index, why in batch.failures.items()}
+            zero = np.flatnonzero(zero_gradients(batch.factors))
+            yield Done(images, errors, [keys[batch.indices[row]] for row in zero])
     finally:
-        flush()
+        _write_waiting(waiting, keys, append)
 
 
-class _Part(NamedTuple):
-    """Factors of the usable images of a batch with their keys, and the errors of the others."""
-
-    keys: list[str]
-    factors: dict[str, Array]
-    errors: dict[str, str]
-
-
-def _usable_part(batch: Batch, keys: Sequence[str], items: Sequence[Item]) -> _Part:
-    """Return a batch without the images whose factors are not finite."""
-    finite = finite_rows(batch)
-    errors = {keys[index]: reason for index, reason in batch.failures.items()}
-    usable = []
-    for index, is_finite in zip(batch.indices, finite, strict=True):
-        if is_finite:
-            usable.append(keys[index])
-        else:
-            errors[keys[index]] = f"features are not finite: {items[index]}"
-    if finite.all():
-        return _Part(usable, dict(batch.factors), errors)
-    factors = {name: values[finite] for name, values in batch.factors.items()}
-    return _Part(usable, factors, errors)
-
-
-def _joined(parts: Sequence[_Part]) -> _Part:
-    keys: list[str] = []
+def _write_waiting(waiting: list[Batch], keys: Sequence[str], append: Append) -> None:
+    """Write the batches together, and empty the list."""
+    batches = waiting.copy()
+    waiting.clear()
+    usable: list[str] = []
     errors: dict[str, str] = {}
-    values: dict[str, list[Array]] = {}
-    for part in parts:
-        keys += part.keys
-        errors |= part.errors
-        if part.keys:
-            for name, value in part.factors.items():
-                values.setdefault(name, []).append(value)
-    return _Part(
-        keys, {name: np.concatenate(own) for name, own in values.items()}, errors
-    )
-
-
-def _list_rows(
-    items: Sequence[Item],
-    old: Mapping[str, Row],
-    report_progress: Progress,
-    place: Local,
-) -> list[Row]:
-    """Return a row per image; only files that changed since the last run are hashed."""
-    rows: list[Row] = []
-    changed: list[int] = []
-    for number, item in enumerate(items):
-        try:
-            row = _list_row(item, old.get(item.id))
-        except (OSError, ValueError) as error:
-            row = Row(item.id, str(item), labels=item.labels)
-            rows.append(_unreadable(row, _reason(error)))
-            continue
-        rows.append(row)
-        if row.sha256 is None:
-            changed.append(number)
-    if not changed:
-        return rows
-    report_progress("hashing", 0, len(changed))
-    hashes = place.hashes([items[number] for number in changed])
-    for done, (number, (sha256, reason)) in enumerate(
-        zip(changed, hashes, strict=True), 1
-    ):
-        row = rows[number]
-        rows[number] = (
-            replace(row, sha256=sha256) if sha256 else _unreadable(row, reason)
-        )
-        if done % HASH_IMAGES == 0 or done == len(changed):
-            report_progress("hashing", done, len(changed))
-    return rows
-
-
-def _list_row(item: Item, before: Row | None) -> Row:
-    """Return the row of an image as it was if its file is unchanged, else one without a hash."""
-    path = str(item)
-    size, stamp = item.signature()
-    if before is None or (before.path, before.size, before.stamp) != (
-        path,
-        size,
-        stamp,
-    ):
-        return Row(item.id, path, None, size, stamp, item.labels)
-    if before.labels == item.labels:
-        return before
-    return replace(before, labels=item.labels)
-
-
-def _hashed(item: Item) -> Hashed:
-    try:
-        return item.sha256(), ""
-    except (OSError, ValueError) as error:
-        return None, _reason(error)
-
-
-def _reason(error: Exception) -> str:
-    return str(getattr(error, "strerror", None) or error)
-
-
-def _unreadable(row: Row, reason: str) -> Row:
-    return replace(
-        row, status=ERROR, error=f"image cannot be read: {row.path} ({reason})"
-    )
-
-
-def _with_status(
-    store: Store, rows: Sequence[Row], columns: Sequence[str]
-) -> list[Row]:
-    """Return the rows with the status that their contents have in the store now."""
-    errors = store.errors()
-    wanted = set(columns)
-    stored = {name: store.shards(name).keys() for name in store.factors()}
-    every = tuple(stored)
-    complete: set[str] = set()  # most contents have all factors
-    if stored:
-        complete = set.intersection(*map(set, stored.values()))
-    updated = []
-    for row in rows:
-        if row.sha256 is None:
-            updated.append(row)
-            continue
-        available = every
-        if row.sha256 not in complete:
-            available = tuple(
-                name for name, keys in stored.items() if row.sha256 in keys
-            )
-        error = None
-        status = OK
-        if not wanted.issubset(available):
-            error = errors.get(row.sha256)
-            status = ERROR if error else PENDING
-        if (row.status, row.error, row.factors) != (status, error, available):
-            row = replace(row, status=status, error=error, factors=available)
-        updated.append(row)
-    return updated
-
-
-def _update_index(
-    store: Store, rows: Sequence[Row], before: Mapping[str, Row]
-) -> dict[str, Row]:
-    """Write the rows if they differ from those of the index."""
-    after = {row.id: row for row in rows}  # an image may be given twice
-    if after != before:
-        store.write_rows(after.values())
-    return after
+    parts: dict[str, list[Array]] = {}
+    for batch in batches:
+        usable += [keys[index] for index in batch.indices]
+        errors |= {keys[index]: why for index, why in batch.failures.items()}
+        if batch.indices:
+            for name, values in batch.factors.items():
+                parts.setdefault(name, []).append(values)
+    factors = {name: np.concatenate(values) for name, values in parts.items()}
+    append(usable, factors, errors)
