@@ -6,7 +6,9 @@ import torch
 from PIL import Image
 from torch import nn
 
-from deepfishing import Preprocess, extract_to, wrap
+from deepfishing import Preprocess, extract_to, read_folder, reproduce, wrap
+from deepfishing.errors import StoreError
+from deepfishing.extraction.imported import import_vectors
 from deepfishing.store import Store
 from deepfishing.store.precision import CODECS, kernel_error
 
@@ -80,3 +82,47 @@ def test_a_new_store_has_the_precision_that_its_network_needs(
     # keeps its own
     extract_to(tmp_path / "asked", paths, network=network, features="x7")
     assert Store.open(tmp_path / "asked").precision == "int8"
+
+
+def test_imported_vectors_have_the_precision_that_they_need(rng, tmp_path):
+    for name, ratio, kept in (("plain", 1, "int8"), ("far", 300, "float16")):
+        np.save(tmp_path / f"{name}.npy", clustered(rng, ratio))
+        made = import_vectors(tmp_path / f"{name}.npy", tmp_path / name)
+        assert made.precision == kept
+    asked = import_vectors(
+        tmp_path / "far.npy", tmp_path / "asked", precision="int8", network="far"
+    )
+    assert asked.precision == "int8"
+
+
+def test_vectors_that_a_store_would_spoil_are_refused(rng, tmp_path):
+    x = clustered(rng, 300)
+    keys = [f"{number:064x}" for number in range(len(x))]
+    store = Store(tmp_path / "store", {"network": "toy"})
+    with pytest.raises(StoreError, match=r"int8 would change its kernel by .* float16"):
+        store.append(keys, {"x7": x})
+    assert store.factors() == []
+    store.append(keys, {"x7": clustered(rng, 1), "delta8": x})  # gradients are not
+    with pytest.raises(StoreError, match="x6 has channels far above the others"):
+        Store.open(tmp_path / "store").append(keys, {"x6": x})
+    Store(tmp_path / "asked", {"network": "toy"}, "int8").append(keys, {"x7": x})
+    Store(tmp_path / "half", {"network": "toy"}, "float16").append(keys, {"x7": x})
+
+
+def test_images_from_python_are_measured_too(rng, tmp_path):
+    images = (rng.integers(0, 256, (9, 12, 3), dtype=np.uint8) for _ in range(12))
+    network = wrap(Outliers(300.0), preprocess=PIXELS)
+    done = extract_to(tmp_path / "store", images, network=network, features="x7")
+    assert len(done.keys) == 12  # the images that were measured are stored, too
+    assert Store.open(tmp_path / "store").precision == "float16"
+
+
+def test_reproduce_measures_it_too(rng, tmp_path):
+    for part in ("train/a", "train/b", "test/a", "test/b"):
+        (tmp_path / "photos" / part).mkdir(parents=True)
+        for number in range(6):
+            image = rng.integers(0, 256, (9, 12, 3), dtype=np.uint8)
+            Image.fromarray(image).save(tmp_path / "photos" / part / f"{number}.png")
+    network = wrap(Outliers(300.0), preprocess=PIXELS)
+    reproduce(read_folder(tmp_path / "photos"), network, tmp_path / "out", "x7")
+    assert Store.open(tmp_path / "out").precision == "float16"

@@ -171,6 +171,7 @@ def import_(
     from deepfishing.core.features import features_of
     from deepfishing.extraction.imported import import_vectors
     from deepfishing.extraction.texts import EMBEDDING
+    from deepfishing.store.precision import DEFAULT
 
     made = import_vectors(
         file,
@@ -186,6 +187,8 @@ def import_(
         say.json({"store": str(store), "images": n, "factors": factors})
     else:
         say.line(f"{store}: {say.images_text(n)}, {', '.join(factors)}")
+        if precision is None and made.precision != DEFAULT:
+            say.note(f"{DEFAULT} would spoil them, they are kept in {made.precision}")
         train: tuple[object, ...] = ("deepfish", "train", store, "model")
         if EMBEDDING not in factors:  # which the default makes do with
             train = (*train, "--features", features_of(factors)[-1].name)

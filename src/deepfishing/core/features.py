@@ -293,6 +293,18 @@ def _is_forward(factor: Factor) -> bool:
     return not factor.needs_backward and (factor.positions == "pooled" or some_tokens)
 
 
+def is_forward_vector(name: str) -> bool:
+    """Whether a column of a store has the input or the output of a layer, one vector per image.
+
+    >>> is_forward_vector("x7"), is_forward_vector("delta8")
+    (True, False)
+    """
+    factor = _read(name)
+    if factor is None:
+        return False
+    return factor.kind in ("input", "output") and not factor.needs_backward
+
+
 def _check_forward(factor: Factor, name: str) -> None:
     """Refuse a feature that only a classifier has."""
     of_classifier = factor.layer == TOP and factor.kind != "input"

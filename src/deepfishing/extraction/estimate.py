@@ -14,6 +14,7 @@ from deepfishing.core.features import needed_factors
 from deepfishing.core.recipes import parse_recipes
 from deepfishing.errors import ImageError
 from deepfishing.extraction.options import Resources, check_features
+from deepfishing.extraction.outliers import is_unmeasured, measure_precision
 from deepfishing.extraction.pipeline import resolve_settings
 from deepfishing.extraction.to_store import start_extractor, write_batches
 from deepfishing.images.item import Item
@@ -74,6 +75,10 @@ def estimate(
         first = list(extractor(warm_up))
         start_seconds = time.perf_counter() - started
 
+        if precision is None and exists:
+            precision = Store.open(store).precision
+        elif precision is None and is_unmeasured(settings.network, factors):
+            precision, _ = measure_precision(extractor, timed)
         scratch = Store(folder, settings.as_dict(), precision)
         keys = [f"{number:064x}" for number in range(len(timed))]
         started = time.perf_counter()

@@ -44,12 +44,14 @@ from deepfishing.images.tables import column_names
 from deepfishing.networks.reference import EMBEDDING, NetworkRef
 from deepfishing.store import Row, Store
 from deepfishing.store.export import SETTINGS, filled
-from deepfishing.store.manifest import OK
+from deepfishing.store.manifest import MANIFEST, OK
+from deepfishing.store.precision import MAX_VECTORS, suited_precision
 from deepfishing.util.files import SEPARATOR, unguarded
 
 FACTS = ("id", "path", "sha256", "label", "labels")
 NAME = "x7"  # of vectors that are called otherwise: what a classifier would take
 BLOCK_ROWS = 4096
+MAX_SAMPLE = 256  # vectors that the precision of a new store is chosen by
 # Vectors of one image that differ by no more than this part of their length are the same: networks
 # round differently in batches of other sizes, and files keep fewer digits.
 ROUNDING = 1e-3
@@ -95,6 +97,7 @@ def import_vectors(
     checks: dict[str, int] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     differing: set[str] = set()
+    samples: dict[str, Array] = {}
     for n, facts, vectors in read():
         names = names or _names(list(vectors), column, source)
         for name in names:
@@ -105,6 +108,7 @@ def import_vectors(
                 raise DatasetError(
                     f"vectors of {name} must have one length, got two in {source}"
                 )
+            _keep_some(samples, names[name], vectors[name])
         made = _rows(n, facts, {names[c]: vectors[c] for c in names}, len(rows), source)
         for row, check in made:
             if checks.setdefault(str(row.sha256), check) != check:
@@ -126,7 +130,7 @@ def import_vectors(
     settings = _settings_in(source) or settings_of(
         names.values(), network or source.stem
     )
-    opened = Store(folder, settings, precision)
+    opened = Store(folder, settings, precision or _precision(folder, samples))
     with opened.writing():
         before = opened.rows()
         stored: set[str] = set()
@@ -174,6 +178,26 @@ def import_vectors(
         opened.write_rows(kept.values())
         opened.compact({row.sha256 for row in kept.values() if row.sha256})
     return opened
+
+
+def _keep_some(samples: dict[str, Array], name: str, vectors: Array) -> None:
+    """Add some vectors of a block to those of a factor."""
+    before = samples.get(name, vectors[:0])
+    if len(before) < MAX_SAMPLE:
+        there = vectors[_has(vectors)]
+        step = max(1, len(there) // MAX_VECTORS)
+        samples[name] = np.concatenate([before, there[::step]])
+
+
+def _precision(store: Path, samples: Mapping[str, Array]) -> str:
+    """Return the precision for vectors: that of the store, or the one that suits them."""
+    if not (store / MANIFEST).exists():
+        return suited_precision(samples)[0]
+    opened = Store.open(store)
+    there = opened.factors()
+    new = {name: x for name, x in samples.items() if name not in there}
+    opened.check_precision(new)
+    return opened.precision
 
 
 def _check_rounding(

@@ -9,61 +9,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deepfishing.core.features import Factor
+from deepfishing.core.features import Factor, is_forward_vector
 from deepfishing.extraction.batches import leave_out
-from deepfishing.extraction.extract import Extractor
 from deepfishing.images.item import Item
-from deepfishing.networks.network import Network
+from deepfishing.networks.reference import NetworkRef
 from deepfishing.networks.zoo import RECORDS
-from deepfishing.store.precision import DEFAULT, FINER, MAX_KERNEL_ERROR, kernel_error
+from deepfishing.store.precision import MAX_VECTORS, suited_precision
 
-IMAGES = 32  # that are looked at
-MIN_IMAGES = 8
+if TYPE_CHECKING:
+    from deepfishing.extraction.extract import Extractor
 
 
-def is_unmeasured(network: Network, factors: Sequence[Factor]) -> bool:
+def is_unmeasured(network: NetworkRef, factors: Sequence[Factor]) -> bool:
     """Whether nothing is known of a network's activations, and some of them are vectors."""
-    return network.name not in RECORDS and any(map(_is_vector, factors))
+    if network.name in RECORDS:
+        return False
+    return any(is_forward_vector(factor.name) for factor in factors)
 
 
-def suited_precision(
-    extractor: Extractor, factors: Sequence[Factor], images: Sequence[Item | Path]
+def measure_precision(
+    extractor: Extractor, images: Sequence[Item | Path]
 ) -> tuple[str, str]:
     """Return the precision for a new store, and why, empty if it is the default.
 
-    Parameters
-    ----------
-    extractor : Extractor
-        Of the factors.
-    factors : sequence of Factor
-        Forward ones are looked at.
-    images : sequence of Item or Path
-        All that will be stored; some of them are described here.
+    `images` are all that will be stored; some of them are described here.
     """
-    chosen = np.unique(np.linspace(0, len(images) - 1, IMAGES).round().astype(int))
+    last = len(images) - 1
+    chosen = np.unique(np.linspace(0, last, MAX_VECTORS).round().astype(int))
     parts: dict[str, list[np.ndarray]] = {}
     for batch in leave_out(extractor([images[number] for number in chosen]), {}):
         for name, values in batch.factors.items():
             parts.setdefault(name, []).append(values)
-    for factor in factors:
-        if not _is_vector(factor) or factor.name not in parts:
-            continue
-        x = np.concatenate(parts[factor.name])
-        if x.ndim != 2 or len(x) < MIN_IMAGES:
-            continue
-        error = kernel_error(x)
-        if error > MAX_KERNEL_ERROR:
-            why = (
-                f"{factor.name} has channels far above the others, int8 would change its kernel by "
-                f"{100 * error:.1f} %: numbers are kept in {FINER}"
-            )
-            return FINER, why
-    return DEFAULT, ""
-
-
-def _is_vector(factor: Factor) -> bool:
-    """Whether a factor is a forward one with a vector for each image."""
-    return factor.kind in ("input", "output") and not factor.needs_backward
+    return suited_precision({name: np.concatenate(x) for name, x in parts.items()})

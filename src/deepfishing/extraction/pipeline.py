@@ -5,6 +5,7 @@ An existing store supplies its own settings, so adding images needs no options.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -26,6 +27,7 @@ from deepfishing.extraction.options import (
     load_from_options,
     split_options,
 )
+from deepfishing.extraction.outliers import is_unmeasured, measure_precision
 from deepfishing.extraction.relabel import labels_follow_pixels
 from deepfishing.extraction.settings import Settings
 from deepfishing.extraction.to_store import (
@@ -33,6 +35,7 @@ from deepfishing.extraction.to_store import (
     Local,
     OnFailure,
     extract_to_store,
+    start_extractor,
 )
 from deepfishing.images.item import ImageBytes, Item
 from deepfishing.images.sources import find_images
@@ -52,6 +55,7 @@ from deepfishing.networks.reference import (
 from deepfishing.networks.zoo import is_network_file
 from deepfishing.store import Store
 from deepfishing.store.manifest import MANIFEST, read_manifest
+from deepfishing.store.precision import DEFAULT
 from deepfishing.util.progress import Progress
 
 if TYPE_CHECKING:
@@ -96,7 +100,8 @@ def extract_to(
     features : str or list of str
         Names or recipes, such as `x7,dW7`; `all` gives the rows of the paper's Table 1.
     precision : str, optional
-        Numbers on disk: int8, int4, float16 or float32; a new store is in int8.
+        Numbers on disk: int8, int4, float16 or float32; a new store is in int8, or in float16
+        where int8 would change the kernel of a forward feature by more than 1 %.
     resources : Resources, optional
         Batch size, memory, engine and device, which decide no number.
     on : str
@@ -147,17 +152,19 @@ def extract_to(
             notice(line)
     factors = needed_factors(parse_recipes(features, settings.network.layers))
     here = None if far else Local()
-    is_new = loaded is not None and not (folder / MANIFEST).exists()
-    if (
-        here is not None
-        and loaded is not None
-        and is_new
-        and precision is None
-        and items
-    ):
-        precision = _measure_precision(
-            here, loaded, factors, settings, resources, items, notice
-        )
+    parts: Iterator[list[Item]] = iter(())
+    sample: Sequence[Item | Path] = items or []
+    if items is None:
+        sample, parts = _first(blocks(cast("Iterable[Any]", images), name))
+    if precision is None:
+        precision = _known_precision(folder, settings.network, factors)
+    if precision is None and sample and not (folder / MANIFEST).exists():
+        extractor = start_extractor(factors, settings, resources, loaded)
+        if here is not None:
+            here.extractor = extractor
+        precision, why = measure_precision(extractor, sample)
+        if why and notice is not None:
+            notice(why)
     opened = Store(folder, settings.as_dict(), precision)
     if far and settings.network.source.kind != PYTHON:
         loaded = None  # workers load it themselves
@@ -185,33 +192,28 @@ def extract_to(
         stack.enter_context(labels_follow_pixels(opened))
         if items is not None:
             return run(items)
-        return _joined(
-            map(run, _new(opened, blocks(cast("Iterable[Any]", images), name)))
-        )
+        return _joined(map(run, _new(opened, parts)))
 
 
-def _measure_precision(
-    place: Local,
-    network: Network,
-    factors: Sequence[Factor],
-    settings: Settings,
-    resources: Resources,
-    items: Sequence[Item | Path],
-    notice: Callable[[str], None] | None,
+def _known_precision(
+    store: Path, network: NetworkRef, factors: Sequence[Factor]
 ) -> str | None:
-    """Return the precision that suits a network's activations, None for the default."""
-    from deepfishing.extraction.extract import Extractor  # torch takes seconds to load
-    from deepfishing.extraction.outliers import is_unmeasured, suited_precision
-
-    if not is_unmeasured(network, factors):
+    """Return the precision of a store that needs no measurement; None for others."""
+    if is_unmeasured(network, factors):
         return None
-    place.extractor = Extractor(
-        network, factors, settings=settings, resources=resources
-    )
-    precision, why = suited_precision(place.extractor, factors, items)
-    if why and notice is not None:
-        notice(why)
-    return precision
+    if (store / MANIFEST).exists():
+        return Store.open(store).precision
+    return DEFAULT
+
+
+def _first(
+    parts: Iterator[list[Item]],
+) -> tuple[list[Item], Iterator[list[Item]]]:
+    """Return the first part, empty if there is none, and all of them."""
+    first = next(parts, [])
+    if not first:
+        return first, iter(())
+    return first, itertools.chain([first], parts)
 
 
 def _listed(images: str | Path | Iterable[Any]) -> list[Item | Path] | None:

@@ -6,10 +6,12 @@ A codec turns the vectors of images into codes, one row per image, and one scale
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from deepfishing.core.features import is_forward_vector
 from deepfishing.core.rank_one import Array, l2_norm
 from deepfishing.errors import OptionError, check_choice
 
@@ -95,6 +97,8 @@ CODECS: dict[str, Codec] = {
 }
 FINER = "float16"  # where int8 would change a kernel by more than `MAX_KERNEL_ERROR`
 MAX_KERNEL_ERROR = 0.01
+MIN_VECTORS = 8  # fewer say nothing of a kernel
+MAX_VECTORS = 32  # that are looked at
 SAME = 1e-5  # distance of unit vectors below which they are rounding errors of one
 DEFAULT = "int8"  # the smallest that loses nothing, docs/store.md
 
@@ -147,6 +151,44 @@ def kernel_error(x: Array, precision: str = DEFAULT) -> float:
     K, other = exact @ exact.T, changed @ changed.T
     size = float(np.linalg.norm(K))
     return float(np.linalg.norm(other - K)) / size if size > 0 else 0.0
+
+
+def suited_precision(factors: Mapping[str, Array]) -> tuple[str, str]:
+    """Return the precision for a new store, and why it is not the default, or ''.
+
+    Parameters
+    ----------
+    factors : mapping from str to ndarray (n, d)
+        Vectors of some images by the name of their factor. Gradients are not looked at.
+
+    Examples
+    --------
+    >>> x = np.random.default_rng(0).normal(size=(20, 50))
+    >>> suited_precision({"x7": x})[0]
+    'int8'
+    >>> x[:, 0] = 500 + x[:, 0]
+    >>> suited_precision({"x7": x})[0]
+    'float16'
+    """
+    for name, x in factors.items():
+        problem = precision_problem(name, x, DEFAULT)
+        if problem:
+            return FINER, f"{problem}: numbers are kept in {FINER}"
+    return DEFAULT, ""
+
+
+def precision_problem(name: str, x: Array, precision: str) -> str:
+    """Return why a precision does not suit the vectors of a factor, '' if it does."""
+    if not is_forward_vector(name) or x.ndim != 2 or len(x) < MIN_VECTORS:
+        return ""
+    chosen = np.linspace(0, len(x) - 1, min(len(x), MAX_VECTORS)).round().astype(int)
+    error = kernel_error(x[chosen], precision)
+    if error <= MAX_KERNEL_ERROR:
+        return ""
+    return (
+        f"{name} has channels far above the others, {precision} would change its kernel by "
+        f"{100 * error:.1f} %"
+    )
 
 
 def _centred(x: Array) -> Array:

@@ -33,7 +33,13 @@ from deepfishing.store import manifest
 from deepfishing.store.journal import Journal, clear_leftovers, finish
 from deepfishing.store.label_log import LabelLog, with_current_labels
 from deepfishing.store.manifest import OK, SOURCE, Row
-from deepfishing.store.precision import CODECS, DEFAULT, check_precision
+from deepfishing.store.precision import (
+    CODECS,
+    DEFAULT,
+    FINER,
+    check_precision,
+    precision_problem,
+)
 from deepfishing.store.shards import (
     MAX_BYTES,
     MAX_ROWS,
@@ -74,6 +80,7 @@ class Store:
         Without settings the store must exist.
     precision : str, optional
         Of the numbers on disk, one of `CODECS`. A store that exists keeps its own; else int8.
+        Where it is left out, vectors that it does not suit are refused.
 
     Examples
     --------
@@ -108,6 +115,7 @@ class Store:
         theirs = {} if is_new else manifest.read_manifest(folder)["settings"]
         self.precision = check_precision(precision or theirs.get("dtype", DEFAULT))
         self.codec = CODECS[self.precision]  # how numbers are written
+        self._is_chosen = precision is not None
         self.settings = {**settings, "dtype": self.precision}
         # by factor, looked at when first asked for
         self._shards: dict[str, Shards] = {}
@@ -162,12 +170,25 @@ class Store:
         alone = known is None
         if known is None:
             known = {name: self.shards(name).keys() for name in (*factors, ERRORS)}
+        if not self._is_chosen:
+            first = {name: x for name, x in factors.items() if not known.get(name)}
+            self.check_precision(first)
         with self._at_once(alone) as journal:
             for name, table in self._tables(keys, factors, errors or {}, known):
                 if alone:
                     self.shards(name).add(table, journal)
                 else:
                     write_shard(self.shards_folder(name), table, journal)
+
+    def check_precision(self, factors: Mapping[str, Array]) -> None:
+        """Refuse vectors whose kernel the store's precision would change."""
+        for name, values in factors.items():
+            problem = precision_problem(name, np.asarray(values), self.precision)
+            if problem:
+                raise StoreError(
+                    f"{problem}; make a new store in {FINER}, or ask for {self.precision}: "
+                    f"precision={self.precision!r}, on the command line --precision"
+                )
 
     def _tables(
         self,
