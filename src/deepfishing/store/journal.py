@@ -8,7 +8,6 @@ processes, also on several machines, may add files at the same time.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -41,6 +40,7 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._number = secrets.randbits(63)  # process ids repeat on other machines
+        self._file = folder / f".journal-{self._number}"
         self._new: dict[str, str] = {}  # temporary name -> name, both below the folder
         self._old: list[str] = []
 
@@ -59,20 +59,16 @@ class Journal:
     def commit(self) -> None:
         """Make all changes."""
         if self._new or self._old:
-            with replacing(self._place) as partial:
+            with replacing(self._file) as partial:
                 changes = json.dumps({"rename": self._new, "remove": self._old})
                 partial.write_text(changes, encoding="utf-8")
-            _finish(self._place)
+            _finish(self._file)
 
     def discard(self) -> None:
         """Roll back."""
-        if not self._place.exists():
+        if not self._file.exists():
             for name in self._new:
                 (self.folder / name).unlink(missing_ok=True)
-
-    @property
-    def _place(self) -> Path:
-        return self.folder / f".journal-{self._number}"
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.folder).as_posix()
@@ -88,41 +84,42 @@ def _finish(journal: Path) -> None:
     folder = journal.parent
     try:
         todo = json.loads(read_regular(journal, MAX_JOURNAL_BYTES))
-        new = [
-            (_below(folder, a), _below(folder, b)) for a, b in todo["rename"].items()
-        ]
-        old = [_below(folder, name) for name in todo["remove"]]
+        new = []
+        for partial, path in todo["rename"].items():
+            new.append((_file_below(folder, partial), _file_below(folder, path)))
+        old = [_file_below(folder, name) for name in todo["remove"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise StoreError(
             f"journal is damaged: {journal}; delete it and extract again"
         ) from None
     for partial, path in new:
-        with contextlib.suppress(FileNotFoundError):  # done already
-            _put_in_place(partial, path)
+        try:
+            rename_file(partial, path)
+        except FileNotFoundError:
+            continue  # renamed already
+        except PermissionError:
+            # Windows keeps a shard that is in use; of the same name, it has the same content
+            if not path.exists():
+                raise
+            partial.unlink()
     for path in old:
         # one that Windows keeps has rows of no image, which the next run drops
         remove_file(path)
     journal.unlink(missing_ok=True)
 
 
-def _put_in_place(partial: Path, path: Path) -> None:
-    """Rename a new shard, unless one of the same name and so the same content is in use."""
-    try:
-        rename_file(partial, path)
-    except PermissionError:
-        if not path.exists():
-            raise
-        partial.unlink()
+def recover(folder: Path) -> None:
+    """Finish the changes of killed writers, and delete the temporary files that they left.
 
-
-def clear_leftovers(folder: Path) -> None:
-    """Delete what a killed writer left; only for the one writer of a folder."""
+    Only for the one writer of a folder.
+    """
+    finish(folder)
     for path in leftovers(folder):
         remove_file(path)
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """Temporary files, of a writer at work or of one that was killed."""
+    """Return the temporary files of writers at work and of killed ones."""
     return sorted(p for p in folder.rglob(".*") if LEFTOVER.fullmatch(p.name))
 
 
@@ -134,13 +131,19 @@ def check_no_link(folder: Path) -> None:
         )
 
 
-def _below(folder: Path, name: str) -> Path:
-    """The file of a name; a store may come from anywhere, and so may its journal."""
-    path, parts = folder / name, Path(name).parts
-    too_long = any(len(part) > 255 for part in os.fsencode(name).split(b"/"))
-    outside = ".." in parts or Path(name).is_absolute() or Path(name).drive
-    if not parts or outside or "\0" in name or too_long:
+def _file_below(folder: Path, name: str) -> Path:
+    """Return the path of a file in a store; refuse a name that could lead elsewhere.
+
+    A store may come from anywhere, and so may its journal.
+    """
+    relative = Path(name)
+    is_outside = ".." in relative.parts or relative.is_absolute() or relative.drive
+    is_too_long = any(len(part) > 255 for part in os.fsencode(name).split(b"/"))
+    if not relative.parts or is_outside or is_too_long or "\0" in name:
         raise ValueError(name)
-    if path.is_dir() or not path.parent.resolve().is_relative_to(folder.resolve()):
-        raise ValueError(name)  # also through a link
+    path = folder / relative
+    # also through a link
+    is_elsewhere = not path.parent.resolve().is_relative_to(folder.resolve())
+    if path.is_dir() or is_elsewhere:
+        raise ValueError(name)
     return path

@@ -134,16 +134,17 @@ def _write(folder: Path, facts: Mapping[str, Any]) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
-def agree_on_settings(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Refuse settings that are not those of the manifest, in what decides a number."""
-    theirs = read_manifest(folder)
-    other = {"format": theirs["format"], **theirs["settings"]}
+def agree_on_settings(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of the manifest; refuse others, in what determines a number."""
+    facts = read_manifest(folder)
+    stored = {"format": facts["format"], **facts["settings"]}
     for name, value in {"format": FORMAT, **settings}.items():
-        if name != SOURCE and json.loads(json.dumps(value)) != other.get(name):
+        if name != SOURCE and json.loads(json.dumps(value)) != stored.get(name):
             raise StoreError(
-                f"store {folder} was made with {name} = {other.get(name)!r}, now it is "
+                f"store {folder} was made with {name} = {stored.get(name)!r}, now it is "
                 f"{value!r}; choose another folder or the same {name}"
             )
+    return stored
 
 
 def write_index(folder: Path, rows: Iterable[Row]) -> None:

@@ -15,7 +15,7 @@ folder more; what exists is never touched.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from deepfishing.core.rank_one import Array
 from deepfishing.core.recipes import Recipe, parse_recipe
 from deepfishing.errors import FeatureError, StoreError, explained, need
 from deepfishing.store import manifest
-from deepfishing.store.journal import Journal, clear_leftovers, finish
+from deepfishing.store.journal import Journal, finish, recover
 from deepfishing.store.label_log import LabelLog, with_current_labels
 from deepfishing.store.manifest import OK, SOURCE, Row
 from deepfishing.store.precision import (
@@ -124,7 +124,8 @@ class Store:
             folder.mkdir(parents=True, exist_ok=True)
             if is_new:
                 manifest.new_manifest(folder, self.settings)
-        manifest.agree_on_settings(folder, self.settings)
+        stored = manifest.agree_on_settings(folder, self.settings)
+        self._stored_source = stored.get(SOURCE)
 
     def __repr__(self) -> str:
         factors = (
@@ -231,14 +232,18 @@ class Store:
                     hold_lock(self.folder / manifest.LOCK, seconds=0, busy=busy)
                 )
             self._clear_up()
-            manifest.keep_source(self.folder, self.settings.get(SOURCE))
+            if self.settings.get(SOURCE) != self._stored_source:
+                manifest.keep_source(self.folder, self.settings.get(SOURCE))
             yield
             self._clear_up()
 
     def _clear_up(self) -> None:
+        """Finish or delete what killed processes left, and look at the shards again."""
         self.look_again()
-        with self._at_once():
-            clear_leftovers(self.folder)
+        do = "; make it writable and run the command again"
+        what = f"store cannot be written: {self.folder}"
+        with explained(StoreError, what, do, OSError):
+            recover(self.folder)
 
     def write_rows(self, rows: Iterable[Row]) -> None:
         """Replace the index."""
@@ -246,16 +251,21 @@ class Store:
 
     def forget_errors(self, keys: Collection[str]) -> None:
         """Forget failed contents, so that they are tried again."""
-        self._compact([ERRORS], self.shards(ERRORS).keys() - keys)
+        self.compact(self.shards(ERRORS).keys() - keys, [ERRORS])
 
-    def compact(self, keep: Collection[str]) -> None:
-        """Drop features and errors of all other contents; only shards that hold some change."""
-        self._compact([*self.factors(), ERRORS], set(keep))
+    def compact(
+        self, keep: Collection[str], names: Sequence[str] | None = None
+    ) -> None:
+        """Drop features and errors of all other contents; only shards that hold some change.
 
-    def _compact(self, names: Iterable[str], keep: Set[str]) -> None:
-        stale = [
-            shards for shards in map(self.shards, names) if not shards.keys() <= keep
-        ]
+        `names` are factors, or `errors`; all by default.
+        """
+        keep = frozenset(keep)
+        stale = []
+        for name in names or [*self.factors(), ERRORS]:
+            shards = self.shards(name)
+            if not shards.keys() <= keep:
+                stale.append(shards)
         if stale:
             with self._at_once() as journal:
                 for shards in stale:
