@@ -80,7 +80,8 @@ def studio(
         if not no_open:
             webbrowser.open(address.url)
 
-    run(Opening(photos.absolute().name, place, read, make_gallery), address, ready)
+    opening = Opening(photos.absolute().name, place, read, make_gallery, photos)
+    run(opening, address, ready)
 
 
 def serve(

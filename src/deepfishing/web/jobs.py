@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from deepfishing.errors import DeepFishingError
 from deepfishing.util.progress import Progress
+from deepfishing.web.messages import message_for_page
 
 RUNNING, DONE, CANCELLED, FAILED = "running", "done", "cancelled", "failed"
 
@@ -54,9 +56,13 @@ class Job:
 
 
 class Jobs:
-    """The jobs of a server, by name; may be used from several threads."""
+    """The jobs of a server, by name; may be used from several threads.
 
-    def __init__(self) -> None:
+    `folders` are words for the folders that a message may name, see `message_for_page`.
+    """
+
+    def __init__(self, folders: Mapping[str, Path] | None = None) -> None:
+        self._folders = folders
         self._jobs: dict[str, Job] = {}
         self._threads: dict[str, threading.Thread] = {}
         self._lock = threading.Lock()
@@ -69,7 +75,7 @@ class Jobs:
                 return job
             job = Job(name, started=time.monotonic())
             self._jobs[name] = job
-            thread = threading.Thread(target=_run, args=(job, work), daemon=True)
+            thread = threading.Thread(target=self._run, args=(job, work), daemon=True)
             self._threads[name] = thread
         thread.start()
         return job
@@ -101,27 +107,25 @@ class Jobs:
         for name in names:
             self.wait(name, seconds)
 
+    def _run(self, job: Job, work: Callable[[Progress], None]) -> None:
+        def progress(stage: str, done: int, total: int) -> None:
+            if stage != job.stage:
+                job.stage_started = time.monotonic()
+            job.stage, job.done, job.total = stage, done, total
+            if job.is_cancelled:
+                raise CancelledError
 
-def _run(job: Job, work: Callable[[Progress], None]) -> None:
-    def progress(stage: str, done: int, total: int) -> None:
-        if stage != job.stage:
-            job.stage_started = time.monotonic()
-        job.stage, job.done, job.total = stage, done, total
-        if job.is_cancelled:
-            raise CancelledError
-
-    job.stage_started = job.started
-    try:
-        work(progress)
-    except CancelledError:
-        job.state = CANCELLED
-    except DeepFishingError as error:
-        job.error, job.state = str(error), FAILED
-    except Exception:
-        _log.exception("deepfish: %s failed", job.name)
-        job.error, job.state = (
-            "the work failed; the terminal of the server says why",
-            FAILED,
-        )
-    else:
-        job.state = DONE
+        job.stage_started = job.started
+        try:
+            work(progress)
+        except CancelledError:
+            job.state = CANCELLED
+        except DeepFishingError as error:
+            job.error = message_for_page(error, "the work", self._folders)
+            job.state = FAILED
+        except Exception:
+            _log.exception("deepfish: %s failed", job.name)
+            job.error = "the work failed; the terminal of the server says why"
+            job.state = FAILED
+        else:
+            job.state = DONE

@@ -31,7 +31,7 @@ from deepfishing.curate.label_session import (
     learn,
     learning_curve,
 )
-from deepfishing.errors import DeepFishingError, StoreError, one_line
+from deepfishing.errors import DeepFishingError, StoreError
 from deepfishing.learn.folds import read_groups
 from deepfishing.learn.label_pool import (
     EMBEDDING,
@@ -47,6 +47,7 @@ from deepfishing.util.progress import Progress
 from deepfishing.web.apart import run_apart
 from deepfishing.web.gallery import Gallery
 from deepfishing.web.jobs import RUNNING, Jobs
+from deepfishing.web.messages import message_for_page
 
 JOB = "label pool"
 SUGGESTIONS = 5
@@ -106,12 +107,9 @@ class Learner:
         try:
             prepared = self.prepared = self._prepare()
             release_memory()
-        except DeepFishingError as error:
-            # the page does not show paths of this machine
-            self.error = str(error).replace(str(self.gallery.store.folder), "the store")
-            return
-        except OSError as error:
-            self.error = one_line(error)
+        except (DeepFishingError, OSError) as error:
+            folders = {"the store": self.gallery.store.folder}
+            self.error = message_for_page(error, "preparing the photos", folders)
             return
         except Exception:
             _log.exception("deepfish: suggestions cannot be made")

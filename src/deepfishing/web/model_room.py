@@ -37,6 +37,7 @@ from deepfishing.web.apart import run_apart
 from deepfishing.web.gallery import Example, Gallery, UnknownError
 from deepfishing.web.guard import RefusedError
 from deepfishing.web.jobs import Jobs
+from deepfishing.web.messages import message_for_page
 
 TRAIN, ONNX = "train", "onnx"
 NO_MODEL = "the store has no model yet; train one first"
@@ -71,7 +72,9 @@ class ModelRoom:
         try:
             found, problem = open_store_model(self.gallery.store), ""
         except DeepFishingError as error:
-            found, problem = None, str(error)
+            folders = {"the store": self.gallery.store.folder}
+            found = None
+            problem = message_for_page(error, "reading the model", folders)
         with self._lock:
             self.found = found
             self.problem = problem

@@ -27,7 +27,7 @@ from deepfishing.util.progress import Progress
 from deepfishing.web.app import make_page, make_site
 from deepfishing.web.gallery import Gallery
 from deepfishing.web.guard import RefusedError
-from deepfishing.web.jobs import DONE, FAILED, RUNNING, Jobs
+from deepfishing.web.jobs import DONE, RUNNING, Jobs
 from deepfishing.web.labelling import Nothing
 from deepfishing.web.photos import LOADING
 from deepfishing.web.studio import NEVER_KEPT, read_json
@@ -110,6 +110,8 @@ class Opening:
         exception when somebody cancels.
     make_gallery : callable
         Opens the store.
+    photos : Path, optional
+        The folder, which messages call "the folder".
     """
 
     def __init__(
@@ -118,10 +120,14 @@ class Opening:
         place: Place,
         read: Callable[[Progress], None],
         make_gallery: Callable[[], Gallery],
+        photos: Path | None = None,
     ) -> None:
         self.name = name
         self.place = place
-        self.jobs = Jobs()
+        folders = {"the store": place.store}
+        if photos is not None:
+            folders["the folder"] = photos
+        self.jobs = Jobs(folders)
         self._read = read
         self._make_gallery = make_gallery
         self._site = make_site()
@@ -153,14 +159,11 @@ class Opening:
         job = self.jobs.get(JOB)
         if job is None:
             return {"is_ready": False, "name": self.name, "job": None}
-        about = job.as_dict()
-        if job.state == FAILED:
-            about["error"] = "the photos cannot be read; the terminal says why"
         return {
             "is_ready": self._page is not None,
             "name": self.name,
             "is_beside": self.place.is_beside,
-            "job": about,
+            "job": job.as_dict(),
         }
 
     def show(self, unread: int = 0) -> None:
@@ -178,11 +181,7 @@ class Opening:
             self._read(progress)
             progress("opening", 0, 0)
             self.show()
-        except DeepFishingError as error:
-            _log.error("deepfish: %s", error)
-            raise
         except OSError as error:
-            _log.error("deepfish: %s", one_line(error))
             raise OptionError(one_line(error)) from None
 
     def _routes(self) -> APIRouter:

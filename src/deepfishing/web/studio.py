@@ -33,7 +33,7 @@ class Studio:
     def __init__(self, gallery: Gallery) -> None:
         self.gallery = gallery
         self.selections = gallery.selections
-        self.jobs = Jobs()
+        self.jobs = Jobs({"the store": gallery.store.folder})
         self.learner = Learner(gallery, self.jobs)
         self.labelling = Labelling(gallery, self.learner)
         self.model_room = ModelRoom(gallery, self.jobs)

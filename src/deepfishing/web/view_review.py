@@ -32,6 +32,7 @@ from deepfishing.web.gallery import MAX_TEXT, Filter, UnknownError
 from deepfishing.web.guard import RefusedError
 from deepfishing.web.jobs import RUNNING
 from deepfishing.web.labelling import Name, Nothing
+from deepfishing.web.messages import message_for_page
 from deepfishing.web.studio import QueryText, Studio, answer, read_json
 from deepfishing.web.view_photos import Wanted
 
@@ -110,7 +111,9 @@ class ReviewRoom:
                 self._photos, keys, live.of_rows(rows), progress=progress
             )
         except DatasetError as error:
-            self.too_few, self._too_few_version = str(error), version
+            folders = {"the store": self.gallery.store.folder}
+            self.too_few = message_for_page(error, "judging the labels", folders)
+            self._too_few_version = version
             return
         row_of = dict(zip(keys, rows.tolist(), strict=True))
         names = self._photos.contents.keys.take(pa.array(judged.contents)).to_pylist()

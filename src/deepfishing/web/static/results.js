@@ -2,6 +2,7 @@
 
 import * as api from "./api.js";
 import { card, element, shortName } from "./card.js";
+import { notice } from "./messages.js";
 import { go, NO_FILTER } from "./state.js";
 
 const show = (value) => (value === null || value === undefined ? "" : value.toFixed(2));
@@ -53,11 +54,15 @@ export function fill(list, hits) {
 function similarOnes(hit) {
   const ids = [hit.id, ...hit.similar];
   const words = `${hit.similar.length} more like this`;
-  const show = async () => {
-    const { key } = await api.select(ids, `copies of ${shortName(hit.id)} and similar ones`);
-    go({ like: [], unlike: [], ...NO_FILTER, selection: key });
+  const showAll = async () => {
+    try {
+      const { selection } = await api.select(ids, `copies of ${shortName(hit.id)} and similar ones`);
+      go({ like: [], unlike: [], ...NO_FILTER, selection });
+    } catch (error) {
+      notice(error.message);
+    }
   };
-  return element("button", { type: "button", className: "chip similar", textContent: `+${words}`, title: "Copies and similar scenes: show them all", onclick: show });
+  return element("button", { type: "button", className: "chip similar", textContent: `+${words}`, title: "Copies and similar scenes: show them all", onclick: showAll });
 }
 
 // What the two sides do not share; and how much hits of the side without gradients mean alike.
