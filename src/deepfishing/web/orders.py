@@ -9,32 +9,35 @@ from pathlib import PurePosixPath
 from typing import Literal, get_args
 
 import numpy as np
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
+import pyarrow as pa
 
 from deepfishing.core.rank_one import Array, l2_normalize
 from deepfishing.curate.label_session import margins
 from deepfishing.curate.neighbours import EXACT_CONTENTS
 from deepfishing.curate.outliers import oddness
-from deepfishing.store.manifest import INDEX
-from deepfishing.util.files import check_regular
+from deepfishing.util.progress import Progress
+from deepfishing.web.dates import UNKNOWN, Dates
 from deepfishing.web.gallery import Gallery
 from deepfishing.web.guard import RefusedError
+from deepfishing.web.jobs import Jobs
 from deepfishing.web.learner import Learner
 
 Order = Literal["", "folder", "label", "date", "doubt", "odd", "similar", "random"]
 ORDERS: tuple[Order, ...] = get_args(Order)
-MODIFIED = "mtime_ns"
 PER_CLUSTER = 12  # photos, on average, that "similar" keeps together
-SECONDS = 1_000_000_000  # nanoseconds
+DATES_JOB = "dates"
+AT_ONCE = 2_000  # photos whose dates are read before the answer; more by a job
+LAST = np.iinfo(np.int64).max
 
 
 class Orders:
     """The orders of a gallery's photos; may be used from several threads."""
 
-    def __init__(self, gallery: Gallery, learner: Learner) -> None:
+    def __init__(self, gallery: Gallery, learner: Learner, jobs: Jobs) -> None:
         self.gallery = gallery
         self.learner = learner
+        self.jobs = jobs
+        self.dates = Dates(gallery.store.folder, gallery.keys)
         self._lock = threading.Lock()
         self._kept: dict[str, Array] = {}  # ranks that do not depend on labels
 
@@ -53,16 +56,11 @@ class Orders:
             return str(PurePosixPath(self.gallery.id_of(row)).parent)
         if order == "label":
             labels = self.gallery.live.of_row(row)
-            return (
-                "not labelled"
-                if labels is None
-                else ", ".join(labels) or "none of these"
-            )
+            if labels is None:
+                return "not labelled"
+            return ", ".join(labels) or "none of these"
         if order == "date":
-            seconds = int(self._ranks("date")[row]) // -SECONDS
-            return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime(
-                "%Y-%m"
-            )
+            return self._month(row)
         return ""
 
     def _ranks(self, order: Order) -> Array:
@@ -102,18 +100,40 @@ class Orders:
         ranks: Array = ahead[prepared.number_of_row]  # -1, the last one, for none
         return ranks
 
+    def _month(self, row: int) -> str:
+        rank = int(self._ranks("date")[row])
+        if rank == LAST:
+            return "no date"
+        date = datetime.datetime.fromtimestamp(-rank, datetime.UTC)
+        return date.strftime("%Y-%m")
+
     def _by_date(self) -> Array:
-        """The newest file first."""
-        path = self.gallery.store.folder / INDEX
-        check_regular(path)
-        with pq.ParquetFile(path) as file:
-            table = file.read(columns=["id", MODIFIED])
-        place = pc.index_in(
-            self.gallery.collection.table.column("id"), value_set=table["id"]
-        )
-        stamps = pc.fill_null(table[MODIFIED].take(place), 0)
-        newest_first: Array = -stamps.to_numpy().astype(np.int64)
-        return newest_first
+        """The newest photo first, those without a date last."""
+        seconds = self.dates.seconds()
+        if seconds is None and self.dates.missing() <= AT_ONCE:
+            self.dates.read(self._paths_of_contents())
+            seconds = self.dates.seconds()
+        if seconds is None:
+            self.jobs.start(DATES_JOB, self._read_dates)
+            raise RefusedError(
+                409, "the dates of the photos are being read; wait a moment"
+            )
+        newest_first = np.where(seconds == UNKNOWN, LAST, -np.maximum(seconds, -LAST))
+        by_row: Array = newest_first[self.gallery.collection.content]
+        return by_row
+
+    def _read_dates(self, progress: Progress) -> None:
+        self.dates.read(self._paths_of_contents(), progress)
+
+    def _paths_of_contents(self) -> list[str]:
+        """Return the path of the first row of each content; "" of one without a row."""
+        collection = self.gallery.collection
+        contents, first_rows = np.unique(collection.content, return_index=True)
+        paths = np.full(len(self.gallery.keys), "", dtype=object)
+        column = collection.table.column("path")
+        paths[contents] = column.take(pa.array(first_rows)).to_pylist()
+        listed: list[str] = paths.tolist()
+        return listed
 
     def _by_oddness(self) -> Array:
         searcher = self.gallery.first_searcher
@@ -132,9 +152,7 @@ class Orders:
         prepared = self.learner.prepared
         self.learner.nudge()
         if prepared is None:
-            raise RefusedError(
-                409, "the photos are being compared; try again in a moment"
-            )
+            raise RefusedError(409, "the photos are being compared; wait a moment")
         vectors = np.ascontiguousarray(prepared.pool.few.vectors, dtype=np.float32)
         count = max(1, len(vectors) // PER_CLUSTER)
         kmeans = faiss.Kmeans(

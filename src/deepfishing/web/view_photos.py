@@ -49,7 +49,7 @@ def make_routes(studio: Studio) -> APIRouter:
     """Make the routes of a gallery."""
     routes = APIRouter()
     gallery = studio.gallery
-    orders = Orders(gallery, studio.learner)
+    orders = Orders(gallery, studio.learner, studio.jobs)
 
     @routes.get("/store")
     async def store() -> JSONResponse:
