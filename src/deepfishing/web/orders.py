@@ -6,7 +6,7 @@ import datetime
 import threading
 from collections.abc import Callable
 from pathlib import PurePosixPath
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ from deepfishing.curate.neighbours import EXACT_CONTENTS
 from deepfishing.curate.outliers import oddness
 from deepfishing.util.progress import Progress
 from deepfishing.web.dates import UNKNOWN, Dates
-from deepfishing.web.gallery import Gallery
+from deepfishing.web.gallery import Filter, Gallery
 from deepfishing.web.guard import RefusedError
 from deepfishing.web.jobs import Jobs
 from deepfishing.web.learner import Learner
@@ -40,6 +40,17 @@ class Orders:
         self.dates = Dates(gallery.store.folder, gallery.keys)
         self._lock = threading.Lock()
         self._kept: dict[str, Array] = {}  # ranks that do not depend on labels
+
+    def images(
+        self, wanted: Filter, order: Order, offset: int, limit: int
+    ) -> dict[str, Any]:
+        """Return some of the images that pass a filter, in an order, with their groups."""
+        rows = self.sort(self.gallery.rows(wanted), order)
+        answer = self.gallery.images_of(rows, offset, limit)
+        if order:
+            for image in answer["images"]:
+                image["group"] = self.group_of(self.gallery.row(image["id"]), order)
+        return answer
 
     def sort(self, rows: Array | None, order: Order) -> Array | None:
         """Return rows in an order; None for all of them as they are."""

@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from deepfishing.web.gallery import MAX_TEXT, Example, Filter, Question, UnknownError
+from deepfishing.web.jobs import Job
 from deepfishing.web.orders import Order, Orders
 from deepfishing.web.photos import MAX_BYTES
 from deepfishing.web.studio import (
@@ -48,6 +49,20 @@ class JobName(BaseModel):
 def make_routes(studio: Studio) -> APIRouter:
     """Make the routes of a gallery."""
     routes = APIRouter()
+    for part in (
+        _photo_routes,
+        _upload_routes,
+        _search_routes,
+        _selection_routes,
+        _job_routes,
+    ):
+        routes.include_router(part(studio))
+    return routes
+
+
+def _photo_routes(studio: Studio) -> APIRouter:
+    """Make the routes of the collection and its photos."""
+    routes = APIRouter()
     gallery = studio.gallery
     orders = Orders(gallery, studio.learner, studio.jobs)
 
@@ -62,14 +77,9 @@ def make_routes(studio: Studio) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
         order: Order = "",
     ) -> JSONResponse:
-        def find() -> dict[str, object]:
-            rows = orders.sort(gallery.rows(wanted), order)
-            found = gallery.images_of(rows, offset, limit)
-            for image in found["images"] if order else ():
-                image["group"] = orders.group_of(gallery.row(image["id"]), order)
-            return found
-
-        return await answer(studio.computing, find)
+        return await answer(
+            studio.computing, orders.images, wanted, order, offset, limit
+        )
 
     @routes.get("/image")
     async def image(id: QueryText) -> JSONResponse:
@@ -82,77 +92,104 @@ def make_routes(studio: Studio) -> APIRouter:
         size: Literal["small", "large", "full"] = "small",
     ) -> Response:
         path, sha256 = gallery.content(id)
-        headers = {
-            "ETag": f'"{sha256[:32]}-{size}"',
-            "Cache-Control": "private, max-age=3600",
-        }
-        if request.headers.get("if-none-match") == headers["ETag"]:
+        etag = f'"{sha256[:32]}-{size}"'
+        headers = {"ETag": etag, "Cache-Control": "private, max-age=3600"}
+        if request.headers.get("if-none-match") == etag:
             return Response(status_code=304, headers=headers)
         make = partial(gallery.thumbnails.jpeg, path, sha256, size)
         jpeg = await studio.decoding.run(make)
         return Response(jpeg, media_type="image/jpeg", headers=headers)
 
+    return routes
+
+
+def _upload_routes(studio: Studio) -> APIRouter:
+    """Make the routes of photos that visitors bring, which are not kept."""
+    routes = APIRouter()
+    uploads = studio.gallery.uploads
+
     @routes.get("/uploads")
-    async def uploads() -> JSONResponse:
-        return JSONResponse(
-            {"network": gallery.uploads.network_state}, headers=NEVER_KEPT
-        )
+    async def state() -> JSONResponse:
+        return JSONResponse({"network": uploads.network_state}, headers=NEVER_KEPT)
 
     @routes.post("/uploads")
     async def upload(request: Request) -> JSONResponse:
         async with studio.receiving.body(request, MAX_BYTES) as content:
             return await answer(
-                studio.encoding, lambda: {"upload": gallery.uploads.add(content)}
+                studio.encoding, lambda: {"upload": uploads.add(content)}
             )
+
+    @routes.post("/predict")
+    async def predict(request: Request) -> JSONResponse:
+        example = await read_json(request, Example)
+        return await answer(studio.computing, studio.gallery.predict, example)
+
+    return routes
+
+
+def _search_routes(studio: Studio) -> APIRouter:
+    """Make the routes of searches."""
+    routes = APIRouter()
+    gallery = studio.gallery
+
+    def find(asked: Question) -> dict[str, object]:
+        return {"by": asked.recipe, "hits": gallery.search(asked)}
 
     @routes.post("/search")
     async def search(request: Request) -> JSONResponse:
         asked = await read_json(request, Question)
         # the text tower has all cores
         gate = studio.encoding if asked.words else studio.computing
-        return await answer(
-            gate, lambda: {"by": asked.recipe, "hits": gallery.search(asked)}
-        )
+        return await answer(gate, find, asked)
 
     @routes.post("/scatter")
     async def scatter(request: Request) -> JSONResponse:
         asked = await read_json(request, Question)
         return await answer(studio.computing, gallery.scatter, asked)
 
-    @routes.post("/predict")
-    async def predict(request: Request) -> JSONResponse:
-        example = await read_json(request, Example)
-        return await answer(studio.computing, lambda: gallery.predict(example))
+    return routes
 
-    @routes.post("/selections")
+
+def _selection_routes(studio: Studio) -> APIRouter:
+    """Make the routes of selections."""
+    routes = APIRouter(prefix="/selections")
+    gallery, selections = studio.gallery, studio.selections
+
+    def add(asked: NewSelection) -> dict[str, object]:
+        rows = np.array([gallery.row(id_) for id_ in asked.ids])
+        return selections.add(rows, asked.name).as_dict()
+
+    def find(key: str) -> dict[str, object]:
+        return selections.get(key).as_dict()
+
+    @routes.post("")
     async def select(request: Request) -> JSONResponse:
         asked = await read_json(request, NewSelection, MAX_SELECTION_BYTES)
+        return await answer(studio.computing, add, asked)
 
-        def add() -> dict[str, object]:
-            rows = np.array([gallery.row(id_) for id_ in asked.ids])
-            return studio.selections.add(rows, asked.name).as_dict()
-
-        return await answer(studio.computing, add)
-
-    @routes.get("/selections")
+    @routes.get("")
     async def selection(key: QueryText) -> JSONResponse:
-        return await answer(
-            studio.computing, lambda: studio.selections.get(key).as_dict()
-        )
+        return await answer(studio.computing, find, key)
 
-    @routes.get("/jobs")
-    async def job(name: QueryText) -> JSONResponse:
-        found = studio.jobs.get(name)
-        if found is None:
+    return routes
+
+
+def _job_routes(studio: Studio) -> APIRouter:
+    """Make the routes of long work."""
+    routes = APIRouter(prefix="/jobs")
+
+    def as_answer(job: Job | None) -> JSONResponse:
+        if job is None:
             raise UnknownError("no work of this name was started")
-        return JSONResponse(found.as_dict(), headers=NEVER_KEPT)
+        return JSONResponse(job.as_dict(), headers=NEVER_KEPT)
 
-    @routes.post("/jobs/cancel")
-    async def cancel_job(request: Request) -> JSONResponse:
+    @routes.get("")
+    async def state(name: QueryText) -> JSONResponse:
+        return as_answer(studio.jobs.get(name))
+
+    @routes.post("/cancel")
+    async def cancel(request: Request) -> JSONResponse:
         asked = await read_json(request, JobName)
-        found = studio.jobs.cancel(asked.name)
-        if found is None:
-            raise UnknownError("no work of this name was started")
-        return JSONResponse(found.as_dict(), headers=NEVER_KEPT)
+        return as_answer(studio.jobs.cancel(asked.name))
 
     return routes
