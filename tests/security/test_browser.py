@@ -32,13 +32,13 @@ def test_names_that_are_html_are_shown_as_text(make_store, serve, browser, place
         )
         assert sorted(cards) == sorted(f"{name}.jpg" for name in EVIL)
         chips = page.eval_on_selector_all(
-            "#labels button", "all => all.map(c => c.value)"
+            "#side .counts button", "all => all.map(c => c.value)"
         )
         assert sorted(chips) == sorted(EVIL)
         page.click("#grid .card .shot")
         page.wait_for_selector("#gradient .hits:not([aria-busy]) .card")
         page.click(".back")
-        page.click("#labels button")
+        page.click("#side .counts button")
         page.wait_for_function("() => location.hash.includes('label=')")
         page.wait_for_load_state("networkidle")
         assert page.evaluate("window.evil") is None

@@ -150,7 +150,7 @@ def test_all_text_can_be_read_in_light_and_dark(visit, ids, gallery, scheme, che
     tab = visit(color_scheme=scheme)
     page = tab.open()
     page.wait_for_selector("#grid .shot.loaded")
-    page.click(f"#labels button[value='{gallery.collection[0].labels[0]}']")
+    page.click(f"#side button[value='{gallery.collection[0].labels[0]}']")
     assert page.evaluate(checks.contrast) == []
     page.goto(f"{tab.address.url}#id={ids[4]}")
     tab.ids("gradient")

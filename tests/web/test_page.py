@@ -157,7 +157,7 @@ def test_labels_and_text_filter_the_collection_and_the_hits(visit, ids, gallery)
     page = tab.open()
     label = gallery.collection[0].labels[0]
     expected = [i for n, i in enumerate(ids) if label in gallery.collection[n].labels]
-    page.click(f"#labels button[value='{label}']")
+    page.click(f"#side button[value='{label}']")
     page.wait_for_function(
         f"() => document.querySelector('#count')?.textContent.startsWith('{len(expected)} ')"
     )

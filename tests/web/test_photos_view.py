@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from deepfishing.store.label_log import LabelLog
+from deepfishing.store.label_log import Change, LabelLog
 from deepfishing.web.app import make_app
 from deepfishing.web.gallery import Gallery
 from deepfishing.web.orders import ORDERS
@@ -122,15 +122,114 @@ def test_pictures_are_selected_by_tick_shift_keys_and_rectangle(visit, serve, ow
         assert {
             key for key, names in labels.items() if names == ("chosen",)
         } == contents
-        page.wait_for_selector("#labels button[value=chosen]")
+        page.wait_for_selector("#side button[value=chosen]")
         page.wait_for_selector(
             f"#grid [data-id='{ids[0]}'] .card-labels:has-text('chosen')"
         )
         page.click("#toast button")
         page.wait_for_function(
-            "() => !document.querySelector('#labels button[value=chosen]')"
+            "() => !document.querySelector('#side button[value=chosen]')"
         )
         tab.context.close()
+
+
+@pytest.mark.browser
+def test_the_panel_counts_labels_and_a_click_filters(visit, serve, own, ids, checks):
+    log = LabelLog.open(own.folder)
+
+    def label(numbers, labels):
+        changes = [
+            Change(own.content(ids[n])[1], own.content(ids[n])[0], labels)
+            for n in numbers
+        ]
+        log.append(changes, origin="test")
+
+    label(range(32), None)
+    label(range(5), ("pear",))
+    label(range(3, 7), ("apple", "green"))
+    label([9], ())
+    shown = "all => all.map(one => [one.value, one.querySelector('small').textContent])"
+    with serve(own) as address:
+        tab = visit(address=address)
+        page = tab.open()
+        page.wait_for_selector("#side .counts button")
+        assert page.eval_on_selector_all("#side button", shown) == [
+            ["unlabelled", "24"],
+            ["labelled", "8"],
+            ["none", "1"],
+            ["apple", "4"],
+            ["green", "4"],
+            ["pear", "3"],
+        ]
+        assert page.locator("#labels button").locator("visible=true").count() == 0
+
+        def grid(n):
+            page.wait_for_function(
+                "n => document.querySelector('#count')?.textContent.startsWith(`${n} `)",
+                arg=n,
+            )
+            return page.eval_on_selector_all(
+                "#grid .card", "all => all.map(card => card.dataset.id)"
+            )
+
+        page.click("#side button[value=pear]")
+        assert grid(3) == ids[:3]
+        page.click("#side button[value=apple]")  # in place of the other label
+        assert grid(4) == ids[3:7]
+        page.click("#side button[value=green]", modifiers=["Control"])
+        assert grid(4) == ids[3:7]
+        assert tab.asked() == {"label": ["apple", "green"]}
+        page.focus("#side button[value=none]")
+        page.keyboard.press("Enter")
+        assert grid(1) == [ids[9]]
+        assert tab.asked() == {"only": ["none"]}
+        assert page.inner_text("#labels .only") == "none of these ×"
+        page.keyboard.press("Enter")  # the focus stays, and removes the filter
+        assert set(grid(32)) <= set(ids)
+        page.click("#side button[value=unlabelled]")
+        assert grid(24) == [*ids[7:9], *ids[10:]]
+        page.reload()
+        assert grid(24) == [*ids[7:9], *ids[10:]]
+        page.fill("#text", ids[8])
+        page.wait_for_function(
+            "() => document.querySelector('#side button[value=unlabelled] small')"
+            "?.textContent === '1'"
+        )
+        page.keyboard.press("Escape")
+        page.click("#side summary")  # closed, it stays so
+        page.reload()
+        page.wait_for_selector("#grid .shot.loaded")
+        assert page.locator("#side .counts").is_hidden()
+        tab.context.close()
+        tab = visit(phone=True, address=address)
+        page = tab.open()
+        page.wait_for_selector("#grid .shot.loaded")
+        assert page.locator("#side .counts").is_hidden()
+        page.tap("#side summary")
+        page.tap("#side button[value=pear]")
+        assert grid(3) == ids[:3]
+        assert page.evaluate(checks.targets) == []
+        assert not tab.overflows()
+        tab.context.close()
+
+
+@pytest.mark.browser
+def test_the_copies_of_a_hit_are_shown_together(visit, gallery, ids, monkeypatch):
+    hit = {"score": 0.5, "forward": 0.5, "backward": 0.5, "labels": [], "classes": []}
+    found = [{"id": ids[3], "similar": [ids[5], ids[7]], **hit}]
+    monkeypatch.setattr(gallery, "search", lambda question: found)
+    tab = visit()
+    page = tab.open(f"#id={ids[0]}")
+    tab.ids("forward")
+    page.click("#forward .similar")
+    page.wait_for_selector("#labels .selection")
+    page.wait_for_function(
+        "() => document.querySelectorAll('#grid .card').length === 3"
+    )
+    shown = page.eval_on_selector_all(
+        "#grid .card", "all => all.map(card => card.dataset.id)"
+    )
+    assert shown == [ids[3], ids[5], ids[7]]
 
 
 @pytest.mark.browser

@@ -150,6 +150,9 @@ def test_views_are_links_with_addresses_and_share_the_filter(visit, gallery, ids
     page.go_back()
     page.wait_for_selector("#grid .shot.loaded")
     assert page.locator("#labels [aria-pressed=true]").get_attribute("value") == label
+    assert (
+        page.locator("#side [aria-pressed=true]").get_attribute("value") == label
+    )  # the same filter
     page.keyboard.press("]")
     page.wait_for_selector("#classes button")
     page.keyboard.press("[")

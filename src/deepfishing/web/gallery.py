@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -64,6 +64,7 @@ MAX_EXAMPLES = 50
 MAX_TEXT = 4096  # of an id, a label, a text
 
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
+Only = Literal["", "labelled", "unlabelled", "none"]
 Key = str | bytes | Words  # of an image of the store, or of an uploaded photo
 
 
@@ -88,11 +89,15 @@ class Example(BaseModel):
 
 @dataclass(frozen=True)
 class Filter:
-    """Only images with all of the labels, whose path or id contains the text, of a selection."""
+    """Only images with all of the labels, whose path or id contains the text, of a selection.
+
+    `only` takes those that are labelled, not labelled, or labelled with none of the classes.
+    """
 
     labels: tuple[str, ...] = ()
     text: str = ""
     selection: str = ""  # a key of `Selections`
+    only: Only = ""
 
 
 class Question(BaseModel):
@@ -107,6 +112,7 @@ class Question(BaseModel):
     labels: Annotated[list[Text], Field(max_length=20)] = []
     text: Text = ""
     selection: Text = ""
+    only: Only = ""
 
     @model_validator(mode="after")
     def _has_example(self) -> Question:
@@ -123,7 +129,7 @@ class Question(BaseModel):
     @property
     def filter(self) -> Filter:
         """The filter as one value."""
-        return Filter(tuple(self.labels), self.text, self.selection)
+        return Filter(tuple(self.labels), self.text, self.selection, self.only)
 
 
 @dataclass(frozen=True)
@@ -461,24 +467,30 @@ class Gallery:
 
     def rows(self, wanted: Filter) -> Array | None:
         """Return the rows that pass a filter, rising; None if all do."""
-        passed: Array | None = None
+        conditions = list(self._conditions(wanted))
+        if not conditions:
+            return None
+        return np.flatnonzero(np.logical_and.reduce(conditions))
+
+    def _conditions(self, wanted: Filter) -> Iterator[Array]:
+        """Yield whether each row passes, for each part of a filter."""
         if wanted.text:
-            passed = self._with_text(wanted.text)
-        if wanted.labels:
-            counts = self.live.counts()
-            for label in wanted.labels:
-                if label not in counts:
-                    raise UnknownError(
-                        f"label must be one that the store has, got {label!r}"
-                        f"{did_you_mean(label, counts)}"
-                    )
-                has = self.live.has(label)
-                passed = has if passed is None else passed & has
+            yield self._with_text(wanted.text)
+        if wanted.only:
+            self.live.refresh()
+            yield self.live.has_state(wanted.only)
+        counts = self.live.counts() if wanted.labels else {}
+        for label in wanted.labels:
+            if label not in counts:
+                raise UnknownError(
+                    f"label must be one that the store has, got {label!r}"
+                    f"{did_you_mean(label, counts)}"
+                )
+            yield self.live.has(label)
         if wanted.selection:
             selected = np.zeros(len(self.collection), dtype=bool)
             selected[self.selections.get(wanted.selection).rows] = True
-            passed = selected if passed is None else passed & selected
-        return None if passed is None else np.flatnonzero(passed)
+            yield selected
 
     def _find_text(self, text: str) -> Array:
         """Whether the path or the id of each row contains a text, in small or capital letters."""

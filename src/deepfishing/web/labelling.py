@@ -19,7 +19,7 @@ from deepfishing.core.rank_one import Array
 from deepfishing.errors import DatasetError
 from deepfishing.extraction.relabel import export_labels, label_images
 from deepfishing.store.label_log import Act, Change, Labels
-from deepfishing.web.gallery import MAX_TEXT, Filter, Gallery
+from deepfishing.web.gallery import MAX_TEXT, Filter, Gallery, Only
 from deepfishing.web.guard import RefusedError
 from deepfishing.web.learner import Learner
 
@@ -60,11 +60,12 @@ class FilterBody(_Body):
     ] = []
     text: Annotated[str, Field(max_length=MAX_TEXT)] = ""
     selection: Annotated[str, Field(max_length=MAX_TEXT)] = ""
+    only: Only = ""
 
     @property
     def value(self) -> Filter:
         """The filter as one value."""
-        return Filter(tuple(self.labels), self.text, self.selection)
+        return Filter(tuple(self.labels), self.text, self.selection, self.only)
 
 
 class LabelChange(_Body):
@@ -136,16 +137,20 @@ class Labelling:
         self.log = gallery.live.log
         self._lock = threading.Lock()
 
-    def summary(self) -> dict[str, Any]:
-        """Return the classes with their numbers of images, and how many images are labelled."""
-        counts = self.live.counts()
-        classes = [{"name": name, "images": images} for name, images in counts.items()]
-        labelled = int(self.live.is_labelled().sum())
+    def summary(self, wanted: Filter) -> dict[str, Any]:
+        """Return the classes with their numbers of images, and how many images are labelled.
+
+        Only images that pass the filter are counted.
+        """
+        rows = self.gallery.rows(wanted)
+        if rows is None:
+            rows = np.arange(len(self.gallery.collection))
+        counts = self.live.counts(rows)
         return {
-            "classes": classes,
-            "labelled": labelled,
-            "none": int(self.live.is_none_of_these().sum()),
-            "images": len(self.gallery.collection),
+            "classes": [{"name": name, "images": n} for name, n in counts.items()],
+            "labelled": int(self.live.is_labelled()[rows].sum()),
+            "none": int(self.live.is_none_of_these()[rows].sum()),
+            "images": len(rows),
             "from_folders": self._rows_of_source().size,
         }
 

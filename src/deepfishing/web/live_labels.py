@@ -110,17 +110,32 @@ class LiveLabels:
         """Whether each row is known to show none of the classes."""
         return self._rows_whose_set(lambda labels: labels == ())
 
-    def counts(self) -> dict[str, int]:
-        """Return the number of rows of each label, by name; a declared class may have none."""
+    def has_state(self, state: str) -> Array:
+        """Whether each row is "labelled", "unlabelled", or has "none" of the classes."""
+        if state == "none":
+            return self.is_none_of_these()
+        labelled = self.is_labelled()
+        return labelled if state == "labelled" else ~labelled
+
+    def counts(self, rows: Array | None = None) -> dict[str, int]:
+        """Return the number of rows of each label, by name; a declared class may have none.
+
+        With `rows`, only these are counted; all labels are named.
+        """
         self.refresh()
         with self._lock:
-            rows_of_set = np.bincount(self._codes, minlength=len(self._sets)).tolist()
+            codes = self._codes if rows is None else self._codes[rows]
+            everywhere = np.bincount(self._codes, minlength=len(self._sets)).tolist()
+            rows_of_set = np.bincount(codes, minlength=len(self._sets)).tolist()
             counts: Counter[str] = Counter()
-            for labels, rows in zip(self._sets, rows_of_set, strict=True):
+            names = set(self.log.classes())
+            for labels, n, in_store in zip(
+                self._sets, rows_of_set, everywhere, strict=True
+            ):
                 for label in labels or ():
-                    counts[label] += rows
-            declared = self.log.classes()
-        names = {name for name, rows in counts.items() if rows} | set(declared)
+                    counts[label] += n
+                if in_store:
+                    names.update(labels or ())
         return {name: counts[name] for name in sorted(names)}
 
     def _rows_whose_set(self, passes: Callable[[Labels], bool]) -> Array:

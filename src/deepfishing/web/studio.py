@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
 
-from deepfishing.web.gallery import MAX_TEXT, Filter, Gallery
+from deepfishing.web.gallery import MAX_TEXT, Filter, Gallery, Only
 from deepfishing.web.guard import Gate, Receiver, RefusedError, read_body
 from deepfishing.web.jobs import Jobs
 from deepfishing.web.labelling import Labelling
@@ -50,9 +50,10 @@ def wanted_filter(
     label: Annotated[list[QueryText], Query(max_length=20)] = [],  # noqa: B006
     text: QueryText = "",
     selection: QueryText = "",
+    only: Only = "",
 ) -> Filter:
     """Return the filter that a GET request names; for `Depends`."""
-    return Filter(tuple(label), text, selection)
+    return Filter(tuple(label), text, selection, only)
 
 
 async def answer(

@@ -15,6 +15,7 @@ from deepfishing.web.labelling import (
     UndoQuestion,
 )
 from deepfishing.web.studio import NEVER_KEPT, QueryText, Studio, answer, read_json
+from deepfishing.web.view_photos import Wanted
 
 MAX_CHANGE_BYTES = 24 << 20  # thousands of ids
 
@@ -25,8 +26,8 @@ def make_routes(studio: Studio) -> APIRouter:
     labelling, learner, writing = studio.labelling, studio.learner, studio.writing
 
     @routes.get("")
-    async def summary() -> JSONResponse:
-        return await answer(writing, labelling.summary)
+    async def summary(wanted: Wanted) -> JSONResponse:
+        return await answer(writing, labelling.summary, wanted)
 
     @routes.get("/of")
     async def labels_of(id: QueryText) -> JSONResponse:

@@ -43,6 +43,7 @@ export const scatter = (asked, signal) => post("/api/scatter", asked, signal);
 export const predict = (example, signal) => post("/api/predict", example, signal);
 export const network = async () => (await ask("/api/uploads")).network;
 export const labels = () => get("/api/labels");
+export const labelCounts = (filter, signal) => get(`/api/labels?${filterQuery(filter)}`, signal);
 export const labelsOf = (id) => get(`/api/labels/of?id=${encodeURIComponent(id)}`);
 export const changeLabels = (change) => post("/api/labels", change);
 export const setLabels = (ids, names) => changeLabels({ ids, labels: names });
@@ -58,7 +59,7 @@ export const upload = (file) =>
 // The filter of all views as the query of a GET request.
 export function filterQuery(filter, more = {}) {
   const query = new URLSearchParams(more);
-  for (const name of ["text", "selection"]) if (filter[name]) query.set(name, filter[name]);
+  for (const name of ["text", "selection", "only"]) if (filter[name]) query.set(name, filter[name]);
   for (const label of filter.labels) query.append("label", label);
   return query;
 }

@@ -1,10 +1,12 @@
 // The filter as chips: the most common labels, the rest in a list, and the selection of another view.
+// Where a view shows the labels in another way, only the chips of the filter itself are there.
 
 import * as api from "./api.js";
 import { element } from "./card.js";
 import { go, isFiltered, NO_FILTER, read } from "./state.js";
 
 const CHIPS = 40;
+export const ONLY = { labelled: "labelled", unlabelled: "not labelled", none: "none of these" };
 const place = document.querySelector("#labels");
 const names = new Map(); // of selections, by key
 
@@ -31,10 +33,11 @@ export function makeLabels(all) {
   }
 }
 
-export function renderLabels({ labels, text, selection }) {
-  for (const chip of place.querySelectorAll("button:not(.selection, .clear)")) chip.setAttribute("aria-pressed", String(labels.includes(chip.value)));
-  renderSelection(selection);
-  renderClear(isFiltered({ labels, text, selection }));
+export function renderLabels(state) {
+  for (const chip of place.querySelectorAll("button:not(.part, .clear)")) chip.setAttribute("aria-pressed", String(state.labels.includes(chip.value)));
+  renderPart("selection", state.selection);
+  renderPart("only", state.only);
+  renderClear(isFiltered(state));
   place.hidden = !place.children.length;
 }
 
@@ -45,18 +48,25 @@ function renderClear(filtered) {
   else if (!chip) place.prepend(element("button", { type: "button", className: "chip clear", textContent: "Clear filter ×", onclick: () => go(NO_FILTER) }));
 }
 
-function renderSelection(selection) {
-  let chip = place.querySelector(".selection");
-  if (!selection) {
+// A chip that removes one part of the filter: the selection, or "only those that are not labelled".
+function renderPart(part, value) {
+  let chip = place.querySelector(`.${part}`);
+  if (!value) {
     chip?.remove();
     return;
   }
   if (!chip) {
-    chip = element("button", { type: "button", className: "chip selection", textContent: "selection", onclick: () => go({ selection: "" }) });
+    chip = element("button", { type: "button", className: `chip part ${part}`, onclick: () => go({ [part]: "" }) });
     chip.setAttribute("aria-pressed", "true");
     place.prepend(chip);
   }
-  describe(chip, selection);
+  if (part === "selection") describe(chip, value);
+  else nameChip(chip, ONLY[value] ?? value);
+}
+
+function nameChip(chip, name) {
+  chip.textContent = `${name} ×`;
+  chip.setAttribute("aria-label", `Remove from the filter: ${name}`);
 }
 
 async function describe(chip, key) {
@@ -65,6 +75,5 @@ async function describe(chip, key) {
     const found = await api.selection(key).catch(() => ({ name: "a selection that is gone" }));
     names.set(key, found.images === undefined ? found.name : `${found.name} (${found.images.toLocaleString()})`);
   }
-  chip.textContent = `${names.get(key)} ×`;
-  chip.setAttribute("aria-label", `Remove the selection: ${names.get(key)}`);
+  nameChip(chip, names.get(key));
 }

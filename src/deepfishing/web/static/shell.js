@@ -9,6 +9,7 @@
 //   unmount()               optional: context.signal is aborted and the elements go anyway
 //   keys                    optional: pairs of keys and words for the foot of the page
 //   style                   optional: the name of a stylesheet in static/
+//   chips                   optional: "filter" if only the labels of the filter are chips, not all
 // The context has `store` (of /api/store), `signal` (aborted when the view goes) and `labelsChanged()`
 // (counts of labels are asked for again). Nothing makes HTML of text: elements are made by `element`.
 
@@ -62,6 +63,8 @@ async function change(name, module) {
   const place = element("div", { className: "view" });
   place.dataset.view = name;
   current = { name, module, leave: () => ended.abort() };
+  document.body.dataset.view = name;
+  document.body.dataset.chips = module.chips ?? "all";
   place.append(document.getElementById(`view-${name}`).content.cloneNode(true));
   $("#bar").replaceChildren(...place.querySelectorAll("[data-place=bar]"));
   $("#main").replaceChildren(place);

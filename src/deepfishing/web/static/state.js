@@ -1,9 +1,10 @@
 // What is on the screen, kept in the address after #, so that reload, back and a copied link work.
 // An example is {id} of the store or {upload}, the key of a photo that the server remembers. Labels,
-// text and selection (a key that the server gave) are the filter, which all views share.
+// text, selection (a key that the server gave) and only ("labelled", "unlabelled" or "none") are the
+// filter, which all views share.
 
 const LISTS = { id: "like", upload: "like", not: "unlike" };
-const TEXTS = ["view", "words", "text", "selection", "forward", "gradient", "order", "show"];
+const TEXTS = ["view", "words", "text", "selection", "only", "forward", "gradient", "order", "show"];
 
 export const FIRST_VIEW = "photos";
 
@@ -42,9 +43,9 @@ export function go(change, replace = false) {
 }
 
 // The part of a state that filters photos, as the server takes it.
-export const filterOf = ({ labels, text, selection }) => ({ labels, text, selection });
-export const isFiltered = ({ labels, text, selection }) => Boolean(labels.length || text || selection);
-export const NO_FILTER = { labels: [], text: "", selection: "" };
+export const filterOf = ({ labels, text, selection, only }) => ({ labels, text, selection, only });
+export const isFiltered = ({ labels, text, selection, only }) => Boolean(labels.length || text || selection || only);
+export const NO_FILTER = { labels: [], text: "", selection: "", only: "" };
 
 export const same = (a, b) => a.id === b.id && a.upload === b.upload;
 export const without = (list, one) => list.filter((other) => !same(one, other));

@@ -8,6 +8,7 @@ import { notice, toast } from "./messages.js";
 import { filterOf, go, isFiltered, read } from "./state.js";
 
 export const style = "view_label.css";
+export const chips = "filter"; // the others would look like classes to choose from
 export const takesSlash = true; // for the name of a class
 export const keys = [
   ["1 … 9", "class"],
@@ -89,7 +90,7 @@ function renderSuggestion() {
   const words = [element("span", { textContent: first.probability < EVEN ? "Perhaps " : "Probably " }), element("b", { textContent: name })];
   if (first.probability !== undefined) words.push(element("span", { className: "soft", textContent: ` ${Math.round(first.probability * 100)} %${first.probability >= SURE ? ", sure" : ""}` }));
   const others = shown.suggestions.slice(1, 3).map((one) => (one.none ? "none of these" : one.name));
-  const take = element("button", { type: "button", onclick: () => takeSuggestion() }, "Take it ", element("kbd", { textContent: "Enter" }));
+  const take = element("button", { type: "button", className: "primary", onclick: () => takeSuggestion() }, "Take it ", element("kbd", { textContent: "Enter" }));
   $("#suggestion").replaceChildren(element("p", {}, ...words), ...(others.length ? [element("p", { className: "soft", textContent: `or ${others.join(", ")}` })] : []), take);
 }
 

@@ -9,6 +9,7 @@ import { preview } from "./photos.js";
 import { compare, fill, neighbour, skeleton } from "./results.js";
 import { Scatter } from "./scatter.js";
 import { Picker } from "./select.js";
+import { Side } from "./side.js";
 import { filterOf, go, isFiltered, NO_FILTER, read, same, without } from "./state.js";
 
 export const keys = [
@@ -43,6 +44,7 @@ let scrolledFilter = "";
 let grid = null;
 let scatter = null;
 let picker = null;
+let side = null;
 let context = null;
 
 function search(like, unlike = []) {
@@ -60,6 +62,7 @@ export function update(state) {
   const returned = !querying && $("#collection").hidden;
   $("#collection").hidden = querying;
   $("#results").hidden = !querying;
+  document.body.dataset.chips = querying ? "all" : "filter"; // the panel has the others
   renderTray(querying);
   const filter = JSON.stringify([filterOf(state), state.order]);
   $("#order").value = state.order;
@@ -68,7 +71,10 @@ export function update(state) {
     working.abort();
     shown.asked = "";
     document.title = `${store.name} – deepfishing`;
-    if (filter !== shown.filter) renderCollection(filter);
+    if (filter !== shown.filter) {
+      renderCollection(filter);
+      side.update(state);
+    }
     else grid.layout();
     if (returned) scrollTo(0, filter === shown.filter ? scrolled : 0);
   }
@@ -403,6 +409,7 @@ export function mount(place, given) {
   Object.assign(shown, { asked: "", filter: "", query: "" });
   grid = new Grid($("#grid"), (offset, limit) => api.images(filterOf(read()), offset, limit, read().order), () => mark($("#grid"), tray.like, tray.unlike, picker?.selected), signal);
   picker = new Picker(grid, $("#picked"), { changed: markAll, labelled: relabelled, signal });
+  side = new Side($("#side"), signal);
   $("#order").addEventListener("change", () => go({ order: $("#order").value }));
   $("#words").hidden = !store.words;
   $("#words").addEventListener("submit", (event) => {
