@@ -51,6 +51,15 @@ def test_a_folder_of_images_becomes_a_store(deepfish, shapes, tmp_path):
     np.testing.assert_allclose(rows(tmp_path / "s")["x7"], expected, atol=1e-3)
 
 
+def test_labels_from_folders_are_reported_and_albums_give_none(deepfish, shapes):
+    labelled = deepfish("extract", shapes, "s", "--features", "x7")
+    assert "labels: 24 images of 2 classes: dark, light\n" in labelled.out
+    albums = deepfish("extract", shapes, "s", "--features", "x7", "--albums")
+    assert "labels" not in albums.out
+    rows = Store.open("s").labelled_rows()
+    assert {row.labels for row in rows} == {None}
+
+
 def test_images_of_the_same_content_are_counted(deepfish, shapes):
     few = shapes / "train/dark"
     first, second, *_ = sorted(few.iterdir())

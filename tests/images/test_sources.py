@@ -48,6 +48,15 @@ def test_class_folders_are_labels_whatever_way_the_folder_is_named(tmp_path):
     assert labels(f"file://{tmp_path}/p") == expected
 
 
+def test_albums_and_a_single_folder_are_no_labels(tmp_path):
+    make(tmp_path, "p/2021/1.jpg", "p/2022/2.jpg", "p/3.jpg")
+    for source in (tmp_path / "p", tmp_path / "p/**/*.jpg", f"file://{tmp_path}/p"):
+        found = find_images(source, albums=True)
+        assert [item.labels for item in found] == [None] * 3
+    make(tmp_path, "q/received/1.jpg", "q/2.jpg")
+    assert labels(tmp_path / "q") == {"received/1.jpg": None, "2.jpg": None}
+
+
 def test_class_folders_inside_of_splits_are_labels(tmp_path):
     make(tmp_path, "train/cat/1.jpg", "train/dog/2.jpg", "test/cat/1.jpg", "val/3.jpg")
     assert labels(tmp_path) == {

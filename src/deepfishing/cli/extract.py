@@ -45,6 +45,9 @@ def extract(
     every: Annotated[
         float, "Seconds between the frames of a video; 0 for all.", MORE
     ] = 1.0,
+    albums: Annotated[
+        bool, "Folders are albums, not classes: take no labels from their names.", MORE
+    ] = False,
     prune: Annotated[
         bool, "Drop images that are in the store and not in IMAGES.", MORE
     ] = False,
@@ -69,7 +72,7 @@ def extract(
     from deepfishing.images.sources import find_images, passed_over_in
     from deepfishing.store import Store
 
-    items = find_images(images, every=every)
+    items = find_images(images, every=every, albums=albums)
     if dry_run:
         if on != LOCAL:
             raise OptionError(
@@ -129,6 +132,8 @@ def extract(
         )
         say.passed_over(passed_over)
         _summary(store, len(items), done, len(rows), prune)
+        if labels := say.labels_text(items):
+            say.line(f"labels: {labels}")
     problem = ""
     if strict and done.failures:
         problem = f"{say.images_text(len(done.failures))} cannot be used"

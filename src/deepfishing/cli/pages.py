@@ -21,6 +21,9 @@ def studio(
     options: Annotated[
         dict[str, Any], Fields(NETWORK, only=("network", "weights"), records=OPTIONS)
     ],
+    albums: Annotated[
+        bool, "Folders are albums, not classes: take no labels from their names."
+    ] = False,
     port: Annotated[int | None, "Port. [default: 8765, or a free one]"] = None,
     host: Annotated[
         str, "Address; others than this machine's own need a token.", MORE
@@ -49,13 +52,15 @@ def studio(
     from deepfishing.web.server import bind, share_heaps
     from deepfishing.web.server import serve as run
 
+    labels = ""
     if photos.is_dir():
-        find_images(photos)  # says what is wrong before a server starts
+        # a problem is reported before a server starts
+        labels = say.labels_text(find_images(photos, albums=albums))
     place = find_place(photos)
     share_heaps()
 
     def read(progress: Progress) -> None:
-        found = find_images(photos)
+        found = find_images(photos, albums=albums)
         extract_to(
             place.store,
             found,
@@ -76,6 +81,8 @@ def studio(
         say.line(
             f"photos of {photos}, features and labels in {place.store}; Ctrl-C ends"
         )
+        if labels:
+            say.line(f"labels: {labels}; --albums if folders are no classes")
         say.line(address.shown)
         if not no_open:
             webbrowser.open(address.url)

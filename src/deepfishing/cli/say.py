@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from json import dumps
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,8 @@ import typer
 if TYPE_CHECKING:  # rich takes longer to load than a help to show
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
     from rich.progress import Progress, Task, TaskID
+
+    from deepfishing.images.item import Item
 
 _DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
 _ORDERS = (*range(0x20), *range(0x7F, 0xA0), *_DIRECTIONS)
@@ -61,6 +63,17 @@ def counted(n: int, what: str) -> str:
 def images_text(n: int) -> str:
     """A number of images."""
     return counted(n, "image")
+
+
+def labels_text(items: Sequence[Item]) -> str:
+    """Return how many images have labels, of which classes; "" where none has."""
+    labelled = [item.labels for item in items if item.labels]
+    if not labelled:
+        return ""
+    classes = sorted({label for labels in labelled for label in labels})
+    some = ", ".join(classes[:3]) + (" ..." if len(classes) > 3 else "")
+    kinds = "1 class" if len(classes) == 1 else f"{len(classes):,} classes"
+    return f"{images_text(len(labelled))} of {kinds}: {some}"
 
 
 SHOWN = 20  # images left out that are named one by one

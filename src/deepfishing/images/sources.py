@@ -53,7 +53,9 @@ ARCHIVES = (".zip", ".7z", ".rar", ".gz", ".xz", ".bz2", ".zst")
 MAX_FILE = 1 << 28  # bytes; a larger file is not read again
 
 
-def find_images(source: str | Path, *, every: float = 1.0) -> list[Item]:
+def find_images(
+    source: str | Path, *, every: float = 1.0, albums: bool = False
+) -> list[Item]:
     """Return the images of a source, each id once.
 
     Parameters
@@ -73,6 +75,8 @@ def find_images(source: str | Path, *, every: float = 1.0) -> list[Item]:
         read through fsspec; lists may have URLs, too
     every : float
         Seconds between the frames of a video that are taken; 0 for all.
+    albums : bool
+        Whether folders are albums, not classes, so that their names are no labels.
 
     Examples
     --------
@@ -82,7 +86,7 @@ def find_images(source: str | Path, *, every: float = 1.0) -> list[Item]:
         .csv, .tsv or .parquet table, a .tar, a video or -, got no/such/folder, which does not exist
     """
     by_id: dict[str, Item] = {}
-    for item in _find(str(source), every):
+    for item in _find(str(source), every, albums):
         known = by_id.setdefault(item.id, item)
         if known is not item and known != item:
             raise DatasetError(
@@ -122,18 +126,19 @@ def passed_over_in(source: str | Path) -> Counter[str]:
     )
 
 
-def _find(source: str, every: float) -> list[Item]:
+def _find(source: str, every: float, albums: bool) -> list[Item]:
     if source == STDIN:
         return _listed(None, Path())
     if is_url(source):
-        return _behind(source, every)
+        return _behind(source, every, albums)
     path = Path(source)
     if is_folder(path):
         layout = voc_layout(path)
         pictures = path if layout is None else layout / "JPEGImages"
         names = image_ids(pictures, pictures)
         if layout is None:
-            return _in_class_folders(Item(as_text(name), path / name) for name in names)
+            unlabelled = (Item(as_text(name), path / name) for name in names)
+            return _in_class_folders(unlabelled, albums)
         labels = labels_by_id(layout)
         items = []
         for name in names:
@@ -143,7 +148,7 @@ def _find(source: str, every: float) -> list[Item]:
     if _is_file(path):
         return _in_file(path, path.name, every)
     if glob.has_magic(source):
-        return _matching(source, every)
+        return _matching(source, every, albums)
     raise DatasetError(
         "images must be a folder, an image, a pattern, a .txt list, a .csv, .tsv or .parquet "
         f"table, a .tar, a video or -, got {path}, which {_problem(path)}"
@@ -202,7 +207,7 @@ def _listed(file: Path | RemoteFile | None, folder: Path | str) -> list[Item]:
     return [item_at(folder, name, name) for name in names if name]
 
 
-def _behind(url: str, every: float) -> list[Item]:
+def _behind(url: str, every: float, albums: bool) -> list[Item]:
     files = list_files(url)
     if files is None:
         return _in_file(RemoteFile(url), PurePosixPath(url).name, every)
@@ -212,10 +217,11 @@ def _behind(url: str, every: float) -> list[Item]:
                 del files[name]
     if not files:
         raise DatasetError(f"a folder or pattern must hold an image, got none in {url}")
-    return _in_class_folders(Item(name, file) for name, file in files.items())
+    unlabelled = (Item(name, file) for name, file in files.items())
+    return _in_class_folders(unlabelled, albums)
 
 
-def _matching(pattern: str, every: float) -> list[Item]:
+def _matching(pattern: str, every: float, albums: bool) -> list[Item]:
     parts = Path(pattern).parts
     fixed = next(n for n, part in enumerate(parts) if glob.has_magic(part))
     folder = Path(*parts[:fixed])
@@ -232,9 +238,8 @@ def _matching(pattern: str, every: float) -> list[Item]:
     if not files:
         raise DatasetError(f"a pattern must match a file, got none for {pattern}")
     if not any(map(holds_images, files.values())):
-        return _in_class_folders(
-            Item(as_text(name), path) for name, path in files.items()
-        )
+        unlabelled = (Item(as_text(name), path) for name, path in files.items())
+        return _in_class_folders(unlabelled, albums)
     items: list[Item] = []
     for id_, path in files.items():
         if holds_images(path):
@@ -244,10 +249,15 @@ def _matching(pattern: str, every: float) -> list[Item]:
     return items
 
 
-def _in_class_folders(items: Iterable[Item]) -> list[Item]:
-    """Return the items with the names of their folders as labels."""
+def _in_class_folders(items: Iterable[Item], albums: bool) -> list[Item]:
+    """Return the items with the names of their folders as labels, unless they are albums.
+
+    A single folder cannot tell classes apart: it is an album.
+    """
     unlabelled = list(items)
     classes = folder_classes([item.id for item in unlabelled])
+    if albums or len(set(classes) - {None}) < 2:
+        return unlabelled
     labelled = []
     for item, name in zip(unlabelled, classes, strict=True):
         labelled.append(item if name is None else replace(item, labels=(name,)))
