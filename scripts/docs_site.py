@@ -22,16 +22,13 @@ CLI_PAGE = ROOT / "docs" / "reference" / "cli.md"
 
 def cli_page() -> str:
     """Return the page of all commands with their help."""
-    from typer.main import get_command
-
-    from deepfishing.cli.app import app
+    from deepfishing.cli.app import root
 
     parts = [
         "# Command line\n",
         "`deepfish COMMAND --help` prints the same in the terminal. Every error is one line on "
         "stderr with exit code 1, or 2 for a wrong option or argument.\n",
     ]
-    root: Any = get_command(app)
     for name, lazy in root.commands.items():
         command = lazy.load()
         group = getattr(command, "commands", {})

@@ -7,9 +7,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
 
-from deepfishing.cli.app import app
+from deepfishing.cli.app import root
 
 pytestmark = pytest.mark.usefixtures("small_input")
 ROOT = Path(__file__).parent.parent
@@ -54,7 +53,7 @@ def test_commands_that_need_no_download_run_as_printed(
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_in_the_docs_have_only_options_that_exist(command):
     name, *rest = shlex.split(command.partition(" | ")[0])[1:]
-    found = get_command(app).commands[name].load()
+    found = root.commands[name].load()
     found = getattr(found, "commands", {}).get(rest[0] if rest else "", found)
     known = {option for parameter in found.params for option in parameter.opts}
     assert {word for word in rest if word.startswith("--")} <= known
@@ -71,7 +70,7 @@ def test_every_extra_for_users_is_on_the_page_of_the_installation():
 
 def test_every_command_is_in_the_docs_and_has_an_example(deepfish):
     text = "\n".join(PAGES.values())
-    for name, lazy in get_command(app).commands.items():
+    for name, lazy in root.commands.items():
         assert f"deepfish {name}" in text
         command = lazy.load()
         for one in getattr(command, "commands", {name: command}).values():

@@ -10,10 +10,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
 
 import deepfishing
-from deepfishing.cli.app import app
+from deepfishing.cli.app import root
 
 ROOT = Path(__file__).parent.parent
 
@@ -80,7 +79,7 @@ def test_the_page_of_the_command_line_is_what_the_script_makes(docs_site):
 def test_every_option_of_every_command_is_on_the_page(docs_site):
     page = docs_site.cli_page()
     parts = dict(re.findall(r"^###? deepfish (.*)\n((?:(?!^##).*\n)*)", page, re.M))
-    for name, lazy in get_command(app).commands.items():
+    for name, lazy in root.commands.items():
         command = lazy.load()
         inner = {f"{name} {n}": c for n, c in getattr(command, "commands", {}).items()}
         for full_name, one in (inner or {name: command}).items():

@@ -184,8 +184,8 @@ def test_a_complete_store_is_found_complete_without_torch(deepfish, shapes, tmp_
     arguments = ["extract", str(few), "s", "--features", "x7"]
     assert deepfish(*arguments).code == 0
     code = (
-        "import sys; from deepfishing.cli.app import app; "
-        f"app({arguments!r}, standalone_mode=False); print('torch' in sys.modules)"
+        "import sys; from deepfishing.cli.app import root; "
+        f"root.main({arguments!r}, standalone_mode=False); print('torch' in sys.modules)"
     )
     ran = subprocess.run(
         [sys.executable, "-c", code],

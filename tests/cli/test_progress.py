@@ -3,7 +3,7 @@ import io
 from rich.console import Console
 from rich.progress import Progress
 
-from deepfishing.cli import say
+from deepfishing.cli import printing, progress
 from deepfishing.cli.extract import duration_text
 
 
@@ -14,7 +14,7 @@ def test_the_time_that_has_passed_and_the_time_that_is_left_cannot_be_confused()
         (task,) = bar.tasks
 
         def text():
-            return say.time_text(task)
+            return progress.time_text(task)
 
         assert text() == "0:00 so far"
         for done in (6, 12):
@@ -29,8 +29,8 @@ def test_the_time_that_has_passed_and_the_time_that_is_left_cannot_be_confused()
 def test_a_line_of_the_bar_fits_into_80_columns(monkeypatch):
     screen = io.StringIO()
     console = Console(file=screen, width=80, force_terminal=True, color_system=None)
-    monkeypatch.setattr("rich.console.Console", lambda stderr: console)
-    with say.progress_bar() as bar:
+    monkeypatch.setattr(progress, "Console", lambda stderr: console)
+    with progress.progress_bar() as bar:
         bar("images", 0, 12_345)
         bar.failure("a.jpg", "why")
         bar("images", 1234, 12_345)
@@ -42,7 +42,7 @@ def test_a_line_of_the_bar_fits_into_80_columns(monkeypatch):
 
 def test_a_stage_that_has_nothing_more_to_do_stays_as_it_was():
     with Progress(disable=True) as shown:
-        bar = say.Bar(shown)
+        bar = progress.Bar(shown)
         bar("images", 3, 3)
         bar("images", 0, 0)  # the second of two protocols on the same features
         [task] = shown.tasks
@@ -50,20 +50,23 @@ def test_a_stage_that_has_nothing_more_to_do_stays_as_it_was():
 
 
 def test_numbers_are_said_as_people_say_them():
-    assert [say.counted(1, "photo"), say.counted(1200, "image")] == [
+    assert [printing.count_text(1, "photo"), printing.count_text(1200, "image")] == [
         "1 photo",
         "1,200 images",
     ]
-    assert [say.size_text(999), say.size_text(12_345_678)] == ["999 B", "12.3 MB"]
-    clocks = [say.clock_text(seconds) for seconds in (7.2, 61, 36_061, None)]
+    assert [printing.size_text(999), printing.size_text(12_345_678)] == [
+        "999 B",
+        "12.3 MB",
+    ]
+    clocks = [progress.clock_text(seconds) for seconds in (7.2, 61, 36_061, None)]
     assert clocks == ["0:07", "1:01", "10:01:01", "0:00"]
     durations = [duration_text(seconds) for seconds in (4.23, 300, 12_345, 5e5, 1e9)]
     assert durations == ["4.2 s", "5.0 min", "3.4 h", "5.8 days", "31.7 years"]
-    assert say.spelled("\x1b[2Jcat.jpg") == "\\x1b[2Jcat.jpg"
+    assert printing.escape_controls("\x1b[2Jcat.jpg") == "\\x1b[2Jcat.jpg"
 
 
 def test_events_are_lines_of_json(capsys):
-    events = say.JsonEvents(images=3)
+    events = progress.JsonEvents(images=3)
     events("images", 0, 2)
     events.failure("a.jpg", "image not found: a.jpg")
     assert capsys.readouterr().out.splitlines() == [

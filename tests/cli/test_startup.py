@@ -5,11 +5,10 @@ import subprocess
 import sys
 
 import pytest
-from typer.main import get_command
 
-from deepfishing.cli.app import app
+from deepfishing.cli.app import root
 
-LAZY = get_command(app).commands
+LAZY = root.commands
 # their help names networks and data sets, whose records have preprocessing in them
 WITH_RECORDS = ("reproduce", "models", "fetch", "doctor")
 
@@ -28,7 +27,16 @@ print(*sorted(tops), *sorted(name for name in new if name.startswith('deepfishin
 """
 OURS = [
     f"deepfishing.{name}"
-    for name in ("cli", "cli.app", "cli.command", "cli.say", "errors")
+    for name in (
+        "cli",
+        "cli.app",
+        "cli.command",
+        "cli.printing",
+        "cli.help",
+        "cli.arguments",
+        "cli.arguments.shared",
+        "errors",
+    )
 ]
 
 
@@ -53,7 +61,7 @@ def loaded(*words, **environment):
         (
             [],
             {
-                "_DEEPFISH_COMPLETE": "complete_bash",
+                "_DEEPFISH_COMPLETE": "bash_complete",
                 "COMP_WORDS": "deepfish extr",
                 "COMP_CWORD": "1",
             },
@@ -62,21 +70,21 @@ def loaded(*words, **environment):
         (
             [],
             {
-                "_DEEPFISH_COMPLETE": "complete_zsh",
-                "_TYPER_COMPLETE_ARGS": "deepfish extr",
+                "_DEEPFISH_COMPLETE": "zsh_complete",
+                "COMP_WORDS": "deepfish extr",
+                "COMP_CWORD": "1",
             },
-            '"extract":"Extract features',
+            "plain\nextract\nExtract features",
         ),
     ],
     ids=["version", "help", "bash", "zsh"],
 )
-def test_version_help_and_completion_load_typer_and_nothing_else(
+def test_version_help_and_completion_load_click_and_nothing_else(
     words, environment, answer
 ):
     names, said = loaded(*words, **environment)
     assert answer in said
-    # annotated_doc and shellingham are typer's own
-    assert names - {"annotated_doc", "shellingham"} == {"deepfishing", "typer", *OURS}
+    assert names == {"deepfishing", "click", *OURS}
 
 
 @pytest.mark.parametrize("name", LAZY)

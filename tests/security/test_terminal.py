@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from deepfishing.cli.say import Spelled, spelled
+from deepfishing.cli.printing import escape_controls
+from deepfishing.cli.summaries import Escaped
 from deepfishing.store import Row, Store
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b1m\u202egpj.[red]a"
@@ -56,7 +57,7 @@ def test_tables_keep_their_colours_and_nothing_elses():
     table = Table(escape(f"head{EVIL}"))
     table.add_row(escape(EVIL), style="red")
     file = io.StringIO()
-    Console(file=file, force_terminal=True, width=200).print(Spelled(table))
+    Console(file=file, force_terminal=True, width=200).print(Escaped(table))
     drawn = file.getvalue()
     assert "\x1b[31m" in drawn or "\x1b[1;31m" in drawn  # the row is red
     assert not re.search("\x07|\x1b\\]0|\x1b\\[2J|\x9b|\u202e", drawn)
@@ -85,7 +86,7 @@ def test_a_real_terminal_gets_no_order_from_a_name(tmp_path, rng):
     assert rb"store\x1b[2J" in shown
 
 
-def test_spelling_leaves_ordinary_names_alone():
+def test_escaping_leaves_ordinary_names_alone():
     for name in ("photo 1.jpg", "Straße/猫.jpg", "🐟 Ünïcødé", "a\tb\nc", "[red]"):
-        assert spelled(name) == name
-    assert spelled("a\udcff") == r"a\xff"  # a byte that is no UTF-8
+        assert escape_controls(name) == name
+    assert escape_controls("a\udcff") == r"a\xff"  # a byte that is no UTF-8

@@ -6,26 +6,38 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from deepfishing.cli import say
-from deepfishing.cli.command import NETWORK, PROTOCOL, WORK, Fields, Strict
+from deepfishing.cli.arguments.reproduce import Reproduce
+from deepfishing.cli.printing import (
+    print_json,
+    print_line,
+    print_next,
+    print_note,
+)
+from deepfishing.cli.progress import progress_bar
+from deepfishing.cli.summaries import (
+    Escaped,
+    print_ignored_files,
+    print_left_out,
+)
 from deepfishing.errors import DatasetError, OptionError, check_choice
 from deepfishing.evaluation.checks import PROTOCOLS, TABLE
+from deepfishing.evaluation.measuring import measure
+from deepfishing.evaluation.report.sheets import curve_sheets, table_sheets
+from deepfishing.evaluation.report.tables import comparison
+from deepfishing.evaluation.report.text import terminal
+from deepfishing.evaluation.reproduce import Protocol
 from deepfishing.extraction.options import (
-    OPTIONS,
-    Resources,
     check_features,
     load_from_options,
     split_options,
 )
 from deepfishing.fetch.place import fetched_data
 from deepfishing.images.dataset import (
-    DATASETS,
-    DIFFICULT,
     Dataset,
     DatasetRecord,
     find_record,
@@ -34,107 +46,64 @@ from deepfishing.images.item import as_text
 from deepfishing.images.sources import passed_over_in
 
 
-def reproduce(
-    dataset: Annotated[str, f"One of: {', '.join(DATASETS)}."],
-    *,
-    data: Annotated[
-        Path | None,
-        "Folder of the data set, such as VOCdevkit; without it, what `deepfish fetch` got. "
-        "groceries brings its own.",
-    ] = None,
-    options: Annotated[dict[str, Any], Fields(NETWORK, records=OPTIONS)],
-    features: Annotated[
-        str | None,
-        "Comma-separated names; by default `all` rows of the paper's Table 1 and `forward`, "
-        "`auto-forward` and `auto` (groceries, folder: and `best`), or what suits the protocol.",
-    ] = None,
-    protocol: Annotated[
-        str | None,
-        f"What is measured, comma-separated: {', '.join(PROTOCOLS)}; by default table, for "
-        "groceries table,low-shot.",
-    ] = None,
-    largest: Annotated[
-        int | None,
-        "Training images to time approximation on, at most 50,000.",
-        PROTOCOL,
-    ] = None,
-    difficult: Annotated[
-        str, "Difficult labels in training: ignore or negative.", PROTOCOL
-    ] = DIFFICULT[0],
-    train: Annotated[str | None, "Split to train on.", PROTOCOL] = None,
-    test: Annotated[str | None, "Split to test on.", PROTOCOL] = None,
-    seed: Annotated[
-        int | None, "Seed of the split, where none is official. [default: 0]", PROTOCOL
-    ] = None,
-    out: Annotated[
-        Path | None, "Folder for results; results/DATASET-NETWORK by default."
-    ] = None,
-    resources: Annotated[Resources, Fields(WORK, without=("memory",))],
-    strict: Strict = False,
-    as_json: Annotated[bool, "Print the rows as JSON lines, nothing else."] = False,
-) -> None:
-    """Measure the paper's rows: forward features, concatenations and gradients.
-
-    Example: deepfish reproduce voc2007 --data VOCdevkit --features x7,dW8
-
-    Features stay on disk, so a second run or a new row only computes what is missing. Ends with
-    a table, results.jsonl and report.html in the --out folder. Other protocols than the table give
-    curves, in curves.jsonl: few examples, nearest neighbours, projections of the kernel.
-    """
+def run_reproduce(args: Reproduce) -> None:
+    """Run `deepfish reproduce`."""
     # what can be told at once is told before torch is loaded and before any work
-    known = find_record(dataset)
-    protocols = known.protocols if protocol is None else tuple(protocol.split(","))
+    known = find_record(args.dataset)
+    protocols = (
+        known.protocols if args.protocol is None else tuple(args.protocol.split(","))
+    )
     for name in protocols:
         check_choice("protocol", name, PROTOCOLS)
-    if largest is not None and ("approximation" not in protocols or largest < 1):
+    if args.largest is not None and (
+        "approximation" not in protocols or args.largest < 1
+    ):
         raise OptionError(
             "--largest must be a number of images for --protocol approximation, "
-            f"got {largest} for {','.join(protocols)}"
+            f"got {args.largest} for {','.join(protocols)}"
         )
-    if features is not None or TABLE in protocols:
-        check_features(options, features or known.table)
+    if args.features is not None or TABLE in protocols:
+        check_features(args.options, args.features or known.table)
 
-    # loaded when the command runs, so that help and completion are quick
-    from deepfishing.evaluation.measuring import measure
-    from deepfishing.evaluation.report.sheets import curve_sheets, table_sheets
-    from deepfishing.evaluation.report.tables import comparison
-    from deepfishing.evaluation.report.text import terminal
-    from deepfishing.evaluation.reproduce import Protocol
-
-    _, feature_options = split_options(options)
+    _, feature_options = split_options(args.options)
     how = Protocol(
-        difficult=difficult, strict=strict, **feature_options, **vars(resources)
+        difficult=args.difficult,
+        strict=args.strict,
+        **feature_options,
+        **vars(args.resources),
     )
-    net = load_from_options(options, device=resources.device)
+    net = load_from_options(args.options, device=args.resources.device)
     for line in net.notes:
-        say.note(line)
-    out = out or Path("results") / f"{dataset}-{net.name.replace(':', '-')}"
-    source = load_dataset(known, data, out, train=train, test=test, seed=seed)
+        print_note(line)
+    out = args.out or Path("results") / f"{args.dataset}-{net.name.replace(':', '-')}"
+    source = load_dataset(
+        known, args.data, out, train=args.train, test=args.test, seed=args.seed
+    )
     left_out: dict[str, str] = {}
-    with say.progress_bar() as progress:
+    with progress_bar() as progress:
         found = measure(
             source,
             net,
             out,
             protocols,
-            features=features,
+            features=args.features,
             table=known.table,
             protocol=how,
             command=as_text(shlex.join(["deepfish", *sys.argv[1:]])),
             progress=progress,
             on_failure=left_out.__setitem__,
-            **({} if largest is None else {"largest": largest}),
+            **({} if args.largest is None else {"largest": args.largest}),
         )
-    if as_json:
+    if args.as_json:
         for row in (
             *found.rows,
             *(point for curve in found.points.values() for point in curve),
         ):
-            say.json(row)
+            print_json(row)
         return
-    say.left_out(left_out.values())
-    if dataset == "folder" and data is not None:
-        say.passed_over(passed_over_in(data))
+    print_left_out(left_out.values())
+    if args.dataset == "folder" and args.data is not None:
+        print_ignored_files(passed_over_in(args.data))
     sheets = []
     if found.rows:
         sheets += table_sheets(
@@ -144,10 +113,10 @@ def reproduce(
         sheets += curve_sheets(points, narrow=True)
     drawn: list[RenderableType] = [*map(terminal, sheets), *map(Text, found.words)]
     for part in drawn:
-        Console().print(say.Spelled(part))
-        say.line()
-    say.line(f"report   {found.page}")
-    say.what_next(("deepfish", "serve", out))
+        Console().print(Escaped(part))
+        print_line()
+    print_line(f"report   {found.page}")
+    print_next(("deepfish", "serve", out))
 
 
 def load_dataset(
@@ -174,7 +143,7 @@ def load_dataset(
     if record.sizes and sizes != record.sizes and not {"train", "test"} & set(given):
         published = " and ".join(f"{n:,}" for n in record.sizes)
         got = " and ".join(f"{n:,}" for n in sizes)
-        say.note(
+        print_note(
             f"note: {record.name} has {published} images to train and to test as published, "
             f"this copy {got}"
         )

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from deepfishing.cli import say
-from deepfishing.cli.command import MORE, WORK, Fields, Json, MovedWeights, StoreFolder
+from deepfishing.cli.arguments.search import Search
+from deepfishing.cli.printing import (
+    images_text,
+    print_cells,
+    print_json,
+    print_line,
+    print_next,
+    print_note,
+)
+from deepfishing.cli.progress import progress_bar
+from deepfishing.cli.summaries import Escaped
 from deepfishing.errors import OptionError
-from deepfishing.extraction.options import Resources
+from deepfishing.search import Searcher
+from deepfishing.search.hits import save_tiles
+from deepfishing.search.words import WORDS_FEATURE, Words
 from deepfishing.util.files import SEPARATOR
 
 if TYPE_CHECKING:
@@ -20,73 +28,15 @@ if TYPE_CHECKING:
     from deepfishing.search.searcher import Example
 
 
-def search(
-    store: StoreFolder,
-    query: Annotated[
-        str | None,
-        typer.Argument(
-            help="An id of the store, an image file, or - for the bytes of one on standard input; "
-            "with a network that reads texts, words such as 'a red bicycle'."
-        ),
-    ] = None,
-    *,
-    k: Annotated[int, "How many images to find."] = 10,
-    by: Annotated[
-        str | None, "A recipe, such as dW8 or pow(dW8,0.5)+x7. [default: by the store]"
-    ] = None,
-    like: Annotated[
-        list[str] | None, "One more example, an id or a file; may be repeated."
-    ] = None,
-    unlike: Annotated[list[str] | None, "A negative example, likewise."] = None,
-    label: Annotated[
-        list[str] | None, "Only images with this label; may be repeated."
-    ] = None,
-    path: Annotated[
-        str | None, "Only images whose path or id is like '*/dogs/*'."
-    ] = None,
-    exact: Annotated[
-        bool | None,
-        typer.Option(
-            "--exact/--index",
-            help="Compare all images, or the candidates of an index kept beside the store. "
-            "[default: exact up to 100,000 images]",
-            show_default=False,
-            rich_help_panel=MORE,
-        ),
-    ] = None,
-    sheet: Annotated[
-        Path | None, "Also draw query and hits into this .png or .jpg."
-    ] = None,
-    class_names: Annotated[
-        Path | None, "Names of the network's classes, a line each.", MORE
-    ] = None,
-    weights: MovedWeights = None,
-    resources: Annotated[Resources, Fields(WORK, only=("device",))],
-    as_json: Json = False,
-) -> None:
-    """Find the images of a store that are like others or fit words, and say why.
-
-    Example: deepfish search store holiday.jpg -k 5 --by dW8
-
-    A QUERY with a slash or the suffix of an image is always a file. Other words are read by the
-    text tower of CLIP, SigLIP and the like, if the store was made with one of them.
-
-    The score is the similarity by the recipe; forward is how much two images look alike, backward
-    how much they mean alike: the score of a gradient is their product. Classes are those that most
-    of the backward similarity comes from. A quarter of the similarity to --unlike is taken away.
-    On a pipe the columns are complete, with tabs between them.
-    """
-    named = [*([query] if query is not None else []), *(like or [])]
+def run_search(args: Search) -> None:
+    """Run `deepfish search`."""
+    named = [*([args.query] if args.query is not None else []), *args.like]
     if not named:
         raise OptionError(
             "a search needs a QUERY or --like, got neither; name an id or a file"
         )
 
-    # loaded when the command runs, so that help and completion are quick
-    from deepfishing.search import Searcher
-    from deepfishing.search.words import WORDS_FEATURE, Words
-
-    method = {None: "auto", True: "exact", False: "index"}[exact]
+    method = {None: "auto", True: "exact", False: "index"}[args.exact]
     examples: list[Example] = [
         sys.stdin.buffer.read() if n == "-" else n for n in named
     ]
@@ -94,37 +44,34 @@ def search(
         raise OptionError(
             "- must have the bytes of an image on standard input, got none"
         )
-    negative = list(unlike or [])
-    with say.progress_bar(quiet=as_json) as bar:
+    negative = list(args.unlike)
+    with progress_bar(quiet=args.as_json) as bar:
 
         def open_searcher(recipe: str | None) -> Searcher:
             return Searcher(
-                store,
+                args.store,
                 recipe,
                 method,
-                weights=weights,
-                device=resources.device,
-                class_names=class_names,
+                weights=args.weights,
+                device=args.resources.device,
+                class_names=args.class_names,
                 progress=bar,
-                notice=say.note,
+                notice=print_note,
             )
 
-        searcher = open_searcher(by)
-        if by is None and any(
+        searcher = open_searcher(args.by)
+        if args.by is None and any(
             isinstance(searcher.read(one), Words) for one in examples
         ):
             searcher = open_searcher(WORDS_FEATURE)
-    hits = searcher.search(examples, k, negative, label or (), path)
-    if sheet is not None:
-        # loaded when the command runs, so that help and completion are quick
-        from deepfishing.search.hits import save_tiles
-
+    hits = searcher.search(examples, args.k, negative, args.label, args.path)
+    if args.sheet is not None:
         tiles = [(searcher.picture(example), "query", "") for example in examples]
         tiles += [
             (searcher.picture(hit.id), f"{hit.score:.3f}", hit.caption) for hit in hits
         ]
-        save_tiles(sheet, tiles)
-    if as_json:
+        save_tiles(args.sheet, tiles)
+    if args.as_json:
         document = {
             "store": str(searcher.store.folder),
             "by": searcher.recipe.name,
@@ -134,28 +81,28 @@ def search(
             "unlike": negative,
             "hits": [asdict(hit) for hit in hits],
         }
-        say.json(document, indent=1)
+        print_json(document, indent=1)
     else:
         how = "exactly" if searcher.index is None else "by index"
-        found = f"{len(hits)} of {say.images_text(len(searcher.collection))}"
+        found = f"{len(hits)} of {images_text(len(searcher.collection))}"
         is_terminal = sys.stdout.isatty()
-        say.line(f"{found} by {searcher.recipe.title}, {how}", err=not is_terminal)
+        print_line(f"{found} by {searcher.recipe.title}, {how}", err=not is_terminal)
         if is_terminal:
             _show(hits)
         else:
             _print_rows(hits)
-        say.what_next(("deepfish", "serve", store))
+        print_next(("deepfish", "serve", args.store))
 
 
 def _print_rows(hits: list[Hit]) -> None:
     """Print all of the hits for a program: a row of names, then a row per hit."""
-    say.cells(("score", "forward", "backward", "image", "path", "labels", "classes"))
+    print_cells(("score", "forward", "backward", "image", "path", "labels", "classes"))
     for hit in hits:
         numbers = (hit.score, hit.forward, hit.backward)
         scores = ["" if number is None else f"{number:.6f}" for number in numbers]
         labels = SEPARATOR.join(hit.labels or ())
         classes = SEPARATOR.join(f"{c.name} {c.term:.4f}" for c in hit.classes)
-        say.cells((*scores, hit.id, hit.path, labels, classes))
+        print_cells((*scores, hit.id, hit.path, labels, classes))
 
 
 def _show(hits: list[Hit]) -> None:
@@ -191,4 +138,4 @@ def _show(hits: list[Hit]) -> None:
         )
     for row in zip(*cells.values(), strict=True):
         table.add_row(*map(escape, row))
-    console.print(say.Spelled(table), highlight=False)
+    console.print(Escaped(table), highlight=False)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from deepfishing.cli import say
-from deepfishing.cli.command import NETWORK, Fields, Json
+from deepfishing.cli.arguments.setup import Doctor, Fetch, Models
 from deepfishing.cli.doctor import OK, Finding, examine
+from deepfishing.cli.printing import (
+    print_json,
+    print_line,
+    print_next,
+    print_note,
+)
+from deepfishing.cli.progress import progress_bar
 from deepfishing.core.features import TOP, table_features
 from deepfishing.errors import DeepFishingError
-from deepfishing.extraction.options import OPTIONS, load_from_options
+from deepfishing.extraction.options import load_from_options
 from deepfishing.fetch.download import Patience
-from deepfishing.fetch.place import CATALOGUE, find_download
 from deepfishing.fetch.place import fetch as fetch_one
+from deepfishing.fetch.place import find_download
 from deepfishing.networks.zoo import (
     RECORDS,
     Record,
@@ -32,49 +37,33 @@ if TYPE_CHECKING:
 FILE_OPTIONS = ("prototxt", "mean", "preprocess", "embedding")
 
 
-def models(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            help="Show only this network, whole: a name of the list, a .caffemodel or .onnx "
-            "file, timm:NAME, torchvision:NAME, hf:ORG/NAME or open_clip:NAME/TAG."
-        ),
-    ] = None,
-    *,
-    options: Annotated[
-        dict[str, Any], Fields(NETWORK, only=FILE_OPTIONS, records=OPTIONS)
-    ],
-    as_json: Json = False,
-) -> None:
-    """List the networks, or show one: layers, features, preprocessing, weights.
-
-    Example: deepfish models vgg16
-
-    Features of a layer without a number are named by its path: x:PATH and dW:PATH.
-    """
-    if as_json:
+def run_models(args: Models) -> None:
+    """Run `deepfish models`."""
+    if args.as_json:
         shown = (
-            [_find(name, options)]
-            if name
+            [_find(args.name, args.options)]
+            if args.name
             else [_known(entry) for entry in RECORDS.values()]
         )
-        say.json(shown, indent=1)
-    elif name:
-        for key, value in _find(name, options).items():
+        print_json(shown, indent=1)
+    elif args.name:
+        for key, value in _find(args.name, args.options).items():
             text = ", ".join(value) if isinstance(value, list) else value
             if isinstance(value, dict):
                 text = ", ".join(f"{k} = {v}" for k, v in value.items())
-            say.line(f"{key:<11} {text}")
+            print_line(f"{key:<11} {text}")
     else:
         width = max(map(len, RECORDS))
-        say.line(f"{'network':<{width}}  px   gradients      weights")
+        print_line(f"{'network':<{width}}  px   gradients      weights")
         for entry in RECORDS.values():
             gradients = ", ".join(f"dW{k}" for k in entry.layers)
             weights = "here" if _known(entry)["weights"] else "missing"
-            say.line(
+            print_line(
                 f"{entry.name:<{width}}  {entry.preprocess.size}  {gradients:<13}  {weights}"
             )
-        say.line("\n`deepfish models NAME` shows one, and where its weights come from")
+        print_line(
+            "\n`deepfish models NAME` shows one, and where its weights come from"
+        )
 
 
 def _find(name: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -133,71 +122,54 @@ def about_x7(network: Record | Network) -> str:
     return "not known, since no layer was found that makes scores"
 
 
-def fetch(
-    names: Annotated[list[str], f"Some of: {', '.join(CATALOGUE)}."],
-    timeout: Annotated[
-        float, "Seconds after which a silent server is asked again."
-    ] = 30.0,
-    as_json: Annotated[bool, "Print one JSON object per name, nothing else."] = False,
-) -> None:
-    """Download weights and data sets, checked against their published checksums.
-
-    Example: deepfish fetch alexnet-caffe voc2007
-
-    A broken download goes on where it stopped, and what exists is only checked. Everything
-    goes to ~/.cache/deepfishing, or to $DEEPFISHING_HOME.
-    """
+def run_fetch(args: Fetch) -> None:
+    """Run `deepfish fetch`."""
     # a mistyped one is told before any work
-    wanted = [find_download(name) for name in names]
+    wanted = [find_download(name) for name in args.names]
     failed = False
-    for name in names:
+    for name in args.names:
         try:
-            with say.progress_bar(download=True) as bar:
-                done = fetch_one(name, bar, Patience(timeout=timeout))
+            with progress_bar(download=True) as bar:
+                done = fetch_one(name, bar, Patience(timeout=args.timeout))
         except DeepFishingError as error:
             failed = True
-            if as_json:
-                say.json({"name": name, "status": "failed", "error": str(error)})
+            if args.as_json:
+                print_json({"name": name, "status": "failed", "error": str(error)})
             else:
-                say.note(f"deepfish: {name}: {error}")
+                print_note(f"deepfish: {name}: {error}")
             continue
         paths = [str(path) for path in done.paths]
-        if as_json:
+        if args.as_json:
             facts = {"name": name, "status": done.status, "paths": paths}
-            say.json({**facts, "licence": done.licence})
+            print_json({**facts, "licence": done.licence})
         else:
-            say.line(
+            print_line(
                 f"{name} {done.status}: {', '.join(paths)} (licence: {done.licence})"
             )
     if failed:
-        raise typer.Exit(1)
-    if not as_json:
+        sys.exit(1)
+    if not args.as_json:
         last = wanted[-1]
         photos = ("extract", "photos", "store", "--network", last.name)
-        say.what_next(
+        print_next(
             ("deepfish", *(("reproduce", last.name) if last.archives else photos))
         )
 
 
-def doctor(as_json: Json = False) -> None:
-    """Show what this machine has and what is missing, and the command that brings it.
-
-    Example: deepfish doctor
-
-    The exit code is 1 only if something that all commands need does not work.
-    """
+def run_doctor(args: Doctor) -> None:
+    """Run `deepfish doctor`."""
     findings: list[Finding] = []
     for finding in examine():
         findings.append(finding)
-        if not as_json:
+        if not args.as_json:
             fix = f": {finding.fix}" if finding.fix else ""
-            say.line(f"{finding.status:<8} {finding.name:<28} {finding.detail}{fix}")
+            print_line(f"{finding.status:<8} {finding.name:<28} {finding.detail}{fix}")
     broken = any(finding.core and finding.status != OK for finding in findings)
-    if as_json:
+    if args.as_json:
         facts = {
             "works": not broken,
             "findings": [asdict(finding) for finding in findings],
         }
-        say.json(facts, indent=1)
+        print_json(facts, indent=1)
     if broken:
-        raise typer.Exit(1)
+        sys.exit(1)

@@ -1,0 +1,182 @@
+"""`deepfish curate`: put a collection in order, from what a store holds already."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from deepfishing.cli.arguments.shared import (
+    MORE,
+    Json,
+    Names,
+    StoreFolder,
+)
+
+SHOWN = 10  # groups of twins that are told one by one
+DRAWN = 40  # groups of twins on a sheet
+LIST = ".txt"
+TWINS = (
+    "group",
+    "keep",
+    "path",
+    "id",
+    "store",
+    "kind",
+    "why",
+    "width",
+    "height",
+    "bytes",
+    "difference",
+)
+
+Features = Annotated[
+    str | None, "A recipe, such as x7 or pow(dW8,0.5). [default: by the store]"
+]
+Out = Annotated[Path | None, "Also write a table, .csv or .json, into this file."]
+Sheet = Annotated[Path | None, "Also draw the photos into this picture, .png or .jpg."]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choose:
+    """Choose the photos to label first: the few that stand best for all.
+
+    Example: deepfish curate choose store -n 100 --out first.csv
+
+    Prints their paths, the most useful first; stopped early, those that it has. Fill in the column
+    labels of --out and pass the table as --labelled to choose the next ones.
+    """
+
+    store: StoreFolder
+    n: Annotated[int, "How many photos to choose."] = 100
+    features: Features = None
+    labelled: Annotated[
+        str | None,
+        "Photos that are labelled already: a .csv with the columns path and label, a text file "
+        "with a path per line, or the word store for its own labels.",
+    ] = None
+    sheet: Sheet = None
+    out: Out = None
+    as_json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labels:
+    """Find labels that are probably wrong, and say what they would be.
+
+    Example: deepfish curate labels store --labels labels.csv --out doubtful.csv
+
+    A classifier that has not seen the photo and the photos nearest to it contradict its label. The
+    more they do, the larger the doubt. Works with one label per photo and with several.
+    """
+
+    store: StoreFolder
+    labels: Annotated[
+        Path | None,
+        "Labels: a .csv with the columns path and label, or a VOC tree. [default: those "
+        "of the store, or its folders]",
+    ] = None
+    n: Annotated[int, "How many labels to show at most."] = 50
+    features: Features = None
+    split: Annotated[str, "Split of a VOC tree.", MORE] = "trainval"
+    seed: Annotated[int, "Seed of the folds.", MORE] = 0
+    sheet: Sheet = None
+    out: Out = None
+    as_json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Twins:
+    """Find photos that are copies of one picture: re-encoded, smaller, cropped, mirrored.
+
+    Example: deepfish curate twins store --out twice.txt
+
+    Prints the paths of copies of the --kinds asked for: all but one of each picture, the one with
+    the most real detail. Nothing is moved or deleted. Look at --sheet, then put the copies aside:
+    mkdir twice; deepfish curate twins store -0 | xargs -0 mv -t twice --
+    """
+
+    store: StoreFolder
+    against: Annotated[
+        Path | None, "Another store: find photos of STORE that it has, too."
+    ] = None
+    features: Features = None
+    kinds: Annotated[
+        str,
+        "Kinds of copies to list, comma-separated: identical file, identical pixels, re-encoded or "
+        "resized, cropped, border added. A mirrored photo is never listed.",
+    ] = "identical file,identical pixels,re-encoded or resized"
+    out: Annotated[
+        Path | None, "File for the paths, .txt, or for all groups, .csv or .json."
+    ] = None
+    print0: Annotated[
+        bool,
+        "End paths with a zero byte, for xargs -0.",
+        Names(("--print0", "-0")),
+    ] = False
+    sheet: Sheet = None
+    as_json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bursts:
+    """Find photos of one scene that are no copies, to choose one of each burst.
+
+    Example: deepfish curate bursts store
+
+    Prints the number of the burst and the path, separated by a tab, for every photo. All of them
+    are different photos, so this is no list of what may go.
+    """
+
+    store: StoreFolder
+    features: Features = None
+    as_json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Odd:
+    """Find photos unlike the rest, or photos that the network is not sure of.
+
+    Example: deepfish curate odd store -n 20 --sheet odd.png
+
+    Prints their paths, the oddest first. --out has the score of every photo.
+    """
+
+    store: StoreFolder
+    n: Annotated[int, "How many photos to show."] = 20
+    score: Annotated[
+        str,
+        "knn: unlike their nearest photos. By the network's doubt: msp, energy, delta (its norm), "
+        "gradnorm.",
+    ] = "knn"
+    features: Features = None
+    k: Annotated[
+        int | None,
+        "Of knn, which neighbour's distance counts; more than there are odd ones of a kind. "
+        "[default: a twentieth of the photos, 10 to 50]",
+    ] = None
+    sheet: Sheet = None
+    out: Out = None
+    as_json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Map:
+    """Draw a collection as a map: what is alike lies close, in groups with a name and a photo.
+
+    Example: deepfish curate map store --out map.html
+
+    A group is named by what the network sees there more often than elsewhere. The page is one file
+    without scripts.
+    """
+
+    store: StoreFolder
+    out: Annotated[Path, "The page to write."] = Path("map.html")
+    clusters: Annotated[
+        int | None, "How many groups. [default: by the photos, at most 24]"
+    ] = None
+    features: Features = None
+    points: Annotated[
+        Path | None, "Also write place and group of each photo, .csv or .json."
+    ] = None
+    as_json: Json = False

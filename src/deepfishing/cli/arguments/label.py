@@ -1,0 +1,55 @@
+"""`deepfish label`: correct the labels of a store, export them, undo."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from deepfishing.cli.arguments.shared import (
+    MORE,
+    Json,
+    OptionalArgument,
+    StoreFolder,
+)
+from deepfishing.networks.prompts import PROMPT
+
+ORIGIN = "deepfish label"
+SUGGESTED = ("path", "label", "probability")  # columns of suggested labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Label:
+    """Correct the labels of a store, export them or undo a change.
+
+    Example: deepfish label store fixes.csv
+
+    Labels go to a log in the store's folder, also while an extraction runs. They belong to the
+    content of a photo: they stay when its file is moved, or saved again with the same pixels.
+    `train`, `curate`, `search` and `serve` use them before the names of folders. Rows that match
+    no photo are listed and left out.
+    """
+
+    store: StoreFolder
+    file: Annotated[
+        Path | None,
+        OptionalArgument("A .csv with the columns path and label or labels."),
+    ] = None
+    export: Annotated[
+        Path | None, "Write the current labels into this .csv or .json."
+    ] = None
+    classes: Annotated[
+        Path | None,
+        "Names of classes, a line each: suggest one for each photo without a label, by words. "
+        "The table goes to --out, to be looked through and given back.",
+    ] = None
+    prompt: Annotated[
+        str, "What is said of a class, its name in place of {}.", MORE
+    ] = PROMPT
+    out: Annotated[Path | None, "The .csv of --classes."] = None
+    rename: Annotated[
+        tuple[str, str] | None, "Rename a class, or merge it into another: OLD NEW."
+    ] = None
+    undo: Annotated[bool, "Undo the last change; again, the one before."] = False
+    log: Annotated[bool, "List the changes, the last one at the end."] = False
+    as_json: Json = False

@@ -1,0 +1,78 @@
+"""Pages for the browser: `deepfish studio` and `deepfish serve`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from deepfishing.cli.arguments.shared import (
+    MORE,
+    NETWORK,
+    Fields,
+    MovedWeights,
+)
+from deepfishing.extraction.options import OPTIONS
+
+FORMATS = ("html", "markdown", "latex")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Studio:
+    """Open a folder of photos in the browser: search, label, review, sort.
+
+    Example: deepfish studio photos
+
+    The photos are read first, with a progress bar in the page; they stay where they are and are
+    never changed. What is known of them is kept in PHOTOS/.deepfishing, or in your data folder
+    where that cannot be written to. Reading can be cancelled, and goes on the next time. Ctrl-C
+    ends the studio.
+    """
+
+    photos: Annotated[Path, "Folder of photos; sub-folders are read, too."]
+    options: Annotated[
+        dict[str, Any], Fields(NETWORK, only=("network", "weights"), records=OPTIONS)
+    ]
+    albums: Annotated[
+        bool, "Folders are albums, not classes: take no labels from their names."
+    ] = False
+    port: Annotated[int | None, "Port. [default: 8765, or a free one]"] = None
+    host: Annotated[
+        str, "Address; others than this machine's own need a token.", MORE
+    ] = "127.0.0.1"
+    features: Annotated[str, "Names or recipes, as for `deepfish extract`.", MORE] = (
+        "all"
+    )
+    no_open: Annotated[bool, "Do not open the browser, only print the address."] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serve:
+    """Look at a store in the browser: search it by a click or by a photo, and see why.
+
+    Example: deepfish serve store --open
+
+    The page compares features and gradients side by side. It needs no internet, and only this
+    machine can open it. The network that looks at photos is loaded meanwhile; the page says when it
+    is ready. Ctrl-C ends it.
+    """
+
+    store: Annotated[Path, "Folder of `deepfish extract` or `deepfish reproduce`."]
+    port: Annotated[int | None, "Port. [default: 8765, or a free one]"] = None
+    host: Annotated[
+        str,
+        "Address; others than this machine's own need the printed token, or that in the "
+        "environment, DEEPFISHING_TOKEN.",
+        MORE,
+    ] = "127.0.0.1"
+    model: Annotated[
+        Path | None, "Folder of `deepfish train`; shows its predictions."
+    ] = None
+    forward: Annotated[
+        str | None, "Forward feature to start with. [default: x7]", MORE
+    ] = None
+    gradient: Annotated[
+        str | None, "Gradient to start with. [default: as in search]", MORE
+    ] = None
+    weights: MovedWeights = None
+    open_: Annotated[bool, "Open the page in the browser."] = False
