@@ -68,6 +68,35 @@ def test_mapped_rows_are_those_of_the_store_whoever_wrote_the_shards(make_store,
     np.testing.assert_allclose(l2_normalize(read), unit, atol=1e-6)
 
 
+def test_rows_are_read_again_after_their_pages_were_let_go(make_store):
+    store = make_store(1000, "int8")
+    path = min(store.shards_folder("x7").glob("*"))
+    table = pq.read_table(path)
+    path.unlink()
+    pq.write_table(
+        table.replace_schema_metadata(), path.with_name("shard-other.parquet")
+    )
+    mapped = Contents.of(store, FACTORS).mapped()
+    before = mapped.read(np.arange(1000), FACTORS)
+    mapped.release()
+    again = mapped.read(np.arange(1000), FACTORS)
+    for factor in FACTORS:
+        np.testing.assert_array_equal(again[factor], before[factor])
+
+
+def test_a_file_is_mapped_once_as_long_as_it_stays_as_it_is(make_store):
+    store = make_store(100)
+    first = Contents.of(store, ["x7"]).mapped().columns["x7"]
+    second = Contents.of(store, ["x7"]).mapped().columns["x7"]
+    assert second._shards[0] is first._shards[0]
+    path = first._shards[0].path
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content)
+    third = Contents.of(store, ["x7"]).mapped().columns["x7"]
+    assert third._shards[0] is not first._shards[0]
+
+
 def test_rows_that_a_file_does_not_have_are_refused(make_store):
     column = Contents.of(make_store(100), ["x7"]).mapped().columns["x7"]
     for row in (-1, 1 << 20):

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,7 @@ from deepfishing.store.shards import (
 )
 from deepfishing.store.shards import shard_files as files_in
 from deepfishing.store.store import Store
+from deepfishing.util.machine import release_pages
 
 PLACES = ("shard", "row", "offsets")  # arrays of a mapped column that an index keeps
 DECODED = -1  # offset of a shard of another writer
@@ -83,6 +85,12 @@ class Contents:
             for name, column in self.columns.items()
         }
         return replace(self, columns=columns)
+
+    def release(self) -> None:
+        """Let go of the pages of files that are mapped into memory; they are read again."""
+        for column in self.columns.values():
+            if isinstance(column, MappedColumn):
+                column.release()
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -146,6 +154,12 @@ class MappedColumn(Column):
             out[places] = mapped.codes[row[places]]
         return out
 
+    def release(self) -> None:
+        """Let go of the pages of all shards, see `release_pages`."""
+        for shard in self._shards:
+            if shard.codes is not shard.content:  # not decoded into memory
+                release_pages(shard.content)
+
 
 @dataclass(eq=False)
 class MappedShard:
@@ -160,10 +174,26 @@ class MappedShard:
     def open(
         cls, path: Path, offset: int, width: int, dtype: np.dtype[Any]
     ) -> MappedShard:
-        """Map a file, or decode it if another writer made it."""
+        """Map a file, or decode it if another writer made it.
+
+        Whoever maps the same file shares its shard, as long as the file stays as it is.
+        """
         if offset == DECODED:
             codes = decoded(path)
             return cls(path, codes, codes, is_checked=True)
+        with undamaged(path):
+            stat = path.stat()
+        identity = (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+        key = (path, offset, width, dtype, *identity)
+        shard = _mapped.get(key)
+        if shard is None:
+            shard = _mapped.setdefault(key, cls._map(path, offset, width, dtype))
+        return shard
+
+    @classmethod
+    def _map(
+        cls, path: Path, offset: int, width: int, dtype: np.dtype[Any]
+    ) -> MappedShard:
         with undamaged(path), pa.memory_map(str(path)) as file:
             content = np.frombuffer(file.read_buffer(), np.uint8)
         row_bytes = width * dtype.itemsize
@@ -176,3 +206,7 @@ class MappedShard:
         if not self.is_checked:
             check_content(self.path, self.content)
             self.is_checked = True
+
+
+# shards that are mapped by this process, by the identity of their files
+_mapped: WeakValueDictionary[tuple[Any, ...], MappedShard] = WeakValueDictionary()

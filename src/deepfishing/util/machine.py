@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 import os
 import platform
 import sys
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
@@ -72,6 +78,27 @@ def _lines(file: Path) -> list[str]:
     return file.read_text("utf-8").splitlines() if file.is_file() else []
 
 
+def release_pages(content: np.ndarray[Any, Any]) -> None:
+    """Let go of the pages of a file that is mapped into memory, where the system can.
+
+    They stay in the system's cache, and come back when the array is read again.
+
+    Parameters
+    ----------
+    content : ndarray
+        All bytes of the file, which this process never writes to.
+    """
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        address = ctypes.c_void_p(content.ctypes.data)
+        size = ctypes.c_size_t(content.nbytes)
+        _c_library().madvise(address, size, mmap.MADV_DONTNEED)
+
+
+@cache
+def _c_library() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
+
+
 def release_memory() -> None:
     """Give memory that was freed back to the system, where the C library can.
 
@@ -82,4 +109,4 @@ def release_memory() -> None:
     pa.default_memory_pool().release_unused()
     with contextlib.suppress(OSError, AttributeError, TypeError):
         # another C library than glibc
-        ctypes.CDLL(None).malloc_trim(0)
+        _c_library().malloc_trim(0)

@@ -7,6 +7,7 @@ visitor cannot make the server fit arbitrary ones.
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 from collections.abc import Collection, Iterator, Sequence
@@ -57,6 +58,7 @@ OPEN = 6  # recipes whose features are kept at a time
 POINTS = 20_000  # that a plot shows at most
 NEAREST = 2_000  # that it shows of a store too large to look at all
 MAX_HITS = 200
+RELEASE_EVERY = 16  # searches, after which the pages of the features are let go
 # hits that are looked at for each one that is shown
 LOOK_FURTHER, MAX_LOOKED_AT = 3, 600
 NEW, HELD_OUT, SEEN = "new", "held out", "seen"  # what a prediction is made of
@@ -214,6 +216,7 @@ class Gallery:
         self.thumbnails = Thumbnails(self.store.folder)
         self._lock = threading.Lock()
         self._progress = progress
+        self._searches = itertools.count(1)
         self._open = lru_cache(OPEN)(self._open_searcher)
         # what the page starts with is opened now, where its progress can be seen
         starts = (*self.offer.gradient[:1], *self.offer.forward[:1])
@@ -238,6 +241,7 @@ class Gallery:
         method = "index" if is_large else "auto"
         searcher = Searcher(self.store, by, method, progress=self._progress)
         searcher.encoder = self.uploads
+        searcher.contents.release()
         release_memory()
         return searcher
 
@@ -321,6 +325,8 @@ class Gallery:
             return []
         most = min(question.k * LOOK_FURTHER, MAX_LOOKED_AT)
         hits = searcher.search(likes, most, unlikes, among=among)
+        if next(self._searches) % RELEASE_EVERY == 0:
+            searcher.contents.release()
         firsts = collapse(hits, groups_of(searcher, hits))[: question.k]
         return [
             {
