@@ -271,3 +271,25 @@ def test_a_pool_of_no_use_is_not_used(rng, pool):
     photos = Pool({name: rng.normal(size=shape) for name, shape in pool.items()})
     choice = choose(arrays, labels, LAYERS, pool=photos)
     assert not parse_recipe(choice.recipe, LAYERS).uses_pool
+
+
+def test_prototypes_that_are_cross_validated_have_not_seen_the_fold():
+    """Otherwise they fit the photos that are held out better than new ones."""
+    rng = np.random.default_rng(0)
+    scene = np.arange(90) // 3
+    x = rng.normal(size=(30, 40))[scene] + rng.normal(size=(90, 40))
+    x = x.astype(np.float32)
+    labels = np.where(scene[:, None] % 2 == np.arange(2), 1, -1)
+    found = by_name(choose({"x7": x}, labels, {8: "-"}))
+    folds = make_folds(labels, validation_groups({"x7": x}))
+    recipe = parse_recipe("own(x7,64)")
+    ap = []
+    for column in labels.T:
+        scores = np.empty(len(x))
+        for rest, held in folds:
+            value = recipe.fit({"x7": x}, {"x7": x[rest]})({"x7": x})
+            K = gram(value)
+            svm = SVC(kernel="precomputed").fit(K[np.ix_(rest, rest)], column[rest])
+            scores[held] = svm.decision_function(K[np.ix_(held, rest)])
+        ap.append(average_precision(column, scores, "area"))
+    assert found["own(x7,64)"].map == pytest.approx(np.mean(ap), abs=1.5)

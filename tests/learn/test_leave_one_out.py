@@ -2,7 +2,12 @@ import numpy as np
 import pytest
 
 from deepfishing.learn.choice import Kernels
-from deepfishing.learn.leave_one_out import choose_by_leaving_out, left_out_scores
+from deepfishing.learn.folds import make_folds
+from deepfishing.learn.leave_one_out import (
+    choose_by_leaving_out,
+    held_out_scores,
+    left_out_scores,
+)
 from deepfishing.learn.mixtures import (
     MIXTURES,
     NO_GAIN,
@@ -10,6 +15,7 @@ from deepfishing.learn.mixtures import (
     likeness,
     mixtures_for,
 )
+from deepfishing.learn.pool import Pool
 
 LAYERS = {7: "c", 8: "fc"}
 
@@ -53,10 +59,14 @@ class TwoKernels:
     """Kernels of which either the one with neighbours or the other one knows the classes."""
 
     layers = LAYERS
+    pool = range(100)
 
     def __init__(self, informative, other, knows_with_neighbours):
         self.informative, self.other = informative, other
         self.knows_with_neighbours = knows_with_neighbours
+
+    def without(self, held):
+        return self
 
     def of(self, name):
         with_neighbours = "smooth" in name
@@ -82,6 +92,41 @@ def test_labels_overrule_what_was_best_on_other_collections(
     kernels = TwoKernels(informative, noise, neighbours_know)
     choice = choose_by_leaving_out(mixtures, kernels, labels, 8.0)
     assert ("smooth" in choice.recipe) == neighbours_know
+
+
+def test_a_photo_that_is_left_out_is_left_out_of_the_pool_too(rng):
+    """Prototypes and neighbours fit the photos that they were made of better than new ones."""
+    x = rng.normal(size=(120, 16))
+    labels = np.where(np.arange(120)[:, None] % 2 == np.arange(2), 1, -1)
+    names = ["x7", "own(x7,64)", "smooth(x7)"]
+    kernels = Kernels({"x7": x}, {8: "-"}, Pool({"x7": x}))
+    group = np.arange(120) // 2
+    found = held_out_scores(names, kernels, labels, group)
+    half = make_folds(labels, group, 2).number
+    for name, scores in zip(names, found, strict=True):
+        for number in (0, 1):
+            pool = Pool({"x7": x[half != number]})
+            K = Kernels({"x7": x}, {8: "-"}, pool).of(name)
+            expected = left_out_scores(K, labels, groups=group)
+            held = half == number
+            np.testing.assert_allclose(scores[held], expected[held], atol=1e-5)
+
+
+def test_few_labelled_photos_are_all_left_out_of_the_pool(rng):
+    x = rng.normal(size=(120, 16))
+    labels = np.where(np.arange(12)[:, None] % 2 == np.arange(2), 1, -1)
+    kernels = Kernels({"x7": x[:12]}, {8: "-"}, Pool({"x7": x}))
+    (scores,) = held_out_scores(["smooth(x7)"], kernels, labels, np.arange(12))
+    K = Kernels({"x7": x[:12]}, {8: "-"}, Pool({"x7": x[12:]})).of("smooth(x7)")
+    np.testing.assert_allclose(scores, left_out_scores(K, labels), atol=1e-6)
+
+
+def test_photos_that_are_all_alike_leave_no_pool_and_speak_for_nothing(rng):
+    x = np.ones((40, 16))
+    labels = np.where(np.arange(40)[:, None] % 2 == np.arange(2), 1, -1)
+    kernels = Kernels({"x7": x}, {8: "-"}, Pool({"x7": x}))
+    (scores,) = held_out_scores(["smooth(x7)"], kernels, labels, np.arange(40))
+    assert not scores.any()
 
 
 def test_one_label_per_class_takes_what_was_best_on_other_collections(rng):

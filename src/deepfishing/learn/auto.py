@@ -223,6 +223,7 @@ class _Search:
             difficult,
         )
         self.groups = check_groups(groups, len(labels))
+        self.rests: dict[bytes, Kernels] = {}
 
     def choose(
         self,
@@ -270,12 +271,27 @@ class _Search:
 
     def _held_out_scores(self, candidate: Candidate, C: float) -> Array:
         """Scores (n, C) of images by classifiers that were trained without their fold."""
-        vectors = _vectors(self.kernels.of(*candidate))
+        recipe, _ = candidate
+        learns_from_pool = parse_recipe(recipe, self.kernels.layers).uses_pool
+        if not learns_from_pool:
+            vectors = _vectors(self.kernels.of(*candidate))
         scores = np.zeros(self.labels.shape)
         for train, held in self.folds:
+            if learns_from_pool:
+                rest = self._rest(held)
+                if not len(rest.pool):
+                    continue
+                vectors = _vectors(rest.of(*candidate))
             svm = train_linear(vectors[train], self.labels[train], C, self.difficult)
             scores[held] = svm.decision_function(vectors[held])
         return scores
+
+    def _rest(self, held: Array) -> Kernels:
+        """Kernels whose pool lacks the images of a fold, made once for all candidates."""
+        key = held.tobytes()
+        if key not in self.rests:
+            self.rests[key] = self.kernels.without(held)
+        return self.rests[key]
 
 
 def _pick(

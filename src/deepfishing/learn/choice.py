@@ -60,13 +60,23 @@ class Kernels:
         pool: Pool | None = None,
     ) -> None:
         self.factors, self.layers = factors, layers
-        self.pool = pool or Pool(factors)
+        self.pool = Pool(factors) if pool is None else pool
         self.computed: dict[tuple[str, float | None], Array] = {}
 
     def of(self, name: str, tau: float | None = None) -> Array:
         """The kernel of a recipe at a temperature, None for the store's."""
         factors = self.factors if tau is None else at_temperature(self.factors, tau)
         return self._of(parse_recipe(name, self.layers), tau, factors)
+
+    def without(self, held: Array) -> Kernels:
+        """Kernels of the same images, with a pool that lacks those with these numbers."""
+        names = [name for name in self.pool.factors if name in self.factors]
+        pool = self.pool.without({name: self.factors[name][held] for name in names})
+        rest = Kernels(self.factors, self.layers, pool)
+        for key, K in self.computed.items():
+            if not parse_recipe(key[0], self.layers).uses_pool:
+                rest.computed[key] = K
+        return rest
 
     def _of(
         self, recipe: Recipe, tau: float | None, factors: Mapping[str, Array]

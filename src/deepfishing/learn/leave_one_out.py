@@ -22,8 +22,9 @@ import numpy as np
 
 from deepfishing.core.accuracy import has_one_class
 from deepfishing.core.rank_one import Array
+from deepfishing.core.recipes import parse_recipe
 from deepfishing.learn.choice import COSTS, Choice, HeldOut, Kernels, Tried
-from deepfishing.learn.folds import check_groups
+from deepfishing.learn.folds import check_groups, make_folds
 from deepfishing.learn.mixtures import UNKNOWN, Mixture
 
 RIDGE = 1.0
@@ -32,6 +33,7 @@ FEW_LABELS_COST = 3.0  # which gives a higher accuracy than 1, and about the sam
 MANY_FOR_COST = 4
 # weight of a point of held-out mAP beside an expected one, with very many labels
 EVIDENCE = 2.0
+MAX_SHARE_OF_POOL = 1 / 4  # of labelled photos that the pool can do without
 HALF = 10  # held-out positive images with which it has half of that weight
 
 
@@ -73,8 +75,8 @@ def choose_by_leaving_out(
         why = f"{words} cannot be held out, so what was best on other collections is taken"
         return Choice(names[chosen], f"{why}: {mixtures[chosen].words}", cost=cost)
     held_out = HeldOut(labels, group, measured)
-    for name in names:
-        held_out.add(left_out_scores(kernels.of(name), labels, RIDGE, group))
+    for scores in held_out_scores(names, kernels, labels, group):
+        held_out.add(scores)
     count = int((labels[:, measured] == 1).sum())
     weight = EVIDENCE * count / (count + HALF)
     evidence = np.array(held_out.maps) - held_out.maps[0]
@@ -92,6 +94,39 @@ def choose_by_leaving_out(
         gain = held_out.simultaneous_difference(chosen, 0)
         why += f", {gain.mean:+.1f} ({gain.low:+.1f} to {gain.high:+.1f}) to {mixtures[0].words}"
     return Choice(names[chosen], why, cost=cost, tried=tuple(tried), gain=gain)
+
+
+def held_out_scores(
+    names: Sequence[str], kernels: Kernels, labels: Array, group: Array
+) -> list[Array]:
+    """Return the scores (n, C) of `left_out_scores` for each recipe, as of new photos.
+
+    A photo that is held out is held out of the pool, too, or else its prototypes and neighbours
+    would fit it better than they fit a new photo. While labels are few beside the pool, none of
+    the labelled photos is in it; otherwise it lacks one half of them after the other.
+    """
+    pooled = [parse_recipe(name, kernels.layers).uses_pool for name in names]
+    scores = []
+    for name, is_pooled in zip(names, pooled, strict=True):
+        if is_pooled:
+            scores.append(np.zeros(labels.shape))
+        else:
+            scores.append(left_out_scores(kernels.of(name), labels, RIDGE, group))
+    if not any(pooled):
+        return scores
+    half = np.zeros(len(labels), dtype=int)
+    if len(labels) > MAX_SHARE_OF_POOL * len(kernels.pool):
+        half = make_folds(labels, group, 2).number
+    for number in np.unique(half):
+        held = half == number
+        rest = kernels.without(held)
+        if not len(rest.pool):  # all photos are alike: scores of 0 speak for no recipe
+            continue
+        for place, is_pooled in enumerate(pooled):
+            if is_pooled:
+                K = rest.of(names[place])
+                scores[place][held] = left_out_scores(K, labels, RIDGE, group)[held]
+    return scores
 
 
 def _measurable(labels: Array, group: Array) -> Array:
