@@ -24,7 +24,7 @@ from sklearn.svm import SVC
 from deepfishing import load_network, read_folder, read_voc
 from deepfishing.core.kernels import gram
 from deepfishing.core.recipes import parse_recipe
-from deepfishing.evaluation.reproduce import Protocol, prepare
+from deepfishing.evaluation.experiment import Protocol, prepare
 from deepfishing.images.voc import voc_layout
 from deepfishing.learn.auto import choose
 from deepfishing.learn.mixtures import LABELS, MIXTURES, likeness, mixtures_for

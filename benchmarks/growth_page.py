@@ -14,7 +14,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 
-from deepfishing.evaluation.approximation import too_large
+from deepfishing.evaluation.protocols.approximation import too_large
 from deepfishing.evaluation.report.charts import HUES
 
 matplotlib.use("svg")

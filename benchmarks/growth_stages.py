@@ -24,7 +24,7 @@ from deepfishing.core.features import needed_factors, parse_feature, parse_featu
 from deepfishing.core.kernels import gram
 from deepfishing.core.projections import fit_projection
 from deepfishing.core.rank_one import Array, RankOne, l2_normalize
-from deepfishing.evaluation.approximation import Gradients
+from deepfishing.evaluation.protocols.approximation import Gradients
 from deepfishing.extraction.settings import Settings
 from deepfishing.extraction.to_store import SHARD_IMAGES, extract_to_store
 from deepfishing.images.dataset import Dataset

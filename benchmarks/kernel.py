@@ -16,8 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deepfishing.core.recipes import parse_recipe
-from deepfishing.evaluation.approximation import Gradients, with_kernel, with_projection
-from deepfishing.evaluation.reproduce import Protocol, prepare
+from deepfishing.evaluation.experiment import Protocol, prepare
+from deepfishing.evaluation.protocols.approximation import (
+    Gradients,
+    with_kernel,
+    with_projection,
+)
 from deepfishing.images.voc import read_voc
 from deepfishing.networks.load import load_network
 from deepfishing.util.machine import cores, processor

@@ -25,8 +25,13 @@ from deepfishing.core.accuracy import has_one_class
 from deepfishing.core.recipes import parse_recipe
 from deepfishing.core.statistics import SEED, mean_interval
 from deepfishing.curate.label_errors import VOTE, label_scores, neighbour_votes
-from deepfishing.evaluation.curate import CLASSIFIER, SWAPS, share_found, swap_labels
-from deepfishing.evaluation.reproduce import Protocol, prepare
+from deepfishing.evaluation.experiment import Protocol, prepare
+from deepfishing.evaluation.protocols.curate import (
+    CLASSIFIER,
+    SWAPS,
+    share_found,
+    swap_labels,
+)
 from deepfishing.images.dataset import find_record
 from deepfishing.learn.svm import platt
 from deepfishing.networks.load import load_network

@@ -27,7 +27,7 @@ LAYERS = {7: "_conv_head", 8: "_fc"}
 def photo_factors(folder: Path) -> dict[str, np.ndarray]:
     """Extract the factors of the 350 training photographs."""
     from deepfishing import load_groceries, load_network
-    from deepfishing.evaluation.reproduce import Protocol, prepare
+    from deepfishing.evaluation.experiment import Protocol, prepare
     from deepfishing.util.progress import silent
 
     network = load_network("efficientnet-lite0")

@@ -17,7 +17,11 @@ from timing import Ratio, ratio
 
 from deepfishing.core.projections import fit_projection
 from deepfishing.core.rank_one import RankOne
-from deepfishing.evaluation.approximation import Gradients, with_kernel, with_projection
+from deepfishing.evaluation.protocols.approximation import (
+    Gradients,
+    with_kernel,
+    with_projection,
+)
 from deepfishing.learn.linear import train_linear
 
 M = 8192

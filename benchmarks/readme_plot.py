@@ -19,8 +19,8 @@ import typer
 from deepfishing.core.recipes import AUTO
 from deepfishing.core.recipes.recipe import AUTO_FORWARD
 from deepfishing.core.statistics import mean_interval
-from deepfishing.evaluation.checks import FORWARD_KERNELS, POSITIVES, Result
-from deepfishing.evaluation.report.rows import open_points
+from deepfishing.evaluation.record import FORWARD_KERNELS, POSITIVES, Result
+from deepfishing.evaluation.report.folder import open_points
 
 MAX_LABELS = 16
 MAP = "mAP"

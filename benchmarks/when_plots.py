@@ -20,12 +20,12 @@ import matplotlib as mpl
 import numpy as np
 import typer
 
-from deepfishing.evaluation.checks import PHOTOS
+from deepfishing.evaluation.record import PHOTOS
 from deepfishing.evaluation.report.charts import panels
-from deepfishing.evaluation.report.gain_split import GainSplit, chart_splits
+from deepfishing.evaluation.report.folder import group_points, open_points
+from deepfishing.evaluation.report.gains import GainSplit, chart_splits
 from deepfishing.evaluation.report.overview import find_folders
-from deepfishing.evaluation.report.rows import group_points, open_points
-from deepfishing.evaluation.report.tables import one_decimal
+from deepfishing.evaluation.report.sheet import one_decimal
 
 MAX_LABELS = 16
 # other data sets are drawn or cut, `few_label_sets.py`

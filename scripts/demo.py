@@ -13,7 +13,7 @@ import numpy as np
 
 import deepfishing
 from deepfishing import curate
-from deepfishing.evaluation.checks import ACCURACY, FORWARD_KERNELS, PHOTOS, Result
+from deepfishing.evaluation.record import ACCURACY, FORWARD_KERNELS, PHOTOS, Result
 
 LABELS = (1, 2, 4, 8, 16)  # per class
 AUTO_FORWARD, AUTO = "auto-forward", "auto"

@@ -17,8 +17,8 @@ from deepfishing import (
     train_svm,
 )
 from deepfishing.core.kernels import KernelSum
-from deepfishing.evaluation.measuring import measure
-from deepfishing.evaluation.reproduce import reproduce
+from deepfishing.evaluation.measure import measure
+from deepfishing.evaluation.protocols.table import reproduce
 from deepfishing.learn.labelled import read_labels
 from deepfishing.learn.training import train_on_store
 from deepfishing.networks.load import random_network

@@ -9,15 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from deepfishing.evaluation.report.html import write_report
-from deepfishing.evaluation.report.rows import (
+from deepfishing.evaluation.report.confusions import confusions
+from deepfishing.evaluation.report.folder import (
     group_points,
     group_rows,
     open_points,
     open_results,
 )
+from deepfishing.evaluation.report.html import write_report
 from deepfishing.evaluation.report.sheets import curve_sheets
-from deepfishing.evaluation.report.tables import comparison, confusions, left_out
+from deepfishing.evaluation.report.tables import comparison, left_out
 from deepfishing.evaluation.report.text import latex, markdown, write_markdown
 from deepfishing.evaluation.results import Results, row_key
 from fuzz.parts import join, split

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from deepfishing.core.metrics import evaluate as evaluate
     from deepfishing.core.rank_one import RankOne as RankOne
     from deepfishing.errors import DeepFishingError as DeepFishingError
-    from deepfishing.evaluation.measuring import measure as measure
+    from deepfishing.evaluation.experiment import Protocol as Protocol
+    from deepfishing.evaluation.measure import measure as measure
+    from deepfishing.evaluation.protocols.table import reproduce as reproduce
     from deepfishing.evaluation.report.html import write_report as write_report
-    from deepfishing.evaluation.reproduce import Protocol as Protocol
-    from deepfishing.evaluation.reproduce import reproduce as reproduce
     from deepfishing.extraction.extract import extract as extract
     from deepfishing.extraction.options import Resources as Resources
     from deepfishing.extraction.pipeline import extract_to as extract_to
@@ -52,7 +52,7 @@ _HOME = {
     "Model": "learn.model",
     "Network": "networks.network",
     "Preprocess": "images.preprocess",
-    "Protocol": "evaluation.reproduce",
+    "Protocol": "evaluation.experiment",
     "RankOne": "core.rank_one",
     "Resources": "extraction.options",
     "Searcher": "search",
@@ -67,10 +67,10 @@ _HOME = {
     "list_networks": "networks.zoo",
     "load_groceries": "images.published",
     "load_network": "networks.load",
-    "measure": "evaluation.measuring",
+    "measure": "evaluation.measure",
     "read_folder": "images.folder",
     "read_voc": "images.voc",
-    "reproduce": "evaluation.reproduce",
+    "reproduce": "evaluation.protocols.table",
     "trace_kernel": "core.kernels",
     "train_svm": "learn.svm",
     "wrap": "networks.network",

@@ -8,7 +8,8 @@ from hypothesis.extra.numpy import arrays
 
 from deepfishing.core.metrics import DEFINITIONS
 from deepfishing.core.statistics import bootstrap, bounded, compare
-from deepfishing.evaluation.protocols import LowShot, nearest_neighbours
+from deepfishing.evaluation.protocols.low_shot import LowShot
+from deepfishing.evaluation.protocols.neighbours import nearest_neighbours
 
 SHAPES = st.tuples(st.integers(1, 40), st.integers(1, 3))
 LABELS = SHAPES.flatmap(

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from sklearn.svm import SVC
 
-import deepfishing.evaluation.approximation as module
+import deepfishing.evaluation.protocols.approximation as module
 from deepfishing.core.projections import fit_projection
 from deepfishing.core.rank_one import l2_normalize
-from deepfishing.evaluation.approximation import (
+from deepfishing.evaluation.protocols.approximation import (
     Gradients,
     kernel_error,
     too_large,

@@ -1,8 +1,8 @@
 import pytest
 
-from deepfishing.evaluation.curves import measure_curves
-from deepfishing.evaluation.report.rows import formulas
-from deepfishing.evaluation.reproduce import reproduce
+from deepfishing.evaluation.protocols.curves import measure_curves
+from deepfishing.evaluation.protocols.table import reproduce
+from deepfishing.evaluation.report.tables import formulas
 
 
 def test_auto_is_a_row_that_says_what_it_took_and_is_that_recipe_at_that_cost(

@@ -1,16 +1,16 @@
 import numpy as np
 import pytest
 
-import deepfishing.evaluation.curate as module
+import deepfishing.evaluation.protocols.curate as module
 from deepfishing.core.metrics import evaluate
 from deepfishing.core.recipes import parse_recipe
 from deepfishing.curate import choose_rows
 from deepfishing.errors import DatasetError
-from deepfishing.evaluation.curate import share_found, swap_labels
-from deepfishing.evaluation.curves import measure_curves
+from deepfishing.evaluation.experiment import Protocol, prepare
+from deepfishing.evaluation.protocols.curate import share_found, swap_labels
+from deepfishing.evaluation.protocols.curves import measure_curves
 from deepfishing.evaluation.report.charts import panels
-from deepfishing.evaluation.report.gain_split import chart_splits
-from deepfishing.evaluation.reproduce import Protocol, prepare
+from deepfishing.evaluation.report.gains import chart_splits
 from deepfishing.learn.svm import train_svm
 
 

@@ -4,21 +4,25 @@ import re
 
 import pytest
 
-import deepfishing.evaluation.approximation as approximation
-import deepfishing.evaluation.curves as module
+import deepfishing.evaluation.protocols.approximation as approximation
+import deepfishing.evaluation.protocols.low_shot as low_shot_module
+import deepfishing.evaluation.protocols.neighbours as neighbours_module
 from deepfishing.core.metrics import evaluate
 from deepfishing.core.recipes import parse_recipe
 from deepfishing.errors import DatasetError, FeatureError, OptionError, StoreError
-from deepfishing.evaluation.approximation import (
+from deepfishing.evaluation.experiment import Protocol, prepare
+from deepfishing.evaluation.protocols.approximation import (
     SECONDS,
     WITH_PROJECTION,
     Gradients,
     kernel_error,
     with_kernel,
 )
-from deepfishing.evaluation.curves import measure_curves
-from deepfishing.evaluation.protocols import label_photos, low_shot, nearest_neighbours
-from deepfishing.evaluation.reproduce import Protocol, prepare, reproduce
+from deepfishing.evaluation.protocols.curves import measure_curves
+from deepfishing.evaluation.protocols.low_shot import label_photos, low_shot
+from deepfishing.evaluation.protocols.neighbours import nearest_neighbours
+from deepfishing.evaluation.protocols.table import reproduce
+from deepfishing.evaluation.record import map_axis
 
 KEYS = {
     *("protocol", "dataset", "network", "feature", "series", "x", "y", "low", "high"),
@@ -40,7 +44,7 @@ KEYS = {
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Sizes that fit twenty images."""
-    monkeypatch.setattr(module, "NEIGHBOURS", (1, 3, 50))
+    monkeypatch.setattr(neighbours_module, "NEIGHBOURS", (1, 3, 50))
     monkeypatch.setattr(approximation, "SIZES", (8, 16))
     monkeypatch.setattr(approximation, "IMAGES", (25, 40))
     monkeypatch.setattr(approximation, "KINDS", ("tensor-sketch", "principal"))
@@ -129,7 +133,7 @@ def test_approximation_points_are_those_of_the_functions(
     assert {p["feature"] for p in points} == {"dW8"}
     data = Gradients(*sides("dW8"))
     found = {(p["series"], p["x"], p["y_axis"]): p for p in points}
-    map_axis = module.map_axis(dataset.official_ap)
+    axis = map_axis(dataset.official_ap)
     for kind in ("tensor-sketch", "principal"):
         for m in (8, 16):
             bias, rms = kernel_error(data, kind, m)
@@ -142,12 +146,12 @@ def test_approximation_points_are_those_of_the_functions(
             seconds = found[kind, m, SECONDS]["y"], found[kind, m, WITH_PROJECTION]["y"]
             assert 0 < seconds[0] < seconds[1]
     (row,) = reproduce(dataset, network, tmp_path / "table", "dW8")
-    assert found["exact kernel", None, map_axis]["y"] == row["map"][dataset.official_ap]
+    assert found["exact kernel", None, axis]["y"] == row["map"][dataset.official_ap]
     more = with_kernel(data.resample(25))
     mean = evaluate(dataset.test.labels, more.scores, dataset.classes).map[
         dataset.official_ap
     ]
-    assert found["exact kernel", 25, map_axis]["y"] == pytest.approx(mean)
+    assert found["exact kernel", 25, axis]["y"] == pytest.approx(mean)
     assert found["exact kernel", 25, SECONDS]["n_train"] == 25
     assert (
         found["exact kernel", 25, SECONDS]["y"]
@@ -179,8 +183,8 @@ def test_a_matrix_that_does_not_fit_is_an_empty_point_that_is_tried_again(
 @pytest.mark.parametrize(
     ("kind", "place", "function"),
     [
-        ("low-shot", module, "low_shot"),
-        ("knn", module, "nearest_neighbours"),
+        ("low-shot", low_shot_module, "low_shot"),
+        ("knn", neighbours_module, "nearest_neighbours"),
         ("approximation", approximation, "with_projection"),
     ],
 )

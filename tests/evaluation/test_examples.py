@@ -5,7 +5,7 @@ import pytest
 
 from deepfishing.core.rank_one import RankOne
 from deepfishing.errors import DatasetError
-from deepfishing.evaluation.protocols import search_by_examples
+from deepfishing.evaluation.protocols.search import search_by_examples
 
 
 @pytest.fixture

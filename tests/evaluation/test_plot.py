@@ -10,8 +10,8 @@ import deepfishing
 from deepfishing import Searcher, extract_to, plot, read_folder
 from deepfishing.core.metrics import precision_recall
 from deepfishing.errors import MissingDependencyError, OptionError
-from deepfishing.evaluation.measuring import measure
-from deepfishing.evaluation.report.rows import row_scores
+from deepfishing.evaluation.measure import measure
+from deepfishing.evaluation.report.folder import row_scores
 from deepfishing.evaluation.results import Results
 
 mpl.use("agg")

@@ -11,13 +11,9 @@ from deepfishing.core.metrics import DEFINITIONS, evaluate
 from deepfishing.core.rank_one import l2_normalize
 from deepfishing.core.statistics import bootstrap
 from deepfishing.errors import DatasetError, FeatureError, OptionError
-from deepfishing.evaluation.protocols import (
-    LowShot,
-    label_photos,
-    low_shot,
-    nearest_neighbours,
-)
-from deepfishing.evaluation.reproduce import reproduce
+from deepfishing.evaluation.protocols.low_shot import LowShot, label_photos, low_shot
+from deepfishing.evaluation.protocols.neighbours import nearest_neighbours
+from deepfishing.evaluation.protocols.table import reproduce
 from deepfishing.evaluation.results import Results
 
 
@@ -234,7 +230,7 @@ def test_accuracy_counts_images_that_show_something_and_get_a_vote_that_is_not_d
 
 def test_blocks_of_test_images_give_the_same_votes(problem, monkeypatch):
     (whole,) = nearest_neighbours(*problem, "abc", [5])
-    monkeypatch.setattr("deepfishing.evaluation.protocols.SCORE_BLOCK", 7)
+    monkeypatch.setattr("deepfishing.evaluation.protocols.neighbours.SCORE_BLOCK", 7)
     np.testing.assert_array_equal(
         nearest_neighbours(*problem, "abc", [5])[0].scores, whole.scores
     )

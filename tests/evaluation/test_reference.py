@@ -7,7 +7,7 @@ from sklearn.svm import SVC
 from deepfishing.core.metrics import average_precision
 from deepfishing.core.rank_one import l2_normalize
 from deepfishing.core.recipes import parse_recipe
-from deepfishing.evaluation.protocols import low_shot
+from deepfishing.evaluation.protocols.low_shot import low_shot
 
 SHOTS = 3
 

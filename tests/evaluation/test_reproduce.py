@@ -8,10 +8,11 @@ import pytest
 from sklearn.metrics import average_precision_score
 from sklearn.svm import SVC
 
-import deepfishing.evaluation.reproduce as module
+import deepfishing.evaluation.protocols.table as module
 from deepfishing.core.kernels import gram
 from deepfishing.errors import DatasetError, FeatureError, ImageError, StoreError
-from deepfishing.evaluation.reproduce import Protocol, reproduce
+from deepfishing.evaluation.experiment import Protocol
+from deepfishing.evaluation.protocols.table import reproduce
 from deepfishing.evaluation.results import Results
 from deepfishing.extraction.extract import extract
 from deepfishing.store import Store

@@ -5,11 +5,12 @@ import json
 import pytest
 
 from deepfishing.errors import OptionError, StoreError
-from deepfishing.evaluation.checks import wrong_point, wrong_row
-from deepfishing.evaluation.curves import measure_curves
+from deepfishing.evaluation.experiment import Protocol
 from deepfishing.evaluation.paper import printed_ap, printed_map
+from deepfishing.evaluation.protocols.curves import measure_curves
+from deepfishing.evaluation.protocols.table import reproduce
+from deepfishing.evaluation.record import wrong_point, wrong_row
 from deepfishing.evaluation.report.html import write_report
-from deepfishing.evaluation.reproduce import Protocol, reproduce
 from deepfishing.evaluation.results import Curves, Results, row_key, safe_name
 
 

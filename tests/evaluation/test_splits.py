@@ -7,12 +7,13 @@ import pytest
 
 from deepfishing.core.metrics import evaluate
 from deepfishing.errors import DatasetError
-from deepfishing.evaluation.reproduce import Protocol, reproduce
+from deepfishing.evaluation.experiment import Protocol
+from deepfishing.evaluation.protocols.table import reproduce
+from deepfishing.evaluation.report.words import leak_words
 from deepfishing.evaluation.splits import (
     choose_sides,
     figures_apart,
     has_similar_in_training,
-    split_words,
 )
 from deepfishing.images.folder import read_folder
 
@@ -66,14 +67,14 @@ def test_the_figure_apart_is_that_of_the_other_test_images(rng):
 def test_words_state_how_many_test_images_have_a_copy():
     row = {"similar_across": 12, "n_test": 40, "official_ap": "area", "feature": "x7"}
     row |= {"map": {"area": 91.2}, "map_apart": {"area": 70.14}}
-    assert split_words([row]) == (
-        "12 of 40 test images have a copy or a similar scene in training; without them x7 has "
-        "70.1 instead of 91.2 mAP."
+    assert leak_words([row]) == (
+        "12 of 40 test photos are nearly the same as a training photo, so figures on new photos "
+        "may be lower; without them x7 has 70.1 instead of 91.2 mAP."
     )
-    assert split_words([{**row, "map_apart": None}]).endswith(
+    assert leak_words([{**row, "map_apart": None}]).endswith(
         "the mAP is not measurable."
     )
-    assert split_words([{**row, "similar_across": 0}]) == split_words([]) == ""
+    assert leak_words([{**row, "similar_across": 0}]) == leak_words([]) == ""
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +164,7 @@ def test_copies_across_the_users_own_split_are_counted_and_left_out(
     assert row["similar_across"] == row["n_test"] == 40
     assert row["map"]["area"] > 95
     assert row["map_apart"] is None
-    assert "not measurable" in split_words([row])
+    assert "not measurable" in leak_words([row])
 
 
 def test_a_folder_of_copies_of_one_photo_is_refused_in_one_line(wide_network, tmp_path):

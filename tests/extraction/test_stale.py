@@ -7,7 +7,7 @@ from PIL import Image
 from torch import nn
 
 from deepfishing.errors import OptionError, StoreError
-from deepfishing.evaluation.reproduce import reproduce
+from deepfishing.evaluation.protocols.table import reproduce
 from deepfishing.extraction.pipeline import extract_to
 from deepfishing.images.dataset import Dataset, Split
 from deepfishing.images.preprocess import Preprocess

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from deepfishing.errors import DatasetError
-from deepfishing.evaluation.checks import PROTOCOLS
+from deepfishing.evaluation.record import PROTOCOLS
 from deepfishing.images.dataset import DATASETS, MEASURES, find_record
 
 PAGE = Path(__file__).parents[2] / "docs" / "datasets.md"

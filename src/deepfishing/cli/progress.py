@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress, Task, TaskID
 from rich.text import Text
 
-from deepfishing.evaluation.checks import PROTOCOLS
+from deepfishing.evaluation.record import PROTOCOLS
 
 
 def rate_text(task: Task) -> str:

@@ -25,12 +25,12 @@ from deepfishing.cli.summaries import (
     print_left_out,
 )
 from deepfishing.errors import DatasetError, OptionError, check_choice
-from deepfishing.evaluation.checks import PROTOCOLS, TABLE
-from deepfishing.evaluation.measuring import measure
+from deepfishing.evaluation.experiment import Protocol
+from deepfishing.evaluation.measure import measure
+from deepfishing.evaluation.record import PROTOCOLS, TABLE
 from deepfishing.evaluation.report.sheets import curve_sheets, table_sheets
 from deepfishing.evaluation.report.tables import comparison
 from deepfishing.evaluation.report.text import terminal
-from deepfishing.evaluation.reproduce import Protocol
 from deepfishing.extraction.options import (
     check_features,
     load_from_options,
@@ -107,10 +107,10 @@ def run_reproduce(args: Reproduce) -> None:
     sheets = []
     if found.rows:
         sheets += table_sheets(
-            comparison(found.rows, found.gains), found.split, narrow=True
+            comparison(found.rows, found.gains), found.split, medium="terminal"
         )
     for points in found.points.values():
-        sheets += curve_sheets(points, narrow=True)
+        sheets += curve_sheets(points, medium="terminal")
     drawn: list[RenderableType] = [*map(terminal, sheets), *map(Text, found.words)]
     for part in drawn:
         Console().print(Escaped(part))

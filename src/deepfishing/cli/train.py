@@ -23,7 +23,7 @@ from deepfishing.cli.summaries import (
 )
 from deepfishing.core.recipes import CHOSEN, parse_recipe
 from deepfishing.errors import OptionError
-from deepfishing.evaluation.report.rows import choice_text
+from deepfishing.evaluation.report.tables import choice_text
 from deepfishing.images.sources import find_images, passed_over_in
 from deepfishing.learn.folds import NOT_MEASURABLE
 from deepfishing.learn.labelled import is_voc, read_labels

@@ -8,31 +8,33 @@ the extra `plot`.
 from __future__ import annotations
 
 import colorsys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from deepfishing.errors import OptionError, check_choice, need
-from deepfishing.evaluation.checks import TABLE, Result
-from deepfishing.evaluation.measuring import Measured
+from deepfishing.evaluation.measure import Measured
+from deepfishing.evaluation.record import CURVES, TABLE, Result
 from deepfishing.evaluation.report.charts import (
     HUES,
-    LOGARITHMIC,
-    TITLES,
+    Chart,
+    Mark,
+    Panel,
     panels,
     tick_text,
 )
-from deepfishing.evaluation.report.rows import (
+from deepfishing.evaluation.report.confusions import confusions
+from deepfishing.evaluation.report.folder import (
     group_points,
     group_rows,
     open_points,
     open_results,
     row_curves,
-    title,
 )
-from deepfishing.evaluation.report.tables import comparison, confusions, one_decimal
+from deepfishing.evaluation.report.sheet import one_decimal
+from deepfishing.evaluation.report.tables import comparison, title
 from deepfishing.evaluation.results import Results
 from deepfishing.search import Hits
 from deepfishing.search.hits import contact_sheet
@@ -44,25 +46,25 @@ From = Measured | Sequence[Result] | str | Path
 
 def rows(results: From, ax: Any = None) -> Any:
     """The mAP of each row with its interval at 95 percent; gradients in another colour."""
-    found = _measured(results)
-    lines = comparison(found).measured[::-1]
+    measured = _measured(results)
+    lines = comparison(measured).measured[::-1]
     if not lines:
         raise OptionError("rows must have a mAP to be drawn, got none with labels")
     ax = _axes(ax, (6, 1 + 0.35 * len(lines)))
-    for place, line in enumerate(lines):
-        y, colour = line.official, _colour(HUES[1] if line.gradient else HUES[0])
-        low, high = line.interval or (y, y)
-        ax.plot([low, high], [place, place], color=colour, linewidth=2)
-        ax.plot([y], [place], "o", color=colour, label=line.title)
+    for y, line in enumerate(lines):
+        figure, colour = line.official, _colour(HUES[1] if line.gradient else HUES[0])
+        low, high = line.interval or (figure, figure)
+        ax.plot([low, high], [y, y], color=colour, linewidth=2)
+        ax.plot([figure], [y], "o", color=colour, label=line.title)
         ax.annotate(
-            one_decimal(y),
-            (high, place),
+            one_decimal(figure),
+            (high, y),
             (5, 0),
             textcoords="offset points",
             va="center",
         )
     ax.set_yticks(range(len(lines)), [line.title for line in lines])
-    ax.set(xlabel="mAP, %", title=_subject(found[0]), ylim=(-0.6, len(lines) - 0.4))
+    ax.set(xlabel="mAP, %", title=_subject(measured[0]), ylim=(-0.6, len(lines) - 0.4))
     ax.margins(x=0.12)
     return ax
 
@@ -80,25 +82,24 @@ def precision_recall(
     reaches at a recall or beyond it.
     """
     folder = results.page.parent if isinstance(results, Measured) else Path(results)
-    found, kept = _measured(results), Results(folder)
-    wanted = features or [line.feature for line in comparison(found).compared]
-    by_feature, classes = {row["feature"]: row for row in found}, found[0]["classes"]
-    for one in wanted:
-        check_choice("features", one, tuple(by_feature))
+    measured = _measured(results)
+    row_of = {row["feature"]: row for row in measured}
+    if features is None:
+        features = [line.feature for line in comparison(measured).compared]
+    for feature in features:
+        check_choice("features", feature, tuple(row_of))
     if name is not None:
-        check_choice("class", name, classes)
+        check_choice("class", name, measured[0]["classes"])
     ax = _axes(ax, (5, 4))
-    for hue, feature in zip(HUES, wanted, strict=False):
-        curves = row_curves(kept, by_feature[feature])
+    for hue, feature in zip(HUES, features, strict=False):
+        by_class = row_curves(Results(folder), row_of[feature])
         if name is not None:
-            recall, precision = np.array(curves[name]).T
+            recall, precision = np.array(by_class[name]).T
         else:
-            recall, precision = (
-                RECALL,
-                np.mean([_envelope(c) for c in curves.values()], axis=0),
-            )
+            envelopes = [_envelope(curve) for curve in by_class.values()]
+            recall, precision = RECALL, np.mean(envelopes, axis=0)
         ax.plot(recall, precision, color=_colour(hue), label=title(feature))
-    subject = f"{_subject(found[0])}: {name or 'mean over the classes'}"
+    subject = f"{_subject(measured[0])}: {name or 'mean over the classes'}"
     ax.set(
         xlabel="recall", ylabel="precision", xlim=(0, 1), ylim=(0, 1.02), title=subject
     )
@@ -119,71 +120,86 @@ def curves(
     `figure` is the figure to be drawn, such as "accuracy, %", and `against` the axis to the right,
     such as "labelled photos per class"; by default the first that it has.
     """
-    check_choice("protocol", protocol, tuple(TITLES))
+    check_choice("protocol", protocol, CURVES)
     points = _measured(results, protocol)
-    charts = [(panel, chart) for panel in panels(points) for chart in panel.charts]
-    if against is not None:
-        check_choice(
-            "axis", against, tuple({panel.x_axis: None for panel, _ in charts})
-        )
-        charts = [(panel, chart) for panel, chart in charts if panel.x_axis == against]
-    if figure is not None:
-        check_choice(
-            "figure", figure, tuple({chart.y_axis: None for _, chart in charts})
-        )
-        charts = [(panel, chart) for panel, chart in charts if chart.y_axis == figure]
-    panel, chart = charts[0]
+    panel, chart = _find_chart(points, figure, against)
     ax = _axes(ax, (6, 4))
     for series in chart.series:
         style = panel.styles[series.name]
-        look = {"color": "black" if style.hue is None else _colour(style.hue)}
-        look |= {
+        look = {
+            "color": "black" if style.hue is None else _colour(style.hue),
             "linestyle": ("-", "--", ":")[style.dash],
-            "label": panel.called(series),
+            "label": panel.line_title(series.name),
         }
         if series.level:
             if series.level.y is not None:
                 ax.axhline(series.level.y, **look)
-            continue
-        known = [(x, mark) for x, mark in series.marks.items() if mark.y is not None]
-        ax.plot(
-            [x for x, _ in known], [mark.y for _, mark in known], marker="o", **look
-        )
-        sure = [(x, *mark.interval) for x, mark in known if mark.interval]
-        if sure:
-            ax.fill_between(
-                *np.array(sure).T, color=look["color"], alpha=0.12, linewidth=0
-            )
+        else:
+            _draw_line(ax, series.marks, look)
     ax.set_xscale("log")
     ax.set_xticks(chart.xs, [tick_text(x) for x in chart.xs])
     ax.minorticks_off()
-    ax.set_yscale("log" if chart.y_axis in LOGARITHMIC else "linear")
+    ax.set_yscale("log" if chart.up.logarithmic else "linear")
     subject = f"{_subject(points[0])}: {panel.title.lower()}"
     ax.set(xlabel=panel.x_axis, ylabel=chart.y_axis, title=subject)
     ax.legend()
     return ax
 
 
+def _find_chart(
+    points: Sequence[Result], figure: str | None, against: str | None
+) -> tuple[Panel, Chart]:
+    """Return the first chart of a figure, against an axis, with its panel."""
+    charts = [(panel, chart) for panel in panels(points) for chart in panel.charts]
+    if against is not None:
+        axes = dict.fromkeys(panel.x_axis for panel, _ in charts)
+        check_choice("axis", against, tuple(axes))
+        charts = [(panel, chart) for panel, chart in charts if panel.x_axis == against]
+    if figure is not None:
+        figures = dict.fromkeys(chart.y_axis for _, chart in charts)
+        check_choice("figure", figure, tuple(figures))
+        charts = [(panel, chart) for panel, chart in charts if chart.y_axis == figure]
+    return charts[0]
+
+
+def _draw_line(ax: Any, marks: Mapping[int, Mark], look: Mapping[str, Any]) -> None:
+    """Draw the marks of a line, and their intervals as an area."""
+    xs, ys, area = [], [], []
+    for x, mark in marks.items():
+        if mark.y is None:
+            continue
+        xs.append(x)
+        ys.append(mark.y)
+        if mark.interval:
+            area.append((x, *mark.interval))
+    ax.plot(xs, ys, marker="o", **look)
+    if area:
+        x, low, high = np.array(area).T
+        ax.fill_between(x, low, high, color=look["color"], alpha=0.12, linewidth=0)
+
+
 def confusion(results: From, ax: Any = None) -> Any:
-    """Which classes the best row takes for which: images of a class to the right."""
+    """Confusions of classes by the best row: images of a class to the right."""
     measured = _measured(results)
-    found = confusions(comparison(measured))
-    if found is None:
+    confused = confusions(comparison(measured))
+    if confused is None:
         raise OptionError(
             "confusions are of images with one class each, got several or no labels"
         )
-    n = len(found.classes)
-    share = [[found.share(i, j) for j in range(n)] for i in range(n)]
+    n = len(confused.classes)
+    shares = np.empty((n, n))
+    for i, j in np.ndindex(n, n):
+        shares[i, j] = confused.share(i, j)
     ax = _axes(ax, (2 + 0.35 * n, 1.5 + 0.35 * n))
-    ax.imshow(share, cmap="Blues", vmin=0, vmax=1)
-    for i, j in np.argwhere(np.array(found.counts) > 0) if found.numbered else ():
-        shade = "white" if share[i][j] > 0.5 else "black"
-        ax.text(
-            j, i, found.counts[i][j], ha="center", va="center", color=shade, fontsize=8
-        )
-    ax.set_xticks(range(n), found.classes, rotation=90)
-    ax.set_yticks(range(n), found.classes)
-    subject = f"{_subject(measured[0])}: {found.line.title}"
+    ax.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    if confused.is_numbered:
+        for i, j in np.argwhere(shares > 0):
+            colour = "white" if shares[i, j] > 0.5 else "black"
+            look = {"ha": "center", "va": "center", "color": colour, "fontsize": 8}
+            ax.text(j, i, confused.counts[i][j], **look)
+    ax.set_xticks(range(n), confused.classes, rotation=90)
+    ax.set_yticks(range(n), confused.classes)
+    subject = f"{_subject(measured[0])}: {confused.line.title}"
     ax.set(xlabel="taken for", ylabel="shows", title=subject)
     return ax
 
@@ -223,24 +239,33 @@ def _envelope(curve: Sequence[tuple[float, float]]) -> Any:
 
 def _measured(results: From, protocol: str = TABLE) -> list[Result]:
     """Rows in the paper's order, or points of a protocol; of one setting, as a plot must be."""
-    is_table, where = protocol == TABLE, ""
-    if isinstance(results, str | Path):
-        where, folder = f" in {results}", Path(results)
-        listed: Sequence[Result] = (
-            open_results(folder).rows if is_table else open_points(folder)
-        )
-    elif isinstance(results, Measured):
-        listed = results.rows if is_table else results.points.get(protocol, ())
+    where = f" in {results}" if isinstance(results, str | Path) else ""
+    if protocol == TABLE:
+        groups = group_rows(_rows_of(results))
     else:
-        listed = results
-    points = (one for one in listed if one.get("protocol") == protocol)
-    groups = group_rows(listed) if is_table else group_points(points)
+        points = _points_of(results, protocol)
+        groups = group_points(one for one in points if one["protocol"] == protocol)
     if len(groups) != 1:
-        found = (
-            "; ".join(dict.fromkeys(_subject(group[0]) for group in groups)) or "none"
-        )
+        subjects = dict.fromkeys(_subject(group[0]) for group in groups)
+        found = "; ".join(subjects) or "none"
         raise OptionError(
             f"a plot must be of rows of one setting, got {len(groups)}{where} ({found}); "
-            "give those of one, from deepfishing.evaluation.report.rows.group_rows or measure"
+            "give those of one, from deepfishing.evaluation.report.folder.group_rows or measure"
         )
     return groups[0]
+
+
+def _rows_of(results: From) -> Sequence[Result]:
+    if isinstance(results, Measured):
+        return results.rows
+    if isinstance(results, str | Path):
+        return open_results(Path(results)).rows
+    return results
+
+
+def _points_of(results: From, protocol: str) -> Sequence[Result]:
+    if isinstance(results, Measured):
+        return results.points.get(protocol, ())
+    if isinstance(results, str | Path):
+        return open_points(Path(results))
+    return [one for one in results if "protocol" in one]

@@ -1,9 +1,9 @@
-"""Measured rows on disk.
+"""Results on disk.
 
-`results.jsonl` holds one line per measured row with everything needed to run it again;
-`scores/` the decision scores behind it, so that curves can be drawn later. A row is known by a
-key made of all that decides its figures; measuring it again replaces it. `curves.jsonl` holds the
-points of curves likewise, one line per point; points that are measured together share their key.
+`results.jsonl` has one line per measured row with everything needed to run it again, `scores/` the
+decision scores behind it, so that curves can be drawn later. The key of a row is a digest of all
+that decides its figures; measuring it again replaces it. `curves.jsonl` has one line per point of a
+curve; points that are measured together share their key.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import platform
 import re
 import struct
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -24,15 +25,13 @@ from zipfile import BadZipFile
 import numpy as np
 
 from deepfishing.core.rank_one import Array
-from deepfishing.core.recipes import parse_recipe
-from deepfishing.errors import StoreError, explained, need, version_of
-from deepfishing.evaluation.checks import Result, wrong_point, wrong_row
+from deepfishing.errors import StoreError, explained, version_of
+from deepfishing.evaluation.record import Result, wrong_point, wrong_row
 from deepfishing.images.dataset import Split
-from deepfishing.images.show import table_html
 from deepfishing.util.files import check_regular, read_regular, replacing
 
-# what numpy, and the zip that it reads, raise for damaged bytes, found by fuzzing
 MAX_LINES_BYTES = 4 * 2**30
+# what numpy, and the zip that it reads, raise for damaged bytes, found by fuzzing
 DAMAGED = (
     *(OSError, ValueError, LookupError, EOFError, RuntimeError, MemoryError, TypeError),
     *(ArithmeticError, SyntaxError, TokenError, BadZipFile, zlib.error, struct.error),
@@ -40,15 +39,15 @@ DAMAGED = (
 
 
 def versions() -> dict[str, str]:
-    """What a row was measured with, beside this package."""
-    packages = ("torch", "scikit-learn", "numpy", "pillow")
-    return {"Python": platform.python_version()} | {
-        name: version_of(name) for name in packages
-    }
+    """Return the versions of Python and of the packages that decide figures."""
+    found = {"Python": platform.python_version()}
+    for name in ("torch", "scikit-learn", "numpy", "pillow"):
+        found[name] = version_of(name)
+    return found
 
 
 def row_key(**parts: Any) -> str:
-    """A short name for all that decides a row."""
+    """Return a short digest of all that decides a row."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -62,83 +61,17 @@ def _number(text: str) -> int | float:
     return int(text) if len(text) < 300 else float(text)
 
 
-class Table(list[Result]):
-    """Measured rows, as a list; a notebook shows them with their intervals."""
-
-    def __repr__(self) -> str:
-        if not self:
-            return "no rows"
-        best = max(self, key=lambda row: _figures(row)["mAP"] or 0.0)
-        figure, of = _figures(best)["mAP"], f"{best['dataset']} with {best['network']}"
-        found = "" if figure is None else f", best {_title(best)}: {figure:.1f} mAP"
-        return f"{len(self)} rows of {of}{found}"
-
-    def _repr_html_(self) -> str:
-        figures = [_figures(row) for row in self]
-        shown = ("mAP", "top-1")
-        names = [
-            name for name in shown if any(one[name] is not None for one in figures)
-        ]
-        titles = [
-            "feature",
-            *(part for name in names for part in (f"{name}, %", "95 %")),
-        ]
-        cells = []
-        for row, one in zip(self, figures, strict=True):
-            cells.append([_title(row)])
-            for name in names:
-                low, high = one[f"{name} low"], one[f"{name} high"]
-                cells[-1] += ["" if one[name] is None else f"{one[name]:.1f}"]
-                cells[-1] += ["" if low is None else f"{low:.1f}–{high:.1f}"]
-        return table_html(repr(self), titles, cells)
-
-    def to_pandas(self) -> Any:
-        """A data frame: feature, figures in percent with the ends of their intervals, setting."""
-        facts = ("dataset", "network", "tau", "n_train", "n_test", "seconds")
-        lines = []
-        for row in self:
-            told = {name: row.get(name) for name in facts}
-            lines.append({"feature": row["feature"], **_figures(row), **told})
-        return need("pandas", "frames").DataFrame(lines)
-
-
-def _title(row: Result) -> str:
-    return parse_recipe(row["feature"]).title
-
-
-_FIGURES = {"mAP": "map", "top-1": "accuracy", "balanced": "balanced_accuracy"}
-
-
-def _figures(row: Result) -> dict[str, float | None]:
-    """The figures of a row and the ends of their intervals, None where there are none."""
-    found: dict[str, float | None] = {}
-    for name, key in _FIGURES.items():
-        value, interval = row.get(key), row.get(f"{key}_interval")
-        if key == "map":  # by each definition
-            value, interval = (
-                (part or {}).get(row["official_ap"]) for part in (value, interval)
-            )
-        low, high = interval or (None, None)
-        found |= {name: value, f"{name} low": low, f"{name} high": high}
-    return found
-
-
-_WRONG = {"point": wrong_point, "result": wrong_row}  # the first key that is not usable
-
-
-class _Lines:
-    """A file of JSON lines in an output folder, each with a key and whole (`checks`)."""
+class _Lines(ABC):
+    """A file of JSON lines in an output folder, each with a key and checked (`record`)."""
 
     name: ClassVar[str]
-    what: ClassVar[str]  # what a line is, of `_WRONG`
+    what: ClassVar[str]  # what a line is
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.file = self.folder / self.name
-        of = (OSError, UnicodeDecodeError)
-        with explained(
-            StoreError, f"output folder cannot be used: {self.folder}", of=of
-        ):
+        problem = f"output folder cannot be used: {self.folder}"
+        with explained(StoreError, problem, of=(OSError, UnicodeDecodeError)):
             self.folder.mkdir(parents=True, exist_ok=True)
             text = ""
             if self.file.exists():
@@ -146,24 +79,33 @@ class _Lines:
         self.rows: list[Result] = []
         for number, line in enumerate(text.splitlines(), 1):
             where = f"in {self.file} line {number}; remove the line to measure it again"
-            try:
-                row = json.loads(line, parse_int=_number)
-                row["key"]
-                # half a character is no text
-                json.dumps(row, ensure_ascii=False).encode()
-            except (ValueError, KeyError, TypeError, RecursionError):
-                raise StoreError(
-                    f"each line must be a {self.what} with a key, got {line[:60]!r} {where}"
-                ) from None
+            row = self._parse(line, where)
             self._check(row, where)
             self.rows.append(row)
 
+    def _parse(self, line: str, where: str) -> Result:
+        try:
+            row: Result = json.loads(line, parse_int=_number)
+            row["key"]
+            # half a character is no text
+            json.dumps(row, ensure_ascii=False).encode()
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise StoreError(
+                f"each line must be a {self.what} with a key, got {line[:60]!r} {where}"
+            ) from None
+        return row
+
     def _check(self, row: Result, where: str) -> None:
-        if wrong := _WRONG[self.what](row):
+        wrong = self.wrong_key(row)
+        if wrong:
             raise StoreError(
                 f"a {self.what} must have a usable {wrong!r}, got {str(row.get(wrong))[:60]!r} "
                 f"{where}"
             )
+
+    @abstractmethod
+    def wrong_key(self, row: Result) -> str | None:
+        """Return the first key of a line that is not usable."""
 
     def find(self, key: str) -> list[Result]:
         """The rows measured under this key; none if they were not."""
@@ -190,11 +132,19 @@ class Curves(_Lines):
 
     name, what = "curves.jsonl", "point"
 
+    def wrong_key(self, row: Result) -> str | None:
+        """Return the first key of a point that is not usable."""
+        return wrong_point(row)
+
 
 class Results(_Lines):
     """The rows of one output folder, one per key, and the scores behind them."""
 
     name, what = "results.jsonl", "result"
+
+    def wrong_key(self, row: Result) -> str | None:
+        """Return the first key of a row that is not usable."""
+        return wrong_row(row)
 
     def add(
         self,
@@ -227,8 +177,7 @@ class Results(_Lines):
     def groups(self, row: Result) -> Array | None:
         """Groups (m,) of similar test images, which a bootstrap draws together; None if unknown."""
         path = self.scores_path(row)
-        do = "; run the experiment again"
-        with explained(StoreError, f"scores cannot be read: {path}", do, DAMAGED):
+        with _reading_scores(path):
             with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
                 if "groups" not in data:  # of an older version
                     return None
@@ -240,20 +189,21 @@ class Results(_Lines):
     def scores(self, row: Result) -> tuple[Array, Array, list[str]]:
         """Scores (m, C), labels (m, C) or empty, and the image ids behind a row."""
         path = self.scores_path(row)
-        do = "; run the experiment again"
-        with explained(StoreError, f"scores cannot be read: {path}", do, DAMAGED):
+        with _reading_scores(path):
             check_regular(path, links=True)
             with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
-                scores, labels, ids = (
-                    data[name] for name in ("scores", "labels", "ids")
-                )
-            kinds = [np.asarray(values).dtype.kind for values in (scores, labels, ids)]
-            if (
-                kinds != ["f", "i", "U"]
-                or scores.ndim != 2
-                or ids.shape != scores.shape[:1]
-            ):
+                scores = np.asarray(data["scores"])
+                labels = np.asarray(data["labels"])
+                ids = np.asarray(data["ids"])
+            kinds = [values.dtype.kind for values in (scores, labels, ids)]
+            same_length = scores.ndim == 2 and ids.shape == scores.shape[:1]
+            if kinds != ["f", "i", "U"] or not same_length:
                 raise ValueError(
                     "it must hold scores, labels and ids of the same images"
                 )
         return scores, labels, ids.tolist()
+
+
+def _reading_scores(path: Path) -> AbstractContextManager[None]:
+    problem = f"scores cannot be read: {path}"
+    return explained(StoreError, problem, "; run the experiment again", DAMAGED)

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from deepfishing.core.rank_one import Array
-from deepfishing.core.recipes import parse_recipe
 from deepfishing.core.statistics import bootstrap
 from deepfishing.errors import DatasetError
 from deepfishing.images.dataset import Dataset, Split
@@ -114,35 +113,15 @@ def figures_apart(
 
     `map_apart` and its interval are the mAP without them; None if no class is left.
     """
-    found: dict[str, Any] = {"similar_across": int(similar.sum())}
+    keys: dict[str, Any] = {"similar_across": int(similar.sum())}
     if not similar.any():
-        return found
+        return keys
     apart = ~similar
-    found |= {"map_apart": None, "map_apart_interval": None}
+    keys |= {"map_apart": None, "map_apart_interval": None}
     if (labels[apart] == 1).any():
         draws = bootstrap(
             labels[apart], scores[apart], classes, groups=test_groups[apart]
         )
-        found["map_apart"] = draws.measured.map
-        found["map_apart_interval"] = draws.as_row()["map_interval"]
-    return found
-
-
-def split_words(rows: Sequence[dict[str, Any]]) -> str:
-    """Return a sentence on test images with a copy in training, empty if there are none."""
-    if not rows or not rows[0].get("similar_across"):
-        return ""
-    row = max(rows, key=_official_map)
-    similar, n_test = row["similar_across"], row["n_test"]
-    have = "has" if similar == 1 else "have"
-    words = f"{similar:,} of {n_test:,} test images {have} a copy or a similar scene in training"
-    apart = (row.get("map_apart") or {}).get(row["official_ap"])
-    if apart is None:
-        return f"{words}; without them the mAP is not measurable."
-    title = parse_recipe(row["feature"]).title
-    return f"{words}; without them {title} has {apart:.1f} instead of {_official_map(row):.1f} mAP."
-
-
-def _official_map(row: dict[str, Any]) -> float:
-    by_definition = row.get("map") or {}
-    return by_definition.get(row["official_ap"]) or 0.0
+        keys["map_apart"] = draws.measured.map
+        keys["map_apart_interval"] = draws.as_row()["map_interval"]
+    return keys

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from deepfishing.evaluation.approximation import SECONDS
+from deepfishing.evaluation.protocols.approximation import SECONDS
 from deepfishing.evaluation.report.charts import (
     Chart,
     Mark,
@@ -15,8 +15,8 @@ from deepfishing.evaluation.report.charts import (
     panels,
     round_ticks,
 )
+from deepfishing.evaluation.report.folder import open_points
 from deepfishing.evaluation.report.html import write_report
-from deepfishing.evaluation.report.rows import open_points
 from deepfishing.evaluation.report.sheets import curve_sheets
 from deepfishing.evaluation.report.text import terminal, write_latex, write_markdown
 
@@ -203,7 +203,9 @@ def test_the_terminal_tables_fit_80_columns(tmp_path, add_points):
     add_points(tmp_path, TIMES, "approximation", "dW8", IMAGES)
     console = Console(width=80, record=True, quiet=False)
     with console.capture() as captured:
-        console.print(*map(terminal, curve_sheets(open_points(tmp_path), narrow=True)))
+        console.print(
+            *map(terminal, curve_sheets(open_points(tmp_path), medium="terminal"))
+        )
     lines = captured.get().splitlines()
     assert max(map(len, lines)) <= 80
     assert any(line.split()[:3] == ["x7", "40.0", "45.0"] for line in lines)

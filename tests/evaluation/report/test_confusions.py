@@ -8,15 +8,13 @@ import pytest
 from rich.console import Console
 
 from deepfishing.errors import StoreError
+from deepfishing.evaluation.report.confusions import confusions
+from deepfishing.evaluation.report.folder import open_results
+from deepfishing.evaluation.report.gains import gains
 from deepfishing.evaluation.report.html import write_report
-from deepfishing.evaluation.report.rows import gains, open_results
+from deepfishing.evaluation.report.sheet import interval_text, one_decimal
 from deepfishing.evaluation.report.sheets import table_sheets
-from deepfishing.evaluation.report.tables import (
-    comparison,
-    confusions,
-    interval_text,
-    one_decimal,
-)
+from deepfishing.evaluation.report.tables import comparison
 from deepfishing.evaluation.report.text import terminal, write_latex, write_markdown
 
 FEATURES = {"x7": 1.5, "dW7": 2.5}
@@ -40,7 +38,7 @@ def measured(tmp_path, add_rows):
 
 
 def sheets(rows, known_gains=None):
-    return table_sheets(comparison(rows, known_gains), narrow=True)
+    return table_sheets(comparison(rows, known_gains), medium="terminal")
 
 
 def printed(*shown):

@@ -8,18 +8,19 @@ import pytest
 from rich.console import Console
 
 from deepfishing.core.statistics import compare
-from deepfishing.evaluation.measuring import measure
+from deepfishing.evaluation.measure import measure
 from deepfishing.evaluation.report.charts import panels
-from deepfishing.evaluation.report.gain_split import (
+from deepfishing.evaluation.report.folder import open_points
+from deepfishing.evaluation.report.gains import (
     FORWARD_NAME,
     GRADIENTS_GIVE,
     POOL_GIVES,
     WITH_POOL_NAME,
     chart_splits,
+    gains,
     table_split,
 )
 from deepfishing.evaluation.report.html import write_report
-from deepfishing.evaluation.report.rows import gains, open_points
 from deepfishing.evaluation.report.sheets import curve_sheets, table_sheets
 from deepfishing.evaluation.report.tables import comparison
 from deepfishing.evaluation.report.text import terminal, write_latex, write_markdown
@@ -90,10 +91,10 @@ def test_the_papers_table_has_only_rows_of_one_cost_and_the_other_table_the_thre
 ):
     results, lines = table
     paper, gained, *_ = table_sheets(lines, table_split(results, lines))
-    first = [row[0] for block in paper.blocks for row in block]
+    first = [row[0].text for row in paper.rows]
     assert first == ["x7", "dW7", "smooth(x7)"]
     assert "gain: over x7," in " ".join(paper.notes)
-    names = [row[0] for block in gained.blocks for row in block]
+    names = [row[0].text for row in gained.rows]
     assert names == [FORWARD_NAME, WITH_POOL_NAME, "auto", POOL_GIVES, GRADIENTS_GIVE]
 
 
@@ -132,13 +133,13 @@ def test_every_form_of_the_report_has_the_rows_and_the_gains(
     for found in (page, text, tex):
         for name in (FORWARD_NAME, WITH_POOL_NAME, POOL_GIVES, GRADIENTS_GIVE):
             assert found.count(name) >= 2, name  # of all labels, and of few
-    assert "+5.0 (+4." in text
-    (sheet,) = curve_sheets(points, narrow=True)
+    assert "+5.0! (+4." in text
+    (sheet,) = curve_sheets(points, medium="terminal")
     console = Console(width=80, record=True)
     console.print(terminal(sheet))
     shown = console.export_text()
     assert max(map(len, shown.splitlines())) <= 80
-    assert re.search(r"the pool gives +\+5.0 +\+2.0", shown)
+    assert re.search(r"the pool gives +\+5.0! +\+2.0", shown)
 
 
 def test_a_run_writes_the_gains_into_its_lines(dataset, network, tmp_path):

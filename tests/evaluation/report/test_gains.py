@@ -3,9 +3,9 @@ import os
 import numpy as np
 import pytest
 
-import deepfishing.evaluation.report.rows as module
+import deepfishing.evaluation.report.gains as module
 from deepfishing.core.statistics import compare
-from deepfishing.evaluation.report.rows import gains
+from deepfishing.evaluation.report.gains import gains
 
 
 def test_a_gain_is_the_paired_bootstrap_against_the_best_forward_row(

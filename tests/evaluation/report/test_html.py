@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from deepfishing.errors import StoreError
+from deepfishing.evaluation.report.gains import gains
 from deepfishing.evaluation.report.html import write_report
-from deepfishing.evaluation.report.rows import gains
-from deepfishing.evaluation.report.tables import one_decimal
+from deepfishing.evaluation.report.sheet import one_decimal
 
 VOID = {
     "meta",
@@ -292,7 +292,7 @@ def test_intervals_stand_beside_their_figures(tmp_path, add_rows):
     page = page_of(tmp_path)
     [table] = page.find("table", class_="table-1")
     head, *body = page.cells(table)
-    assert head[2] == "interval95 %"
+    assert head[2] == "interval95\u00a0%"
     for row, cells in zip(rows, body, strict=True):
         assert cells[2] == "–".join(f"{v:.1f}" for v in row["map_interval"]["11point"])
     [classes] = page.find("table", class_="classes")

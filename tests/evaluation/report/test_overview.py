@@ -5,14 +5,14 @@ import pytest
 
 from deepfishing.core.statistics import mean_interval
 from deepfishing.errors import StoreError
-from deepfishing.evaluation.report.gain_split import table_split
+from deepfishing.evaluation.report.gains import gains, table_split
 from deepfishing.evaluation.report.overview import (
     find_folders,
     overview,
     write_overview,
 )
-from deepfishing.evaluation.report.rows import gains
-from deepfishing.evaluation.report.tables import comparison, one_decimal
+from deepfishing.evaluation.report.sheet import one_decimal
+from deepfishing.evaluation.report.tables import comparison
 from deepfishing.evaluation.results import Results
 
 AXES = ("positive images per class", "mAP, %")

@@ -4,7 +4,7 @@ import pytest
 
 from deepfishing.errors import StoreError
 from deepfishing.evaluation.report.charts import panels
-from deepfishing.evaluation.report.rows import group_points, open_points
+from deepfishing.evaluation.report.folder import group_points, open_points
 
 SOME = [
     ("x7", 1, 60.0, 58.0, 62.0),

@@ -115,7 +115,7 @@ def test_of_many_classes_those_are_shown_in_which_the_two_differ_most(
     made, monkeypatch
 ):
     folder, results = made
-    monkeypatch.setattr(pictures, "MOST_CLASSES", 1)
+    monkeypatch.setattr(pictures, "MAX_CLASSES", 1)
     a, b = (row["ap"]["11point"] for row in results.rows)
     most = max(CLASSES[:2] + CLASSES[2:], key=lambda name: abs(a[name] - b[name]))
     text = write_report(folder).read_text(encoding="utf-8")

@@ -4,8 +4,8 @@ import pytest
 
 from deepfishing.core.features import table_features
 from deepfishing.errors import StoreError
-from deepfishing.evaluation.checks import POINT_SETTING, ROW_SETTING, SETTINGS
-from deepfishing.evaluation.report.rows import group_rows, open_results, setting
+from deepfishing.evaluation.record import POINT_SETTING, ROW_SETTING, SETTINGS
+from deepfishing.evaluation.report.folder import group_rows, open_results, setting
 from deepfishing.extraction.settings import Settings
 
 

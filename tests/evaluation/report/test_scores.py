@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from deepfishing.errors import StoreError
-from deepfishing.evaluation.report.rows import curve, row_curves
+from deepfishing.evaluation.report.folder import curve, row_curves
 
 
 def counted(truth, scores):

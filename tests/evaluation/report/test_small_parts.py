@@ -3,14 +3,15 @@
 import numpy as np
 
 from deepfishing.core.recipes import parse_recipe
-from deepfishing.evaluation.approximation import BIAS, SECONDS
-from deepfishing.evaluation.report import charts, tables
+from deepfishing.evaluation.record import BIAS, SECONDS
+from deepfishing.evaluation.report import charts, sheet, tables
+from deepfishing.evaluation.report.folder import curve
 from deepfishing.evaluation.report.html import feature_label
 from deepfishing.evaluation.report.pictures import Tile, match_ids, strips
-from deepfishing.evaluation.report.rows import block, curve, title
-from deepfishing.evaluation.report.sheets import Bold, FeatureName, Sheet
+from deepfishing.evaluation.report.sheet import Cell, Sheet
+from deepfishing.evaluation.report.tables import block, title
 from deepfishing.evaluation.report.text import latex, markdown
-from deepfishing.evaluation.report.words import Named, _place, plain
+from deepfishing.evaluation.report.words import Named, _above_or_below, plain
 from deepfishing.store import Row
 
 LATEX = r"""\begin{table}
@@ -29,7 +30,7 @@ $\partial E / \partial W_{7}$*$x_{6}$; $x_{7}$ & \textbf{$-$0.4} \\
 
 def test_figures_have_the_digits_that_tell_something():
     shown = (80.94, False), (0.26, True), (-0.01, True)
-    assert [tables.one_decimal(*one) for one in shown] == ["80.9", "+0.3", "0.0"]
+    assert [sheet.one_decimal(*one) for one in shown] == ["80.9", "+0.3", "0.0"]
     ticks = [charts.tick_text(value) for value in (1024, 16_000, 0.002, 70.0)]
     assert ticks == ["1,024", "16k", "0.002", "70"]
     assert charts.figure_text("accuracy, %", 71.26) == "71.3"
@@ -109,7 +110,7 @@ def test_labels_and_absent_classes_are_said_in_words():
     assert (
         tables.left_out_text(absent, 1) == "cat and 1 more (no image), cow (no label)"
     )
-    places = [_place(difference) for difference in (1.94, -1.0, 0.04)]
+    places = [_above_or_below(difference) for difference in (1.94, -1.0, 0.04)]
     assert places == ["1.9 points above", "1.0 point below", "level with"]
     assert plain(("The best is ", Named("dW7", True), ".")) == "The best is dW7."
 
@@ -140,9 +141,10 @@ def test_ids_are_matched_in_the_folder_of_the_data_set():
 
 
 def test_a_sheet_in_markdown_and_in_latex():
-    sheet = Sheet("mAP", ["feature", "a|b"], [[["x7", Bold("80.9")]]])
+    cells = [Cell("x7"), Cell("80.9", bold=True)]
+    table = Sheet("mAP", [Cell("feature"), Cell("a|b")], [[cells]])
     assert (
-        markdown(sheet) == "mAP\n\n| feature | a\\|b |\n|---|---:|\n| x7 | **80.9** |\n"
+        markdown(table) == "mAP\n\n| feature | a\\|b |\n|---|---:|\n| x7 | **80.9** |\n"
     )
-    row = [FeatureName("dW7*x6;x7"), Bold("-0.4")]
-    assert latex(Sheet("50 %", ["feature", "gain"], [[row]])) == LATEX
+    cells = [Cell("dW7*x6;x7", name="gradient"), Cell("-0.4", bold=True)]
+    assert latex(Sheet("50 %", [Cell("feature"), Cell("gain")], [[cells]])) == LATEX

@@ -5,9 +5,10 @@ import re
 import numpy as np
 
 from deepfishing.evaluation.report.columns import columns
+from deepfishing.evaluation.report.confusions import confusions
+from deepfishing.evaluation.report.folder import precision_at_size
 from deepfishing.evaluation.report.html import write_report
-from deepfishing.evaluation.report.rows import precision_at_size
-from deepfishing.evaluation.report.tables import comparison, confusions
+from deepfishing.evaluation.report.tables import comparison
 from deepfishing.evaluation.report.text import write_markdown
 from deepfishing.evaluation.report.words import plain, summary_words
 

@@ -3,9 +3,10 @@ import re
 
 from rich.console import Console
 
-from deepfishing.evaluation.report.rows import gains
+from deepfishing.evaluation.report.gains import gains
+from deepfishing.evaluation.report.sheet import one_decimal
 from deepfishing.evaluation.report.sheets import table_sheets
-from deepfishing.evaluation.report.tables import comparison, one_decimal
+from deepfishing.evaluation.report.tables import comparison
 from deepfishing.evaluation.report.text import terminal
 
 STRENGTH = dict.fromkeys(("x5", "x6", "x7", "y8", "x8", "x5;x6", "dW6", "x6;x7"), 1.6)
@@ -13,7 +14,7 @@ STRENGTH |= dict.fromkeys(("dW7", "x7;y8", "dW8"), 1.7)
 
 
 def table_1(rows, known_gains=None):
-    return terminal(table_sheets(comparison(rows, known_gains), narrow=True)[0])
+    return terminal(table_sheets(comparison(rows, known_gains), medium="terminal")[0])
 
 
 def printed(rows, known_gains=None, **options):

@@ -24,7 +24,7 @@ def thumbnails(folder, images=None, dataset="voc2007", ids=IDS):
     """The picture of each image, or why there is none."""
     album = Album(Results(folder), images)
     known = match_ids(album.rows, dataset, ids)
-    places = [album.place(known.get(i)) for i in ids]
+    places = [album.add(known.get(i)) for i in ids]
     return [
         place if isinstance(place, str) else album.pictures[place].uri
         for place in places

@@ -33,8 +33,8 @@ def test_the_terminal_calls_it_best(tmp_path, add_rows, add_points, groceries):
     points = add_points(
         tmp_path, [("x7", 1, 80.0, 79.0, 81.0), (BEST, 1, 83.0, 82.0, 84.0)]
     )
-    first, *_ = table_sheets(comparison(rows), narrow=True)
-    for sheet in (first, *curve_sheets(points, narrow=True)):
+    first, *_ = table_sheets(comparison(rows), medium="terminal")
+    for sheet in (first, *curve_sheets(points, medium="terminal")):
         out = io.StringIO()
         Console(file=out, width=80).print(terminal(sheet))
         lines = out.getvalue().splitlines()

@@ -8,7 +8,7 @@ from scipy.stats import ttest_rel
 
 from deepfishing.core.statistics import Difference
 from deepfishing.evaluation.report.html import write_report
-from deepfishing.evaluation.report.tables import Comparison, Line
+from deepfishing.evaluation.report.tables import FIGURES, Comparison, Figure, Line
 from deepfishing.evaluation.report.words import curve_words, plain, table_words
 
 LOW_SHOT = {"protocol": "low-shot", "axes": ("positive images per class", "mAP, %")}
@@ -19,8 +19,16 @@ def said(points):
 
 
 def line(feature, official, gain=None):
-    figures = {"map": {"area": official}, "printed": None, "note": "", "interval": None}
-    return Line(feature, gradient="dW" in feature, block=0, gain=gain, **figures)
+    return Line(
+        feature,
+        gradient="dW" in feature,
+        block=0,
+        map={"area": official},
+        printed=None,
+        note="",
+        figures={key: Figure() for key in FIGURES},
+        gain=gain,
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from deepfishing.cli.arguments.shared import (
     Fields,
     Strict,
 )
-from deepfishing.evaluation.checks import PROTOCOLS
+from deepfishing.evaluation.record import PROTOCOLS
 from deepfishing.extraction.options import (
     OPTIONS,
     Resources,

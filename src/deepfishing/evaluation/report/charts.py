@@ -8,28 +8,24 @@ with text that stays readable.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from deepfishing.core.recipes import parse_recipe
 from deepfishing.core.statistics import Interval
-from deepfishing.evaluation.approximation import (
+from deepfishing.evaluation.record import (
+    ACCURACY,
+    BALANCED,
     BIAS,
+    CURVES,
     EXACT,
     RMS,
     SECONDS,
     WITH_PROJECTION,
+    Result,
 )
-from deepfishing.evaluation.checks import ACCURACY, BALANCED, Result
-from deepfishing.evaluation.report.rows import title
+from deepfishing.evaluation.report.tables import title
 
-TITLES = {
-    "low-shot": "Few examples",
-    "knn": "Nearest neighbours",
-    "curate": "Labels chosen and doubted",
-    "search": "Search by examples",
-    "approximation": "Projections against the exact kernel",
-}
 # Ratios matter here, not differences: twice the time, half the error.
 TIMES = (SECONDS, WITH_PROJECTION)
 LOGARITHMIC = (*TIMES, RMS)
@@ -45,10 +41,13 @@ class Axis:
     logarithmic: bool = False
 
     def place(self, value: float) -> float:
-        """Where a value lies, in percent of the axis."""
-        ends = (self.ticks[0], value, self.ticks[-1])
-        low, at, high = map(math.log, ends) if self.logarithmic else ends
-        return 50.0 if high == low else round(100 * (at - low) / (high - low), 2)
+        """Position of a value, in percent of the axis."""
+        low, high = self.ticks[0], self.ticks[-1]
+        if high == low:
+            return 50.0
+        if self.logarithmic:
+            low, value, high = math.log(low), math.log(value), math.log(high)
+        return round(100 * (value - low) / (high - low), 2)
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Style:
-    """How a line is drawn."""
+    """Colour and dashes of a line."""
 
     hue: int | None  # None for the exact kernel, which has the colour of text
     dash: int  # 0 for a whole line, 1 for dashes, 2 for dots
@@ -99,11 +98,12 @@ class Chart:
     @property
     def whole(self) -> list[Series]:
         """The lines that have a figure at every x, if there is any x."""
-        known = [
-            (s, {x for x, mark in s.marks.items() if mark.y is not None})
-            for s in self.series
-        ]
-        return [s for s, xs in known if xs and xs.issuperset(self.xs)]
+        whole = []
+        for series in self.series:
+            known = {x for x, mark in series.marks.items() if mark.y is not None}
+            if known and known.issuperset(self.xs):
+                whole.append(series)
+        return whole
 
     @property
     def across(self) -> Axis:
@@ -114,24 +114,32 @@ class Chart:
     @property
     def up(self) -> Axis:
         """The axis upwards, around all figures and their intervals."""
-        marks = [m for s in self.series for m in (*s.marks.values(), s.level) if m]
-        values = [v for m in marks for v in (m.y, *(m.interval or ())) if v is not None]
+        values: list[float] = []
+        for mark in self._all_marks():
+            if mark.y is not None:
+                values.append(mark.y)
+            values += mark.interval or ()
         low, high = min(values, default=0.0), max(values, default=1.0)
         if self.y_axis in LOGARITHMIC and low > 0:
             return Axis(log_ticks(low, high), logarithmic=True)
         return Axis(round_ticks(low, high))
 
+    def _all_marks(self) -> Iterator[Mark]:
+        for series in self.series:
+            yield from series.marks.values()
+            if series.level:
+                yield series.level
+
     def path(self, series: Series) -> list[tuple[float, float]]:
         """The line through the marks of a series in percent, y downwards as in SVG."""
-        across, up = self.across, self.up
-        marks = [(across.place(x), mark) for x, mark in series.marks.items()]
+        marks = [(self.across.place(x), mark) for x, mark in series.marks.items()]
         if series.level:
             marks = [(0.0, series.level), (100.0, series.level)]
-        return [
-            (x, round(100 - up.place(mark.y), 2))
-            for x, mark in marks
-            if mark.y is not None
-        ]
+        up, points = self.up, []
+        for x, mark in marks:
+            if mark.y is not None:
+                points.append((x, round(100 - up.place(mark.y), 2)))
+        return points
 
 
 @dataclass(frozen=True)
@@ -147,14 +155,15 @@ class Panel:
     @property
     def title(self) -> str:
         """The protocol in words."""
-        return TITLES[self.protocol]
+        return CURVES[self.protocol]
 
     @property
     def names(self) -> tuple[str, ...]:
         """The lines of its charts, each once."""
-        return tuple(
-            dict.fromkeys(s.name for chart in self.charts for s in chart.series)
-        )
+        names: dict[str, None] = {}
+        for chart in self.charts:
+            names |= dict.fromkeys(series.name for series in chart.series)
+        return tuple(names)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -164,35 +173,38 @@ class Panel:
     @property
     def notes(self) -> tuple[str, ...]:
         """Why points are missing."""
-        marks = [m for c in self.charts for s in c.series for m in s.marks.values()]
-        return tuple(dict.fromkeys(mark.note for mark in marks if mark.note))
+        notes: dict[str, None] = {}
+        for chart in self.charts:
+            for series in chart.series:
+                notes |= {mark.note: None for mark in series.marks.values()}
+        return tuple(note for note in notes if note)
 
     @property
     def styles(self) -> dict[str, Style]:
-        """How each line is drawn: those of one projection in one colour, with other dashes."""
+        """Colour and dashes of each line: one colour for each projection."""
         seen: dict[str, int] = {}  # how many lines of each projection there were
-        found = {}
+        styles = {}
         for name in self.names:
-            base = name.partition(", ")[0] if self.feature else name
-            if base == EXACT:
-                found[name] = Style(None, dash=1)
+            projection = name.partition(", ")[0] if self.feature else name
+            if projection == EXACT:
+                styles[name] = Style(None, dash=1)
                 continue
-            seen[base] = seen.get(base, -1) + 1
-            hue = HUES[list(seen).index(base) % len(HUES)]
-            found[name] = Style(hue, min(seen[base], 2))
-        return found
+            seen[projection] = seen.get(projection, -1) + 1
+            hue = HUES[list(seen).index(projection) % len(HUES)]
+            styles[name] = Style(hue, dash=min(seen[projection], 2))
+        return styles
 
-    def called(self, series: Series) -> str:
-        """What a line is called: by the title of its feature, if it stands for one."""
-        return series.name if self.feature else title(series.name)
+    def line_title(self, name: str) -> str:
+        """The title of a line: that of its feature, if it is named after one."""
+        return name if self.feature else title(name)
 
     def heading(self, chart: Chart) -> str:
-        """What a chart shows."""
+        """The title of a chart."""
         subject = f" of {title(self.feature)}" if self.feature else ""
         return f"{self.title}{subject}: {chart.y_axis}"
 
     def text(self, chart: Chart, mark: Mark | None) -> tuple[str, str]:
-        """A mark's figure and its interval, each empty if there is none."""
+        """The figure of a mark and its interval, each empty if there is none."""
         if mark is None:
             return "", ""
         exact = self.feature is not None
@@ -205,61 +217,66 @@ def panels(points: Sequence[Result]) -> tuple[Panel, ...]:
 
     Where a point was measured more than once, by two versions of the package say, the last counts.
     """
-    protocols = list(TITLES)
-    found: dict[tuple[str, str, str], list[Result]] = {}
+    by_panel: dict[tuple[int, str, str], list[Result]] = {}
+    protocols = list(CURVES)
     for point in points:
-        subject = "" if point["series"] == point["feature"] else point["feature"]
-        found.setdefault((point["protocol"], subject, point["x_axis"]), []).append(
-            point
-        )
-    order = sorted(found, key=lambda key: (protocols.index(key[0]), key[1]))
-    return tuple(
-        Panel(key[0], key[1] or None, key[2], _charts(found[key])) for key in order
-    )
+        is_feature = point["series"] == point["feature"]
+        subject = "" if is_feature else point["feature"]
+        key = protocols.index(point["protocol"]), subject, point["x_axis"]
+        by_panel.setdefault(key, []).append(point)
+    # axes in the order in which they first came
+    order = sorted(by_panel, key=lambda key: key[:2])
+    found = []
+    for number, subject, x_axis in order:
+        charts = _charts(by_panel[number, subject, x_axis])
+        found.append(Panel(protocols[number], subject or None, x_axis, charts))
+    return tuple(found)
 
 
 def _charts(points: Iterable[Result]) -> tuple[Chart, ...]:
     by_figure: dict[str, dict[str, dict[int | None, Mark]]] = {}
-    for p in points:
-        interval = None if p["low"] is None else (p["low"], p["high"])
-        mark = Mark(p["y"], interval, p["note"], tuple(p.get("draws") or ()))
-        by_figure.setdefault(p["y_axis"], {}).setdefault(p["series"], {})[p["x"]] = mark
-    charts = []
-    for y_axis, lines in by_figure.items():
-        xs = tuple(
-            sorted({x for marks in lines.values() for x in marks if x is not None})
-        )
-        series = (
-            Series(name, {x: marks[x] for x in xs if x in marks}, marks.get(None))
-            for name, marks in lines.items()
-        )
-        charts.append(Chart(y_axis, xs, tuple(series)))
-    figures = {chart.y_axis: _figures(chart) for chart in charts}
-    if figures.get(BALANCED) == figures.get(ACCURACY):
+    for point in points:
+        interval = None if point["low"] is None else (point["low"], point["high"])
+        draws = tuple(point.get("draws") or ())
+        mark = Mark(point["y"], interval, point["note"], draws)
+        lines = by_figure.setdefault(point["y_axis"], {})
+        lines.setdefault(point["series"], {})[point["x"]] = mark
+    charts = {y_axis: _chart(y_axis, lines) for y_axis, lines in by_figure.items()}
+    accuracy, balanced = charts.get(ACCURACY), charts.get(BALANCED)
+    if accuracy and balanced and _figures(accuracy) == _figures(balanced):
         # of as many test images of each class
-        charts = [chart for chart in charts if chart.y_axis != BALANCED]
-    return tuple(charts)
+        del charts[BALANCED]
+    return tuple(charts.values())
+
+
+def _chart(y_axis: str, lines: Mapping[str, dict[int | None, Mark]]) -> Chart:
+    all_xs: set[int] = set()
+    for marks in lines.values():
+        all_xs |= {x for x in marks if x is not None}
+    xs = tuple(sorted(all_xs))
+    series = []
+    for name, marks in lines.items():
+        by_x = {x: marks[x] for x in xs if x in marks}
+        series.append(Series(name, by_x, marks.get(None)))
+    return Chart(y_axis, xs, tuple(series))
 
 
 def _figures(chart: Chart) -> list[tuple[str, int, float]]:
     """All figures of a chart, rounded."""
-    found = []
+    figures = []
     for series in chart.series:
-        found += [
-            (series.name, x, round(m.y, 6))
-            for x, m in series.marks.items()
-            if m.y is not None
-        ]
-    return found
+        for x, mark in series.marks.items():
+            if mark.y is not None:
+                figures.append((series.name, x, round(mark.y, 6)))
+    return figures
 
 
 def round_ticks(low: float, high: float, least: float = 0.0) -> tuple[float, ...]:
     """Round numbers in even steps of at least `least` around a range, at most eight."""
     spread = high - low or 1.0
     scale = 10.0 ** math.floor(math.log10(spread))
-    step = max(
-        least, next(s * scale for s in (0.2, 0.5, 1, 2) if spread <= 5 * s * scale)
-    )
+    steps = [factor * scale for factor in (0.2, 0.5, 1, 2)]
+    step = max(least, next(step for step in steps if spread <= 5 * step))
     digits = max(0, 1 - math.floor(math.log10(step)))
     first = math.floor(round(low / step, 6))
     last = max(math.ceil(round(high / step, 6)), first + 1)
@@ -269,12 +286,14 @@ def round_ticks(low: float, high: float, least: float = 0.0) -> tuple[float, ...
 def log_ticks(low: float, high: float) -> tuple[float, ...]:
     """1, 2 and 5 times powers of ten around a range, or the powers alone if there are many."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    heads = (1, 2, 5) if len(powers) <= 4 else (1,)
-    every = [round(head * 10.0**power, 12) for power in powers for head in heads]
-    every.append(10.0 ** (powers[-1] + 1))
-    first = max(i for i, tick in enumerate(every) if tick <= low)
-    last = min(i for i, tick in enumerate(every) if tick >= high and i > first)
-    return tuple(every[first : last + 1])
+    factors = (1, 2, 5) if len(powers) <= 4 else (1,)
+    ticks = []
+    for power in powers:
+        ticks += [round(factor * 10.0**power, 12) for factor in factors]
+    ticks.append(10.0 ** (powers[-1] + 1))
+    first = max(i for i, tick in enumerate(ticks) if tick <= low)
+    last = min(i for i, tick in enumerate(ticks) if tick >= high and i > first)
+    return tuple(ticks[first : last + 1])
 
 
 def tick_text(value: float) -> str:
@@ -289,13 +308,11 @@ def figure_text(y_axis: str, value: float | None, exact: bool = False) -> str:
     if value is None:
         return ""
     if y_axis in TIMES:
-        return (
-            f"{value:.2f}"
-            if value < 1
-            else f"{value:.1f}"
-            if value < 100
-            else f"{value:,.0f}"
-        )
-    if y_axis in (BIAS, RMS):
-        return f"{value:+.4f}" if y_axis == BIAS else f"{value:.4f}"
+        if value >= 100:
+            return f"{value:,.0f}"
+        return f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+    if y_axis == BIAS:
+        return f"{value:+.4f}"
+    if y_axis == RMS:
+        return f"{value:.4f}"
     return f"{value:.2f}" if exact else f"{value:.1f}"

@@ -1,129 +1,122 @@
-"""Columns of Table 1: one record each, from which the page and every text format are made.
+"""Columns of Table 1: one record each, from which every format of the table is made.
 
-A new column is a new record in `columns`; headings, cells and the notes below the table follow.
+The page, the terminal, Markdown, LaTeX, notebooks and data frames have these columns. A new column
+is a new record in `columns`; headings, cells and the notes below the table follow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from deepfishing.core.metrics import DEFINITIONS
-from deepfishing.evaluation.report.tables import (
-    Comparison,
-    Line,
+from deepfishing.errors import need
+from deepfishing.evaluation.record import Result
+from deepfishing.evaluation.report.sheet import (
+    Cell,
+    Medium,
+    Sheet,
     interval_text,
     one_decimal,
     signed_ends,
 )
+from deepfishing.evaluation.report.tables import (
+    FIGURES,
+    Comparison,
+    Line,
+    comparison,
+    figure_of,
+    formulas,
+    left_out_text,
+    official_map,
+    setting_text,
+    title,
+)
 from deepfishing.images.dataset import MEASURES
+
+# the name of each figure in a data frame
+FRAME_NAMES = {"map": "mAP", "accuracy": "top-1", "balanced_accuracy": "balanced"}
 
 
 @dataclass(frozen=True)
 class Column:
     """A column of Table 1.
 
-    `cell` gives its text for a line, "" for nothing; `hint` a longer text that the page shows on
-    hovering. `note` explains it below the table. `official` marks the figure by which the data
-    set is usually compared, `narrow` a column that fits a terminal of 80 columns.
+    `cell` returns the cell of a line, with an empty text for nothing. `note` explains the column
+    below the table. `official` marks the figure by which the data set is usually compared,
+    `narrow` a column that fits a terminal of 80 columns.
     """
 
     key: str
     title: str
-    cell: Callable[[Line], str]
+    cell: Callable[[Line], Cell]
     small: str = ""
     note: str = ""
-    hint: Callable[[Line], str] | None = None
     official: bool = False
     narrow: bool = True
 
     @property
-    def second_line(self) -> str:
-        """The small print of its heading."""
-        return "official" if self.official else self.small
+    def heading(self) -> Cell:
+        """The cell of its heading."""
+        if self.official:
+            return Cell(self.title, small="official", kind=f"{self.key} official")
+        return Cell(self.title, small=self.small, kind=self.key)
+
+    def cell_of(self, line: Line) -> Cell:
+        """Return the cell of a line, with the class that it has on the page."""
+        return replace(self.cell(line), kind=self.heading.kind)
 
 
 def columns(table: Comparison) -> list[Column]:
     """Return the columns behind the feature's name, without those that have no figure."""
-    official, *others = table.lines[0].map
-    lines = table.table_1
-    one_class_each = table.has("top1")
+    official, *other_definitions = table.lines[0].map
     found = [
-        Column(
-            "map",
-            DEFINITIONS[official].label,
-            lambda line: one_decimal(line.official),
-            small="mAP",
-            official=table.measure == "map",
-        ),
-        Column(
-            "interval",
-            "interval",
-            lambda line: interval_text(line.interval),
-            small="95 %",
-            note="interval of mAP: 95 %, bootstrap over test images.",
-        ),
+        _figure(table, "map", DEFINITIONS[official].label, "mAP"),
+        _interval("map", note="interval of mAP: 95 %, bootstrap over test images."),
         Column(
             "gain",
             "gain",
-            _gain_text,
+            _gain,
             small=f"on {table.forward.title}" if table.forward else "",
             note=_gain_note(table),
-            hint=_gain_hint,
         ),
-        Column(
-            "top1",
+        _figure(
+            table,
+            "accuracy",
             "top-1",
-            lambda line: one_decimal(line.top1),
-            small="accuracy",
+            "accuracy",
             note="top-1: percent of images whose class has the highest score; balanced: the mean "
             "of that over the classes; their intervals: Wilson's.",
-            official=table.measure == "accuracy",
         ),
-        Column(
-            "interval",
-            "interval",
-            lambda line: interval_text(line.top1_interval),
-            small="95 %",
-        ),
-        Column(
-            "balanced",
-            "balanced",
-            lambda line: one_decimal(line.balanced),
-            small="accuracy",
-            official=table.measure == "balanced_accuracy",
-        ),
-        Column(
-            "interval",
-            "interval",
-            lambda line: interval_text(line.balanced_interval),
-            small="95 %",
-            narrow=False,
-        ),
+        _interval("accuracy"),
+        _figure(table, "balanced_accuracy", "balanced", "accuracy"),
+        _interval("balanced_accuracy", narrow=False),
     ]
-    for method in others:
-        found.append(_other_definition(method, narrow=not one_class_each))
+    for method in other_definitions:
+        found.append(_other_definition(method, narrow=not table.has_accuracy))
     found += [
         Column(
             "printed",
             "paper",
-            lambda line: one_decimal(line.printed),
+            lambda line: Cell(one_decimal(line.printed)),
             note="paper: the paper's figure for its own network and weights; difference: ours "
             "minus that.",
         ),
         Column(
             "difference",
             "difference",
-            lambda line: one_decimal(line.difference, sign=True),
+            lambda line: Cell(one_decimal(line.difference, sign=True)),
         ),
     ]
-    return [column for column in found if any(map(column.cell, lines))]
+    lines = table.table_1
+    return [column for column in found if any(column.cell(ln).text for ln in lines)]
 
 
 def column_notes(table: Comparison) -> list[str]:
     """Return the sentences that explain the columns, in their order."""
-    shown = [f"* official {official_measure(table)}."]
-    return shown + [column.note for column in columns(table) if column.note]
+    notes = [column.note for column in columns(table) if column.note]
+    return [f"* official {official_measure(table)}.", *notes]
 
 
 def official_measure(table: Comparison) -> str:
@@ -133,24 +126,105 @@ def official_measure(table: Comparison) -> str:
     return f"measure: {MEASURES[table.measure]}"
 
 
-def _other_definition(method: str, narrow: bool) -> Column:
-    label = DEFINITIONS[method].label
-    return Column(
-        method, label, lambda line: one_decimal(line.map[method]), narrow=narrow
+def table_1_sheet(table: Comparison, medium: Medium = "text") -> Sheet:
+    """Return Table 1, with blocks as in the paper."""
+    shown = columns(table)
+    if medium == "terminal":
+        shown = [column for column in shown if column.narrow]
+    blocks = []
+    for lines in table.blocks:
+        blocks.append([_row(table, line, shown, medium) for line in lines])
+    row = table.rows[0]
+    return Sheet(
+        f"mAP in percent on {row['dataset']} {row['test']}",
+        head=[Cell("feature"), *(column.heading for column in shown)],
+        blocks=blocks,
+        notes=_notes(table, medium),
+        kind="table-1",
     )
 
 
-def _gain_text(line: Line) -> str:
-    if line.gain is None:
-        return ""
-    mark = "!" if line.gain.holds else ""
-    return one_decimal(line.gain.mean, sign=True) + mark
+class Table(list[Result]):
+    """Measured rows, as a list; a notebook shows them with their intervals."""
+
+    def __repr__(self) -> str:
+        if not self:
+            return "no rows"
+        best = max(self, key=lambda row: official_map(row) or 0.0)
+        text = f"{len(self)} rows of {best['dataset']} with {best['network']}"
+        figure = official_map(best)
+        if figure is not None:
+            text += f", best {title(best['feature'])}: {figure:.1f} mAP"
+        return text
+
+    def _repr_html_(self) -> str:
+        if not self:
+            return "<p>no rows</p>"
+        table = comparison(self)
+        shown = [column for column in columns(table) if column.narrow]
+        body = []
+        for line in table.lines:
+            body.append([line.name_cell, *(column.cell(line) for column in shown)])
+        head = [Cell("feature"), *(column.heading for column in shown)]
+        return Sheet("", head, [body]).as_html(repr(self))
+
+    def to_pandas(self) -> Any:
+        """A data frame: feature, figures in percent with the ends of their intervals, setting."""
+        setting = ("dataset", "network", "tau", "n_train", "n_test", "seconds")
+        records = []
+        for row in self:
+            record = {"feature": row["feature"]}
+            for key in FIGURES:
+                name, figure = FRAME_NAMES[key], figure_of(row, key)
+                low, high = figure.interval or (None, None)
+                record |= {name: figure.value, f"{name} low": low, f"{name} high": high}
+            for name in setting:
+                record[name] = row.get(name)
+            records.append(record)
+        return need("pandas", "frames").DataFrame(records)
 
 
-def _gain_hint(line: Line) -> str:
-    if line.gain is None:
-        return ""
-    return f"{signed_ends((line.gain.low, line.gain.high))}, p = {line.gain.p:.2g}"
+def _figure(
+    table: Comparison, key: str, heading: str, small: str, note: str = ""
+) -> Column:
+    """The column of a figure, of `FIGURES`."""
+    return Column(
+        key,
+        heading,
+        lambda line: Cell(one_decimal(line.figures[key].value)),
+        small=small,
+        note=note,
+        official=table.measure == key,
+    )
+
+
+def _interval(key: str, note: str = "", narrow: bool = True) -> Column:
+    """The column of a figure's interval."""
+    return Column(
+        "interval",
+        "interval",
+        lambda line: Cell(interval_text(line.figures[key].interval)),
+        small="95 %",
+        note=note,
+        narrow=narrow,
+    )
+
+
+def _other_definition(method: str, narrow: bool) -> Column:
+    return Column(
+        method,
+        DEFINITIONS[method].label,
+        lambda line: Cell(one_decimal(line.map[method])),
+        narrow=narrow,
+    )
+
+
+def _gain(line: Line) -> Cell:
+    gain = line.gain
+    if gain is None:
+        return Cell()
+    hint = f"{signed_ends((gain.low, gain.high))}, p = {gain.p:.2g}"
+    return Cell(one_decimal(gain.mean, sign=True), holds=gain.holds, hint=hint)
 
 
 def _gain_note(table: Comparison) -> str:
@@ -160,3 +234,45 @@ def _gain_note(table: Comparison) -> str:
         f"gain: over {table.forward.title}, the best forward feature; ! holds at 95 % "
         "(paired bootstrap)."
     )
+
+
+def _row(
+    table: Comparison, line: Line, shown: list[Column], medium: Medium
+) -> list[Cell]:
+    if line.official is None and medium == "page":
+        return [line.name_cell, Cell(line.note, kind="why")]
+    cells = [column.cell_of(line) for column in shown]
+    if cells and line == table.best_of_table_1:
+        cells[0] = replace(cells[0], bold=True)
+    return [line.name_cell, *cells]
+
+
+def _notes(table: Comparison, medium: Medium) -> list[str]:
+    official, *others = column_notes(table)
+    left_out = left_out_text(table.rows)
+    if medium == "page":
+        n_classes = len(table.rows[0]["classes"])
+        notes = ["mAP in percent; bold: the best row.", official.removeprefix("* ")]
+        notes += others
+        if left_out:
+            n_left_out = len({name for row in table.rows for name in row["left_out"]})
+            notes.append(
+                f"The mean is over {n_classes - n_left_out} of {n_classes} classes; "
+                f"left out: {left_out}."
+            )
+        return notes
+    notes = [f"{setting_text(table.rows[0])} {official}"]
+    if medium == "terminal":
+        notes.append("x, y: output of a layer; dW: gradient of its weights.")
+    notes += others
+    if medium == "terminal" and table.has_accuracy:
+        notes.append("results.jsonl has the other definitions of AP.")
+    if left_out:
+        notes.append(f"Left out of the mean: {left_out}.")
+    for line in table.lines:
+        if line.official is None:
+            notes.append(f"{line.title}: {line.note}.")
+    # without a full stop, to be copied from a terminal
+    for name, formula in formulas(line.feature for line in table.table_1):
+        notes.append(f"{name} = {formula}")
+    return notes

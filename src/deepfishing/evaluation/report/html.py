@@ -7,7 +7,7 @@ no script, and the same results give the same page, byte for byte.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,39 +19,55 @@ from deepfishing import __version__
 from deepfishing.core.metrics import DEFINITIONS
 from deepfishing.core.recipes import pieces
 from deepfishing.errors import DeepFishingError, ImageError
-from deepfishing.evaluation.checks import Result
-from deepfishing.evaluation.report.charts import Axis, panels, round_ticks, tick_text
-from deepfishing.evaluation.report.columns import column_notes, columns
-from deepfishing.evaluation.report.gain_split import (
-    panel_splits,
-    plain_forward_lines,
-    table_split,
+from deepfishing.evaluation.record import Result
+from deepfishing.evaluation.report.charts import (
+    Axis,
+    Panel,
+    panels,
+    round_ticks,
+    tick_text,
 )
-from deepfishing.evaluation.report.pictures import Album
-from deepfishing.evaluation.report.rows import (
+from deepfishing.evaluation.report.columns import table_1_sheet
+from deepfishing.evaluation.report.confusions import (
+    Confusions,
+    confusions,
+    matrix_sheet,
+    pairs_sheet,
+)
+from deepfishing.evaluation.report.folder import (
     Curve,
-    formulas,
-    gains,
     open_folder,
     precision_at_size,
     row_curves,
     save_report,
     setting,
-    title,
+)
+from deepfishing.evaluation.report.gains import (
+    gains,
+    panel_splits,
+    table_split,
+)
+from deepfishing.evaluation.report.pictures import Album
+from deepfishing.evaluation.report.sheet import Sheet, interval_text, one_decimal
+from deepfishing.evaluation.report.sheets import (
+    chart_sheet,
+    class_sheet,
+    cost_sheet,
+    curve_split_sheet,
+    split_sheet,
 )
 from deepfishing.evaluation.report.tables import (
     Comparison,
+    Line,
     comparison,
-    confusions,
-    interval_text,
+    formulas,
     label_text,
-    left_out,
-    left_out_text,
-    one_decimal,
+    title,
 )
 from deepfishing.evaluation.report.words import (
     curve_words,
     gain_words,
+    layer_words,
     leak_words,
     summary_words,
     table_words,
@@ -82,14 +98,15 @@ def write_report(folder: str | Path, images: str | Path | None = None) -> Path:
         raise ImageError(f"images must be a folder, got {images}, which is not one")
     found = open_folder(folder)
     album = Album(found.results, Path(images) if images else None)
-    curves = {setting(points[0]): points for points in found.curves}
-    groups = [
-        _group(rows, curves.pop(setting(rows[0]), []), album) for rows in found.tables
-    ]
+    points_by_setting = {setting(points[0]): points for points in found.curves}
+    parts = []
+    for rows in found.tables:
+        points = points_by_setting.pop(setting(rows[0]), [])
+        parts.append(_part(rows, points, album))
     page = render(
         "report.html.j2",
-        groups=groups,
-        curve_groups=[_shared(group, group) for group in curves.values()],
+        parts=parts,
+        curve_parts=[_common(group, group) for group in points_by_setting.values()],
         pictures=album.pictures,
     )
     return save_report(folder / "report.html", page)
@@ -113,10 +130,8 @@ def _environment() -> Environment:
         "label": feature_label,
         "formula": formula_label,
         "figure": lambda value, sign=False: _typeset(one_decimal(value, sign)),
-        "interval": lambda interval: interval_text(interval, "–"),
+        "interval": lambda interval: _typeset(interval_text(interval)),
         "points": _points,
-        "splits": panel_splits,
-        "forward_lines": plain_forward_lines,
         "typeset": _typeset,
         "tick": tick_text,
     }
@@ -135,13 +150,15 @@ def formula_label(name: str) -> Markup:
     What follows a comma and a space, such as a cost, is text.
     """
     recipe, comma, rest = name.partition(", ")
-    found = Markup("")
+    label = Markup("")
     for piece in pieces(recipe):
-        if isinstance(piece, str):
-            found += escape(piece) + (Markup("<wbr>") if piece in "+*" else "")
-        else:
-            found += Markup(";&thinsp;").join(map(_symbol, piece.symbols))
-    return found + comma + rest
+        if not isinstance(piece, str):
+            label += Markup(";&thinsp;").join(map(_symbol, piece.symbols))
+            continue
+        label += escape(piece)
+        if piece in "+*":
+            label += Markup("<wbr>")
+    return label + comma + rest
 
 
 def _symbol(symbol: tuple[str, str, str]) -> Markup:
@@ -161,92 +178,138 @@ def _points(points: Curve) -> str:
     return " ".join(f"{100 * recall:.4g},{100 - 100 * p:.4g}" for recall, p in points)
 
 
-def _shared(measured: Sequence[Result], points: Sequence[Result]) -> dict[str, Any]:
-    """What the template shows of any setting: `measured` are its rows and points."""
+def _common(measured: Sequence[Result], points: Sequence[Result]) -> dict[str, Any]:
+    """Return what the template shows of any setting: `measured` are its rows and points."""
     shown = panels(points)
-    commands: dict[str, dict[str, None]] = {}
-    versions: dict[str, dict[str, None]] = {}
-    for row in measured:
-        # features by the command and by the versions that they were measured with
-        others = row.get("versions")  # older rows have the package's own alone
-        others = others if isinstance(others, dict) else {}
-        made_with = ", ".join(
-            [row["version"], *(f"{name} {n}" for name, n in others.items())]
-        )
-        for text, found in ((row["command"], commands), (made_with, versions)):
-            if text:
-                found.setdefault(text, {})[title(row["feature"])] = None
     return {
         "row": measured[0],
         "label": label_text(measured[0]),
-        "panels": shown,
+        "panels": [_panel(panel, points[0]) for panel in shown],
         "titles": list(dict.fromkeys(panel.title for panel in shown)),
         "formulas": formulas(name for panel in shown for name in panel.features),
-        "commands": {text: list(features) for text, features in commands.items()},
-        "versions": {text: list(features) for text, features in versions.items()},
+        "commands": _features_by(measured, _command),
+        "versions": _features_by(measured, _versions),
     }
 
 
-def _group(rows: list[Result], points: list[Result], album: Album) -> dict[str, Any]:
-    """All that the template shows of the rows of one setting, and of its curves."""
-    table = comparison(rows, gains(album.results, rows))
-    split = table_split(album.results, table)
-    shared = _shared([*rows, *points], points)
-    curves: dict[str, dict[str, Curve]] = {}  # by class and feature
-    problems = []
-    for line, row in zip(table.lines, table.rows, strict=True):
-        if line.official is None:
-            continue
-        try:
-            for name, curve in row_curves(album.results, row).items():
-                curves.setdefault(name, {})[line.feature] = curve
-        except DeepFishingError as error:
-            problems.append((line, str(error)))
-    features = [line.feature for line in table.lines]
-    confused = confusions(table)
+def _panel(panel: Panel, row: Result) -> dict[str, Any]:
+    """Return a panel with its tables: the split of the gains, if there is one, and all lines."""
+    splits = []
+    for chart, chart_splits in panel_splits(panel):
+        splits.append(curve_split_sheet(panel, chart, chart_splits, row, "page"))
     return {
-        **shared,
+        "panel": panel,
+        "splits": splits,
+        "sheets": [chart_sheet(panel, chart, row, "page") for chart in panel.charts],
+    }
+
+
+def _features_by(
+    measured: Sequence[Result], key: Callable[[Result], str]
+) -> dict[str, list[str]]:
+    """Return the titles of the features by the command, or the versions, of their rows."""
+    by_key: dict[str, dict[str, None]] = {}
+    for row in measured:
+        by_key.setdefault(key(row), {})[title(row["feature"])] = None
+    by_key.pop("", None)
+    return {text: list(titles) for text, titles in by_key.items()}
+
+
+def _command(row: Result) -> str:
+    return str(row["command"])
+
+
+def _versions(row: Result) -> str:
+    others = row.get("versions")  # older rows have the package's own alone
+    texts = [row["version"]]
+    if isinstance(others, dict):
+        texts += [f"{name} {number}" for name, number in others.items()]
+    return ", ".join(texts)
+
+
+def _part(rows: list[Result], points: list[Result], album: Album) -> dict[str, Any]:
+    """Return all that the template shows of the rows of one setting, and of its curves."""
+    results = album.results
+    table = comparison(rows, gains(results, rows))
+    split = table_split(results, table)
+    common = _common([*rows, *points], points)
+    curves, problems = _curves(results, table)
+    confused = confusions(table)
+    lines = [line.feature for line in table.lines]
+    in_panels = [name for panel in common["panels"] for name in panel["panel"].features]
+    return {
+        **common,
+        "formulas": formulas([*lines, *in_panels], rows),
+        # in words
+        "summary": summary_words(table, confused, _precision(results, table), points),
+        "leak": leak_words(rows),
+        "gain_words": gain_words(split),
+        "curve_words": curve_words(points),
+        "words": table_words(table),
+        "layer_words": layer_words(table),
+        # tables and charts
         "table": table,
-        "columns": columns(table),
-        "column_notes": [note.removeprefix("* ") for note in column_notes(table)],
-        "formulas": formulas(
-            [
-                *features,
-                *(name for panel in shared["panels"] for name in panel.features),
-            ],
-            rows,
-        ),
+        "table_1": table_1_sheet(table, "page"),
+        "split_sheet": split_sheet(table, split, "page") if split else None,
+        "classes": class_sheet(table, "page") if table.measured else None,
+        "cost": cost_sheet(table),
+        "axis": _axis(table) if table.measured else None,
         "confusions": confused,
-        "ap": {
-            row["feature"]: row["ap"][row["official_ap"]] for row in rows if row["ap"]
-        },
+        "confusion_sheets": _confusion_sheets(confused),
+        "ap": _class_figures(rows),
         "curves": curves,
         "problems": problems,
         "album": album.show(table),
-        "summary": summary_words(
-            table, confused, _precision(album.results, table), points
-        ),
-        "leak": leak_words(rows[0]),
+        # how it was measured
         "split": _split(rows[0]),
-        "words": table_words(table),
-        "gain_split": split,
-        "gain_words": gain_words(split),
-        "curve_words": curve_words(points),
-        "axis": _axis(table) if table.measured else None,
         "pixels": _pixels(rows[0].get("preprocess")),
-        "left_out": left_out(rows),
-        "left_out_text": left_out_text(rows),
         "unreadable": sorted({path for row in rows for path in row["unreadable"]}),
     }
+
+
+def _curves(
+    results: Results, table: Comparison
+) -> tuple[dict[str, dict[str, Curve]], list[tuple[Line, str]]]:
+    """Return precision-recall curves by class and feature, and why lines have none."""
+    curves: dict[str, dict[str, Curve]] = {}
+    problems = []
+    for line in table.measured:
+        try:
+            by_class = row_curves(results, table.row_of(line))
+        except DeepFishingError as error:
+            problems.append((line, str(error)))
+            continue
+        for name, curve in by_class.items():
+            curves.setdefault(name, {})[line.feature] = curve
+    return curves, problems
+
+
+def _confusion_sheets(confused: Confusions | None) -> dict[str, Sheet]:
+    """Return the matrix, if it is small enough for numbers, and the most frequent pairs."""
+    sheets = {}
+    if confused is not None and confused.is_numbered:
+        sheets["matrix"] = matrix_sheet(confused)
+    if confused is not None and confused.pairs:
+        more = f", of which these are {len(confused.pairs)}"
+        sheets["pairs"] = pairs_sheet(confused, more=more)
+    return sheets
+
+
+def _class_figures(rows: Sequence[Result]) -> dict[str, dict[str, float | None]]:
+    """Return official AP by feature and class."""
+    figures = {}
+    for row in rows:
+        if row["ap"]:
+            figures[row["feature"]] = row["ap"][row["official_ap"]]
+    return figures
 
 
 def _precision(results: Results, table: Comparison) -> float | None:
     """The figure of `precision_at_size` for the best row; None where its scores are missing."""
     if table.best is None:
         return None
-    row = next(row for row in table.rows if row["feature"] == table.best.feature)
     try:
-        return precision_at_size(results, row)
+        return precision_at_size(results, table.row_of(table.best))
     except DeepFishingError:
         # the page names the problem where it would draw these scores
         return None
@@ -261,7 +324,7 @@ def _split(row: Result) -> str:
 
 
 def _pixels(preprocess: Any) -> str:
-    """How images were made to fit the network; empty where a row does not say it."""
+    """How images were made to fit the network; empty where a row does not have it."""
     text = "short side to {short_side} pixels ({resample}), central square of {size}, {order}"
     try:
         return text.format_map(preprocess)
@@ -271,9 +334,9 @@ def _pixels(preprocess: Any) -> str:
 
 def _axis(table: Comparison) -> Axis:
     """An axis of mAP around all values. It need not start at 0: dots are drawn on it, not bars."""
-    shown = [
-        (line.official, line.printed, *(line.interval or ())) for line in table.lines
-    ]
-    # a mean may be a hair above 100
-    values = [round(value, 6) for some in shown for value in some if value is not None]
+    values: list[float] = []
+    for line in table.lines:
+        figures = (line.official, line.printed, *(line.interval or ()))
+        # a mean may be a hair above 100
+        values += [round(value, 6) for value in figures if value is not None]
     return Axis(round_ticks(min(values), max(values), least=1))

@@ -16,9 +16,9 @@ import numpy as np
 from deepfishing.core.features import split_names
 from deepfishing.core.recipes import AUTO, parse_recipe
 from deepfishing.core.recipes.recipe import AUTO_FORWARD
-from deepfishing.core.statistics import Difference, Interval, mean_interval
+from deepfishing.core.statistics import Difference, mean_interval
 from deepfishing.errors import StoreError
-from deepfishing.evaluation.checks import SETTINGS, Result
+from deepfishing.evaluation.record import SETTINGS, Result
 from deepfishing.evaluation.report.charts import (
     Axis,
     Chart,
@@ -28,51 +28,42 @@ from deepfishing.evaluation.report.charts import (
     panels,
     round_ticks,
 )
-from deepfishing.evaluation.report.gain_split import (
+from deepfishing.evaluation.report.folder import (
+    open_folder,
+    open_results,
+    save_report,
+)
+from deepfishing.evaluation.report.gains import (
     FORWARD_NAME,
     GRADIENTS_GIVE,
     POOL_GIVES,
     GainSplit,
     chart_splits,
+    gains,
     table_split,
 )
-from deepfishing.evaluation.report.rows import (
-    gains,
+from deepfishing.evaluation.report.sheet import Cell, Sheet, gain_cell, one_decimal
+from deepfishing.evaluation.report.tables import (
+    comparison,
     is_chosen,
     is_plain_forward,
-    open_folder,
-    open_results,
-    save_report,
     title,
 )
-from deepfishing.evaluation.report.sheets import Sheet
-from deepfishing.evaluation.report.tables import comparison, one_decimal, signed_ends
 from deepfishing.evaluation.report.text import markdown
 from deepfishing.evaluation.report.words import WITH_EXAMPLES
 from deepfishing.evaluation.results import Curves, Results
 
-NOTHING = Mark(None, None)
-# What the gains of the two choices are over: so they split the gain of `auto`.
+# The gains of the two choices are over these: so they split the gain of `auto`.
 OVER = {
     AUTO: f"{AUTO_FORWARD}: what gradients give",
     AUTO_FORWARD: "the strongest forward feature without unlabelled photos: what these give",
 }
-# What tells settings of the same data set and network apart, where they differ in it.
-TOLD = tuple(
-    dict.fromkeys(
-        (
-            "train",
-            "test",
-            "tau",
-            "label",
-            "views",
-            "C",
-            "difficult",
-            "weights_sha256",
-            *SETTINGS,
-        )
-    )
-)
+# Keys in which settings of the same data set and network may differ.
+_FIRST = ("train", "test", "tau", "label", "views", "C", "difficult", "weights_sha256")
+DIFFERENCES = tuple(dict.fromkeys((*_FIRST, *SETTINGS)))
+
+# a protocol and the two axes of a chart
+Place = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
@@ -87,7 +78,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class Part:
-    """What was measured of one gradient feature: gains by setting, and against the examples."""
+    """Gains of one gradient feature: by setting, and against the examples."""
 
     feature: str
     gains: tuple[Gain, ...]
@@ -103,70 +94,91 @@ class Part:
         """How often it is above, and how often that holds."""
         if not self.gains:
             return ""
-        above = sum(gain.difference.mean > 0 for gain in self.gains)
-        holds = [gain.difference.mean for gain in self.gains if gain.difference.holds]
-        mean = np.mean([gain.difference.mean for gain in self.gains])
-        return (
-            f"Above {self.over.partition(':')[0]} in {above} of {len(self.gains)}; at 95 % "
-            f"{sum(m > 0 for m in holds)} gains and {sum(m < 0 for m in holds)} losses hold. "
-            f"On average {one_decimal(float(mean), sign=True)}."
+        means = [gain.difference.mean for gain in self.gains]
+        holding = [gain.difference.mean for gain in self.gains if gain.difference.holds]
+        above = sum(mean > 0 for mean in means)
+        gained, lost = (
+            sum(mean > 0 for mean in holding),
+            sum(mean < 0 for mean in holding),
         )
+        return (
+            f"Above {self.over.partition(':')[0]} in {above} of {len(means)}; at 95 % "
+            f"{gained} gains and {lost} losses hold. "
+            f"On average {one_decimal(float(np.mean(means)), sign=True)}."
+        )
+
+    @property
+    def panel_sheets(self) -> list[tuple[Panel, Sheet]]:
+        """The panels with their tables."""
+        return [(panel, panel_sheet(self, panel)) for panel in self.panels]
 
 
 def find_folders(given: Sequence[Path]) -> list[Path]:
     """Folders of results among those given, and in those that hold none themselves."""
     found: list[Path] = []
     for folder in given:
-        below = [folder, *(sorted(folder.iterdir()) if folder.is_dir() else ())]
-        names = (Results.name, Curves.name)
-        with_results = [
-            path for path in below if any((path / name).is_file() for name in names)
-        ]
+        if _has_results(folder):
+            found.append(folder)
+            continue
+        inside = sorted(folder.iterdir()) if folder.is_dir() else []
+        with_results = [path for path in inside if _has_results(path)]
         if not with_results:
-            open_results(folder)  # says what is missing
-        found += [folder] if folder in with_results else with_results
+            open_results(folder)  # an error that names what is missing
+        found += with_results
     return list(dict.fromkeys(found))
 
 
+def _has_results(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in (Results.name, Curves.name))
+
+
 def overview(folders: Iterable[Path]) -> list[Part]:
-    """What these folders say about each gradient feature; the one of most settings first."""
+    """Return the gains of each gradient feature; the one of most settings first."""
     tables, curves = [], []
-    for held in map(open_folder, folders):
-        tables += [(held.results, rows) for rows in held.tables]
-        curves += held.curves
-    names = _names(
-        [*(rows[0] for _, rows in tables), *(points[0] for points in curves)]
-    )
-    found: dict[str, list[Gain]] = {}
+    for folder in map(open_folder, folders):
+        tables += [(folder.results, rows) for rows in folder.tables]
+        curves += folder.curves
+    first_rows = [rows[0] for _, rows in tables] + [points[0] for points in curves]
+    names = _setting_names(first_rows)
+    by_feature: dict[str, list[Gain]] = {}
     for results, rows in tables:
-        table, setting = comparison(rows), names[_facts(rows[0])]
-        for name, gain in _split_gains(table_split(results, table), setting):
-            found.setdefault(name, []).append(gain)
-        forward = table.forward
-        for name, difference in gains(results, rows).items():
-            if _is_fixed_gradient(name) and forward and forward.official is not None:
-                gain = Gain(setting, forward.title, forward.official, difference)
-                found.setdefault(title(name), []).append(gain)
-    lines: dict[str, dict[tuple[str, str, str], list[Series]]] = {}
+        for name, gain in _table_gains(results, rows, names[_values(rows[0])]):
+            by_feature.setdefault(name, []).append(gain)
+    lines: dict[str, dict[Place, list[Series]]] = {}
     for points in curves:
-        for feature, place, series in _lines(points, names[_facts(points[0])]):
+        for feature, place, series in _lines(points, names[_values(points[0])]):
             lines.setdefault(feature, {}).setdefault(place, []).append(series)
     parts = []
-    for feature in dict.fromkeys((*found, *lines)):
-        shown = []
-        for (protocol, x_axis, y_axis), some in lines.get(feature, {}).items():
-            xs = tuple(sorted({x for series in some for x in series.marks}))
-            shown.append(
-                Panel(protocol, feature, x_axis, (Chart(y_axis, xs, tuple(some)),))
-            )
-        parts.append(Part(feature, tuple(found.get(feature, ())), tuple(shown)))
+    for feature in dict.fromkeys((*by_feature, *lines)):
+        feature_gains = tuple(by_feature.get(feature, ()))
+        feature_panels = []
+        for place, series_of_place in lines.get(feature, {}).items():
+            feature_panels.append(_panel(feature, place, series_of_place))
+        parts.append(Part(feature, feature_gains, tuple(feature_panels)))
     return sorted(parts, key=lambda part: (part.feature not in OVER, -len(part.gains)))
 
 
-def _split_gains(split: GainSplit | None, setting: str) -> Iterable[tuple[str, Gain]]:
-    """What gradients give and what the pool gives, as gains of `auto` and of `auto-forward`."""
-    if split is None:
+def _table_gains(
+    results: Results, rows: Sequence[Result], setting: str
+) -> Iterable[tuple[str, Gain]]:
+    """Yield the gains of the two choices, and of each gradient of fixed cost."""
+    table = comparison(rows)
+    split = table_split(results, table)
+    if split is not None:
+        yield from _split_gains(split, setting)
+    forward = table.forward
+    if forward is None or forward.official is None:
         return
+    for name, difference in gains(results, rows).items():
+        if _is_fixed_gradient(name):
+            yield (
+                title(name),
+                Gain(setting, forward.title, forward.official, difference),
+            )
+
+
+def _split_gains(split: GainSplit, setting: str) -> Iterable[tuple[str, Gain]]:
+    """Yield the gain of gradients as that of `auto`, and of the pool as that of `auto-forward`."""
     pairs = (
         (AUTO, split.of_gradients, split.with_pool),
         (AUTO_FORWARD, split.of_pool, split.forward),
@@ -178,6 +190,15 @@ def _split_gains(split: GainSplit | None, setting: str) -> Iterable[tuple[str, G
 
 def _is_fixed_gradient(feature: str) -> bool:
     return parse_recipe(feature).is_gradient and not is_chosen(feature)
+
+
+def _panel(feature: str, place: Place, series: Sequence[Series]) -> Panel:
+    protocol, x_axis, y_axis = place
+    xs: set[int] = set()
+    for line in series:
+        xs |= set(line.marks)
+    chart = Chart(y_axis, tuple(sorted(xs)), tuple(series))
+    return Panel(protocol, feature, x_axis, (chart,))
 
 
 def write_overview(
@@ -196,73 +217,80 @@ def write_overview(
         )
     if page.suffix == ".md":
         return save_report(page, "\n".join(map(markdown, sheets(parts))))
+    # jinja2 takes a while to import
     from deepfishing.evaluation.report.html import render
 
-    ends = [
-        e for p in parts for g in p.gains for e in (g.difference.low, g.difference.high)
-    ]
-    axis = Axis(round_ticks(min((0.0, *ends)), max((0.0, *ends))))
+    ends = [0.0]
+    for part in parts:
+        for gain in part.gains:
+            ends += [gain.difference.low, gain.difference.high]
+    axis = Axis(round_ticks(min(ends), max(ends)))
     return save_report(page, render("overview.html.j2", parts=parts, axis=axis))
 
 
-def _facts(row: Result) -> tuple[str, ...]:
-    return tuple(str(row.get(name, "")) for name in ("dataset", "network", *TOLD))
+def _values(row: Result) -> tuple[str, ...]:
+    """All values by which a setting may differ from another one."""
+    names = ("dataset", "network", *DIFFERENCES)
+    return tuple(str(row.get(name, "")) for name in names)
 
 
-def _names(rows: Sequence[Result]) -> dict[tuple[str, ...], str]:
-    """What each setting is called: data set and network, and what else tells it from others."""
-    every = list(dict.fromkeys(map(_facts, rows)))
-    found = {}
-    for facts in every:
-        name = list(facts[:2])
-        same = [other for other in every if other[:2] == facts[:2]]
-        for key, value in enumerate(facts[2:], start=2):
-            if len({other[key] for other in same}) > 1:
-                name.append(f"{TOLD[key - 2].partition('_')[0]} {value[:12]}")
-                same = [other for other in same if other[key] == value]
-        found[facts] = ", ".join(name)
-    return found
+def _setting_names(rows: Sequence[Result]) -> dict[tuple[str, ...], str]:
+    """Return the name of each setting: data set, network and the values that differ."""
+    settings = list(dict.fromkeys(map(_values, rows)))
+    names = {}
+    for values in settings:
+        parts = list(values[:2])
+        alike = [other for other in settings if other[:2] == values[:2]]
+        for i, (key, value) in enumerate(zip(DIFFERENCES, values[2:], strict=True), 2):
+            if len({other[i] for other in alike}) > 1:
+                parts.append(f"{key.partition('_')[0]} {value[:12]}")
+                alike = [other for other in alike if other[i] == value]
+        names[values] = ", ".join(parts)
+    return names
 
 
 def _lines(
     points: Sequence[Result], setting: str
-) -> Iterable[tuple[str, tuple[str, str, str], Series]]:
-    """Gains over the best forward line: their feature, protocol and both axes, and the line."""
+) -> Iterable[tuple[str, Place, Series]]:
+    """Yield gains over the best forward line: their feature, the chart and the line."""
     for panel in panels(points):
-        for chart in panel.charts if panel.protocol in WITH_EXAMPLES else ():
+        if panel.protocol not in WITH_EXAMPLES:
+            continue
+        for chart in panel.charts:
+            # each data set by its official definition
             figure = (
                 "mAP" if "mAP" in chart.y_axis else chart.y_axis.removesuffix(", %")
             )
-            # each data set by its official definition
-            axis = f"gain, points of {figure}"
-            place = panel.protocol, panel.x_axis, axis
-            for name, marks in _split_marks(chart).items():
+            place = panel.protocol, panel.x_axis, f"gain, points of {figure}"
+            for name, marks in (_split_marks(chart) | _gain_marks(chart)).items():
                 yield name, place, Series(setting, marks)
-            forward = [
-                series for series in chart.whole if is_plain_forward(series.name)
-            ]
-            if not forward:
-                continue
-            best = max(
-                forward,
-                key=lambda series: sum(m.y or 0.0 for m in series.marks.values()),
-            )
-            for series in chart.whole:
-                if _is_fixed_gradient(series.name):
-                    marks = {
-                        x: _minus(series.marks[x], best.marks[x]) for x in chart.xs
-                    }
-                    yield title(series.name), place, Series(setting, marks)
 
 
 def _split_marks(chart: Chart) -> dict[str, dict[int, Mark]]:
-    """What gradients give and what the pool gives, by the number of labels."""
+    """The gains of gradients and of the pool, by the number of labels."""
     marks: dict[str, dict[int, Mark]] = {}
     for split in chart_splits(chart):
         for name, gain in ((AUTO, split.of_gradients), (AUTO_FORWARD, split.of_pool)):
-            marks.setdefault(name, {})[split.labels or 0] = Mark(
-                gain.mean, gain.interval
-            )
+            mark = Mark(gain.mean, gain.interval)
+            marks.setdefault(name, {})[split.labels or 0] = mark
+    return marks
+
+
+def _gain_marks(chart: Chart) -> dict[str, dict[int, Mark]]:
+    """The gain of each gradient line over the forward line that is the best on average."""
+    forward = [series for series in chart.whole if is_plain_forward(series.name)]
+    if not forward:
+        return {}
+
+    def total(series: Series) -> float:
+        return sum(mark.y or 0.0 for mark in series.marks.values())
+
+    best = max(forward, key=total)
+    marks = {}
+    for series in chart.whole:
+        if _is_fixed_gradient(series.name):
+            by_x = {x: _minus(series.marks[x], best.marks[x]) for x in chart.xs}
+            marks[title(series.name)] = by_x
     return marks
 
 
@@ -277,59 +305,84 @@ def _minus(a: Mark, b: Mark) -> Mark:
 def sheets(parts: Sequence[Part]) -> Iterable[Sheet]:
     """A table of all gains, settings down and features across, and one per chart."""
     yield from _split_sheets({part.feature: part for part in parts})
-    shown = [part for part in parts if part.gains and part.feature not in OVER]
-    settings = {g.setting: (g.over, g.forward) for part in shown for g in part.gains}
-    if shown:
-        known = [{g.setting: g.difference for g in part.gains} for part in shown]
-        body = []
-        for setting, (over, forward) in settings.items():
-            found = [differences.get(setting) for differences in known]
-            cells = [
-                "" if d is None else _with_interval(d.mean, (d.low, d.high))
-                for d in found
-            ]
-            body.append([setting, f"{over} {one_decimal(forward)}", *cells])
-        yield Sheet(
-            "mAP of the best forward feature, and how much each gradient is above it (interval at "
-            "95 %, paired bootstrap over test images)",
-            ["data set, network", "best forward", *(part.feature for part in shown)],
-            [body],
-        )
+    fixed = [part for part in parts if part.gains and part.feature not in OVER]
+    if fixed:
+        yield _gains_sheet(fixed)
     for part in parts:
         for panel in part.panels:
-            (chart,) = panel.charts
-            body = []
-            for series in chart.series:
-                marks = [series.marks.get(x, NOTHING) for x in chart.xs]
-                body.append(
-                    [series.name, *(_with_interval(m.y, m.interval) for m in marks)]
-                )
-            head = [panel.x_axis, *(f"{x:,}" for x in chart.xs)]
-            caption = f"{part.feature}, {panel.title.lower()}: {chart.y_axis}"
-            yield Sheet(caption, head, [body])
+            yield panel_sheet(part, panel)
+
+
+def _gains_sheet(parts: Sequence[Part]) -> Sheet:
+    """The gains of gradients of fixed cost."""
+    forward: dict[str, str] = {}
+    by_part: list[dict[str, Difference]] = []
+    for part in parts:
+        by_part.append({gain.setting: gain.difference for gain in part.gains})
+        for gain in part.gains:
+            forward[gain.setting] = f"{gain.over} {one_decimal(gain.forward)}"
+    body = []
+    for setting, over in forward.items():
+        cells = [_difference_cell(by_setting.get(setting)) for by_setting in by_part]
+        body.append([Cell(setting), Cell(over), *cells])
+    head = ["data set, network", "best forward", *(part.feature for part in parts)]
+    return Sheet(
+        "mAP of the best forward feature, and how much each gradient is above it (interval at "
+        "95 %, paired bootstrap over test images)",
+        list(map(Cell, head)),
+        [body],
+    )
+
+
+def panel_sheet(part: Part, panel: Panel) -> Sheet:
+    """The gains against the number of examples."""
+    (chart,) = panel.charts
+    body = []
+    for series in chart.series:
+        cells = [Cell(series.name)]
+        for x in chart.xs:
+            mark = series.marks.get(x)
+            if mark is None or mark.y is None:
+                cells.append(Cell())
+            else:
+                cells.append(gain_cell(mark.y, mark.interval))
+        body.append(cells)
+    return Sheet(
+        f"{part.feature}, {panel.title.lower()}: {chart.y_axis}",
+        [Cell(panel.x_axis), *(Cell(f"{x:,}") for x in chart.xs)],
+        [body],
+        caption=chart.y_axis,
+    )
 
 
 def _split_sheets(parts: Mapping[str, Part]) -> Iterable[Sheet]:
-    """A table of what the pool and gradients give with all labels, settings down."""
+    """A table of the gains of the pool and of gradients with all labels, settings down."""
     if not {AUTO, AUTO_FORWARD} <= set(parts):
         return
-    by_setting = {gain.setting: gain for gain in parts[AUTO].gains}
+    of_gradients = {gain.setting: gain for gain in parts[AUTO].gains}
     body = []
     for pool in parts[AUTO_FORWARD].gains:
-        gradients = by_setting[pool.setting]
-        gains = [pool.difference, gradients.difference]
-        cells = [_with_interval(gain.mean, (gain.low, gain.high)) for gain in gains]
-        body.append([pool.setting, f"{pool.over} {one_decimal(pool.forward)}", *cells])
+        gradients = of_gradients.get(pool.setting)
+        body.append(
+            [
+                Cell(pool.setting),
+                Cell(f"{pool.over} {one_decimal(pool.forward)}"),
+                _difference_cell(pool.difference),
+                _difference_cell(gradients.difference if gradients else None),
+            ]
+        )
     if body:
+        head = ["data set, network", FORWARD_NAME, POOL_GIVES, GRADIENTS_GIVE]
         yield Sheet(
             "mAP of the strongest forward feature without unlabelled photos, with the best kernel "
             "and cost, and what unlabelled photos and gradients add (interval at 95 %, paired "
             "bootstrap over test images)",
-            ["data set, network", FORWARD_NAME, POOL_GIVES, GRADIENTS_GIVE],
+            list(map(Cell, head)),
             [body],
         )
 
 
-def _with_interval(value: float | None, interval: Interval | None) -> str:
-    ends = f" ({signed_ends(interval)})" if interval else ""
-    return one_decimal(value, sign=True) + ends
+def _difference_cell(difference: Difference | None) -> Cell:
+    if difference is None:
+        return Cell()
+    return gain_cell(difference.mean, (difference.low, difference.high))

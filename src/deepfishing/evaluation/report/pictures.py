@@ -19,8 +19,8 @@ import numpy as np
 
 from deepfishing.core.rank_one import Array
 from deepfishing.errors import DeepFishingError, ImageError, StoreError
-from deepfishing.evaluation.checks import Result
-from deepfishing.evaluation.report.rows import row_scores, same_test
+from deepfishing.evaluation.record import Result
+from deepfishing.evaluation.report.folder import row_scores, same_test
 from deepfishing.evaluation.report.tables import Comparison, Line
 from deepfishing.evaluation.results import Results
 from deepfishing.images.item import ImageBytes
@@ -29,7 +29,7 @@ from deepfishing.store.manifest import Row, read_index
 
 TILES = 5  # in a strip
 SIDE = 224  # pixels of a picture, for the size at which it is looked at when enlarged
-MOST_CLASSES = 20  # more pictures than a page of a few megabytes can hold
+MAX_CLASSES = 20  # more pictures than a page of a few megabytes can hold
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Strips:
-    """What one kernel makes of one class."""
+    """Images of one class in the order of one kernel."""
 
     first: tuple[Tile, ...]  # the highest scores
     # the lowest scores of images that show the class, the worst one first
@@ -65,37 +65,51 @@ class Strips:
 def strips(
     truth: Array, scores: Array, other: Array, ids: Sequence[str], most: int = TILES
 ) -> Strips:
-    """The telling images of one class for one kernel, beside another; arrays are (n,).
+    """Most informative images of one class for one kernel, beside another; arrays are (n,).
 
     Difficult images, 0 in `truth`, are left out, as in every AP here. Equal scores keep the order.
     """
-    kept = np.flatnonzero(truth != 0)
-    orders = (np.argsort(-some[kept], kind="stable") for some in (scores, other))
-    # 1 for the highest score
-    rank, rank_other = (np.argsort(order) + 1 for order in orders)
-    shows = truth[kept] == 1
+    known = np.flatnonzero(truth != 0)
+    rank, rank_other = _ranks(scores[known]), _ranks(other[known])
+    shows = truth[known] == 1
     positive = np.flatnonzero(shows)
-    found = np.flatnonzero((rank <= len(positive)) & (rank < rank_other))
+    higher = np.flatnonzero((rank <= len(positive)) & (rank < rank_other))
 
     def tiles(chosen: Array) -> tuple[Tile, ...]:
-        return tuple(
-            Tile(ids[kept[i]], bool(shows[i]), int(rank[i]), int(rank_other[i]))
-            for i in chosen[:most]
-        )
+        found = []
+        for i in chosen[:most]:
+            id_ = ids[known[i]]
+            found.append(Tile(id_, bool(shows[i]), int(rank[i]), int(rank_other[i])))
+        return tuple(found)
 
     return Strips(
         first=tiles(np.argsort(rank)),
         last=tiles(positive[np.argsort(-rank[positive])]),
-        higher=tiles(found[np.argsort(-rank_other[found])]),
+        higher=tiles(higher[np.argsort(-rank_other[higher])]),
     )
+
+
+def _ranks(scores: Array) -> Array:
+    """Return the rank of each image, 1 for the highest score."""
+    order = np.argsort(-scores, kind="stable")
+    return np.argsort(order) + 1
+
+
+@dataclass(frozen=True)
+class Side:
+    """One feature's AP of a class, and its images."""
+
+    line: Line
+    ap: float
+    strips: Strips
 
 
 @dataclass(frozen=True)
 class ClassPictures:
-    """What two features make of one class: their lines, AP and strips, forward first."""
+    """Images of one class by two features: their lines, AP and strips, forward first."""
 
     name: str
-    sides: tuple[tuple[Line, float, Strips], tuple[Line, float, Strips]]
+    sides: tuple[Side, Side]
 
 
 @dataclass(frozen=True)
@@ -103,8 +117,8 @@ class SettingPictures:
     """The pictures of one setting."""
 
     classes: tuple[ClassPictures, ...] = ()
-    # by id: its number, or why none
-    place: dict[str, int | str] = field(default_factory=dict)
+    # by image id: the number of its picture, or why it has none
+    numbers: dict[str, int | str] = field(default_factory=dict)
     of: int = 0  # how many classes could be shown
     problem: str = ""  # why nothing is shown at all
 
@@ -113,18 +127,17 @@ class SettingPictures:
         """A picture that shows the class, for each class that has one."""
         found: dict[str, int] = {}
         for pictures in self.classes:
-            for tile in (
-                tile for _, _, side in reversed(pictures.sides) for tile in side.first
-            ):
-                place = self.place[tile.id]
-                if tile.shows and isinstance(place, int):
-                    found.setdefault(pictures.name, place)
+            forward, gradient = pictures.sides
+            for tile in (*gradient.strips.first, *forward.strips.first):
+                number = self.numbers[tile.id]
+                if tile.shows and isinstance(number, int):
+                    found.setdefault(pictures.name, number)
         return found
 
     @property
     def missing(self) -> int:
         """How many images have no picture."""
-        return sum(isinstance(place, str) for place in self.place.values())
+        return sum(isinstance(number, str) for number in self.numbers.values())
 
 
 class Album:
@@ -138,84 +151,88 @@ class Album:
         self.folder = results.folder.absolute()
         self.roots = ([images] if images else []) + [self.folder]
         self.pictures: list[Picture] = []
-        self._placed: dict[str, int | str] = {}  # by content
+        self._numbers: dict[str, int | str] = {}  # by content
 
     @cached_property
     def rows(self) -> list[Row]:
-        """What the stores know of every image."""
-        indexes = sorted(self.results.folder.glob("features/*/index.parquet"))
-        return [row for index in indexes for row in read_index(index.parent).values()]
+        """The rows of all stores in `features/`, one per image."""
+        rows: list[Row] = []
+        for index in sorted(self.results.folder.glob("features/*/index.parquet")):
+            rows += read_index(index.parent).values()
+        return rows
 
     def show(self, table: Comparison) -> SettingPictures:
-        """The pictures for rows of one setting, or why there are none."""
+        """Return the pictures for rows of one setting, or why there are none."""
         try:
             if table.forward is None or table.gradient is None:
                 raise StoreError(
                     "pictures need a forward and a gradient feature to compare"
                 )
-            row_of = {row["feature"]: row for row in table.rows}
-            rows = row_of[table.forward.feature], row_of[table.gradient.feature]
+            lines = table.forward, table.gradient
+            rows = table.row_of(lines[0]), table.row_of(lines[1])
             if not same_test(self.results, *rows):
                 raise StoreError(
                     "the two best features were measured on different images"
                 )
             ids = self.results.scores(rows[0])[2]
-            classes = self._classes((table.forward, table.gradient), rows, ids)
-            known = match_ids(self.rows, rows[0]["dataset"], ids)
+            classes = self._classes(lines, rows, ids)
+            row_of_id = match_ids(self.rows, rows[0]["dataset"], ids)
         except DeepFishingError as error:
             return SettingPictures(problem=str(error))
-        apart = sorted(
-            classes, key=lambda c: abs(c.sides[0][1] - c.sides[1][1]), reverse=True
-        )
-        chosen = tuple(
-            pictures for pictures in classes if pictures in apart[:MOST_CLASSES]
-        )
-        shown = (
-            tile.id
-            for pictures in chosen
-            for _, _, side in pictures.sides
-            for tile in (*side.first, *side.last, *side.higher)
-        )
-        place = {id_: self.place(known.get(id_)) for id_ in dict.fromkeys(shown)}
-        return SettingPictures(chosen, place, len(classes))
+        chosen = _most_different(classes)
+        numbers: dict[str, int | str] = {}
+        for pictures in chosen:
+            for side in pictures.sides:
+                strips = side.strips
+                for tile in (*strips.first, *strips.last, *strips.higher):
+                    if tile.id not in numbers:
+                        numbers[tile.id] = self.add(row_of_id.get(tile.id))
+        return SettingPictures(chosen, numbers, len(classes))
 
     def _classes(
         self, lines: tuple[Line, Line], rows: tuple[Result, Result], ids: Sequence[str]
     ) -> list[ClassPictures]:
         """Every class that both rows have an AP of."""
-        (scores, labels), (others, _) = (row_scores(self.results, row) for row in rows)
-        found = []
-        for column, name in enumerate(rows[0]["classes"]):
-            ap, other_ap = (row["ap"][row["official_ap"]].get(name) for row in rows)
-            if ap is None or other_ap is None:
+        forward, gradient = rows
+        forward_scores, labels = row_scores(self.results, forward)
+        gradient_scores, _ = row_scores(self.results, gradient)
+        classes = []
+        for column, name in enumerate(forward["classes"]):
+            forward_ap = forward["ap"][forward["official_ap"]].get(name)
+            gradient_ap = gradient["ap"][gradient["official_ap"]].get(name)
+            if forward_ap is None or gradient_ap is None:
                 continue
-            a, b, truth = scores[:, column], others[:, column], labels[:, column]
-            forward = lines[0], ap, strips(truth, a, b, ids)
-            gradient = lines[1], other_ap, strips(truth, b, a, ids)
-            found.append(ClassPictures(name, (forward, gradient)))
-        return found
+            truth = labels[:, column]
+            a, b = forward_scores[:, column], gradient_scores[:, column]
+            sides = (
+                Side(lines[0], forward_ap, strips(truth, a, b, ids)),
+                Side(lines[1], gradient_ap, strips(truth, b, a, ids)),
+            )
+            classes.append(ClassPictures(name, sides))
+        return classes
 
-    def place(self, row: Row | None) -> int | str:
-        """Which picture shows an image, its central square as the network saw it; or why none."""
+    def add(self, row: Row | None) -> int | str:
+        """Add the picture of an image, its central square; return its number, or why none."""
         if row is None or row.sha256 is None:
             return "not in features/"
-        if row.sha256 in self._placed:
-            return self._placed[row.sha256]
-        found = (_read(path, row.size, row.sha256) for path in self._places(row))
-        place: int | str = "not found"
-        content = next(filter(None, found), None)
-        if content is not None:
+        if row.sha256 not in self._numbers:
+            self._numbers[row.sha256] = self._add(row, row.sha256)
+        return self._numbers[row.sha256]
+
+    def _add(self, row: Row, sha256: str) -> int | str:
+        for path in self._paths(row):
+            content = _read(path, row.size, sha256)
+            if content is None:
+                continue
             try:
                 uri = square_uri(ImageBytes(str(row.path), content), SIDE)
             except ImageError:
-                place = "not readable"
-            else:
-                self.pictures.append(Picture(uri, Path(row.path).name))
-                place = len(self.pictures) - 1
-        self._placed[row.sha256] = place
-        return place
+                return "not readable"
+            self.pictures.append(Picture(uri, Path(row.path).name))
+            return len(self.pictures) - 1
+        return "not found"
 
-    def _places(self, row: Row) -> Iterator[Path]:
+    def _paths(self, row: Row) -> Iterator[Path]:
         """Where the image may be, the likeliest first."""
         path = Path(row.path)
         yield path
@@ -226,33 +243,49 @@ class Album:
             yield from (root.joinpath(*parts[start:]) for start in range(len(parts)))
 
 
+def _most_different(classes: Sequence[ClassPictures]) -> tuple[ClassPictures, ...]:
+    """Return the classes whose two AP differ most, in their order."""
+
+    def difference(pictures: ClassPictures) -> float:
+        forward, gradient = pictures.sides
+        return abs(forward.ap - gradient.ap)
+
+    by_difference = sorted(classes, key=difference, reverse=True)
+    chosen = {pictures.name for pictures in by_difference[:MAX_CLASSES]}
+    return tuple(pictures for pictures in classes if pictures.name in chosen)
+
+
 def match_ids(rows: Sequence[Row], dataset: str, ids: Sequence[str]) -> dict[str, Row]:
     """The row of each id: paths of one folder end in the ids, with or without a suffix.
 
     Several data sets may share ids; then the folder counts that has the data set's name in it.
     """
-    named: defaultdict[str, list[tuple[PurePosixPath, Row]]] = defaultdict(list)
+    by_name: defaultdict[str, list[tuple[PurePosixPath, Row]]] = defaultdict(list)
     for row in rows:
         path = PurePosixPath(Path(row.path).as_posix())
         for name in {path.name, path.stem}:
-            named[name].append((path, row))
+            by_name[name].append((path, row))
     folders: defaultdict[str, dict[str, Row]] = defaultdict(dict)
     for image_id in ids:
-        for path, row in named[PurePosixPath(image_id).name]:
+        for path, row in by_name[PurePosixPath(image_id).name]:
             for tail in (str(path), str(path.with_suffix(""))):
                 if f"/{tail}".endswith(f"/{image_id}"):
                     folders[tail.removesuffix(image_id)][image_id] = row
-    whole = {
-        name: found for name, found in folders.items() if len(found) == len(set(ids))
+    complete = {
+        folder: by_id
+        for folder, by_id in folders.items()
+        if len(by_id) == len(set(ids))
     }
-    by_name = {name: found for name, found in whole.items() if dataset in name.lower()}
-    for candidates in (by_name, whole):
-        # the same contents in two places are as good as one
-        contents = {
-            tuple(found[i].sha256 for i in ids): found for found in candidates.values()
-        }
-        if len(contents) == 1:
-            return next(iter(contents.values()))
+    named_after = {
+        folder: by_id for folder, by_id in complete.items() if dataset in folder.lower()
+    }
+    for candidates in (named_after, complete):
+        # the same contents in two folders are as good as one
+        by_contents = {}
+        for by_id in candidates.values():
+            by_contents[tuple(by_id[id_].sha256 for id_ in ids)] = by_id
+        if len(by_contents) == 1:
+            return next(iter(by_contents.values()))
     return {}
 
 

@@ -1,35 +1,34 @@
-"""Values of the report's tables.
-
-Rows of one setting become the lines of the paper's Table 1 and of its per-class tables, measured
-beside printed, with their summary in sentences and the confusions of classes. Pages and sheets show
-the same values.
-"""
+"""Rows of one setting as lines of the paper's Table 1, and what these say about the method."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from deepfishing.core.metrics import DEFINITIONS
-from deepfishing.core.recipes import parse_recipe
+from deepfishing.core.recipes import AUTO, Recipe, parse_recipe
+from deepfishing.core.recipes.recipe import AUTO_FORWARD
 from deepfishing.core.statistics import Difference, Interval
-from deepfishing.evaluation.checks import Result
 from deepfishing.evaluation.paper import printed_ap, printed_map
-from deepfishing.evaluation.report.rows import (
-    OTHER,
-    block,
-    is_chosen,
-    is_fixed_forward,
-    paper_order,
-    title,
-)
+from deepfishing.evaluation.record import Result
+from deepfishing.evaluation.report.sheet import Cell, Name
 from deepfishing.images.dataset import MEASURES
-from deepfishing.images.show import table_html
 
+OTHER = 99  # the block of rows that the paper's Table 1 does not have
 ALWAYS_SHOWN = ("x7", "dW7")  # the two that the paper's per-class tables have
-MOST_PAIRS = 10
-NUMBERED = 20  # up to this many classes the matrix has a number in each cell
+
+# the figures of a row that the report shows, by their key; "map" is the official definition
+FIGURES = ("map", "accuracy", "balanced_accuracy")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure in percent with its interval; None for what is not known."""
+
+    value: float | None = None
+    interval: Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -42,23 +41,38 @@ class Line:
     map: dict[str, float | None]  # the data set's official definition first
     printed: float | None
     note: str  # why it was not measured
-    interval: Interval | None  # of the official mAP
+    figures: Mapping[str, Figure]  # by `FIGURES`
     gain: Difference | None  # the official mAP against the best forward row
-    # accuracy over all images; `balanced` is that over all classes
-    top1: float | None = None
-    top1_interval: Interval | None = None
-    balanced: float | None = None
-    balanced_interval: Interval | None = None
 
     @property
     def title(self) -> str:
-        """What the feature is called."""
+        """The title of the feature."""
         return title(self.feature)
+
+    @property
+    def kind(self) -> Name:
+        """Whether the feature is forward or a gradient, as the page colours it."""
+        return "gradient" if self.gradient else "forward"
+
+    @property
+    def name_cell(self) -> Cell:
+        """The cell that names the line."""
+        return Cell(self.title, name=self.kind)
 
     @property
     def official(self) -> float | None:
         """The mAP by the data set's official definition."""
         return next(iter(self.map.values()))
+
+    @property
+    def interval(self) -> Interval | None:
+        """The interval of the official mAP."""
+        return self.figures["map"].interval
+
+    @property
+    def accuracy(self) -> float | None:
+        """The share of images that are recognised; None where images have several classes."""
+        return self.figures["accuracy"].value
 
     @property
     def difference(self) -> float | None:
@@ -67,7 +81,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Cell:
+class ClassFigure:
     """AP of one class and feature, measured and printed; `note` says why it was not measured."""
 
     measured: float | None
@@ -81,7 +95,7 @@ class Comparison:
     """Rows of one setting, some of their lines, and what these say about the method.
 
     Table 1 has the lines of one cost and kernel, as the paper's. Lines that are chosen by the
-    labels, `auto` and its like, answer another question (`report.gain_split`).
+    labels, `auto` and its like, answer another question (`report.gains`).
     """
 
     rows: Sequence[Result]
@@ -93,47 +107,54 @@ class Comparison:
         fixed = [line for line in self.lines if not is_chosen(line.feature)]
         return fixed or list(self.lines)
 
+    @property
+    def blocks(self) -> list[list[Line]]:
+        """The lines of Table 1 as in the paper: single layers first, then layer by layer."""
+        blocks: dict[int, list[Line]] = {}
+        for line in self.table_1:
+            blocks.setdefault(line.block, []).append(line)
+        return list(blocks.values())
+
     @cached_property
     def forward(self) -> Line | None:
         """The best forward feature of Table 1, without a pool, by the official definition."""
-        return _best(line for line in self.lines if is_fixed_forward(line.feature))
+        return best_line(line for line in self.lines if is_fixed_forward(line.feature))
 
     @cached_property
     def gradient(self) -> Line | None:
         """The best gradient of Table 1."""
-        return _best(line for line in self.table_1 if line.gradient)
+        return best_line(line for line in self.table_1 if line.gradient)
 
     @property
     def best_of_table_1(self) -> Line | None:
         """The best line of Table 1."""
-        return _best(self.table_1)
+        return best_line(self.table_1)
 
     @property
     def best(self) -> Line | None:
         """The best line of all."""
-        return _best(self.lines)
+        return best_line(self.lines)
 
     @cached_property
     def layers(self) -> list[tuple[Line, Line]]:
         """For each layer the concatenation of its input and output, and the gradient."""
-        blocks = sorted({line.block for line in self.lines} - {0, OTHER})
-        parts = [
-            Comparison((), [ln for ln in self.lines if ln.block == k]) for k in blocks
-        ]
-        return [
-            (part.forward, part.gradient)
-            for part in parts
-            if part.forward and part.gradient
-        ]
+        pairs = []
+        for number in sorted({line.block for line in self.lines} - {0, OTHER}):
+            lines = [line for line in self.lines if line.block == number]
+            layer = Comparison((), lines)
+            if layer.forward and layer.gradient:
+                pairs.append((layer.forward, layer.gradient))
+        return pairs
 
     @property
     def measured(self) -> list[Line]:
         """The lines that have a figure."""
         return [line for line in self.lines if line.official is not None]
 
-    def has(self, figure: str) -> bool:
-        """Whether some line has this figure: a column without any is left out."""
-        return any(getattr(line, figure) is not None for line in self.lines)
+    @property
+    def has_accuracy(self) -> bool:
+        """Whether some line has an accuracy, as where every image has one class."""
+        return any(line.accuracy is not None for line in self.lines)
 
     @property
     def compared(self) -> tuple[Line, ...]:
@@ -143,17 +164,19 @@ class Comparison:
     @property
     def layers_won(self) -> int:
         """In how many layers the gradient is above the concatenation."""
-        return sum((minus(g.official, f.official) or 0.0) > 0 for f, g in self.layers)
+        won = 0
+        for forward, gradient in self.layers:
+            difference = minus(gradient.official, forward.official)
+            won += difference is not None and difference > 0
+        return won
 
     @property
     def measure(self) -> str:
-        """What the data set is compared by, of `MEASURES`; mAP where its rows do not say it."""
-        named = self.rows[0].get("official_measure")
-        return (
-            named
-            if named in MEASURES and self.rows[0].get(named) is not None
-            else "map"
-        )
+        """The figure that the data set is compared by, of `MEASURES`; mAP if rows lack it."""
+        measure = self.rows[0].get("official_measure")
+        if measure in MEASURES and self.rows[0].get(measure) is not None:
+            return str(measure)
+        return "map"
 
     @property
     def detailed(self) -> list[Line]:
@@ -162,54 +185,30 @@ class Comparison:
         shown = {*ALWAYS_SHOWN, *(line.feature for line in (*self.compared, *best))}
         return [line for line in self.measured if line.feature in shown]
 
-    @cached_property
-    def classes(self) -> dict[str, list[Cell]]:
-        """Official AP by class: a cell for each of the detailed lines."""
-        return per_class(self.rows, [line.feature for line in self.detailed])
-
-    @cached_property
-    def class_columns(self) -> list[tuple[Line, bool]]:
-        """The detailed lines, and whether the paper prints the AP of their classes."""
-        columns = zip(*self.classes.values(), strict=True)
-        printed = [
-            any(cell.printed is not None for cell in column) for column in columns
-        ]
-        return list(zip(self.detailed, printed, strict=False))
+    def row_of(self, line: Line) -> Result:
+        """The row that a line was made of."""
+        return next(row for row in self.rows if row["feature"] == line.feature)
 
 
 def comparison(
     rows: Sequence[Result], gains: Mapping[str, Difference] | None = None
 ) -> Comparison:
-    """Table 1 of these rows in the paper's order; `gains` are those of `report.rows`."""
+    """Return the lines of these rows in the paper's order; `gains` are those of `report.gains`."""
     rows = sorted(rows, key=paper_order)
-    return Comparison(
-        rows, [_line(row, (gains or {}).get(row["feature"])) for row in rows]
-    )
+    gains = gains or {}
+    return Comparison(rows, [_line(row, gains.get(row["feature"])) for row in rows])
 
 
-def per_class(rows: Sequence[Result], features: Iterable[str]) -> dict[str, list[Cell]]:
-    """Official AP by class: one cell for each of these features."""
+def per_class(
+    rows: Sequence[Result], features: Iterable[str]
+) -> dict[str, list[ClassFigure]]:
+    """Official AP by class: one figure for each of these features."""
     row_of = {row["feature"]: row for row in rows}
-    chosen = [row_of[feature] for feature in features]
-    return {name: [_cell(row, name) for row in chosen] for name in rows[0]["classes"]}
-
-
-def one_decimal(value: float | None, sign: bool = False) -> str:
-    """A figure as it is shown: one decimal, and nothing if there is no figure."""
-    if value is None:
-        return ""
-    text = f"{value:+.1f}" if sign else f"{value:.1f}"
-    return "0.0" if text in ("+0.0", "-0.0") else text
-
-
-def interval_text(interval: Interval | None, dash: str = "-") -> str:
-    """An interval as it is shown."""
-    return "" if interval is None else dash.join(map(one_decimal, interval))
-
-
-def signed_ends(interval: Interval) -> str:
-    """The ends of an interval of a difference."""
-    return " to ".join(one_decimal(end, sign=True) for end in interval)
+    columns = [row_of[feature] for feature in features]
+    figures = {}
+    for name in rows[0]["classes"]:
+        figures[name] = [_class_figure(row, name) for row in columns]
+    return figures
 
 
 def label_text(row: Result) -> str:
@@ -222,20 +221,34 @@ def label_text(row: Result) -> str:
     return f"given label vector of {len(label)} entries"
 
 
+def setting_text(row: Result) -> str:
+    """Network, data and method of a row in a sentence."""
+    return (
+        f"{row['network']}, {row['train']} ({row['n_train']:,} images) to {row['test']} "
+        f"({row['n_test']:,}), tau {row['tau']:g}, {label_text(row)}, C {row['C']:g}."
+    )
+
+
 def left_out(rows: Iterable[Result]) -> dict[str, str]:
     """Classes that are not in the mean of some row, and why."""
-    return {name: why for row in rows for name, why in row["left_out"].items()}
+    reasons: dict[str, str] = {}
+    for row in rows:
+        reasons |= row["left_out"]
+    return reasons
 
 
 def left_out_text(rows: Iterable[Result], most: int = 10) -> str:
-    """The same in words, by reason, with at most so many names for each; empty if all count."""
+    """The same in words, by reason, with at most this many names for each; "" if all count."""
     by_reason: dict[str, list[str]] = {}
-    for name, why in left_out(rows).items():
-        by_reason.setdefault(why, []).append(name)
-    return ", ".join(
-        f"{', '.join(names[:most])}{f' and {len(names) - most} more' * (len(names) > most)} ({why})"
-        for why, names in by_reason.items()
-    )
+    for name, reason in left_out(rows).items():
+        by_reason.setdefault(reason, []).append(name)
+    parts = []
+    for reason, names in by_reason.items():
+        listed = ", ".join(names[:most])
+        if len(names) > most:
+            listed += f" and {len(names) - most} more"
+        parts.append(f"{listed} ({reason})")
+    return ", ".join(parts)
 
 
 def minus(a: float | None, b: float | None) -> float | None:
@@ -243,146 +256,130 @@ def minus(a: float | None, b: float | None) -> float | None:
     return None if a is None or b is None else a - b
 
 
+def best_line(lines: Iterable[Line]) -> Line | None:
+    """The line with the highest official mAP; None if none is measured."""
+    measured = [line for line in lines if line.official is not None]
+    return max(measured, key=lambda line: line.official or 0.0, default=None)
+
+
 def _line(row: Result, gain: Difference | None) -> Line:
-    first, measured, note = row["official_ap"], row["map"] or {}, ""
     recipe = parse_recipe(row["feature"])
+    official = row["official_ap"]
+    by_definition = row["map"] or {}
+    maps = {official: by_definition.get(official)}
+    for method in DEFINITIONS:
+        maps[method] = by_definition.get(method)
+    note = ""
     if row["map"] is None:
         note = f"no labels; submission files in {row.get('submission', 'submission')}"
-    elif measured.get(first) is None:
+    elif maps[official] is None:
         note = "every class is left out"
     return Line(
         feature=row["feature"],
         gradient=recipe.is_gradient,
         block=block(recipe),
-        map={
-            m: measured.get(m) for m in (first, *(m for m in DEFINITIONS if m != first))
-        },
+        map=maps,
         printed=printed_map(
             row["dataset"], row["test"], row["network"], row["feature"]
         ),
         note=note,
-        interval=row.get("map_interval", {}).get(first),
+        figures={key: figure_of(row, key) for key in FIGURES},
         gain=gain,
-        top1=row.get("accuracy"),
-        top1_interval=row.get("accuracy_interval"),
-        balanced=row.get("balanced_accuracy"),
-        balanced_interval=row.get("balanced_accuracy_interval"),
     )
 
 
-def _cell(row: Result, name: str) -> Cell:
+def figure_of(row: Result, key: str) -> Figure:
+    """Return a figure of a row, of `FIGURES`."""
+    value, interval = row.get(key), row.get(f"{key}_interval")
+    if key == "map":  # by each definition
+        official = row["official_ap"]
+        value, interval = (value or {}).get(official), (interval or {}).get(official)
+    return Figure(value, interval)
+
+
+def _class_figure(row: Result, name: str) -> ClassFigure:
+    official = row["official_ap"]
     printed = printed_ap(row["dataset"], row["test"], row["network"], row["feature"])
-    measured = (row["ap"] or {}).get(row["official_ap"], {}).get(name)
-    interval = row.get("ap_interval", {}).get(row["official_ap"], {}).get(name)
-    return Cell(measured, printed.get(name), row["left_out"].get(name, ""), interval)
-
-
-def _best(lines: Iterable[Line]) -> Line | None:
-    measured = [(line.official, line) for line in lines if line.official is not None]
-    return max(measured, key=lambda pair: pair[0])[1] if measured else None
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Images of class `truth` that are taken for `answer`, by each feature, of so many."""
-
-    truth: str
-    answer: str
-    images: tuple[int, ...]
-    of: int
-
-
-@dataclass(frozen=True, repr=False)
-class Confusions:
-    """The matrix of one line, and the most frequent confusions of some."""
-
-    line: Line
-    classes: tuple[str, ...]  # that were tested or answered
-    # [i][j] images of class i are taken for class j
-    counts: tuple[tuple[int, ...], ...]
-    compared: tuple[Line, ...]  # the lines that `pairs` count
-    pairs: tuple[Pair, ...]  # in falling order by `line`
-    of_pairs: int
-
-    @property
-    def numbered(self) -> bool:
-        """Whether the matrix is small enough for numbers."""
-        return len(self.classes) <= NUMBERED
-
-    def __repr__(self) -> str:
-        wrong = sum(map(sum, self.counts)) - sum(
-            self.counts[i][i] for i in range(len(self.counts))
-        )
-        return f"Confusions of {self.line.title}: {wrong:,} images of {len(self.classes)} classes"
-
-    def _repr_html_(self) -> str:
-        if not self.numbered:
-            head = ["shows", "taken for", *(line.title for line in self.compared), "of"]
-            pairs = [
-                [p.truth, p.answer, *map(str, p.images), str(p.of)] for p in self.pairs
-            ]
-            return table_html(repr(self), head, pairs)
-        n = range(len(self.classes))
-        rows = [
-            [name, *map(str, self.counts[i])] for i, name in enumerate(self.classes)
-        ]
-        shade = [[0.0, *(self.share(i, j) for j in n)] for i in n]
-        return table_html(repr(self), ["shows", *self.classes], rows, shade)
-
-    def share(self, row: int, column: int) -> float:
-        """The part of a class's images that are taken for another, 0 to 1."""
-        return self.counts[row][column] / (sum(self.counts[row]) or 1)
-
-
-def confusions(table: Comparison) -> Confusions | None:
-    """What is confused in rows of one setting; None where images have several classes."""
-    matrices = {
-        row["feature"]: row["confusion"] for row in table.rows if row.get("confusion")
-    }
-    found = Comparison(table.rows, [ln for ln in table.lines if ln.feature in matrices])
-    if found.best is None:
-        return None
-    best, classes = found.best, table.rows[0]["classes"]
-    compared = found.compared if best in found.compared else (*found.compared, best)
-
-    def count(line: Line, truth: str, answer: str) -> int:
-        return int(matrices[line.feature].get(truth, {}).get(answer, 0))
-
-    wrong = {
-        (truth, answer)
-        for line in compared
-        for truth, answers in matrices[line.feature].items()
-        for answer in answers
-        if truth != answer
-    }
-    order = sorted(compared, key=lambda line: line is not best)
-    place = {name: number for number, name in enumerate(classes)}
-    pairs = sorted(
-        wrong,
-        key=lambda pair: (
-            *(-count(ln, *pair) for ln in order),
-            place[pair[0]],
-            place[pair[1]],
-        ),
+    by_class = (row["ap"] or {}).get(official, {})
+    intervals = row.get("ap_interval", {}).get(official, {})
+    return ClassFigure(
+        by_class.get(name),
+        printed.get(name),
+        row["left_out"].get(name, ""),
+        intervals.get(name),
     )
-    matrix = matrices[best.feature]
-    seen = {*matrix, *(answer for answers in matrix.values() for answer in answers)}
-    shown = tuple(name for name in classes if name in seen)
-    return Confusions(
-        line=best,
-        classes=shown,
-        counts=tuple(tuple(count(best, i, j) for j in shown) for i in shown),
-        compared=compared,
-        pairs=tuple(
-            Pair(
-                *pair,
-                images=tuple(count(line, *pair) for line in compared),
-                of=max(
-                    sum(matrices[ln.feature].get(pair[0], {}).values())
-                    for ln in compared
-                ),
-            )
-            for pair in pairs[:MOST_PAIRS]
-        ),
-        of_pairs=len(pairs),
-    )
+
+
+# Names and order of features.
+
+
+def title(feature: str) -> str:
+    """The title of a feature in tables and plots."""
+    return parse_recipe(feature).title
+
+
+def formulas(
+    features: Iterable[str], rows: Iterable[Result] = ()
+) -> list[tuple[str, str]]:
+    """Titles that are not the names of their features, and these; for `auto` what it has chosen."""
+    found = []
+    for name in dict.fromkeys(features):
+        if title(name) != name:
+            found.append((title(name), name))
+    for row in rows:
+        if row.get("auto"):
+            found.append((row["feature"], choice_text(row["auto"])))
+    return found
+
+
+def choice_text(choice: Mapping[str, Any]) -> str:
+    """The recipe, the temperature and the cost that `auto` has chosen, or tried."""
+    tau = "" if choice["tau"] is None else f", tau {choice['tau']:g}"
+    return f"{title(choice['recipe'])}{tau}, cost {choice['cost']:g}"
+
+
+def block(recipe: Recipe) -> int:
+    """The part of Table 1 that a recipe belongs to.
+
+    0 is for a single layer's output, k for the concatenation around layer k and its gradient.
+    """
+    feature = recipe.features[0]
+    if recipe.name != feature.name:
+        return OTHER
+    if feature.around:
+        return feature.around
+    is_layer = len(feature.factors) == 1 and isinstance(feature.factors[0].layer, int)
+    return 0 if is_layer else OTHER
+
+
+def paper_order(row: Result) -> tuple[int, bool, int, bool]:
+    """Single layers from below (y8 before x8), then layer by layer, the gradient last."""
+    recipe = parse_recipe(row["feature"])
+    number = block(recipe)
+    if number != 0:
+        return number, recipe.is_gradient, 0, False
+    letter, layer, _ = recipe.features[0].symbols[0]
+    return number, recipe.is_gradient, int(layer), letter == "x"
+
+
+def official_map(row: Result) -> float | None:
+    """Return the mAP by the data set's official definition; None if it was not measured."""
+    return figure_of(row, "map").value
+
+
+def is_plain_forward(feature: str) -> bool:
+    """Whether a feature has no gradient and uses no unlabelled photos."""
+    if feature in (AUTO, AUTO_FORWARD):
+        return False
+    recipe = parse_recipe(feature)
+    return not recipe.is_gradient and not recipe.uses_pool
+
+
+def is_chosen(feature: str) -> bool:
+    """Whether a feature is chosen by the labels, with its cost: `auto` and its like."""
+    return parse_recipe(feature).is_chosen_later
+
+
+def is_fixed_forward(feature: str) -> bool:
+    """Whether a feature is forward, uses no unlabelled photos and was not chosen by the labels."""
+    return is_plain_forward(feature) and not is_chosen(feature)

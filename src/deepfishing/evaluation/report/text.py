@@ -1,4 +1,4 @@
-"""Tables in the terminal, as Markdown and as LaTeX.
+"""Formats of a sheet: the terminal, Markdown and LaTeX.
 
 `report.md` and `report.tex` have the figures of the HTML page, rounded alike. The LaTeX needs the
 package booktabs.
@@ -12,21 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepfishing.core.recipes import pieces
-from deepfishing.evaluation.report.gain_split import table_split
-from deepfishing.evaluation.report.rows import gains, open_folder, save_report
-from deepfishing.evaluation.report.sheets import (
-    Bold,
-    Cells,
-    FeatureName,
-    GradientName,
-    Sheet,
-    curve_sheets,
-    table_sheets,
-)
+from deepfishing.evaluation.report.folder import open_folder, save_report
+from deepfishing.evaluation.report.gains import gains, table_split
+from deepfishing.evaluation.report.sheet import Cell, Row, Sheet, fill
+from deepfishing.evaluation.report.sheets import curve_sheets, table_sheets
 from deepfishing.evaluation.report.tables import comparison
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
 _LATEX = {
     **{character: f"\\{character}" for character in "&%$#_{}"},
@@ -75,72 +69,100 @@ def terminal(sheet: Sheet) -> Table:
         pad_edge=False,
         min_width=min(max(60, len(sheet.title)), 78),
     )
-    rows = [row for block in sheet.blocks for row in block]
-    for number, name in enumerate(sheet.head):
-        cells = "".join(row[number] for row in rows)
-        left = number == 0 or "!" in cells or any(map(str.isalpha, cells))
-        short = len(name) <= 16 and not any(map(str.isalpha, cells))
+    rows = list(sheet.rows)
+    with_marks = set()
+    for number, heading in enumerate(sheet.head):
+        cells = [row[number] for row in rows]
+        is_gain = any(cell.holds for cell in cells)
+        if is_gain:
+            with_marks.add(number)
+        has_words = any(map(str.isalpha, "".join(cell.text for cell in cells)))
+        name = _starred(heading)
+        is_left = number == 0 or is_gain or has_words
+        is_figures = number > 0 and len(name) <= 16 and not has_words
+        max_width = None
+        if number > 0 and not is_figures:
+            max_width = 28 if is_left else 16
         table.add_column(
-            Text(name.rjust(5) if "!" in cells else name),
-            justify="left" if left else "right",
-            no_wrap=number > 0 and short,
+            Text(name.rjust(5) if is_gain else name),
+            justify="left" if is_left else "right",
+            no_wrap=is_figures,
             overflow="fold",
-            max_width=None if number == 0 or short else 28 if left else 16,
+            max_width=max_width,
         )
-    for block in sheet.blocks:
+    blocks = [*sheet.blocks, [sheet.foot]] if sheet.foot else sheet.blocks
+    for block in blocks:
         for row in block:
             texts = []
-            for cell in row:
-                first, _, below = cell.partition("\n")
-                style = (
-                    "bold" if isinstance(cell, Bold) else "dim" if cell == "·" else ""
-                )
-                texts.append(
-                    Text(first, style).append(f"\n{below}" if below else "", "dim")
-                )
-            table.add_row(
-                *texts, style="cyan" if isinstance(row[0], GradientName) else None
-            )
-        if block is not sheet.blocks[-1]:
+            for number, cell in enumerate(fill(row, len(sheet.head))):
+                texts.append(_terminal_text(cell, number in with_marks))
+            is_gradient = "gradient" in (row[0].name, row[0].kind)
+            table.add_row(*texts, style="cyan" if is_gradient else None)
+        if block is not blocks[-1]:
             table.add_section()
     return table
+
+
+def _terminal_text(cell: Cell, is_gain: bool) -> Text:
+    """The text of a cell; gains are padded so that they align beside their marks."""
+    from rich.text import Text
+
+    style = ""
+    if cell.bold:
+        style = "bold"
+    elif cell.text == "·":
+        style = "dim"
+    figure = cell.text
+    if is_gain and figure:
+        mark = "!" if cell.half else " !"  # little room between figures with intervals
+        figure = figure.rjust(5) + mark * cell.holds
+    text = Text(figure, style)
+    if cell.half:
+        text.append(f"\n{cell.half}", "dim")
+    return text
 
 
 def markdown(sheet: Sheet) -> str:
     """A table in GitHub's Markdown."""
 
-    def write(cell: str) -> str:
-        text = _markdown_text(cell)
-        return f"**{text}**" if isinstance(cell, Bold) and text else text
+    def write(cell: Cell) -> str:
+        text = _markdown_text(_marked(cell))
+        return f"**{text}**" if cell.bold and text else text
 
-    rows = [row for block in sheet.blocks for row in block]
+    def line(cells: list[str]) -> str:
+        return f"| {' | '.join(cells)} |"
+
+    head = line([_markdown_text(_starred(cell)) for cell in sheet.head])
     rule = "|---|" + "---:|" * (len(sheet.head) - 1)
-    written = [f"| {' | '.join(map(write, row))} |" for row in (sheet.head, *rows)]
-    return "\n".join(
-        [_markdown_text(sheet.caption), "", written[0], rule, *written[1:], ""]
-    )
+    body = [line([write(cell) for cell in row]) for row in sheet.rows]
+    caption = _markdown_text(sheet.title_and_notes)
+    return "\n".join([caption, "", head, rule, *body, ""])
 
 
 def latex(sheet: Sheet) -> str:
     """A table in LaTeX, with the rules of booktabs."""
 
-    def write(cell: str) -> str:
-        text = (
-            _latex_feature(cell) if isinstance(cell, FeatureName) else _latex_text(cell)
-        )
-        return rf"\textbf{{{text}}}" if isinstance(cell, Bold) and text else text
+    def write(cell: Cell) -> str:
+        text = _latex_text(_marked(cell))
+        if cell.is_feature:
+            text = _latex_feature(cell.text)
+        return rf"\textbf{{{text}}}" if cell.bold and text else text
 
-    def row(cells: Cells) -> str:
-        return " & ".join(map(write, cells)) + r" \\"
+    def line(row: Row) -> str:
+        cells = [write(cell) for cell in fill(row, len(sheet.head))]
+        return " & ".join(cells) + r" \\"
 
-    blocks = ["\n".join(map(row, block)) for block in sheet.blocks]
+    head = [Cell(_starred(cell), name=cell.name) for cell in sheet.head]
+    blocks = ["\n".join(map(line, block)) for block in sheet.blocks]
+    if sheet.foot:
+        blocks.append(line(sheet.foot))
     lines = (
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{_latex_text(sheet.caption)}}}",
+        rf"\caption{{{_latex_text(sheet.title_and_notes)}}}",
         rf"\begin{{tabular}}{{l{'r' * (len(sheet.head) - 1)}}}",
         r"\toprule",
-        row(sheet.head),
+        line(head),
         r"\midrule",
         "\n\\midrule\n".join(blocks),
         r"\bottomrule",
@@ -149,6 +171,18 @@ def latex(sheet: Sheet) -> str:
         "",
     )
     return "\n".join(lines)
+
+
+def _starred(heading: Cell) -> str:
+    """The heading of a column, with a star for the official figure."""
+    is_official = heading.small == "official"
+    return heading.text + "*" * is_official
+
+
+def _marked(cell: Cell) -> str:
+    """The text of a cell with its interval, and `!` for a gain that holds."""
+    text = cell.text + "!" * cell.holds
+    return f"{text} ({cell.small})" if cell.small else text
 
 
 def _markdown_text(text: str) -> str:
@@ -167,16 +201,18 @@ def _latex_text(text: str) -> str:
 
 
 def _latex_feature(name: str) -> str:
-    return "".join(
-        _latex_text(piece)
-        if isinstance(piece, str)
-        else "; ".join(map(_latex_symbol, piece.symbols))
-        for piece in pieces(name)
-    )
+    text = ""
+    for piece in pieces(name):
+        if isinstance(piece, str):
+            text += _latex_text(piece)
+        else:
+            text += "; ".join(map(_latex_symbol, piece.symbols))
+    return text
 
 
 def _latex_symbol(symbol: tuple[str, str, str]) -> str:
     letter, layer, note = symbol
-    letter = {"dW": r"\partial E / \partial W"}.get(letter, letter)
+    if letter == "dW":
+        letter = r"\partial E / \partial W"
     below = layer if layer.isdigit() else rf"\textrm{{{_latex_text(layer)}}}"
     return f"${letter}_{{{below}}}$" + (f" {note}" if note else "")

@@ -15,20 +15,21 @@ import numpy as np
 from deepfishing.core.rank_one import Array
 from deepfishing.core.recipes import AUTO
 from deepfishing.core.statistics import Interval, mean_interval
-from deepfishing.evaluation.checks import ACCURACY, Result
+from deepfishing.evaluation.record import ACCURACY, Result
 from deepfishing.evaluation.report.charts import Chart, Panel, Series, panels
-from deepfishing.evaluation.report.gain_split import Gain, GainSplit, chart_splits
-from deepfishing.evaluation.report.rows import is_plain_forward, title
+from deepfishing.evaluation.report.confusions import Confusions
+from deepfishing.evaluation.report.gains import Gain, GainSplit, chart_splits
+from deepfishing.evaluation.report.sheet import one_decimal, signed_ends
 from deepfishing.evaluation.report.tables import (
     Comparison,
-    Confusions,
     Line,
+    is_plain_forward,
     minus,
-    one_decimal,
-    signed_ends,
+    official_map,
+    title,
 )
 
-SOME = 4  # labels per class of the second sentence about few labels
+SECOND_EXAMPLE = 4  # labels per class of the second sentence about few labels
 WITH_EXAMPLES = ("low-shot", "search")  # the protocols that are drawn against examples
 
 
@@ -41,8 +42,13 @@ class Named:
 
     @property
     def text(self) -> str:
-        """What it is called."""
+        """The title of the feature."""
         return title(self.feature)
+
+    @property
+    def kind(self) -> str:
+        """Whether the feature is forward or a gradient, as the page colours it."""
+        return "gradient" if self.gradient else "forward"
 
 
 @dataclass(frozen=True)
@@ -56,90 +62,61 @@ Paragraph = tuple[str | Named | Verdict, ...]
 
 
 def plain(words: Paragraph) -> str:
-    """A paragraph as text."""
+    """Return a paragraph as text."""
     return "".join(word if isinstance(word, str) else word.text for word in words)
 
 
 def summary_words(
     table: Comparison,
     confused: Confusions | None,
-    found: float | None = None,
+    precision: float | None = None,
     points: Sequence[Result] = (),
 ) -> Paragraph:
     """Return the result for readers who want one sentence: how many photos are recognised.
 
-    `found` is the share of right photos among those picked for a class (`precision_at_size`), for
-    data sets whose photos have several classes. `points` may say how many labels it takes.
+    `precision` is the share of right photos among those picked for a class (`precision_at_size`),
+    for data sets whose photos have several classes. `points` may say how many labels it takes.
     """
     best = table.best
     if best is None:
         return ()
+    row = table.row_of(best)
     words: Paragraph = ()
-    if confused is not None and best.top1 is not None:
+    if confused is not None and best.accuracy is not None:
+        # those of classes that have a classifier
+        n_test = sum(map(sum, confused.counts))
         words += (
-            Verdict(f"Of 100 photos {best.top1:.0f} are recognised"),
-            f" ({len(confused.classes)} classes, {table.rows[0]['n_test']:,} test photos).",
+            Verdict(f"Of 100 photos {best.accuracy:.0f} are recognised"),
+            f" ({len(confused.classes)} classes, {n_test:,} test photos).",
             _most_confused(confused),
         )
-    elif found is not None:
+    elif precision is not None:
         words += (
-            Verdict(f"Of 100 photos picked for a class {100 * found:.0f} show it"),
-            f" (mean of {len(table.rows[0]['classes'])} classes; as many photos are picked as "
-            "show the class).",
+            Verdict(f"Of 100 photos picked for a class {100 * precision:.0f} show it"),
+            f" (mean of {_n_measured(row)} classes; as many photos are picked as show the class).",
         )
-    return (*words, _easiest_and_hardest(table.rows, best), _few_labels(points))
+    return (*words, _easiest_and_hardest(row), _few_labels(points))
 
 
-def _few_labels(points: Sequence[Result]) -> str:
-    """Say how many photos `auto` recognises with the fewest labels and with the most."""
-    shown = [
-        p for p in points if (p["series"], p["y_axis"]) == (AUTO, ACCURACY) and p["y"]
-    ]
-    if len(shown) < 2:
-        return ""
-    few, many = (pick(shown, key=lambda point: point["x"]) for pick in (min, max))
-    axis = few["x_axis"]
-    return (
-        f" With {_counted(few['x'], axis)} {few['y']:.0f} of 100 are recognised, "
-        f"with {many['x']}, {many['y']:.0f}."
-    )
-
-
-def _most_confused(confused: Confusions) -> str:
-    """Name the two classes that are confused most, in either direction."""
-    counts = np.array(confused.counts)
-    mixed = np.triu(counts + counts.T, k=1)
-    if mixed.max(initial=0) == 0:
-        return " No two classes are confused."
-    i, j = np.unravel_index(mixed.argmax(), mixed.shape)
-    photos = counts[i].sum() + counts[j].sum()
-    names = f"{confused.classes[i]} and {confused.classes[j]}"
-    return f" {names} are confused most: {mixed[i, j]} of their {photos} photos."
-
-
-def _easiest_and_hardest(rows: Sequence[Result], best: Line) -> str:
-    """Name the classes with the highest and the lowest AP."""
-    row = next(row for row in rows if row["feature"] == best.feature)
-    measured = {
-        name: ap for name, ap in row["ap"][row["official_ap"]].items() if ap is not None
-    }
-    if len(measured) < 3:
-        return ""
-    easiest = max(measured, key=lambda name: measured[name])
-    hardest = min(measured, key=lambda name: measured[name])
-    return f" {easiest} is found most reliably, {hardest} least."
-
-
-def leak_words(row: Result) -> str:
+def leak_words(rows: Sequence[Result]) -> str:
     """Warn about test photos that resemble a training photo; "" where none does."""
-    similar = row.get("similar_across") or 0
-    if not similar:
+    if not rows or not rows[0].get("similar_across"):
         return ""
+    row = max(rows, key=lambda row: official_map(row) or 0.0)
+    similar, n_test = row["similar_across"], row["n_test"]
     verb = "is" if similar == 1 else "are"
-    return (
-        f"{similar:,} of {row['n_test']:,} test photos {verb} nearly the same as a training photo, "
-        "so figures on new photos may be lower."
+    words = (
+        f"{similar:,} of {n_test:,} test photos {verb} nearly the same as a training photo, so "
+        "figures on new photos may be lower"
     )
+    figure = official_map(row)
+    if figure is None or "map_apart" not in row:
+        return f"{words}."
+    apart = (row["map_apart"] or {}).get(row["official_ap"])
+    if apart is None:
+        return f"{words}; without them the mAP is not measurable."
+    name = title(row["feature"])
+    return f"{words}; without them {name} has {apart:.1f} instead of {figure:.1f} mAP."
 
 
 def table_words(table: Comparison) -> Paragraph:
@@ -148,22 +125,25 @@ def table_words(table: Comparison) -> Paragraph:
     if forward is None or gradient is None:
         if table.best is None:
             return ()
-        rest = f"No {'gradient' if forward else 'forward'} feature has been measured to compare"
-        figure = f" with {one_decimal(table.best.official)} mAP. {rest} it with."
-        return ("The best feature is ", _named(table.best), figure)
+        missing = "gradient" if forward else "forward"
+        return (
+            "The best feature is ",
+            _named(table.best),
+            f" with {one_decimal(table.best.official)} mAP. No {missing} feature has been measured "
+            "to compare it with.",
+        )
     words: Paragraph = (
         "At one cost for all, as in the paper, the best gradient feature, ",
         _named(gradient),
         f", reaches {one_decimal(gradient.official)} mAP, ",
-        Verdict(_place(minus(gradient.official, forward.official) or 0.0)),
+        Verdict(_above_or_below(minus(gradient.official, forward.official) or 0.0)),
         " the best forward feature, ",
         _named(forward),
         f" ({one_decimal(forward.official)}).",
     )
     if gradient.gain:
-        words += (
-            f" The difference {_certainty((gradient.gain.low, gradient.gain.high))}.",
-        )
+        certainty = _certainty((gradient.gain.low, gradient.gain.high))
+        words += (f" The difference {certainty}.",)
     printed = minus(gradient.printed, forward.printed)
     if printed is not None:
         figure = one_decimal(printed, sign=True)
@@ -171,29 +151,107 @@ def table_words(table: Comparison) -> Paragraph:
     return words
 
 
+def layer_words(table: Comparison) -> Paragraph:
+    """Count the layers whose gradient is above the concatenation of input and output."""
+    if not table.layers:
+        return ()
+    return (
+        "The gradient is above the concatenation of the same layer's input and output for "
+        f"{table.layers_won} of {len(table.layers)} layers.",
+    )
+
+
 def gain_words(split: GainSplit | None) -> Paragraph:
-    """Say what unlabelled photos and gradients give with all labels; nothing if it is not known."""
+    """Report the gains of unlabelled photos and gradients with all labels; nothing without rows."""
     if split is None:
         return ()
+    auto = Named(split.auto.feature, True)
     if split.forward.value == split.with_pool.value == split.auto.value:
         return (
             "With all labels ",
-            Named(split.auto.feature, True),
+            auto,
             f" ({one_decimal(split.auto.value)} mAP) is level with the strongest forward feature: "
             "unlabelled photos and gradients give nothing.",
         )
     return (
         "With all labels and the best kernel and cost, ",
-        Named(split.auto.feature, True),
+        auto,
         f" reaches {one_decimal(split.auto.value)} mAP and the strongest forward feature, ",
         Named(split.forward.feature, False),
         f", {one_decimal(split.forward.value)}: ",
-        *_gains(split),
+        *_both_gains(split),
     )
 
 
-def _gains(split: GainSplit) -> Paragraph:
-    """What each of the two gives, with its interval."""
+def curve_words(points: Sequence[Result]) -> list[Paragraph]:
+    """Report the curves over the number of examples: with the fewest, with more, or on average."""
+    paragraphs = []
+    for panel in panels(points):
+        if panel.protocol not in WITH_EXAMPLES:
+            continue
+        # where photos have one class each, accuracy is what users look at
+        by_figure = {chart.y_axis: chart for chart in panel.charts}
+        chart = by_figure.get(ACCURACY, panel.charts[0])
+        splits = chart_splits(chart)
+        if splits:
+            paragraph = _split_words(panel, chart, splits)
+        else:
+            paragraph = _chart_words(chart, panel.protocol)
+        if paragraph:
+            paragraphs.append(paragraph)
+    return paragraphs
+
+
+def _most_confused(confused: Confusions) -> str:
+    """Name the two classes that are confused most, in either direction."""
+    counts = np.array(confused.counts)
+    both_ways = np.triu(counts + counts.T, k=1)
+    if both_ways.max(initial=0) == 0:
+        return " No two classes are confused."
+    i, j = np.unravel_index(both_ways.argmax(), both_ways.shape)
+    n_photos = counts[i].sum() + counts[j].sum()
+    names = f"{confused.classes[i]} and {confused.classes[j]}"
+    return f" {names} are confused most: {both_ways[i, j]} of their {n_photos} photos."
+
+
+def _n_measured(row: Result) -> int:
+    """The number of classes that have an AP."""
+    by_class = row["ap"][row["official_ap"]]
+    return sum(ap is not None for ap in by_class.values())
+
+
+def _easiest_and_hardest(row: Result) -> str:
+    """Name the classes with the highest and the lowest AP."""
+    by_class = row["ap"][row["official_ap"]]
+    measured = {name: ap for name, ap in by_class.items() if ap is not None}
+    if len(measured) < 3:
+        return ""
+    easiest = max(measured, key=lambda name: measured[name])
+    hardest = min(measured, key=lambda name: measured[name])
+    if measured[easiest] == measured[hardest]:
+        return ""
+    return f" {easiest} is found most reliably, {hardest} least."
+
+
+def _few_labels(points: Sequence[Result]) -> str:
+    """Report how many photos `auto` recognises with the fewest labels and with the most."""
+    shown = []
+    for point in points:
+        is_auto = point["series"] == AUTO and point["y_axis"] == ACCURACY
+        if is_auto and point["y"] is not None and point["x"] is not None:
+            shown.append(point)
+    if len(shown) < 2:
+        return ""
+    few = min(shown, key=lambda point: point["x"])
+    many = max(shown, key=lambda point: point["x"])
+    return (
+        f" With {_counted(few['x'], few['x_axis'])} {few['y']:.0f} of 100 are recognised, "
+        f"with {many['x']}, {many['y']:.0f}."
+    )
+
+
+def _both_gains(split: GainSplit) -> Paragraph:
+    """The gains of unlabelled photos and of gradients, with their intervals."""
     return (
         "unlabelled photos give ",
         Verdict(one_decimal(split.of_pool.mean, sign=True)),
@@ -207,37 +265,21 @@ def _ends(gain: Gain) -> str:
     return f" ({signed_ends(gain.interval)})" if gain.interval else ""
 
 
-def curve_words(points: Sequence[Result]) -> list[Paragraph]:
-    """What curves over the number of examples say: with the fewest, with more, or on average."""
-    paragraphs = []
-    for panel in panels(points):
-        if panel.protocol not in WITH_EXAMPLES:
-            continue
-        # where photos have one class each, accuracy is what users look at
-        chart = next((c for c in panel.charts if c.y_axis == ACCURACY), panel.charts[0])
-        splits = chart_splits(chart)
-        said = (
-            _split_words(panel, chart, splits)
-            if splits
-            else _chart_words(chart, panel.protocol)
-        )
-        if said:
-            paragraphs.append(said)
-    return paragraphs
-
-
 def _split_words(panel: Panel, chart: Chart, splits: Sequence[GainSplit]) -> Paragraph:
-    """The three rows with the fewest labels and with `SOME`, as far as they were measured."""
+    """The three rows with the fewest labels and with `SECOND_EXAMPLE`, if they were measured."""
     figure = chart.y_axis.removesuffix(", %")
+    first, *others = splits
+    shown = [first, *(split for split in others if split.labels == SECOND_EXAMPLE)]
     words: Paragraph = ()
-    for split in (splits[0], *(split for split in splits[1:] if split.labels == SOME)):
+    for split in shown:
+        space = " " if words else ""
         words += (
-            f"{' ' if words else ''}With {_counted(split.labels or 0, panel.x_axis)}, ",
+            f"{space}With {_counted(split.labels or 0, panel.x_axis)}, ",
             Named(split.auto.feature, True),
             f" has {one_decimal(split.auto.value)} % {figure} and the best forward feature, ",
             Named(split.forward.feature, False),
             f", {one_decimal(split.forward.value)} %: ",
-            *_gains(split),
+            *_both_gains(split),
         )
     return words
 
@@ -251,63 +293,83 @@ def _counted(n: int, axis: str) -> str:
 
 
 def _chart_words(chart: Chart, protocol: str) -> Paragraph:
-    forward_lines = [s for s in chart.whole if is_plain_forward(s.name)]
-    sides = [forward_lines, [s for s in chart.whole if s.gradient]]
-    if not all(sides):
+    """Compare the best gradient line with the best forward line, on average."""
+    forward_lines = [line for line in chart.whole if is_plain_forward(line.name)]
+    gradient_lines = [line for line in chart.whole if line.gradient]
+    if not forward_lines or not gradient_lines:
         return ()
-    forward, gradient = (
-        max(side, key=lambda s: float(_figures(s).mean())) for side in sides
-    )
+    forward = max(forward_lines, key=_mean)
+    gradient = max(gradient_lines, key=_mean)
     few, many = chart.xs[0], chart.xs[-1]
-    number = f"{few}{f' to {many}' if many > few else ''} example{'s' * (many > 1)}"
+    is_range = many > few
+    number = f"{few} to {many} examples" if is_range else f"{few} example"
+    if many == few > 1:
+        number += "s"
+    start = f"With {number} per class, "
+    if protocol == "search":
+        start = f"In search by {number}, "
     words: Paragraph = (
-        f"In search by {number}, "
-        if protocol == "search"
-        else f"With {number} per class, ",
+        start,
         Named(gradient.name, True),
-        " is on average " if many > few else " is ",
-        Verdict(_place(float(_figures(gradient).mean() - _figures(forward).mean()))),
+        " is on average " if is_range else " is ",
+        Verdict(_above_or_below(_mean(gradient) - _mean(forward))),
         " ",
         Named(forward.name, False),
     )
-    draws = _draws(gradient), _draws(forward)
-    if draws[0].shape == draws[1].shape:
-        interval = mean_interval((draws[0] - draws[1]).mean(axis=1).tolist())
+    gradient_draws, forward_draws = _draws(gradient), _draws(forward)
+    if gradient_draws.shape == forward_draws.shape:
+        per_draw = (gradient_draws - forward_draws).mean(axis=1)
+        interval = mean_interval(per_draw.tolist())
         if interval:
-            over = f"; over {len(draws[0])} draws of the examples that "
-            words += (over + _certainty(interval),)
+            n_draws = len(per_draw)
+            certainty = _certainty(interval)
+            words += (f"; over {n_draws} draws of the examples that {certainty}",)
     words += (".",)
-    first = max((*sides[0], *sides[1]), key=lambda s: float(_figures(s)[0]))
-    if many > few and first is not forward:
-        best, other = (one_decimal(float(_figures(s)[0])) for s in (first, forward))
-        named = Named(first.name, first.gradient)
-        words += (f" With {few}, ", named, f" is the best line: {best}, ")
-        words += (Named(forward.name, False), f" {other}.")
+    first = max((*forward_lines, *gradient_lines), key=_first)
+    if is_range and first is not forward:
+        words += (
+            f" With {few}, ",
+            Named(first.name, first.gradient),
+            f" is the best line: {one_decimal(_first(first))}, ",
+            Named(forward.name, False),
+            f" {one_decimal(_first(forward))}.",
+        )
     return words
 
 
 def _figures(series: Series) -> Array:
-    """Its figures (m,), of a line that has all of them."""
+    """The figures (m,) of a line that has all of them."""
     return np.array([mark.y for mark in series.marks.values()])
 
 
+def _mean(series: Series) -> float:
+    return float(_figures(series).mean())
+
+
+def _first(series: Series) -> float:
+    return float(_figures(series)[0])
+
+
 def _draws(series: Series) -> Array:
-    """The draws (n, m) of which they are the means; (0, m) if they are not known."""
+    """The draws (n, m) of which the figures are means; (0, m) if they are not known."""
     draws = [mark.draws for mark in series.marks.values()]
-    same = len(set(map(len, draws))) == 1
-    return np.array(draws).T if same else np.empty((0, len(draws)))
+    if len(set(map(len, draws))) > 1:
+        return np.empty((0, len(draws)))
+    return np.array(draws).T
 
 
 def _named(line: Line) -> Named:
     return Named(line.feature, line.gradient)
 
 
-def _place(difference: float) -> str:
-    """Where a figure lies beside another."""
+def _above_or_below(difference: float) -> str:
+    """A difference of two figures in words."""
     size = one_decimal(abs(difference))
     if size == "0.0":
         return "level with"
-    return f"{size} point{'' if size == '1.0' else 's'} {'above' if difference > 0 else 'below'}"
+    points = "point" if size == "1.0" else "points"
+    side = "above" if difference > 0 else "below"
+    return f"{size} {points} {side}"
 
 
 def _certainty(interval: Interval) -> str:

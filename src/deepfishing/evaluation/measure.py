@@ -18,21 +18,24 @@ from deepfishing.core.recipes.language import known_recipes
 from deepfishing.core.recipes.recipe import AUTO_FORWARD, FORWARD
 from deepfishing.core.statistics import Difference
 from deepfishing.errors import check_choice
-from deepfishing.evaluation.checks import PROTOCOLS, TABLE, Result
-from deepfishing.evaluation.curves import measure_curves
-from deepfishing.evaluation.report.gain_split import GainSplit, add_gains, table_split
+from deepfishing.evaluation.experiment import Protocol
+from deepfishing.evaluation.protocols.curves import measure_curves
+from deepfishing.evaluation.protocols.table import reproduce
+from deepfishing.evaluation.record import PROTOCOLS, TABLE, Result
+from deepfishing.evaluation.report.columns import Table
+from deepfishing.evaluation.report.confusions import Confusions, confusions
+from deepfishing.evaluation.report.gains import GainSplit, add_gains, gains, table_split
 from deepfishing.evaluation.report.html import write_report
-from deepfishing.evaluation.report.rows import gains
-from deepfishing.evaluation.report.tables import Confusions, comparison, confusions
+from deepfishing.evaluation.report.tables import comparison
 from deepfishing.evaluation.report.words import (
+    Paragraph,
     curve_words,
     gain_words,
+    leak_words,
     plain,
     table_words,
 )
-from deepfishing.evaluation.reproduce import Protocol, reproduce
-from deepfishing.evaluation.results import Curves, Results, Table
-from deepfishing.evaluation.splits import split_words
+from deepfishing.evaluation.results import Curves, Results
 from deepfishing.extraction.to_store import OnFailure
 from deepfishing.images.dataset import Dataset
 from deepfishing.networks.network import Network
@@ -41,11 +44,10 @@ from deepfishing.util.progress import Progress
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Measured:
-    """What was measured in one go.
+    """Rows, the gain of each over the best forward row, points by protocol, sentences and page.
 
-    `rows` are those of the table and `gains` their differences from the best forward row; `split`
-    says what unlabelled photos and gradients give beside it. `points` has the points of each other
-    protocol. `words` are paragraphs that say what was seen, and `page` is the report.
+    `split` has the three rows that show what unlabelled photos and gradients give; None where one
+    of them was not measured.
     """
 
     rows: Table
@@ -57,15 +59,17 @@ class Measured:
 
     @property
     def confusions(self) -> Confusions | None:
-        """Which classes the best row takes for which; None where images have several classes."""
+        """Confusions of classes by the best row; None where images have several classes."""
         return confusions(comparison(self.rows)) if self.rows else None
 
     def __repr__(self) -> str:
-        curves = (f"{len(some)} points of {name}" for name, some in self.points.items())
-        return f"Measured({'; '.join((repr(self.rows), *curves))}; report {self.page})"
+        parts = [repr(self.rows)]
+        for name, points in self.points.items():
+            parts.append(f"{len(points)} points of {name}")
+        return f"Measured({'; '.join(parts)}; report {self.page})"
 
     def _repr_html_(self) -> str:
-        words = "".join(f"<p>{escape(said)}</p>" for said in self.words)
+        words = "".join(f"<p>{escape(sentence)}</p>" for sentence in self.words)
         return f"{self.rows._repr_html_()}{words}"
 
     def to_pandas(self) -> Any:
@@ -105,45 +109,42 @@ def measure(
     protocols = tuple(protocols)
     for name in protocols:
         check_choice("protocol", name, PROTOCOLS)
-    how: dict[str, Any] = {"protocol": protocol, "command": command}
-    how |= {"progress": progress, "on_failure": on_failure}
+    how: dict[str, Any] = {
+        "protocol": protocol,
+        "command": command,
+        "progress": progress,
+        "on_failure": on_failure,
+    }
     rows = Table()
     points = {}
     for name in protocols:
         if name == TABLE:
-            wanted = _wanted_rows(features, table, network)
-            rows = reproduce(dataset, network, out, wanted, **how)
+            recipes = _rows_to_measure(features, table, network)
+            rows = reproduce(dataset, network, out, recipes, **how)
         else:
-            points[name] = measure_curves(
+            measured = measure_curves(
                 name, dataset, network, out, features, **how, **options
             )
-            add_gains(points[name])
-            Curves(out).keep(points[name])
-    results = Results(out)
-    known = gains(results, rows) if rows else {}
-    split = table_split(results, comparison(rows, known)) if rows else None
-    if split is not None:
-        for row in rows:
-            if row["feature"] == AUTO:
-                row.update(split.as_keys())
-                results.keep([row])
-    page = write_report(out)
-    words = [gain_words(split)]
-    for measured in points.values():
-        words += curve_words(measured)
-    words.append(table_words(comparison(rows, known)))
-    paragraphs = [plain(said) for said in words if said]
-    if said := split_words(rows):
-        paragraphs.insert(0, said)
-    return Measured(rows, known, split, points, tuple(paragraphs), page)
+            add_gains(measured)
+            Curves(out).keep(measured)
+            points[name] = measured
+    row_gains, split = _compare(Results(out), rows)
+    return Measured(
+        rows=rows,
+        gains=row_gains,
+        split=split,
+        points=points,
+        words=_words(rows, row_gains, split, points),
+        page=write_report(out),
+    )
 
 
-def _wanted_rows(
+def _rows_to_measure(
     features: str | Iterable[str] | None, table: str, network: Network
 ) -> list[str]:
-    """The rows that are asked for, with those that `auto` is compared with.
+    """Return the named rows, with those that `auto` is compared with.
 
-    Of a default table without recipes that the network lacks the layers of.
+    Where none are named, the rows of `table` without those that the network lacks the layers of.
     """
     if features is None:
         names = split_names(table)
@@ -153,3 +154,34 @@ def _wanted_rows(
     names = split_names(features) if isinstance(features, str) else list(features)
     compared = (FORWARD, AUTO_FORWARD) if AUTO in names else ()
     return [*(name for name in compared if name not in names), *names]
+
+
+def _compare(
+    results: Results, rows: Table
+) -> tuple[dict[str, Difference], GainSplit | None]:
+    """Return the gains between rows, and write their split into the row of `auto`."""
+    if not rows:
+        return {}, None
+    row_gains = gains(results, rows)
+    split = table_split(results, comparison(rows, row_gains))
+    if split is not None:
+        for row in rows:
+            if row["feature"] == AUTO:
+                row.update(split.as_keys())
+                results.keep([row])
+    return row_gains, split
+
+
+def _words(
+    rows: Table,
+    row_gains: Mapping[str, Difference],
+    split: GainSplit | None,
+    points: Mapping[str, list[Result]],
+) -> tuple[str, ...]:
+    """Return the findings in sentences."""
+    paragraphs: list[Paragraph] = [(leak_words(rows),), gain_words(split)]
+    for measured in points.values():
+        paragraphs += curve_words(measured)
+    paragraphs.append(table_words(comparison(rows, row_gains)))
+    texts = map(plain, paragraphs)
+    return tuple(text for text in texts if text)

@@ -1,0 +1,1 @@
+"""Protocols: what is measured of features, one file each."""
