@@ -26,10 +26,10 @@ from torch.nn import functional
 
 from deepfishing.core.features import parse_factor
 from deepfishing.extraction.extract import Extractor
-from deepfishing.networks.load import import_hub
+from deepfishing.networks.libraries.packages import import_package
 
 # which fungivision imports, beside a torch it was not made for
-import_hub("torchvision")
+import_package("torchvision")
 for kind in (FutureWarning, UserWarning):  # fungivision was written for an older torch
     warnings.filterwarnings("ignore", category=kind)
 
@@ -71,7 +71,7 @@ class Vit(nn.Module):
     def __init__(self, name: str) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.vit = import_hub("timm").create_model(name, num_classes=0).eval()
+        self.vit = import_package("timm").create_model(name, num_classes=0).eval()
 
     def forward(self, batch: Tensor) -> Tensor:
         """Embeddings."""

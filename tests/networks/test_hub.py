@@ -6,7 +6,7 @@ from torch import nn
 
 from deepfishing.errors import MissingDependencyError, NetworkError, WeightsError
 from deepfishing.images.preprocess import Preprocess
-from deepfishing.networks import load
+from deepfishing.networks import library_models, zoo
 from deepfishing.networks.libraries.facts import ModelFacts
 from deepfishing.networks.libraries.packages import import_package
 from deepfishing.networks.load import load_network
@@ -96,10 +96,11 @@ def toy(monkeypatch):
     """A hub of one model, as timm's and torchvision's are made."""
     pixels = Preprocess(size=2, short_side=2, mean=(127.0,) * 3, std=(128.0,) * 3)
 
-    def create(model, pretrained, num_classes=7):
-        return Tied(num_classes), ModelFacts(preprocess=pixels)
+    def create(model, pretrained, num_classes):
+        return Tied(num_classes or 7), ModelFacts(preprocess=pixels)
 
-    monkeypatch.setitem(load.HUBS, "toy", create)
+    monkeypatch.setitem(library_models.LIBRARY_MODELS, "toy", create)
+    monkeypatch.setitem(zoo.LIBRARIES, "toy", "toy:NAME")
 
 
 def test_the_number_of_classes_is_that_of_the_weights(toy, tmp_path):

@@ -21,7 +21,7 @@ from deepfishing.errors import (
     WeightsError,
 )
 from deepfishing.networks.load import load_reference
-from deepfishing.networks.onnx_file import KEY, load_onnx
+from deepfishing.networks.onnx.load import KEY, load_onnx
 from deepfishing.networks.reference import find_preprocess
 from deepfishing.networks.zoo import RECORDS
 from deepfishing.store import Store
@@ -472,7 +472,7 @@ def test_any_tensor_can_be_the_embedding(photos, tmp_path, kind):
     ) as refused:
         load_onnx(file, PIXELS)
     tensor = str(refused.value).partition("such as ")[2].partition(",")[0]
-    with pytest.raises(OptionError, match=f"for tokens say {tensor}@class"):
+    with pytest.raises(OptionError, match=f"for tokens write {tensor}@class"):
         load_onnx(file, PIXELS, embedding=tensor)
     network = load_onnx(file, PIXELS, embedding=f"{tensor}@{kind}")
     assert network.layers == {8: "-"}

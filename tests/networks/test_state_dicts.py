@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from deepfishing.errors import NetworkError, WeightsError
+from deepfishing.errors import WeightsError
 from deepfishing.networks.load import load_network, load_reference
 from deepfishing.networks.state_dicts import match_by_order, missing_layers
 
@@ -98,18 +98,6 @@ def test_tensors_of_the_same_names_are_not_matched_by_order():
     state = {"1.weight": torch.ones(2, 2), "1.bias": torch.ones(2)}
     assert match_by_order(module, state) == (state, "")
     assert missing_layers(module, state) == {"0"}
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_torchscript_file_says_where_it_is_used(tmp_path):
-    program = torch.jit.script(nn.Linear(2, 2))
-    torch.jit.save(program, tmp_path / "program.pt")
-    with pytest.raises(
-        WeightsError, match=r"TorchScript program, .* wrap\(torch\.jit\.load"
-    ):
-        load_network(MOBILE, tmp_path / "program.pt")
-    with pytest.raises(NetworkError, match=r"wrap\(torch\.jit\.load"):
-        load_network(str(tmp_path / "program.pt"))
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

@@ -57,7 +57,10 @@ def test_nothing_that_runs_code_from_data_is_called():
         *("tarfile.extractall", "shutil.unpack_archive"),
     }
     found = [(file, name) for file, name, _ in calls() if name in forbidden]
-    assert found == []
+    # programs that the user names as such, see tests/networks/test_torchscript.py
+    trusted = [(f, n) for f, n in found if str(f).endswith("networks/torchscript.py")]
+    assert [name for _, name in trusted] == ["torch.jit.load"]
+    assert found == trusted
     last = [
         (f, n)
         for f, n, _ in calls()

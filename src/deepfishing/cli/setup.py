@@ -22,9 +22,12 @@ from deepfishing.extraction.options import load_from_options
 from deepfishing.fetch.download import Patience
 from deepfishing.fetch.place import fetch as fetch_one
 from deepfishing.fetch.place import find_download
+from deepfishing.networks.known_files import is_weights_file
+from deepfishing.networks.reference import RANDOM
 from deepfishing.networks.zoo import (
     RECORDS,
     Record,
+    file_of,
     find_weights,
     is_library_name,
     is_network_file,
@@ -68,17 +71,17 @@ def run_models(args: Models) -> None:
 
 def _find(name: str, options: dict[str, Any]) -> dict[str, Any]:
     """Facts of a network of any kind; one that is not in the list is loaded for them."""
-    is_library = is_library_name(name)
-    if not is_library and not is_network_file(name):
+    if is_network_file(name) or is_weights_file(name):
+        network = load_from_options({**options, "network": name})
+        weights = str(Path(file_of(name)).resolve())
+        return _facts(network, "; ".join(network.notes), weights=weights)
+    if not is_library_name(name):
         return _known(record(name))
     # a model's own weights decide nothing of what is shown, and may have to be fetched
-    weights = "random" if is_library else None
-    network = load_from_options({**options, "network": name, "weights": weights})
-    if is_library:
-        library = name.partition(":")[0]
-        summary = "; ".join((f"a model of {library}", *network.notes))
-        return _facts(network, summary, weights=f"those that {library} publishes")
-    return _facts(network, "; ".join(network.notes), weights=str(Path(name).resolve()))
+    network = load_from_options({**options, "network": name, "weights": RANDOM})
+    library = name.partition(":")[0]
+    summary = "; ".join((f"a model of {library}", *network.notes))
+    return _facts(network, summary, weights=f"those that {library} publishes")
 
 
 def _known(entry: Record) -> dict[str, Any]:

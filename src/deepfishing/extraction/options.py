@@ -68,7 +68,8 @@ class NetworkOptions(TypedDict, total=False):
     network: Annotated[
         str,
         "A name of `deepfish models`, a .caffemodel or .onnx file, timm:NAME, torchvision:NAME, "
-        "hf:ORG/NAME, open_clip:NAME/TAG, or hf: or open_clip: with a folder. "
+        "hf:ORG/NAME, open_clip:NAME/TAG, hf: or open_clip: with a folder, or torchscript:FILE, a "
+        "program that you trust. "
         f"[default: {DEFAULT}]",
     ]
     weights: Annotated[
@@ -85,13 +86,13 @@ class NetworkOptions(TypedDict, total=False):
     ]
     preprocess: Annotated[
         str | Path,
-        "How an .onnx network wants its pixels: imagenet, a network that takes them alike, or a "
-        ".json file.",
+        "How an .onnx or TorchScript file wants its pixels: imagenet, a network that takes them "
+        "alike, or a .json file.",
     ]
     embedding: Annotated[
         str,
-        "The tensor of an .onnx network without a classifier that is x7, with @class, @patches or "
-        "@mean where it has tokens.",
+        "The tensor of an .onnx network without a classifier, or the part of a TorchScript "
+        "program's output, that is x7, with @class, @patches or @mean where it has tokens.",
     ]
     classes: Annotated[
         Path | str,
@@ -123,6 +124,13 @@ def split_options(options: Mapping[str, Any]) -> tuple[NetworkOptions, dict[str,
             features[name] = value
         else:
             network[name] = value  # type: ignore[literal-required]
+    # loaded when options are checked, so that the help of commands is quick
+    from deepfishing.networks.known_files import is_weights_file, network_of_weights
+
+    file = network.get("network", "")
+    if is_weights_file(file) and "weights" not in network:
+        network["weights"] = file
+        network["network"] = network_of_weights(file)
     return network, features
 
 
@@ -140,7 +148,7 @@ def check_features(options: Mapping[str, Any], features: str | Iterable[str]) ->
     from deepfishing.core.recipes import parse_recipes
     from deepfishing.networks.zoo import is_network_file, record
 
-    name = options.get("network") or DEFAULT
+    name = split_options(options)[0].get("network", DEFAULT)
     if not is_network_file(name) and ":" not in name:  # else it alone knows its layers
         parse_recipes(features, record(name).layers)
 

@@ -52,7 +52,7 @@ from deepfishing.networks.reference import (
     NetworkRef,
     find_preprocess,
 )
-from deepfishing.networks.zoo import is_network_file
+from deepfishing.networks.zoo import file_of, is_network_file
 from deepfishing.store import Store
 from deepfishing.store.manifest import MANIFEST, read_manifest
 from deepfishing.store.precision import DEFAULT
@@ -283,7 +283,7 @@ def _files(options: NetworkOptions) -> dict[str, str | Path]:
     weights = options.get("weights")
     name = options.get("network")
     if name is not None and is_network_file(name):
-        weights = name
+        weights = file_of(name)
     given = {WEIGHTS: weights, PROTOTXT: options.get("prototxt")}
     return {role: path for role, path in given.items() if path is not None}
 

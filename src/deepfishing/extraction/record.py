@@ -16,7 +16,7 @@ from deepfishing.extraction.engines import start_onnx
 from deepfishing.extraction.program import Program, part_name
 from deepfishing.extraction.tap import tap
 from deepfishing.extraction.trunk import export
-from deepfishing.networks.onnx_file import onnx_of
+from deepfishing.networks.onnx.trunk import onnx_of
 
 _aten = torch.ops.aten
 STEPS = (  # that torch has and ONNX lacks: torch writes them with others

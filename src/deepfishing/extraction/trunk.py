@@ -30,7 +30,7 @@ from deepfishing.core.rank_one import Array
 from deepfishing.errors import version_of
 from deepfishing.extraction.engines import cannot_run, keep, kept, start_onnx
 from deepfishing.extraction.tap import frozen
-from deepfishing.networks.onnx_file import onnx_of
+from deepfishing.networks.onnx.trunk import onnx_of
 
 RunTrunk = Callable[[Array], Tensor]
 

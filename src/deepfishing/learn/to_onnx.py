@@ -46,7 +46,8 @@ from deepfishing.networks.objectives import (
     raise_margins,
     smallest_log_error,
 )
-from deepfishing.networks.onnx_file import KEY, onnx_of, package, start_session
+from deepfishing.networks.onnx.load import KEY
+from deepfishing.networks.onnx.trunk import onnx_of, package, start_session
 from deepfishing.util.files import replacing
 
 TOLERANCE = 1e-4  # of a probability

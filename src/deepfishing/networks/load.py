@@ -1,7 +1,8 @@
 """Loading of a network by a name or from a file.
 
-A name is one of the zoo, a Caffe or ONNX model file, or that of another library: `timm:NAME`,
-`torchvision:NAME`, `hf:ORG/NAME` or `open_clip:NAME/TAG`, or a folder behind the colon.
+A name is one of the zoo, a Caffe, ONNX or TorchScript file, or that of another library:
+`timm:NAME`, `torchvision:NAME`, `hf:ORG/NAME` or `open_clip:NAME/TAG`, or a folder behind the
+colon.
 """
 
 from __future__ import annotations
@@ -19,33 +20,22 @@ from deepfishing.errors import (
     LayerError,
     OptionError,
     WeightsError,
-    explained,
 )
 from deepfishing.networks import architectures
 from deepfishing.networks.caffe.importer import load_caffe
-from deepfishing.networks.discover import find_layers
-from deepfishing.networks.libraries import (
-    open_clip_models,
-    timm_models,
-    torchvision_models,
-    transformers_models,
-)
-from deepfishing.networks.libraries.facts import ModelFacts
+from deepfishing.networks.known_files import is_weights_file, network_of_weights
+from deepfishing.networks.library_models import load_library_model, source_of
 from deepfishing.networks.network import (
     Network,
     cast,
-    make_network,
     ready,
     torch_target,
     wrap,
 )
-from deepfishing.networks.onnx_file import load_onnx
-from deepfishing.networks.outputs import Pick
+from deepfishing.networks.onnx.load import load_onnx
 from deepfishing.networks.prompts import PROMPT, prompts_of, read_classes
 from deepfishing.networks.reference import (
-    FILES,
     PROTOTXT,
-    PUBLISHED,
     PYTHON,
     RANDOM,
     WEIGHTS,
@@ -53,20 +43,19 @@ from deepfishing.networks.reference import (
     NetworkRef,
     Source,
 )
-from deepfishing.networks.state_dicts import (
-    match_by_order,
-    missing_layers,
-    remove_layers,
-)
 from deepfishing.networks.text_head import add_text_head, with_weights
 from deepfishing.networks.texts import unpack
+from deepfishing.networks.torchscript import load_torchscript
 from deepfishing.networks.weights import load_into, read_weights
 from deepfishing.networks.zoo import (
     DEFAULT,
     RECORDS,
     Record,
+    file_of,
     find_weights,
+    is_library_name,
     is_network_file,
+    is_torchscript,
     record,
 )
 
@@ -114,8 +103,8 @@ def load_network(
     ----------
     name : str
         A name of the zoo (`deepfish models`), a `.caffemodel` or `.onnx` file, `timm:NAME`,
-        `torchvision:NAME`, `hf:ORG/NAME`, `hf:FOLDER`, `open_clip:NAME/TAG` or
-        `open_clip:FOLDER`.
+        `torchvision:NAME`, `hf:ORG/NAME`, `hf:FOLDER`, `open_clip:NAME/TAG`, `open_clip:FOLDER`,
+        or `torchscript:FILE` for a program that you trust, since it is code.
     weights : path or "random", optional
         A `.pth`, `.safetensors` or, for Caffe's networks, `.caffemodel` file; widths and class
         count are read off it. Without it the published weights, whose hash is checked. "random"
@@ -127,9 +116,11 @@ def load_network(
     prototxt, mean : path, optional
         For a `.caffemodel` file: its description, and its mean image or pixel, see `load_caffe`.
     preprocess : str or path, optional
-        For an `.onnx` file that does not say it: how it wants its pixels, see `find_preprocess`.
+        For an `.onnx` or TorchScript file that does not say it: how it wants its pixels, see
+        `find_preprocess`.
     embedding : str, optional
-        For an `.onnx` file without a classifier: the tensor that is x7, see `load_onnx`.
+        For an `.onnx` file without a classifier: the tensor that is x7, see `load_onnx`; for a
+        TorchScript program: the part of its output, see `load_torchscript`.
     classes : path or sequence of str, optional
         For a network with a text tower: names of classes, or a file with one per line, of which a
         classifier is made.
@@ -140,7 +131,6 @@ def load_network(
     -------
     network : Network
     """
-    hub, _, model = name.partition(":")
     if classes is not None:
         names = read_classes(classes)
         prompts = prompts_of(names, prompt)
@@ -148,41 +138,66 @@ def load_network(
         return add_text_head(plain, names, prompts)
     if str(weights) == RANDOM:
         weights = RANDOM
-    is_caffe = name.endswith(".caffemodel")
-    if (prototxt or mean) and not is_caffe:
-        raise OptionError(f"prototxt and mean go with a .caffemodel file, got {name!r}")
-    if preprocess and not name.endswith(".onnx"):
-        raise OptionError(
-            f"preprocess goes with an .onnx file, got {name!r}, which has its own"
-        )
-    if embedding and not name.endswith(".onnx"):
-        raise OptionError(
-            f"embedding goes with an .onnx file, got {name!r}; use wrap in Python"
-        )
-    if is_network_file(name):
-        if weights is not None:
-            raise OptionError(
-                f"{name} brings its own weights, got weights {str(weights)!r} too"
-            )
-        if not is_caffe:
-            return load_onnx(
-                name, preprocess, embedding=embedding, device=device, dtype=dtype
-            )
+    _check_file_options(
+        name,
+        weights=weights,
+        prototxt=prototxt,
+        mean=mean,
+        preprocess=preprocess,
+        embedding=embedding,
+    )
+    if name.endswith(".caffemodel"):
         return load_caffe(name, prototxt, mean, device=device, dtype=dtype)
-    if model and hub in HUBS:
-        return _load_hub(hub, model, weights, device, dtype)
-    entry = record(name)
+    if is_network_file(name):
+        load = load_torchscript if is_torchscript(name) else load_onnx
+        return load(
+            file_of(name), preprocess, embedding=embedding, device=device, dtype=dtype
+        )
+    if is_weights_file(name):
+        return load_network(network_of_weights(name), name, device=device, dtype=dtype)
+    if is_library_name(name):
+        return load_library_model(name, weights, device=device, dtype=dtype)
     if weights == RANDOM:
         return random_network(name, dtype=dtype, device=device)
+    return _load_record(record(name), weights, device, dtype)
+
+
+def _check_file_options(name: str, **options: object) -> None:
+    """Refuse options that a network of this name does not take."""
+    given = {option: value for option, value in options.items() if value is not None}
+    is_caffe = name.endswith(".caffemodel")
+    has_tensors = is_network_file(name) and not is_caffe
+    if not is_caffe and ("prototxt" in given or "mean" in given):
+        raise OptionError(f"prototxt and mean go with a .caffemodel file, got {name!r}")
+    if not has_tensors and "preprocess" in given:
+        raise OptionError(
+            f"preprocess goes with an .onnx or TorchScript file, got {name!r}, which has its own"
+        )
+    if not has_tensors and "embedding" in given:
+        raise OptionError(
+            f"embedding goes with an .onnx or TorchScript file, got {name!r}; use wrap in Python"
+        )
+    if "weights" in given and (is_network_file(name) or is_weights_file(name)):
+        raise OptionError(
+            f"{name} brings its own weights, got weights {str(given['weights'])!r} too"
+        )
+
+
+def _load_record(
+    entry: Record,
+    weights: str | Path | None,
+    device: str | torch.device,
+    dtype: str,
+) -> Network:
+    """Load a network of the zoo with its published weights or those of a file."""
     path = find_weights(entry, weights)
     if path.suffix == ".caffemodel":
         network = load_caffe(
             path, device=device, dtype=dtype, preprocess=entry.preprocess
         )
-        return replace(
-            network, name=name, source=_source(weights, network.source.files[WEIGHTS])
-        )
-    place, torch_dtype = torch_target(device, dtype)
+        source = source_of(weights, network.source.files[WEIGHTS])
+        return replace(network, name=entry.name, source=source)
+    target, torch_dtype = torch_target(device, dtype)
     tensors, file = read_weights(path), NetworkFile.of(path)
     if weights is None and not file.sha256.startswith(entry.weights.sha256):
         raise WeightsError(
@@ -192,21 +207,20 @@ def load_network(
     module = _build(entry, {name: tuple(t.shape) for name, t in tensors.items()})
     # cast before the check, so that a weight too large for float16 is found too
     load_into(module, cast(tensors, torch_dtype), f"{path} for {entry.name}")
-    known = ready(module, place), entry.layers, entry.preprocess, file.sha256
-    return Network(entry.name, *known, source=_source(weights, file))
-
-
-def _source(weights: str | Path | None, file: NetworkFile | None = None) -> Source:
-    """From where a network is loaded again, after what the user said of its weights."""
-    if weights is None or weights == RANDOM:
-        return Source(kind=PUBLISHED if weights is None else RANDOM)
-    return Source(kind=FILES, files={WEIGHTS: file or NetworkFile.of(weights)})
+    return Network(
+        name=entry.name,
+        module=ready(module, target),
+        layers=entry.layers,
+        preprocess=entry.preprocess,
+        weights_sha256=file.sha256,
+        source=source_of(weights, file),
+    )
 
 
 def _build(entry: Record, shapes: architectures.Shapes) -> nn.Module:
-    """The module of a record, with widths read off the weights' shapes and without memory."""
+    """Return the module of a record, with widths read off the weights' shapes."""
+    # no memory and no random numbers for what is replaced anyway
     with torch.device("meta"):
-        # no memory and no random numbers for what is replaced anyway
         module: nn.Module = getattr(architectures, entry.build)(shapes)
     return module
 
@@ -217,55 +231,82 @@ def load_reference(
     device: str | torch.device = "cpu",
     weights: str | Path | None = None,
 ) -> Network:
-    """Load the very network of a reference, and check that it is the one.
+    """Reload the network of a reference, and check that it is the same.
 
-    `weights` is its weight file, if it is elsewhere now; its prototxt may lie beside it.
+    `weights` is its weight file, if it is elsewhere now; its prototxt may be beside it.
     """
-    ref, files = reference, dict(reference.source.files)
-    if weights is not None and str(weights) != RANDOM:
-        files.setdefault(WEIGHTS, NetworkFile(path=str(weights)))
-        random = False
+    is_random = reference.source.kind == RANDOM
+    if weights is not None:
+        is_random = str(weights) == RANDOM
+    moved = None if weights is None or is_random else weights
+    if reference.name in RECORDS or is_library_name(reference.name):
+        network = _reload_by_name(reference, moved, is_random, device)
     else:
-        weights, random = None, str(weights) == RANDOM or ref.source.kind == RANDOM
-    is_known = ref.name in RECORDS or ref.name.partition(":")[0] in HUBS
-    if not is_known and WEIGHTS not in files:
-        how = "only Python has it: pass network= to Searcher or predict"
-        if ref.source.kind != PYTHON:
-            how = "pass --weights with the .caffemodel or .onnx file that was used"
-        raise WeightsError(
-            f"the network {ref.name!r} is not one that is found by name; {how}"
-        )
-    path = (
-        files[WEIGHTS].find(WEIGHTS, weights)
-        if WEIGHTS in files and not random
-        else None
-    )
-    if is_known:
-        network = load_network(
-            ref.name, RANDOM if random else path, device=device, dtype=ref.dtype
-        )
-        if ref.source.text_head:
-            W = unpack(ref.source.text_head)
-            network = with_weights(network, ref.source.classes, W)
-    elif str(path).endswith(".onnx"):
-        tensor = ref.source.embedding or None
-        network = load_onnx(
-            str(path), ref.preprocess, embedding=tensor, device=device, dtype=ref.dtype
-        )
-    else:
-        prototxt = (
-            files[PROTOTXT].find(PROTOTXT, weights) if PROTOTXT in files else None
-        )
-        network = load_caffe(
-            str(path),
-            prototxt,
-            device=device,
-            dtype=ref.dtype,
-            preprocess=ref.preprocess,
-        )
-    network = replace(network, name=ref.name, preprocess=ref.preprocess)
+        network = _reload_file(reference, moved, device)
+    network = replace(network, name=reference.name, preprocess=reference.preprocess)
     check_same(reference, network)
     return network
+
+
+def _reload_by_name(
+    reference: NetworkRef,
+    moved: str | Path | None,
+    is_random: bool,
+    device: str | torch.device,
+) -> Network:
+    """Reload a network of the zoo or of another library."""
+    weights: str | Path | None = RANDOM if is_random else None
+    file = _file(reference, WEIGHTS, moved)
+    if file is not None and not is_random:
+        weights = file.find(WEIGHTS, moved)
+    network = load_network(
+        reference.name, weights, device=device, dtype=reference.dtype
+    )
+    source = reference.source
+    if source.text_head:
+        network = with_weights(network, source.classes, unpack(source.text_head))
+    return network
+
+
+def _reload_file(
+    reference: NetworkRef, moved: str | Path | None, device: str | torch.device
+) -> Network:
+    """Reload a network that is a file."""
+    file = _file(reference, WEIGHTS, moved)
+    if file is None:
+        how = "only Python has it: pass network= to Searcher or predict"
+        if reference.source.kind != PYTHON:
+            how = "pass --weights with the .caffemodel or .onnx file that was used"
+        raise WeightsError(
+            f"the network {reference.name!r} is not one that is found by name; {how}"
+        )
+    path = file.find(WEIGHTS, moved)
+    tensor = reference.source.embedding or None
+    pixels, dtype = reference.preprocess, reference.dtype
+    if is_torchscript(reference.name):
+        return load_torchscript(
+            path, pixels, embedding=tensor, device=device, dtype=dtype, is_asked=False
+        )
+    if path.suffix == ".onnx":
+        return load_onnx(path, pixels, embedding=tensor, device=device, dtype=dtype)
+    prototxt = _file(reference, PROTOTXT, None)
+    return load_caffe(
+        str(path),
+        None if prototxt is None else prototxt.find(PROTOTXT, moved),
+        device=device,
+        dtype=dtype,
+        preprocess=pixels,
+    )
+
+
+def _file(
+    reference: NetworkRef, role: str, moved: str | Path | None
+) -> NetworkFile | None:
+    """Return a file of a reference, or the one that a user gives where it has none."""
+    file = reference.source.files.get(role)
+    if file is None and moved is not None:
+        return NetworkFile(path=str(moved))
+    return file
 
 
 def check_same(reference: NetworkRef, network: Network) -> None:
@@ -317,124 +358,3 @@ def _random_like(name: str, tensor: Tensor, random: torch.Generator) -> Tensor:
     # one value per channel: a scale or a variance around 1, a bias or a mean around 0
     centre = 1.0 if name.endswith((".weight", "running_var")) else 0.0
     return centre + 0.2 * torch.rand(tensor.shape, generator=random) - 0.1
-
-
-def _load_hub(
-    hub: str,
-    model: str,
-    weights: str | Path | None,
-    device: str | torch.device,
-    dtype: str,
-) -> Network:
-    """A model of another library with its published weights, a file's, or random ones."""
-    place, torch_dtype = torch_target(device, dtype)
-    model = _resolved(model)
-    name = f"{hub}:{model}"
-    tensors: Mapping[str, Tensor] | None = None
-    if weights is not None and weights != RANDOM:
-        tensors = read_weights(weights)
-    notes: list[str] = []
-    made = "be made with its published weights" if weights is None else "be made"
-    # no connection, or whatever its code raises
-    do = "; give --weights FILE, or --weights random"
-    with (
-        explained(WeightsError, f"{name} cannot {made}", do),
-        torch.random.fork_rng(devices=()),  # what the caller draws stays as it is
-    ):
-        torch.manual_seed(0)
-        module, facts = HUBS[hub](model, weights is None)
-        if tensors:
-            module, facts, tensors, notes = _fitted(hub, model, module, facts, tensors)
-    if tensors:
-        load_into(module, tensors, f"{weights} for {name}")
-    module = module.to(place, torch_dtype)
-    network = make_network(module, facts, name=name)
-    network = replace(network, notes=(*network.notes, *notes))
-    source = replace(
-        _source(weights), classes=facts.classes, reads_texts=facts.reads_texts
-    )
-    return replace(network, source=source)
-
-
-def _fitted(
-    hub: str,
-    model: str,
-    module: nn.Module,
-    facts: ModelFacts,
-    tensors: Mapping[str, Tensor],
-) -> tuple[nn.Module, ModelFacts, Mapping[str, Tensor], list[str]]:
-    """A module and the tensors of a file that fit each other as far as possible, and notes."""
-    if hub == "timm":
-        tensors = timm_models.convert(module, tensors)
-    tensors, note = match_by_order(module, tensors)
-    notes = [note] if note else []
-    if classes := _classes(module, tensors):
-        return (*HUBS[hub](model, False, num_classes=classes), tensors, notes)
-    missing = missing_layers(module, tensors)
-    if not missing or facts.embeds or facts.preprocess is None:
-        return module, facts, tensors, notes
-    numbered = find_layers(module, facts.preprocess, Pick(facts.part)).layers
-    top = [numbered[k] for k in sorted(numbered, reverse=True)][: len(missing)]
-    if missing != set(top):
-        return module, facts, tensors, notes
-    notes.append(
-        f"the file lacks {' and '.join(sorted(missing))}: there is no classifier"
-    )
-    if hub == "timm":
-        return (*HUBS[hub](model, False, num_classes=0), tensors, notes)
-    remove_layers(module, missing)
-    what = "the input of the classifier, which the file of weights lacks"
-    return (
-        module,
-        replace(facts, embeds=True, embedding=what, classes=()),
-        tensors,
-        notes,
-    )
-
-
-def _resolved(model: str) -> str:
-    """A folder by its whole path, so that it is found again from elsewhere."""
-    return str(Path(model).resolve()) if Path(model).is_dir() else model
-
-
-def _classes(module: nn.Module, tensors: Mapping[str, Tensor]) -> int | None:
-    """Of how many classes a file's weights are, if they fit the module but for that."""
-    own = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
-    found = set()
-    for name, tensor in tensors.items():
-        if own.get(name) != tensor.shape:
-            fits = name in own and tensor.ndim and own[name][1:] == tensor.shape[1:]
-            found.add(len(tensor) if fits else None)
-    return found.pop() if len(found) == 1 else None
-
-
-Loaded = tuple[nn.Module, ModelFacts]
-
-
-def _timm(model: str, pretrained: bool, **options: int) -> Loaded:
-    module = timm_models.load(model, pretrained, **options)
-    return module, timm_models.describe(module)
-
-
-def _torchvision(model: str, pretrained: bool, **options: int) -> Loaded:
-    module = torchvision_models.load(model, pretrained, **options)
-    facts = torchvision_models.describe_model(model, options.get("num_classes"))
-    return module, facts
-
-
-def _transformers(model: str, pretrained: bool, **options: int) -> Loaded:
-    module = transformers_models.load(model, pretrained)
-    return module, transformers_models.describe(module)
-
-
-def _open_clip(model: str, pretrained: bool, **options: int) -> Loaded:
-    module = open_clip_models.load(model, pretrained)
-    return module, open_clip_models.describe(module)
-
-
-HUBS = {
-    "timm": _timm,
-    "torchvision": _torchvision,
-    "hf": _transformers,
-    "open_clip": _open_clip,
-}

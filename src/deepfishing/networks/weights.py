@@ -18,10 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from deepfishing.errors import WeightsError, one_line
+from deepfishing.networks.known_files import WEIGHTS_SUFFIXES
 from deepfishing.networks.reference import weights_errors
 
-# .tar as in .pth.tar
-SUFFIXES = (".pth", ".pt", ".ckpt", ".bin", ".tar", ".safetensors")
 # where training scripts put the weights, and what wrappers of modules put before their names
 KEYS = (
     "state_dict",
@@ -42,7 +41,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     taken off.
     """
     path = Path(path)
-    if path.suffix.lower() not in SUFFIXES:
+    if path.suffix.lower() not in WEIGHTS_SUFFIXES:
         raise WeightsError(
             f"weights must be a .pth, .pt or .safetensors file, got {path}; convert it first"
         )
@@ -112,8 +111,8 @@ def _read(path: Path) -> object:
     except Exception as error:  # damaged bytes make both readers raise almost anything
         if "TorchScript" in str(error):
             raise WeightsError(
-                f"{path} is a TorchScript program, which is used from Python alone: "
-                "wrap(torch.jit.load(FILE), preprocess=...)"
+                f"{path} is a TorchScript program, which has its own network; if you trust who "
+                f"made it, give --network torchscript:{path} without --weights"
             ) from None
         if is_torch and (forbidden := re.search(r"GLOBAL ([\w.]+)", str(error))):
             raise WeightsError(

@@ -186,6 +186,7 @@ LIBRARIES: Mapping[str, str] = {
     "hf": "hf:ORG/NAME or hf:FOLDER",
     "open_clip": "open_clip:NAME/TAG or open_clip:FOLDER",
 }
+TORCHSCRIPT = "torchscript"  # before the path of a program, which the user trusts
 RECORDS: Mapping[str, Record] = {record.name: record for record in _RECORDS}
 
 
@@ -204,7 +205,17 @@ def is_library_name(name: str) -> bool:
 
 def is_network_file(name: str) -> bool:
     """Whether a network is given as a file that has its weights in it."""
-    return name.endswith((".caffemodel", ".onnx"))
+    return name.endswith((".caffemodel", ".onnx")) or is_torchscript(name)
+
+
+def is_torchscript(name: str) -> bool:
+    """Whether a network is given as `torchscript:FILE`."""
+    return name.startswith(f"{TORCHSCRIPT}:")
+
+
+def file_of(name: str) -> str:
+    """Return the path of a network that is given as a file."""
+    return name.removeprefix(f"{TORCHSCRIPT}:")
 
 
 def list_networks() -> list[str]:
@@ -230,17 +241,10 @@ def record(name: str) -> Record:
 
 def _elsewhere(name: str) -> str:
     """Where a network may be that is not one of ours."""
-    if (
-        Path(name).suffix in (".pth", ".pt", ".ckpt", ".bin", ".tar", ".safetensors")
-        or "/" in name
-    ):
-        return (
-            "; a file of weights goes with --weights, and --network says which network it is of; "
-            "a TorchScript program is used from Python: wrap(torch.jit.load(FILE))"
-        )
-    hub, colon, _ = name.partition(":")
+    library, colon, _ = name.partition(":")
     if colon:
-        return f"; {hub!r} is not known: write {', '.join(LIBRARIES.values())}"
+        forms = [*LIBRARIES.values(), f"{TORCHSCRIPT}:FILE"]
+        return f"; {library!r} is not a library: write {', '.join(forms)}"
     return f"; one of another library is written timm:{name}, torchvision:{name} or hf:ORG/{name}"
 
 

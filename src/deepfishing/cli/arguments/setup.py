@@ -30,7 +30,8 @@ class Models:
         str | None,
         OptionalArgument(
             "Show only this network, whole: a name of the list, a .caffemodel or .onnx "
-            "file, timm:NAME, torchvision:NAME, hf:ORG/NAME or open_clip:NAME/TAG."
+            "file, timm:NAME, torchvision:NAME, hf:ORG/NAME, open_clip:NAME/TAG or "
+            "torchscript:FILE."
         ),
     ] = None
     options: Annotated[
