@@ -244,6 +244,37 @@ def test_frames_of_a_burst_are_a_burst_and_no_copies(
     assert sorted(ran.out.splitlines()) == [f"1\t{path}" for path in paths]
 
 
+def test_true_copies_are_listed_although_a_mirrored_photo_is_the_largest(
+    deepfish, store_of, picture, tmp_path
+):
+    one = picture(1, (400, 300))
+    ImageOps.mirror(picture(1, (600, 450))).save(tmp_path / "mirrored.png")
+    one.save(tmp_path / "a.png")
+    one.save(tmp_path / "b.jpg", quality=90)
+    paths = [tmp_path / name for name in ("mirrored.png", "a.png", "b.jpg")]
+    ran = deepfish("curate", "twins", store_of(paths, [1] * 3), "--json")
+    (group,) = json.loads(ran.out)["groups"]
+    kinds = {photo["id"]: photo["kind"] for photo in group["others"]}
+    assert group["keep"]["id"] == "a.png"
+    assert kinds == {"b.jpg": "re-encoded or resized", "mirrored.png": "mirrored"}
+
+
+def test_two_copies_in_each_direction_are_two_groups(
+    deepfish, store_of, picture, tmp_path
+):
+    paths = []
+    for name, turn in (("left", lambda one: one), ("right", ImageOps.mirror)):
+        for suffix, size in ((".png", (400, 300)), ("-small.png", (200, 150))):
+            paths.append(tmp_path / f"{name}{suffix}")
+            turn(picture(1, (400, 300)).resize(size)).save(paths[-1])
+    ran = deepfish("curate", "twins", store_of(paths, [1] * 4))
+    assert set(ran.out.splitlines()) == {
+        str(tmp_path / "left-small.png"),
+        str(tmp_path / "right-small.png"),
+    }
+    assert "2 pictures more than once" in ran.err
+
+
 def test_a_copy_with_a_border_that_stands_out_is_found(
     deepfish, store_of, picture, tmp_path
 ):

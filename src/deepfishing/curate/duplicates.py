@@ -155,6 +155,29 @@ class _File:
         return -pixels, -photo.bytes, self.is_first, self.seconds, photo.path
 
 
+@dataclass(frozen=True)
+class _CopyOf:
+    """A file, and how it is a copy of the one that is kept."""
+
+    file: _File
+    likeness: Likeness
+
+    @property
+    def is_mirrored(self) -> bool:
+        """Whether it is a mirror image: pixels cannot tell which of two is the original."""
+        return self.likeness.kind == MIRRORED
+
+    def as_photo(self) -> Photo:
+        """Return the photo with its kind, and whether it may go."""
+        file = self.file
+        return replace(
+            file.photo,
+            kind=self.likeness.kind,
+            difference=self.likeness.difference,
+            can_go=file.is_own and file.is_first and not self.is_mirrored,
+        )
+
+
 def find_twins(
     photos: Searcher, against: Searcher | None = None, *, progress: Progress = silent
 ) -> Twins:
@@ -381,26 +404,46 @@ class _Album:
         return sorted(found.values(), key=lambda file: file.rank)
 
     def around(self, files: Sequence[_File]) -> tuple[Group, list[_File]]:
-        """The group of those that are copies of the one to keep, and the files that are not."""
+        """Return the group of the photo to keep, and the files that are left for other groups.
+
+        Mirror images of that photo may be true copies of each other. They are its group where
+        it has no true copy itself; otherwise they are left, and are a group of their own.
+        """
         keep, why = self._best(files)
-        others, left = [], []
+        copies = self._copies_of(keep, files)
+        mirrored = [copy.file for copy in copies if copy.is_mirrored]
+        if len(mirrored) > 1:
+            best, why_best = self._best(mirrored)
+            true_copies = [
+                copy.file
+                for copy in self._copies_of(best, mirrored)
+                if not copy.is_mirrored
+            ]
+            if true_copies and len(mirrored) == len(copies):
+                keep, why, copies = best, why_best, self._copies_of(best, files)
+            elif true_copies:
+                own_group = [best, *true_copies]
+                copies = [copy for copy in copies if copy.file not in own_group]
+        if copies and not why:
+            why = _why(keep, copies[0].file)
+        others = tuple(copy.as_photo() for copy in copies)
+        grouped = [keep, *(copy.file for copy in copies)]
+        return Group(keep.photo, why, others), [
+            file for file in files if file not in grouped
+        ]
+
+    def _copies_of(self, keep: _File, files: Sequence[_File]) -> list[_CopyOf]:
+        """Return the files that are copies of one of them, or its mirror images."""
+        copies = []
         for file in files:
             if file is keep:
                 continue
             likeness: Likeness | None = Likeness(IDENTICAL_FILE, 0.0)
             if file.key != keep.key:
                 likeness = self.likeness(keep.node, file.node)
-            if likeness is None:
-                left.append(file)
-                continue
-            # nothing tells which of two mirrored photos is the original
-            can_go = file.is_own and file.is_first and likeness.kind != MIRRORED
-            kind, difference = likeness.kind, likeness.difference
-            others.append(
-                replace(file.photo, kind=kind, difference=difference, can_go=can_go)
-            )
-            why = why or _why(keep, file)
-        return Group(keep.photo, why, tuple(others)), left
+            if likeness is not None:
+                copies.append(_CopyOf(file, likeness))
+        return copies
 
     def _best(self, files: Sequence[_File]) -> tuple[_File, str]:
         """The file to keep, and why unless its rank says it: the whole picture, real detail."""
