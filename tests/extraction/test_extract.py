@@ -5,9 +5,10 @@ import pytest
 import torch
 from PIL import Image
 
-from deepfishing.core.features import parse_factor
+from deepfishing.core.features import needed_factors, parse_factor
 from deepfishing.core.kernels import gram
 from deepfishing.core.rank_one import RankOne
+from deepfishing.core.recipes import parse_recipes
 from deepfishing.errors import (
     FeatureError,
     ImageError,
@@ -15,13 +16,18 @@ from deepfishing.errors import (
     NetworkError,
     OptionError,
 )
+from deepfishing.extraction.batches import gather
 from deepfishing.extraction.extract import Extractor, extract
 from deepfishing.extraction.options import Resources
 from deepfishing.extraction.pipeline import extract_to
 from deepfishing.extraction.settings import Settings
 from deepfishing.images.preprocess import VIEWS, Preprocess
+from deepfishing.learn.predict import predict
+from deepfishing.learn.training import train_model
 from deepfishing.networks.network import Network, wrap
 from deepfishing.networks.objectives import cross_entropy
+from deepfishing.search import Searcher
+from deepfishing.store import Store
 
 
 def extract_factors(network, images, factors, tau=2.0, views="centre", **more):
@@ -456,3 +462,27 @@ def test_images_with_a_zero_gradient_are_counted(images, tmp_path):
     extract(network, given, "x7")  # without a gradient there is nothing to report
     done = extract_to(tmp_path / "s", given, network=network, features="dW8", name="p")
     assert done.zero_gradients == ("p/0000001",)
+
+
+def test_queries_and_predictions_with_a_zero_gradient_are_counted(images, tmp_path):
+    torch.manual_seed(0)
+    pixels = Preprocess(16, 16, mean=(64.0,) * 3, std=(64.0,) * 3)
+    network = wrap(Dead(), preprocess=pixels)
+    for number, values in enumerate([*images[:3], np.zeros((20, 20, 3), np.uint8)]):
+        Image.fromarray(values).save(tmp_path / f"{number}.png")
+    paths = [tmp_path / f"{number}.png" for number in range(4)]
+    store = tmp_path / "s"
+    extract_to(store, paths[:3], network=network, features="dW8")
+    notes = []
+    searcher = Searcher(Store(store), "dW8", network=network, notice=notes.append)
+    searcher.search([paths[3]], 1)
+    assert "1 image has a zero gradient, such as" in notes[-1]
+    assert "3.png" in notes[-1]
+
+    columns = needed_factors(parse_recipes(["dW8"], network.layers))
+    arrays = gather(Extractor(network, columns)(paths[:3]))
+    labels = np.array([[1], [-1], [1]])
+    settings = Settings.from_network(network)
+    model = train_model("dW8", arrays, labels, ["a"], settings=settings)
+    found = [one.has_zero_gradient for one in predict(model, paths, network=network)]
+    assert found == [False, False, False, True]

@@ -26,6 +26,7 @@ from deepfishing.cli.summaries import (
     print_ignored_files,
 )
 from deepfishing.errors import OptionError
+from deepfishing.extraction.batches import zero_gradient_note
 from deepfishing.images.preprocess import refuse_unreadable, unreadable
 from deepfishing.images.sources import find_all_images, passed_over_in
 from deepfishing.learn.model import Model
@@ -64,6 +65,7 @@ def run_predict(args: Predict) -> None:
 
     width = max(len(item.id) for item in items)
     failed = 0
+    zero: list[str] = []
     is_terminal = sys.stdout.isatty()
     with progress_bar(quiet=is_terminal) as bar:
         # there, the lines themselves show it
@@ -108,7 +110,11 @@ def run_predict(args: Predict) -> None:
                 )
                 print_cells((item.id, *chain.from_iterable(pairs)))
             failed += found.error is not None
+            if found.has_zero_gradient:
+                zero.append(item.id)
             bar("images", done, len(items))
+    if zero:
+        print_note(zero_gradient_note(zero))
     write_records(
         args.out,
         [vars(one) for one in places],

@@ -179,7 +179,8 @@ def _print_summary(
         # what was tried, the best first, and what it took
         if choice["tried"]:
             print_line(
-                "  mAP  features that were tried, on training images that were held out"
+                "  mAP  features that were compared on held-out training images; the best of "
+                "many looks too good here"
             )
         for tried in sorted(choice["tried"], key=lambda one: -one["map"]):
             same = all(
@@ -213,5 +214,7 @@ def _print_summary(
     scored = f", cross-validated mAP {NOT_MEASURABLE}"
     if mean is not None:
         scored = f", cross-validated mAP {mean:.1f}"
+        if choice or len(CostSearch.of(model.training["C"]).costs) > 1:
+            scored += " on images that the choice did not see"
     print_line(f"{folder}: {title}, {images_text(n)}, {kept}{scored}")
     print_next(("deepfish", "predict", folder, "PHOTO.jpg"))

@@ -100,6 +100,15 @@ def zero_gradients(factors: Mapping[str, Array]) -> Array:
     return zero
 
 
+def zero_gradient_note(images: Sequence[object]) -> str:
+    """Return a line about images whose gradient is zero."""
+    words = "image has" if len(images) == 1 else "images have"
+    return (
+        f"{len(images)} {words} a zero gradient, such as {images[0]}: gradients cannot tell them "
+        "apart; take forward features, or another tau"
+    )
+
+
 def _is_zero(values: Array) -> Array:
     return np.asarray(
         np.abs(values.reshape(len(values), -1)).max(axis=1, initial=0.0) == 0

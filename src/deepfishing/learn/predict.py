@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deepfishing.core.rank_one import Array
+from deepfishing.extraction.batches import zero_gradients
 from deepfishing.extraction.encoder import FEW, Encode, Notice, make_encoder
 from deepfishing.extraction.options import Resources
 from deepfishing.images.preprocess import ImageLike
@@ -32,6 +33,8 @@ class Prediction:
     probabilities: Array
     # why it cannot be used; then scores and probabilities are empty
     error: str | None = None
+    # gradients of such images are all alike, so the classes do not depend on the image
+    has_zero_gradient: bool = False
 
 
 def predict(
@@ -85,9 +88,12 @@ def predict(
         if batch.indices:
             scores = model.scores(batch.factors)
             probabilities = model.svm.calibrate(scores)
+            zero = zero_gradients(batch.factors)
             for row, index in enumerate(batch.indices):
                 if np.isfinite(scores[row]).all():
-                    found.append(Prediction(index, scores[row], probabilities[row]))
+                    values = scores[row], probabilities[row]
+                    is_zero = bool(zero[row])
+                    found.append(Prediction(index, *values, has_zero_gradient=is_zero))
                 else:
                     reason = f"features are not finite: {images[index]}"
                     found.append(Prediction(index, none, none, reason))

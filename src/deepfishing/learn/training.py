@@ -45,6 +45,7 @@ from deepfishing.learn.held_out import HeldOut
 from deepfishing.learn.labelled import Labelled
 from deepfishing.learn.linear import train_linear
 from deepfishing.learn.model import ONE, SEVERAL, Model
+from deepfishing.learn.nested import nested_ap
 from deepfishing.learn.pool import Pool
 from deepfishing.learn.svm import (
     DEFAULT_COST,
@@ -242,6 +243,17 @@ class Task:
         """The recipe as a value."""
         return parse_recipe(self.recipe, self.settings.network.layers)
 
+    @property
+    def has_choice(self) -> bool:
+        """Whether the recipe or the cost is chosen on the training images."""
+        return self.recipe.strip() in CHOSEN or len(CostSearch.of(self.C).costs) > 1
+
+    def fit(self, arrays: Mapping[str, Array]) -> Fitted:
+        """Fit the recipe to images, or to the pool if there is one."""
+        if self.pool:
+            return self.pool.fit(self.parsed, arrays)
+        return self.parsed.fit(arrays)
+
     def decide(self, arrays: Mapping[str, Array], rows: Array) -> Task:
         """The task with `auto`, of recipe or cost, settled by the factors of these rows."""
         is_chosen = self.recipe.strip() in CHOSEN
@@ -335,10 +347,10 @@ def train_model(
     known = Pool(pool) if pool else None
     if options.get("groups") is None:
         options["groups"] = validation_groups(arrays)
-    task = Task(recipe, labels, classes, settings, pool=known, **options)
-    task = task.decide(arrays, np.arange(len(labels)))
-    arrays = task.factors(arrays)
-    fitted = known.fit(task.parsed, arrays) if known else task.parsed.fit(arrays)
+    asked = Task(recipe, labels, classes, settings, pool=known, **options)
+    task = asked.decide(arrays, np.arange(len(labels)))
+    as_stored, arrays = arrays, task.factors(arrays)
+    fitted = task.fit(arrays)
     svm = train_svm(
         fitted(arrays),
         task.labels,
@@ -349,6 +361,8 @@ def train_model(
         seed=task.seed,
         groups=task.groups,
     )
+    if asked.has_choice and svm.folds is not None:
+        svm = replace(svm, ap=nested_ap(asked, as_stored, svm.folds))
     used = np.flatnonzero(svm.dual.any(axis=1))
     support = {
         name: np.ascontiguousarray(arrays[name][used]) for name in task.parsed.columns
@@ -361,7 +375,10 @@ def train_model(
 def train_large(read: Read, task: Task) -> Model:
     """As `train_model`, in time and memory that grow with the number of images, not its square."""
     n = len(task.labels)
-    rows = looked_at(task.labels, task.seed)
+    folds = make_folds(task.counted_labels, task.groups, FOLDS, task.seed)
+    # the first fold measures the classifiers, so the recipe is chosen without it
+    outside = np.flatnonzero(folds.number != 0)
+    rows = outside[looked_at(task.labels[outside], task.seed)]
     task = task.decide(read(rows), rows)
     recipe = task.parsed
 
@@ -379,7 +396,6 @@ def train_large(read: Read, task: Task) -> Model:
     ]
     vectors: Array = np.empty((n, width), dtype=np.float16)
     # those that are held out once come first, so that neither they nor the others are copied
-    folds = make_folds(task.counted_labels, task.groups, FOLDS, task.seed)
     order = np.argsort(folds.number != 0, kind="stable")
     place = np.argsort(order)
     tell = task.progress or silent

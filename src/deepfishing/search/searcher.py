@@ -22,7 +22,11 @@ from PIL import Image
 from deepfishing.core.features import Factor
 from deepfishing.core.rank_one import Array
 from deepfishing.errors import ImageError, OptionError, check_choice
-from deepfishing.extraction.batches import gather
+from deepfishing.extraction.batches import (
+    gather,
+    zero_gradient_note,
+    zero_gradients,
+)
 from deepfishing.extraction.encoder import Encode, make_encoder
 from deepfishing.extraction.options import Resources
 from deepfishing.extraction.settings import Settings
@@ -466,7 +470,12 @@ class Encoder:
                 for image in images:
                     # what cannot be read is told before the network is loaded
                     open_image(image, draft=1)
-            return gather(self._encoder(wanted)(images))
+            factors = gather(self._encoder(wanted)(images))
+        zero = zero_gradients(factors)
+        if zero.any():
+            names = [images[number].name for number in np.flatnonzero(zero)]
+            (self.notice or _warn)(zero_gradient_note(names))
+        return factors
 
     def _encoder(self, wanted: tuple[Factor, ...]) -> Encode:
         """Made once: to cut the network takes longer than a photo, and more memory each time."""
