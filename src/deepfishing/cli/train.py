@@ -28,7 +28,7 @@ from deepfishing.images.sources import find_images, passed_over_in
 from deepfishing.learn.folds import NOT_MEASURABLE
 from deepfishing.learn.labelled import is_voc, read_labels
 from deepfishing.learn.model import Model
-from deepfishing.learn.svm import check_options
+from deepfishing.learn.svm import CostSearch, check_options
 from deepfishing.learn.training import train_on_images, train_on_store
 from deepfishing.learn.zero_shot import zero_shot_model
 from deepfishing.store import Store

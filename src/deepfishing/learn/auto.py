@@ -360,12 +360,13 @@ def _vectors(K: Array) -> Array:
 def _why(
     tried: Sequence[Tried], chosen: Tried, cost: float, gain: Difference | None
 ) -> str:
-    simplest = tried[0]
-    why = f"cross-validated mAP {chosen.map:.1f}"
     if gain is not None:
-        why += f", {gain.mean:+.1f} ({gain.low:+.1f} to {gain.high:+.1f}) to {simplest.recipe}"
+        change = f"{gain.mean:+.1f} ({gain.low:+.1f} to {gain.high:+.1f})"
+        why = f"{change} to {tried[0].recipe} in the comparison"
     elif len({(one.recipe, one.tau) for one in tried}) > 1:
-        why += ", and nothing is clearly better"
+        why = "nothing is clearly better in the comparison"
+    else:
+        why = "the cost is chosen by cross-validation"
     best = max((one for one in tried if one.cost == COSTS[0]), key=lambda one: one.map)
     if best is not chosen and gain is not None:
         why += f"; {best.recipe} with {best.map:.1f} is not clearly better"

@@ -87,8 +87,7 @@ def choose_by_leaving_out(
     for number, name in enumerate(names):
         figures = held_out.maps[number], float(behind[number]), float(errors[number])
         tried.append(Tried(name, None, cost, *figures))
-    left_out_map = f"mAP {held_out.maps[chosen]:.1f} on images left out"
-    why = f"{words}: {mixtures[chosen].words} has {left_out_map}"
+    why = f"{words}: {mixtures[chosen].words}, compared on images left out"
     gain = None
     if chosen:
         gain = held_out.simultaneous_difference(chosen, 0)
