@@ -473,7 +473,7 @@ class Encoder:
             factors = gather(self._encoder(wanted)(images))
         zero = zero_gradients(factors)
         if zero.any():
-            names = [images[number].name for number in np.flatnonzero(zero)]
+            names = [images[number].name for number in np.flatnonzero(zero).tolist()]
             (self.notice or _warn)(zero_gradient_note(names))
         return factors
 
