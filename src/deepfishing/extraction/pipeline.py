@@ -50,6 +50,7 @@ from deepfishing.networks.reference import (
     WEIGHTS,
     NetworkFile,
     NetworkRef,
+    Source,
     find_preprocess,
 )
 from deepfishing.networks.zoo import file_of, is_network_file
@@ -91,9 +92,9 @@ def extract_to(
         contradict them are refused.
     images : str, path or iterable
         As for `find_images`: a folder, a pattern, a list, a table, a video... or a list of paths.
-        Or images that Python has: one image, a Hugging Face data set, a torch Dataset or
-        DataLoader, an iterable of PIL images, arrays or (image, label), see `streams`. Their ids
-        are numbers in their order, behind `name`: by default the split of a data set, or image.
+        Or images in memory: one image, a Hugging Face data set, a torch Dataset or DataLoader, an
+        iterable of PIL images, arrays or (image, label), see `streams`. Their ids are numbers in
+        their order after `name`, by default the split of a data set, or `image`.
     network : str, Network or torch module, optional
         A name or file as for `load_network`, a network that is loaded already, or a module as
         `wrap` takes it.
@@ -103,7 +104,7 @@ def extract_to(
         Numbers on disk: int8, int4, float16 or float32; a new store is in int8, or in float16
         where int8 would change the kernel of a forward feature by more than 1 %.
     resources : Resources, optional
-        Batch size, memory, engine and device, which decide no number.
+        Batch size, memory, engine and device, which change no stored number.
     on : str
         `local`, `ray`, or `ray://HOST:PORT` of a Ray cluster.
     retry, prune, strict, progress, on_failure
@@ -114,67 +115,47 @@ def extract_to(
         weights, prototxt, mean, preprocess, dtype, tau, label, views: see `NetworkOptions` and
         `FeatureOptions`.
     """
-    resources, folder = resources or Resources(), Path(store)
-    far = on != LOCAL
-    if far:
+    folder = Path(store)
+    resources = resources or Resources()
+    is_remote = on != LOCAL
+    if is_remote:
         check_place(on)
-    loaded = None
-    if not isinstance(network, str | None):
-        from deepfishing.networks.load import as_network  # torch takes seconds to load
-
-        loaded = as_network(network)
-    wanted = options if loaded else {"network": network, **options}
-    network_options, feature_options = split_options(wanted)
-    items = _listed(images)
-    if items is None and (prune or far):
+    split_options(options)  # refuses unknown ones before the images are listed
+    items = _list_files(images)
+    if items is None and (prune or is_remote):
         raise OptionError(
-            "images that Python has are read once and here, so prune and on must be left out; "
+            "images in memory are read once, in this process, so prune and on must be left out; "
             "give a folder or a list of paths for them"
         )
-    gpu = far and resources.device.startswith("cuda")
-    if loaded is not None:
-        if network_options:
-            names = ", ".join(field.name for field in FEATURES)
-            given = ", ".join(network_options)
-            raise OptionError(
-                f"options beside a loaded network must be {names}, got {given}"
-            )
-        settings = Settings.from_network(loaded, **feature_options)
-    else:
-        if not (folder / MANIFEST).exists():
-            check_features(wanted, features)  # before torch is loaded
-        # for a cluster on the CPU, since this machine may have no GPU
-        settings, loaded = resolve_settings(
-            wanted, folder, device="cpu" if far else resources.device
-        )
+    # for a cluster on the CPU, since this computer may have no GPU
+    device = "cpu" if is_remote else resources.device
+    settings, loaded = _choose_settings(network, options, features, folder, device)
     if notice is not None and loaded is not None:
         for line in loaded.notes:
             notice(line)
     factors = needed_factors(parse_recipes(features, settings.network.layers))
-    here = None if far else Local()
     parts: Iterator[list[Item]] = iter(())
     sample: Sequence[Item | Path] = items or []
     if items is None:
-        sample, parts = _first(blocks(cast("Iterable[Any]", images), name))
+        sample, parts = _first_part(blocks(cast("Iterable[Any]", images), name))
+    place = Local()
     if precision is None:
         precision = _known_precision(folder, settings.network, factors)
     if precision is None and sample and not (folder / MANIFEST).exists():
-        extractor = start_extractor(factors, settings, resources, loaded)
-        if here is not None:
-            here.extractor = extractor
-        precision, why = measure_precision(extractor, sample)
+        place.extractor = start_extractor(factors, settings, resources, loaded)
+        precision, why = measure_precision(place.extractor, sample)
         if why and notice is not None:
             notice(why)
     opened = Store(folder, settings.as_dict(), precision)
-    if far and settings.network.source.kind != PYTHON:
-        loaded = None  # workers load it themselves
-    if gpu:
-        # a worker sees its GPU as the only one
-        resources = replace(resources, device="cuda")
     with ExitStack() as stack:
-        place = here
-        if far:
-            place = stack.enter_context(connect(on, gpu, resources.batch_size))
+        if is_remote:
+            needs_gpu = resources.device.startswith("cuda")
+            place = stack.enter_context(connect(on, needs_gpu, resources.batch_size))
+            if needs_gpu:
+                # a worker sees its GPU as the only one
+                resources = replace(resources, device="cuda")
+            if settings.network.source.kind != PYTHON:
+                loaded = None  # workers load it themselves
         run = partial(
             extract_to_store,
             opened,
@@ -192,7 +173,33 @@ def extract_to(
         stack.enter_context(labels_follow_pixels(opened))
         if items is not None:
             return run(items)
-        return _joined(map(run, _new(opened, parts)))
+        return _sum_of_parts(map(run, _refuse_other_images(opened, parts)))
+
+
+def _choose_settings(
+    network: str | Network | nn.Module | None,
+    options: Mapping[str, Any],
+    features: str | Iterable[str],
+    folder: Path,
+    device: str,
+) -> tuple[Settings, Network | None]:
+    """Return the settings of the store, and the network if it is loaded by now."""
+    if isinstance(network, str | None):
+        wanted = {"network": network, **options}
+        if not (folder / MANIFEST).exists():
+            check_features(wanted, features)  # before torch is loaded
+        return resolve_settings(wanted, folder, device=device)
+    from deepfishing.networks.load import as_network  # torch takes seconds to load
+
+    loaded = as_network(network)
+    network_options, feature_options = split_options(options)
+    if network_options:
+        names = ", ".join(field.name for field in FEATURES)
+        given = ", ".join(network_options)
+        raise OptionError(
+            f"options beside a loaded network must be {names}, got {given}"
+        )
+    return Settings.from_network(loaded, **feature_options), loaded
 
 
 def _known_precision(
@@ -206,7 +213,7 @@ def _known_precision(
     return DEFAULT
 
 
-def _first(
+def _first_part(
     parts: Iterator[list[Item]],
 ) -> tuple[list[Item], Iterator[list[Item]]]:
     """Return the first part, empty if there is none, and all of them."""
@@ -216,28 +223,34 @@ def _first(
     return first, itertools.chain([first], parts)
 
 
-def _listed(images: str | Path | Iterable[Any]) -> list[Item | Path] | None:
+def _list_files(images: str | Path | Iterable[Any]) -> list[Item | Path] | None:
     """Return the files, or None for images that exist only in Python."""
     if isinstance(images, str | Path):
         return [*find_images(images)]
-    if isinstance(images, Sequence) and all(
-        isinstance(i, Item | Path | str) for i in images
-    ):
-        return [Path(one) if isinstance(one, str) else one for one in images]
-    return None
+    if not isinstance(images, Sequence):
+        return None
+    files: list[Item | Path] = []
+    for image in images:
+        if isinstance(image, Item):
+            files.append(image)
+        elif isinstance(image, str | Path):
+            files.append(Path(image))
+        else:
+            return None
+    return files
 
 
-def _new(store: Store, parts: Iterable[list[Item]]) -> Iterator[list[Item]]:
-    """Yield the parts; refuse an id that is that of another image of the store."""
+def _refuse_other_images(
+    store: Store, parts: Iterable[list[Item]]
+) -> Iterator[list[Item]]:
+    """Yield the parts; refuse an id that another image of the store has."""
     before = store.rows()
     for part in parts:
         for item in part:
             row = before.get(item.id)
-            if (
-                row
-                and isinstance(item.path, ImageBytes)
-                and row.stamp != item.signature()[1]
-            ):
+            if row is None or not isinstance(item.path, ImageBytes):
+                continue
+            if row.stamp != item.signature()[1]:
                 raise StoreError(
                     f"{item.id} is another image in {store.folder}; pass name= for what ids of "
                     "these images begin with, or choose another folder"
@@ -245,18 +258,29 @@ def _new(store: Store, parts: Iterable[list[Item]]) -> Iterator[list[Item]]:
         yield part
 
 
-def _joined(parts: Iterable[Extraction]) -> Extraction:
-    done = list(parts)
-    if not done:
+def _sum_of_parts(parts: Iterable[Extraction]) -> Extraction:
+    """Return the summary of all parts together."""
+    keys: list[str | None] = []
+    computed = 0
+    failures: dict[str, str] = {}
+    zero_gradients: list[str] = []
+    factors: tuple[str, ...] = ()
+    for part in parts:
+        keys += part.keys
+        computed += part.computed
+        failures |= part.failures
+        zero_gradients += part.zero_gradients
+        factors = part.factors
+    if not keys:
         raise OptionError("images must hold at least one image, got none")
     return Extraction(
-        keys=tuple(key for part in done for key in part.keys),
-        computed=sum(part.computed for part in done),
-        failures={id_: why for part in done for id_, why in part.failures.items()},
+        keys=tuple(keys),
+        computed=computed,
+        failures=failures,
         removed=(),
         replaced=(),
-        factors=done[0].factors,
-        zero_gradients=tuple(id_ for part in done for id_ in part.zero_gradients),
+        factors=factors,
+        zero_gradients=tuple(zero_gradients),
     )
 
 
@@ -278,42 +302,12 @@ def resolve_settings(
     return replace(stored, network=network, **feature_options), None
 
 
-def _files(options: NetworkOptions) -> dict[str, str | Path]:
-    """Return the files that were given, by their role."""
-    weights = options.get("weights")
-    name = options.get("network")
-    if name is not None and is_network_file(name):
-        weights = file_of(name)
-    given = {WEIGHTS: weights, PROTOTXT: options.get("prototxt")}
-    return {role: path for role, path in given.items() if path is not None}
-
-
 def _agree_on_network(options: NetworkOptions, stored: NetworkRef) -> NetworkRef:
     """Return the network of the store with its files where they are now; refuse another one."""
     name = options.get("network")
     if name is not None and not is_network_file(name) and name != stored.name:
         raise _contradiction("network", stored.name, name)
-    source, files = stored.source, _files(options)
-    if PROTOTXT in files and PROTOTXT not in source.files:
-        raise OptionError(
-            f"--prototxt must not be given for {stored.name}, which was made without; leave it out"
-        )
-    given = str(files.get(WEIGHTS))
-    if given == RANDOM or (source.kind == RANDOM and WEIGHTS in files):
-        if source.kind != RANDOM or given != RANDOM:
-            known = RANDOM if source.kind == RANDOM else stored.weights_sha256
-            raise _contradiction("weights", known, given)
-        files = {}
-    for role, path in files.items():
-        expected = source.files.get(
-            role, NetworkFile(path="", sha256=stored.weights_sha256)
-        )
-        found = NetworkFile.of(path)
-        if expected.sha256 and found.sha256 != expected.sha256:
-            raise _contradiction(
-                role, f"sha256 {expected.sha256}", f"{path}, {found.sha256}"
-            )
-        source = replace(source, kind=FILES, files={**source.files, role: found})
+    source = _agree_on_files(options, stored)
     if "mean" in options:
         pixel = given_mean(options["mean"])
         if stored.preprocess.order != "BGR" or pixel != stored.preprocess.mean:
@@ -323,18 +317,51 @@ def _agree_on_network(options: NetworkOptions, stored: NetworkRef) -> NetworkRef
         if pixels != stored.preprocess:
             raise _contradiction("preprocess", stored.preprocess, pixels)
     if "classes" in options and read_classes(options["classes"]) != source.classes:
-        raise _contradiction(
-            "classes", ", ".join(source.classes) or "none", options["classes"]
-        )
+        classes = ", ".join(source.classes) or "none"
+        raise _contradiction("classes", classes, options["classes"])
     if options.get("embedding", source.embedding) != source.embedding:
-        raise _contradiction(
-            "embedding", source.embedding or "none", options["embedding"]
-        )
+        embedding = source.embedding or "none"
+        raise _contradiction("embedding", embedding, options["embedding"])
     return replace(stored, source=source, dtype=options.get("dtype", stored.dtype))
 
 
-def _contradiction(what: str, theirs: object, ours: object) -> StoreError:
+def _agree_on_files(options: NetworkOptions, stored: NetworkRef) -> Source:
+    """Return the source of the store's network with the files that were given; refuse others."""
+    source = stored.source
+    files = _given_files(options)
+    if PROTOTXT in files and PROTOTXT not in source.files:
+        raise OptionError(
+            f"--prototxt must not be given for {stored.name}, which was made without; leave it out"
+        )
+    weights = str(files.get(WEIGHTS))
+    if source.kind == RANDOM and WEIGHTS in files and weights != RANDOM:
+        raise _contradiction("weights", RANDOM, weights)
+    if source.kind != RANDOM and weights == RANDOM:
+        raise _contradiction("weights", stored.weights_sha256, weights)
+    if weights == RANDOM:
+        return source
+    for role, path in files.items():
+        by_hash = NetworkFile(path="", sha256=stored.weights_sha256)
+        expected = source.files.get(role, by_hash).sha256
+        file = NetworkFile.of(path)
+        if expected and file.sha256 != expected:
+            raise _contradiction(role, f"sha256 {expected}", f"{path}, {file.sha256}")
+        source = replace(source, kind=FILES, files={**source.files, role: file})
+    return source
+
+
+def _given_files(options: NetworkOptions) -> dict[str, str | Path]:
+    """Return the files that were given, by their role."""
+    weights = options.get("weights")
+    name = options.get("network")
+    if name is not None and is_network_file(name):
+        weights = file_of(name)
+    files = {WEIGHTS: weights, PROTOTXT: options.get("prototxt")}
+    return {role: path for role, path in files.items() if path is not None}
+
+
+def _contradiction(option: str, stored: object, given: object) -> StoreError:
     return StoreError(
-        f"the store was made with {what} = {theirs}, got {ours}; leave --{what} out, or choose "
-        "another folder"
+        f"the store was made with {option} = {stored}, got {given}; leave --{option} out, or "
+        "choose another folder"
     )
