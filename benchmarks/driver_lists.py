@@ -23,16 +23,16 @@ from deepfishing.extraction.distributed import (
     HASH_IMAGES,
     Chunk,
     OnRay,
-    Rows,
-    _answers,
+    RayRows,
+    _results,
     connect,
 )
 from deepfishing.images.item import Item
 
 
-def answer(rows: Rows) -> Rows:
+def answer(rows: RayRows) -> RayRows:
     """A hash for every image of some rows, without reading it."""
-    return _answers(rows, lambda chunk: [("0" * 64, None) for _ in chunk.items])
+    return _results(rows, lambda chunk: [("0" * 64, None) for _ in chunk.items])
 
 
 def measure(n: int) -> None:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from deepfishing.core.features import Factor
-from deepfishing.extraction.distributed import QUIET, connect
+from deepfishing.extraction.distributed import NO_MESSAGES, connect
 from deepfishing.extraction.options import Resources
 from deepfishing.extraction.settings import Settings
 from deepfishing.extraction.to_store import extract_to_store
@@ -86,7 +86,7 @@ def shards(folder: Path) -> list[str]:
 
 def worker_kills(root: Path, kills: int, seed: int) -> Any:
     """Jobs until so many workers have died; a line each."""
-    os.environ |= QUIET  # which Ray reads when it is imported
+    os.environ |= NO_MESSAGES  # which Ray reads when it is imported
     import ray
 
     present = load_script("tests/extraction/kill_points.py")

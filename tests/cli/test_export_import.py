@@ -13,7 +13,8 @@ import pytest
 from PIL import Image
 
 from deepfishing import Searcher, Store
-from deepfishing.extraction.imported import _csv, settings_of
+from deepfishing.extraction.imported import settings_of
+from deepfishing.extraction.vector_files import read_vectors
 from deepfishing.store import Row
 from deepfishing.store import store as store_module
 
@@ -295,7 +296,7 @@ def test_a_column_may_begin_with_whole_numbers_for_long(deepfish, tmp_path, deli
         delimiter.join((f"{i:07d}", "0" if i < n - 1 else "0.5", "1")) for i in range(n)
     ]
     (tmp_path / "v.csv").write_text("\n".join(rows))
-    blocks = [vectors["x7"] for _, _, vectors in _csv(tmp_path / "v.csv")]
+    blocks = [block.vectors["x7"] for block in read_vectors(tmp_path / "v.csv")]
     assert sum(map(len, blocks)) == n
     np.testing.assert_array_equal(blocks[-1][-1], [0.5, 1])
     np.testing.assert_array_equal(blocks[0][0], [0, 1])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from deepfishing.core.features import Factor, needed_factors
 from deepfishing.core.recipes import parse_recipes
 from deepfishing.errors import OptionError, StoreError
-from deepfishing.extraction.distributed import check_place, connect
+from deepfishing.extraction.distributed import check_cluster, connect
 from deepfishing.extraction.options import (
     FEATURES,
     LOCAL,
@@ -119,7 +119,7 @@ def extract_to(
     resources = resources or Resources()
     is_remote = on != LOCAL
     if is_remote:
-        check_place(on)
+        check_cluster(on)
     split_options(options)  # refuses unknown ones before the images are listed
     items = _list_files(images)
     if items is None and (prune or is_remote):
@@ -138,19 +138,19 @@ def extract_to(
     sample: Sequence[Item | Path] = items or []
     if items is None:
         sample, parts = _first_part(blocks(cast("Iterable[Any]", images), name))
-    place = Local()
+    executor = Local()
     if precision is None:
         precision = _known_precision(folder, settings.network, factors)
     if precision is None and sample and not (folder / MANIFEST).exists():
-        place.extractor = start_extractor(factors, settings, resources, loaded)
-        precision, why = measure_precision(place.extractor, sample)
+        executor.extractor = start_extractor(factors, settings, resources, loaded)
+        precision, why = measure_precision(executor.extractor, sample)
         if why and notice is not None:
             notice(why)
     opened = Store(folder, settings.as_dict(), precision)
     with ExitStack() as stack:
         if is_remote:
             needs_gpu = resources.device.startswith("cuda")
-            place = stack.enter_context(connect(on, needs_gpu, resources.batch_size))
+            executor = stack.enter_context(connect(on, needs_gpu, resources.batch_size))
             if needs_gpu:
                 # a worker sees its GPU as the only one
                 resources = replace(resources, device="cuda")
@@ -163,7 +163,7 @@ def extract_to(
             settings=settings,
             network=loaded,
             resources=resources,
-            on=place,
+            on=executor,
             retry=retry,
             prune=prune,
             strict=strict,

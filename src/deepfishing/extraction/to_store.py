@@ -1,7 +1,7 @@
 """Extraction into a store: only missing factors are computed.
 
-`extract_to_store` lists the images, finds out what the store lacks, and lets a place of work
-compute it: `Local`, this process, or `OnRay`, a cluster. A crash loses `SHARD_IMAGES` images at
+`extract_to_store` lists the images, finds out what the store lacks, and has an executor compute it:
+`Local`, this process, or `OnRay`, a cluster. A crash loses `SHARD_IMAGES` images at
 most. Torch is loaded only if there is something to compute.
 """
 
@@ -99,7 +99,7 @@ class Done:
 class Local:
     """Reads images and computes factors in this process, on all cores.
 
-    It keeps the network of the first call ready for the next ones; `OnRay` is the other place.
+    It keeps the network of the first call ready for the next ones; `OnRay` is the other executor.
     """
 
     def __init__(self) -> None:
@@ -175,13 +175,13 @@ def extract_to_store(
         image that turns out to be unusable.
     """
     report_progress = progress or silent
-    place = on or Local()
+    executor = on or Local()
     columns = tuple(factor.name for factor in factors)
     start = partial(start_extractor, tuple(factors), settings, resources, network)
     with store.writing():
         old = store.rows()
         items = keep_known_ids(_as_items(images), old)
-        rows = _list_rows(items, old, report_progress, place)
+        rows = _list_rows(items, old, report_progress, executor)
         if retry:
             store.forget_errors({row.sha256 for row in rows if row.sha256})
         removed = tuple(sorted(old.keys() - {row.id for row in rows}))
@@ -189,12 +189,14 @@ def extract_to_store(
         rows, index = _update_index(store, rows, other_rows, columns, old)
         todo = _unique_pending(rows, items)
         if strict:
-            _check_all(rows, todo, place, report_progress, on_failure)
+            _check_all(rows, todo, executor, report_progress, on_failure)
         total = Done(0, {})
         report_progress("images", 0, len(todo))
         if todo:
             try:
-                total = _compute(store, place, start, todo, report_progress, on_failure)
+                total = _compute(
+                    store, executor, start, todo, report_progress, on_failure
+                )
             finally:  # also when interrupted: computed features stay
                 rows, index = _update_index(store, rows, other_rows, columns, index)
         store.compact({row.sha256 for row in index.values() if row.sha256})
@@ -224,7 +226,7 @@ def _list_rows(
     items: Sequence[Item],
     old: Mapping[str, Row],
     report_progress: Progress,
-    place: Local,
+    executor: Local,
 ) -> list[Row]:
     """Return a row per image; only files that changed since the last run are hashed."""
     rows: list[Row] = []
@@ -242,7 +244,7 @@ def _list_rows(
     if not changed:
         return rows
     report_progress("hashing", 0, len(changed))
-    hashes = place.hashes([items[number] for number in changed])
+    hashes = executor.hashes([items[number] for number in changed])
     for done, (sha256, reason) in enumerate(hashes, start=1):
         number = changed[done - 1]
         row = rows[number]
@@ -348,13 +350,13 @@ def _unique_pending(rows: Sequence[Row], items: Sequence[Item]) -> dict[str, Ite
 def _check_all(
     rows: Sequence[Row],
     todo: Mapping[str, Item],
-    place: Local,
+    executor: Local,
     report_progress: Progress,
     on_failure: OnFailure | None,
 ) -> None:
     """Refuse images that cannot be used, before anything is computed."""
     failures = {row.id: str(row.error) for row in rows if row.status == ERROR}
-    if type(place) is Local:  # others may see files that this machine does not
+    if type(executor) is Local:  # others may see files that this machine does not
         failures |= unreadable(list(todo.values()), report_progress)
     if on_failure is not None:
         for id_, reason in failures.items():
@@ -364,7 +366,7 @@ def _check_all(
 
 def _compute(
     store: Store,
-    place: Local,
+    executor: Local,
     start: StartExtractor,
     todo: Mapping[str, Item],
     report_progress: Progress,
@@ -374,7 +376,9 @@ def _compute(
     images = 0
     errors: dict[str, str] = {}
     zero_gradients: list[str] = []
-    with closing(place.compute(store, start, list(todo), list(todo.values()))) as parts:
+    with closing(
+        executor.compute(store, start, list(todo), list(todo.values()))
+    ) as parts:
         for part in parts:
             if on_failure is not None:
                 for key, reason in part.errors.items():

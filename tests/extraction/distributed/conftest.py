@@ -2,7 +2,7 @@
 
 import os
 
-from deepfishing.extraction.distributed import PATIENT, QUIET
+from deepfishing.extraction.distributed import LONG_TIMEOUTS, NO_MESSAGES
 
-os.environ |= {**QUIET, **PATIENT}
+os.environ |= {**NO_MESSAGES, **LONG_TIMEOUTS}
 os.environ.pop("RAY_ADDRESS", None)
