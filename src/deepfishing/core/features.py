@@ -40,7 +40,7 @@ Kind = Literal["input", "output", "delta", "probabilities", "projected"]
 Positions = Literal["pooled", "exact", "class", "patches"] | tuple[int, int]
 TOKENS = ("class", "patches")  # which tokens of a transformer's module are taken
 
-# What a name begins with: the letter of a numbered layer, and the word before a module's path.
+# A name begins with a letter before a layer's number, or with a word before a module's path.
 _LETTERS: dict[Kind, str] = {
     "input": "x",
     "output": "y",
@@ -53,9 +53,11 @@ _WORDS: dict[Kind, str] = {
     "delta": "delta",
     "projected": "dW",
 }
+_KINDS_BY_LETTER = {letter: kind for kind, letter in _LETTERS.items()}
+_KINDS_BY_WORD = {word: kind for kind, word in _WORDS.items()}
 _BACKWARD = ("delta", "projected")
 
-# A name is also that of a factor, so a number has one spelling: not 07, no other script's digits.
+# A factor has one name, so a number has one spelling: not 07, no digits of other scripts.
 _SIZE = "[1-9][0-9]{0,4}"
 _PATTERN = re.compile(
     rf"(?:(?P<letter>{'|'.join(_LETTERS.values())})(?P<number>0|[1-9][0-9]?)"
@@ -66,7 +68,7 @@ _PATTERN = re.compile(
 
 @dataclass(frozen=True)
 class Factor:
-    """One array per image: what of a layer is taken, and what becomes of its positions.
+    """One array per image: a value of a layer, and how its positions are aggregated.
 
     >>> Factor("input", 8).name, Factor("delta", "head.fc", "exact").name
     ('x7', 'delta:head.fc@exact')
@@ -75,38 +77,43 @@ class Factor:
     # "delta" is dE/dy, "projected" the gradient dE/dW projected from both sides
     kind: Kind
     layer: int | str  # a number, or the path of a module
-    # averaged (delta: summed), kept, only some tokens, or projected to m1 x m2
+    # pooled (averaged; delta: summed), all kept, only some tokens, or projected to m1 x m2
     positions: Positions = "pooled"
 
     @property
     def name(self) -> str:
-        """Its name: the column of a store."""
+        """The name, also that of a folder and a column of a store."""
         letter, layer = self.symbol
-        start = letter if isinstance(self.layer, int) else f"{_WORDS[self.kind]}:"
-        return f"{start}{layer}@{self.note}" if self.note else start + layer
+        if isinstance(self.layer, str):
+            letter = f"{_WORDS[self.kind]}:"
+        if not self.note:
+            return letter + layer
+        return f"{letter}{layer}@{self.note}"
 
     @property
     def symbol(self) -> tuple[str, str]:
-        """The paper's letter and what stands below it: ('x', '7') is the input of layer 8."""
+        """The paper's letter and its subscript: ('x', '7') is the input of layer 8."""
         if isinstance(self.layer, str):
             return ("x" if self.kind == "input" else _WORDS[self.kind]), self.layer
         return _LETTERS.get(self.kind, "x"), str(self.layer - (self.kind == "input"))
 
     @property
     def note(self) -> str:
-        """What becomes of positions, as a name has it behind `@`; nothing if they are pooled."""
+        """How positions are aggregated, as written after `@`; empty if they are pooled."""
         if isinstance(self.positions, tuple):
-            return "{}x{}".format(*self.positions)
+            m1, m2 = self.positions
+            return f"{m1}x{m2}"
         return "" if self.positions == "pooled" else self.positions
 
     @property
     def needs_backward(self) -> bool:
-        """Whether it needs the backward pass, for itself or to belong to its delta."""
-        of_module = self.kind == "input" and isinstance(self.layer, str)
-        return self.kind in _BACKWARD or of_module or self.positions == "exact"
+        """Whether it needs the backward pass, for itself or to fit its delta."""
+        is_input_of_module = self.kind == "input" and isinstance(self.layer, str)
+        is_gradient = self.kind in _BACKWARD
+        return is_gradient or is_input_of_module or self.positions == "exact"
 
     def path(self, layers: Mapping[int, str]) -> str:
-        """The module that it is read from."""
+        """Return the path of the module that it is read from."""
         return self.layer if isinstance(self.layer, str) else layers[self.layer]
 
 
@@ -123,54 +130,57 @@ class Feature:
 
     @property
     def name(self) -> str:
-        """Its name in one spelling."""
-        return ";".join(factor.name for factor in self._shown)
+        """The name, in one spelling."""
+        return ";".join(factor.name for factor in self._named_factors)
 
     @property
     def is_gradient(self) -> bool:
         """Whether it is the gradient of a layer's weights, whole or projected."""
-        return self._shown[0].kind == "projected"
+        return self._named_factors[0].kind == "projected"
 
     @property
     def is_projected(self) -> bool:
-        """Whether it is a gradient of which there is only a projection."""
+        """Whether it is a gradient that is stored as a projection."""
         return self.factors[0].kind == "projected"
 
     @property
     def symbols(self) -> tuple[tuple[str, str, str], ...]:
-        """How it is typeset: letter, what stands below it, and a note, for each of its parts.
+        """Letter, subscript and note of each part of the name, to typeset it.
 
         >>> parse_feature("dW:head@exact").symbols, parse_feature("x6;x7").symbols
         ((('dW', 'head', 'exact'),), (('x', '6', ''), ('x', '7', '')))
         """
-        return tuple((*factor.symbol, factor.note) for factor in self._shown)
+        return tuple((*factor.symbol, factor.note) for factor in self._named_factors)
 
     @property
     def around(self) -> int | None:
-        """The layer whose gradient it is, or whose input and output it has, as in Table 1.
+        """The layer whose gradient, or whose input and output it is, as in Table 1; or None.
 
         >>> [parse_feature(name).around for name in ("dW7@exact", "x6;x7", "x7;y8", "x7")]
         [7, 7, 8, None]
         """
-        first, last = self._shown[0], self._shown[-1]
+        first, last = self._named_factors[0], self._named_factors[-1]
         k = first.layer
         if isinstance(k, str):
             return None
+        if self.is_gradient:
+            return k
         outputs = (
             Factor("input", k + 1),
             Factor("output", k),
             Factor("probabilities", k),
         )
-        joined = len(self.factors) == 2 and first.kind == "input" and last in outputs
-        return k if self.is_gradient or joined else None
+        if len(self.factors) == 2 and first.kind == "input" and last in outputs:
+            return k
+        return None
 
     @property
-    def _shown(self) -> tuple[Factor, ...]:
-        """The parts of its name: the two factors of a gradient are one."""
+    def _named_factors(self) -> tuple[Factor, ...]:
+        """The factors in the name: the two of a gradient are named as one."""
         last = self.factors[-1]
-        return (
-            (replace(last, kind="projected"),) if last.kind == "delta" else self.factors
-        )
+        if last.kind == "delta":
+            return (replace(last, kind="projected"),)
+        return self.factors
 
 
 def has_classifier(layers: Mapping[int, str]) -> bool:
@@ -203,27 +213,27 @@ def table_features(layers: Mapping[int, str]) -> tuple[str, ...]:
 def parse_features(
     text: str | Iterable[str], layers: Mapping[int, str]
 ) -> tuple[Feature, ...]:
-    """Read a comma-separated list of feature names; `all` stands for the paper's rows."""
-    return tuple(
-        dict.fromkeys(parse_feature(n, layers) for n in expand_names(text, layers))
-    )
+    """Read a comma-separated list of feature names; `all` means the rows of the paper."""
+    names = expand_names(text, layers)
+    return tuple(dict.fromkeys(parse_feature(name, layers) for name in names))
 
 
 def expand_names(text: str | Iterable[str], layers: Mapping[int, str]) -> list[str]:
-    """Cut a list at the commas outside parentheses, and put the paper's rows in place of `all`."""
+    """Split a list at the commas outside parentheses, and replace `all` by the paper's rows."""
+    if isinstance(text, str):
+        text = split_names(text)
     names: list[str] = []
-    for name in (
-        split_names(text)
-        if isinstance(text, str)
-        else filter(None, map(str.strip, text))
-    ):
-        rows = table_features(layers) if name == "all" else (name,)
-        if not rows:
-            raise FeatureError(
-                "`all` needs a network with a classifier, got one without; name the features, "
-                "x:PATH or dW:PATH with a module's path"
-            )
-        names += rows
+    for name in map(str.strip, text):
+        if name == "all":
+            rows = table_features(layers)
+            if not rows:
+                raise FeatureError(
+                    "`all` needs a network with a classifier, got one without; name the features, "
+                    "x:PATH or dW:PATH with a module's path"
+                )
+            names += rows
+        elif name:
+            names.append(name)
     if not names:
         raise FeatureError(
             "features must name at least one feature, got none; try --features all"
@@ -232,7 +242,7 @@ def expand_names(text: str | Iterable[str], layers: Mapping[int, str]) -> list[s
 
 
 def split_names(text: str) -> list[str]:
-    """The names of a list, cut at the commas outside parentheses."""
+    """Return the names of a list, split at the commas outside parentheses."""
     return [name.strip() for name in re.split(r",(?![^(]*\))", text) if name.strip()]
 
 
@@ -270,7 +280,7 @@ def parse_feature(name: str, layers: Mapping[int, str] | None = None) -> Feature
         if part is None or (
             numbered and layers is not None and part.layer not in layers
         ):
-            raise _unknown(name, layers)  # a path is looked for when it is read
+            raise _unknown(name, layers)  # a path is looked up when it is read
         factors.append(part)
     first = factors[0]
     if len(factors) == 1 and first.kind == "projected":
@@ -316,26 +326,27 @@ def _check_forward(factor: Factor, name: str) -> None:
 
 
 def needed_factors(features: Iterable[Feature | Recipe]) -> tuple[Factor, ...]:
-    """The factors that these features or recipes are made of, each once."""
-    return tuple(
-        dict.fromkeys(factor for feature in features for factor in feature.factors)
-    )
+    """Return the factors that these features or recipes are made of, each once."""
+    factors: dict[Factor, None] = {}
+    for feature in features:
+        factors.update(dict.fromkeys(feature.factors))
+    return tuple(factors)
 
 
 def features_of(names: Iterable[str]) -> list[Feature]:
-    """The features that columns with these names make, gradients last; others are passed over."""
+    """Return the features of columns with these names, gradients last; ignore other columns."""
     factors = [factor for factor in map(_read, sorted(names)) if factor]
-    forward = [f for f in factors if _is_forward(f) and f.kind != "projected"]
-    whole = [
-        f for f in factors if f.kind == "delta" and replace(f, kind="input") in factors
-    ]
-    projected = [
-        f for f in factors if f.kind == "projected" and isinstance(f.positions, tuple)
-    ]
-    return [
-        *(Feature((factor,)) for factor in (*forward, *projected)),
-        *(Feature((replace(factor, kind="input"), factor)) for factor in whole),
-    ]
+    forward, projected, gradients = [], [], []
+    for factor in factors:
+        x = replace(factor, kind="input")
+        if factor.kind == "projected":
+            if isinstance(factor.positions, tuple):
+                projected.append(Feature((factor,)))
+        elif factor.kind == "delta" and x in factors:
+            gradients.append(Feature((x, factor)))
+        elif _is_forward(factor):
+            forward.append(Feature((factor,)))
+    return [*forward, *projected, *gradients]
 
 
 def is_projected(name: str) -> bool:
@@ -345,30 +356,50 @@ def is_projected(name: str) -> bool:
 
 
 def assemble(feature: Feature, arrays: Mapping[str, Array]) -> Array | RankOne:
-    """Make a normalised feature out of its factors' arrays, which have their names."""
+    """Return a feature, normalised, of the arrays of its factors by their names."""
     values = [arrays[factor.name] for factor in feature.factors]
     if feature.is_gradient and not feature.is_projected:
         return RankOne(*values).normalize()
     units = [l2_normalize(value) for value in values]
-    return units[0] if len(units) == 1 else l2_normalize(np.concatenate(units, axis=1))
+    if len(units) == 1:
+        return units[0]
+    return l2_normalize(np.concatenate(units, axis=1))
 
 
 def _read(name: str) -> Factor | None:
-    """A factor by its name, or a gradient as one factor of the kind "projected"; None if unread."""
+    """Return a factor by its name; None if it is not the name of one.
+
+    A gradient is returned as one factor of the kind "projected".
+    """
     match = _PATTERN.fullmatch(name)
     if match is None:
         return None
-    note = match["note"] or "pooled"
-    m1, _, m2 = note.partition("x")
-    positions: Positions = (int(m1), int(m2)) if m1.isdigit() else note  # type: ignore[assignment]
+    positions = _parse_positions(match["note"])
     if match["path"]:
-        kinds = {word: kind for kind, word in _WORDS.items()}
-        return Factor(kinds[match["word"]], match["path"], positions)
-    kind = {letter: kind for kind, letter in _LETTERS.items()}[match["letter"]]
+        kind = _KINDS_BY_WORD[match["word"]]
+        return Factor(kind, match["path"], positions)
+    kind = _KINDS_BY_LETTER[match["letter"]]
     k = int(match["number"])
-    if kind == "input":
-        return Factor("probabilities" if k == TOP else kind, k + (k != TOP), positions)
-    return Factor(kind, k, positions)
+    if kind != "input":
+        return Factor(kind, k, positions)
+    if k == TOP:
+        return Factor("probabilities", TOP, positions)
+    # x7 is the output of layer 7, and so the input of layer 8
+    return Factor("input", k + 1, positions)
+
+
+def _parse_positions(note: str | None) -> Positions:
+    """Read what follows `@` in a name: nothing, `exact`, some tokens, or a size such as `64x32`."""
+    if note is None:
+        return "pooled"
+    if note == "exact":
+        return "exact"
+    if note == "class":
+        return "class"
+    if note == "patches":
+        return "patches"
+    rows, columns = note.split("x")
+    return int(rows), int(columns)
 
 
 def _unknown(name: str, layers: Mapping[int, str] | None) -> FeatureError:
@@ -377,14 +408,11 @@ def _unknown(name: str, layers: Mapping[int, str] | None) -> FeatureError:
             "dlogp8 is no feature any more: it gained nothing over x7; take x7, or dW8 for the "
             "gradient of the last layer"
         )
-    known = table_features(layers or {})
-    some = f"one of {', '.join(known)}, or " if known else ""
-    why = (
-        ""
-        if known or layers is None
-        else ": no layer was found that makes scores, to be layer 8"
-    )
-    return FeatureError(
-        f"feature must be {some}x:PATH or dW:PATH with a module's path, "
-        f"got {name!r}{did_you_mean(name, known)}{why}"
-    )
+    features = table_features(layers or {})
+    choices = "x:PATH or dW:PATH with a module's path"
+    reason = did_you_mean(name, features)
+    if features:
+        choices = f"one of {', '.join(features)}, or {choices}"
+    elif layers is not None:
+        reason += ": no layer was found that makes scores, to be layer 8"
+    return FeatureError(f"feature must be {choices}, got {name!r}{reason}")
