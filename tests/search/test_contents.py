@@ -100,5 +100,5 @@ def test_a_file_is_mapped_once_as_long_as_it_stays_as_it_is(make_store):
 def test_rows_that_a_file_does_not_have_are_refused(make_store):
     column = Contents.of(make_store(100), ["x7"]).mapped().columns["x7"]
     for row in (-1, 1 << 20):
-        with pytest.raises(ValueError, match="rows of x7 must lie in their files"):
+        with pytest.raises(ValueError, match="rows of x7 must be in their files"):
             replace(column, row=np.full(100, row, dtype=np.int32))

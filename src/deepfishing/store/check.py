@@ -40,18 +40,18 @@ def info(store: Store) -> dict[str, Any]:
                 "bytes": size,
                 "bytes_per_image": round(size / max(len(shards), 1)),
             }
-    total = sum(
-        path.stat().st_size for path in store.folder.rglob("*") if path.is_file()
-    )
+    files = [path for path in store.folder.rglob("*") if path.is_file()]
+    total = sum(path.stat().st_size for path in files)
+    labels: set[str] = set()
+    for row in store.labelled_rows():
+        labels.update(row.labels or ())
     return {
         "store": str(store.folder),
         **read_manifest(store.folder),
         "images": len(rows),
         "contents": len({row.sha256 for row in rows.values() if row.sha256}),
         **{name: status[name] for name in (OK, ERROR, PENDING)},
-        "labels": len(
-            {label for row in store.labelled_rows() for label in row.labels or ()}
-        ),
+        "labels": len(labels),
         "factors": factors,
         "bytes": total,
         "bytes_per_image": round(total / max(len(rows), 1)),
@@ -62,32 +62,37 @@ def info(store: Store) -> dict[str, Any]:
 def verify(store: Store) -> list[str]:
     """Return the problems of a store, one line each.
 
-    Looked at: the checksum, schema and values of every shard, the index, keys that occur
-    twice, shards that no image needs, features that the index promises, leftovers of a crash.
+    Checked are the checksum, schema and values of every shard, the index, keys that occur twice,
+    shards that no image needs, features that the index lists, and temporary files of a crash.
     """
-    left = [*leftovers(store.folder), *store.folder.glob(JOURNALS)]
-    problems = [
-        f"{path}: left over from a run that was killed; the next `deepfish extract` clears it up"
-        for path in left
-    ]
+    temporary = [*leftovers(store.folder), *store.folder.glob(JOURNALS)]
+    problems = []
+    for path in temporary:
+        problems.append(
+            f"{path}: left over from a run that was killed; the next `deepfish extract` removes it"
+        )
     try:
-        rows, _ = store.rows(), store.codec
+        rows = store.rows()
     except StoreError as error:
         return [*problems, str(error)]
     needed = {row.sha256 for row in rows.values() if row.sha256}
     for name in [*store.factors(), ERRORS]:
-        problems += _verify_column(store, name, needed, left)
-    return [*problems, *_promised(store, rows, problems)]
+        problems += _verify_column(store, name, needed, temporary)
+    if not problems:
+        # else the rows of a damaged shard would be listed again
+        problems += _missing_features(store, rows)
+    return problems
 
 
 def _verify_column(
-    store: Store, name: str, needed: set[str], left: Collection[Path]
+    store: Store, name: str, needed: set[str], temporary: Collection[Path]
 ) -> Iterator[str]:
+    """Yield the problems of the shards of a factor, or of the errors."""
     seen: dict[str, Path] = {}
     first: tuple[pa.Schema, Path] | None = None
     folder = store.shards_folder(name)
     check_no_link(folder)
-    for path in sorted(set(folder.glob("*")).difference(left)):
+    for path in sorted(set(folder.glob("*")).difference(temporary)):
         if not path.match(PATTERN):
             yield f"{path}: does not belong into a store; remove it"
             continue
@@ -100,10 +105,10 @@ def _verify_column(
         if not table.schema.equals(first[0], check_metadata=True):
             yield f"{path}: columns must be those of {first[1].name}, got {table.schema.names}"
         keys = table.column("sha256").to_pylist()
-        twice = [key for key, n in Counter(keys).items() if n > 1 or key in seen]
-        if twice:
-            other = seen.get(twice[0], path)
-            yield f"{path}: {len(twice)} keys occur twice, first {twice[0]}, also in {other}"
+        repeated = [key for key, n in Counter(keys).items() if n > 1 or key in seen]
+        if repeated:
+            other = seen.get(repeated[0], path)
+            yield f"{path}: {len(repeated)} keys occur twice, first {repeated[0]}, also in {other}"
         seen.update(dict.fromkeys(keys, path))
         if needed.isdisjoint(keys):
             yield f"{path}: no image of the index needs it; the next `deepfish extract` drops it"
@@ -113,20 +118,18 @@ def _sound_table(store: Store, name: str, path: Path) -> pa.Table:
     """Return the rows of a shard after checking its bytes, columns and values."""
     with explained(StoreError, f"{path}: cannot be read", of=OSError):
         check_regular(path)
-        found = checksum(path.read_bytes())
-    if path.stem != f"shard-{found}":
+        digits = checksum(path.read_bytes())
+    if path.stem != f"shard-{digits}":
         raise StoreError(
-            f"{path}: damaged, its checksum is {found}; delete it and extract again"
+            f"{path}: damaged, its checksum is {digits}; delete it and extract again"
         )
     table = read_table(path)
     with undamaged(path):
-        table.validate(full=True)  # that keys are text, which Parquet only claims
+        table.validate(full=True)  # also that keys are UTF-8, which pyarrow assumes
     codec = store.codec
-    expected = (
-        ["sha256", "error"]
-        if name == ERRORS
-        else ["sha256", name, f"{name}_{codec.scale}"]
-    )
+    expected = ["sha256", name, f"{name}_{codec.scale}"]
+    if name == ERRORS:
+        expected = ["sha256", "error"]
     if table.column_names != expected:
         raise StoreError(
             f"{path}: columns must be {expected}, got {table.column_names}"
@@ -138,10 +141,8 @@ def _sound_table(store: Store, name: str, path: Path) -> pa.Table:
     return table
 
 
-def _promised(store: Store, rows: dict[str, Row], problems: list[str]) -> Iterator[str]:
-    """Yield the features that the index names and that do not exist."""
-    if problems:
-        return  # a damaged shard is named already; its rows would be named again
+def _missing_features(store: Store, rows: dict[str, Row]) -> Iterator[str]:
+    """Yield the features that the index lists and that do not exist."""
     lacking: dict[str, list[str]] = {}
     for row in rows.values():
         for name in row.factors:

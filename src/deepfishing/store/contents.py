@@ -1,7 +1,7 @@
-"""Features on disk: the contents of a store by number, so that a million of them stay small.
+"""Numbered contents of a store, so that a million of them take little memory.
 
-`Contents` has keys in a fixed order and, for any numbers of that order, the factors' values. Those
-who read a few rows of thousands of shards again and again, as a search through an index does, use
+`Contents` has keys in a fixed order and, for any numbers of that order, the values of the factors.
+To read a few rows of thousands of shards again and again, as a search through an index does, use
 `Contents.mapped`: the shards stay mapped into memory, and each is hashed when it is first used.
 """
 
@@ -33,7 +33,7 @@ from deepfishing.store.store import Store
 from deepfishing.util.machine import release_pages
 
 PLACES = ("shard", "row", "offsets")  # arrays of a mapped column that an index keeps
-DECODED = -1  # offset of a shard of another writer
+DECODED = -1  # offset of a shard that another program wrote
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,27 +47,27 @@ class Contents:
     def of(
         cls, store: Store, factors: Sequence[str], first: pa.Array | None = None
     ) -> Contents:
-        """All contents that have the factors; those of `first`, if given, come first."""
+        """Return all contents that have the factors; those of `first` have the first numbers."""
         files = {factor: shard_files(store, factor) for factor in factors}
-        listed = {
-            factor: [read_keys(path) for path in files[factor]] for factor in factors
-        }
-        found = {factor: pa.concat_arrays(some) for factor, some in listed.items()}
-        keys = found[factors[0]]
-        for others in found.values():
+        keys_of_shards: dict[str, list[pa.Array]] = {}
+        keys_of_factor: dict[str, pa.Array] = {}
+        for factor in factors:
+            keys_of_shards[factor] = [read_keys(path) for path in files[factor]]
+            keys_of_factor[factor] = pa.concat_arrays(keys_of_shards[factor])
+        keys = keys_of_factor[factors[0]]
+        for others in keys_of_factor.values():
             keys = keys.filter(pc.is_in(keys, value_set=others))
         keys = keys.unique()
         if first is not None:
             new = keys.filter(pc.invert(pc.is_in(keys, value_set=first)))
-            keys = pa.concat_arrays(
-                [first.filter(pc.is_in(first, value_set=keys)), new]
-            )
+            remaining = first.filter(pc.is_in(first, value_set=keys))
+            keys = pa.concat_arrays([remaining, new])
         columns = {}
         for factor in factors:
-            place = pc.index_in(keys, value_set=found[factor]).to_numpy()
-            begin = np.cumsum([0, *map(len, listed[factor])])
-            shard = np.searchsorted(begin, place, side="right").astype(np.int32) - 1
-            row = (place - begin[shard]).astype(np.int32)
+            position = pc.index_in(keys, value_set=keys_of_factor[factor]).to_numpy()
+            begin = np.cumsum([0, *map(len, keys_of_shards[factor])])
+            shard = np.searchsorted(begin, position, side="right").astype(np.int32) - 1
+            row = (position - begin[shard]).astype(np.int32)
             columns[factor] = Column.of(files[factor], shard, row, store.codec, factor)
         return cls(keys, columns)
 
@@ -75,15 +75,14 @@ class Contents:
         return len(self.keys)
 
     def read(self, numbers: Array, factors: Sequence[str]) -> dict[str, Array]:
-        """Factors of these contents, in their order."""
+        """Return the factors of these contents, in their order."""
         return {factor: self.columns[factor].read(numbers) for factor in factors}
 
     def mapped(self) -> Contents:
         """Return the same contents with shards mapped into memory."""
-        columns = {
-            name: MappedColumn.from_column(column)
-            for name, column in self.columns.items()
-        }
+        columns = {}
+        for name, column in self.columns.items():
+            columns[name] = MappedColumn.from_column(column)
         return replace(self, columns=columns)
 
     def release(self) -> None:
@@ -99,7 +98,7 @@ class Contents:
 
 
 def shard_files(store: Store, factor: str) -> tuple[Path, ...]:
-    """Return the shards of a factor; a name has the checksum of its content."""
+    """Return the shards of a factor, of which there must be at least one."""
     files = tuple(files_in(store.shards_folder(factor)))
     if not files:
         raise StoreError(
@@ -112,8 +111,8 @@ def shard_files(store: Store, factor: str) -> tuple[Path, ...]:
 class MappedColumn(Column):
     """A column whose shards are mapped into memory.
 
-    `offsets` says where in each file the values begin, and is `DECODED` for a shard of another
-    writer. A mapped file need not stay open, and can be read even if its name is removed.
+    `offsets` has the byte of each file at which the values begin, or `DECODED` for a shard that
+    another program wrote. A mapped file need not stay open, and can be read even if it is removed.
     """
 
     offsets: Array
@@ -126,7 +125,7 @@ class MappedColumn(Column):
             shards.append(MappedShard.open(path, offset, width, self.codec.dtype))
         counts = np.array([len(shard.codes) for shard in shards])
         if (self.row < 0).any() or (self.row >= counts[self.shard]).any():
-            raise ValueError(f"rows of {self.factor} must lie in their files")
+            raise ValueError(f"rows of {self.factor} must be in their files")
         object.__setattr__(self, "_shards", shards)
 
     @classmethod
@@ -140,7 +139,7 @@ class MappedColumn(Column):
         return cls(**vars(column), offsets=np.array(offsets))
 
     def codes(self, numbers: Array) -> Array:
-        """Rows (m, width) of these contents as they are in the shards, which are checked."""
+        """Return rows (m, width) of these contents as they are in the shards, which are checked."""
         shard = self.shard[numbers]
         row = self.row[numbers]
         out = np.empty((len(numbers), self.codec.width(self.shape)), self.codec.dtype)
@@ -148,10 +147,10 @@ class MappedColumn(Column):
         used, first = np.unique(shard[order], return_index=True)
         ends = [*first[1:], len(order)]
         for number, begin, end in zip(used, first, ends, strict=False):
-            places = order[begin:end]
+            positions = order[begin:end]
             mapped = self._shards[number]
             mapped.check()
-            out[places] = mapped.codes[row[places]]
+            out[positions] = mapped.codes[row[positions]]
         return out
 
     def release(self) -> None:
@@ -174,9 +173,9 @@ class MappedShard:
     def open(
         cls, path: Path, offset: int, width: int, dtype: np.dtype[Any]
     ) -> MappedShard:
-        """Map a file, or decode it if another writer made it.
+        """Map a file, or decode it if another program wrote it.
 
-        Whoever maps the same file shares its shard, as long as the file stays as it is.
+        Columns that map the same file share its shard, as long as the file stays as it is.
         """
         if offset == DECODED:
             codes = decoded(path)

@@ -27,7 +27,8 @@ from deepfishing.store.store import FACTS, Store
 from deepfishing.util.files import SEPARATOR, guarded, replacing
 from deepfishing.util.progress import Progress, silent
 
-COPIED_VALUES = 1 << 24  # numbers on their way from store to store
+COPIED_VALUES = 1 << 24  # numbers that are copied at a time
+MAX_COPIED_ROWS = 4096
 SETTINGS = b"deepfishing"  # the key of the settings in a Parquet file
 
 
@@ -49,29 +50,36 @@ def compress(
             f"a compressed copy must have another precision than {source.folder}, got {precision} "
             "for both; int4 is the smallest"
         )
-    settings = {k: v for k, v in source.settings.items() if k != "dtype"}
+    settings = dict(source.settings)
+    settings.pop("dtype", None)
     copy = Store(folder, settings, precision)
     with copy.writing():
-        work = {
-            name: copy.missing(source.shards(name).keys(), [name])
-            for name in source.factors()
-        }
-        total, done = sum(map(len, work.values())), 0
-        for name, keys in work.items():
-            step = max(
-                1, min(4096, COPIED_VALUES // max(math.prod(source.shape(name)), 1))
-            )
-            for start in range(0, len(keys), step):
-                some = keys[start : start + step]
-                copy.append(some, {name: source.read(some, name)})
-                done += len(some)
-                progress("copying", done, total)
+        _copy_factors(source, copy, progress)
         copy.append([], {}, source.errors())
         rows = {**copy.rows(), **source.rows()}
         copy.write_rows(rows.values())
-        there = (source.shards(name).keys() for name in source.factors())
-        copy.compact({row.sha256 for row in rows.values() if row.sha256}.union(*there))
+        needed = {row.sha256 for row in rows.values() if row.sha256}
+        for name in source.factors():
+            needed |= source.shards(name).keys()
+        copy.compact(needed)
     return copy
+
+
+def _copy_factors(source: Store, copy: Store, progress: Progress) -> None:
+    """Write the features that the copy lacks."""
+    missing = {}
+    for name in source.factors():
+        missing[name] = copy.missing(source.shards(name).keys(), [name])
+    total = sum(map(len, missing.values()))
+    done = 0
+    for name, keys in missing.items():
+        values_per_image = max(math.prod(source.shape(name)), 1)
+        step = max(1, min(MAX_COPIED_ROWS, COPIED_VALUES // values_per_image))
+        for start in range(0, len(keys), step):
+            part = keys[start : start + step]
+            copy.append(part, {name: source.read(part, name)})
+            done += len(part)
+            progress("copying", done, total)
 
 
 def export(
@@ -81,7 +89,7 @@ def export(
     *,
     overwrite: bool = False,
 ) -> int:
-    """Write a store into one file of the kind of its extension; return the number of images."""
+    """Write a store into one file, in the format of its extension; return the number of images."""
     path = Path(path)
     write = WRITERS.get(path.suffix.lower())
     if write is None:
@@ -114,22 +122,22 @@ def _parquet(path: Path, store: Store, columns: list[str]) -> None:
 
 
 def _csv(path: Path, store: Store, columns: list[str]) -> None:
-    """Numbers are columns `x7_0`, `x7_1`..., empty where an image lacks the factor."""
-    numbers = [
-        f"{name}_{i}" for name in columns for i in range(math.prod(store.shape(name)))
-    ]
-    schema = pa.schema(
-        [(n, pa.string()) for n in FACTS] + [(n, pa.float32()) for n in numbers]
-    )
+    """Write numbers in columns `x7_0`, `x7_1`..., empty where an image lacks the factor."""
+    fields = [(name, pa.string()) for name in FACTS]
+    for name in columns:
+        for i in range(math.prod(store.shape(name))):
+            fields.append((f"{name}_{i}", pa.float32()))
+    schema = pa.schema(fields)
     with pa_csv.CSVWriter(path, schema) as file:
         for batch in store.to_batches(columns):
-            cells = [
-                pa.array(map(_cell, batch[name].to_pylist()), pa.string())
-                for name in FACTS
-            ]
+            cells = []
+            for name in FACTS:
+                texts = map(_cell, batch[name].to_pylist())
+                cells.append(pa.array(texts, pa.string()))
             for name in columns:
                 values = filled(batch[name]).reshape(len(batch), -1)
-                cells += [pa.array(one, from_pandas=True) for one in values.T]
+                for numbers in values.T:
+                    cells.append(pa.array(numbers, from_pandas=True))
             file.write_batch(pa.record_batch(cells, schema=schema))
 
 
@@ -180,25 +188,26 @@ WRITERS: Mapping[str, Callable[[Path, Store, list[str]], None]] = {
 
 def _facts(store: Store) -> dict[str, list[str]]:
     """Return id, path, hash and labels of the images, as text."""
-    found: dict[str, Any] = {
-        n: [getattr(row, n) for row in store.usable()] for n in FACTS
-    }
-    found["labels"] = [SEPARATOR.join(labels or ()) for labels in found["labels"]]
-    return found
+    rows = store.usable()
+    facts: dict[str, Any] = {}
+    for name in FACTS:
+        facts[name] = [getattr(row, name) for row in rows]
+    facts["labels"] = [SEPARATOR.join(row.labels or ()) for row in rows]
+    return facts
 
 
 def filled(column: pa.Array) -> Array:
     """Return lists as an array, with NaN where there is no list."""
-    values, kind, shape = column, column.type, [len(column) - column.null_count]
-    while pa.types.is_fixed_size_list(kind):
-        values, kind, shape = (
-            values.flatten(),
-            kind.value_type,
-            [*shape, kind.list_size],
-        )
-    found: Array = values.to_numpy(zero_copy_only=False).reshape(shape)
+    values = column
+    value_type = column.type
+    shape = [len(column) - column.null_count]
+    while pa.types.is_fixed_size_list(value_type):
+        shape.append(value_type.list_size)
+        value_type = value_type.value_type
+        values = values.flatten()
+    existing: Array = values.to_numpy(zero_copy_only=False).reshape(shape)
     if not column.null_count:
-        return found
-    whole = np.full((len(column), *shape[1:]), np.nan, dtype=np.float32)
-    whole[column.is_valid().to_numpy(zero_copy_only=False)] = found
-    return whole
+        return existing
+    filled_rows = np.full((len(column), *shape[1:]), np.nan, dtype=np.float32)
+    filled_rows[column.is_valid().to_numpy(zero_copy_only=False)] = existing
+    return filled_rows

@@ -1,8 +1,8 @@
-"""Features on disk: what a store says of itself.
+"""Manifest and index of a store.
 
-`store.json` says how its features were made; but for the place of the network's files it never
-changes. `index.parquet` has one row per image: where it was seen, what its content is (the key of
-its features), its labels, and whether its features exist. Two ids may share a content.
+`store.json` contains the settings of the features; it never changes, except for the paths of the
+network's files. `index.parquet` has one row per image: its path, the hash of its content (the key
+of its features), its labels, and whether its features exist. Two ids may share a content.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MANIFEST = "store.json"
 MAX_MANIFEST_BYTES = 64 * 2**20
 FORMAT = 2
 LOCK = ".lock"
-SOURCE = "source"  # the setting that decides no number
+SOURCE = "source"  # the setting that changes no number: the network's files
 
 INDEX = "index.parquet"
 OK, ERROR, PENDING = "ok", "error", "pending"
@@ -44,7 +44,7 @@ SCHEMA = pa.schema(
         ("path", pa.string()),
         ("sha256", pa.string()),
         ("size", pa.int64()),
-        ("mtime_ns", pa.int64()),  # the stamp; stores of the first version call it so
+        ("mtime_ns", pa.int64()),  # `Row.stamp`; the name is that of the first version
         ("labels", _STRINGS),
         ("status", pa.string()),
         ("error", pa.string()),
@@ -55,11 +55,11 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Row:
-    """One image of a store: its path where it was seen last, and what its file and features are.
+    """One image of a store: its last known path, and the state of its file and features.
 
-    `sha256` is None, and `size` and `stamp` (see `Item.signature`) are -1, of a file that could not
-    be read; `labels` are None where nothing is known, () where there are none. Pending rows are
-    only found in a store whose extraction did not end.
+    If the file could not be read, `sha256` is None, and `size` and `stamp` (see `Item.signature`)
+    are -1. `labels` are None for an image without labels, () for one that shows none of the
+    classes. Rows are pending only in a store whose extraction was interrupted.
     """
 
     id: str
@@ -74,7 +74,7 @@ class Row:
 
 
 def find_store(folder: Path) -> Path:
-    """The folder itself, or the one store that `deepfish reproduce` left in it."""
+    """Return the folder itself, or the one store that `deepfish reproduce` left in it."""
     if (folder / MANIFEST).exists():
         return folder
     inside = sorted(path.parent for path in folder.glob(f"features/*/{MANIFEST}"))
@@ -113,7 +113,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def new_manifest(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Write a manifest; of two processes that make one store, the second takes the first's."""
+    """Write a manifest, unless another process that makes the same store has written one."""
     with hold_lock(folder / LOCK):
         if not (folder / MANIFEST).exists():
             created = datetime.now(UTC).isoformat(timespec="seconds")
@@ -122,7 +122,7 @@ def new_manifest(folder: Path, settings: Mapping[str, Any]) -> None:
 
 
 def keep_source(folder: Path, source: Any) -> None:
-    """Remember where the network's files are now."""
+    """Write the current paths of the network's files."""
     facts = read_manifest(folder)
     if source is not None and source != facts["settings"].get(SOURCE):
         _write(folder, {**facts, "settings": {**facts["settings"], SOURCE: source}})
@@ -162,7 +162,7 @@ def write_index(folder: Path, rows: Iterable[Row]) -> None:
 
 
 def read_index(folder: Path) -> dict[str, Row]:
-    """All rows by id; none if there is no index yet."""
+    """Return all rows by id; none if there is no index yet."""
     path = folder / INDEX
     if not path.exists() and not path.is_symlink():
         return {}
@@ -175,7 +175,7 @@ def read_index(folder: Path) -> dict[str, Row]:
         check_regular(path)
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             table = file.read()
-        table.validate(full=True)  # that text is UTF-8, which Parquet only claims
+        table.validate(full=True)  # also that text is UTF-8, which pyarrow assumes
         if table.schema.remove_metadata() != SCHEMA:
             raise ValueError(
                 f"columns must be {SCHEMA.names}, got {table.column_names}"
@@ -183,11 +183,13 @@ def read_index(folder: Path) -> dict[str, Row]:
         for name in ("id", "path", "status", "factors"):
             if table.column(name).null_count:
                 raise ValueError(f"every row must have {name}, got one without")
-    columns = [column.to_pylist() for column in table.columns]
-    for number, field in enumerate(SCHEMA):
+    columns = []
+    for field in SCHEMA:
+        cells = table.column(field.name).to_pylist()
         if field.type == _STRINGS:
-            columns[number] = [None if v is None else tuple(v) for v in columns[number]]
-    return {values[0]: Row(*values) for values in zip(*columns, strict=True)}
+            cells = [None if cell is None else tuple(cell) for cell in cells]
+        columns.append(cells)
+    return {cells[0]: Row(*cells) for cells in zip(*columns, strict=True)}
 
 
 def count_rows(folder: Path) -> int:
@@ -196,4 +198,4 @@ def count_rows(folder: Path) -> int:
         check_regular(folder / INDEX)
         return int(pq.read_metadata(folder / INDEX).num_rows)
     except (OSError, pa.ArrowException, UnicodeDecodeError):
-        return 0  # whoever reads it says what is wrong
+        return 0  # reading it reports what is wrong

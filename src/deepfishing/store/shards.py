@@ -1,12 +1,12 @@
-"""Shards: the Parquet files of one factor, and access to any rows of them.
+"""Shards: the Parquet files of one factor, and access to any of their rows.
 
 A file `shard-<checksum>.parquet` has three columns, such as `sha256`, `x7`, and `x7_norm` or
 `x7_scale`: the key of each image, its values (n, d) or (n, P, d) in the codes of a codec
 (`precision`), and their scale. `Store.read` multiplies by the scale; search does not, since every
 recipe normalises.
 
-A shard never changes, and its name carries the first digits of its SHA-256, so a flipped bit is
-found before any of its numbers is used.
+A shard never changes, and its name contains the first digits of its SHA-256, so a flipped bit is
+detected before any of its numbers is used.
 """
 
 from __future__ import annotations
@@ -39,30 +39,30 @@ from deepfishing.util.files import check_regular
 PATTERN = "shard-*.parquet"
 DIGITS = 16  # of the checksum: 64 bits
 
-# a shard of another writer has another name, without a checksum
+# other programs may write shards, too, whose names have no checksum
 _NAMED = re.compile(rf"shard-[0-9a-f]{{{DIGITS}}}")
 
-# Every column of a shard is one uncompressed page, so its values lie side by side in the file
-# and can be used where they are (`stored`). A page cannot hold 2 GB.
+# Every column of a shard is one uncompressed page, so its values are contiguous in the file and can
+# be mapped into memory (`stored`). A page cannot have 2 GB.
 MAX_ROWS, MAX_BYTES = 4096, 1 << 28
 ONE_PAGE = {b"pages": b"one a column"}
 
-# A shard of a projected factor says how the projection was drawn.
+# The metadata of a projected factor has the scheme by which its matrices were drawn.
 PROJECTED = {b"projection": str(SCHEME).encode()}
 
 BYTES = ("int8", "uint8")
-BLOCK_VALUES = 1 << 18  # decoded at a time: the numbers on their way stay in the cache
+BLOCK_VALUES = 1 << 18  # decoded at a time, so that they stay in the processor's cache
 
-# what json, numpy and pyarrow raise for a file that is not as it was written
+# what json, numpy and pyarrow raise for a damaged file
 _BROKEN = (OSError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError)
 
-# Every float16 number as float32. Features are full of numbers below 6e-5, which numpy converts ten
-# times slower than others; looking them up is as quick for all.
+# Every float16 number as float32. Features have many numbers below 6e-5, which numpy converts ten
+# times slower than others; looking them up is equally quick for all.
 _SINGLE = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
 
 
 class Shards(dict[str, int]):
-    """A folder of shards: each key with the number of its row; a missing folder is empty."""
+    """The shards of a folder: the number of the row by key; a missing folder is empty."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Shards(dict[str, int]):
         self._starts: list[int] = []  # number of each file's first row
         self._count = 0
         for path in shard_files(folder):
-            with undamaged(path):  # also of keys that are no text
+            with undamaged(path):  # keys may be damaged, too
                 self._index(path, read_keys(path).to_pylist())
 
     def add(self, table: pa.Table, journal: Journal) -> None:
@@ -87,7 +87,7 @@ class Shards(dict[str, int]):
         return shard, rows - starts[shard]
 
     def compact(self, keep: Collection[str], journal: Journal) -> None:
-        """Drop the rows of all other keys; open the folder again after that."""
+        """Drop the rows of all other keys; this object is out of date afterwards."""
         for path in self.files:
             keys = read_keys(path).to_pylist()
             rows = [row for row, key in enumerate(keys) if key in keep]
@@ -105,7 +105,7 @@ class Shards(dict[str, int]):
 
 
 def shard_files(folder: Path) -> list[Path]:
-    """Return the shards of a folder in order; anything but regular files is an error."""
+    """Return the shards of a folder in order; refuse anything but regular files."""
     check_no_link(folder)
     files = sorted(folder.glob(PATTERN))
     for path in files:
@@ -115,28 +115,28 @@ def shard_files(folder: Path) -> list[Path]:
 
 
 def encode(keys: Sequence[str], name: str, values: Array, codec: Codec) -> pa.Table:
-    """The table of one factor of n images."""
+    """Return the table of one factor of n images."""
     flat = values.reshape(len(keys), -1)
     norm = l2_norm(flat)
     if not np.isfinite(norm).all():
         bad = int(np.flatnonzero(~np.isfinite(norm))[0])
         raise StoreError(f"{name} must be finite, got NaN or infinity for {keys[bad]}")
     codes, scale = codec.encode(flat, norm)
-    about = {"shape": json.dumps(values.shape[1:])}
+    metadata = {"shape": json.dumps(values.shape[1:])}
     if codec.dtype.name in BYTES:
-        # one block per row: in a list Parquet gives each four bytes
-        about["numbers"] = codec.dtype.name
+        # one block per row: each byte of a list takes four in Parquet
+        metadata["numbers"] = codec.dtype.name
         block = pa.py_buffer(np.ascontiguousarray(codes))
         kind = pa.binary(codes.shape[1])
         column = pa.FixedSizeBinaryArray.from_buffers(kind, len(keys), [None, block])
     else:
-        # nothing is null: readers then need not look for it, which is most of their time
+        # not nullable: readers then do not look for nulls, which is most of their time
         item = pa.field("element", pa.from_numpy_dtype(codec.dtype), nullable=False)
         kind = pa.list_(item, codes.shape[1])
         column = pa.FixedSizeListArray.from_arrays(pa.array(codes.ravel()), type=kind)
     fields = [
         pa.field("sha256", pa.string(), nullable=False),
-        pa.field(name, column.type, nullable=False, metadata=about),
+        pa.field(name, column.type, nullable=False, metadata=metadata),
         pa.field(f"{name}_{codec.scale}", pa.float64(), nullable=False),
     ]
     return pa.table(
@@ -147,9 +147,11 @@ def encode(keys: Sequence[str], name: str, values: Array, codec: Codec) -> pa.Ta
 def write_shard(folder: Path, table: pa.Table, journal: Journal) -> Path:
     """Write a table as one file, whatever else is in the folder."""
     sink = pa.BufferOutputStream()
-    about = {**ONE_PAGE, **(PROJECTED if is_projected(unquote(folder.name)) else {})}
+    metadata = dict(ONE_PAGE)
+    if is_projected(unquote(folder.name)):
+        metadata |= PROJECTED
     pq.write_table(
-        table.replace_schema_metadata(about),
+        table.replace_schema_metadata(metadata),
         sink,
         compression="none",
         use_dictionary=False,
@@ -170,7 +172,7 @@ def checksum(content: Any) -> str:
 def check_shard(path: Path) -> None:
     """Refuse a shard whose content does not match the checksum in its name.
 
-    A process looks at a file once, as long as it stays the same.
+    A process hashes a file once, as long as it stays the same.
     """
     if not _NAMED.fullmatch(path.stem):
         return
@@ -203,7 +205,7 @@ def undamaged(path: Path) -> Iterator[None]:
     try:
         yield
     except StoreError:
-        raise  # which says more
+        raise  # it is more precise
     except (*_BROKEN, pa.ArrowException) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         do = "delete it to compute it again"
@@ -211,62 +213,63 @@ def undamaged(path: Path) -> Iterator[None]:
 
 
 def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
-    """All rows of a shard."""
+    """Return all rows of a shard."""
     with undamaged(path), pq.ParquetFile(path, memory_map=True) as file:
         return file.read(columns=columns, use_threads=False)
 
 
 def read_keys(path: Path) -> pa.Array:
-    """The keys of all rows of a shard, whose numbers may stand beside new ones."""
+    """Return the keys of all rows of a shard; refuse an outdated projection."""
     table = read_table(path, ["sha256"])
-    texts = [pa.string()], [pa.large_string()]  # the second of another writer
+    text_types = [pa.string()], [pa.large_string()]  # the second of other programs
     with undamaged(path):
-        if table.schema.names != ["sha256"] or table.schema.types not in texts:
+        if table.schema.names != ["sha256"] or table.schema.types not in text_types:
             raise ValueError("it must have a column sha256 of text")
     check_projection(path, table.schema)
     return table.column(0).combine_chunks().cast(pa.string())
 
 
 def check_projection(path: Path, schema: pa.Schema) -> None:
-    """Refuse a shard that was projected by matrices that are no longer drawn."""
-    found = schema.metadata or {}
-    if (
-        is_projected(unquote(path.parent.name))
-        and not PROJECTED.items() <= found.items()
-    ):
+    """Refuse a shard that was projected by the matrices of an earlier version."""
+    if not is_projected(unquote(path.parent.name)):
+        return
+    metadata = schema.metadata or {}
+    if not PROJECTED.items() <= metadata.items():
         raise StoreError(
-            f"{path.parent} was projected by an earlier version, with matrices that cannot stand "
-            "beside today's; delete this folder and run `deepfish extract` again"
+            f"{path.parent} was projected by an earlier version, with matrices other than today's; "
+            "delete this folder and run `deepfish extract` again"
         )
 
 
 def stored(path: Path, name: str, codec: Codec) -> tuple[Array, Array, tuple[int, ...]]:
-    """A shard's codes (n, width), their scales (n,), and the shape of one image.
+    """Return a shard's codes (n, width), their scales (n,), and the shape of one image.
 
-    The codes are a view of the file: our shards are one uncompressed page per column, at whose
-    end all codes lie one behind the other. Another writer's shard is decoded by pyarrow.
+    The codes are a view of the file: our shards have one uncompressed page per column, which ends
+    with all codes, contiguous. A shard of another program is decoded by pyarrow.
     """
     with undamaged(path), pq.ParquetFile(path, memory_map=True) as file:
         schema = file.schema_arrow
         check_projection(path, schema)
-        beside = f"{name}_{codec.scale}"
-        table = file.read(columns=["sha256", beside], use_threads=False)
-        scale = table.column(beside).to_numpy()
+        scale_name = f"{name}_{codec.scale}"
+        table = file.read(columns=["sha256", scale_name], use_threads=False)
+        scale = table.column(scale_name).to_numpy()
         field = schema.field(name)
         shape = tuple(int(n) for n in json.loads(field.metadata[b"shape"]))
         dtype, width = codec.dtype, codec.width(shape)
-        if (found := _numbers(field)) != (dtype, width):
+        stored_dtype, stored_width = _numbers(field)
+        if (stored_dtype, stored_width) != (dtype, width):
             raise ValueError(
-                f"values must be {width} x {dtype}, got {found[1]} x {found[0]}"
+                f"values must be {width} x {dtype}, got {stored_width} x {stored_dtype}"
             )
         if not ONE_PAGE.items() <= (schema.metadata or {}).items():
             return decoded(path), scale, shape
         types = [pa.string(), pa.float64()]
-        if schema.names != ["sha256", name, beside] or table.schema.types != types:
-            raise ValueError(f"columns must be sha256, {name} and {beside}")
-        # between the two that were just read; to ask for a column that was not read can end
-        # the process, for pyarrow does not catch what Parquet says of facts that do not fit
-        keys, scales = (file.metadata.row_group(0).column(number) for number in (0, 2))
+        if schema.names != ["sha256", name, scale_name] or table.schema.types != types:
+            raise ValueError(f"columns must be sha256, {name} and {scale_name}")
+        # The codes are between the two columns that were just read. Asking for the metadata of a
+        # column that was not read could end the process: pyarrow does not catch Parquet's errors.
+        keys = file.metadata.row_group(0).column(0)
+        scales = file.metadata.row_group(0).column(2)
         start = scales.data_page_offset - len(scale) * width * dtype.itemsize
         if start < keys.data_page_offset + keys.total_compressed_size:
             raise ValueError("it has fewer values than rows")
@@ -277,7 +280,7 @@ def stored(path: Path, name: str, codec: Codec) -> tuple[Array, Array, tuple[int
 
 
 def decoded(path: Path) -> Array:
-    """The codes of a shard as pyarrow reads them: slower, for any writer."""
+    """Return the codes of a shard as pyarrow reads them: slower, for any program's shards."""
     with undamaged(path), pq.ParquetFile(path) as file:
         dtype, width = _numbers(file.schema_arrow.field(1))
         column = file.read(use_threads=False).column(1).combine_chunks()
@@ -289,7 +292,7 @@ def decoded(path: Path) -> Array:
 
 
 def _numbers(field: pa.Field) -> tuple[np.dtype[Any], int]:
-    """Type of the codes and how many there are per image; a file may come from anywhere."""
+    """Return the type of the codes and their number per image; a file may come from anywhere."""
     if pa.types.is_fixed_size_binary(field.type):
         name = field.metadata[b"numbers"].decode()
         if name in BYTES:
@@ -305,7 +308,7 @@ def _numbers(field: pa.Field) -> tuple[np.dtype[Any], int]:
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """Place of one factor's rows for n contents: the number of each one's file, and its row.
+    """One factor of n contents: the number of the file of each, and its row there.
 
     `shape` is that of one image.
     """
@@ -321,13 +324,14 @@ class Column:
     def of(
         cls, files: Sequence[Path], shard: Array, row: Array, codec: Codec, factor: str
     ) -> Column:
-        """With the shape that the first content's file says."""
+        """Return a column with the shape in the file of the first content."""
         first = files[int(shard[0]) if len(shard) else 0]
         check_shard(first)
-        return cls(files, shard, row, codec, factor, stored(first, factor, codec)[2])
+        _, _, shape = stored(first, factor, codec)
+        return cls(files, shard, row, codec, factor, shape)
 
     def codes(self, numbers: Array) -> Array:
-        """Rows (m, width) of these contents as they lie in the shards."""
+        """Return rows (m, width) of these contents as they are in the shards."""
         out = np.empty((len(numbers), self.codec.width(self.shape)), self.codec.dtype)
 
         def take(places: Array, rows: Array, codes: Array, _: Array) -> None:
@@ -337,7 +341,7 @@ class Column:
         return out
 
     def read(self, numbers: Array) -> Array:
-        """Values (m, d) or (m, P, d) of these contents as float32 at any norm, in their order."""
+        """Return values (m, d) or (m, P, d) of these contents as float32, without their scale."""
         return self.decode(self.codes(numbers))
 
     def decode(self, codes: Array) -> Array:
@@ -350,7 +354,7 @@ class Column:
         return values.reshape(len(codes), *self.shape)
 
     def read_scaled(self) -> Array:
-        """Values of all contents as float32, each with the norm that it had."""
+        """Return the values of all contents as float32, multiplied by their scale."""
         n, size = len(self.row), int(np.prod(self.shape))
         out = np.empty((n, size), dtype=np.float32)
         step = max(1, BLOCK_VALUES // max(size, 1))
@@ -371,7 +375,7 @@ class Column:
     ) -> None:
         """Call `take` with places, rows, codes and scales of each shard, several shards at once.
 
-        A shard is hashed before; numpy lets threads decode side by side.
+        A shard is hashed before; numpy decodes in several threads at once.
         """
         shard, row = self.shard[numbers], self.row[numbers]
         order = np.lexsort((row, shard))

@@ -1,8 +1,8 @@
 """Files that the studio keeps in a store's folder beside the features.
 
-They lie in `.studio`, which is hidden so that no factor has its name. Arrays are `.npy` files that
-can be mapped into memory; what they are of is in a sealed JSON file, which is written last. Names
-of arrays carry a random part, so that a process that has an older one mapped keeps it.
+They are in `.studio`, which is hidden so that no factor has its name. Arrays are `.npy` files that
+can be mapped into memory; a sealed JSON file, which is written last, describes them. Names of
+arrays have a random part, so that a process that has an older one mapped can keep it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def side_folder(store: Path) -> Path:
 def write_side(
     store: Path, name: str, facts: Mapping[str, Any], arrays: Mapping[str, Array]
 ) -> None:
-    """Write arrays and what they are of; older ones of that name are replaced."""
+    """Write arrays and the facts that describe them; older ones of that name are replaced."""
     folder = side_folder(store)
     do = "; free some space or make it writable and try again"
     with (
@@ -77,7 +77,7 @@ def write_side(
 
 
 def read_side(store: Path, name: str) -> tuple[dict[str, Any], dict[str, Array]] | None:
-    """Return facts and arrays, mapped into memory; None if there are none that can be used."""
+    """Return facts and arrays, mapped into memory; None if they are missing or damaged."""
     folder = store / FOLDER
     with contextlib.suppress(*_UNREADABLE):
         check_no_link(folder)

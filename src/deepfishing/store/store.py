@@ -15,6 +15,7 @@ folder more; what exists is never touched.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,14 +69,14 @@ class Store:
     rows, the usable images, and `store["x7"]` or `store["dW8"]` a feature of all of them.
 
     In methods `features` are names such as `x7`, `delta8` or `dW8`, or a list of them; all by
-    default. A gradient stands for its two factors. Images that cannot be used are left out.
+    default. A gradient means its two factors. Images that cannot be used are left out.
 
     Parameters
     ----------
     folder : path
         Made if absent and `settings` are given.
     settings : dict, optional
-        All that decides the values, from `Settings.as_dict`. A store made with other settings is
+        All that determines the values, from `Settings.as_dict`. A store made with other settings is
         refused, and the error says which one differs; `source`, the network's files, may differ.
         Without settings the store must exist.
     precision : str, optional
@@ -112,13 +113,15 @@ class Store:
                 "can be in no other, choose another folder"
             ) from None
         is_new = not (folder / manifest.MANIFEST).exists()
-        theirs = {} if is_new else manifest.read_manifest(folder)["settings"]
-        self.precision = check_precision(precision or theirs.get("dtype", DEFAULT))
-        self.codec = CODECS[self.precision]  # how numbers are written
-        self._is_chosen = precision is not None
+        stored_precision = DEFAULT
+        if not is_new:
+            stored_settings = manifest.read_manifest(folder)["settings"]
+            stored_precision = stored_settings.get("dtype", DEFAULT)
+        self.precision = check_precision(precision or stored_precision)
+        self.codec = CODECS[self.precision]
+        self._is_precision_given = precision is not None
         self.settings = {**settings, "dtype": self.precision}
-        # by factor, looked at when first asked for
-        self._shards: dict[str, Shards] = {}
+        self._shards: dict[str, Shards] = {}  # by factor, read when it is first needed
         do = "; choose another folder"
         with explained(StoreError, f"store cannot be made: {folder}", do, OSError):
             folder.mkdir(parents=True, exist_ok=True)
@@ -128,11 +131,13 @@ class Store:
         self._stored_source = stored.get(SOURCE)
 
     def __repr__(self) -> str:
-        factors = (
-            ", ".join(self.factors() if self.folder.is_dir() else []) or "no factors"
-        )
-        about = f"{factors} in {self.precision}, of {self.settings.get('network')}"
-        return f"Store({str(self.folder)!r}: {manifest.count_rows(self.folder):,} images, {about})"
+        factors = "no factors"
+        if self.folder.is_dir():
+            factors = ", ".join(self.factors()) or factors
+        images = f"{manifest.count_rows(self.folder):,} images"
+        network = self.settings.get("network")
+        about = f"{images}, {factors} in {self.precision}, of {network}"
+        return f"Store({str(self.folder)!r}: {about})"
 
     @classmethod
     def open(cls, folder: str | Path) -> Store:
@@ -164,19 +169,29 @@ class Store:
     ) -> None:
         """Write factors (n, d) or (n, P, d) of n contents, and contents that cannot be used.
 
-        All of it is written or nothing. What exists stays as it is. Of several processes that
-        write for the one that is `writing`, each says which of the keys are `known` by factor, so
-        that no other process has to look. A shard that is written twice is the same file.
+        All of it is written or nothing; contents that are in the store stay as they are.
+
+        Parameters
+        ----------
+        keys : sequence of str
+            The SHA-256 of each content.
+        factors : mapping
+            Arrays with a row per key, by the name of the factor.
+        errors : mapping, optional
+            The reason by the key of each content that cannot be used.
+        known : mapping, optional
+            By factor, which of the keys are in the store. For processes that write for another one,
+            which is `writing` and has looked. A shard that is written twice is the same file.
         """
-        alone = known is None
+        is_only_writer = known is None
         if known is None:
             known = {name: self.shards(name).keys() for name in (*factors, ERRORS)}
-        if not self._is_chosen:
+        if not self._is_precision_given:
             first = {name: x for name, x in factors.items() if not known.get(name)}
             self.check_precision(first)
-        with self._at_once(alone) as journal:
+        with self._transaction(is_only_writer) as journal:
             for name, table in self._tables(keys, factors, errors or {}, known):
-                if alone:
+                if is_only_writer:
                     self.shards(name).add(table, journal)
                 else:
                     write_shard(self.shards_folder(name), table, journal)
@@ -198,39 +213,40 @@ class Store:
         errors: Mapping[str, str],
         known: Mapping[str, Collection[str]],
     ) -> Iterator[tuple[str, pa.Table]]:
-        """The shards to write: the rows that do not exist yet."""
-        new = {
-            key: why for key, why in errors.items() if key not in known.get(ERRORS, ())
-        }
-        if new:
-            yield ERRORS, pa.table({"sha256": list(new), "error": list(new.values())})
+        """Yield the shards to write: the rows that are not in the store yet."""
+        known_errors = known.get(ERRORS, ())
+        new_errors = {k: why for k, why in errors.items() if k not in known_errors}
+        if new_errors:
+            columns = {"sha256": list(new_errors), "error": list(new_errors.values())}
+            yield ERRORS, pa.table(columns)
         for name, values in factors.items():
-            exist = known.get(name, ())
-            rows = [row for row, key in enumerate(keys) if key not in exist]
-            size = max(values[:1].size * self.codec.dtype.itemsize, 1)
-            n = max(1, min(MAX_ROWS, MAX_BYTES // size))
-            for part in (rows[i : i + n] for i in range(0, len(rows), n)):
-                some = values if len(part) == len(keys) else values[part]
-                yield name, encode([keys[row] for row in part], name, some, self.codec)
+            known_keys = known.get(name, ())
+            rows = [row for row, key in enumerate(keys) if key not in known_keys]
+            row_bytes = max(values[:1].size * self.codec.dtype.itemsize, 1)
+            max_rows = max(1, min(MAX_ROWS, MAX_BYTES // row_bytes))
+            for start in range(0, len(rows), max_rows):
+                part = rows[start : start + max_rows]
+                # all of them are not copied
+                part_values = values if len(part) == len(keys) else values[part]
+                part_keys = [keys[row] for row in part]
+                yield name, encode(part_keys, name, part_values, self.codec)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the writer lock, for this process or with others that write parts for it.
+        """Hold the writer lock, for this process and others that write parts for it.
 
-        Leftovers of killed processes are removed at the beginning and at a successful end.
+        Temporary files of killed processes are removed at the beginning and at a successful end.
         """
         busy = StoreError(
             f"store must have one writer, but another process works on {self.folder}; wait until "
             "it ends, or choose another folder"
         )
+        what = f"store cannot be written: {self.folder}"
         do = "; make it writable or choose another folder"
+        lock = hold_lock(self.folder / manifest.LOCK, seconds=0, busy=busy)
         with contextlib.ExitStack() as stack:
-            with explained(
-                StoreError, f"store cannot be written: {self.folder}", do, OSError
-            ):
-                stack.enter_context(
-                    hold_lock(self.folder / manifest.LOCK, seconds=0, busy=busy)
-                )
+            with explained(StoreError, what, do, OSError):
+                stack.enter_context(lock)
             self._clear_up()
             if self.settings.get(SOURCE) != self._stored_source:
                 manifest.keep_source(self.folder, self.settings.get(SOURCE))
@@ -267,22 +283,22 @@ class Store:
             if not shards.keys() <= keep:
                 stale.append(shards)
         if stale:
-            with self._at_once() as journal:
+            with self._transaction() as journal:
                 for shards in stale:
                     shards.compact(keep, journal)
             self.look_again()
 
     @contextmanager
-    def _at_once(self, alone: bool = True) -> Iterator[Journal]:
+    def _transaction(self, is_only_writer: bool = True) -> Iterator[Journal]:
         """Yield a journal that is committed at the end, or rolled back after an error."""
         journal = Journal(self.folder)
         try:
-            if alone:
-                finish(self.folder)  # of a change that was interrupted
+            if is_only_writer:
+                finish(self.folder)  # a change that was interrupted
             yield journal
             journal.commit()
         except BaseException as error:
-            self.look_again()  # the shards know of rows that are not on disk
+            self.look_again()  # `_shards` may have rows that are not on disk
             journal.discard()
             if isinstance(error, OSError):
                 raise StoreError(
@@ -308,7 +324,7 @@ class Store:
         return sorted(factors)
 
     def rows(self) -> dict[str, Row]:
-        """The images by id."""
+        """Return the images by id."""
         return manifest.read_index(self.folder)
 
     def labelled_rows(self) -> list[Row]:
@@ -316,19 +332,19 @@ class Store:
         return with_current_labels(self.rows().values(), LabelLog.open(self.folder))
 
     def usable(self) -> list[Row]:
-        """The images that have features, in the order of their ids."""
+        """Return the images that have features, in the order of their ids."""
         return [row for row in self.rows().values() if row.status == OK]
 
     def errors(self) -> dict[str, str]:
-        """Contents that cannot be used, and why."""
-        found: dict[str, str] = {}
+        """Return the reason for each content that cannot be used, by its key."""
+        reasons: dict[str, str] = {}
         for path in self.shards(ERRORS).files:
             check_shard(path)
-            keys, errors = (
-                read_table(path).column(name) for name in ("sha256", "error")
-            )
-            found.update(zip(keys.to_pylist(), errors.to_pylist(), strict=True))
-        return found
+            table = read_table(path)
+            keys = table.column("sha256").to_pylist()
+            errors = table.column("error").to_pylist()
+            reasons.update(zip(keys, errors, strict=True))
+        return reasons
 
     def missing(self, keys: Iterable[str], factors: Iterable[str]) -> list[str]:
         """Return the keys that lack at least one of the factors, each once and in order."""
@@ -343,29 +359,31 @@ class Store:
         shards = self.shards(factor)
         if not keys:
             raise StoreError(f"nothing to read: no keys were given for {shards.folder}")
-        if absent := [key for key in keys if key not in shards]:
+        absent = [key for key in keys if key not in shards]
+        if absent:
             raise StoreError(
                 f"{factor} of {len(absent)} images is not in {self.folder}, first {absent[0]}"
             )
-        return Column.of(
-            shards.files, *shards.find(keys), self.codec, factor
-        ).read_scaled()
+        shard, row = shards.find(keys)
+        column = Column.of(shards.files, shard, row, self.codec, factor)
+        return column.read_scaled()
 
     def shape(self, factor: str) -> tuple[int, ...]:
         """Return the shape of one image's factor, or () if no content has it."""
-        for first in self.shards(factor).files[:1]:
-            check_shard(first)
-            return stored(first, factor, self.codec)[2]
-        return ()
+        files = self.shards(factor).files
+        if not files:
+            return ()
+        check_shard(files[0])
+        return stored(files[0], factor, self.codec)[2]
 
     def shards(self, factor: str) -> Shards:
-        """The files of a factor, or of the errors."""
+        """Return the shards of a factor, or of the errors."""
         if factor not in self._shards:
             self._shards[factor] = Shards(self.shards_folder(factor))
         return self._shards[factor]
 
     def shards_folder(self, factor: str) -> Path:
-        """Return the folder of a factor; quoted, since Windows has no `:` in names of files."""
+        """Return the folder of a factor; its name is quoted, since Windows allows no `:` in it."""
         return self.folder / quote(factor, safe="@+,;= ")
 
     def look_again(self) -> None:
@@ -377,26 +395,28 @@ class Store:
     ) -> pa.RecordBatchReader:
         """Return id, path, sha256, labels and a column per factor, in batches.
 
-        An image that lacks a factor has null there. DuckDB, polars and Arrow read what this gives.
+        An image that lacks a factor has null there. DuckDB, polars and Arrow can read it.
         """
         images = with_current_labels(self.usable(), LabelLog.open(self.folder))
         shapes = {name: self.shape(name) for name in self.columns_of(features)}
-        lists = {
-            n: self._lists([], n, shape).type for n, shape in shapes.items() if shape
-        }
-        schema = pa.schema(
-            [*(manifest.SCHEMA.field(name) for name in FACTS), *lists.items()]
-        )
-        values = sum(int(np.prod(shape)) for shape in shapes.values())
-        step = max(1, min(rows, BATCH_VALUES // max(values, 1)))
+        fields = [manifest.SCHEMA.field(name) for name in FACTS]
+        factors = [name for name, shape in shapes.items() if shape]
+        for name in factors:
+            fields.append(pa.field(name, self._lists([], name, shapes[name]).type))
+        schema = pa.schema(fields)
+        values_per_image = sum(math.prod(shape) for shape in shapes.values())
+        step = max(1, min(rows, BATCH_VALUES // max(values_per_image, 1)))
 
         def batches() -> Iterator[pa.RecordBatch]:
             for start in range(0, len(images), step):
-                some = images[start : start + step]
-                facts = [[getattr(row, name) for row in some] for name in FACTS]
-                keys = [str(row.sha256) for row in some]
-                arrays = [self._lists(keys, name, shapes[name]) for name in lists]
-                yield pa.record_batch([*facts, *arrays], schema=schema)
+                part = images[start : start + step]
+                keys = [str(row.sha256) for row in part]
+                columns: list[Any] = []
+                for name in FACTS:
+                    columns.append([getattr(row, name) for row in part])
+                for name in factors:
+                    columns.append(self._lists(keys, name, shapes[name]))
+                yield pa.record_batch(columns, schema=schema)
 
         return pa.RecordBatchReader.from_batches(schema, batches())
 
@@ -414,7 +434,7 @@ class Store:
         return need("polars", "frames").from_arrow(self.to_arrow(features))
 
     def to_numpy(self, factor: str) -> Array:
-        """One factor of all usable images as float32: (n, d) or (n, P, d)."""
+        """Return one factor of all usable images as float32, (n, d) or (n, P, d)."""
         columns = self.columns_of([factor])
         if len(columns) > 1:
             raise FeatureError(
@@ -424,9 +444,9 @@ class Store:
         return self.read([str(row.sha256) for row in self.usable()], columns[0])
 
     def feature(self, name: str) -> Comparable:
-        """A feature or recipe of all usable images, as `extract` gives it: normalised.
+        """Return a feature or recipe of all usable images as `extract` does: normalised.
 
-        An array (n, d), a `RankOne` for a gradient, or what `gram` compares.
+        An array (n, d), a `RankOne` for a gradient, or another value that `gram` takes.
         """
         recipe = self._recipe(name)
         if recipe.learns:
@@ -435,26 +455,25 @@ class Store:
                 "deepfishing.estimators.Whiten, or use `deepfish train`"
             )
         self.columns_of([name])
-        return recipe.fit({})(
-            {column: self.to_numpy(column) for column in recipe.columns}
-        )
+        arrays = {column: self.to_numpy(column) for column in recipe.columns}
+        return recipe.fit({})(arrays)
 
     def columns_of(self, features: str | Iterable[str] | None) -> list[str]:
-        """The factors that features are made of, each once; an error if the store lacks one."""
-        held = self.factors()
+        """Return the factors that features are made of, each once; refuse one that is missing."""
+        stored = self.factors()
         if features is None:
-            return held
+            return stored
         names = split_names(features) if isinstance(features, str) else list(features)
         unique: dict[str, None] = {}
         for name in names:
-            of_name = (name,) if name in held else self._recipe(name).columns
-            unique.update(dict.fromkeys(of_name))
+            needed = (name,) if name in stored else self._recipe(name).columns
+            unique.update(dict.fromkeys(needed))
         columns = list(unique)
-        absent = [column for column in columns if column not in held]
+        absent = [column for column in columns if column not in stored]
         if absent:
             raise StoreError(
                 f"store {self.folder} must hold {', '.join(columns)} for {', '.join(names)}, but "
-                f"lacks {', '.join(absent)}; it has {', '.join(held) or 'none'}"
+                f"lacks {', '.join(absent)}; it has {', '.join(stored) or 'none'}"
             )
         return columns
 
@@ -467,13 +486,16 @@ class Store:
     def _lists(
         self, keys: Sequence[str], name: str, shape: tuple[int, ...]
     ) -> pa.Array:
-        """One factor of some images as lists of lists, null where it does not exist."""
+        """Return one factor of some images as lists of lists, null where it does not exist."""
         shards = self.shards(name)
-        has = np.array([key in shards for key in keys], dtype=bool)
-        some = [key for key in keys if key in shards]
-        lists = pa.array(
-            self.read(some, name).ravel() if some else np.empty(0, np.float32)
-        )
+        exists = np.array([key in shards for key in keys], dtype=bool)
+        existing = [key for key in keys if key in shards]
+        values = np.empty(0, np.float32)
+        if existing:
+            values = self.read(existing, name).ravel()
+        lists = pa.array(values)
         for size in reversed(shape):
             lists = pa.FixedSizeListArray.from_arrays(lists, size)
-        return lists if has.all() else lists.take(pa.array(has.cumsum() - 1, mask=~has))
+        if exists.all():
+            return lists
+        return lists.take(pa.array(exists.cumsum() - 1, mask=~exists))
