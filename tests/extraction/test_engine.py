@@ -9,14 +9,14 @@ from torch import nn
 from deepfishing.errors import MissingDependencyError, NetworkError, OptionError
 from deepfishing.extraction import compute as computing
 from deepfishing.extraction import trunk as trunks
-from deepfishing.extraction.engines import FASTEST, choose_engines, missing_packages
+from deepfishing.extraction.engines import BY_SPEED, choose_engines, missing_packages
 from deepfishing.extraction.extract import extract
 from deepfishing.extraction.trunk import exported, start_engine
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.load import load_network, random_network
 from deepfishing.networks.network import Network
 
-INSTALLED = [name for name in FASTEST if not missing_packages(name)]
+INSTALLED = [name for name in BY_SPEED if not missing_packages(name)]
 OTHERS = [name for name in INSTALLED if name != "torch"]
 installed = pytest.mark.parametrize("name", INSTALLED)
 needs_one = pytest.mark.skipif(

@@ -8,7 +8,7 @@ from torch import nn
 from deepfishing.core.features import needed_factors
 from deepfishing.core.recipes import parse_recipes
 from deepfishing.extraction import compute, engines, record
-from deepfishing.extraction.encoder import QUICKEST, make_encoder
+from deepfishing.extraction.encoder import BY_START_TIME, make_encoder
 from deepfishing.extraction.extract import Extractor
 from deepfishing.extraction.options import Resources
 from deepfishing.extraction.program import Program
@@ -17,7 +17,7 @@ from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.load import load_network, random_network
 from deepfishing.networks.network import Network
 
-INSTALLED = [name for name in QUICKEST if not engines.missing_packages(name)]
+INSTALLED = [name for name in BY_START_TIME if not engines.missing_packages(name)]
 TORCH = Resources(engine="torch", batch_size=1)
 pytestmark = pytest.mark.skipif(
     not INSTALLED, reason="no engine besides torch is installed"
@@ -102,7 +102,7 @@ def test_a_program_gives_every_factor_of_fully_connected_layers(name, images):
 @pytest.mark.parametrize("engine", INSTALLED)
 @pytest.mark.parametrize("label", ["uniform", 1])
 def test_a_program_runs_in_every_engine(engine, label, tiny, images, monkeypatch):
-    monkeypatch.setattr("deepfishing.extraction.encoder.QUICKEST", (engine,))
+    monkeypatch.setattr("deepfishing.extraction.encoder.BY_START_TIME", (engine,))
     assert_same(*both(tiny, images, "all", label=label, tau=3.0))
 
 
@@ -219,12 +219,12 @@ def test_a_given_network_is_the_one_that_runs(tiny, home):
 
 
 def test_models_that_were_not_used_for_longest_leave_first(home, monkeypatch):
-    monkeypatch.setattr(engines, "KEPT", 25)
+    monkeypatch.setattr(engines, "MAX_CACHE_BYTES", 25)
     for n, key in enumerate("abc"):
-        engines.keep(key, key.encode() * 10)
+        engines.write_cached(key, key.encode() * 10)
         (path,) = (home / "engines").glob(f"{key}-*")
         os.utime(path, (n, n))
-    assert engines.kept("b") == b"b" * 10  # used now
-    assert engines.kept("a") is None
-    engines.keep("d", b"d" * 10)
-    assert [engines.kept(key) is None for key in "bcd"] == [False, True, False]
+    assert engines.read_cached("b") == b"b" * 10  # used now
+    assert engines.read_cached("a") is None
+    engines.write_cached("d", b"d" * 10)
+    assert [engines.read_cached(key) is None for key in "bcd"] == [False, True, False]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 
 from deepfishing.errors import DeepFishingError, one_line, pip_install
-from deepfishing.extraction.engines import FASTEST, missing_packages
+from deepfishing.extraction.engines import BY_SPEED, missing_packages
 from deepfishing.networks.zoo import RECORDS, find_weights, home
 from deepfishing.util.machine import describe
 
@@ -67,7 +67,7 @@ def _examine() -> Iterator[Finding]:
                 detail = detail.removeprefix(f"{package} ")
                 fix = pip_install(f"{package}>={least}")
                 yield Finding(package, status, detail, fix, core=True)
-    for engine in FASTEST:
+    for engine in BY_SPEED:
         yield _check_engine(engine)
     for extra, found in extras.items():
         bad = [(status, detail) for status, detail in found if status != OK]

@@ -1,7 +1,8 @@
 """Computation of factors from a batch of pixels.
 
-The part of the network below the lowest layer that is read runs in the fastest engine whose results
-agree with those of torch.
+A `Computer` chooses once how each factor is read (`reader`), finds the layouts of the layers, and
+compares their gradients with torch's. The part of the network below the lowest layer that is read
+runs in the fastest engine whose results agree with those of torch.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ from deepfishing.networks.network import Network
 from deepfishing.networks.objectives import find_objective
 from deepfishing.networks.reference import EMBEDDING
 
-BATCHES = 3  # about as many wait between trunk and head
+WAITING_BATCHES = 3  # between trunk and head, about
 TOLERANCE = 1e-3  # of a factor's largest value; in float32 engines differ by about 1e-5
-COARSE = 5e-2  # the same in half precision
+HALF_TOLERANCE = 5e-2  # the same in half precision
 
 Layouts = dict[str, tuple[Layout, ...]]
 # from the tensors of a batch to the parts of a factor, which `finish` puts together
@@ -95,7 +96,7 @@ class Computer:
         self.gradients = _each(self.paths[factor] for factor in self.backward)
         self.layers = {path: find_module(network.module, path) for path in self.read}
         self.checked = False
-        # until an engine is found the whole network is the head
+        # until an engine is started the whole network is the head
         self.module: nn.Module = network.module
         self.run: RunTrunk = torch.from_numpy
         self.layouts = self.learn()
@@ -141,7 +142,7 @@ class Computer:
         batch = self.run(self.noise(1)).clone()
         # twice the counted bytes: NumPy's copies and the kernels' own memory are not counted
         head = 2 * peak_bytes(lambda: self.compute(self.module, batch))
-        return head + BATCHES * batch.nbytes
+        return head + WAITING_BATCHES * batch.nbytes
 
     def learn(self) -> Layouts:
         """Return the layout of every layer that is read; computed once per network, on noise.
@@ -165,9 +166,7 @@ class Computer:
                 f"{self.network.name} must give the same for the same image, and does not; "
                 "leave dropout and other noise out of it"
             )
-        outputs = _each(
-            paths for factor, paths in self.paths.items() if _of_module(factor)
-        )
+        outputs = _each(self.paths[f] for f in self.paths if _of_module(f))
         layouts = find_layouts(module, inputs, alone, outputs, self.tolerance)
         uses = {}
         for factor in self.backward:
@@ -191,37 +190,34 @@ class Computer:
     def tolerance(self) -> float:
         """Largest difference between two computations of a factor, relative to its maximum."""
         if self.dtype in (torch.float16, torch.bfloat16):
-            return COARSE
+            return HALF_TOLERANCE
         return TOLERANCE
 
     def start(self, engine: str) -> bool:
-        """Cut the network and start the first engine whose results agree with torch's."""
+        """Cut the network and start the first engine whose results agree with torch's.
+
+        Return whether the network is cut.
+        """
         names = choose_engines(engine)
         parts = self.parts()
         if parts is None:
             return self.stay_whole(engine)
         pixels = self.noise(2)
-        alone = [
-            self.compute(self.network.module, torch.from_numpy(p[None])) for p in pixels
-        ]
-        expected = {
-            f: np.concatenate([values[f] for values in alone]) for f in self.factors
-        }
+        expected = self.compute_one_by_one(pixels)
         for name in names:
             try:
                 run = start_engine(
                     name, parts.trunk, pixels.shape[-1], torch.get_num_threads()
                 )
                 middle = run(pixels)
-                if not _joins(run, pixels, middle):
+                if not _is_batch_of_each(run, pixels, middle):
                     return self.stay_whole(engine)
                 if not _takes_any_number(run, self.noise(3)):
                     raise NetworkError(
                         "it gives other numbers for one image than for three"
                     )
-                problem = self.difference(
-                    self.compute(parts.head, middle.clone()), expected
-                )
+                factors = self.compute(parts.head, middle.clone())
+                problem = self.difference(factors, expected)
             except (NetworkError, LayerError, RuntimeError) as error:
                 problem = str(error)
             if not problem:
@@ -236,10 +232,19 @@ class Computer:
             )
             if engine != "auto":
                 raise NetworkError(f"{message}; take --engine torch")
+            # a network that only `cut_by_running` cuts is used whole without a warning
             if not isinstance(parts.trunk, RunTrunkModule):
-                # else like networks that are not cut
                 warnings.warn(f"{message}; not used", stacklevel=2)
         return False
+
+    def compute_one_by_one(self, pixels: Array) -> dict[Factor, Array]:
+        """Return the factors of inputs that are passed through the whole network on their own."""
+        module = self.network.module
+        alone = [self.compute(module, torch.from_numpy(one[None])) for one in pixels]
+        factors = {}
+        for factor in self.factors:
+            factors[factor] = np.concatenate([values[factor] for values in alone])
+        return factors
 
     def stay_whole(self, engine: str) -> bool:
         """Leave the network in one piece, unless an engine is asked for by name."""
@@ -383,21 +388,23 @@ def _differ(once: Sequence[Tensor], twice: Sequence[Tensor], tolerance: float) -
     return False
 
 
-def _joins(run: RunTrunk, two: Array, both: Tensor) -> bool:
-    """Whether a trunk's output for two inputs is that of each of them, put together."""
-    if len(both) == len(two):
+def _is_batch_of_each(run: RunTrunk, pixels: Array, together: Tensor) -> bool:
+    """Whether a trunk's output for several inputs is that of each of them, concatenated."""
+    if len(together) == len(pixels):
         return True
-    each = torch.cat([run(one[None]) for one in two])
-    atol = TOLERANCE * float(both.abs().max())
-    return each.shape == both.shape and torch.allclose(each, both, rtol=0, atol=atol)
+    each = torch.cat([run(one[None]) for one in pixels])
+    return _is_close(together, each)
 
 
-def _takes_any_number(run: RunTrunk, three: Array) -> bool:
-    """Whether a trunk gives the same for three inputs together as for each alone."""
-    both = run(three)
-    each = torch.cat([run(one[None]) for one in three])
-    atol = TOLERANCE * float(each.abs().max())
-    return both.shape == each.shape and torch.allclose(both, each, rtol=0, atol=atol)
+def _takes_any_number(run: RunTrunk, pixels: Array) -> bool:
+    """Whether a trunk gives the same for several inputs together as for each alone."""
+    each = torch.cat([run(one[None]) for one in pixels])
+    return _is_close(run(pixels), each)
+
+
+def _is_close(a: Tensor, b: Tensor) -> bool:
+    atol = TOLERANCE * float(b.abs().max())
+    return a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=atol)
 
 
 def _error(network: Network, settings: Settings) -> ErrorFunction:
@@ -408,8 +415,8 @@ def _error(network: Network, settings: Settings) -> ErrorFunction:
         usual = FeatureOptions()
         if (settings.tau, settings.label) != (usual.tau, usual.label):
             raise OptionError(
-                f"tau and label are for softmax and sigmoid, and {network.name} has an error of "
-                f"your own; leave them out, got tau {settings.tau} and label {settings.label!r}"
+                f"tau and label are for softmax and sigmoid, and {network.name} has its own error; "
+                f"leave them out, got tau {settings.tau} and label {settings.label!r}"
             )
         return network.head
     error = find_objective(network.head).error(settings.tau, settings.label)
@@ -437,17 +444,18 @@ def _of_output(factor: Factor, network: Network) -> bool:
 
 
 def _is_embedding(factor: Factor, network: Network) -> bool:
-    """Whether it is x7 of a network without a classifier."""
+    """Whether a factor is x7 of a network without a classifier."""
     is_x7 = factor.kind == "input" and factor.layer == TOP
     return is_x7 and not has_classifier(network.layers)
 
 
 def _of_module(factor: Factor) -> bool:
-    """Whether it is the output of a module; the others are of a layer's weights."""
+    """Whether a factor is the output of a module; the others belong to a layer's weights."""
     return factor.kind == "output" and isinstance(factor.layer, str)
 
 
 def _each(paths: Iterable[Sequence[str]]) -> list[str]:
+    """Return all paths of several lists, each once."""
     return list(dict.fromkeys(chain.from_iterable(paths)))
 
 

@@ -1,8 +1,8 @@
 """Factors of a few images, without torch where possible.
 
-The first run, which loads torch, keeps a program in `home()/engines` under a hash of everything
-that determines its results. Later runs need only the program if the network's files are unchanged.
-A program computes all factors of the paper's table, so other features need no other program.
+The first run, which loads torch, caches a program in `home()/engines` by a hash of everything that
+determines its results. Later runs need only the program if the network's files are unchanged. A
+program computes all factors of the paper's table, so other features need no other program.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ from deepfishing.core.features import Factor, needed_factors
 from deepfishing.core.recipes import parse_recipes
 from deepfishing.errors import LayerError, NetworkError, version_of
 from deepfishing.extraction.batches import Batch
-from deepfishing.extraction.engines import keep, kept, missing_packages, start_onnx
+from deepfishing.extraction.engines import (
+    missing_packages,
+    read_cached,
+    start_onnx,
+    write_cached,
+)
 from deepfishing.extraction.options import Resources
 from deepfishing.extraction.program import Program
 from deepfishing.extraction.settings import Settings
@@ -31,17 +36,18 @@ if TYPE_CHECKING:
     from deepfishing.extraction.extract import Extractor
     from deepfishing.networks.network import Network
 
-FEW = 64  # images; with more, torch's batches win back the time that it takes to load
-# by what a network's name begins with: the package whose code decides the network, too
+MAX_IMAGES_WITHOUT_TORCH = (
+    64  # with more, torch's batches save more time than it takes to load
+)
+# by the prefix of a network's name: the package whose version determines the network, too
 LIBRARIES = {
     "timm": "timm",
     "torchvision": "torchvision",
     "hf": "transformers",
     "open_clip": "open_clip_torch",
 }
-QUICKEST = ("onnxruntime", "openvino")  # to start, not to run
+BY_START_TIME = ("onnxruntime", "openvino")  # the quickest to start, not to run
 
-# an unreadable image is reported
 Encode = Callable[[Sequence[ImageLike]], Iterator[Batch]]
 Notice = Callable[[str], None]
 
@@ -56,38 +62,47 @@ def make_encoder(
     own: bool = False,
     notice: Notice | None = None,
 ) -> Encode:
-    """Return an encoder for a few images: a program on disk, or torch, which writes one.
+    """Return an encoder for a few images: a cached program, or torch, which makes one.
 
-    `load` gives the network of the settings, `weights` is its weight file if it is elsewhere now,
-    and `own` says that it was given in Python: then nothing is kept of it. `notice` is called with
-    a line before a program is made, which takes a few seconds.
+    Parameters
+    ----------
+    settings, factors, resources
+        As for `Extractor`.
+    load : callable
+        Returns the network of the settings.
+    weights : path, optional
+        The network's weight file, if it is elsewhere now.
+    own : bool
+        Whether the network was given in Python; then no program is cached.
+    notice : callable, optional
+        Called with a line before a program is made, which takes a few seconds.
     """
-    engine = next((name for name in QUICKEST if importlib.util.find_spec(name)), "")
-    plain = (
-        settings.network.dtype == "float32" and resources.device == "cpu" and not own
-    )
-    if engine and plain and settings.network.is_unchanged(weights):
+    network = settings.network
+    installed = [name for name in BY_START_TIME if importlib.util.find_spec(name)]
+    is_plain = network.dtype == "float32" and resources.device == "cpu" and not own
+    if installed and is_plain and network.is_unchanged(weights):
+        engine = installed[0]
         for chosen in _choices(settings, factors):
             key = _key(settings, chosen, engine)
-            model = kept(key)
+            model = read_cached(key)
             if model:
                 return Program(start_onnx(engine, model, threads=1), settings, factors)
             if model is None and not missing_packages(engine):
                 if notice is not None:
                     notice(
-                        f"preparing {settings.network.name} for single photos: some seconds, once "
-                        "on this machine"
+                        f"preparing {network.name} for single photos: some seconds, once on this "
+                        "machine"
                     )
-                made = _first_run(settings, chosen, load, resources, engine, key)
-                if made is not None:
-                    return _only(made, factors)
+                extractor = _first_run(settings, chosen, load, resources, engine, key)
+                if extractor is not None:
+                    return _restrict(extractor, factors)
     from deepfishing.extraction.extract import Extractor  # torch takes seconds to load
 
     return Extractor(load(), factors, settings=settings, resources=resources)
 
 
 def _choices(settings: Settings, factors: Sequence[Factor]) -> list[tuple[Factor, ...]]:
-    """The factors of a program that has these: all of the table, or else these alone."""
+    """Return the factors of a program that computes these: all of the table, or these alone."""
     alone = tuple(factors)
     shared = needed_factors(parse_recipes("all", settings.network.layers))
     return [shared, alone] if set(alone) < set(shared) else [alone]
@@ -101,32 +116,35 @@ def _first_run(
     engine: str,
     key: str,
 ) -> Extractor | None:
-    """Keep a program of the factors and return the extractor that it was made of, if there is one.
+    """Cache a program of the factors and return its extractor; None if the network has no program.
 
-    Torch has one thread and no other engine meanwhile: for passes as short as these, threads that
+    Torch has one thread and no other engine meanwhile: in passes as short as these, threads that
     wait for each other cost more than they save, and so does compiling the trunk.
     """
-    from deepfishing.extraction.extract import Extractor  # torch takes seconds to load
+    # torch takes seconds to load
+    from deepfishing.extraction.extract import Extractor
     from deepfishing.extraction.record import make_program
 
-    made = None
+    extractor = None
     with _one_thread():
         try:
             alone = replace(resources, engine="torch")
-            made = Extractor(load(), factors, settings=settings, resources=alone)
-            keep(key, make_program(made.compute, engine))
+            extractor = Extractor(load(), factors, settings=settings, resources=alone)
+            write_cached(key, make_program(extractor.compute, engine))
         except (NetworkError, LayerError):
-            keep(key, b"")  # so that it is not tried again
-    return made
+            write_cached(key, b"")  # so that it is not tried again
+    return extractor
 
 
-def _only(encode: Encode, factors: Sequence[Factor]) -> Encode:
+def _restrict(encode: Encode, factors: Sequence[Factor]) -> Encode:
     """Return this encoder restricted to some factors."""
 
     def encode_some(images: Sequence[ImageLike]) -> Iterator[Batch]:
         for batch in encode(images):
-            values = {f.name: batch.factors[f.name] for f in factors if batch.factors}
-            yield replace(batch, factors=values)
+            if batch.factors:
+                values = {factor.name: batch.factors[factor.name] for factor in factors}
+                batch = replace(batch, factors=values)
+            yield batch
 
     return encode_some
 
@@ -144,7 +162,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _key(settings: Settings, factors: Sequence[Factor], engine: str) -> str:
-    """Hash of all that decides a program, and of the code that makes one."""
+    """Return a hash of all that determines a program, and of the code that makes it."""
     library, colon, _ = settings.network.name.partition(":")
     packages = [engine, "torch"]
     if colon and library in LIBRARIES:
@@ -156,9 +174,10 @@ def _key(settings: Settings, factors: Sequence[Factor], engine: str) -> str:
 
 @cache
 def _source() -> str:
-    root, patterns = (
-        Path(__file__).parents[1],
-        ("*.py", "core/**/*.py", "extraction/*.py", "networks/**/*.py"),
-    )
-    files = (path for pattern in patterns for path in sorted(root.glob(pattern)))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+    """Return a hash of the code."""
+    root = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for pattern in ("*.py", "core/**/*.py", "extraction/*.py", "networks/**/*.py"):
+        for path in sorted(root.glob(pattern)):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()

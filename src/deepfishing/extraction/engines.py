@@ -1,7 +1,7 @@
 """Engines that run an ONNX model, and the cache of models.
 
 `start_onnx` returns a function that several threads may call at once, each on one core. Models are
-kept in `home()/engines` under a hash of everything that determines them.
+cached in `home()/engines` by a hash of everything that determines them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import os
 import threading
 import warnings
 from collections.abc import Callable
-from itertools import accumulate
 from typing import Any
 
 from deepfishing.core.rank_one import Array
@@ -32,17 +31,18 @@ from deepfishing.util.files import replacing
 RunOnnx = Callable[[Array], dict[str, Array]]  # pixels (n, 3, S, S) to arrays by name
 
 # `auto` takes the first that is installed; fastest first
-FASTEST = ("openvino", "onnxruntime", "torch")
-ENGINES = ("auto", *FASTEST)
-KEPT = 4 * 2**30  # bytes of models; those that were not used for longest leave first
+BY_SPEED = ("openvino", "onnxruntime", "torch")
+ENGINES = ("auto", *BY_SPEED)
+MAX_CACHE_BYTES = 4 * 2**30  # the models that were not used for longest are removed
 
 
 def choose_engines(engine: str) -> tuple[str, ...]:
-    """The engines to try, in turn: the one asked for, or for `auto` all that are installed."""
+    """Return the engines to try, in turn: the one asked for, or all that are installed."""
     check_choice("engine", engine, ENGINES)
     if engine == "auto":
-        return tuple(name for name in FASTEST if not missing_packages(name))
-    if packages := missing_packages(engine):
+        return tuple(name for name in BY_SPEED if not missing_packages(name))
+    packages = missing_packages(engine)
+    if packages:
         raise MissingDependencyError(
             f"engine {engine} needs the package {' and '.join(packages)}; run "
             f"`{pip_install(extra=engine)}`, or take --engine torch"
@@ -51,9 +51,10 @@ def choose_engines(engine: str) -> tuple[str, ...]:
 
 
 def missing_packages(engine: str) -> list[str]:
-    """Return the missing packages of an engine; `onnx` writes the file that it reads."""
-    needed = [] if engine == "torch" else [engine, "onnx"]
-    return [name for name in needed if importlib.util.find_spec(name) is None]
+    """Return the missing packages of an engine; `onnx` writes the model that it reads."""
+    if engine == "torch":
+        return []
+    return [name for name in (engine, "onnx") if importlib.util.find_spec(name) is None]
 
 
 def start_onnx(engine: str, model: bytes, threads: int) -> RunOnnx:
@@ -61,8 +62,8 @@ def start_onnx(engine: str, model: bytes, threads: int) -> RunOnnx:
     return _onnxruntime(model) if engine == "onnxruntime" else _openvino(model, threads)
 
 
-def kept(key: str) -> bytes | None:
-    """The model of a key, or None; one that is damaged is reported and removed."""
+def read_cached(key: str) -> bytes | None:
+    """Return the model of a key, or None; one that is damaged is reported and removed."""
     for path in (home() / "engines").glob(f"{key}-*.onnx"):
         with contextlib.suppress(OSError):
             model = path.read_bytes()
@@ -74,20 +75,20 @@ def kept(key: str) -> bytes | None:
     return None
 
 
-def keep(key: str, model: bytes) -> None:
-    """Keep a model for the next time."""
+def write_cached(key: str, model: bytes) -> None:
+    """Write a model to the cache; if the folder cannot be written, it is exported again later."""
     folder = home() / "engines"
     with contextlib.suppress(OSError):
-        # a folder that cannot be written costs the next export
         folder.mkdir(parents=True, exist_ok=True)
-        # so that a damaged file is found out
+        # in the name, so that a damaged file is detected
         digest = hashlib.sha256(model).hexdigest()[:16]
         with replacing(folder / f"{key}-{digest}.onnx") as partial:
             partial.write_bytes(model)
-        newest = sorted(folder.glob("*.onnx"), key=lambda path: -path.stat().st_mtime)
-        used = accumulate(path.stat().st_size for path in newest)
-        for path, size in list(zip(newest, used, strict=True))[1:]:
-            if size > KEPT:
+        newest_first = sorted(folder.glob("*.onnx"), key=lambda p: -p.stat().st_mtime)
+        total = 0
+        for path in newest_first:
+            total += path.stat().st_size
+            if total > MAX_CACHE_BYTES and path != newest_first[0]:
                 path.unlink()
 
 
@@ -116,9 +117,12 @@ def _onnxruntime(model: bytes) -> RunOnnx:
     ) as error:
         raise cannot_run("onnxruntime", error) from None
     names = [output.name for output in session.get_outputs()]
-    return lambda pixels: dict(
-        zip(names, session.run(names, {"pixels": pixels}), strict=True)
-    )
+
+    def run(pixels: Array) -> dict[str, Array]:
+        outputs = session.run(names, {"pixels": pixels})
+        return dict(zip(names, outputs, strict=True))
+
+    return run
 
 
 def _openvino(model: bytes, threads: int) -> RunOnnx:
@@ -134,13 +138,13 @@ def _openvino(model: bytes, threads: int) -> RunOnnx:
         )
     except RuntimeError as error:
         raise cannot_run("openvino", error) from None
-    own = threading.local()  # a request serves one thread at a time
+    thread = threading.local()  # a request serves one thread at a time
     names = [output.any_name for output in compiled.outputs]
 
     def run(pixels: Array) -> dict[str, Array]:
-        if not hasattr(own, "request"):
-            own.request = compiled.create_infer_request()
-        outputs: Any = own.request.infer([pixels], share_inputs=True)
+        if not hasattr(thread, "request"):
+            thread.request = compiled.create_infer_request()
+        outputs: Any = thread.request.infer([pixels], share_inputs=True)
         return {name: outputs[at] for at, name in enumerate(names)}
 
     return run

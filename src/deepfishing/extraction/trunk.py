@@ -1,4 +1,4 @@
-"""Cutting a network below the first layer that is read, and running the part below.
+"""Cutting a network below the first layer that is read, and running the part below: the trunk.
 
 The trunk needs no gradient: it is a function from pixels (n, 3, S, S) to its output, in any engine,
 that several threads may call at once, each on one core. The head stays in torch. A network is cut
@@ -28,7 +28,12 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from deepfishing import __version__, networks
 from deepfishing.core.rank_one import Array
 from deepfishing.errors import version_of
-from deepfishing.extraction.engines import cannot_run, keep, kept, start_onnx
+from deepfishing.extraction.engines import (
+    cannot_run,
+    read_cached,
+    start_onnx,
+    write_cached,
+)
 from deepfishing.extraction.tap import frozen
 from deepfishing.networks.onnx.trunk import onnx_of
 
@@ -53,14 +58,13 @@ def cut(module: nn.Module, read: Collection[str]) -> Cut | None:
     if graph is None or sum(node.op == "placeholder" for node in graph.nodes) != 1:
         return None
     nodes = list(graph.nodes)
-    reading = [
-        place
-        for place, node in enumerate(nodes)
-        if _calls(node) and node.target in read
-    ]
-    if not reading:
+    positions_read = []
+    for position, node in enumerate(nodes):
+        if _calls_module(node) and node.target in read:
+            positions_read.append(position)
+    if not positions_read:
         return None
-    below, above = nodes[: reading[0]], nodes[reading[0] :]
+    below, above = nodes[: positions_read[0]], nodes[positions_read[0] :]
     # weights used without a module are no part of the data flow: each side has its own
     weights = [node for node in below if node.op == "get_attr"]
     crossing = []
@@ -69,10 +73,10 @@ def cut(module: nn.Module, read: Collection[str]) -> Cut | None:
             crossing.append(node)
     if len(crossing) != 1 or crossing[0].op == "placeholder":
         return None
-    only = crossing[0]
-    return Cut(
-        _trunk(module, below, only), _head(module, [*weights, *above], only, read)
-    )
+    (value,) = crossing
+    trunk = _make_trunk(module, below, value)
+    head = _make_head(module, [*weights, *above], value, read)
+    return Cut(trunk, head)
 
 
 def cut_by_running(
@@ -100,7 +104,7 @@ def cut_by_running(
 
 @dataclass(frozen=True, eq=False)
 class Taken:
-    """An output of which the scores or the embedding (n, d) were taken already."""
+    """An output from which the scores or the embedding (n, d) have been taken."""
 
     value: Tensor
 
@@ -148,44 +152,50 @@ def _trace(module: nn.Module, read: Collection[str]) -> fx.Graph | None:
         def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
             return module_qualified_name in read or next(m.children(), None) is None
 
-    every = module.modules()
-    if any(
-        "forward" in vars(m) or m._forward_hooks or m._forward_pre_hooks for m in every
-    ):
-        return None  # changed from outside, which the tracer would not see
+    if any(map(_is_changed, module.modules())):
+        return None
     try:
         with frozen(module):  # the mode is written into the graph
             return Tracer().trace(module)
     except (ValueError, TypeError, RuntimeError, AttributeError, LookupError):
-        # code that asks for values or sizes of its input meets a stand-in instead, and fails as
-        # it may; such a network is used whole
+        # code that asks for values or sizes of its input gets a proxy, on which it may fail in any
+        # way; such a network is used whole
         return None
 
 
-def _calls(node: fx.Node) -> bool:
+def _is_changed(module: nn.Module) -> bool:
+    """Whether a module was changed from outside, which the tracer would not see."""
+    has_hooks = bool(module._forward_hooks or module._forward_pre_hooks)
+    return has_hooks or "forward" in vars(module)
+
+
+def _calls_module(node: fx.Node) -> bool:
     return node.op == "call_module"
 
 
-def _trunk(module: nn.Module, nodes: list[fx.Node], last: fx.Node) -> nn.Module:
+def _make_trunk(module: nn.Module, nodes: list[fx.Node], last: fx.Node) -> nn.Module:
+    """Return a copy of the part below, up to the last of its nodes."""
     graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
     for node in nodes:
         copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(copies[last])
-    # a copy, since its mode and its weights change
+    # copied, since its mode and its weights change
     trunk = copy.deepcopy(fx.GraphModule(module, graph)).eval().requires_grad_(False)
     _fold_batch_norms(trunk)
     return trunk
 
 
-def _head(
+def _make_head(
     module: nn.Module, nodes: list[fx.Node], entry: fx.Node, read: Collection[str]
 ) -> nn.Module:
+    """Return the part above, which takes the value of the node `entry`."""
     graph = fx.Graph()
     copies = {entry: graph.placeholder("trunk")}
     for node in nodes:
         copies[node] = graph.node_copy(node, copies.__getitem__)
     head = fx.GraphModule(module, graph)
-    for path in {str(node.target) for node in nodes if _calls(node)}.difference(read):
+    paths = {str(node.target) for node in nodes if _calls_module(node)}
+    for path in paths.difference(read):
         norm = head.get_submodule(path)
         if isinstance(norm, nn.BatchNorm2d) and norm.running_mean is not None:
             head.set_submodule(path, Affine(norm))
@@ -200,10 +210,10 @@ class Affine(nn.Module):
 
     def __init__(self, norm: nn.BatchNorm2d) -> None:
         super().__init__()
-        values = norm.state_dict().items()
-        state = {
-            name: value.detach()[:, None, None] for name, value in values if value.ndim
-        }
+        state = {}
+        for name, value in norm.state_dict().items():
+            if value.ndim:
+                state[name] = value.detach()[:, None, None]
         scale = state.get("weight", 1.0) * (state["running_var"] + norm.eps).rsqrt()
         shift = state.get("bias", 0.0) - state["running_mean"] * scale
         self.register_buffer("scale", scale)
@@ -215,18 +225,20 @@ class Affine(nn.Module):
 
 
 def _fold_batch_norms(trunk: fx.GraphModule) -> None:
-    """Put the scale and shift of a batch norm into the convolution whose output it takes."""
+    """Merge each batch norm into the convolution whose output it takes."""
     modules: dict[Any, nn.Module] = dict(trunk.named_modules())
-    targets = [node.target for node in trunk.graph.nodes if _calls(node)]
+    targets = [node.target for node in trunk.graph.nodes if _calls_module(node)]
     for node in list(trunk.graph.nodes):
         before = node.args[0] if node.args else None
-        if not (_calls(node) and isinstance(before, fx.Node) and _calls(before)):
+        if not isinstance(before, fx.Node):
+            continue
+        if not (_calls_module(node) and _calls_module(before)):
             continue
         conv, norm = modules[before.target], modules[node.target]
         if not (isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d)):
             continue
-        once = targets.count(before.target) == 1 and len(before.users) == 1
-        if once and norm.running_mean is not None:
+        is_used_once = targets.count(before.target) == 1 and len(before.users) == 1
+        if is_used_once and norm.running_mean is not None:
             folded = fuse_conv_bn_eval(conv, norm).requires_grad_(False)
             folded.weight.data = folded.weight.contiguous(
                 memory_format=torch.channels_last
@@ -256,22 +268,24 @@ def start_engine(engine: str, trunk: nn.Module, size: int, threads: int) -> RunT
 
 
 def exported(trunk: nn.Module, size: int) -> bytes:
-    """Return the trunk as ONNX, from `home()/engines` if it was exported before."""
+    """Return the trunk as ONNX, from the cache if it was exported before."""
     published = onnx_of(trunk)
     if published is not None:
         return published
-    # structure, weights and versions: a trunk that was changed has another file
-    what = f"{trunk}\n{getattr(trunk, 'code', '')}\n{size} {OPSET} {torch.__version__}"
-    digest = hashlib.sha256(f"{what} {version_of('onnx')} {__version__}".encode())
+    # structure, weights and versions: a trunk that was changed has another key
+    structure = (
+        f"{trunk}\n{getattr(trunk, 'code', '')}\n{size} {OPSET} {torch.__version__}"
+    )
+    digest = hashlib.sha256(f"{structure} {version_of('onnx')} {__version__}".encode())
     for tensor in trunk.state_dict().values():
         digest.update(
             tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
         )
     key = digest.hexdigest()[:32]
-    model = kept(key)
+    model = read_cached(key)
     if model is None:
         model = export(trunk, torch.zeros(2, 3, size, size))
-        keep(key, model)
+        write_cached(key, model)
     return model
 
 
@@ -284,36 +298,32 @@ def export(
     except (RuntimeError, TypeError, ValueError) as error:
         raise cannot_run("ONNX", error) from None
     for warning in warned:
-        # code that looks at what comes in would be frozen for one case; our own networks and those
-        # of libraries look at sizes only, and those are fixed
-        if warning.category.__name__ == "TracerWarning" and not _is_trusted(
-            str(warning.source)
-        ):
+        # code that depends on its input would be frozen for one case; our own networks and those of
+        # libraries depend on sizes only, which are fixed
+        is_of_tracer = warning.category.__name__ == "TracerWarning"
+        if is_of_tracer and not _is_trusted(str(warning.source)):
             raise cannot_run("ONNX", warning.message)
     return model
 
 
 def _is_trusted(file: str) -> bool:
-    """Whether a file of code is ours or of a library whose networks look at sizes only."""
+    """Whether a file of code is ours or of a library whose networks depend on sizes only."""
     folders = [Path(networks.__file__).parent]
     for package in LIBRARIES:
         spec = importlib.util.find_spec(package)
-        folders += (
-            [Path(place) for place in spec.submodule_search_locations or ()]
-            if spec
-            else []
-        )
+        if spec is not None:
+            folders += map(Path, spec.submodule_search_locations or ())
     return any(Path(file).is_relative_to(folder) for folder in folders)
 
 
 def _caller_of_torch() -> str:
-    """The file of the code that called torch, where torch or Python warns of something."""
-    torchs = Path(torch.__file__).parent
+    """Return the file of the code that called torch, while torch or Python warns."""
+    torch_folder = Path(torch.__file__).parent
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         is_ours = file in (__file__, warnings.__file__)
-        if not is_ours and not Path(file).is_relative_to(torchs):
+        if not is_ours and not Path(file).is_relative_to(torch_folder):
             return file
         frame = frame.f_back
     return ""
@@ -329,10 +339,10 @@ def write_onnx(
 ) -> tuple[bytes, list[warnings.WarningMessage]]:
     """Return a module as ONNX and torch's warnings; it takes any n, or 1 if the example has 1."""
     file = io.BytesIO()
-    # it prints the whole graph that it does not take, whatever its logging is set to
+    # it prints a whole graph that it cannot export, whatever its logging is set to
     torch._C._jit_onnx_log = lambda *_: None
-    # the exporter by tracing is the old one and says so, but takes a second where the new one
-    # takes ten and another package
+    # the exporter by tracing warns that it is the old one, but takes a second where the new one
+    # takes ten and needs another package
     warned: list[warnings.WarningMessage] = []
 
     def record(
@@ -343,6 +353,9 @@ def write_onnx(
             warnings.WarningMessage(message, category, filename, lineno, source=caller)
         )
 
+    dynamic_axes = None
+    if len(example) > 1:
+        dynamic_axes = {key: {0: "n"} for key in (name, *outputs)}
     with warnings.catch_warnings(), ExitStack() as stack:
         warnings.simplefilter("always")
         warnings.showwarning = record  # type: ignore[assignment]
@@ -358,8 +371,6 @@ def write_onnx(
             opset_version=opset,
             input_names=[name],
             output_names=list(outputs),
-            dynamic_axes={key: {0: "n"} for key in (name, *outputs)}
-            if len(example) > 1
-            else None,
+            dynamic_axes=dynamic_axes,
         )
     return file.getvalue(), warned

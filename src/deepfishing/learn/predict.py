@@ -15,7 +15,12 @@ import numpy as np
 
 from deepfishing.core.rank_one import Array
 from deepfishing.extraction.batches import zero_gradients
-from deepfishing.extraction.encoder import FEW, Encode, Notice, make_encoder
+from deepfishing.extraction.encoder import (
+    MAX_IMAGES_WITHOUT_TORCH,
+    Encode,
+    Notice,
+    make_encoder,
+)
 from deepfishing.extraction.options import Resources
 from deepfishing.images.preprocess import ImageLike
 
@@ -58,7 +63,7 @@ def predict(
         return settings.load_network(device=resources.device, weights=weights)
 
     encode: Encode
-    if network is None and len(images) <= FEW:
+    if network is None and len(images) <= MAX_IMAGES_WITHOUT_TORCH:
         encode = make_encoder(
             settings,
             model.factors,
