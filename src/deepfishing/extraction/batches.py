@@ -23,7 +23,7 @@ class Batch:
 
 
 def gather(batches: Iterable[Batch]) -> dict[str, Array]:
-    """Factors of all batches together; an image that could not be read or described is an error."""
+    """Return the factors of all batches together; refuse images that cannot be used."""
     parts: dict[str, list[Array]] = {}
     for batch in batches:
         if batch.failures:
@@ -81,7 +81,7 @@ def leave_out(batches: Iterable[Batch], failures: dict[int, str]) -> Iterator[Ba
 
 
 def zero_gradients(factors: Mapping[str, Array]) -> Array:
-    """Which images have a gradient that is zero everywhere, (n,).
+    """Return which images have a gradient that is zero everywhere, (n,).
 
     >>> zero_gradients({"x7": np.ones((2, 3)), "delta8": np.array([[0.0, 0.0], [1e-30, 0.0]])})
     array([ True, False])
@@ -116,24 +116,25 @@ def _is_zero(values: Array) -> Array:
 
 
 def finish(factor: Factor, parts: Sequence[Array]) -> Array:
-    """A factor of its parts: itself, or what is projected from both sides."""
-    if isinstance(factor.positions, tuple):
-        return two_sided(
-            RankOne(*parts) if len(parts) > 1 else parts[0], *factor.positions
-        )
-    return parts[0]
+    """Return a factor of its parts: the one part, or a gradient projected from both sides."""
+    if not isinstance(factor.positions, tuple):
+        return parts[0]
+    gradient: Array | RankOne = parts[0]
+    if len(parts) > 1:
+        x, delta = parts
+        gradient = RankOne(x, delta)
+    return two_sided(gradient, *factor.positions)
 
 
 def aggregate(factor: Factor, values: Array, V: int) -> Array:
-    """One descriptor per image of those of its V views, which follow each other.
+    """Return one value per image from those of its V views, which are consecutive.
 
-    Forward factors and the factors of a gradient are averaged. Mean x times mean delta keeps the
-    gradient rank-1; it approximates the mean of the V rank-1 gradients, which is not rank-1, and is
-    exact if x or delta is the same in all views. Projected gradients are averaged too, and there
-    the mean is exact since a projection is linear. Nor is anything lost behind `@exact`: positions
-    of different views show different places, so the views' positions are put side by side and
-    delta is divided by V, which makes the sum over all of them the mean of the V gradients. Values
-    (n * V, d) or (n * V, P, d) become (n, d), or (n, V * P, d) behind `@exact`.
+    Values (n * V, d) or (n * V, P, d) become (n, d), or (n, V * P, d) with `@exact`. Forward
+    factors and the factors of a gradient are averaged. Mean x times mean delta is of rank 1; it
+    approximates the mean of the V gradients, which is not, and is exact if x or delta is the same
+    in all views. The mean of projected gradients is exact since a projection is linear. So are
+    gradients with `@exact`: the positions of all views are concatenated and delta is divided by V,
+    which makes the sum over all positions the mean of the V gradients.
     """
     if V == 1:
         return values

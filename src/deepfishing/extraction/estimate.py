@@ -1,4 +1,4 @@
-"""Estimate of what an extraction will take, from a sample of its images."""
+"""Estimate of the time, disk and memory of an extraction, from a sample of its images."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ INDEX_MEMORY = 2000
 
 @dataclass(frozen=True)
 class Estimate:
-    """Time, disk and memory of an extraction on this machine."""
+    """Time, disk and memory of an extraction on this computer."""
 
     images: int
     to_compute: int  # images that are not in the store

@@ -83,12 +83,13 @@ def block_gradients(uses: Sequence[Use]) -> Tensor:
         if not isinstance(layer, nn.Conv2d):
             raise _refused(layer)
         x, delta = _maps(layer, call)
-        each = _weight_gradient(layer, x, delta, layer.groups)
-        own = _windows(each, len(call.x)).sum(dim=1)
-        gradients.append(
-            own.reshape(len(own), layer.groups, -1, layer.weight[0].numel())
-        )
-    return gradients[0] if len(gradients) == 1 else torch.stack(gradients).sum(dim=0)
+        n, d = len(call.x), layer.weight[0].numel()
+        of_windows = _weight_gradient(layer, x, delta, layer.groups)
+        of_images = _windows(of_windows, n).sum(dim=1)
+        gradients.append(of_images.reshape(n, layer.groups, -1, d))
+    if len(gradients) == 1:
+        return gradients[0]
+    return torch.stack(gradients).sum(dim=0)
 
 
 def is_grouped(layer: nn.Module) -> bool:
@@ -97,6 +98,7 @@ def is_grouped(layer: nn.Module) -> bool:
 
 
 def _positions(value: Tensor) -> Tensor:
+    """Return a factor with an axis of positions, (n, P, d)."""
     return value if value.ndim == 3 else value[:, None]
 
 
@@ -112,6 +114,7 @@ def _refused(layer: nn.Module) -> LayerError:
 
 
 def _factors(layer: nn.Module, call: Call) -> tuple[Tensor, Tensor]:
+    """Return the factors of one run of a layer: (n, d) and (n, D), or (n, P, d) and (n, P, D)."""
     x, delta = call.x, _delta(call)
     if isinstance(layer, nn.Linear):
         if x.ndim == 2:
@@ -119,7 +122,7 @@ def _factors(layer: nn.Module, call: Call) -> tuple[Tensor, Tensor]:
         return x.flatten(1, -2), delta.flatten(1, -2)
     if not isinstance(layer, nn.Conv2d):
         raise _refused(layer)
-    # a convolution is a linear layer on patches: one for each place of the kernel
+    # a convolution is a linear layer on patches: one for each position of the kernel
     maps, deltas = _maps(layer, call)
     if _pointwise(layer):
         patches = maps.flatten(2)  # as they are
@@ -130,38 +133,41 @@ def _factors(layer: nn.Module, call: Call) -> tuple[Tensor, Tensor]:
     deltas = deltas.flatten(2).transpose(1, 2)
     if x.ndim == 4:
         return patches, deltas
-    return _windows(patches, len(x)).flatten(1, 2), _windows(deltas, len(x)).flatten(
-        1, 2
-    )
+    n = len(x)
+    return _windows(patches, n).flatten(1, 2), _windows(deltas, n).flatten(1, 2)
 
 
 def _maps(layer: nn.Conv2d, call: Call) -> tuple[Tensor, Tensor]:
     """Return padded input and delta of a convolution, (N, C, H, W), of N images or windows."""
-    x, delta = (value.flatten(0, -4) for value in (call.x, _delta(call)))
-    size, places, stride = x.shape[2:], delta.shape[2:], layer.stride
-    reach = [
-        d * (k - 1) + 1 for d, k in zip(layer.dilation, layer.kernel_size, strict=True)
-    ]
-    # as TensorFlow pads to ceil(size / stride) places, smaller half first
+    x = call.x.flatten(0, -4)
+    delta = _delta(call).flatten(0, -4)
+    size, stride = x.shape[2:], layer.stride
+    output = delta.shape[2:]
+    reach = []  # of the kernel, in pixels
+    for dilation, kernel in zip(layer.dilation, layer.kernel_size, strict=True):
+        reach.append(dilation * (kernel - 1) + 1)
+    # as TensorFlow pads to ceil(size / stride) positions, smaller half first
     same: list[int] = []
     for i in (1, 0):  # the last direction comes first
-        whole = max((-(-size[i] // stride[i]) - 1) * stride[i] + reach[i] - size[i], 0)
-        same += [whole // 2, whole - whole // 2]
+        positions = math.ceil(size[i] / stride[i])
+        padding = max((positions - 1) * stride[i] + reach[i] - size[i], 0)
+        same += [padding // 2, padding - padding // 2]
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
     for pads in (list(layer._reversed_padding_repeated_twice), same):
         padded = size[0] + sum(pads[2:]), size[1] + sum(pads[:2])
         count = [(padded[i] - reach[i]) // stride[i] + 1 for i in (0, 1)]
-        if count == [places[0], places[1]]:
+        if count == list(output):
             if any(pads):
                 x = nn.functional.pad(x, pads, mode=mode)
             return x, delta
     raise LayerError(
         f"a convolution must pad as nn.Conv2d or TensorFlow's `same` does, got "
-        f"{type(layer).__name__} with an output of {tuple(places)} for an input of {tuple(size)}"
+        f"{type(layer).__name__} with an output of {tuple(output)} for an input of {tuple(size)}"
     )
 
 
 def _pointwise(layer: nn.Conv2d) -> bool:
+    """Whether a convolution is a linear layer on each pixel."""
     padded = any(layer._reversed_padding_repeated_twice)
     return layer.kernel_size == layer.stride == (1, 1) and not padded
 
@@ -225,25 +231,24 @@ def check_gradients(
     `tolerance` is relative to the largest value of the gradient.
     """
     weights = {}
-    for path, of_path in uses.items():
-        weight = _weight(of_path[0][0])
+    for path, uses_of_path in uses.items():
+        weight = _weight(uses_of_path[0][0])
         if weight is not None:
             weights[path] = weight
-    for path, true in _true_gradients(
-        module, one_input, objective, weights, uses
-    ).items():
-        d = true[0].numel()
+    gradients = _true_gradients(module, one_input, objective, weights, uses)
+    for path, gradient in gradients.items():
+        d = gradient[0].numel()
         random = torch.Generator().manual_seed(0)
-        V = torch.randn(d, DIRECTIONS, generator=random).to(true)
-        expected = true.flatten(1) @ V
+        V = torch.randn(d, DIRECTIONS, generator=random).to(gradient)
+        expected = gradient.flatten(1) @ V
         if is_grouped(uses[path][0][0]):
-            found = block_gradients(uses[path])[0].flatten(0, 1) @ V
+            product = block_gradients(uses[path])[0].flatten(0, 1) @ V
         else:
             x, delta = map(_positions, gradient_factors(uses[path]))
-            found = delta[0].T @ (x[0] @ V)
-        error = float((found - expected).abs().max())
+            product = delta[0].T @ (x[0] @ V)
+        error = float((product - expected).abs().max())
         largest = float(expected.abs().max())
-        numbers = torch.finfo(true.dtype)
+        numbers = torch.finfo(gradient.dtype)
         # error of a sum whose terms are rounded to multiples of the smallest number of the type
         rounding = max(1e-12, 4 * numbers.tiny * numbers.eps * math.sqrt(d))
         if not math.isfinite(largest):
@@ -273,16 +278,14 @@ def _true_gradients(
     try:
         with ExitStack() as hooks, frozen(module), torch.enable_grad():
             for layer in layers:
-                # a copy of what goes in, since an in-place operation further on would overwrite it
-                copy = layer.register_forward_pre_hook(
-                    lambda _, args: tuple(map(_copied, args))
-                )
+                # a copy of the input, since an in-place operation further on would overwrite it
+                copy = layer.register_forward_pre_hook(_copy_arguments)
                 hooks.enter_context(copy)
             for weight in weights.values():
                 weight.requires_grad_(True)
             hooks.enter_context(usual_strides())
             error = objective(module(one_input))
-            found = torch.autograd.grad(
+            of_weights = torch.autograd.grad(
                 error, list(weights.values()), allow_unused=True
             )
     except RuntimeError as error:
@@ -292,13 +295,13 @@ def _true_gradients(
             f"be checked ({reason}); choose another layer"
         ) from None
     gradients = {}
-    for (path, weight), gradient in zip(weights.items(), found, strict=True):
+    for (path, weight), gradient in zip(weights.items(), of_weights, strict=True):
         gradients[path] = torch.zeros_like(weight) if gradient is None else gradient
     return gradients
 
 
-def _copied(value: Any) -> Any:
-    return value.clone() if isinstance(value, Tensor) else value
+def _copy_arguments(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(arg.clone() if isinstance(arg, Tensor) else arg for arg in args)
 
 
 def _weight(layer: nn.Module | None) -> nn.Parameter | None:

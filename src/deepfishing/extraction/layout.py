@@ -47,10 +47,11 @@ class Layout:
         if self.rows == 1:
             return value.movedim(self.axis, 0)
         n = value.shape[self.axis] // self.rows
-        parts = (self.rows, n) if self.inner else (n, self.rows)
-        return torch.unflatten(value, self.axis, parts).movedim(
-            self.axis + self.inner, 0
-        )
+        if self.inner:
+            parts = torch.unflatten(value, self.axis, (self.rows, n))
+            return parts.movedim(self.axis + 1, 0)
+        parts = torch.unflatten(value, self.axis, (n, self.rows))
+        return parts.movedim(self.axis, 0)
 
     def regroup(self, call: Call) -> Call:
         """Return the call with one row per image; x is right where y is computed row by row."""
@@ -167,67 +168,70 @@ def _doubled_axis(one: Sequence[int], two: Sequence[int]) -> int | None:
 class _Event:
     """An input or output of a layer with weights, or the output whose axes are wanted."""
 
-    kind: str  # "in", "out" or "here"
+    kind: str  # "in", "out" or "target"
     layer: Any
     value: Tensor  # without memory: its shape
 
-    def vote(self, value: Tensor, plain: bool) -> int | None:
-        """Return the axis of the value whose length is the layer's width, if there is only one."""
-        layer, axis = self.layer, 1
-        side = "in" if self.kind == "in" else "out"
-        if isinstance(layer, nn.LayerNorm):
-            width = (
-                layer.normalized_shape[-1] if len(layer.normalized_shape) == 1 else 0
-            )
-            axis = value.ndim - 1 if type(layer).forward is nn.LayerNorm.forward else 0
-        elif isinstance(layer, nn.Linear):
-            width, axis = getattr(layer, f"{side}_features"), value.ndim - 1
-        elif isinstance(layer, _ConvNd):
-            width = getattr(layer, f"{side}_channels")
-        else:
-            width = (
-                layer.num_channels
-                if isinstance(layer, nn.GroupNorm)
-                else layer.num_features
-            )
-        if (
-            plain
-            and axis
-            and self.value.shape == value.shape
-            and value.shape[axis] == width
-        ):
-            return axis  # the neighbour's own tensor, so its kind tells
+    def find_axis(self, value: Tensor, images_were_first: bool) -> int | None:
+        """Return the axis of the value, images first, that has the layer's width; None if unsure.
+
+        `images_were_first` says that the value has the axes that it has in the network.
+        """
+        width, axis = self._width_and_axis(value.ndim)
+        is_same_tensor = images_were_first and self.value.shape == value.shape
+        if is_same_tensor and axis and value.shape[axis] == width:
+            return axis
         fitting = [i for i in range(1, value.ndim) if value.shape[i] == width]
         return fitting[0] if len(fitting) == 1 else None
+
+    def _width_and_axis(self, ndim: int) -> tuple[int, int]:
+        """Return the number of channels and their axis in this kind of layer, 0 if unknown."""
+        layer = self.layer
+        side = "in" if self.kind == "in" else "out"
+        if isinstance(layer, nn.Linear):
+            return getattr(layer, f"{side}_features"), ndim - 1
+        if isinstance(layer, _ConvNd):
+            return getattr(layer, f"{side}_channels"), 1
+        if isinstance(layer, nn.GroupNorm):
+            return layer.num_channels, 1
+        if not isinstance(layer, nn.LayerNorm):
+            return layer.num_features, 1
+        is_usual = type(layer).forward is nn.LayerNorm.forward
+        axis = ndim - 1 if is_usual else 0
+        if len(layer.normalized_shape) == 1:
+            return layer.normalized_shape[0], axis
+        return 0, axis
 
 
 def _channel_axes(
     module: nn.Module, path: str, one_input: Tensor, layouts: Sequence[Layout]
 ) -> Iterator[int]:
-    """The channels' axis in the output of each run of a layer, images first."""
+    """Yield the channels' axis in the output of each run of a layer, images first."""
     target = find_module(module, path)
-    if own := own_axis(target):
+    own = own_axis(target)
+    if own:
         yield from [own] * len(layouts)
         return
     events = _record(module, target, one_input)
-    here = [i for i, event in enumerate(events) if event.kind == "here"]
-    for at, layout in zip(here, layouts, strict=True):
-        raw = events[at].value
+    runs = [i for i, event in enumerate(events) if event.kind == "target"]
+    for i, layout in zip(runs, layouts, strict=True):
+        raw = events[i].value
         value = layout.images_first(raw)
-        near = [event for event in events[:at] if event.kind == "out"][-1:]
+        # the layer with weights before the target, and the one after it
+        neighbours = [event for event in events[:i] if event.kind == "out"][-1:]
         if not isinstance(target, _WITH_WIDTH):
-            near += [event for event in events[at:] if event.kind == "in"][:1]
-        votes = {event.vote(value, value.shape == raw.shape) for event in near} - {
-            None,
-            0,
-        }
-        long = [axis for axis in range(1, value.ndim) if value.shape[axis] > 1]
-        if len(votes) == 1:
-            (vote,) = votes
-            yield int(vote or 0)
-        elif len(long) == 1:
-            yield long[0]
-        elif not long:
+            neighbours += [event for event in events[i:] if event.kind == "in"][:1]
+        axes = set()
+        for neighbour in neighbours:
+            axis = neighbour.find_axis(value, value.shape == raw.shape)
+            if axis:
+                axes.add(axis)
+        long_axes = [axis for axis in range(1, value.ndim) if value.shape[axis] > 1]
+        if len(axes) == 1:
+            yield axes.pop()
+        elif len(long_axes) == 1:
+            yield long_axes[0]
+        elif not long_axes:
             yield value.ndim - 1
         else:
             raise LayerError(
@@ -240,7 +244,7 @@ def _record(module: nn.Module, target: nn.Module, one_input: Tensor) -> list[_Ev
     """Record inputs and outputs of every layer with weights, and of the target, in order."""
     events: list[_Event] = []
 
-    def note(kind: str, layer: nn.Module, value: Any = None, *_: Any) -> None:
+    def add(kind: str, layer: nn.Module, value: Any = None, *_: Any) -> None:
         if isinstance(value, Tensor):
             events.append(_Event(kind, layer, torch.empty_like(value, device="meta")))
 
@@ -248,13 +252,13 @@ def _record(module: nn.Module, target: nn.Module, one_input: Tensor) -> list[_Ev
         for layer in module.modules():
             if isinstance(layer, _WITH_WIDTH):
                 before = layer.register_forward_pre_hook(
-                    lambda m, args: note("in", m, *args)
+                    lambda m, args: add("in", m, *args)
                 )
-                after = layer.register_forward_hook(lambda m, _, y: note("out", m, y))
+                after = layer.register_forward_hook(lambda m, _, y: add("out", m, y))
                 hooks.enter_context(before)
                 hooks.enter_context(after)
         hooks.enter_context(
-            target.register_forward_hook(lambda m, _, y: note("here", m, y))
+            target.register_forward_hook(lambda m, _, y: add("target", m, y))
         )
         module(one_input)
     return events
