@@ -235,6 +235,20 @@ def test_a_model_is_trained_tried_and_downloaded_and_a_reload_keeps_it(
 
 
 @pytest.mark.browser
+def test_a_long_recipe_stays_inside_its_panel(serve, visit, kinds):
+    recipe = "+".join(f"{n}*rbf(x7,{n})" for n in range(1, 13))
+    train_store_model(kinds, recipe)
+    with serve(Gallery(kinds.folder)) as address:
+        tab = visit(address=address)
+        tab.page.goto(f"{address.url}#view=model")
+        tab.page.wait_for_selector("#model-figure b")
+        too_wide = """panels => panels.filter(
+            panel => panel.scrollWidth > panel.clientWidth).map(panel => panel.innerText)"""
+        assert tab.page.eval_on_selector_all(".model-view .panel", too_wide) == []
+        tab.page.close()
+
+
+@pytest.mark.browser
 def test_training_can_be_cancelled(serve, visit, kinds):
     with serve(Gallery(kinds.folder)) as address:
         tab = visit(address=address)
